@@ -1,0 +1,57 @@
+# A thin layer over CMake: `make help` lists what there is.
+
+PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc)
+T      ?= 60
+
+export JOBS
+MAKEFLAGS += --no-print-directory
+
+all: configure ## build the library, build/deltawire and the examples
+	@cmake --build build -j $(JOBS)
+
+# At first with the tests off, so that plain `make` asks for no test packages;
+# scripts/test.sh switches them on. The file stands for a configure that succeeded.
+configure: build/cmake_install.cmake
+build/cmake_install.cmake:
+	@cmake --preset release -DDW_BUILD_TESTS=OFF
+
+deps: ## install the packages that the build needs, where missing
+	@scripts/install-deps.sh build
+
+test: ## install what is missing, build and run every test
+	@scripts/install-deps.sh build test
+	@scripts/test.sh
+
+demo: deps ## install what is missing, build, and show the core at work
+	@$(MAKE) all
+	@scripts/demo.sh
+
+bench: ## install what is missing, build, and print the table of figures
+	@scripts/install-deps.sh build bench
+	@$(MAKE) all
+	@scripts/bench.sh
+
+fuzz: ## run each fuzz target for T seconds (T=60)
+	@scripts/install-deps.sh build test
+	@scripts/fuzz.sh $(T)
+
+# Configured anew because the prefix is written into deltawire.pc.
+install: configure ## install under PREFIX (/usr/local), below DESTDIR
+	@cmake -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@cmake --build build -j $(JOBS)
+	@DESTDIR=$(DESTDIR) cmake --install build
+
+format: ## clang-format every C file in place
+	@git ls-files -z -co --exclude-standard '*.[ch]' | xargs -0 clang-format -i
+
+lint: configure ## clang-tidy and shellcheck, those of them that are installed
+	@scripts/lint.sh
+
+clean: ## remove everything that was built
+	@rm -rf build build-asan build-tsan build-fuzz build-neon
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: all configure deps test demo bench fuzz install format lint clean help

@@ -1,0 +1,47 @@
+/* Status codes and the error record.
+ *
+ * Every function that can fail returns a dw_status and, when the caller passed
+ * a dw_error, fills it. The record belongs to the caller; the library keeps no
+ * error state of its own, so any thread may use any record.
+ */
+#ifndef DELTAWIRE_ERROR_H
+#define DELTAWIRE_ERROR_H
+
+#include "deltawire/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A code says what the caller can do about it. */
+typedef enum dw_status {
+    DW_OK = 0,
+    DW_NO_MEMORY,   /* an allocation failed; nothing was changed */
+    DW_IO,          /* the operating system refused a read, write or map */
+    DW_NOT_FOUND,   /* the file, tensor or object is not there */
+    DW_CORRUPT,     /* the bytes break their own format: fetch them again */
+    DW_STALE,       /* the weights are not the version this delta starts from */
+    DW_MISMATCH,    /* the two sides are not the same model */
+    DW_UNSUPPORTED, /* well formed, but beyond what this build or codec can do */
+    DW_INVALID,     /* the caller's own argument is wrong */
+    DW_CONFLICT,    /* somebody else holds or made what was to be made */
+    DW_CANCELLED,   /* the caller's progress function asked to stop */
+} dw_status;
+
+#define DW_ERROR_WHERE_SIZE 512
+#define DW_ERROR_TEXT_SIZE  1024
+
+typedef struct dw_error {
+    dw_status code;
+    char where[DW_ERROR_WHERE_SIZE]; /* the file, tensor or object; may be empty */
+    char text[DW_ERROR_TEXT_SIZE];   /* one line for a person; control bytes escaped */
+} dw_error;
+
+/* A short fixed name of the code, for logs and JSON: "corrupt", "stale", ... */
+DW_API const char *dw_status_name(dw_status code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,11 @@
+/* Symbol visibility: only what carries DW_API leaves the library. */
+#ifndef DELTAWIRE_EXPORT_H
+#define DELTAWIRE_EXPORT_H
+
+#if defined(__GNUC__)
+#define DW_API __attribute__((visibility("default")))
+#else
+#define DW_API
+#endif
+
+#endif

@@ -1,0 +1,78 @@
+/* Element types and tensors.
+ *
+ * A tensor is a name, an element type, a shape and a borrowed pointer to its
+ * bytes: row-major, little-endian, no padding. The library never frees or moves
+ * the bytes; whether it writes them is said by each function.
+ */
+#ifndef DELTAWIRE_TENSOR_H
+#define DELTAWIRE_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "deltawire/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The element types of safetensors. The numbers are part of the delta format
+ * (docs/FORMAT.md) and never change. */
+typedef enum dw_dtype {
+    DW_BOOL = 0,
+    DW_U8 = 1,
+    DW_I8 = 2,
+    DW_U16 = 3,
+    DW_I16 = 4,
+    DW_U32 = 5,
+    DW_I32 = 6,
+    DW_U64 = 7,
+    DW_I64 = 8,
+    DW_F16 = 9,
+    DW_BF16 = 10,
+    DW_F32 = 11,
+    DW_F64 = 12,
+    DW_F8_E4M3 = 13,
+    DW_F8_E5M2 = 14,
+    DW_F8_E8M0 = 15,
+    DW_F8_E4M3FNUZ = 16,
+    DW_F8_E5M2FNUZ = 17,
+    DW_F6_E2M3 = 18, /* sub-byte types are packed; deltas treat them as bytes */
+    DW_F6_E3M2 = 19,
+    DW_F4 = 20,
+    DW_C64 = 21, /* two F32 each; deltas treat it as twice as many F32 */
+    DW_DTYPE_COUNT
+} dw_dtype;
+
+/* The safetensors spelling ("BF16"), or "?" for a number that is no type. */
+DW_API const char *dw_dtype_name(dw_dtype dtype);
+
+/* Finds a type by its safetensors spelling. */
+DW_API bool dw_dtype_from_name(dw_dtype *out, const char *name);
+
+/* Bits an element takes: 4 to 64. */
+DW_API unsigned dw_dtype_bits(dw_dtype dtype);
+
+#define DW_MAX_DIMS 64
+
+typedef struct dw_tensor {
+    const char *name; /* UTF-8, borrowed */
+    dw_dtype dtype;
+    uint32_t n_dims;      /* 0 for a scalar */
+    const uint64_t *dims; /* [n_dims], borrowed */
+    uint64_t n_bytes;     /* elements x bits / 8 */
+    void *data;           /* [n_bytes], borrowed; may be NULL when n_bytes is 0 */
+} dw_tensor;
+
+/* Computes elements and bytes of a shape. False where a product passes 2^64,
+ * there are more than DW_MAX_DIMS dimensions, or the bits do not fill whole
+ * bytes. Either output may be NULL. */
+DW_API bool dw_shape_size(dw_dtype dtype, uint32_t n_dims, const uint64_t *dims,
+                          uint64_t *n_elems, uint64_t *n_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Compares what a shared library exports with what the public headers declare.
+#
+#     scripts/check-exports.sh build/libdeltawire.so
+set -eu
+include=$(dirname "$0")/../include/deltawire
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+cat "$include"/*.h | tr '\n' ' ' | grep -oE 'DW_API [^(;]*\(' | grep -oE 'dw_[a-z0-9_]+\(' |
+    tr -d '(' | sort >"$scratch/declared"
+nm -D --defined-only "$1" | awk '{ print $3 }' | sort >"$scratch/exported"
+diff -U 0 "$scratch/declared" "$scratch/exported"

@@ -1,0 +1,135 @@
+#!/bin/sh
+# Installs what is missing, by Debian and Ubuntu package name.
+#
+#     scripts/install-deps.sh GROUP...        groups: build test bench dev
+#
+# What counts is that the tool or library works, not who brought it: each package is
+# named beside a command that succeeds when it is not needed. So nothing is touched
+# where everything is there, and a machine without apt-get can bring its own.
+set -eu
+
+missing=
+want() { # PACKAGE COMMAND...
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+
+links() { # COMPILER FLAG...
+    echo 'int main(void) { return 0; }' | "$@" -x c - -o "$scratch/linked"
+}
+
+fuzzes() {
+    echo '#include <stddef.h>
+          int LLVMFuzzerTestOneInput(const void *p, size_t n) { return !p && n; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c - -o "$scratch/linked"
+}
+
+cmake_is_new() {
+    cmake --version | awk '
+        /^cmake version/ { split($3, v, "."); new = v[1] * 100 + v[2] >= 322 }
+        END { exit !new }'
+}
+
+qemu() {
+    qemu-aarch64-static --version || qemu-aarch64 --version
+}
+
+group_build() {
+    want gcc            gcc --version
+    want libc6-dev      links gcc
+    want make           make --version
+    want cmake          cmake_is_new
+    want pkg-config     pkg-config --version
+    want libjansson-dev pkg-config --exists jansson
+    want libzstd-dev    pkg-config --exists libzstd
+    want libxxhash-dev  pkg-config --exists libxxhash
+    want libssl-dev     pkg-config --exists libcrypto
+}
+
+group_python() {
+    want python3      python3 --version
+    want python3-venv python3 -c 'import ensurepip, venv'
+}
+
+group_test() {
+    group_python
+    want libcmocka-dev pkg-config --exists cmocka
+    want clang         clang --version
+    want llvm          llvm-symbolizer --version
+    # libFuzzer comes apart from clang, in a package named after clang's version:
+    # known once clang is there, hence the second pass below.
+    clang=$(clang -dumpversion 2>/dev/null) && want "libclang-rt-${clang%%.*}-dev" fuzzes
+    if [ "$(uname -m)" != aarch64 ]; then # the NEON kernels, on other machines
+        want gcc-aarch64-linux-gnu  aarch64-linux-gnu-gcc --version
+        want libc6-dev-arm64-cross  links aarch64-linux-gnu-gcc -static
+        want qemu-user-static       qemu
+    fi
+}
+
+group_bench() {
+    group_python
+}
+
+group_dev() {
+    want clang-format clang-format --version
+    want clang-tidy   clang-tidy --version
+    want shellcheck   shellcheck --version
+}
+
+look() {
+    missing=
+    for group in "$@"; do
+        "group_$group"
+    done
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "neither root nor sudo: cannot run $*" >&2
+        return 1
+    fi
+}
+
+apt() {
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$scratch/log" 2>&1
+}
+
+install_missing() {
+    echo "install-deps: installing$missing" >&2
+    # Somebody's broken third-party source makes the update fail, not the install.
+    apt update || true
+    # shellcheck disable=SC2086 # a list of words
+    if ! apt install --no-install-recommends $missing; then
+        tail -n 20 "$scratch/log" >&2
+        echo "install-deps: could not install:$missing" >&2
+        exit 1
+    fi
+}
+
+for group in "$@"; do
+    case $group in
+    build | test | bench | dev) ;;
+    *) echo "install-deps: no group '$group' (build, test, bench, dev)" >&2; exit 2 ;;
+    esac
+done
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+look "$@"
+if command -v apt-get >/dev/null; then
+    for _ in 1 2; do
+        [ -n "$missing" ] || break
+        install_missing
+        look "$@"
+    done
+fi
+if [ -n "$missing" ]; then
+    echo "install-deps: still missing, by Debian's names:$missing" >&2
+    exit 1
+fi

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Builds and runs the tests, stage by stage.
+#
+#     scripts/test.sh [STAGE...]      all, or: release cli python asan tsan fuzz neon
+#
+# Every stage runs, whatever became of those before it; what cannot be built or started
+# counts as one failed test. The last line is 'N passed, N failed', followed by
+# ', N skipped' where there are such; the exit status is 0 if none failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+jobs=${JOBS:-$(nproc)}
+DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
+export DW_SHARED
+passed=0 failed=0 skipped=0
+
+# The sanitizers of today's distributions fail now and then where the kernel spreads
+# addresses over 32 bits, so that is turned off; not every container allows it.
+no_aslr=(setarch "$(uname -m)" -R)
+"${no_aslr[@]}" true 2>/dev/null || no_aslr=()
+
+# ---- counting -----------------------------------------------------------------------
+counts() { # PASSED FAILED SKIPPED
+    echo "$1 passed, $2 failed$([ "$3" -eq 0 ] || echo ", $3 skipped")"
+}
+
+tally() { # PASSED FAILED SKIPPED
+    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+    echo "   $(counts "$@") ($((SECONDS - started)) s)"
+}
+
+broken() { # LOG WHAT
+    echo "   $2; the end of $1:"
+    tail -n 25 "$1" | sed 's/^/   | /'
+    tally 0 1 0
+}
+
+tally_junit() { # JUNIT LOG EXIT-STATUS
+    local counted p=0 f=0 s=0
+    if [ -e "$1" ] && counted=$(python3 scripts/junit.py "$1" 2>&4); then
+        read -r p f s <<<"$counted"
+    fi
+    # A runner that failed with no failed test to show has not run them all.
+    if [ $((p + f + s)) -eq 0 ] || { [ "$3" -ne 0 ] && [ "$f" -eq 0 ]; }; then
+        broken "$2" "the tests did not run"
+    else
+        tally "$p" "$f" "$s"
+    fi
+} 4>&1
+
+# ---- what the stages are made of ----------------------------------------------------
+build() { # PRESET DIR
+    mkdir -p "$2"
+    {
+        cmake --preset "$1" -DDW_SHARED="$DW_SHARED" &&
+            cmake --build --preset "$1" -j "$jobs"
+    } >"$2/build.log" 2>&1 || {
+        broken "$2/build.log" "the build failed"
+        return 1
+    }
+}
+
+run_ctest() { # DIR CTEST-ARGUMENT...
+    local dir=$1 status=0
+    shift
+    rm -f "$dir/ctest.xml"
+    "${no_aslr[@]}" ctest --test-dir "$dir" -j "$jobs" --no-tests=error "$@" \
+        --output-junit "$PWD/$dir/ctest.xml" >"$dir/ctest.log" 2>&1 || status=$?
+    tally_junit "$dir/ctest.xml" "$dir/ctest.log" $status
+}
+
+# ---- the stages ---------------------------------------------------------------------
+stage_release() {
+    echo "== release: unit and fault tests"
+    build release build && run_ctest build -LE cli
+}
+
+stage_cli() {
+    echo "== cli: the command as a user calls it"
+    build release build && run_ctest build -L cli
+}
+
+stage_python() {
+    echo "== python: the stock libraries, the independent decoder"
+    build release build || return
+    local out=build/pytest venv status=0
+    mkdir -p $out
+    rm -f $out/junit.xml
+    venv=$(scripts/venv.sh 2>$out/venv.log) || {
+        broken $out/venv.log "no Python environment"
+        return
+    }
+    DELTAWIRE=$PWD/build/deltawire DW_LIB=$PWD/build/libdeltawire.so \
+        DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
+        HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
+        "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml=$out/junit.xml \
+        tests/interop tests/format >$out/pytest.log 2>&1 || status=$?
+    tally_junit $out/junit.xml $out/pytest.log $status
+}
+
+stage_asan() {
+    echo "== asan: all but the slow tests, with address and undefined sanitizers"
+    build asan build-asan && run_ctest build-asan -LE slow
+}
+
+stage_tsan() {
+    echo "== tsan: unit tests and others with threads, with the thread sanitizer"
+    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE slow
+}
+
+stage_fuzz() {
+    echo "== fuzz: each target over its corpus"
+    build fuzz build-fuzz && run_ctest build-fuzz
+}
+
+stage_neon() {
+    echo "== neon: the ARM kernels against plain C"
+    local log=build-neon/test.log
+    mkdir -p build-neon
+    scripts/test-neon.sh >$log 2>&1 || true
+    if [[ $(tail -n 1 $log) =~ ^([0-9]+)' passed, '([0-9]+)' failed' ]]; then
+        [ "${BASH_REMATCH[2]}" -eq 0 ] || tail -n 25 $log | sed 's/^/   | /'
+        tally "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" 0
+    else
+        broken $log "the tests did not run"
+    fi
+}
+
+[ $# -gt 0 ] || set -- release cli python asan tsan fuzz neon
+for stage in "$@"; do
+    declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
+    started=$SECONDS
+    "stage_$stage" || true # it is in the counts
+done
+counts $passed $failed $skipped
+[ $failed -eq 0 ]

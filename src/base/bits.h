@@ -1,0 +1,97 @@
+/* Bits, least significant first, in little-endian bytes. */
+#ifndef DW_BASE_BITS_H
+#define DW_BASE_BITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+
+/* ---- writer: into room the caller has made large enough, plus 8 bytes ---- */
+
+typedef struct dw_bit_writer {
+    uint8_t *at;
+    uint64_t held; /* bits not yet stored, from bit 0 */
+    unsigned n_held;
+} dw_bit_writer;
+
+/* n_bits at most 56; higher bits of VALUE must be zero. */
+static inline void dw_put_bits(dw_bit_writer *w, uint64_t value, unsigned n_bits)
+{
+    w->held |= value << w->n_held;
+    w->n_held += n_bits;
+    dw_store64(w->at, w->held);
+    unsigned n_bytes = w->n_held >> 3;
+    w->at += n_bytes;
+    w->held = n_bytes == 8 ? 0 : w->held >> 8 * n_bytes;
+    w->n_held &= 7;
+}
+
+/* n_bits up to 64. */
+static inline void dw_put_wide(dw_bit_writer *w, uint64_t value, unsigned n_bits)
+{
+    if (n_bits > 32) {
+        dw_put_bits(w, value & 0xffffffff, 32);
+        value >>= 32;
+        n_bits -= 32;
+    }
+    dw_put_bits(w, value, n_bits);
+}
+
+/* Fills the last byte with zeros; returns the end. */
+static inline uint8_t *dw_finish_bits(dw_bit_writer *w)
+{
+    if (w->n_held > 0)
+        *w->at++ = (uint8_t)w->held;
+    w->n_held = 0;
+    w->held = 0;
+    return w->at;
+}
+
+/* Exp-Golomb code of order 0: small numbers in few bits. */
+void dw_put_golomb(dw_bit_writer *w, uint32_t value);
+
+/* ---- reader: zero bits past the end, remembered as `overrun` ---- */
+
+typedef struct dw_bit_reader {
+    const uint8_t *bytes;
+    size_t n_bytes;
+    uint64_t bit; /* position */
+} dw_bit_reader;
+
+/* 64 bits from the current position, at least 57 of them good. */
+static inline uint64_t dw_peek_bits(const dw_bit_reader *r)
+{
+    size_t byte = (size_t)(r->bit >> 3);
+    if (byte + 8 <= r->n_bytes)
+        return dw_load64(r->bytes + byte) >> (r->bit & 7);
+    uint64_t v = 0;
+    for (size_t i = byte; i < r->n_bytes; i++)
+        v |= (uint64_t)r->bytes[i] << 8 * (i - byte);
+    return v >> (r->bit & 7);
+}
+
+/* n_bits at most 56. */
+static inline uint64_t dw_get_bits(dw_bit_reader *r, unsigned n_bits)
+{
+    uint64_t v = dw_peek_bits(r) & ((1ull << n_bits) - 1);
+    r->bit += n_bits;
+    return v;
+}
+
+/* n_bits up to 64. */
+static inline uint64_t dw_get_wide(dw_bit_reader *r, unsigned n_bits)
+{
+    if (n_bits <= 32)
+        return dw_get_bits(r, n_bits);
+    uint64_t low = dw_get_bits(r, 32);
+    return low | dw_get_bits(r, n_bits - 32) << 32;
+}
+
+uint32_t dw_get_golomb(dw_bit_reader *r);
+
+/* True when exactly all bytes were used, the last one padded with zeros. */
+bool dw_bits_spent(const dw_bit_reader *r);
+
+#endif

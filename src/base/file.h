@@ -1,0 +1,53 @@
+/* Files: read-only and shared maps, and files that appear whole or not at all. */
+#ifndef DW_BASE_FILE_H
+#define DW_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "deltawire/delta.h"
+
+typedef struct dw_map {
+    uint8_t *bytes; /* NULL for an empty file */
+    size_t n_bytes;
+    int fd; /* kept open while mapped; -1 when closed */
+} dw_map;
+
+/* Maps a whole regular file; WRITABLE maps it shared. */
+dw_status dw_map_open(dw_map *out, const char *path, bool writable, dw_error *err);
+dw_status dw_map_sync(dw_map *map, const char *path, dw_error *err);
+void dw_map_close(dw_map *map);
+
+/* A new file under construction. Nothing stands under PATH until commit, which
+ * syncs the data, renames, and syncs the directory; abort removes the temporary
+ * file. A process that is killed leaves at most `PATH.tmp-PID-N` behind. */
+typedef struct dw_new_file {
+    int fd;
+    char *path;
+    char *temporary;
+    uint64_t n_bytes;
+} dw_new_file;
+
+dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err);
+dw_status dw_new_file_write(dw_new_file *file, const void *bytes, size_t n_bytes,
+                            dw_error *err);
+/* Positioned; several threads may write at once. Does not move n_bytes. */
+dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *bytes,
+                               size_t n_bytes, dw_error *err);
+dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
+void dw_new_file_abort(dw_new_file *file);
+
+/* Makes the names in the directory that holds PATH durable. */
+dw_status dw_sync_parent(const char *path, dw_error *err);
+
+/* Removes PATH, and makes that durable. A missing file is no error. */
+dw_status dw_remove_file(const char *path, dw_error *err);
+
+/* DIR/NAME, to be freed with dw_free; NULL when out of memory. */
+char *dw_join_path(const char *dir, const char *name);
+
+/* The directory part of PATH ("." where there is none); dw_free. */
+char *dw_parent_path(const char *path);
+
+#endif

@@ -1,0 +1,97 @@
+#include "base/json.h"
+
+#include "base/error.h"
+
+dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
+                               const char *subject, const char *path, dw_error *err)
+{
+    json_error_t fault;
+    /* an empty map is NULL, which jansson takes for a mistake of the caller */
+    json_t *root = json_loadb(text ? text : "", n_bytes, JSON_REJECT_DUPLICATES, &fault);
+    if (!root && json_error_code(&fault) == json_error_out_of_memory)
+        return dw_fail_memory(err, path);
+    if (!root)
+        return dw_fail(err, DW_CORRUPT, path, "the %s is not strict JSON: %s (byte %d)",
+                       subject, fault.text, fault.position);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return dw_fail(err, DW_CORRUPT, path, "the %s is not a JSON object", subject);
+    }
+    *out = root;
+    return DW_OK;
+}
+
+static char short_escape(unsigned char c)
+{
+    switch (c) {
+    case '"':
+    case '\\':
+        return (char)c;
+    case '\b':
+        return 'b';
+    case '\f':
+        return 'f';
+    case '\n':
+        return 'n';
+    case '\r':
+        return 'r';
+    case '\t':
+        return 't';
+    default:
+        return 0;
+    }
+}
+
+void dw_write_json_string(dw_writer *w, const char *text)
+{
+    dw_write_u8(w, '"');
+    const char *plain = text; /* start of what is copied as it is */
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        char letter = short_escape(c);
+        if (!letter && c >= 0x20)
+            continue;
+        dw_write_bytes(w, plain, (size_t)(text - plain));
+        if (letter)
+            dw_write_format(w, "\\%c", letter);
+        else
+            dw_write_format(w, "\\u%04x", c);
+        plain = text + 1;
+    }
+    dw_write_bytes(w, plain, (size_t)(text - plain));
+    dw_write_u8(w, '"');
+}
+
+bool dw_utf8_valid(const char *text)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    while (*p) {
+        unsigned char lead = *p++;
+        if (lead < 0x80)
+            continue;
+        /* the second byte's range shuts out long forms, surrogates and the far end */
+        unsigned char low = 0x80, high = 0xbf;
+        unsigned n_more;
+        if (lead >= 0xc2 && lead <= 0xdf) {
+            n_more = 1;
+        } else if (lead >= 0xe0 && lead <= 0xef) {
+            n_more = 2;
+            low = lead == 0xe0 ? 0xa0 : low;
+            high = lead == 0xed ? 0x9f : high;
+        } else if (lead >= 0xf0 && lead <= 0xf4) {
+            n_more = 3;
+            low = lead == 0xf0 ? 0x90 : low;
+            high = lead == 0xf4 ? 0x8f : high;
+        } else {
+            return false;
+        }
+        for (; n_more > 0; n_more--) { /* the NUL at the end is out of range too */
+            if (*p < low || *p > high)
+                return false;
+            p++;
+            low = 0x80;
+            high = 0xbf;
+        }
+    }
+    return true;
+}

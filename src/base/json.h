@@ -1,0 +1,24 @@
+/* JSON: strict parsing through jansson, and strings for hand-written output. */
+#ifndef DW_BASE_JSON_H
+#define DW_BASE_JSON_H
+
+#include <jansson.h>
+
+#include "base/bytes.h"
+#include "deltawire/error.h"
+
+/* Parses TEXT, which must hold one object with no duplicate keys, no NUL in any
+ * string and valid UTF-8 throughout. SUBJECT ("header", "index") and PATH are for
+ * errors. The caller releases *OUT with json_decref. */
+dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
+                               const char *subject, const char *path, dw_error *err);
+
+/* Appends TEXT as a quoted JSON string, spelled as serde_json does: only quotes,
+ * backslashes and control bytes are escaped. */
+void dw_write_json_string(dw_writer *w, const char *text);
+
+/* Whether TEXT is UTF-8 as Unicode defines it: shortest forms only, no surrogates,
+ * nothing above U+10FFFF. */
+bool dw_utf8_valid(const char *text);
+
+#endif

@@ -1,0 +1,6 @@
+#include "deltawire/deltawire.h"
+
+const char *dw_version(void)
+{
+    return DW_VERSION_STRING;
+}

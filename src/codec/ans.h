@@ -1,0 +1,134 @@
+/* Entropy coding of counts: rANS over 24 fixed distributions.
+ *
+ * Both a gap and the size of a move are nearly geometric, so a count is coded by one
+ * parameter q, which stands for the chance that a run ends: each step survives with
+ * probability 2^-h, h = 8 * 2^(-q/4). A count is cut into a bucket of 2^k values,
+ * coded as one of 32 symbols, and k plain bits for the place inside the bucket. The
+ * 32nd symbol, DW_ANS_FAR, means 'beyond all buckets'.
+ *
+ *     q < 24:  distribution q, k = 0
+ *     q >= 24: distribution 20 + q % 4, k = (q - 20) / 4
+ *
+ * All tables follow from 24 constants by integer arithmetic: docs/FORMAT.md.
+ */
+#ifndef DW_CODEC_ANS_H
+#define DW_CODEC_ANS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+
+#define DW_ANS_TABLES  24
+#define DW_ANS_SYMBOLS 32
+#define DW_ANS_FAR     31
+#define DW_ANS_BITS    12
+#define DW_ANS_TOTAL   (1u << DW_ANS_BITS)
+#define DW_ANS_LOW     (1u << 16) /* the state never falls below */
+#define DW_ANS_MAX_Q   127u
+
+typedef struct dw_ans_symbol {
+    uint16_t start;
+    uint16_t size;
+    uint64_t reciprocal; /* floor(2^44 / size) + 1 */
+} dw_ans_symbol;
+
+typedef struct dw_ans_table {
+    dw_ans_symbol symbol[DW_ANS_SYMBOLS];
+    uint8_t slot[DW_ANS_TOTAL];   /* symbol of each slot */
+    uint16_t cost[DW_ANS_SYMBOLS]; /* in 1/256 bit */
+} dw_ans_table;
+
+/* All 24, built at first use. */
+const dw_ans_table *dw_ans_tables(void);
+
+static inline unsigned dw_ans_table_of(unsigned q)
+{
+    return q < DW_ANS_TABLES ? q : 20 + (q & 3);
+}
+
+static inline unsigned dw_ans_bucket_bits(unsigned q)
+{
+    return q < DW_ANS_TABLES ? 0 : (q - 20) >> 2;
+}
+
+/* The q whose distribution fits a run that goes on with chance STAY / 2^32. */
+unsigned dw_ans_fit(uint32_t stay);
+
+/* ---- writer: symbols in reverse, bytes from the end of the room downwards ---- */
+
+typedef struct dw_ans_writer {
+    uint32_t state;
+    uint8_t *at; /* first byte written so far */
+} dw_ans_writer;
+
+static inline dw_ans_writer dw_ans_writer_at(uint8_t *end)
+{
+    return (dw_ans_writer){DW_ANS_LOW, end};
+}
+
+static inline void dw_ans_put(dw_ans_writer *w, const dw_ans_symbol *s)
+{
+    uint32_t x = w->state;
+    if (x >> 20 >= s->size) {
+        w->at -= 2;
+        dw_store16(w->at, (uint16_t)x);
+        x >>= 16;
+    }
+    /* exact, and below 2^64: x < size * 2^20 and size <= 2^12 */
+    uint32_t quotient = (uint32_t)(x * s->reciprocal >> 44);
+    w->state = (quotient << DW_ANS_BITS) + (x - quotient * s->size) + s->start;
+}
+
+/* Writes the state; returns the first byte of the stream. */
+static inline uint8_t *dw_ans_finish(dw_ans_writer *w)
+{
+    w->at -= 4;
+    dw_store32(w->at, w->state);
+    return w->at;
+}
+
+/* ---- reader ---- */
+
+typedef struct dw_ans_reader {
+    uint32_t state;
+    const uint8_t *at;
+    const uint8_t *end;
+    bool failed;
+} dw_ans_reader;
+
+static inline dw_ans_reader dw_ans_reader_of(const uint8_t *bytes, size_t n_bytes)
+{
+    if (n_bytes < 4)
+        return (dw_ans_reader){DW_ANS_LOW, bytes, bytes, true};
+    return (dw_ans_reader){dw_load32(bytes), bytes + 4, bytes + n_bytes, false};
+}
+
+static inline unsigned dw_ans_get(dw_ans_reader *r, const dw_ans_table *table)
+{
+    uint32_t slot = r->state & (DW_ANS_TOTAL - 1);
+    unsigned s = table->slot[slot];
+    uint32_t x = table->symbol[s].size * (r->state >> DW_ANS_BITS) + slot -
+                 table->symbol[s].start;
+    if (x < DW_ANS_LOW) {
+        if (r->end - r->at >= 2) {
+            x = x << 16 | dw_load16(r->at);
+            r->at += 2;
+        } else {
+            r->failed = true;
+            x = DW_ANS_LOW;
+        }
+    }
+    r->state = x;
+    return s;
+}
+
+/* True when the stream is used up and the state is back where the writer began: an
+ * altered stream rarely passes. */
+static inline bool dw_ans_spent(const dw_ans_reader *r)
+{
+    return !r->failed && r->at == r->end && r->state == DW_ANS_LOW;
+}
+
+#endif

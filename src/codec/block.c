@@ -1,0 +1,112 @@
+#include "codec/block.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#define BLOCK_BYTES (2u << 20)
+
+dw_status dw_block_scratch_init(dw_block_scratch *s, dw_error *err)
+{
+    *s = (dw_block_scratch){.classes = dw_class_scratch_new()};
+    return s->classes ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+void dw_block_scratch_release(dw_block_scratch *s)
+{
+    dw_class_scratch_free(s->classes);
+    dw_packed_scratch_free(s->packed);
+    dw_free(s->positions);
+    dw_free(s->elems);
+    dw_free(s->values);
+    *s = (dw_block_scratch){0};
+}
+
+static dw_status need_packed(dw_block_scratch *s, dw_error *err)
+{
+    if (!s->packed)
+        s->packed = dw_packed_scratch_new();
+    return s->packed ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+static dw_status need_room(dw_block_scratch *s, dw_error *err)
+{
+    if (!s->positions)
+        s->positions = dw_alloc_array(DW_BLOCK_ELEMS, sizeof *s->positions);
+    if (!s->elems)
+        s->elems = dw_alloc(BLOCK_BYTES);
+    if (!s->values)
+        s->values = dw_alloc(BLOCK_BYTES);
+    return s->positions && s->elems && s->values ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+dw_status dw_block_scratch_reserve(dw_block_scratch *s, dw_error *err)
+{
+    dw_status status = need_packed(s, err);
+    return status == DW_OK ? need_room(s, err) : status;
+}
+
+dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, const void *old,
+                          const void *new_, uint32_t n, dw_element element,
+                          const dw_class_map *map, dw_error *err)
+{
+    dw_encoded e = dw_class_encode(s->classes, old, new_, n, element, map);
+    *out = (dw_block_code){e.n_changes ? DW_BLOCK_CLASS : DW_BLOCK_SAME, e};
+    size_t n_plain = (size_t)n * element.width;
+    /* packing a model saves about a third: below half it cannot win */
+    if (e.n_bytes <= n_plain / 2)
+        return DW_OK;
+    dw_status status = need_packed(s, err);
+    if (status != DW_OK)
+        return status;
+    const uint8_t *packed;
+    size_t n_packed = dw_packed_encode(&packed, s->packed, new_, n, element);
+    if (n_packed == 0)
+        return dw_fail_memory(err, NULL);
+    if (n_packed < e.n_bytes) {
+        out->mode = DW_BLOCK_PACKED;
+        out->encoded.bytes = packed;
+        out->encoded.n_bytes = n_packed;
+    }
+    if (n_plain < out->encoded.n_bytes) {
+        out->mode = DW_BLOCK_STORED;
+        out->encoded.bytes = new_;
+        out->encoded.n_bytes = n_plain;
+    }
+    return DW_OK;
+}
+
+dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mode,
+                          const uint8_t *bytes, size_t n_bytes, const void *old,
+                          uint32_t n, dw_element element, const dw_class_map *map,
+                          dw_error *err)
+{
+    *out = (dw_decoded){0};
+    if (mode == DW_BLOCK_SAME)
+        return DW_OK;
+    if (mode == DW_BLOCK_CLASS)
+        return dw_class_decode(out, s->classes, bytes, n_bytes, old, n, element, map)
+                   ? DW_OK
+                   : DW_CORRUPT;
+
+    dw_status status = need_room(s, err);
+    const void *elems = bytes;
+    if (status == DW_OK && mode == DW_BLOCK_PACKED) {
+        status = need_packed(s, err);
+        if (status == DW_OK &&
+            !dw_packed_decode(s->elems, s->packed, bytes, n_bytes, n, element))
+            status = DW_CORRUPT;
+        elems = s->elems;
+    } else if (status == DW_OK && n_bytes != (size_t)n * element.width) {
+        status = DW_CORRUPT;
+    }
+    if (status != DW_OK)
+        return status;
+    /* a list of what differs, as the other mode gives it */
+    const dw_kernels *k = dw_kernels_get();
+    unsigned w = dw_width_index(element.width);
+    out->n_changes = k->diff[w](s->positions, old, elems, n);
+    k->gather[w](s->values, elems, s->positions, out->n_changes);
+    out->positions = s->positions;
+    out->values = s->values;
+    return DW_OK;
+}

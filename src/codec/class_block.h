@@ -1,0 +1,64 @@
+/* The `class` codec, for one block of a tensor.
+ *
+ * A weight flips with a chance of about |update| / ulp, and its exponent, which the
+ * receiver knows, tells the ulp. So positions are counted inside each exponent class:
+ * the gap to the next changed element of the class is geometric, with one parameter.
+ * Most moves are one ulp; their size is geometric too.
+ *
+ *     block:  varint length of A | A: rANS symbols | B: bits
+ *     B:      for each class with elements: parameters (q of gaps, q of moves)
+ *             then, class by class, the plain bits that belong to A's symbols
+ *     A:      class by class: gaps, then moves
+ *
+ * Every block carries its own parameters and stands alone, so that threads and devices
+ * can each take some.
+ */
+#ifndef DW_CODEC_CLASS_BLOCK_H
+#define DW_CODEC_CLASS_BLOCK_H
+
+#include "deltawire/error.h"
+#include "kernel/kernel.h"
+#include "tensor/dtype.h"
+
+/* Working room of one thread. It is as large as a block that changed in every element
+ * would need, but pages are touched only as far as changes reach. */
+typedef struct dw_class_scratch dw_class_scratch;
+
+dw_class_scratch *dw_class_scratch_new(void);
+void dw_class_scratch_free(dw_class_scratch *s);
+
+/* Elements in a block: 2 MiB of data, at most 2^20 elements. */
+static inline uint32_t dw_block_elems(unsigned width)
+{
+    return width <= 2 ? DW_BLOCK_ELEMS : (2u << 20) / width;
+}
+
+/* Bits of magnitude to classify by; `base` from a sample of the data, so that the 16
+ * classes cover the exponents that most weights have. */
+dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element element);
+dw_class_map dw_class_map_make(dw_element element, uint32_t base);
+
+typedef struct dw_encoded {
+    const uint8_t *bytes; /* in the scratch, until its next use */
+    size_t n_bytes;       /* 0 when nothing changed */
+    const dw_change *changes; /* positions ascending; in the scratch too */
+    size_t n_changes;
+} dw_encoded;
+
+/* Compares and encodes a block of N elements. */
+dw_encoded dw_class_encode(dw_class_scratch *s, const void *old, const void *new_,
+                           uint32_t n, dw_element element, const dw_class_map *map);
+
+typedef struct dw_decoded {
+    const uint32_t *positions; /* ascending, relative to the block */
+    const void *values;        /* the new elements */
+    size_t n_changes;
+} dw_decoded;
+
+/* Decodes a block against the OLD elements. The result stands in the scratch until its
+ * next use. False where the bytes are no valid block. */
+bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
+                     size_t n_bytes, const void *old, uint32_t n, dw_element element,
+                     const dw_class_map *map);
+
+#endif

@@ -1,0 +1,94 @@
+/* The inside of a delta handle, shared by the files that make, read and apply one. */
+#ifndef DW_CODEC_DELTA_H
+#define DW_CODEC_DELTA_H
+
+#include "base/file.h"
+#include "codec/block.h"
+#include "deltawire/delta.h"
+#include "tensor/safetensors.h"
+
+typedef struct dw_delta_block {
+    const uint8_t *bytes;
+    uint32_t n_bytes;
+    dw_block_mode mode;
+} dw_delta_block;
+
+/* How positions are spelled in TRL's layouts. */
+typedef enum dw_trl_index {
+    DW_TRL_I32,   /* plain positions */
+    DW_TRL_GAP16, /* unchanged elements before each change */
+    DW_TRL_GAP32,
+} dw_trl_index;
+
+typedef struct dw_delta_entry {
+    dw_tensor shape;    /* name, dtype, dims, n_bytes; data is NULL. n_bytes is 0 and
+                           has_shape false where a TRL file does not tell */
+    bool has_shape;
+    dw_element element;
+    uint64_t n_changed;
+    dw_digest base_digest;
+    dw_digest new_digest;
+
+    /* CLASS */
+    dw_class_map map;
+    uint64_t checksum; /* XXH64 of all blocks */
+    dw_delta_block *blocks;
+    uint64_t n_blocks;
+
+    /* GAP, RAW: n_changed entries each, not aligned */
+    dw_trl_index index_kind;
+    const uint8_t *indices;
+    const uint8_t *values;
+} dw_delta_entry;
+
+/* Consecutive bytes of the encoded file. */
+typedef struct dw_piece {
+    const void *bytes;
+    size_t n_bytes;
+} dw_piece;
+
+struct dw_delta {
+    dw_delta_info info;
+    dw_delta_entry *entries; /* names ascending */
+    char *label;             /* the file's path, for errors */
+
+    dw_piece *pieces; /* the encoded file */
+    size_t n_pieces;
+
+    /* what the above points into */
+    dw_map map;
+    dw_safetensors file;
+    dw_writer header;
+    dw_writer index;
+    void **owned; /* further allocations */
+    size_t n_owned;
+};
+
+dw_delta *dw_delta_new(const char *label);
+
+/* Makes DELTA free POINTER when it is closed. Frees it at once on failure. */
+dw_status dw_delta_own(dw_delta *delta, void *pointer, dw_error *err);
+
+/* dw_alloc_zeroed, owned by DELTA; NULL with ERR filled on failure. */
+void *dw_delta_alloc(dw_delta *delta, size_t n_items, size_t n_bytes, dw_error *err);
+
+/* Units of the entry: elements as the codec sees them. Needs has_shape. */
+uint64_t dw_entry_units(const dw_delta_entry *entry);
+
+/* The block's first element and number of elements. */
+typedef struct dw_span {
+    uint64_t first;
+    uint32_t n;
+} dw_span;
+dw_span dw_block_span(uint64_t n_units, unsigned width, uint64_t block);
+uint64_t dw_block_count(uint64_t n_units, unsigned width);
+
+/* ---- our container (delta_file.c) ---- */
+
+/* Builds header, index and pieces from info and entries. */
+dw_status dw_container_write(dw_delta *delta, dw_error *err);
+/* True where the parsed safetensors file is our container. */
+bool dw_container_detect(const dw_safetensors *file);
+dw_status dw_container_read(dw_delta *delta, dw_error *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* Applying deltas to tensors in memory. */
+#include "base/error.h"
+#include "codec/patch.h"
+#include "codec/stage.h"
+
+void dw_apply_options_init(dw_apply_options *options)
+{
+    *options = (dw_apply_options){0};
+}
+
+dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor *tensors,
+                         size_t n_tensors, const dw_apply_options *options, dw_error *err)
+{
+    const dw_apply_options defaults = {0};
+    dw_stage_result result;
+    dw_stage *stage = NULL;
+    dw_patch *patch = NULL;
+    *out = NULL;
+    if (!options)
+        options = &defaults;
+    dw_status status = dw_patch_new(&patch, tensors, n_tensors, err);
+    if (status == DW_OK) {
+        patch->in_heap = true;
+        status = dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    }
+    if (status == DW_OK)
+        status = dw_stage_verify(&result, stage, options, dw_patch_take, patch, err);
+    dw_stage_close(stage);
+    if (status != DW_OK) {
+        dw_patch_free(patch);
+        return status;
+    }
+    dw_patch_sort(patch);
+    *out = patch;
+    return DW_OK;
+}
+
+static dw_status scatter_changes(void *context, size_t t, uint64_t first,
+                                 const dw_decoded *changes, dw_error *err)
+{
+    (void)err;
+    const dw_tensor *tensor = &((const dw_tensor *)context)[t];
+    unsigned width = dw_dtype_element(tensor->dtype).width;
+    dw_kernels_get()->scatter[dw_width_index(width)](
+        (uint8_t *)tensor->data + first * width, changes->positions, changes->values,
+        changes->n_changes);
+    return DW_OK;
+}
+
+dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
+                         size_t n_tensors, const dw_apply_options *options, dw_error *err)
+{
+    const dw_apply_options defaults = {0};
+    dw_stage_result result;
+    dw_stage *stage;
+    if (!options)
+        options = &defaults;
+    dw_status status =
+        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_stage_verify(&result, stage, options, NULL, NULL, err);
+    if (status == DW_OK)
+        status = dw_stage_repeat(stage, scatter_changes, (void *)tensors, err);
+    dw_stage_close(stage);
+    return status;
+}

@@ -1,0 +1,228 @@
+#include "codec/digest.h"
+
+#include <pthread.h>
+#include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash state on the stack */
+#include <xxhash.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "kernel/kernel.h"
+
+#define P           DW_DIGEST_PRIME
+#define CHUNK_WORDS (DW_DIGEST_CHUNK / 4)
+#define SEED        0x64656c7461776972ull
+
+/* Bytes one thread takes at a time in a sweep. */
+#define SWEEP_BYTES (4u << 20)
+
+static uint32_t low[CHUNK_WORDS], high[CHUNK_WORDS];
+static uint64_t generator;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* SplitMix64 */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+static void make_coefficients(void)
+{
+    uint64_t state = SEED;
+    for (unsigned j = 0; j < CHUNK_WORDS; j++) {
+        uint64_t r = next_random(&state);
+        low[j] = r & 0x3fffffff;
+        high[j] = r >> 32 & 0x3fffffff;
+    }
+    generator = next_random(&state) >> 4; /* below p */
+}
+
+static uint64_t multiply(uint64_t a, uint64_t b)
+{
+    return dw_digest_reduce((unsigned __int128)a * b);
+}
+
+static uint64_t power_of(uint64_t base, uint64_t exponent)
+{
+    uint64_t result = 1;
+    for (; exponent; exponent >>= 1) {
+        if (exponent & 1)
+            result = multiply(result, base);
+        base = multiply(base, base);
+    }
+    return result;
+}
+
+dw_digest dw_digest_add(dw_digest a, dw_digest b)
+{
+    uint64_t sum = a + b;
+    return sum >= P ? sum - P : sum;
+}
+
+dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_byte)
+{
+    pthread_once(&once, make_coefficients);
+    const dw_kernels *k = dw_kernels_get();
+    const uint8_t *at = bytes;
+    uint64_t sum = 0, power = power_of(generator, first_byte / DW_DIGEST_CHUNK);
+    while (n_bytes > 0) {
+        uint32_t padded[CHUNK_WORDS];
+        const void *chunk = at;
+        uint64_t n = DW_DIGEST_CHUNK;
+        if (n_bytes < n) {
+            n = n_bytes;
+            memset(padded, 0, sizeof padded);
+            chunk = memcpy(padded, at, n);
+        }
+        sum = dw_digest_add(sum, multiply(power, k->digest_chunk(chunk, low, high)));
+        power = multiply(power, generator);
+        at += n;
+        n_bytes -= n;
+    }
+    return sum;
+}
+
+dw_digest dw_digest_bytes(const void *bytes, uint64_t n_bytes)
+{
+    return dw_digest_share(bytes, n_bytes, 0);
+}
+
+/* ---- changes ---- */
+
+dw_digest_moves dw_digest_moves_from(uint64_t first_byte)
+{
+    pthread_once(&once, make_coefficients);
+    uint64_t chunk = first_byte / DW_DIGEST_CHUNK;
+    return (dw_digest_moves){.chunk = chunk, .power = power_of(generator, chunk)};
+}
+
+static uint64_t reduce_signed(__int128 v)
+{
+    uint64_t r = dw_digest_reduce((unsigned __int128)(v < 0 ? -v : v));
+    return v < 0 && r ? P - r : r;
+}
+
+dw_digest dw_digest_moves_sum(const dw_digest_moves *m)
+{
+    return dw_digest_add(m->sum, multiply(m->power, reduce_signed(m->inside)));
+}
+
+static void move_word(dw_digest_moves *m, uint64_t word, int64_t difference)
+{
+    uint64_t j = word % CHUNK_WORDS;
+    int64_t coefficient = (int64_t)(low[j] + ((uint64_t)high[j] << 30));
+    m->inside += (__int128)coefficient * difference;
+}
+
+void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old, uint64_t new_,
+                    unsigned width)
+{
+    uint64_t chunk = at / DW_DIGEST_CHUNK;
+    if (chunk != m->chunk) {
+        m->sum = dw_digest_moves_sum(m);
+        m->inside = 0;
+        m->power = chunk - m->chunk == 1
+                       ? multiply(m->power, generator)
+                       : multiply(m->power, power_of(generator, chunk - m->chunk));
+        m->chunk = chunk;
+    }
+    uint64_t word = at / 4;
+    if (width == 8) {
+        move_word(m, word, (int64_t)(new_ & 0xffffffff) - (int64_t)(old & 0xffffffff));
+        move_word(m, word + 1, (int64_t)(new_ >> 32) - (int64_t)(old >> 32));
+    } else {
+        int64_t scale = (int64_t)1 << 8 * (at % 4);
+        move_word(m, word, ((int64_t)new_ - (int64_t)old) * scale);
+    }
+}
+
+/* ---- the model ---- */
+
+uint64_t dw_digest_weight(const dw_tensor *tensor)
+{
+    const char *dtype = dw_dtype_name(tensor->dtype);
+    XXH64_state_t state;
+    XXH64_reset(&state, SEED);
+    XXH64_update(&state, tensor->name, strlen(tensor->name) + 1);
+    XXH64_update(&state, dtype, strlen(dtype) + 1);
+    if (tensor->n_dims > 0)
+        XXH64_update(&state, tensor->dims, tensor->n_dims * sizeof *tensor->dims);
+    return XXH64_digest(&state) >> 4 | 1; /* below p, not zero */
+}
+
+dw_digest dw_digest_term(uint64_t weight, dw_digest digest)
+{
+    /* + 1: a tensor of zeros counts too */
+    return multiply(weight, dw_digest_add(digest, 1));
+}
+
+dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,
+                          size_t n_tensors)
+{
+    dw_digest state = 0;
+    for (size_t i = 0; i < n_tensors; i++)
+        state = dw_digest_add(state, dw_digest_term(dw_digest_weight(&tensors[i]),
+                                                    digests[i]));
+    return state;
+}
+
+typedef struct sweep {
+    const dw_tensor *tensors;
+    const size_t *tensor_of; /* [items] */
+    const size_t *first_item; /* [tensors] */
+    dw_digest *shares;       /* [items] */
+} sweep;
+
+static dw_status sweep_item(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    (void)err;
+    sweep *s = context;
+    const dw_tensor *t = &s->tensors[s->tensor_of[i]];
+    uint64_t first = (i - s->first_item[s->tensor_of[i]]) * (uint64_t)SWEEP_BYTES;
+    uint64_t n = t->n_bytes - first < SWEEP_BYTES ? t->n_bytes - first : SWEEP_BYTES;
+    s->shares[i] = dw_digest_share((const uint8_t *)t->data + first, n, first);
+    return DW_OK;
+}
+
+dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *tensors,
+                            size_t n_tensors, unsigned n_threads, dw_error *err)
+{
+    size_t n_items = 0;
+    for (size_t t = 0; t < n_tensors; t++)
+        n_items += (size_t)((tensors[t].n_bytes + SWEEP_BYTES - 1) / SWEEP_BYTES);
+    size_t *tensor_of = dw_alloc_array(n_items, sizeof *tensor_of);
+    size_t *first_item = dw_alloc_array(n_tensors, sizeof *first_item);
+    dw_digest *shares = dw_alloc_array(n_items, sizeof *shares);
+    dw_status status = DW_OK;
+    if (!tensor_of || !first_item || !shares) {
+        status = dw_fail_memory(err, NULL);
+        goto out;
+    }
+    size_t item = 0;
+    for (size_t t = 0; t < n_tensors; t++) {
+        first_item[t] = item;
+        for (uint64_t at = 0; at < tensors[t].n_bytes; at += SWEEP_BYTES)
+            tensor_of[item++] = t;
+    }
+    sweep s = {tensors, tensor_of, first_item, shares};
+    status = dw_parallel(dw_worker_count(n_threads, n_items), n_items, sweep_item, &s, NULL,
+                         err);
+    if (status != DW_OK)
+        goto out;
+    memset(out, 0, n_tensors * sizeof *out);
+    for (size_t i = 0; i < n_items; i++)
+        out[tensor_of[i]] = dw_digest_add(out[tensor_of[i]], shares[i]);
+    if (state)
+        *state = dw_digest_state(tensors, out, n_tensors);
+out:
+    dw_free(tensor_of);
+    dw_free(first_item);
+    dw_free(shares);
+    return status;
+}

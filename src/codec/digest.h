@@ -1,0 +1,44 @@
+/* The state digest in pieces.
+ *
+ * A tensor's bytes are read as 32-bit little-endian words w[i], zero-padded, in chunks
+ * of 1,024. With p = 2^61 - 1, fixed coefficients a[0..1023] and a fixed g:
+ *
+ *     digest = sum over i of w[i] * a[i % 1024] * g^(i / 1024)   modulo p
+ *
+ * Two levels keep both uses cheap: a sweep needs one multiplication modulo p for each
+ * 4 KiB, and a change needs no power of its own as long as changes come in order.
+ */
+#ifndef DW_CODEC_DIGEST_H
+#define DW_CODEC_DIGEST_H
+
+#include "deltawire/digest.h"
+
+/* The share of bytes that start FIRST_BYTE into their tensor; FIRST_BYTE must be a
+ * multiple of the chunk, as the start of every block is. Shares add up modulo p. */
+dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_byte);
+
+dw_digest dw_digest_add(dw_digest a, dw_digest b);
+
+/* Collects what changes do to a tensor's digest. */
+typedef struct dw_digest_moves {
+    uint64_t chunk;
+    uint64_t power; /* g^chunk */
+    __int128 inside; /* sum over the chunk's words, not reduced */
+    dw_digest sum;
+} dw_digest_moves;
+
+dw_digest_moves dw_digest_moves_from(uint64_t first_byte);
+
+/* Element of WIDTH bytes at byte offset AT of its tensor; AT must not descend. */
+void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old, uint64_t new_,
+                    unsigned width);
+
+dw_digest dw_digest_moves_sum(const dw_digest_moves *m);
+
+/* The factor of a tensor in the digest of its model: depends on name, type, shape. */
+uint64_t dw_digest_weight(const dw_tensor *tensor);
+
+/* A tensor's term in the model's digest. */
+dw_digest dw_digest_term(uint64_t weight, dw_digest digest);
+
+#endif

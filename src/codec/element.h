@@ -1,0 +1,86 @@
+/* Moves: the distance from an old to a new element, in steps of its own type.
+ *
+ * Elements are put on a line of whole numbers by their value: floats of both signs in
+ * order, -0 just below +0; everything else as it is. A move is the difference on that
+ * line, which for neighbouring floats of one sign is one ulp. The mapping is one to one
+ * on bit patterns, so NaN payloads survive.
+ */
+#ifndef DW_CODEC_ELEMENT_H
+#define DW_CODEC_ELEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "kernel/kernel.h"
+#include "tensor/dtype.h"
+
+static inline uint64_t dw_element_load(const void *data, uint64_t i, unsigned width)
+{
+    const uint8_t *at = (const uint8_t *)data + i * width;
+    switch (width) {
+    case 1:
+        return *at;
+    case 2:
+        return dw_load16(at);
+    case 4:
+        return dw_load32(at);
+    default:
+        return dw_load64(at);
+    }
+}
+
+static inline void dw_element_store(void *data, uint64_t i, unsigned width, uint64_t v)
+{
+    uint8_t *at = (uint8_t *)data + i * width;
+    switch (width) {
+    case 1:
+        *at = (uint8_t)v;
+        break;
+    case 2:
+        dw_store16(at, (uint16_t)v);
+        break;
+    case 4:
+        dw_store32(at, (uint32_t)v);
+        break;
+    default:
+        dw_store64(at, v);
+    }
+}
+
+/* Position on the line. For floats: a set sign bit inverts all bits, a clear one sets
+ * it. The result is meant modulo 2^bits. */
+static inline uint64_t dw_element_rank(uint64_t x, unsigned bits, bool is_float)
+{
+    uint64_t sign = 1ull << (bits - 1);
+    return !is_float ? x : x & sign ? ~x : x | sign;
+}
+
+static inline uint64_t dw_element_unrank(uint64_t r, unsigned bits, bool is_float)
+{
+    uint64_t sign = 1ull << (bits - 1);
+    return !is_float ? r : r & sign ? r & ~sign : ~r;
+}
+
+/* A move as coded: (|move| - 1) * 2 + (move is negative). The elements must differ. */
+static inline uint64_t dw_move_between(uint64_t old, uint64_t new_, unsigned bits,
+                                       bool is_float)
+{
+    uint64_t d = dw_element_rank(new_, bits, is_float) - dw_element_rank(old, bits, is_float);
+    d <<= 64 - bits; /* drop what lies above the element */
+    bool negative = d >> 63;
+    uint64_t size = (negative ? 0 - d : d) >> (64 - bits);
+    return (size - 1) << 1 | negative;
+}
+
+static inline uint64_t dw_move_apply(uint64_t old, uint64_t move, unsigned bits,
+                                     bool is_float)
+{
+    uint64_t size = (move >> 1) + 1;
+    uint64_t rank = dw_element_rank(old, bits, is_float);
+    rank = move & 1 ? rank - size : rank + size;
+    uint64_t x = dw_element_unrank(rank & (~0ull >> (64 - bits)), bits, is_float);
+    return x & (~0ull >> (64 - bits));
+}
+
+#endif

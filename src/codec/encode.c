@@ -1,0 +1,395 @@
+#include "codec/encode.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "codec/digest.h"
+#include "codec/element.h"
+#include "codec/trl.h"
+
+/* One block of one pair. */
+typedef struct item {
+    size_t pair;
+    uint64_t block;
+    const dw_segment *segment; /* what changes, where the job has a patch */
+
+    /* what came of it */
+    uint8_t *bytes;
+    uint32_t n_bytes;
+    dw_block_mode mode;
+    uint64_t n_changed;
+    dw_digest base_share;
+    dw_digest move_share;
+} item;
+
+typedef struct encoder {
+    dw_encode_job *job;
+    const dw_diff_options *options;
+    dw_class_map *maps; /* [pairs] */
+    item *items;
+    size_t n_items;
+    unsigned n_workers;
+    dw_block_scratch *scratch; /* [workers] */
+    dw_patch *collected;       /* for TRL's layouts */
+} encoder;
+
+static dw_element element_of(const dw_encode_pair *pair)
+{
+    return dw_dtype_element(pair->base.dtype);
+}
+
+/* ---- the loop over blocks ---- */
+
+static uint64_t bytes_of_item(const void *context, size_t i)
+{
+    const encoder *e = context;
+    const dw_encode_pair *pair = &e->job->pairs[e->items[i].pair];
+    unsigned width = element_of(pair).width;
+    return (uint64_t)dw_block_span(dw_tensor_units(&pair->base), width, e->items[i].block)
+               .n * width;
+}
+
+/* What the changes do to the digest; ends by storing them into the base, if wished. */
+static dw_digest settle_changes(const dw_change *changes, size_t n_changes, uint8_t *old,
+                                const uint8_t *new_, uint64_t first_byte, unsigned width,
+                                bool update)
+{
+    dw_digest_moves moves = dw_digest_moves_from(first_byte);
+    for (size_t c = 0; c < n_changes; c++) {
+        uint32_t at = DW_WHERE_POSITION(changes[c].where);
+        uint64_t x = dw_element_load(new_, at, width);
+        dw_digest_move(&moves, first_byte + (uint64_t)at * width,
+                       dw_element_load(old, at, width), x, width);
+        if (update)
+            dw_element_store(old, at, width, x);
+    }
+    return dw_digest_moves_sum(&moves);
+}
+
+/* The new elements of a block: where they stand, or the old ones with the stores of a
+ * segment done to a copy. */
+static dw_status find_new(const uint8_t **out, const encoder *e, const item *it,
+                          const dw_span *span, const uint8_t *old,
+                          dw_block_scratch *scratch, dw_error *err)
+{
+    const dw_encode_pair *pair = &e->job->pairs[it->pair];
+    const unsigned width = element_of(pair).width;
+    if (!e->job->patch) {
+        *out = (const uint8_t *)pair->next.data + span->first * width;
+        return DW_OK;
+    }
+    dw_status status = dw_block_scratch_reserve(scratch, err);
+    if (status != DW_OK)
+        return status;
+    memcpy(scratch->elems, old, (size_t)span->n * width);
+    dw_kernels_get()->scatter[dw_width_index(width)](
+        scratch->elems, it->segment->positions, it->segment->values, it->segment->n);
+    *out = scratch->elems;
+    return DW_OK;
+}
+
+static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    encoder *e = context;
+    item *it = &e->items[i];
+    const dw_encode_pair *pair = &e->job->pairs[it->pair];
+    const dw_element element = element_of(pair);
+    const dw_span span =
+        dw_block_span(dw_tensor_units(&pair->base), element.width, it->block);
+    const uint64_t first_byte = span.first * element.width;
+    uint8_t *old = (uint8_t *)pair->base.data + first_byte;
+    const uint8_t *new_;
+    dw_status status = find_new(&new_, e, it, &span, old, &e->scratch[worker], err);
+    if (status != DW_OK)
+        return status;
+    if (!e->job->digests_known)
+        it->base_share =
+            dw_digest_share(old, (uint64_t)span.n * element.width, first_byte);
+
+    dw_block_code code;
+    status = dw_block_encode(&code, &e->scratch[worker], old, new_, span.n, element,
+                             &e->maps[it->pair], err);
+    if (status != DW_OK)
+        return status;
+    it->mode = code.mode;
+    it->n_bytes = (uint32_t)code.encoded.n_bytes;
+    it->n_changed = code.encoded.n_changes;
+    if (it->n_changed == 0)
+        return DW_OK;
+    it->bytes = dw_alloc(it->n_bytes);
+    if (!it->bytes)
+        return dw_fail_memory(err, pair->base.name);
+    memcpy(it->bytes, code.encoded.bytes, it->n_bytes);
+    it->move_share = settle_changes(code.encoded.changes, it->n_changed, old, new_,
+                                    first_byte, element.width, e->options->update_base);
+    return DW_OK;
+}
+
+/* For TRL's layouts: list what differs. */
+static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    encoder *e = context;
+    item *it = &e->items[i];
+    const dw_encode_pair *pair = &e->job->pairs[it->pair];
+    const unsigned width = element_of(pair).width, w = dw_width_index(width);
+    const dw_span span = dw_block_span(dw_tensor_units(&pair->base), width, it->block);
+    const uint64_t first_byte = span.first * width;
+    uint8_t *old = (uint8_t *)pair->base.data + first_byte;
+    const uint8_t *new_ = (const uint8_t *)pair->next.data + first_byte;
+    dw_block_scratch *s = &e->scratch[worker];
+    dw_status status = dw_block_scratch_reserve(s, err);
+    if (status != DW_OK)
+        return status;
+    if (!e->job->digests_known)
+        it->base_share = dw_digest_share(old, (uint64_t)span.n * width, first_byte);
+    it->n_changed = dw_kernels_get()->diff[w](s->positions, old, new_, span.n);
+    dw_kernels_get()->gather[w](s->values, new_, s->positions, it->n_changed);
+    dw_decoded d = {s->positions, s->values, it->n_changed};
+    status = dw_patch_take(e->collected, it->pair, span.first, &d, err);
+    if (status != DW_OK)
+        return status;
+    dw_digest_moves moves = dw_digest_moves_from(first_byte);
+    for (size_t c = 0; c < it->n_changed; c++)
+        dw_digest_move(&moves, first_byte + (uint64_t)s->positions[c] * width,
+                       dw_element_load(old, s->positions[c], width),
+                       dw_element_load(s->values, c, width), width);
+    it->move_share = dw_digest_moves_sum(&moves);
+    if (e->options->update_base)
+        dw_kernels_get()->scatter[w](old, s->positions, s->values, it->n_changed);
+    return DW_OK;
+}
+
+/* ---- preparing ---- */
+
+static dw_status choose_map(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    (void)err;
+    encoder *e = context;
+    const dw_encode_pair *pair = &e->job->pairs[i];
+    e->maps[i] = dw_class_map_choose(pair->base.data, dw_tensor_units(&pair->base),
+                                     element_of(pair));
+    return DW_OK;
+}
+
+/* All blocks; with a patch, those that it changes. */
+static dw_status list_items(encoder *e, dw_error *err)
+{
+    size_t n_most = 0;
+    for (size_t p = 0; p < e->job->n_pairs; p++)
+        n_most += (size_t)dw_block_count(dw_tensor_units(&e->job->pairs[p].base),
+                                         element_of(&e->job->pairs[p]).width);
+    e->items = dw_alloc_zeroed(n_most, sizeof *e->items);
+    if (!e->items)
+        return dw_fail_memory(err, NULL);
+    for (size_t p = 0; p < e->job->n_pairs; p++) {
+        const dw_encode_pair *pair = &e->job->pairs[p];
+        const unsigned width = element_of(pair).width;
+        if (e->job->patch) {
+            for (size_t s = pair->first_segment; s < pair->end_segment; s++) {
+                const dw_segment *segment = &e->job->patch->segments[s];
+                e->items[e->n_items++] = (item){
+                    .pair = p, .block = segment->first / dw_block_elems(width),
+                    .segment = segment};
+            }
+            continue;
+        }
+        uint64_t n_blocks = dw_block_count(dw_tensor_units(&pair->base), width);
+        for (uint64_t b = 0; b < n_blocks; b++)
+            e->items[e->n_items++] = (item){.pair = p, .block = b};
+    }
+    return DW_OK;
+}
+
+static dw_status prepare(encoder *e, dw_error *err)
+{
+    dw_status status = list_items(e, err);
+    if (status != DW_OK)
+        return status;
+    e->maps = dw_alloc_zeroed(e->job->n_pairs, sizeof *e->maps);
+    e->n_workers = dw_worker_count(e->options->n_threads, e->n_items);
+    e->scratch = dw_alloc_zeroed(e->n_workers, sizeof *e->scratch);
+    if (!e->maps || !e->scratch)
+        return dw_fail_memory(err, NULL);
+    for (unsigned w = 0; status == DW_OK && w < e->n_workers; w++)
+        status = dw_block_scratch_init(&e->scratch[w], err);
+    if (status == DW_OK && e->options->codec == DW_CODEC_CLASS)
+        status = dw_parallel(e->n_workers, e->job->n_pairs, choose_map, e, NULL, err);
+    return status;
+}
+
+static void release(encoder *e)
+{
+    for (size_t i = 0; e->items && i < e->n_items; i++)
+        dw_free(e->items[i].bytes);
+    dw_free(e->items);
+    dw_free(e->maps);
+    for (unsigned w = 0; e->scratch && w < e->n_workers; w++)
+        dw_block_scratch_release(&e->scratch[w]);
+    dw_free(e->scratch);
+    dw_patch_free(e->collected);
+}
+
+/* ---- the outcome ---- */
+
+static void sum_digests(encoder *e, dw_delta_info *info)
+{
+    dw_encode_job *job = e->job;
+    for (size_t p = 0; p < job->n_pairs; p++) {
+        if (!job->digests_known)
+            job->pairs[p].base_digest = 0;
+        job->pairs[p].new_digest = 0;
+    }
+    for (size_t i = 0; i < e->n_items; i++) {
+        dw_encode_pair *pair = &job->pairs[e->items[i].pair];
+        pair->base_digest = dw_digest_add(pair->base_digest, e->items[i].base_share);
+        pair->new_digest = dw_digest_add(pair->new_digest, e->items[i].move_share);
+        info->n_changed += e->items[i].n_changed;
+    }
+    for (size_t p = 0; p < job->n_pairs; p++) {
+        dw_encode_pair *pair = &job->pairs[p];
+        pair->new_digest = dw_digest_add(pair->new_digest, pair->base_digest);
+        uint64_t weight = dw_digest_weight(&pair->base);
+        info->base_state =
+            dw_digest_add(info->base_state, dw_digest_term(weight, pair->base_digest));
+        info->new_state =
+            dw_digest_add(info->new_state, dw_digest_term(weight, pair->new_digest));
+        info->n_model_elems += dw_tensor_units(&pair->base);
+    }
+    info->n_model_tensors = job->n_pairs;
+}
+
+/* The entry of a pair whose items are [begin, end), some of them changed. */
+static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
+                            size_t begin, size_t end, dw_error *err)
+{
+    const dw_encode_pair *pair = &e->job->pairs[e->items[begin].pair];
+    const dw_tensor *t = &pair->base;
+    char *name = dw_delta_alloc(delta, strlen(t->name) + 1, 1, err);
+    uint64_t *dims = name ? dw_delta_alloc(delta, t->n_dims, sizeof *dims, err) : NULL;
+    if (!dims)
+        return DW_NO_MEMORY;
+    if (t->n_dims > 0)
+        memcpy(dims, t->dims, t->n_dims * sizeof *dims);
+    entry->shape = *t;
+    entry->shape.name = strcpy(name, t->name);
+    entry->shape.dims = dims;
+    entry->shape.data = NULL;
+    entry->has_shape = true;
+    entry->element = element_of(pair);
+    entry->base_digest = pair->base_digest;
+    entry->new_digest = pair->new_digest;
+    entry->map = e->maps[e->items[begin].pair];
+    entry->n_blocks = dw_block_count(dw_tensor_units(t), entry->element.width);
+    entry->blocks =
+        dw_delta_alloc(delta, (size_t)entry->n_blocks, sizeof *entry->blocks, err);
+    if (!entry->blocks)
+        return DW_NO_MEMORY;
+    XXH64_state_t *hash = XXH64_createState();
+    if (!hash)
+        return dw_fail_memory(err, NULL);
+    XXH64_reset(hash, 0);
+    dw_status status = DW_OK;
+    for (size_t i = begin; status == DW_OK && i < end; i++) {
+        item *it = &e->items[i];
+        entry->blocks[it->block] = (dw_delta_block){it->bytes, it->n_bytes, it->mode};
+        entry->n_changed += it->n_changed;
+        if (it->n_bytes == 0)
+            continue;
+        XXH64_update(hash, it->bytes, it->n_bytes);
+        status = dw_delta_own(delta, it->bytes, err);
+        it->bytes = NULL; /* the delta's now, or freed */
+    }
+    entry->checksum = XXH64_digest(hash);
+    XXH64_freeState(hash);
+    return status;
+}
+
+static dw_status finish_class(dw_delta *delta, encoder *e, dw_error *err)
+{
+    delta->entries =
+        dw_delta_alloc(delta, e->job->n_pairs, sizeof *delta->entries, err);
+    if (!delta->entries)
+        return DW_NO_MEMORY;
+    size_t n = 0;
+    for (size_t begin = 0, end; begin < e->n_items; begin = end) {
+        uint64_t n_changed = 0;
+        for (end = begin; end < e->n_items && e->items[end].pair == e->items[begin].pair;
+             end++)
+            n_changed += e->items[end].n_changed;
+        if (n_changed == 0)
+            continue;
+        dw_status status = fill_entry(delta, &delta->entries[n++], e, begin, end, err);
+        if (status != DW_OK)
+            return status;
+    }
+    delta->info.n_tensors = n;
+    delta->info.has_digests = true;
+    return dw_container_write(delta, err);
+}
+
+static dw_status finish_trl(dw_delta *delta, encoder *e, dw_error *err)
+{
+    const size_t n = e->job->n_pairs;
+    dw_digest *base = dw_delta_alloc(delta, n, sizeof *base, err);
+    dw_digest *next = base ? dw_delta_alloc(delta, n, sizeof *next, err) : NULL;
+    if (!next)
+        return DW_NO_MEMORY;
+    for (size_t p = 0; p < n; p++) {
+        base[p] = e->job->pairs[p].base_digest;
+        next[p] = e->job->pairs[p].new_digest;
+    }
+    dw_patch_sort(e->collected);
+    return dw_trl_write(delta, e->collected, (dw_trl_digests){base, next}, err);
+}
+
+/* A list of shapes, for the patch that collects TRL's changes. */
+static dw_status open_collection(encoder *e, dw_error *err)
+{
+    dw_tensor *shapes = dw_alloc_array(e->job->n_pairs, sizeof *shapes);
+    if (!shapes)
+        return dw_fail_memory(err, NULL);
+    for (size_t p = 0; p < e->job->n_pairs; p++)
+        shapes[p] = e->job->pairs[p].base;
+    dw_status status = dw_patch_new(&e->collected, shapes, e->job->n_pairs, err);
+    if (status == DW_OK)
+        e->collected->in_heap = true;
+    dw_free(shapes);
+    return status;
+}
+
+dw_status dw_encode(dw_delta **out, dw_encode_job *job, const dw_diff_options *options,
+                    dw_error *err)
+{
+    *out = NULL;
+    const bool trl = options->codec != DW_CODEC_CLASS;
+    encoder e = {.job = job, .options = options};
+    dw_delta *delta = dw_delta_new("delta");
+    dw_status status = delta ? prepare(&e, err) : dw_fail_memory(err, NULL);
+    if (status == DW_OK && trl)
+        status = open_collection(&e, err);
+    if (status == DW_OK) {
+        dw_parallel_progress bar = {.report = options->progress, .bytes_of = bytes_of_item};
+        for (size_t i = 0; i < e.n_items; i++)
+            bar.bytes_total += bytes_of_item(&e, i);
+        status = dw_parallel(e.n_workers, e.n_items, trl ? collect_item : encode_item, &e,
+                             &bar, err);
+    }
+    if (status == DW_OK) {
+        delta->info.codec = options->codec;
+        delta->info.trl_layout = trl ? options->trl_layout : 0;
+        delta->info.base_version = options->base_version;
+        delta->info.new_version = options->new_version;
+        sum_digests(&e, &delta->info);
+        status = trl ? finish_trl(delta, &e, err) : finish_class(delta, &e, err);
+    }
+    release(&e);
+    if (status != DW_OK)
+        dw_delta_close(delta);
+    else
+        *out = delta;
+    return status;
+}

@@ -1,0 +1,183 @@
+#include "codec/patch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "tensor/tensor_list.h"
+
+dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
+                       dw_error *err)
+{
+    *out = NULL;
+    size_t n_dims = 0, n_text = 0;
+    for (size_t i = 0; i < n_tensors; i++) {
+        n_dims += tensors[i].n_dims;
+        n_text += strlen(tensors[i].name) + 1;
+    }
+    dw_patch *patch = dw_alloc_zeroed(1, sizeof *patch);
+    if (!patch)
+        return dw_fail_memory(err, NULL);
+    pthread_mutex_init(&patch->lock, NULL);
+    patch->map.fd = -1;
+    patch->tensors = dw_alloc_array(n_tensors, sizeof *patch->tensors);
+    patch->arena = dw_alloc(n_dims * sizeof(uint64_t) + n_text);
+    if (!patch->tensors || !patch->arena) {
+        dw_patch_free(patch);
+        return dw_fail_memory(err, NULL);
+    }
+    uint64_t *dims = patch->arena;
+    char *text = (char *)(dims + n_dims);
+    for (size_t i = 0; i < n_tensors; i++) {
+        dw_tensor *t = &patch->tensors[i];
+        *t = tensors[i];
+        t->data = NULL;
+        t->dims = dims;
+        if (t->n_dims > 0)
+            memcpy(dims, tensors[i].dims, t->n_dims * sizeof *dims);
+        dims += t->n_dims;
+        t->name = strcpy(text, tensors[i].name);
+        text += strlen(text) + 1;
+    }
+    patch->n_tensors = n_tensors;
+    *out = patch;
+    return DW_OK;
+}
+
+void dw_patch_free(dw_patch *patch)
+{
+    if (!patch)
+        return;
+    for (size_t i = 0; patch->in_heap && i < patch->n_segments; i++)
+        dw_free((void *)patch->segments[i].positions);
+    dw_map_close(&patch->map);
+    pthread_mutex_destroy(&patch->lock);
+    dw_free(patch->segments);
+    dw_free(patch->tensors);
+    dw_free(patch->arena);
+    dw_free(patch);
+}
+
+dw_status dw_patch_add(dw_patch *patch, const dw_segment *segment, dw_error *err)
+{
+    dw_status status = DW_OK;
+    pthread_mutex_lock(&patch->lock);
+    if (patch->n_segments == patch->n_room) {
+        size_t n_room = patch->n_room ? 2 * patch->n_room : 64;
+        dw_segment *grown = dw_realloc_array(patch->segments, n_room, sizeof *grown);
+        if (grown) {
+            patch->segments = grown;
+            patch->n_room = n_room;
+        } else {
+            status = dw_fail_memory(err, NULL);
+        }
+    }
+    if (status == DW_OK) {
+        unsigned width = dw_dtype_element(patch->tensors[segment->tensor].dtype).width;
+        patch->segments[patch->n_segments++] = *segment;
+        patch->n_changed += segment->n;
+        patch->n_bytes += (uint64_t)segment->n * (sizeof(uint32_t) + width);
+    }
+    pthread_mutex_unlock(&patch->lock);
+    return status;
+}
+
+dw_status dw_patch_take(void *context, size_t t, uint64_t first,
+                        const dw_decoded *changes, dw_error *err)
+{
+    dw_patch *patch = context;
+    const size_t n = changes->n_changes;
+    const unsigned width = dw_dtype_element(patch->tensors[t].dtype).width;
+    if (n == 0)
+        return DW_OK;
+    uint32_t *positions = dw_alloc_array(n, sizeof *positions + width);
+    if (!positions)
+        return dw_fail_memory(err, NULL);
+    memcpy(positions, changes->positions, n * sizeof *positions);
+    memcpy(positions + n, changes->values, n * width);
+    dw_segment segment = {t, first, (uint32_t)n, positions, positions + n};
+    dw_status status = dw_patch_add(patch, &segment, err);
+    if (status != DW_OK)
+        dw_free(positions);
+    return status;
+}
+
+static int compare_segments(const void *a_, const void *b_)
+{
+    const dw_segment *a = a_, *b = b_;
+    if (a->tensor != b->tensor)
+        return a->tensor < b->tensor ? -1 : 1;
+    return a->first < b->first ? -1 : a->first > b->first;
+}
+
+void dw_patch_sort(dw_patch *patch)
+{
+    if (patch->n_segments > 0)
+        qsort(patch->segments, patch->n_segments, sizeof *patch->segments,
+              compare_segments);
+}
+
+uint64_t dw_patch_changed(const dw_patch *patch)
+{
+    return patch->n_changed;
+}
+
+uint64_t dw_patch_bytes(const dw_patch *patch)
+{
+    return patch->n_bytes;
+}
+
+/* ---- applying ---- */
+
+typedef struct application {
+    const dw_patch *patch;
+    const dw_tensor *tensors;
+    const size_t *target; /* [patch tensors] */
+} application;
+
+static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    (void)err;
+    const application *a = context;
+    const dw_segment *s = &a->patch->segments[i];
+    const dw_tensor *t = &a->tensors[a->target[s->tensor]];
+    unsigned width = dw_dtype_element(t->dtype).width;
+    dw_kernels_get()->scatter[dw_width_index(width)](
+        (uint8_t *)t->data + s->first * width, s->positions, s->values, s->n);
+    return DW_OK;
+}
+
+dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
+                         size_t n_tensors, unsigned n_threads, dw_error *err)
+{
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    size_t *target = dw_alloc_array(patch->n_tensors, sizeof *target);
+    if (!target)
+        status = dw_fail_memory(err, NULL);
+    for (size_t i = 0; status == DW_OK && i < patch->n_segments; i++) {
+        size_t number = patch->segments[i].tensor;
+        if (i > 0 && patch->segments[i - 1].tensor == number)
+            continue;
+        const dw_tensor *wanted = &patch->tensors[number];
+        target[number] = dw_name_index_find(&names, wanted->name);
+        if (target[number] == SIZE_MAX)
+            status = dw_fail_tensor(err, DW_MISMATCH, NULL, wanted->name,
+                                    "the weights have no tensor of that name");
+        else
+            status = dw_tensor_same_shape(wanted, &tensors[target[number]], NULL, err);
+    }
+    if (status == DW_OK) {
+        application a = {patch, tensors, target};
+        status = dw_parallel(dw_worker_count(n_threads, patch->n_segments),
+                             patch->n_segments, scatter_segment, &a, NULL, err);
+    }
+    dw_free(target);
+    dw_name_index_release(&names);
+    return status;
+}

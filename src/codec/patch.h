@@ -1,0 +1,68 @@
+/* The inside of a patch: stores, sorted by tensor and position, in segments that each
+ * lie in one block. */
+#ifndef DW_CODEC_PATCH_H
+#define DW_CODEC_PATCH_H
+
+#include <pthread.h>
+
+#include "base/file.h"
+#include "codec/class_block.h"
+#include "deltawire/delta.h"
+
+typedef struct dw_segment {
+    size_t tensor;  /* number in the patch's list */
+    uint64_t first; /* element that positions count from */
+    uint32_t n;
+    const uint32_t *positions; /* [n], ascending */
+    const void *values;        /* [n] elements */
+} dw_segment;
+
+struct dw_patch {
+    dw_tensor *tensors; /* names and shapes of the staged list; no data */
+    size_t n_tensors;
+    dw_segment *segments;
+    size_t n_segments;
+    uint64_t n_changed;
+    uint64_t n_bytes;
+
+    void *arena;  /* names and dims */
+    bool in_heap; /* each segment owns its positions, values right behind them */
+    dw_map map;   /* else they lie here */
+
+    pthread_mutex_t lock; /* guards segments and counts while they are collected */
+    size_t n_room;
+};
+
+/* An empty patch for tensors shaped as these. */
+dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
+                       dw_error *err);
+
+/* Adds a segment whose memory stays the caller's; any thread. */
+dw_status dw_patch_add(dw_patch *patch, const dw_segment *segment, dw_error *err);
+
+/* A dw_stage_sink: copies the changes into the patch CONTEXT. */
+dw_status dw_patch_take(void *context, size_t t, uint64_t first,
+                        const dw_decoded *changes, dw_error *err);
+
+/* Puts the segments in order, once all are there. */
+void dw_patch_sort(dw_patch *patch);
+
+/* ---- as a file (patch_file.c) ---- */
+
+/* Collects segments straight into a file that appears when it is whole. */
+typedef struct dw_patch_writer dw_patch_writer;
+
+dw_status dw_patch_writer_open(dw_patch_writer **out, const char *path,
+                               const dw_tensor *tensors, size_t n_tensors,
+                               dw_error *err);
+/* A dw_stage_sink. */
+dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
+                               const dw_decoded *changes, dw_error *err);
+/* Syncs and renames. Frees the writer, whatever happens. */
+dw_status dw_patch_writer_commit(dw_patch_writer *writer, dw_error *err);
+void dw_patch_writer_abort(dw_patch_writer *writer);
+
+/* Maps a patch file and checks all of it. */
+dw_status dw_patch_open(dw_patch **out, const char *path, dw_error *err);
+
+#endif

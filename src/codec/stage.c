@@ -1,0 +1,373 @@
+#include "codec/stage.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "codec/digest.h"
+#include "codec/element.h"
+#include "codec/trl.h"
+#include "tensor/tensor_list.h"
+
+#define NO_ENTRY SIZE_MAX
+
+/* One block of one tensor, or, for TRL's layouts, all changes of a tensor. */
+typedef struct item {
+    size_t tensor;
+    uint64_t block;
+    enum { SWEEP_ONLY, DECODE_BLOCK, DECODE_TENSOR } kind;
+    bool sweep; /* read the block for the base digest */
+} item;
+
+struct dw_stage {
+    const dw_delta *delta;
+    const dw_tensor *tensors;
+    size_t n_tensors;
+    size_t *entry_of; /* [tensors] the delta's entry, or NO_ENTRY */
+
+    item *items;
+    size_t n_items;
+    unsigned n_workers;
+    dw_block_scratch *scratch; /* [workers] */
+
+    dw_digest *base_shares; /* [items] */
+    dw_digest *move_shares; /* [items] */
+    uint64_t *n_changed;    /* [items] */
+
+    dw_stage_sink sink; /* of the run under way */
+    void *sink_context;
+    bool digesting;
+};
+
+/* ---- opening ---- */
+
+static dw_status match_entries(dw_stage *s, dw_error *err)
+{
+    const dw_delta *delta = s->delta;
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, s->tensors, s->n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t t = 0; t < s->n_tensors; t++)
+        s->entry_of[t] = NO_ENTRY;
+    for (size_t e = 0; status == DW_OK && e < delta->info.n_tensors; e++) {
+        const dw_delta_entry *entry = &delta->entries[e];
+        size_t t = dw_name_index_find(&names, entry->shape.name);
+        if (t == SIZE_MAX)
+            status = dw_fail_tensor(err, DW_MISMATCH, delta->label, entry->shape.name,
+                                    "the weights have no tensor of that name");
+        else if (entry->has_shape)
+            status = dw_tensor_same_shape(&entry->shape, &s->tensors[t], delta->label, err);
+        else if (entry->shape.dtype != s->tensors[t].dtype)
+            status = dw_fail_tensor(err, DW_MISMATCH, delta->label, entry->shape.name,
+                                    "it is %s here, but %s in the weights",
+                                    dw_dtype_name(entry->shape.dtype),
+                                    dw_dtype_name(s->tensors[t].dtype));
+        if (status == DW_OK)
+            s->entry_of[t] = e;
+    }
+    dw_name_index_release(&names);
+    if (status == DW_OK && delta->info.n_model_tensors != 0 &&
+        delta->info.n_model_tensors != s->n_tensors)
+        status = dw_fail(err, DW_MISMATCH, delta->label,
+                         "the delta is for a model of %" PRIu64
+                         " tensors, but these weights have %zu",
+                         delta->info.n_model_tensors, s->n_tensors);
+    return status;
+}
+
+dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *tensors,
+                        size_t n_tensors, unsigned n_threads, dw_error *err)
+{
+    *out = NULL;
+    dw_stage *s = dw_alloc_zeroed(1, sizeof *s);
+    if (!s)
+        return dw_fail_memory(err, delta->label);
+    s->delta = delta;
+    s->tensors = tensors;
+    s->n_tensors = n_tensors;
+    s->n_workers = dw_worker_count(n_threads, SIZE_MAX);
+    s->entry_of = dw_alloc_array(n_tensors, sizeof *s->entry_of);
+    s->scratch = dw_alloc_zeroed(s->n_workers, sizeof *s->scratch);
+    dw_status status = DW_OK;
+    if (!s->entry_of || !s->scratch)
+        status = dw_fail_memory(err, delta->label);
+    for (unsigned w = 0; status == DW_OK && w < s->n_workers; w++)
+        status = dw_block_scratch_init(&s->scratch[w], err);
+    if (status == DW_OK)
+        status = match_entries(s, err);
+    if (status != DW_OK)
+        dw_stage_close(s);
+    else
+        *out = s;
+    return status;
+}
+
+static void release_items(dw_stage *s)
+{
+    dw_free(s->items);
+    dw_free(s->base_shares);
+    dw_free(s->move_shares);
+    dw_free(s->n_changed);
+    s->items = NULL;
+    s->base_shares = s->move_shares = s->n_changed = NULL;
+    s->n_items = 0;
+}
+
+void dw_stage_close(dw_stage *s)
+{
+    if (!s)
+        return;
+    release_items(s);
+    for (unsigned w = 0; s->scratch && w < s->n_workers; w++)
+        dw_block_scratch_release(&s->scratch[w]);
+    dw_free(s->scratch);
+    dw_free(s->entry_of);
+    dw_free(s);
+}
+
+/* ---- items ---- */
+
+static uint64_t blocks_of(const dw_tensor *t)
+{
+    return dw_block_count(dw_tensor_units(t), dw_dtype_element(t->dtype).width);
+}
+
+/* Lists the work: every block of every tensor with SWEEP, else only what changed. */
+static dw_status list_items(dw_stage *s, bool sweep, dw_error *err)
+{
+    release_items(s);
+    size_t n_most = 0;
+    for (size_t t = 0; t < s->n_tensors; t++)
+        n_most += (size_t)blocks_of(&s->tensors[t]) + 1;
+    s->items = dw_alloc_array(n_most, sizeof *s->items);
+    s->base_shares = dw_alloc_zeroed(n_most, sizeof *s->base_shares);
+    s->move_shares = dw_alloc_zeroed(n_most, sizeof *s->move_shares);
+    s->n_changed = dw_alloc_zeroed(n_most, sizeof *s->n_changed);
+    if (!s->items || !s->base_shares || !s->move_shares || !s->n_changed) {
+        release_items(s);
+        return dw_fail_memory(err, s->delta->label);
+    }
+    for (size_t t = 0; t < s->n_tensors; t++) {
+        const dw_delta_entry *e =
+            s->entry_of[t] == NO_ENTRY ? NULL : &s->delta->entries[s->entry_of[t]];
+        bool whole = e && s->delta->info.codec != DW_CODEC_CLASS;
+        if (whole)
+            s->items[s->n_items++] = (item){t, 0, DECODE_TENSOR, false};
+        for (uint64_t b = 0; b < blocks_of(&s->tensors[t]); b++) {
+            bool decode = e && !whole && e->blocks[b].mode != DW_BLOCK_SAME;
+            if (decode || sweep)
+                s->items[s->n_items++] =
+                    (item){t, b, decode ? DECODE_BLOCK : SWEEP_ONLY, sweep};
+        }
+    }
+    return DW_OK;
+}
+
+static uint64_t bytes_of_item(const void *context, size_t i)
+{
+    const dw_stage *s = context;
+    const item *it = &s->items[i];
+    const dw_tensor *t = &s->tensors[it->tensor];
+    unsigned width = dw_dtype_element(t->dtype).width;
+    return it->kind == DECODE_TENSOR
+               ? 0
+               : (uint64_t)dw_block_span(dw_tensor_units(t), width, it->block).n * width;
+}
+
+/* Digests and passes on what one block's changes do. */
+static dw_status take_changes(dw_stage *s, size_t i, uint64_t first,
+                              const dw_decoded *d, dw_error *err)
+{
+    size_t number = s->items[i].tensor;
+    const dw_tensor *t = &s->tensors[number];
+    const unsigned width = dw_dtype_element(t->dtype).width;
+    s->n_changed[i] += d->n_changes;
+    if (s->digesting) {
+        dw_digest_moves moves = dw_digest_moves_from(first * width);
+        for (size_t c = 0; c < d->n_changes; c++) {
+            uint64_t at = first + d->positions[c];
+            dw_digest_move(&moves, at * width, dw_element_load(t->data, at, width),
+                           dw_element_load(d->values, c, width), width);
+        }
+        s->move_shares[i] = dw_digest_add(s->move_shares[i], dw_digest_moves_sum(&moves));
+    }
+    return s->sink ? s->sink(s->sink_context, number, first, d, err) : DW_OK;
+}
+
+typedef struct tensor_walk {
+    dw_stage *stage;
+    size_t item;
+} tensor_walk;
+
+static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded *d,
+                                dw_error *err)
+{
+    tensor_walk *walk = context;
+    return take_changes(walk->stage, walk->item, first, d, err);
+}
+
+static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    dw_stage *s = context;
+    const item *it = &s->items[i];
+    const dw_tensor *t = &s->tensors[it->tensor];
+    const dw_element element = dw_dtype_element(t->dtype);
+    const dw_delta_entry *e =
+        it->kind == SWEEP_ONLY ? NULL : &s->delta->entries[s->entry_of[it->tensor]];
+    if (it->kind == DECODE_TENSOR) {
+        tensor_walk walk = {s, i};
+        return dw_trl_walk(s->delta, e, dw_tensor_units(t), take_trl_block, &walk, err);
+    }
+    const dw_span span = dw_block_span(dw_tensor_units(t), element.width, it->block);
+    const uint64_t first_byte = span.first * element.width;
+    const uint8_t *data = (const uint8_t *)t->data + first_byte;
+    if (it->sweep)
+        s->base_shares[i] =
+            dw_digest_share(data, (uint64_t)span.n * element.width, first_byte);
+    if (it->kind == SWEEP_ONLY)
+        return DW_OK;
+    const dw_delta_block *block = &e->blocks[it->block];
+    dw_decoded d;
+    dw_status status =
+        dw_block_decode(&d, &s->scratch[worker], block->mode, block->bytes, block->n_bytes,
+                        data, span.n, element, &e->map, err);
+    if (status == DW_CORRUPT)
+        return dw_fail_tensor(err, DW_CORRUPT, s->delta->label, e->shape.name,
+                              "block %" PRIu64 " does not decode", it->block);
+    return status == DW_OK ? take_changes(s, i, span.first, &d, err) : status;
+}
+
+static dw_status run(dw_stage *s, dw_stage_sink sink, void *context, bool digesting,
+                     const dw_progress *progress, dw_error *err)
+{
+    s->sink = sink;
+    s->sink_context = context;
+    s->digesting = digesting;
+    dw_parallel_progress bar = {.bytes_of = bytes_of_item};
+    if (progress) {
+        bar.report = *progress;
+        for (size_t i = 0; i < s->n_items; i++)
+            bar.bytes_total += bytes_of_item(s, i);
+    }
+    return dw_parallel(s->n_workers, s->n_items, run_item, s, &bar, err);
+}
+
+/* ---- verifying ---- */
+
+/* The weights are not what the delta starts from: say how. */
+static dw_status fail_stale(const dw_stage *s, const char *tensor, bool at_new,
+                            dw_error *err)
+{
+    const dw_delta_info *info = &s->delta->info;
+    if (at_new)
+        return dw_fail(err, DW_STALE, s->delta->label,
+                       "the weights are at version %" PRIu64 " already",
+                       info->new_version);
+    return dw_fail(err, DW_STALE, s->delta->label,
+                   "the weights are not version %" PRIu64
+                   ", which this delta starts from: %s%s%s differs",
+                   info->base_version, tensor ? "tensor '" : "a tensor it does not touch",
+                   tensor ? tensor : "", tensor ? "'" : "");
+}
+
+/* A block that does not decode can mean a wrong base: a full sweep tells. */
+static dw_status diagnose(const dw_stage *s, dw_error *err)
+{
+    if (!s->delta->info.has_digests)
+        return DW_CORRUPT;
+    dw_digest *digests = dw_alloc_array(s->n_tensors, sizeof *digests);
+    dw_digest state;
+    if (!digests)
+        return DW_CORRUPT;
+    dw_status status = dw_digest_tensors(digests, &state, s->tensors, s->n_tensors,
+                                         s->n_workers, NULL);
+    const char *different = NULL;
+    for (size_t t = 0; status == DW_OK && !different && t < s->n_tensors; t++)
+        if (s->entry_of[t] != NO_ENTRY &&
+            digests[t] != s->delta->entries[s->entry_of[t]].base_digest)
+            different = s->tensors[t].name;
+    dw_free(digests);
+    if (status == DW_OK && state != s->delta->info.base_state)
+        return fail_stale(s, different, state == s->delta->info.new_state, err);
+    return DW_CORRUPT;
+}
+
+static dw_status check_outcome(const dw_stage *s, const dw_digest *base,
+                               const dw_digest *next, const uint64_t *n_changed,
+                               const dw_stage_result *result, dw_error *err)
+{
+    const dw_delta_info *info = &s->delta->info;
+    for (size_t t = 0; t < s->n_tensors; t++) {
+        if (s->entry_of[t] == NO_ENTRY)
+            continue;
+        const dw_delta_entry *e = &s->delta->entries[s->entry_of[t]];
+        if (base[t] != e->base_digest)
+            return fail_stale(s, e->shape.name, result->base_state == info->new_state, err);
+        if (next[t] != e->new_digest || n_changed[t] != e->n_changed)
+            return dw_fail_tensor(err, DW_CORRUPT, s->delta->label, e->shape.name,
+                                  "decodes to other weights than the delta names");
+    }
+    if (result->base_state != info->base_state)
+        return fail_stale(s, NULL, result->base_state == info->new_state, err);
+    if (result->new_state != info->new_state)
+        return dw_fail(err, DW_CORRUPT, s->delta->label,
+                       "decodes to another model state than it names");
+    return DW_OK;
+}
+
+dw_status dw_stage_verify(dw_stage_result *out, dw_stage *s,
+                          const dw_apply_options *options, dw_stage_sink sink,
+                          void *context, dw_error *err)
+{
+    const bool sweep = options->base_digests == NULL;
+    dw_status status = list_items(s, sweep, err);
+    if (status == DW_OK)
+        status = run(s, sink, context, true, &options->progress, err);
+    if (status == DW_CORRUPT)
+        status = diagnose(s, err);
+    if (status != DW_OK)
+        return status;
+
+    dw_digest *base = dw_alloc_zeroed(s->n_tensors, sizeof *base);
+    dw_digest *next = dw_alloc_zeroed(s->n_tensors, sizeof *next);
+    uint64_t *n_changed = dw_alloc_zeroed(s->n_tensors, sizeof *n_changed);
+    if (!base || !next || !n_changed) {
+        status = dw_fail_memory(err, s->delta->label);
+        goto out;
+    }
+    *out = (dw_stage_result){0};
+    if (!sweep)
+        memcpy(base, options->base_digests, s->n_tensors * sizeof *base);
+    for (size_t i = 0; i < s->n_items; i++) {
+        size_t t = s->items[i].tensor;
+        base[t] = dw_digest_add(base[t], s->base_shares[i]);
+        next[t] = dw_digest_add(next[t], s->move_shares[i]);
+        n_changed[t] += s->n_changed[i];
+        out->n_changed += s->n_changed[i];
+    }
+    for (size_t t = 0; t < s->n_tensors; t++)
+        next[t] = dw_digest_add(next[t], base[t]);
+    out->base_state = dw_digest_state(s->tensors, base, s->n_tensors);
+    out->new_state = dw_digest_state(s->tensors, next, s->n_tensors);
+    if (s->delta->info.has_digests)
+        status = check_outcome(s, base, next, n_changed, out, err);
+    if (status == DW_OK && options->new_digests)
+        memcpy(options->new_digests, next, s->n_tensors * sizeof *next);
+out:
+    dw_free(base);
+    dw_free(next);
+    dw_free(n_changed);
+    return status;
+}
+
+dw_status dw_stage_repeat(dw_stage *s, dw_stage_sink sink, void *context, dw_error *err)
+{
+    dw_status status = list_items(s, false, err);
+    for (unsigned w = 0; status == DW_OK && w < s->n_workers; w++)
+        status = dw_block_scratch_reserve(&s->scratch[w], err);
+    return status == DW_OK ? run(s, sink, context, false, NULL, err) : status;
+}

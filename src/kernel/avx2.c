@@ -1,0 +1,312 @@
+/* Kernels for AVX2 with BMI2 and POPCNT (Haswell, Zen and later). */
+#include "kernel/kernel.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+typedef struct planes {
+    uint64_t bit[4];
+} planes;
+
+typedef struct lanes {
+    __m256i quad[4]; /* classes 0 to 3, 4 to 7, ... */
+} lanes;
+
+typedef struct class_map {
+    __m256i magnitude, base, last;
+    __m128i shift;
+    dw_class_map scalar;
+} class_map;
+
+static inline class_map class_map_of(const dw_class_map *map, unsigned width)
+{
+    class_map m = {.scalar = *map};
+    switch (width) {
+    case 1:
+        /* the shift is done on 16 bits: the mask drops what crosses over */
+        m.magnitude = _mm256_set1_epi8((char)(map->magnitude >> map->shift));
+        m.base = _mm256_set1_epi8((char)map->base);
+        m.last = _mm256_set1_epi8(DW_CLASSES - 1);
+        break;
+    case 2:
+        m.magnitude = _mm256_set1_epi16((short)map->magnitude);
+        m.base = _mm256_set1_epi16((short)map->base);
+        m.last = _mm256_set1_epi16(DW_CLASSES - 1);
+        break;
+    default:
+        m.magnitude = _mm256_set1_epi32((int)map->magnitude);
+        m.base = _mm256_set1_epi32((int)map->base);
+        m.last = _mm256_set1_epi32(DW_CLASSES - 1);
+    }
+    m.shift = _mm_cvtsi32_si128((int)map->shift);
+    return m;
+}
+
+static inline unsigned class_at(planes p, unsigned bit)
+{
+    return (unsigned)((p.bit[0] >> bit & 1) | (p.bit[1] >> bit & 1) << 1 |
+                      (p.bit[2] >> bit & 1) << 2 | (p.bit[3] >> bit & 1) << 3);
+}
+
+static inline lanes lanes_zero(void)
+{
+    __m256i zero = _mm256_setzero_si256();
+    return (lanes){{zero, zero, zero, zero}};
+}
+
+static inline lanes lanes_load(const uint64_t from[DW_CLASSES])
+{
+    lanes l;
+    for (unsigned i = 0; i < 4; i++)
+        l.quad[i] = _mm256_loadu_si256((const __m256i *)(from + 4 * i));
+    return l;
+}
+
+static inline void lanes_store(uint64_t to[DW_CLASSES], lanes l)
+{
+    for (unsigned i = 0; i < 4; i++)
+        _mm256_storeu_si256((__m256i *)(to + 4 * i), l.quad[i]);
+}
+
+static inline lanes lanes_masks(planes p, uint64_t valid)
+{
+    /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
+    const __m256i b0 = _mm256_xor_si256(_mm256_set1_epi64x((long long)p.bit[0]),
+                                        _mm256_set_epi64x(0, -1, 0, -1));
+    const __m256i b1 = _mm256_xor_si256(_mm256_set1_epi64x((long long)p.bit[1]),
+                                        _mm256_set_epi64x(0, 0, -1, -1));
+    const __m256i low2 = _mm256_and_si256(b0, b1);
+    const uint64_t top[4] = {~p.bit[2] & ~p.bit[3] & valid, p.bit[2] & ~p.bit[3] & valid,
+                             ~p.bit[2] & p.bit[3] & valid, p.bit[2] & p.bit[3] & valid};
+    lanes l;
+    for (unsigned i = 0; i < 4; i++)
+        l.quad[i] = _mm256_and_si256(low2, _mm256_set1_epi64x((long long)top[i]));
+    return l;
+}
+
+static inline lanes lanes_add_counts(lanes sums, lanes masks)
+{
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i counts = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
+                                            0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    for (unsigned i = 0; i < 4; i++) {
+        __m256i m = masks.quad[i];
+        __m256i low = _mm256_shuffle_epi8(counts, _mm256_and_si256(m, nibble));
+        __m256i high = _mm256_shuffle_epi8(
+            counts, _mm256_and_si256(_mm256_srli_epi16(m, 4), nibble));
+        __m256i n = _mm256_sad_epu8(_mm256_add_epi8(low, high), _mm256_setzero_si256());
+        sums.quad[i] = _mm256_add_epi64(sums.quad[i], n);
+    }
+    return sums;
+}
+
+static inline unsigned lanes_below(lanes a, lanes b)
+{
+    unsigned bits = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        __m256i below = _mm256_cmpgt_epi64(b.quad[i], a.quad[i]);
+        bits |= (unsigned)_mm256_movemask_pd(_mm256_castsi256_pd(below)) << 4 * i;
+    }
+    return bits;
+}
+
+static inline unsigned select_bit(uint64_t mask, unsigned k)
+{
+    return (unsigned)_tzcnt_u64(_pdep_u64(1ull << k, mask));
+}
+
+static inline __m256i load(const uint8_t *at, unsigned vector)
+{
+    return _mm256_loadu_si256((const __m256i *)(at + vector * 32));
+}
+
+static inline uint64_t byte_signs(__m256i low, __m256i high)
+{
+    return (uint32_t)_mm256_movemask_epi8(low) |
+           (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+}
+
+/* The planes of 64 classes, one a byte: shifting brings each bit to the byte's top. */
+static inline planes planes_of(__m256i low, __m256i high)
+{
+    planes p;
+    for (int j = 0; j < 4; j++)
+        p.bit[j] = byte_signs(_mm256_slli_epi16(low, 7 - j), _mm256_slli_epi16(high, 7 - j));
+    return p;
+}
+
+/* Packing works inside 128-bit lanes; the permutations put the elements in order. */
+static inline __m256i pack_words(__m256i a, __m256i b)
+{
+    return _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
+}
+
+static inline __m256i pack_dwords(__m256i a, __m256i b, __m256i c, __m256i d)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(bytes, order);
+}
+
+/* ---- 1 byte ---- */
+
+static inline uint64_t differ_1(const uint8_t *a, const uint8_t *b)
+{
+    return ~byte_signs(_mm256_cmpeq_epi8(load(a, 0), load(b, 0)),
+                       _mm256_cmpeq_epi8(load(a, 1), load(b, 1)));
+}
+
+static inline __m256i class_1(__m256i x, const class_map *map)
+{
+    __m256i c = _mm256_and_si256(_mm256_srl_epi16(x, map->shift), map->magnitude);
+    return _mm256_min_epu8(_mm256_subs_epu8(c, map->base), map->last);
+}
+
+static inline planes classes_1(const uint8_t *elems, const class_map *map)
+{
+    return planes_of(class_1(load(elems, 0), map), class_1(load(elems, 1), map));
+}
+
+/* ---- 2 bytes ---- */
+
+static inline __m256i equal_2(const uint8_t *a, const uint8_t *b, unsigned v)
+{
+    return _mm256_cmpeq_epi16(load(a, v), load(b, v));
+}
+
+static inline uint64_t differ_2(const uint8_t *a, const uint8_t *b)
+{
+    return ~byte_signs(pack_words(equal_2(a, b, 0), equal_2(a, b, 1)),
+                       pack_words(equal_2(a, b, 2), equal_2(a, b, 3)));
+}
+
+static inline __m256i class_2(__m256i x, const class_map *map)
+{
+    __m256i c = _mm256_srl_epi16(_mm256_and_si256(x, map->magnitude), map->shift);
+    return _mm256_min_epu16(_mm256_subs_epu16(c, map->base), map->last);
+}
+
+static inline planes classes_2(const uint8_t *elems, const class_map *map)
+{
+    return planes_of(
+        pack_words(class_2(load(elems, 0), map), class_2(load(elems, 1), map)),
+        pack_words(class_2(load(elems, 2), map), class_2(load(elems, 3), map)));
+}
+
+/* ---- 4 bytes ---- */
+
+static inline __m256i equal_4(const uint8_t *a, const uint8_t *b, unsigned v)
+{
+    return _mm256_cmpeq_epi32(load(a, v), load(b, v));
+}
+
+static inline uint64_t differ_4(const uint8_t *a, const uint8_t *b)
+{
+    return ~byte_signs(pack_dwords(equal_4(a, b, 0), equal_4(a, b, 1), equal_4(a, b, 2),
+                                   equal_4(a, b, 3)),
+                       pack_dwords(equal_4(a, b, 4), equal_4(a, b, 5), equal_4(a, b, 6),
+                                   equal_4(a, b, 7)));
+}
+
+static inline __m256i class_4(__m256i x, const class_map *map)
+{
+    __m256i c = _mm256_srl_epi32(_mm256_and_si256(x, map->magnitude), map->shift);
+    c = _mm256_sub_epi32(_mm256_max_epu32(c, map->base), map->base);
+    return _mm256_min_epu32(c, map->last);
+}
+
+static inline planes classes_4(const uint8_t *elems, const class_map *map)
+{
+    __m256i c[8];
+    for (unsigned v = 0; v < 8; v++)
+        c[v] = class_4(load(elems, v), map);
+    return planes_of(pack_dwords(c[0], c[1], c[2], c[3]),
+                     pack_dwords(c[4], c[5], c[6], c[7]));
+}
+
+/* ---- 8 bytes: rare, and four to a vector; plain code for the classes ---- */
+
+static inline uint64_t differ_8(const uint8_t *a, const uint8_t *b)
+{
+    uint64_t equal = 0;
+    for (unsigned v = 0; v < 16; v++) {
+        __m256i e = _mm256_cmpeq_epi64(load(a, v), load(b, v));
+        equal |= (uint64_t)(uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(e)) << 4 * v;
+    }
+    return ~equal;
+}
+
+static inline planes classes_8(const uint8_t *elems, const class_map *map)
+{
+    uint8_t classes[64];
+    for (unsigned i = 0; i < 64; i++) {
+        uint64_t x;
+        memcpy(&x, elems + 8 * i, 8);
+        uint64_t c = (x & map->scalar.magnitude) >> map->scalar.shift;
+        c = c > map->scalar.base ? c - map->scalar.base : 0;
+        classes[i] = (uint8_t)(c < DW_CLASSES ? c : DW_CLASSES - 1);
+    }
+    return planes_of(load(classes, 0), load(classes, 1));
+}
+
+#define WIDTH 1
+#include "kernel/scan.inc"
+#undef WIDTH
+#define WIDTH 2
+#include "kernel/scan.inc"
+#undef WIDTH
+#define WIDTH 4
+#include "kernel/scan.inc"
+#undef WIDTH
+#define WIDTH 8
+#include "kernel/scan.inc"
+#undef WIDTH
+
+/* Products are below 2^62, so two can be added before they are split into the halves
+ * that are summed. */
+static inline void add_products(__m256i *low_sum, __m256i *high_sum, __m256i words,
+                                __m256i coefficients)
+{
+    const __m256i low_half = _mm256_set1_epi64x(0xffffffff);
+    __m256i even = _mm256_mul_epu32(words, coefficients);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(words, 32),
+                                   _mm256_srli_epi64(coefficients, 32));
+    __m256i both = _mm256_add_epi64(even, odd);
+    *low_sum = _mm256_add_epi64(*low_sum, _mm256_and_si256(both, low_half));
+    *high_sum = _mm256_add_epi64(*high_sum, _mm256_srli_epi64(both, 32));
+}
+
+static inline uint64_t sum_of(__m256i v)
+{
+    uint64_t lane[4];
+    _mm256_storeu_si256((__m256i *)lane, v);
+    return lane[0] + lane[1] + lane[2] + lane[3];
+}
+
+static uint64_t digest_chunk(const void *chunk, const uint32_t *low, const uint32_t *high)
+{
+    const uint8_t *l = (const uint8_t *)low, *h = (const uint8_t *)high;
+    __m256i sum[4];
+    for (unsigned i = 0; i < 4; i++)
+        sum[i] = _mm256_setzero_si256();
+    for (unsigned j = 0; j < DW_DIGEST_CHUNK / 32; j++) {
+        __m256i w = load(chunk, j);
+        add_products(&sum[0], &sum[1], w, load(l, j));
+        add_products(&sum[2], &sum[3], w, load(h, j));
+    }
+    unsigned __int128 total = sum_of(sum[0]);
+    total += (unsigned __int128)sum_of(sum[1]) << 32;
+    total += (unsigned __int128)sum_of(sum[2]) << 30;
+    total += (unsigned __int128)sum_of(sum[3]) << 62;
+    return dw_digest_reduce(total);
+}
+
+const dw_kernels dw_kernels_avx2 = {
+    .name = "avx2",
+    .diff = {diff_1, diff_2, diff_4, diff_8},
+    .class_diff = {class_diff_1, class_diff_2, class_diff_4, class_diff_8},
+    .class_count = {class_count_1, class_count_2, class_count_4, class_count_8},
+    .class_locate = {class_locate_1, class_locate_2, class_locate_4, class_locate_8},
+    DW_PLAIN_MOVES,
+    .digest_chunk = digest_chunk,
+};

@@ -1,0 +1,310 @@
+/* Opening checkpoints.
+ *
+ * Tensors point into the maps. A file that somebody truncates while it is mapped
+ * raises SIGBUS at the next touch of its lost part; no check here can prevent that,
+ * so those who replace checkpoints must do it by renaming, as this library does.
+ */
+#include "deltawire/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "tensor/safetensors.h"
+#include "tensor/shard_index.h"
+
+typedef struct shard {
+    char *path;
+    dw_map map;
+    dw_safetensors file;
+} shard;
+
+struct dw_checkpoint {
+    shard *shards;
+    size_t n_shards;
+    dw_tensor *tensors; /* of all shards, by name; their text belongs to the shards */
+    size_t n_tensors;
+    bool writable;
+};
+
+/* ---- which file a path means ------------------------------------------------ */
+
+static bool ends_with(const char *text, const char *tail)
+{
+    size_t n_text = strlen(text);
+    size_t n_tail = strlen(tail);
+    return n_text >= n_tail && strcmp(text + n_text - n_tail, tail) == 0;
+}
+
+/* Sets *OUT to DIR/NAME where that exists, else to NULL. */
+static dw_status find_in_directory(char **out, const char *dir, const char *name,
+                                   dw_error *err)
+{
+    *out = dw_join_path(dir, name);
+    if (!*out)
+        return dw_fail_memory(err, dir);
+    struct stat st;
+    if (stat(*out, &st) != 0) {
+        dw_free(*out);
+        *out = NULL;
+    }
+    return DW_OK;
+}
+
+/* Sets *OUT to the only .safetensors file in the directory. */
+static dw_status find_only_file(char **out, const char *dir, dw_error *err)
+{
+    DIR *stream = opendir(dir);
+    if (!stream)
+        return dw_fail_errno(err, dir, "read the directory");
+    dw_status status = DW_OK;
+    size_t n_found = 0;
+    *out = NULL;
+    errno = 0;
+    for (struct dirent *entry; status == DW_OK && (entry = readdir(stream)); errno = 0) {
+        if (!ends_with(entry->d_name, ".safetensors") || ++n_found > 1)
+            continue;
+        *out = dw_join_path(dir, entry->d_name);
+        if (!*out)
+            status = dw_fail_memory(err, dir);
+    }
+    if (status == DW_OK && errno != 0)
+        status = dw_fail_errno(err, dir, "read the directory");
+    else if (status == DW_OK && n_found == 0)
+        status = dw_fail(err, DW_NOT_FOUND, dir, "the directory holds no checkpoint");
+    else if (status == DW_OK && n_found > 1)
+        status = dw_fail(err, DW_INVALID, dir,
+                         "the directory holds %zu .safetensors files and no index: name "
+                         "one of them",
+                         n_found);
+    closedir(stream);
+    if (status != DW_OK) {
+        dw_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* The file to open for PATH: itself, or what a directory holds. */
+static dw_status resolve(char **out, const char *path, dw_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return dw_fail_errno(err, path, "open");
+    if (!S_ISDIR(st.st_mode)) {
+        *out = dw_copy_string(path);
+        return *out ? DW_OK : dw_fail_memory(err, path);
+    }
+    dw_status status = find_in_directory(out, path, DW_SHARD_INDEX_NAME, err);
+    if (status == DW_OK && !*out)
+        status = find_in_directory(out, path, "model.safetensors", err);
+    if (status == DW_OK && !*out)
+        status = find_only_file(out, path, err);
+    return status;
+}
+
+/* ---- shards ----------------------------------------------------------------- */
+
+/* Opens the file as the next shard. Takes PATH, which may be NULL where the caller
+ * could not allocate it. */
+static dw_status add_shard(dw_checkpoint *ckpt, char *path, dw_error *err)
+{
+    if (!path)
+        return dw_fail_memory(err, NULL);
+    shard *s = &ckpt->shards[ckpt->n_shards++];
+    *s = (shard){.path = path, .map = {.fd = -1}};
+    dw_status status = dw_map_open(&s->map, path, ckpt->writable, err);
+    if (status == DW_OK)
+        status = dw_safetensors_parse(&s->file, s->map.bytes, s->map.n_bytes, path, err);
+    return status;
+}
+
+static dw_status open_single(dw_checkpoint *ckpt, const char *path, dw_error *err)
+{
+    ckpt->shards = dw_alloc(sizeof *ckpt->shards);
+    if (!ckpt->shards)
+        return dw_fail_memory(err, path);
+    return add_shard(ckpt, dw_copy_string(path), err);
+}
+
+static dw_status open_shards(dw_checkpoint *ckpt, const dw_shard_index *index,
+                             const char *dir, dw_error *err)
+{
+    ckpt->shards = dw_alloc_array(index->n_files, sizeof *ckpt->shards);
+    if (!ckpt->shards)
+        return dw_fail_memory(err, dir);
+    for (size_t i = 0; i < index->n_files; i++) {
+        dw_status status = add_shard(ckpt, dw_join_path(dir, index->files[i]), err);
+        if (status != DW_OK)
+            return status;
+        const shard *s = &ckpt->shards[i];
+        status = dw_shard_index_check_file(index, index->files[i], s->file.tensors,
+                                           s->file.n_tensors, s->path, err);
+        if (status != DW_OK)
+            return status;
+    }
+    return DW_OK;
+}
+
+/* ---- tensors of all shards -------------------------------------------------- */
+
+static int compare_names(const void *left, const void *right)
+{
+    const dw_tensor *a = left;
+    const dw_tensor *b = right;
+    return strcmp(a->name, b->name);
+}
+
+static dw_status merge_tensors(dw_checkpoint *ckpt, const char *path, dw_error *err)
+{
+    size_t n_tensors = 0;
+    for (size_t i = 0; i < ckpt->n_shards; i++)
+        n_tensors += ckpt->shards[i].file.n_tensors;
+    ckpt->tensors = dw_alloc_array(n_tensors, sizeof *ckpt->tensors);
+    if (!ckpt->tensors)
+        return dw_fail_memory(err, path);
+    for (size_t i = 0; i < ckpt->n_shards; i++) {
+        const dw_safetensors *file = &ckpt->shards[i].file;
+        memcpy(ckpt->tensors + ckpt->n_tensors, file->tensors,
+               file->n_tensors * sizeof *file->tensors);
+        ckpt->n_tensors += file->n_tensors;
+    }
+    qsort(ckpt->tensors, n_tensors, sizeof *ckpt->tensors, compare_names);
+    return DW_OK;
+}
+
+/* The shards are known to hold nothing but what the index places in them, so a name
+ * of the index that is in no shard is all that can still be wrong. */
+static dw_status check_complete(const dw_checkpoint *ckpt, const dw_shard_index *index,
+                                const char *path, dw_error *err)
+{
+    json_t *map = index->weight_map;
+    for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it)) {
+        const char *name = json_object_iter_key(it);
+        if (!dw_checkpoint_find(ckpt, name))
+            return dw_fail_tensor(err, DW_CORRUPT, path, name,
+                                  "the index places it in '%s', which does not hold it",
+                                  json_string_value(json_object_iter_value(it)));
+    }
+    return DW_OK;
+}
+
+static dw_status open_index(dw_checkpoint *ckpt, const char *path, dw_error *err)
+{
+    dw_shard_index index;
+    dw_status status = dw_shard_index_read(&index, path, err);
+    if (status != DW_OK)
+        return status;
+    char *dir = dw_parent_path(path);
+    if (dir)
+        status = open_shards(ckpt, &index, dir, err);
+    else
+        status = dw_fail_memory(err, path);
+    if (status == DW_OK)
+        status = merge_tensors(ckpt, path, err);
+    if (status == DW_OK)
+        status = check_complete(ckpt, &index, path, err);
+    dw_free(dir);
+    dw_shard_index_release(&index);
+    return status;
+}
+
+static dw_status open_file(dw_checkpoint *ckpt, const char *path, dw_error *err)
+{
+    if (ends_with(path, ".json"))
+        return open_index(ckpt, path, err);
+    dw_status status = open_single(ckpt, path, err);
+    if (status == DW_OK)
+        status = merge_tensors(ckpt, path, err);
+    return status;
+}
+
+/* ---- the public face -------------------------------------------------------- */
+
+dw_status dw_checkpoint_open(dw_checkpoint **out, const char *path, unsigned flags,
+                             dw_error *err)
+{
+    *out = NULL;
+    if (flags & ~(unsigned)DW_CHECKPOINT_WRITE)
+        return dw_fail(err, DW_INVALID, path, "unknown flags 0x%x", flags);
+    char *file = NULL;
+    dw_status status = resolve(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    dw_checkpoint *ckpt = dw_alloc_zeroed(1, sizeof *ckpt);
+    if (ckpt) {
+        ckpt->writable = flags & DW_CHECKPOINT_WRITE;
+        status = open_file(ckpt, file, err);
+    } else {
+        status = dw_fail_memory(err, path);
+    }
+    dw_free(file);
+    if (status == DW_OK)
+        *out = ckpt;
+    else
+        dw_checkpoint_close(ckpt);
+    return status;
+}
+
+void dw_checkpoint_close(dw_checkpoint *ckpt)
+{
+    if (!ckpt)
+        return;
+    for (size_t i = 0; i < ckpt->n_shards; i++) {
+        shard *s = &ckpt->shards[i];
+        dw_safetensors_release(&s->file);
+        dw_map_close(&s->map);
+        dw_free(s->path);
+    }
+    dw_free(ckpt->shards);
+    dw_free(ckpt->tensors);
+    dw_free(ckpt);
+}
+
+const dw_tensor *dw_checkpoint_tensors(const dw_checkpoint *ckpt, size_t *n_tensors)
+{
+    *n_tensors = ckpt->n_tensors;
+    return ckpt->tensors;
+}
+
+const dw_tensor *dw_checkpoint_find(const dw_checkpoint *ckpt, const char *name)
+{
+    dw_tensor wanted = {.name = name};
+    return bsearch(&wanted, ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors,
+                   compare_names);
+}
+
+size_t dw_checkpoint_file_count(const dw_checkpoint *ckpt)
+{
+    return ckpt->n_shards;
+}
+
+const char *dw_checkpoint_file(const dw_checkpoint *ckpt, size_t i)
+{
+    return i < ckpt->n_shards ? ckpt->shards[i].path : NULL;
+}
+
+const char *dw_checkpoint_metadata(const dw_checkpoint *ckpt, const char *key)
+{
+    if (ckpt->n_shards == 0)
+        return NULL;
+    return dw_safetensors_metadata(&ckpt->shards[0].file, key);
+}
+
+dw_status dw_checkpoint_sync(dw_checkpoint *ckpt, dw_error *err)
+{
+    if (!ckpt->writable)
+        return DW_OK;
+    for (size_t i = 0; i < ckpt->n_shards; i++) {
+        shard *s = &ckpt->shards[i];
+        dw_status status = dw_map_sync(&s->map, s->path, err);
+        if (status != DW_OK)
+            return status;
+    }
+    return DW_OK;
+}

@@ -1,0 +1,322 @@
+/* The parser. The header is parsed to a tree, measured, copied into one allocation
+ * and checked on the way; the tree is gone when dw_safetensors_parse returns.
+ *
+ *     arena: dw_tensor[n_tensors] | dw_pair[n_metadata] | dims | names, keys, values
+ */
+#include "tensor/safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+#define METADATA_KEY "__metadata__"
+
+/* What a tensor's entry is checked against, and where faults go. */
+typedef struct source {
+    const uint8_t *data; /* the tensor bytes */
+    uint64_t n_data;
+    const char *path;
+    dw_error *err;
+} source;
+
+/* The free rest of the arena. */
+typedef struct cursor {
+    uint64_t *dims;
+    char *text;
+} cursor;
+
+static dw_status find_header(const uint8_t **header, size_t *n_header,
+                             const uint8_t *bytes, size_t n_bytes, const char *path,
+                             dw_error *err)
+{
+    dw_reader r = dw_reader_of(bytes, n_bytes);
+    uint64_t n = dw_read_u64(&r);
+    if (r.failed)
+        return dw_fail(err, DW_CORRUPT, path,
+                       "%zu bytes are too few for a safetensors file", n_bytes);
+    if (n > DW_SAFETENSORS_MAX_HEADER)
+        return dw_fail(err, DW_CORRUPT, path,
+                       "a header of %" PRIu64 " bytes is over the limit of %u", n,
+                       DW_SAFETENSORS_MAX_HEADER);
+    *header = dw_read_bytes(&r, n);
+    *n_header = (size_t)n;
+    if (r.failed)
+        return dw_fail(err, DW_CORRUPT, path,
+                       "a header of %" PRIu64 " bytes does not fit a file of %zu", n,
+                       n_bytes);
+    /* JSON would allow white space here, but such a file could be something else too */
+    if (n == 0 || (*header)[0] != '{')
+        return dw_fail(err, DW_CORRUPT, path, "the header does not start with '{'");
+    return DW_OK;
+}
+
+/* Sizes and places the arena. Entries are not checked yet: what is not of the
+ * expected kind counts as empty and is refused when it is read. The sums cannot
+ * overflow, since each counts parts of a header below 100 MB. */
+static bool allocate_arena(dw_safetensors *out, cursor *rest, json_t *root)
+{
+    json_t *metadata = json_object_get(root, METADATA_KEY);
+    size_t n_tensors = json_object_size(root) - (metadata ? 1 : 0);
+    size_t n_metadata = json_object_size(metadata);
+    size_t n_dims = 0;
+    size_t n_text = 0;
+    for (void *it = json_object_iter(root); it; it = json_object_iter_next(root, it)) {
+        n_dims += json_array_size(json_object_get(json_object_iter_value(it), "shape"));
+        n_text += strlen(json_object_iter_key(it)) + 1;
+    }
+    for (void *it = json_object_iter(metadata); it;
+         it = json_object_iter_next(metadata, it))
+        n_text += strlen(json_object_iter_key(it)) +
+                  json_string_length(json_object_iter_value(it)) + 2;
+
+    size_t n_fixed = n_tensors * sizeof(dw_tensor) + n_metadata * sizeof(dw_pair);
+    uint8_t *arena = dw_alloc(n_fixed + n_dims * sizeof(uint64_t) + n_text);
+    if (!arena)
+        return false;
+    out->arena = arena;
+    out->tensors = (dw_tensor *)arena;
+    out->metadata = (dw_pair *)(arena + n_tensors * sizeof(dw_tensor));
+    rest->dims = (uint64_t *)(arena + n_fixed);
+    rest->text = (char *)(rest->dims + n_dims);
+    return true;
+}
+
+static const char *copy_text(cursor *rest, const char *text)
+{
+    char *copy = rest->text;
+    size_t n_bytes = strlen(text) + 1;
+    memcpy(copy, text, n_bytes);
+    rest->text += n_bytes;
+    return copy;
+}
+
+static dw_status read_metadata(dw_safetensors *out, cursor *rest, json_t *metadata,
+                               const source *from)
+{
+    if (!json_is_object(metadata))
+        return dw_fail(from->err, DW_CORRUPT, from->path,
+                       METADATA_KEY " is not an object");
+    for (void *it = json_object_iter(metadata); it;
+         it = json_object_iter_next(metadata, it)) {
+        const char *key = json_object_iter_key(it);
+        const json_t *value = json_object_iter_value(it);
+        if (!json_is_string(value))
+            return dw_fail(from->err, DW_CORRUPT, from->path,
+                           METADATA_KEY " '%.200s' is not a string", key);
+        dw_pair *pair = &out->metadata[out->n_metadata++];
+        pair->key = copy_text(rest, key);
+        pair->value = copy_text(rest, json_string_value(value));
+    }
+    return DW_OK;
+}
+
+static bool read_size(uint64_t *out, const json_t *value)
+{
+    json_int_t n = json_integer_value(value);
+    *out = (uint64_t)n;
+    return json_is_integer(value) && n >= 0;
+}
+
+static dw_status check_keys(const char *name, json_t *entry, const source *from)
+{
+    static const char *const wanted[] = {"dtype", "shape", "data_offsets"};
+    enum { n_wanted = sizeof wanted / sizeof *wanted };
+
+    if (!json_is_object(entry))
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, name,
+                              "its entry is not an object");
+    for (size_t i = 0; i < n_wanted; i++)
+        if (!json_object_get(entry, wanted[i]))
+            return dw_fail_tensor(from->err, DW_CORRUPT, from->path, name,
+                                  "%s is missing", wanted[i]);
+    if (json_object_size(entry) > n_wanted)
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, name,
+                              "it has keys other than dtype, shape and data_offsets");
+    return DW_OK;
+}
+
+static dw_status read_dtype(dw_tensor *tensor, const json_t *dtype, const source *from)
+{
+    if (!json_is_string(dtype))
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                              "dtype is not a string");
+    if (!dw_dtype_from_name(&tensor->dtype, json_string_value(dtype)))
+        return dw_fail_tensor(from->err, DW_UNSUPPORTED, from->path, tensor->name,
+                              "unknown dtype '%s'", json_string_value(dtype));
+    return DW_OK;
+}
+
+static dw_status read_shape(dw_tensor *tensor, cursor *rest, const json_t *shape,
+                            const source *from)
+{
+    if (!json_is_array(shape))
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                              "shape is not an array");
+    size_t n_dims = json_array_size(shape);
+    if (n_dims > DW_MAX_DIMS)
+        return dw_fail_tensor(from->err, DW_UNSUPPORTED, from->path, tensor->name,
+                              "%zu dimensions are more than %d", n_dims, DW_MAX_DIMS);
+    tensor->dims = rest->dims;
+    tensor->n_dims = (uint32_t)n_dims;
+    for (size_t i = 0; i < n_dims; i++)
+        if (!read_size(rest->dims++, json_array_get(shape, i)))
+            return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                                  "shape[%zu] is not a non-negative integer", i);
+
+    if (dw_shape_size(tensor->dtype, tensor->n_dims, tensor->dims, NULL, NULL))
+        return DW_OK;
+    bool fits_as_bytes = dw_shape_size(DW_U8, tensor->n_dims, tensor->dims, NULL, NULL);
+    if (fits_as_bytes && dw_dtype_bits(tensor->dtype) < 8)
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                              "its %s elements do not fill whole bytes",
+                              dw_dtype_name(tensor->dtype));
+    return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                          "its shape overflows 64 bits");
+}
+
+static dw_status read_offsets(dw_tensor *tensor, const json_t *offsets,
+                              const source *from)
+{
+    uint64_t begin, end;
+    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
+        !read_size(&begin, json_array_get(offsets, 0)) ||
+        !read_size(&end, json_array_get(offsets, 1)))
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                              "data_offsets is not a pair of non-negative integers");
+    if (begin > end)
+        return dw_fail_tensor(
+            from->err, DW_CORRUPT, from->path, tensor->name,
+            "data_offsets begin at %" PRIu64 ", after their end %" PRIu64, begin, end);
+    uint64_t n_bytes;
+    dw_shape_size(tensor->dtype, tensor->n_dims, tensor->dims, NULL, &n_bytes);
+    if (end - begin != n_bytes)
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                              "shape needs %" PRIu64
+                              " bytes but data_offsets span %" PRIu64,
+                              n_bytes, end - begin);
+    if (end > from->n_data)
+        return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                              "data_offsets end at %" PRIu64
+                              " but the file holds %" PRIu64 " bytes of data",
+                              end, from->n_data);
+    tensor->n_bytes = n_bytes;
+    tensor->data = (void *)(uintptr_t)(from->data + begin); /* whether it may be written
+                                                               is up to the map */
+    return DW_OK;
+}
+
+static dw_status read_tensor(dw_tensor *tensor, cursor *rest, const char *name,
+                             json_t *entry, const source *from)
+{
+    *tensor = (dw_tensor){.name = copy_text(rest, name)};
+    dw_status status = check_keys(name, entry, from);
+    if (status == DW_OK)
+        status = read_dtype(tensor, json_object_get(entry, "dtype"), from);
+    if (status == DW_OK)
+        status = read_shape(tensor, rest, json_object_get(entry, "shape"), from);
+    if (status == DW_OK)
+        status = read_offsets(tensor, json_object_get(entry, "data_offsets"), from);
+    return status;
+}
+
+static dw_status read_entries(dw_safetensors *out, cursor *rest, json_t *root,
+                              const source *from)
+{
+    for (void *it = json_object_iter(root); it; it = json_object_iter_next(root, it)) {
+        const char *name = json_object_iter_key(it);
+        json_t *entry = json_object_iter_value(it);
+        dw_status status;
+        if (strcmp(name, METADATA_KEY) == 0)
+            status = read_metadata(out, rest, entry, from);
+        else
+            status =
+                read_tensor(&out->tensors[out->n_tensors++], rest, name, entry, from);
+        if (status != DW_OK)
+            return status;
+    }
+    return DW_OK;
+}
+
+/* By place in the file; empty tensors, which share places, come before what starts
+ * there, and by name among themselves. */
+static int compare_places(const void *left, const void *right)
+{
+    const dw_tensor *a = left;
+    const dw_tensor *b = right;
+    if (a->data != b->data)
+        return (const uint8_t *)a->data < (const uint8_t *)b->data ? -1 : 1;
+    if (a->n_bytes != b->n_bytes)
+        return a->n_bytes < b->n_bytes ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+/* Every byte of data belongs to exactly one tensor. */
+static dw_status check_cover(const dw_safetensors *file, const source *from)
+{
+    const uint8_t *expected = from->data;
+    for (size_t i = 0; i < file->n_tensors; i++) {
+        const dw_tensor *tensor = &file->tensors[i];
+        const uint8_t *begin = tensor->data;
+        if (begin < expected)
+            return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                                  "it overlaps tensor '%.120s'", tensor[-1].name);
+        if (begin > expected)
+            return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
+                                  "the %td bytes before it belong to no tensor",
+                                  begin - expected);
+        expected += tensor->n_bytes;
+    }
+    uint64_t n_left = (uint64_t)(from->data + from->n_data - expected);
+    if (n_left > 0)
+        return dw_fail(from->err, DW_CORRUPT, from->path,
+                       "the last %" PRIu64 " bytes belong to no tensor", n_left);
+    return DW_OK;
+}
+
+dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
+                               const char *path, dw_error *err)
+{
+    *out = (dw_safetensors){0};
+    const uint8_t *header = NULL;
+    size_t n_header = 0;
+    dw_status status = find_header(&header, &n_header, bytes, n_bytes, path, err);
+    if (status != DW_OK)
+        return status;
+    json_t *root = NULL;
+    status = dw_json_parse_object(&root, header, n_header, "header", path, err);
+    if (status != DW_OK)
+        return status;
+
+    out->data_start = sizeof(uint64_t) + n_header;
+    source from = {header + n_header, n_bytes - out->data_start, path, err};
+    cursor rest;
+    if (allocate_arena(out, &rest, root))
+        status = read_entries(out, &rest, root, &from);
+    else
+        status = dw_fail_memory(err, path);
+    json_decref(root);
+    if (status == DW_OK) {
+        qsort(out->tensors, out->n_tensors, sizeof *out->tensors, compare_places);
+        status = check_cover(out, &from);
+    }
+    if (status != DW_OK)
+        dw_safetensors_release(out);
+    return status;
+}
+
+void dw_safetensors_release(dw_safetensors *file)
+{
+    dw_free(file->arena);
+    *file = (dw_safetensors){0};
+}
+
+const char *dw_safetensors_metadata(const dw_safetensors *file, const char *key)
+{
+    for (size_t i = 0; i < file->n_metadata; i++)
+        if (strcmp(file->metadata[i].key, key) == 0)
+            return file->metadata[i].value;
+    return NULL;
+}

@@ -1,0 +1,45 @@
+/* safetensors: strict parsing of a header, and writing one.
+ *
+ *     u64 little-endian header length
+ *     header: JSON object, name -> {"dtype", "shape", "data_offsets"}, and
+ *             "__metadata__" -> object of strings; padded with spaces
+ *     tensor bytes, in offset order, with no hole and no overlap
+ */
+#ifndef DW_TENSOR_SAFETENSORS_H
+#define DW_TENSOR_SAFETENSORS_H
+
+#include "base/bytes.h"
+#include "deltawire/checkpoint.h"
+
+#define DW_SAFETENSORS_MAX_HEADER 100000000u /* as the stock library */
+
+typedef struct dw_safetensors {
+    dw_tensor *tensors; /* in offset order; names and dims are owned by `arena` */
+    size_t n_tensors;
+    dw_pair *metadata; /* in file order */
+    size_t n_metadata;
+    uint64_t data_start; /* of the tensor bytes in the file */
+    void *arena;
+} dw_safetensors;
+
+/* Checks the header of the file whose BYTES these are, all of it, and gives its
+ * tensors with pointers into BYTES. PATH is for errors. Fails with DW_CORRUPT, or
+ * DW_UNSUPPORTED for an unknown dtype. */
+dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
+                               const char *path, dw_error *err);
+void dw_safetensors_release(dw_safetensors *file);
+
+/* The value of KEY in __metadata__, or NULL. */
+const char *dw_safetensors_metadata(const dw_safetensors *file, const char *key);
+
+/* For qsort over dw_tensor: the stock library's order of tensors in a file, types from
+ * last to first, then names. */
+int dw_safetensors_compare(const void *left, const void *right);
+
+/* Appends length and header for tensors laid out in the given order. Data pointers
+ * are not used. Padded so that the data starts at a multiple of 8. */
+dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
+                                size_t n_tensors, const dw_pair *metadata,
+                                size_t n_metadata, const char *path, dw_error *err);
+
+#endif

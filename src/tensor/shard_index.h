@@ -1,0 +1,33 @@
+/* model.safetensors.index.json: which file holds which tensor.
+ *
+ *     {"metadata": {"total_size": N}, "weight_map": {TENSOR: FILE, ...}}
+ */
+#ifndef DW_TENSOR_SHARD_INDEX_H
+#define DW_TENSOR_SHARD_INDEX_H
+
+#include <jansson.h>
+
+#include "deltawire/error.h"
+#include "deltawire/tensor.h"
+
+#define DW_SHARD_INDEX_NAME     "model.safetensors.index.json"
+#define DW_SHARD_INDEX_MAX_SIZE 100000000u
+
+typedef struct dw_shard_index {
+    json_t *root;       /* owns all the text below */
+    json_t *weight_map; /* name -> file, as parsed */
+    const char **files; /* each file once, in the order of first mention */
+    size_t n_files;
+} dw_shard_index;
+
+/* Files must be plain names: the index of a stranger never leads out of its own
+ * directory. Links that stand in the directory are followed, as model caches need. */
+dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *err);
+void dw_shard_index_release(dw_shard_index *index);
+
+/* Checks that the index places each of these tensors in FILE, which holds them. */
+dw_status dw_shard_index_check_file(const dw_shard_index *index, const char *file,
+                                    const dw_tensor *tensors, size_t n_tensors,
+                                    const char *path, dw_error *err);
+
+#endif

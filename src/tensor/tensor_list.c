@@ -1,0 +1,90 @@
+#include "tensor/tensor_list.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+
+typedef struct named {
+    const char *name;
+    size_t number;
+} named;
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
+
+dw_status dw_name_index_init(dw_name_index *out, const dw_tensor *tensors, size_t n,
+                             dw_error *err)
+{
+    *out = (dw_name_index){tensors, NULL, n};
+    named *sorted = dw_alloc_array(n, sizeof *sorted);
+    out->order = dw_alloc_array(n, sizeof *out->order);
+    dw_status status = DW_OK;
+    if (!sorted || !out->order)
+        status = dw_fail_memory(err, NULL);
+    for (size_t i = 0; status == DW_OK && i < n; i++)
+        sorted[i] = (named){tensors[i].name, i};
+    if (status == DW_OK && n > 0)
+        qsort(sorted, n, sizeof *sorted, compare_names);
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        out->order[i] = sorted[i].number;
+        if (i > 0 && strcmp(sorted[i - 1].name, sorted[i].name) == 0)
+            status = dw_fail_tensor(err, DW_INVALID, NULL, sorted[i].name,
+                                    "the name stands twice in the list");
+    }
+    dw_free(sorted);
+    if (status != DW_OK)
+        dw_name_index_release(out);
+    return status;
+}
+
+void dw_name_index_release(dw_name_index *index)
+{
+    dw_free(index->order);
+    *index = (dw_name_index){0};
+}
+
+size_t dw_name_index_find(const dw_name_index *index, const char *name)
+{
+    size_t low = 0, high = index->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(name, index->tensors[index->order[middle]].name);
+        if (order == 0)
+            return index->order[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return SIZE_MAX;
+}
+
+/* "BF16 [2048,1024]", cut where it is too long. */
+static void describe(char *out, size_t size, const dw_tensor *t)
+{
+    int n = snprintf(out, size, "%s [", dw_dtype_name(t->dtype));
+    for (uint32_t d = 0; d < t->n_dims && n > 0 && (size_t)n < size; d++)
+        n += snprintf(out + n, size - (size_t)n, "%s%" PRIu64, d ? "," : "", t->dims[d]);
+    if (n > 0 && (size_t)n < size)
+        snprintf(out + n, size - (size_t)n, "]");
+}
+
+dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
+                               const char *where, dw_error *err)
+{
+    if (wanted->dtype == found->dtype && wanted->n_dims == found->n_dims &&
+        (wanted->n_dims == 0 ||
+         memcmp(wanted->dims, found->dims, wanted->n_dims * sizeof *wanted->dims) == 0))
+        return DW_OK;
+    char a[160], b[160];
+    describe(a, sizeof a, wanted);
+    describe(b, sizeof b, found);
+    return dw_fail_tensor(err, DW_MISMATCH, where, wanted->name,
+                          "it is %s here, but %s in the weights", a, b);
+}

@@ -1,0 +1,28 @@
+/* Finding tensors of a list by name, and comparing two of them. */
+#ifndef DW_TENSOR_TENSOR_LIST_H
+#define DW_TENSOR_TENSOR_LIST_H
+
+#include "deltawire/error.h"
+#include "deltawire/tensor.h"
+
+/* The list's numbers 0..n-1 sorted by name. The list must outlive it. */
+typedef struct dw_name_index {
+    const dw_tensor *tensors;
+    size_t *order; /* dw_free */
+    size_t n;
+} dw_name_index;
+
+/* DW_INVALID where two tensors share a name. */
+dw_status dw_name_index_init(dw_name_index *out, const dw_tensor *tensors, size_t n,
+                             dw_error *err);
+void dw_name_index_release(dw_name_index *index);
+
+/* The number of the tensor of that name, or SIZE_MAX. */
+size_t dw_name_index_find(const dw_name_index *index, const char *name);
+
+/* DW_MISMATCH, naming the tensor and both sides, where type or shape differ. WHERE
+ * names what WANTED comes from. */
+dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
+                               const char *where, dw_error *err);
+
+#endif

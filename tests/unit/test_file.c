@@ -1,0 +1,190 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "failing_allocator.h"
+#include "temp_dir.h"
+
+static void assert_content(const char *path, const char *text)
+{
+    size_t n_bytes;
+    uint8_t *bytes = get_file(path, &n_bytes);
+    assert_string_equal((char *)bytes, text);
+    free(bytes);
+}
+
+static void test_map(void **state)
+{
+    (void)state;
+    const char *path = temp_path("mapped");
+    put_text(path, "hello");
+    dw_map map;
+    assert_int_equal(dw_map_open(&map, path, true, NULL), DW_OK);
+    assert_int_equal(map.n_bytes, 5);
+    map.bytes[0] = 'j';
+    assert_int_equal(dw_map_sync(&map, path, NULL), DW_OK);
+    dw_map_close(&map);
+    assert_null(map.bytes);
+    dw_map_close(&map); /* twice does no harm */
+    assert_content(path, "jello");
+    unlink(path);
+}
+
+static void test_map_oddities(void **state)
+{
+    (void)state;
+    const char *path = temp_path("empty");
+    put_text(path, "");
+    dw_map map;
+    dw_error err;
+    assert_int_equal(dw_map_open(&map, path, true, &err), DW_OK);
+    assert_null(map.bytes);
+    assert_int_equal(map.n_bytes, 0);
+    assert_int_equal(dw_map_sync(&map, path, &err), DW_OK);
+    dw_map_close(&map);
+    unlink(path);
+
+    assert_int_equal(dw_map_open(&map, path, false, &err), DW_NOT_FOUND);
+    assert_string_equal(err.where, path);
+    assert_int_equal(dw_map_open(&map, temp_dir, false, &err), DW_INVALID);
+    path = temp_path("fifo");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(dw_map_open(&map, path, false, &err), DW_INVALID);
+    unlink(path);
+}
+
+static void test_new_file_appears_at_commit(void **state)
+{
+    (void)state;
+    const char *path = temp_path("new");
+    dw_new_file file;
+    assert_int_equal(dw_new_file_open(&file, path, NULL), DW_OK);
+    assert_int_equal(dw_new_file_write(&file, "abc", 3, NULL), DW_OK);
+    assert_int_equal(dw_new_file_write(&file, NULL, 0, NULL), DW_OK);
+    assert_int_equal(dw_new_file_write(&file, "def", 3, NULL), DW_OK);
+    assert_int_equal(dw_new_file_write_at(&file, 1, "B", 1, NULL), DW_OK);
+    assert_int_equal(file.n_bytes, 6);
+    assert_int_not_equal(access(path, F_OK), 0);
+    assert_int_equal(dw_new_file_commit(&file, NULL), DW_OK);
+    assert_content(path, "aBcdef");
+    assert_int_equal(count_files(temp_dir), 1);
+
+    assert_int_equal(dw_new_file_open(&file, path, NULL), DW_OK);
+    assert_int_equal(dw_new_file_write(&file, "other", 5, NULL), DW_OK);
+    dw_new_file_abort(&file);
+    dw_new_file_abort(&file);
+    assert_content(path, "aBcdef");
+    assert_int_equal(count_files(temp_dir), 1);
+
+    assert_int_equal(dw_remove_file(path, NULL), DW_OK);
+    assert_int_equal(dw_remove_file(path, NULL), DW_OK);
+    assert_int_equal(count_files(temp_dir), 0);
+}
+
+/* A killed process may have left names of our own process id. */
+static void test_temporary_names_that_are_taken(void **state)
+{
+    (void)state;
+    const char *path = temp_path("taken");
+    char left[512];
+    for (unsigned i = 0; i < 20; i++) {
+        snprintf(left, sizeof left, "%s.tmp-%ld-%u", path, (long)getpid(), i);
+        put_text(left, "left");
+    }
+    dw_new_file file;
+    assert_int_equal(dw_new_file_open(&file, path, NULL), DW_OK);
+    assert_int_equal(dw_new_file_commit(&file, NULL), DW_OK);
+    assert_content(left, "left");
+    for (unsigned i = 0; i < 20; i++) {
+        snprintf(left, sizeof left, "%s.tmp-%ld-%u", path, (long)getpid(), i);
+        unlink(left);
+    }
+    unlink(path);
+    assert_int_equal(count_files(temp_dir), 0);
+}
+
+static void test_new_file_failures(void **state)
+{
+    (void)state;
+    dw_new_file file;
+    dw_error err;
+    const char *path = temp_path("no/such/place");
+    assert_int_equal(dw_new_file_open(&file, path, &err), DW_NOT_FOUND);
+    assert_string_equal(err.where, path);
+    assert_null(file.path);
+
+    path = temp_path("dir"); /* a directory cannot be replaced by a file */
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(dw_new_file_open(&file, path, &err), DW_OK);
+    assert_int_equal(dw_new_file_commit(&file, &err), DW_IO);
+    assert_int_equal(count_files(temp_dir), 1);
+    rmdir(path);
+}
+
+static dw_status write_and_commit(dw_error *err)
+{
+    dw_new_file file;
+    dw_status status = dw_new_file_open(&file, temp_path("alloc"), err);
+    if (status != DW_OK)
+        return status;
+    status = dw_new_file_write(&file, "x", 1, err);
+    if (status != DW_OK) {
+        dw_new_file_abort(&file);
+        return status;
+    }
+    return dw_new_file_commit(&file, err);
+}
+
+static void assert_nothing_written(void)
+{
+    assert_int_equal(count_files(temp_dir), 0);
+}
+
+static void test_allocation_failures(void **state)
+{
+    (void)state;
+    fail_every_allocation(write_and_commit, assert_nothing_written);
+    unlink(temp_path("alloc"));
+}
+
+static void assert_path(char *path, const char *expected)
+{
+    assert_string_equal(path, expected);
+    dw_free(path);
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    assert_path(dw_join_path("a", "b"), "a/b");
+    assert_path(dw_join_path("a/", "b"), "a/b");
+    assert_path(dw_join_path("/", "b"), "/b");
+    assert_path(dw_parent_path("a/b"), "a");
+    assert_path(dw_parent_path("/a/b"), "/a");
+    assert_path(dw_parent_path("/a"), "/");
+    assert_path(dw_parent_path("a"), ".");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_map_oddities),
+        cmocka_unit_test(test_new_file_appears_at_commit),
+        cmocka_unit_test(test_temporary_names_that_are_taken),
+        cmocka_unit_test(test_new_file_failures),
+        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_paths),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}

@@ -1,0 +1,161 @@
+/* Every kernel table against the plain one, on the same random cases: all tail lengths,
+ * all widths, densities from none to all, unaligned data.
+ *
+ * A plain program, not a cmocka suite, so that the NEON build of it needs nothing but
+ * libc and runs under qemu-user.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel/kernel.h"
+
+enum { MAX_N = 3000 };
+
+static uint64_t state = 1;
+
+static uint64_t random64(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+/* Fills with values whose exponents crowd together, as weights' do. */
+static void fill(uint8_t *elems, size_t n, unsigned width)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t x = random64();
+        uint64_t spread = random64() & random64() & random64();
+        x = x ^ (x & spread ? 0 : 0x4040404040404040ull);
+        memcpy(elems + i * width, &x, width);
+    }
+}
+
+static void change(uint8_t *elems, size_t n, unsigned width, unsigned percent)
+{
+    for (size_t i = 0; i < n; i++)
+        if (random64() % 100 < percent)
+            elems[i * width + random64() % width] ^= (uint8_t)(1u << random64() % 8);
+}
+
+static dw_class_map random_map(unsigned width)
+{
+    static const unsigned mantissa[] = {3, 7, 23, 52};
+    static const uint64_t magnitude[] = {0x7f, 0x7fff, 0x7fffffff, 0x7fffffffffffffff};
+    unsigned w = dw_width_index(width);
+    if (random64() % 4 == 0)
+        return (dw_class_map){0};
+    uint32_t top = (uint32_t)(magnitude[w] >> mantissa[w]);
+    return (dw_class_map){magnitude[w], (uint32_t)(random64() % (top + 1)), mantissa[w]};
+}
+
+#define CHECK(condition)                                                                \
+    do {                                                                                \
+        if (!(condition)) {                                                             \
+            fprintf(stderr, "%s: width %u, n %zu, %u %%: %s\n", k->name, width, n,      \
+                    percent, #condition);                                               \
+            return 0;                                                                   \
+        }                                                                               \
+    } while (0)
+
+static int one_case(const dw_kernels *k, unsigned width, size_t n, unsigned percent)
+{
+    static uint8_t old_room[MAX_N * 8 + 8], new_room[MAX_N * 8 + 8];
+    static uint8_t copy[MAX_N * 8], values[MAX_N * 8];
+    static uint32_t at_1[MAX_N], at_2[MAX_N], gaps[MAX_N];
+    static dw_change out_1[MAX_N], out_2[MAX_N];
+    const dw_kernels *plain = &dw_kernels_plain;
+    unsigned w = dw_width_index(width);
+    uint8_t *old = old_room + random64() % 8, *new = new_room + random64() % 8;
+
+    fill(old, n, width);
+    memcpy(new, old, n * width);
+    change(new, n, width, percent);
+    dw_class_map map = random_map(width);
+
+    size_t n_1 = plain->diff[w](at_1, old, new, n);
+    size_t n_2 = k->diff[w](at_2, old, new, n);
+    CHECK(n_1 == n_2 && memcmp(at_1, at_2, n_1 * sizeof *at_1) == 0);
+
+    uint32_t totals_1[DW_CLASSES], totals_2[DW_CLASSES], totals_3[DW_CLASSES];
+    CHECK(plain->class_diff[w](out_1, totals_1, old, new, n, &map) == n_1);
+    CHECK(k->class_diff[w](out_2, totals_2, old, new, n, &map) == n_1);
+    CHECK(memcmp(out_1, out_2, n_1 * sizeof *out_1) == 0);
+    k->class_count[w](totals_3, old, n, &map);
+    CHECK(memcmp(totals_1, totals_2, sizeof totals_1) == 0);
+    CHECK(memcmp(totals_1, totals_3, sizeof totals_1) == 0);
+
+    /* sort the gaps by class, then find the changes again */
+    uint32_t first[DW_CLASSES + 1] = {0}, fill_at[DW_CLASSES];
+    for (size_t i = 0; i < n_1; i++)
+        first[DW_WHERE_CLASS(out_1[i].where) + 1]++;
+    for (unsigned c = 0; c < DW_CLASSES; c++)
+        first[c + 1] += first[c];
+    memcpy(fill_at, first, sizeof fill_at);
+    for (size_t i = 0; i < n_1; i++)
+        gaps[fill_at[DW_WHERE_CLASS(out_1[i].where)]++] = out_1[i].gap;
+    for (int reference = 0; reference < 2; reference++) {
+        const dw_kernels *table = reference ? plain : k;
+        CHECK(table->class_locate[w](at_2, old, n, &map, gaps, first) == n_1);
+        for (size_t i = 0; i < n_1; i++)
+            CHECK(at_2[i] == out_1[i].where);
+    }
+
+    memcpy(copy, old, n * width);
+    k->gather[w](values, new, at_1, n_1);
+    k->scatter[w](copy, at_1, values, n_1);
+    CHECK(memcmp(copy, new, n * width) == 0);
+    return 1;
+}
+
+static int digest_case(const dw_kernels *k)
+{
+    static uint8_t chunk[DW_DIGEST_CHUNK + 8];
+    static uint32_t low[DW_DIGEST_CHUNK / 4], high[DW_DIGEST_CHUNK / 4];
+    bool extreme = random64() % 2;
+    uint8_t *at = chunk + random64() % 8;
+    for (size_t i = 0; i < DW_DIGEST_CHUNK; i++)
+        at[i] = extreme ? 0xff : (uint8_t)random64();
+    for (size_t i = 0; i < DW_DIGEST_CHUNK / 4; i++) {
+        low[i] = extreme ? 0x3fffffff : (uint32_t)random64() >> 2;
+        high[i] = extreme ? 0x3fffffff : (uint32_t)random64() >> 2;
+    }
+    uint64_t a = dw_kernels_plain.digest_chunk(at, low, high);
+    uint64_t b = k->digest_chunk(at, low, high);
+    if (a != b)
+        fprintf(stderr, "%s: digest_chunk gives %llx, not %llx\n", k->name,
+                (unsigned long long)b, (unsigned long long)a);
+    return a == b;
+}
+
+int main(void)
+{
+    static const char *const names[] = {"plain", "avx2", "avx512", "neon"};
+    static const unsigned percents[] = {0, 1, 10, 50, 100};
+    int passed = 0, failed = 0;
+    for (size_t t = 0; t < sizeof names / sizeof names[0]; t++) {
+        const dw_kernels *k = dw_kernels_find(names[t]);
+        if (!k) {
+            printf("%s: not on this machine\n", names[t]);
+            continue;
+        }
+        for (unsigned width = 1; width <= 8; width *= 2) {
+            int good = 1;
+            for (size_t n = 0; good && n <= 260; n++)
+                for (size_t p = 0; good && p < sizeof percents / sizeof percents[0]; p++)
+                    good = one_case(k, width, n, percents[p]);
+            for (int i = 0; good && i < 200; i++)
+                good = one_case(k, width, random64() % (MAX_N + 1),
+                                (unsigned)(random64() % 101));
+            *(good ? &passed : &failed) += 1;
+        }
+        int good = 1;
+        for (int i = 0; good && i < 100; i++)
+            good = digest_case(k);
+        *(good ? &passed : &failed) += 1;
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
