@@ -54,6 +54,7 @@ group_python() {
 
 group_test() {
     group_python
+    want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
     want clang         clang --version
     want llvm          llvm-symbolizer --version

@@ -86,7 +86,7 @@ stage_python() {
     local out=build/pytest venv status=0
     mkdir -p $out
     rm -f $out/junit.xml
-    venv=$(scripts/venv.sh 2>$out/venv.log) || {
+    venv=$(scripts/venv.sh torch 2>$out/venv.log) || {
         broken $out/venv.log "no Python environment"
         return
     }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes, or finds again, the Python environment of the tests and prints its path.
 #
-#     scripts/venv.sh [torch]
+#     scripts/venv.sh [torch] [zipnn]
 #
 # The directory is named after what it holds: another list of packages or another
 # Python gets another one, and a finished one is never changed. The lock lets runs
@@ -12,7 +12,8 @@ packages='numpy safetensors pytest hypothesis'
 for extra in "$@"; do
     case $extra in
     torch) packages="$packages torch==2.13.0" ;;
-    *) echo "usage: scripts/venv.sh [torch]" >&2; exit 2 ;;
+    zipnn) packages="$packages zipnn" ;;
+    *) echo "usage: scripts/venv.sh [torch] [zipnn]" >&2; exit 2 ;;
     esac
 done
 

@@ -31,7 +31,8 @@ DW_API void dw_checkpoint_close(dw_checkpoint *ckpt);
 
 /* Tensors in ascending byte order of their names. The array and all it points
  * to live until dw_checkpoint_close. */
-DW_API const dw_tensor *dw_checkpoint_tensors(const dw_checkpoint *ckpt, size_t *n_tensors);
+DW_API const dw_tensor *dw_checkpoint_tensors(const dw_checkpoint *ckpt,
+                                              size_t *n_tensors);
 
 /* The tensor of that name, or NULL. */
 DW_API const dw_tensor *dw_checkpoint_find(const dw_checkpoint *ckpt, const char *name);

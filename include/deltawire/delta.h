@@ -47,14 +47,16 @@ typedef struct dw_progress {
 
 typedef struct dw_diff_options {
     dw_codec codec;
-    unsigned trl_layout;    /* RAW only: 1 writes `.indices`/`.values`, 3 `.idx`/`.val` */
-    unsigned n_threads;     /* 0: all cores */
-    uint64_t base_version;  /* the caller's own numbers, carried in the delta */
+    unsigned trl_layout;   /* RAW, GAP: 1 writes `.indices`/`.values`, 3 `.idx`/`.val`; 1
+                              has no gaps */
+    unsigned n_threads;    /* 0: all cores */
+    uint64_t base_version; /* the caller's own numbers, carried in the delta */
     uint64_t new_version;
-    bool update_base;       /* also store the new values into BASE, in the same pass */
+    bool update_base; /* also store the new values into BASE, in the same pass. The delta
+                         is then the only record of what changed: keep it safe */
     const dw_digest *base_digests; /* digests of BASE where the caller keeps them: saves
                                       reading unchanged data twice. NULL: computed */
-    dw_digest *new_digests; /* where not NULL, takes the digests of NEXT */
+    dw_digest *new_digests;        /* where not NULL, takes the digests of NEXT */
     dw_progress progress;
 } dw_diff_options;
 
@@ -96,17 +98,17 @@ DW_API dw_status dw_delta_save(const dw_delta *delta, const char *path, dw_error
 
 typedef struct dw_delta_info {
     dw_codec codec;
-    unsigned trl_layout;     /* 0 for our own container */
-    bool has_digests;        /* false for files TRL wrote: nothing to verify against */
+    unsigned trl_layout; /* 0 for our own container */
+    bool has_digests;    /* false for files TRL wrote: nothing to verify against */
     uint64_t base_version;
     uint64_t new_version;
-    dw_digest base_state;    /* of the whole model */
+    dw_digest base_state; /* of the whole model */
     dw_digest new_state;
     uint64_t n_model_tensors; /* counts over the whole model; 0 where not known */
     uint64_t n_model_elems;
-    uint64_t n_changed;      /* changed elements */
-    uint64_t n_bytes;        /* size of the encoded file */
-    size_t n_tensors;        /* tensors with changes: what dw_delta_tensor walks */
+    uint64_t n_changed; /* changed elements */
+    uint64_t n_bytes;   /* size of the encoded file */
+    size_t n_tensors;   /* tensors with changes: what dw_delta_tensor walks */
 } dw_delta_info;
 
 DW_API void dw_delta_get_info(const dw_delta *delta, dw_delta_info *out);
@@ -198,6 +200,10 @@ DW_API dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
 /* Finishes an interrupted dw_checkpoint_apply, if there was one; sets *RECOVERED.
  * A checkpoint that was being written must not be read before this. */
 DW_API dw_status dw_checkpoint_recover(const char *path, bool *recovered, dw_error *err);
+
+/* Whether an apply to the checkpoint was interrupted, or is under way: what is there is a
+ * mix of two versions. Writes nothing. */
+DW_API dw_status dw_checkpoint_pending(const char *path, bool *pending, dw_error *err);
 
 #ifdef __cplusplus
 }

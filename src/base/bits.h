@@ -22,9 +22,9 @@ static inline void dw_put_bits(dw_bit_writer *w, uint64_t value, unsigned n_bits
     w->held |= value << w->n_held;
     w->n_held += n_bits;
     dw_store64(w->at, w->held);
-    unsigned n_bytes = w->n_held >> 3;
+    unsigned n_bytes = w->n_held >> 3; /* at most 7 */
     w->at += n_bytes;
-    w->held = n_bytes == 8 ? 0 : w->held >> 8 * n_bytes;
+    w->held >>= 8 * n_bytes;
     w->n_held &= 7;
 }
 
@@ -52,7 +52,7 @@ static inline uint8_t *dw_finish_bits(dw_bit_writer *w)
 /* Exp-Golomb code of order 0: small numbers in few bits. */
 void dw_put_golomb(dw_bit_writer *w, uint32_t value);
 
-/* ---- reader: zero bits past the end, remembered as `overrun` ---- */
+/* ---- reader: zero bits past the end, which dw_bits_spent() tells ---- */
 
 typedef struct dw_bit_reader {
     const uint8_t *bytes;

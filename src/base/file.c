@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -11,6 +12,8 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+
+#define TEMPORARY ".tmp-" /* after the name of a file under construction */
 
 dw_status dw_map_open(dw_map *out, const char *path, bool writable, dw_error *err)
 {
@@ -76,7 +79,7 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
     /* a name that is taken is what a killed process left: numbers come back after a
      * reboot, and in a container they are the same each time */
     do {
-        snprintf(out->temporary, n_bytes, "%s.tmp-%ld-%u", path, (long)getpid(),
+        snprintf(out->temporary, n_bytes, "%s" TEMPORARY "%ld-%u", path, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
         out->fd = open(out->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (out->fd < 0 && errno == EEXIST);
@@ -187,6 +190,23 @@ dw_status dw_remove_file(const char *path, dw_error *err)
         return dw_fail_errno(err, path, "remove");
     }
     return dw_sync_parent(path, err);
+}
+
+void dw_remove_leftovers(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    char *dir_path = dw_parent_path(path);
+    DIR *dir = dir_path ? opendir(dir_path) : NULL;
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        size_t n = strlen(name);
+        if (strncmp(e->d_name, name, n) == 0 &&
+            strncmp(e->d_name + n, TEMPORARY, sizeof TEMPORARY - 1) == 0)
+            unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    if (dir)
+        closedir(dir);
+    dw_free(dir_path);
 }
 
 char *dw_join_path(const char *dir, const char *name)

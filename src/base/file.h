@@ -44,6 +44,10 @@ dw_status dw_sync_parent(const char *path, dw_error *err);
 /* Removes PATH, and makes that durable. A missing file is no error. */
 dw_status dw_remove_file(const char *path, dw_error *err);
 
+/* Removes what killed processes left of PATH under construction. Whoever calls this must
+ * know that nobody is writing PATH now. */
+void dw_remove_leftovers(const char *path);
+
 /* DIR/NAME, to be freed with dw_free; NULL when out of memory. */
 char *dw_join_path(const char *dir, const char *name);
 

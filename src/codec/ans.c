@@ -47,11 +47,12 @@ static void build_table(dw_ans_table *table, uint32_t stay)
         if (end <= start)
             end = start + 1;
         uint32_t size = end - start;
-        table->symbol[s] = (dw_ans_symbol){(uint16_t)start, (uint16_t)size,
-                                           (1ull << 44) / size + 1};
+        table->symbol[s] =
+            (dw_ans_symbol){(uint16_t)start, (uint16_t)size, (1ull << 44) / size + 1};
         table->cost[s] = cost_of(size);
-        for (; start < end; start++)
-            table->slot[start] = (uint8_t)s;
+        for (uint32_t place = 0; place < size; place++)
+            table->slot[start + place] = s | size << 5 | place << 18;
+        start = end;
     }
 }
 
@@ -77,8 +78,7 @@ unsigned dw_ans_fit(uint32_t stay)
         q += 4;
     }
     unsigned t = 0;
-    while (t < DW_ANS_TABLES - 1 &&
-           chance > ((uint64_t)stay_of[t] + stay_of[t + 1]) / 2)
+    while (t < DW_ANS_TABLES - 1 && chance > ((uint64_t)stay_of[t] + stay_of[t + 1]) / 2)
         t++;
     return q + t;
 }

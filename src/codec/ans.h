@@ -36,7 +36,7 @@ typedef struct dw_ans_symbol {
 
 typedef struct dw_ans_table {
     dw_ans_symbol symbol[DW_ANS_SYMBOLS];
-    uint8_t slot[DW_ANS_TOTAL];   /* symbol of each slot */
+    uint32_t slot[DW_ANS_TOTAL];   /* symbol | size << 5 | slot's place in it << 18 */
     uint16_t cost[DW_ANS_SYMBOLS]; /* in 1/256 bit */
 } dw_ans_table;
 
@@ -56,7 +56,8 @@ static inline unsigned dw_ans_bucket_bits(unsigned q)
 /* The q whose distribution fits a run that goes on with chance STAY / 2^32. */
 unsigned dw_ans_fit(uint32_t stay);
 
-/* ---- writer: symbols in reverse, bytes from the end of the room downwards ---- */
+/* ---- writer: symbols in reverse, bytes from the end of the room downwards; two bytes
+ * below the last one written may be overwritten ---- */
 
 typedef struct dw_ans_writer {
     uint32_t state;
@@ -70,15 +71,16 @@ static inline dw_ans_writer dw_ans_writer_at(uint8_t *end)
 
 static inline void dw_ans_put(dw_ans_writer *w, const dw_ans_symbol *s)
 {
+    /* two bytes leave when the state would grow too large: no branch, it would be
+     * guessed wrong often */
     uint32_t x = w->state;
-    if (x >> 20 >= s->size) {
-        w->at -= 2;
-        dw_store16(w->at, (uint16_t)x);
-        x >>= 16;
-    }
+    unsigned full = x >> 20 >= s->size;
+    dw_store16(w->at - 2, (uint16_t)x);
+    w->at -= 2 * full;
+    x >>= 16 * full;
     /* exact, and below 2^64: x < size * 2^20 and size <= 2^12 */
     uint32_t quotient = (uint32_t)(x * s->reciprocal >> 44);
-    w->state = (quotient << DW_ANS_BITS) + (x - quotient * s->size) + s->start;
+    w->state = x + s->start + quotient * (DW_ANS_TOTAL - s->size);
 }
 
 /* Writes the state; returns the first byte of the stream. */
@@ -100,25 +102,24 @@ typedef struct dw_ans_reader {
 
 static inline dw_ans_reader dw_ans_reader_of(const uint8_t *bytes, size_t n_bytes)
 {
-    if (n_bytes < 4)
+    if (n_bytes < 4 || dw_load32(bytes) < DW_ANS_LOW)
         return (dw_ans_reader){DW_ANS_LOW, bytes, bytes, true};
     return (dw_ans_reader){dw_load32(bytes), bytes + 4, bytes + n_bytes, false};
 }
 
 static inline unsigned dw_ans_get(dw_ans_reader *r, const dw_ans_table *table)
 {
-    uint32_t slot = r->state & (DW_ANS_TOTAL - 1);
-    unsigned s = table->slot[slot];
-    uint32_t x = table->symbol[s].size * (r->state >> DW_ANS_BITS) + slot -
-                 table->symbol[s].start;
-    if (x < DW_ANS_LOW) {
-        if (r->end - r->at >= 2) {
-            x = x << 16 | dw_load16(r->at);
-            r->at += 2;
-        } else {
-            r->failed = true;
-            x = DW_ANS_LOW;
-        }
+    uint32_t slot = table->slot[r->state & (DW_ANS_TOTAL - 1)];
+    unsigned s = slot & (DW_ANS_SYMBOLS - 1);
+    uint32_t size = slot >> 5 & 0x1fff, place = slot >> 18;
+    uint32_t x = size * (r->state >> DW_ANS_BITS) + place;
+    unsigned low = x < DW_ANS_LOW;
+    if (r->end - r->at >= 2) {
+        x = low ? x << 16 | dw_load16(r->at) : x;
+        r->at += 2 * low;
+    } else if (low) {
+        r->failed = true;
+        x = DW_ANS_LOW;
     }
     r->state = x;
     return s;

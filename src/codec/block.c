@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "codec/element.h"
 
 #define BLOCK_BYTES (2u << 20)
 
@@ -21,6 +22,16 @@ void dw_block_scratch_release(dw_block_scratch *s)
     *s = (dw_block_scratch){0};
 }
 
+void dw_settle_list(dw_settle *settle, const dw_decoded *d, const void *old,
+                    unsigned width)
+{
+    for (size_t i = 0; i < d->n_changes; i++)
+        dw_digest_move(&settle->digest,
+                       settle->first_byte + (uint64_t)d->positions[i] * width,
+                       dw_element_load(old, d->positions[i], width),
+                       dw_element_load(d->values, i, width), width);
+}
+
 static dw_status need_packed(dw_block_scratch *s, dw_error *err)
 {
     if (!s->packed)
@@ -31,7 +42,8 @@ static dw_status need_packed(dw_block_scratch *s, dw_error *err)
 static dw_status need_room(dw_block_scratch *s, dw_error *err)
 {
     if (!s->positions)
-        s->positions = dw_alloc_array(DW_BLOCK_ELEMS, sizeof *s->positions);
+        s->positions =
+            dw_alloc_array(DW_BLOCK_ELEMS + DW_LIST_SLACK, sizeof *s->positions);
     if (!s->elems)
         s->elems = dw_alloc(BLOCK_BYTES);
     if (!s->values)
@@ -45,11 +57,11 @@ dw_status dw_block_scratch_reserve(dw_block_scratch *s, dw_error *err)
     return status == DW_OK ? need_room(s, err) : status;
 }
 
-dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, const void *old,
+dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
-                          const dw_class_map *map, dw_error *err)
+                          const dw_class_map *map, dw_settle *settle, dw_error *err)
 {
-    dw_encoded e = dw_class_encode(s->classes, old, new_, n, element, map);
+    dw_encoded e = dw_class_encode(s->classes, old, new_, n, element, map, settle);
     *out = (dw_block_code){e.n_changes ? DW_BLOCK_CLASS : DW_BLOCK_SAME, e};
     size_t n_plain = (size_t)n * element.width;
     /* packing a model saves about a third: below half it cannot win */
@@ -78,13 +90,14 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, const void *o
 dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mode,
                           const uint8_t *bytes, size_t n_bytes, const void *old,
                           uint32_t n, dw_element element, const dw_class_map *map,
-                          dw_error *err)
+                          dw_settle *settle, dw_error *err)
 {
     *out = (dw_decoded){0};
     if (mode == DW_BLOCK_SAME)
         return DW_OK;
     if (mode == DW_BLOCK_CLASS)
-        return dw_class_decode(out, s->classes, bytes, n_bytes, old, n, element, map)
+        return dw_class_decode(out, s->classes, bytes, n_bytes, old, n, element, map,
+                               settle)
                    ? DW_OK
                    : DW_CORRUPT;
 
@@ -108,5 +121,6 @@ dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mo
     k->gather[w](s->values, elems, s->positions, out->n_changes);
     out->positions = s->positions;
     out->values = s->values;
+    dw_settle_list(settle, out, old, element.width);
     return DW_OK;
 }

@@ -17,7 +17,7 @@ typedef enum dw_block_mode {
 typedef struct dw_block_scratch {
     dw_class_scratch *classes;
     dw_packed_scratch *packed; /* made when first needed */
-    uint32_t *positions;       /* [block], likewise */
+    uint32_t *positions;       /* [block and slack], likewise */
     uint8_t *elems;            /* [2 MiB], likewise */
     uint8_t *values;           /* [2 MiB], likewise */
 } dw_block_scratch;
@@ -30,17 +30,22 @@ void dw_block_scratch_release(dw_block_scratch *s);
 
 typedef struct dw_block_code {
     dw_block_mode mode;
-    dw_encoded encoded; /* bytes of the mode; changes as class_block.h gives them */
+    dw_encoded encoded; /* the mode's bytes */
 } dw_block_code;
 
-dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, const void *old,
+/* As dw_class_encode; NEW_ must not be OLD's memory. */
+dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
-                          const dw_class_map *map, dw_error *err);
+                          const dw_class_map *map, dw_settle *settle, dw_error *err);
+
+/* Settles a list of changes: for what was not decoded here. OLD is the block. */
+void dw_settle_list(dw_settle *settle, const dw_decoded *d, const void *old,
+                    unsigned width);
 
 /* DW_CORRUPT, with no text of its own, where the bytes do not decode against OLD. */
 dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mode,
                           const uint8_t *bytes, size_t n_bytes, const void *old,
                           uint32_t n, dw_element element, const dw_class_map *map,
-                          dw_error *err);
+                          dw_settle *settle, dw_error *err);
 
 #endif

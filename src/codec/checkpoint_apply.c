@@ -2,16 +2,18 @@
  *
  *     1  finish the patch file that an earlier, interrupted apply left
  *     2  decode and verify; write the list of stores to the patch file; sync; rename
- *     3  do the stores; sync the checkpoint
+ *     3  do the stores; sync the checkpoint; read all of it and compare with the digest
  *     4  remove the patch file; sync the directory
  *
  * Before the rename in 2 the checkpoint is untouched; a temporary file may stay behind.
  * From then until 4 the patch file is there, and doing its stores once more gives the
- * same bytes, whatever part of 3 had reached the disk. A lock keeps two applies apart;
- * it ends with its process.
+ * same bytes, whatever part of 3 had reached the disk. A patch file that is found beside
+ * other weights than it was made for is refused: it holds what its stores replace. A lock
+ * keeps two applies apart; it ends with its process.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -81,46 +83,87 @@ static void close_target(target *t)
     dw_free(t->patch_path);
 }
 
-static dw_status open_target(target *t, const char *path, dw_error *err)
+/* Finds the patch path of the checkpoint; IDENTITY is what to lock. Both dw_free. */
+static dw_status identify(char **identity, char **patch_path, const char *path,
+                          dw_error *err)
 {
-    *t = (target){.path = path, .lock = -1};
+    *identity = *patch_path = NULL;
     dw_checkpoint *ckpt;
     dw_status status = dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, err);
     if (status != DW_OK)
         return status;
-    char *identity = find_identity(path, ckpt);
-    t->patch_path = identity ? patch_path_of(identity) : NULL;
-    if (!t->patch_path)
-        status = dw_fail_memory(err, path);
-    else if ((t->lock = open(identity, O_RDONLY | O_CLOEXEC)) < 0)
+    *identity = find_identity(path, ckpt);
+    *patch_path = *identity ? patch_path_of(*identity) : NULL;
+    dw_checkpoint_close(ckpt);
+    return *patch_path ? DW_OK : dw_fail_memory(err, path);
+}
+
+static dw_status open_target(target *t, const char *path, dw_error *err)
+{
+    *t = (target){.path = path, .lock = -1};
+    char *identity;
+    dw_status status = identify(&identity, &t->patch_path, path, err);
+    if (status != DW_OK) {
+        dw_free(identity);
+        return status;
+    }
+    if ((t->lock = open(identity, O_RDONLY | O_CLOEXEC)) < 0)
         status = dw_fail_errno(err, identity, "open");
     else if (flock(t->lock, LOCK_EX | LOCK_NB) != 0)
         status = errno == EWOULDBLOCK
                      ? dw_fail(err, DW_CONFLICT, path,
                                "another process is applying to this checkpoint")
                      : dw_fail_errno(err, identity, "lock");
-    if (status != DW_OK)
+    if (status == DW_OK)
+        dw_remove_leftovers(t->patch_path);
+    else
         close_target(t);
-    dw_checkpoint_close(ckpt);
     dw_free(identity);
+    return status;
+}
+
+/* Proves that the checkpoint is what the patch file says it becomes. */
+static dw_status check_goal(const char *path, const dw_patch_goal *goal,
+                            const dw_tensor *tensors, size_t n_tensors,
+                            unsigned n_threads, dw_error *err)
+{
+    if (!goal->has_digest)
+        return DW_OK;
+    dw_digest state;
+    dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
+    dw_status status =
+        digests ? dw_digest_tensors(digests, &state, tensors, n_tensors, n_threads, err)
+                : dw_fail_memory(err, path);
+    if (status == DW_OK && state != goal->state)
+        status = dw_fail(err, DW_CORRUPT, path,
+                         "all stores are done, but the checkpoint is not version %" PRIu64
+                         ": it was changed meanwhile, or the disk is failing",
+                         goal->version);
+    dw_free(digests);
     return status;
 }
 
 /* Steps 3 and 4, for the patch file that is there. */
 static dw_status roll_forward(const target *t, unsigned n_threads, dw_error *err)
 {
+    dw_patch_goal goal;
     dw_patch *patch = NULL;
     dw_checkpoint *ckpt = NULL;
-    size_t n_tensors;
-    dw_status status = dw_patch_open(&patch, t->patch_path, err);
+    const dw_tensor *tensors = NULL;
+    size_t n_tensors = 0;
+    dw_status status = dw_patch_open(&patch, &goal, t->patch_path, err);
     if (status == DW_OK)
         status = dw_checkpoint_open(&ckpt, t->path, DW_CHECKPOINT_WRITE, err);
     if (status == DW_OK) {
-        const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
-        status = dw_patch_apply(patch, tensors, n_tensors, n_threads, err);
+        tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
+        status = dw_patch_check(patch, tensors, n_tensors, t->patch_path, err);
     }
     if (status == DW_OK)
+        status = dw_patch_apply(patch, tensors, n_tensors, n_threads, err);
+    if (status == DW_OK)
         status = dw_checkpoint_sync(ckpt, err);
+    if (status == DW_OK)
+        status = check_goal(t->path, &goal, tensors, n_tensors, n_threads, err);
     if (status == DW_OK)
         status = dw_remove_file(t->patch_path, err);
     dw_checkpoint_close(ckpt);
@@ -148,12 +191,16 @@ static dw_status stage_to_file(const target *t, const dw_delta *delta,
     if (status == DW_OK)
         status = dw_patch_writer_open(&writer, t->patch_path, tensors, n_tensors, err);
     if (status == DW_OK)
-        status = dw_stage_verify(result, stage, options, dw_patch_writer_take, writer, err);
+        status =
+            dw_stage_verify(result, stage, options, dw_patch_writer_take, writer, err);
     dw_stage_close(stage);
-    if (status == DW_OK)
-        return dw_patch_writer_commit(writer, err);
-    dw_patch_writer_abort(writer);
-    return status;
+    if (status != DW_OK) {
+        dw_patch_writer_abort(writer);
+        return status;
+    }
+    const dw_patch_goal goal = {delta->info.has_digests, result->new_state,
+                                delta->info.new_version};
+    return dw_patch_writer_commit(writer, &goal, err);
 }
 
 /* Whether the checkpoint stands at the delta's new version already. */
@@ -232,5 +279,16 @@ dw_status dw_checkpoint_recover(const char *path, bool *recovered, dw_error *err
     close_target(&t);
     if (recovered)
         *recovered = any;
+    return status;
+}
+
+dw_status dw_checkpoint_pending(const char *path, bool *pending, dw_error *err)
+{
+    char *identity, *patch_path;
+    dw_status status = identify(&identity, &patch_path, path, err);
+    if (status == DW_OK)
+        *pending = access(patch_path, F_OK) == 0;
+    dw_free(identity);
+    dw_free(patch_path);
     return status;
 }

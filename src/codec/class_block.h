@@ -16,6 +16,7 @@
 #ifndef DW_CODEC_CLASS_BLOCK_H
 #define DW_CODEC_CLASS_BLOCK_H
 
+#include "codec/digest.h"
 #include "deltawire/error.h"
 #include "kernel/kernel.h"
 #include "tensor/dtype.h"
@@ -38,16 +39,25 @@ static inline uint32_t dw_block_elems(unsigned width)
 dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element element);
 dw_class_map dw_class_map_make(dw_element element, uint32_t base);
 
+/* What is done with each change besides coding it, while it is at hand. */
+typedef struct dw_settle {
+    dw_digest_moves digest;
+    uint64_t first_byte; /* of the block in its tensor */
+    bool update_old;     /* when encoding: store the new element over the old one */
+} dw_settle;
+
+dw_settle dw_settle_at(uint64_t first_byte);
+
 typedef struct dw_encoded {
     const uint8_t *bytes; /* in the scratch, until its next use */
     size_t n_bytes;       /* 0 when nothing changed */
-    const dw_change *changes; /* positions ascending; in the scratch too */
     size_t n_changes;
 } dw_encoded;
 
-/* Compares and encodes a block of N elements. */
-dw_encoded dw_class_encode(dw_class_scratch *s, const void *old, const void *new_,
-                           uint32_t n, dw_element element, const dw_class_map *map);
+/* Compares and encodes a block of N elements. OLD is written only with update_old. */
+dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uint32_t n,
+                           dw_element element, const dw_class_map *map,
+                           dw_settle *settle);
 
 typedef struct dw_decoded {
     const uint32_t *positions; /* ascending, relative to the block */
@@ -59,6 +69,6 @@ typedef struct dw_decoded {
  * next use. False where the bytes are no valid block. */
 bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
                      size_t n_bytes, const void *old, uint32_t n, dw_element element,
-                     const dw_class_map *map);
+                     const dw_class_map *map, dw_settle *settle);
 
 #endif

@@ -61,6 +61,12 @@ void *dw_delta_alloc(dw_delta *delta, size_t n_items, size_t n_bytes, dw_error *
     return dw_delta_own(delta, pointer, err) == DW_OK ? pointer : NULL;
 }
 
+int dw_entry_compare(const void *left, const void *right)
+{
+    const dw_delta_entry *a = left, *b = right;
+    return strcmp(a->shape.name, b->shape.name);
+}
+
 uint64_t dw_entry_units(const dw_delta_entry *entry)
 {
     return entry->shape.n_bytes / entry->element.width;
@@ -119,8 +125,8 @@ void dw_delta_tensor(const dw_delta *delta, size_t i, dw_delta_tensor_info *out)
         out->n_stored_blocks += block->mode == DW_BLOCK_STORED;
     }
     if (delta->info.codec != DW_CODEC_CLASS)
-        out->n_bytes = e->n_changed *
-                       ((e->index_kind == DW_TRL_GAP16 ? 2 : 4) + e->element.width);
+        out->n_bytes =
+            e->n_changed * ((e->index_kind == DW_TRL_GAP16 ? 2 : 4) + e->element.width);
 }
 
 /* ---- files ---- */
@@ -128,7 +134,8 @@ void dw_delta_tensor(const dw_delta *delta, size_t i, dw_delta_tensor_info *out)
 static dw_status read_file(dw_delta *delta, const void *bytes, size_t n_bytes,
                            dw_error *err)
 {
-    dw_status status = dw_safetensors_parse(&delta->file, bytes, n_bytes, delta->label, err);
+    dw_status status =
+        dw_safetensors_parse(&delta->file, bytes, n_bytes, delta->label, err);
     if (status != DW_OK)
         return status;
     delta->info.n_bytes = n_bytes;

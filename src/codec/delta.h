@@ -21,8 +21,8 @@ typedef enum dw_trl_index {
 } dw_trl_index;
 
 typedef struct dw_delta_entry {
-    dw_tensor shape;    /* name, dtype, dims, n_bytes; data is NULL. n_bytes is 0 and
-                           has_shape false where a TRL file does not tell */
+    dw_tensor shape; /* name, dtype, dims, n_bytes; data is NULL. n_bytes is 0 and
+                        has_shape false where a TRL file does not tell */
     bool has_shape;
     dw_element element;
     uint64_t n_changed;
@@ -71,6 +71,9 @@ dw_status dw_delta_own(dw_delta *delta, void *pointer, dw_error *err);
 
 /* dw_alloc_zeroed, owned by DELTA; NULL with ERR filled on failure. */
 void *dw_delta_alloc(dw_delta *delta, size_t n_items, size_t n_bytes, dw_error *err);
+
+/* For qsort over dw_delta_entry: by name. */
+int dw_entry_compare(const void *left, const void *right);
 
 /* Units of the entry: elements as the codec sees them. Needs has_shape. */
 uint64_t dw_entry_units(const dw_delta_entry *entry);

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "codec/patch.h"
 #include "codec/stage.h"
+#include "tensor/tensor_list.h"
 
 void dw_apply_options_init(dw_apply_options *options)
 {
@@ -21,7 +22,8 @@ dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor 
     dw_status status = dw_patch_new(&patch, tensors, n_tensors, err);
     if (status == DW_OK) {
         patch->in_heap = true;
-        status = dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+        status =
+            dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
     }
     if (status == DW_OK)
         status = dw_stage_verify(&result, stage, options, dw_patch_take, patch, err);
@@ -47,6 +49,20 @@ static dw_status scatter_changes(void *context, size_t t, uint64_t first,
     return DW_OK;
 }
 
+/* Where tensors share memory, a store to one changes what the other is decoded against:
+ * all is decoded first, at the price of the list's memory. */
+static dw_status apply_tied(const dw_delta *delta, const dw_tensor *tensors,
+                            size_t n_tensors, const dw_apply_options *options,
+                            dw_error *err)
+{
+    dw_patch *patch;
+    dw_status status = dw_delta_stage(&patch, delta, tensors, n_tensors, options, err);
+    if (status == DW_OK)
+        status = dw_patch_apply(patch, tensors, n_tensors, 1, err);
+    dw_patch_free(patch);
+    return status;
+}
+
 dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
                          size_t n_tensors, const dw_apply_options *options, dw_error *err)
 {
@@ -55,8 +71,13 @@ dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
     dw_stage *stage;
     if (!options)
         options = &defaults;
-    dw_status status =
-        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    bool tied;
+    dw_status status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
+    if (status == DW_OK && tied)
+        return apply_tied(delta, tensors, n_tensors, options, err);
+    if (status == DW_OK)
+        status =
+            dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
     if (status != DW_OK)
         return status;
     status = dw_stage_verify(&result, stage, options, NULL, NULL, err);

@@ -11,7 +11,8 @@
 
 void dw_diff_options_init(dw_diff_options *options)
 {
-    *options = (dw_diff_options){.codec = DW_CODEC_CLASS, .trl_layout = 3, .new_version = 1};
+    *options =
+        (dw_diff_options){.codec = DW_CODEC_CLASS, .trl_layout = 3, .new_version = 1};
 }
 
 static dw_status check_options(const dw_diff_options *options, dw_error *err)
@@ -21,14 +22,15 @@ static dw_status check_options(const dw_diff_options *options, dw_error *err)
         return dw_fail(err, DW_INVALID, NULL, "TRL layout %u is unknown: 1 or 3",
                        options->trl_layout);
     if (options->codec == DW_CODEC_GAP && options->trl_layout == 1)
-        return dw_fail(err, DW_INVALID, NULL, "TRL's layout 1 has no gaps: use codec raw");
+        return dw_fail(err, DW_INVALID, NULL,
+                       "TRL's layout 1 has no gaps: use codec raw");
     return DW_OK;
 }
 
 /* Pairs the two lists by name, ascending. NEXT_OF takes NEXT's number of each pair. */
-static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of, const dw_name_index *base,
-                         const dw_name_index *next, const dw_digest *base_digests,
-                         dw_error *err)
+static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
+                         const dw_name_index *base, const dw_name_index *next,
+                         const dw_digest *base_digests, dw_error *err)
 {
     for (size_t i = 0; i < base->n; i++) {
         const dw_tensor *b = &base->tensors[base->order[i]];
@@ -73,11 +75,21 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
     if (status == DW_OK)
         status =
             pair_up(pairs, next_of, &base_names, &next_names, options.base_digests, err);
+    /* where tensors share memory, a store to one would hide the change of the other: all
+     * is compared first */
+    bool tied = false;
+    if (status == DW_OK && options.update_base)
+        status = dw_tensors_overlap(&tied, base, n_tensors, err);
     if (status == DW_OK) {
-        dw_encode_job job = {.pairs = pairs, .n_pairs = n_tensors,
+        dw_encode_job job = {.pairs = pairs,
+                             .n_pairs = n_tensors,
                              .digests_known = options.base_digests != NULL};
+        options.update_base = options.update_base && !tied;
         status = dw_encode(out, &job, &options, err);
     }
+    for (size_t i = 0; status == DW_OK && tied && i < n_tensors; i++)
+        if (pairs[i].base.n_bytes > 0)
+            memcpy(pairs[i].base.data, pairs[i].next.data, (size_t)pairs[i].base.n_bytes);
     for (size_t i = 0; status == DW_OK && options.new_digests && i < n_tensors; i++)
         options.new_digests[next_of[i]] = pairs[i].new_digest;
     dw_name_index_release(&base_names);
@@ -91,7 +103,7 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
 
 /* Pairs for a class delta: the base, and the patch's segments of each tensor. */
 static void pair_with_patch(dw_encode_pair *pairs, const dw_name_index *names,
-                                 const dw_patch *patch, const dw_digest *base_digests)
+                            const dw_patch *patch, const dw_digest *base_digests)
 {
     for (size_t i = 0; i < names->n; i++) {
         size_t number = names->order[i];
@@ -108,7 +120,8 @@ static void pair_with_patch(dw_encode_pair *pairs, const dw_name_index *names,
             end++;
         pairs[i] = (dw_encode_pair){.base = names->tensors[number],
                                     .base_digest = base_digests[number],
-                                    .first_segment = low, .end_segment = end};
+                                    .first_segment = low,
+                                    .end_segment = end};
     }
 }
 
@@ -159,7 +172,8 @@ static dw_status recode_trl(dw_delta **out, const dw_patch *patch,
 }
 
 dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor *tensors,
-                          size_t n_tensors, const dw_diff_options *options_, dw_error *err)
+                          size_t n_tensors, const dw_diff_options *options_,
+                          dw_error *err)
 {
     *out = NULL;
     dw_diff_options options;
@@ -181,7 +195,8 @@ dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor
     if (!base || !next)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK)
-        status = dw_digest_tensors(base, NULL, tensors, n_tensors, options.n_threads, err);
+        status =
+            dw_digest_tensors(base, NULL, tensors, n_tensors, options.n_threads, err);
     if (status == DW_OK)
         status = dw_patch_new(&patch, tensors, n_tensors, err);
     if (status == DW_OK) {
@@ -189,8 +204,10 @@ dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor
         status = dw_stage_open(&stage, delta, tensors, n_tensors, options.n_threads, err);
     }
     if (status == DW_OK) {
-        dw_apply_options apply = {.n_threads = options.n_threads, .base_digests = base,
-                                  .new_digests = next, .progress = options.progress};
+        dw_apply_options apply = {.n_threads = options.n_threads,
+                                  .base_digests = base,
+                                  .new_digests = next,
+                                  .progress = options.progress};
         status = dw_stage_verify(&result, stage, &apply, dw_patch_take, patch, err);
     }
     if (status == DW_OK) {

@@ -10,59 +10,27 @@
  *                      for each block: varint (n_bytes * 4 + mode)
  *     blocks         the blocks' bytes, one after the other
  *
- * The seal is XXH64 over the JSON header, its own 16 digits taken as zeros, and the
- * index; the index holds the hashes of the blocks: no byte of the file is unguarded
- * but the header's length, and a wrong length breaks the JSON.
+ * The seal (seal.h) guards header and index; the index holds the hashes of the blocks: no
+ * byte of the file is unguarded but the header's length, and a wrong length breaks the
+ * JSON.
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#define XXH_STATIC_LINKING_ONLY /* a hash state on the stack */
 #include <xxhash.h>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "codec/delta.h"
+#include "codec/seal.h"
 #include "deltawire/version.h"
 #include "kernel/kernel.h"
 
-#define FORMAT      "deltawire/1"
-#define FAMILY      "deltawire/"
-#define SEAL_DIGITS 16
-#define MAX_NAME    1024 /* front coding would let a small index spell huge names */
-#define MIN_ENTRY   31   /* bytes the shortest entry takes in the index */
-
-/* Where in the JSON header the digits of the seal stand, or NULL. */
-static const uint8_t *find_seal(const uint8_t *json, size_t n_bytes)
-{
-    static const char key[] = "\"seal\":\"";
-    const size_t n_key = sizeof key - 1;
-    for (size_t i = 0; i + n_key + SEAL_DIGITS <= n_bytes; i++)
-        if (json[i] == '"' && memcmp(json + i, key, n_key) == 0)
-            return json + i + n_key;
-    return NULL;
-}
-
-static uint64_t seal_of(const uint8_t *json, size_t n_json, const uint8_t *digits,
-                        const void *index, size_t n_index)
-{
-    XXH64_state_t state;
-    size_t before = (size_t)(digits - json);
-    XXH64_reset(&state, 0);
-    XXH64_update(&state, json, before);
-    XXH64_update(&state, "0000000000000000", SEAL_DIGITS);
-    XXH64_update(&state, digits + SEAL_DIGITS, n_json - before - SEAL_DIGITS);
-    if (n_index > 0)
-        XXH64_update(&state, index, n_index);
-    return XXH64_digest(&state);
-}
-
-static void seal_text(char out[SEAL_DIGITS + 1], uint64_t seal)
-{
-    snprintf(out, SEAL_DIGITS + 1, "%016" PRIx64, seal);
-}
+#define FORMAT    "deltawire/1"
+#define FAMILY    "deltawire/"
+#define MAX_NAME  1024 /* front coding would let a small index spell huge names */
+#define MIN_ENTRY 31   /* bytes the shortest entry takes in the index */
 
 /* ---- writing ---- */
 
@@ -99,7 +67,7 @@ static dw_status write_header(dw_delta *delta, uint64_t n_block_bytes, dw_error 
 {
     const dw_delta_info *info = &delta->info;
     char base_version[24], new_version[24], base_digest[24], new_digest[24];
-    char changed[24], elements[24], tensors[24], seal[SEAL_DIGITS + 1];
+    char changed[24], elements[24], tensors[24];
     snprintf(base_version, sizeof base_version, "%" PRIu64, info->base_version);
     snprintf(new_version, sizeof new_version, "%" PRIu64, info->new_version);
     snprintf(base_digest, sizeof base_digest, "%016" PRIx64, info->base_state);
@@ -112,24 +80,20 @@ static dw_status write_header(dw_delta *delta, uint64_t n_block_bytes, dw_error 
         {"new_version", new_version}, {"base_digest", base_digest},
         {"new_digest", new_digest},   {"changed", changed},
         {"elements", elements},       {"tensors", tensors},
-        {"seal", "0000000000000000"},
+        {"seal", DW_SEAL_BLANK},
     };
     const uint64_t n_index = delta->index.n_bytes;
     const dw_tensor parts[] = {
         {"index", DW_U8, 1, &n_index, n_index, NULL},
         {"blocks", DW_U8, 1, &n_block_bytes, n_block_bytes, NULL},
     };
-    dw_status status = dw_safetensors_header(&delta->header, parts, 2, metadata,
-                                             sizeof metadata / sizeof metadata[0],
-                                             delta->label, err);
-    if (status != DW_OK)
-        return status;
-    uint8_t *json = delta->header.bytes + 8;
-    size_t n_json = delta->header.n_bytes - 8;
-    uint8_t *digits = json + (find_seal(json, n_json) - json);
-    seal_text(seal, seal_of(json, n_json, digits, delta->index.bytes, (size_t)n_index));
-    memcpy(digits, seal, SEAL_DIGITS);
-    return DW_OK;
+    dw_status status =
+        dw_safetensors_header(&delta->header, parts, 2, metadata,
+                              sizeof metadata / sizeof metadata[0], delta->label, err);
+    if (status == DW_OK)
+        dw_seal_set(delta->header.bytes + 8, delta->header.n_bytes - 8,
+                    delta->index.bytes, delta->index.n_bytes);
+    return status;
 }
 
 dw_status dw_container_write(dw_delta *delta, dw_error *err)
@@ -177,20 +141,6 @@ bool dw_container_detect(const dw_safetensors *file)
     return format && strncmp(format, FAMILY, sizeof FAMILY - 1) == 0;
 }
 
-static dw_status read_number(const dw_delta *delta, const char *key, int radix,
-                             uint64_t *out, dw_error *err)
-{
-    const char *text = dw_safetensors_metadata(&delta->file, key);
-    char *end = NULL;
-    if (text && strspn(text, radix == 16 ? "0123456789abcdef" : "0123456789") ==
-                    strlen(text) && text[0] && strlen(text) <= 20)
-        *out = strtoull(text, &end, radix);
-    if (!end || *end)
-        return dw_fail(err, DW_CORRUPT, delta->label, "metadata '%s' is %s", key,
-                       text ? "not a number" : "missing");
-    return DW_OK;
-}
-
 static dw_status read_metadata(dw_delta *delta, dw_error *err)
 {
     dw_delta_info *info = &delta->info;
@@ -208,10 +158,11 @@ static dw_status read_metadata(dw_delta *delta, dw_error *err)
         {"tensors", 10, &info->n_model_tensors},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        dw_status status =
-            read_number(delta, fields[i].key, fields[i].radix, fields[i].out, err);
-        if (status != DW_OK)
-            return status;
+        if (!dw_safetensors_number(&delta->file, fields[i].key, fields[i].radix,
+                                   fields[i].out))
+            return dw_fail(err, DW_CORRUPT, delta->label,
+                           "metadata '%s' is missing, or not a number of 64 bits",
+                           fields[i].key);
     }
     info->codec = DW_CODEC_CLASS;
     info->has_digests = true;
@@ -222,7 +173,9 @@ static const dw_tensor *find_part(const dw_safetensors *file, const char *name)
 {
     for (size_t i = 0; i < file->n_tensors; i++)
         if (strcmp(file->tensors[i].name, name) == 0)
-            return file->tensors[i].dtype == DW_U8 ? &file->tensors[i] : NULL;
+            return file->tensors[i].dtype == DW_U8 && file->tensors[i].n_dims == 1
+                       ? &file->tensors[i]
+                       : NULL;
     return NULL;
 }
 
@@ -230,21 +183,17 @@ static dw_status check_seal(const dw_delta *delta, const dw_tensor *index, dw_er
 {
     const uint8_t *json = (const uint8_t *)delta->pieces[0].bytes + 8;
     size_t n_json = (size_t)delta->file.data_start - 8;
-    const uint8_t *digits = find_seal(json, n_json);
-    char seal[SEAL_DIGITS + 1];
-    if (digits) {
-        seal_text(seal, seal_of(json, n_json, digits, index->data, (size_t)index->n_bytes));
-        if (memcmp(digits, seal, SEAL_DIGITS) == 0)
-            return DW_OK;
-    }
+    if (dw_seal_good(json, n_json, index->data, (size_t)index->n_bytes))
+        return DW_OK;
     return dw_fail(err, DW_CORRUPT, delta->label,
                    "the header or index was altered: its seal does not match");
 }
 
-/* Undoes the front coding; names must ascend. */
+/* Undoes the front coding; names must ascend from the one BEFORE, NULL for the first. */
 static dw_status read_name(const char **out, dw_delta *delta, dw_reader *r,
-                           const char *previous, dw_error *err)
+                           const char *before, dw_error *err)
 {
+    const char *previous = before ? before : "";
     uint64_t shared = dw_read_varint(r), n_rest = dw_read_varint(r);
     const uint8_t *rest = dw_read_bytes(r, n_rest);
     if (!rest || shared > strlen(previous) || n_rest > MAX_NAME - shared ||
@@ -256,9 +205,12 @@ static dw_status read_name(const char **out, dw_delta *delta, dw_reader *r,
         return DW_NO_MEMORY;
     memcpy(name, previous, (size_t)shared);
     memcpy(name + shared, rest, (size_t)n_rest);
-    if (!dw_utf8_valid(name) || (*previous && strcmp(previous, name) >= 0))
+    if (!dw_utf8_valid(name)) /* and so not fit to be shown */
         return dw_fail(err, DW_CORRUPT, delta->label,
-                       "index: name '%s' is not UTF-8 or out of order", name);
+                       "index: the name after '%s' is not UTF-8", previous);
+    if (before && strcmp(before, name) >= 0)
+        return dw_fail(err, DW_CORRUPT, delta->label, "index: name '%s' is out of order",
+                       name);
     *out = name;
     return DW_OK;
 }
@@ -269,7 +221,8 @@ static dw_status read_shape(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
     uint8_t dtype = dw_read_u8(r);
     uint64_t n_dims = dw_read_varint(r);
     if (r->failed || dtype >= DW_DTYPE_COUNT || n_dims > DW_MAX_DIMS)
-        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "unknown dtype or shape");
+        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
+                              "unknown dtype or shape");
     uint64_t *dims = dw_delta_alloc(delta, (size_t)n_dims, sizeof *dims, err);
     if (!dims)
         return DW_NO_MEMORY;
@@ -281,7 +234,8 @@ static dw_status read_shape(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
     e->element = dw_dtype_element(e->shape.dtype);
     if (r->failed ||
         !dw_shape_size(e->shape.dtype, e->shape.n_dims, dims, NULL, &e->shape.n_bytes))
-        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "impossible shape");
+        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
+                              "impossible shape");
     e->has_shape = true;
     return DW_OK;
 }
@@ -292,7 +246,8 @@ static dw_status read_blocks(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
     /* a block takes a byte in the index at least, so this bounds the allocation */
     e->n_blocks = dw_block_count(dw_entry_units(e), e->element.width);
     if (e->n_blocks > dw_reader_left(r))
-        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "the index ends among its blocks");
+        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
+                              "the index ends among its blocks");
     e->blocks = dw_delta_alloc(delta, (size_t)e->n_blocks, sizeof *e->blocks, err);
     if (!e->blocks)
         return DW_NO_MEMORY;
@@ -308,7 +263,8 @@ static dw_status read_blocks(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
         e->blocks[b] = (dw_delta_block){bytes, (uint32_t)n_bytes, mode};
     }
     if (XXH64(start, (size_t)(data->at - start), 0) != e->checksum)
-        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "its blocks were altered: the checksum does not match");
+        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
+                              "its blocks were altered: the checksum does not match");
     return DW_OK;
 }
 
@@ -327,11 +283,13 @@ static dw_status read_entry(dw_delta *delta, dw_delta_entry *e, const char *prev
     uint64_t base = dw_read_varint(r);
     e->map = dw_class_map_make(e->element, 0);
     if (r->failed || base > e->map.magnitude >> e->map.shift)
-        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "the index entry is malformed");
+        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
+                              "the index entry is malformed");
     e->map.base = e->element.is_float ? (uint32_t)base : 0;
     if (e->n_changed == 0 || e->n_changed > dw_entry_units(e) ||
         e->base_digest >= DW_DIGEST_PRIME || e->new_digest >= DW_DIGEST_PRIME)
-        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "impossible count or digest");
+        return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
+                              "impossible count or digest");
     return read_blocks(delta, e, r, data, err);
 }
 
@@ -345,8 +303,9 @@ dw_status dw_container_read(dw_delta *delta, dw_error *err)
     const dw_tensor *index = find_part(&delta->file, "index");
     const dw_tensor *blocks = find_part(&delta->file, "blocks");
     if (!index || !blocks || delta->file.n_tensors != 2)
-        return dw_fail(err, DW_CORRUPT, delta->label,
-                       "a delta holds the byte tensors 'index' and 'blocks', and no other");
+        return dw_fail(
+            err, DW_CORRUPT, delta->label,
+            "a delta holds the byte tensors 'index' and 'blocks', and no other");
     dw_status status = check_seal(delta, index, err);
     if (status == DW_OK)
         status = read_metadata(delta, err);
@@ -359,7 +318,7 @@ dw_status dw_container_read(dw_delta *delta, dw_error *err)
         return DW_NO_MEMORY;
     dw_reader r = dw_reader_of(index->data, (size_t)index->n_bytes);
     dw_reader data = dw_reader_of(blocks->data, (size_t)blocks->n_bytes);
-    const char *previous = "";
+    const char *previous = NULL;
     uint64_t n_changed = 0;
     size_t n = 0;
     for (; dw_reader_left(&r) > 0 && n < n_most; n++) {

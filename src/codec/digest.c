@@ -18,7 +18,8 @@
 /* Bytes one thread takes at a time in a sweep. */
 #define SWEEP_BYTES (4u << 20)
 
-static uint32_t low[CHUNK_WORDS], high[CHUNK_WORDS];
+static uint32_t low[CHUNK_WORDS], high[CHUNK_WORDS]; /* halves, for the kernels */
+static uint64_t coefficients[CHUNK_WORDS];
 static uint64_t generator;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -38,6 +39,7 @@ static void make_coefficients(void)
         uint64_t r = next_random(&state);
         low[j] = r & 0x3fffffff;
         high[j] = r >> 32 & 0x3fffffff;
+        coefficients[j] = low[j] + ((uint64_t)high[j] << 30);
     }
     generator = next_random(&state) >> 4; /* below p */
 }
@@ -98,7 +100,9 @@ dw_digest_moves dw_digest_moves_from(uint64_t first_byte)
 {
     pthread_once(&once, make_coefficients);
     uint64_t chunk = first_byte / DW_DIGEST_CHUNK;
-    return (dw_digest_moves){.chunk = chunk, .power = power_of(generator, chunk)};
+    return (dw_digest_moves){.coefficients = coefficients,
+                             .chunk = chunk,
+                             .power = power_of(generator, chunk)};
 }
 
 static uint64_t reduce_signed(__int128 v)
@@ -112,33 +116,14 @@ dw_digest dw_digest_moves_sum(const dw_digest_moves *m)
     return dw_digest_add(m->sum, multiply(m->power, reduce_signed(m->inside)));
 }
 
-static void move_word(dw_digest_moves *m, uint64_t word, int64_t difference)
+void dw_digest_moves_enter(dw_digest_moves *m, uint64_t chunk)
 {
-    uint64_t j = word % CHUNK_WORDS;
-    int64_t coefficient = (int64_t)(low[j] + ((uint64_t)high[j] << 30));
-    m->inside += (__int128)coefficient * difference;
-}
-
-void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old, uint64_t new_,
-                    unsigned width)
-{
-    uint64_t chunk = at / DW_DIGEST_CHUNK;
-    if (chunk != m->chunk) {
-        m->sum = dw_digest_moves_sum(m);
-        m->inside = 0;
-        m->power = chunk - m->chunk == 1
-                       ? multiply(m->power, generator)
-                       : multiply(m->power, power_of(generator, chunk - m->chunk));
-        m->chunk = chunk;
-    }
-    uint64_t word = at / 4;
-    if (width == 8) {
-        move_word(m, word, (int64_t)(new_ & 0xffffffff) - (int64_t)(old & 0xffffffff));
-        move_word(m, word + 1, (int64_t)(new_ >> 32) - (int64_t)(old >> 32));
-    } else {
-        int64_t scale = (int64_t)1 << 8 * (at % 4);
-        move_word(m, word, ((int64_t)new_ - (int64_t)old) * scale);
-    }
+    m->sum = dw_digest_moves_sum(m);
+    m->inside = 0;
+    m->power = chunk - m->chunk == 1
+                   ? multiply(m->power, generator)
+                   : multiply(m->power, power_of(generator, chunk - m->chunk));
+    m->chunk = chunk;
 }
 
 /* ---- the model ---- */
@@ -166,16 +151,16 @@ dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,
 {
     dw_digest state = 0;
     for (size_t i = 0; i < n_tensors; i++)
-        state = dw_digest_add(state, dw_digest_term(dw_digest_weight(&tensors[i]),
-                                                    digests[i]));
+        state = dw_digest_add(state,
+                              dw_digest_term(dw_digest_weight(&tensors[i]), digests[i]));
     return state;
 }
 
 typedef struct sweep {
     const dw_tensor *tensors;
-    const size_t *tensor_of; /* [items] */
+    const size_t *tensor_of;  /* [items] */
     const size_t *first_item; /* [tensors] */
-    dw_digest *shares;       /* [items] */
+    dw_digest *shares;        /* [items] */
 } sweep;
 
 static dw_status sweep_item(void *context, size_t i, unsigned worker, dw_error *err)
@@ -211,8 +196,8 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
             tensor_of[item++] = t;
     }
     sweep s = {tensors, tensor_of, first_item, shares};
-    status = dw_parallel(dw_worker_count(n_threads, n_items), n_items, sweep_item, &s, NULL,
-                         err);
+    status = dw_parallel(dw_worker_count(n_threads, n_items), n_items, sweep_item, &s,
+                         NULL, err);
     if (status != DW_OK)
         goto out;
     memset(out, 0, n_tensors * sizeof *out);

@@ -12,6 +12,7 @@
 #define DW_CODEC_DIGEST_H
 
 #include "deltawire/digest.h"
+#include "kernel/kernel.h"
 
 /* The share of bytes that start FIRST_BYTE into their tensor; FIRST_BYTE must be a
  * multiple of the chunk, as the start of every block is. Shares add up modulo p. */
@@ -21,19 +22,35 @@ dw_digest dw_digest_add(dw_digest a, dw_digest b);
 
 /* Collects what changes do to a tensor's digest. */
 typedef struct dw_digest_moves {
+    const uint64_t *coefficients; /* [1024] */
     uint64_t chunk;
-    uint64_t power; /* g^chunk */
+    uint64_t power;  /* g^chunk */
     __int128 inside; /* sum over the chunk's words, not reduced */
-    dw_digest sum;
+    dw_digest sum;   /* of the chunks before */
 } dw_digest_moves;
 
 dw_digest_moves dw_digest_moves_from(uint64_t first_byte);
-
-/* Element of WIDTH bytes at byte offset AT of its tensor; AT must not descend. */
-void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old, uint64_t new_,
-                    unsigned width);
-
+void dw_digest_moves_enter(dw_digest_moves *m, uint64_t chunk);
 dw_digest dw_digest_moves_sum(const dw_digest_moves *m);
+
+/* Element of WIDTH bytes at byte offset AT of its tensor; AT must not descend. In the
+ * header because it runs once for every change. */
+static inline void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old,
+                                  uint64_t new_, unsigned width)
+{
+    if (at / DW_DIGEST_CHUNK != m->chunk)
+        dw_digest_moves_enter(m, at / DW_DIGEST_CHUNK);
+    const uint64_t *a = &m->coefficients[at % DW_DIGEST_CHUNK / 4];
+    if (width == 8) {
+        int64_t low = (int64_t)(new_ & 0xffffffff) - (int64_t)(old & 0xffffffff);
+        int64_t high = (int64_t)(new_ >> 32) - (int64_t)(old >> 32);
+        m->inside += (__int128)(int64_t)a[0] * low + (__int128)(int64_t)a[1] * high;
+    } else {
+        int64_t difference =
+            ((int64_t)new_ - (int64_t)old) * ((int64_t)1 << 8 * (at % 4));
+        m->inside += (__int128)(int64_t)a[0] * difference;
+    }
+}
 
 /* The factor of a tensor in the digest of its model: depends on name, type, shape. */
 uint64_t dw_digest_weight(const dw_tensor *tensor);

@@ -48,39 +48,44 @@ static inline void dw_element_store(void *data, uint64_t i, unsigned width, uint
     }
 }
 
+/* All of it without branches: signs are coin tosses, and each wrong guess would cost as
+ * much as the rest. */
+
 /* Position on the line. For floats: a set sign bit inverts all bits, a clear one sets
  * it. The result is meant modulo 2^bits. */
 static inline uint64_t dw_element_rank(uint64_t x, unsigned bits, bool is_float)
 {
-    uint64_t sign = 1ull << (bits - 1);
-    return !is_float ? x : x & sign ? ~x : x | sign;
+    uint64_t negative = 0 - (x >> (bits - 1) & 1);
+    uint64_t flip = negative | 1ull << (bits - 1);
+    return is_float ? x ^ flip : x;
 }
 
 static inline uint64_t dw_element_unrank(uint64_t r, unsigned bits, bool is_float)
 {
-    uint64_t sign = 1ull << (bits - 1);
-    return !is_float ? r : r & sign ? r & ~sign : ~r;
+    uint64_t negative = (r >> (bits - 1) & 1) - 1;
+    uint64_t flip = negative | 1ull << (bits - 1);
+    return is_float ? r ^ flip : r;
 }
 
 /* A move as coded: (|move| - 1) * 2 + (move is negative). The elements must differ. */
 static inline uint64_t dw_move_between(uint64_t old, uint64_t new_, unsigned bits,
                                        bool is_float)
 {
-    uint64_t d = dw_element_rank(new_, bits, is_float) - dw_element_rank(old, bits, is_float);
+    uint64_t d =
+        dw_element_rank(new_, bits, is_float) - dw_element_rank(old, bits, is_float);
     d <<= 64 - bits; /* drop what lies above the element */
-    bool negative = d >> 63;
-    uint64_t size = (negative ? 0 - d : d) >> (64 - bits);
+    uint64_t negative = d >> 63;
+    uint64_t size = ((d ^ (0 - negative)) + negative) >> (64 - bits);
     return (size - 1) << 1 | negative;
 }
 
 static inline uint64_t dw_move_apply(uint64_t old, uint64_t move, unsigned bits,
                                      bool is_float)
 {
-    uint64_t size = (move >> 1) + 1;
+    uint64_t negative = move & 1, size = (move >> 1) + 1;
     uint64_t rank = dw_element_rank(old, bits, is_float);
-    rank = move & 1 ? rank - size : rank + size;
-    uint64_t x = dw_element_unrank(rank & (~0ull >> (64 - bits)), bits, is_float);
-    return x & (~0ull >> (64 - bits));
+    rank += (size ^ (0 - negative)) + negative;
+    return dw_element_unrank(rank, bits, is_float) & (~0ull >> (64 - bits));
 }
 
 #endif

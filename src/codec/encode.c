@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/digest.h"
-#include "codec/element.h"
 #include "codec/trl.h"
 
 /* One block of one pair. */
@@ -49,24 +48,8 @@ static uint64_t bytes_of_item(const void *context, size_t i)
     const dw_encode_pair *pair = &e->job->pairs[e->items[i].pair];
     unsigned width = element_of(pair).width;
     return (uint64_t)dw_block_span(dw_tensor_units(&pair->base), width, e->items[i].block)
-               .n * width;
-}
-
-/* What the changes do to the digest; ends by storing them into the base, if wished. */
-static dw_digest settle_changes(const dw_change *changes, size_t n_changes, uint8_t *old,
-                                const uint8_t *new_, uint64_t first_byte, unsigned width,
-                                bool update)
-{
-    dw_digest_moves moves = dw_digest_moves_from(first_byte);
-    for (size_t c = 0; c < n_changes; c++) {
-        uint32_t at = DW_WHERE_POSITION(changes[c].where);
-        uint64_t x = dw_element_load(new_, at, width);
-        dw_digest_move(&moves, first_byte + (uint64_t)at * width,
-                       dw_element_load(old, at, width), x, width);
-        if (update)
-            dw_element_store(old, at, width, x);
-    }
-    return dw_digest_moves_sum(&moves);
+               .n *
+           width;
 }
 
 /* The new elements of a block: where they stand, or the old ones with the stores of a
@@ -110,8 +93,10 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
             dw_digest_share(old, (uint64_t)span.n * element.width, first_byte);
 
     dw_block_code code;
+    dw_settle settle = dw_settle_at(first_byte);
+    settle.update_old = e->options->update_base;
     status = dw_block_encode(&code, &e->scratch[worker], old, new_, span.n, element,
-                             &e->maps[it->pair], err);
+                             &e->maps[it->pair], &settle, err);
     if (status != DW_OK)
         return status;
     it->mode = code.mode;
@@ -123,8 +108,7 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     if (!it->bytes)
         return dw_fail_memory(err, pair->base.name);
     memcpy(it->bytes, code.encoded.bytes, it->n_bytes);
-    it->move_share = settle_changes(code.encoded.changes, it->n_changed, old, new_,
-                                    first_byte, element.width, e->options->update_base);
+    it->move_share = dw_digest_moves_sum(&settle.digest);
     return DW_OK;
 }
 
@@ -151,12 +135,9 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     status = dw_patch_take(e->collected, it->pair, span.first, &d, err);
     if (status != DW_OK)
         return status;
-    dw_digest_moves moves = dw_digest_moves_from(first_byte);
-    for (size_t c = 0; c < it->n_changed; c++)
-        dw_digest_move(&moves, first_byte + (uint64_t)s->positions[c] * width,
-                       dw_element_load(old, s->positions[c], width),
-                       dw_element_load(s->values, c, width), width);
-    it->move_share = dw_digest_moves_sum(&moves);
+    dw_settle settle = dw_settle_at(first_byte);
+    dw_settle_list(&settle, &d, old, width);
+    it->move_share = dw_digest_moves_sum(&settle.digest);
     if (e->options->update_base)
         dw_kernels_get()->scatter[w](old, s->positions, s->values, it->n_changed);
     return DW_OK;
@@ -191,9 +172,10 @@ static dw_status list_items(encoder *e, dw_error *err)
         if (e->job->patch) {
             for (size_t s = pair->first_segment; s < pair->end_segment; s++) {
                 const dw_segment *segment = &e->job->patch->segments[s];
-                e->items[e->n_items++] = (item){
-                    .pair = p, .block = segment->first / dw_block_elems(width),
-                    .segment = segment};
+                e->items[e->n_items++] =
+                    (item){.pair = p,
+                           .block = segment->first / dw_block_elems(width),
+                           .segment = segment};
             }
             continue;
         }
@@ -310,8 +292,7 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
 
 static dw_status finish_class(dw_delta *delta, encoder *e, dw_error *err)
 {
-    delta->entries =
-        dw_delta_alloc(delta, e->job->n_pairs, sizeof *delta->entries, err);
+    delta->entries = dw_delta_alloc(delta, e->job->n_pairs, sizeof *delta->entries, err);
     if (!delta->entries)
         return DW_NO_MEMORY;
     size_t n = 0;
@@ -372,7 +353,8 @@ dw_status dw_encode(dw_delta **out, dw_encode_job *job, const dw_diff_options *o
     if (status == DW_OK && trl)
         status = open_collection(&e, err);
     if (status == DW_OK) {
-        dw_parallel_progress bar = {.report = options->progress, .bytes_of = bytes_of_item};
+        dw_parallel_progress bar = {.report = options->progress,
+                                    .bytes_of = bytes_of_item};
         for (size_t i = 0; i < e.n_items; i++)
             bar.bytes_total += bytes_of_item(&e, i);
         status = dw_parallel(e.n_workers, e.n_items, trl ? collect_item : encode_item, &e,

@@ -59,8 +59,8 @@ size_t dw_packed_encode(const uint8_t **out, dw_packed_scratch *s, const void *e
             uint64_t x = dw_element_load(elems, i, width);
             s->plane[i] = (uint8_t)(rotate(x, bits, element.is_float) >> 8 * p);
         }
-        size_t n_frame = ZSTD_compressCCtx(s->compress, s->frame, sizeof s->frame,
-                                           s->plane, n, LEVEL);
+        size_t n_frame =
+            ZSTD_compressCCtx(s->compress, s->frame, sizeof s->frame, s->plane, n, LEVEL);
         if (ZSTD_isError(n_frame))
             return 0;
         bool smaller = n_frame < n;

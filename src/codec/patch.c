@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "codec/element.h"
 #include "tensor/tensor_list.h"
 
 dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
@@ -97,7 +98,7 @@ dw_status dw_patch_take(void *context, size_t t, uint64_t first,
         return dw_fail_memory(err, NULL);
     memcpy(positions, changes->positions, n * sizeof *positions);
     memcpy(positions + n, changes->values, n * width);
-    dw_segment segment = {t, first, (uint32_t)n, positions, positions + n};
+    dw_segment segment = {t, first, (uint32_t)n, positions, positions + n, NULL};
     dw_status status = dw_patch_add(patch, &segment, err);
     if (status != DW_OK)
         dw_free(positions);
@@ -131,11 +132,54 @@ uint64_t dw_patch_bytes(const dw_patch *patch)
 
 /* ---- applying ---- */
 
+/* A patch and the tensors it is for. */
 typedef struct application {
     const dw_patch *patch;
     const dw_tensor *tensors;
-    const size_t *target; /* [patch tensors] */
+    size_t *target; /* [patch tensors] number in the list, of those with segments */
+    const char *where;
 } application;
+
+static dw_status find_targets(application *a, const dw_patch *patch,
+                              const dw_tensor *tensors, size_t n_tensors,
+                              const char *where, dw_error *err)
+{
+    *a = (application){patch, tensors, NULL, where};
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    a->target = dw_alloc_array(patch->n_tensors, sizeof *a->target);
+    if (!a->target)
+        status = dw_fail_memory(err, where);
+    for (size_t i = 0; status == DW_OK && i < patch->n_segments; i++) {
+        size_t number = patch->segments[i].tensor;
+        if (i > 0 && patch->segments[i - 1].tensor == number)
+            continue;
+        const dw_tensor *wanted = &patch->tensors[number];
+        a->target[number] = dw_name_index_find(&names, wanted->name);
+        if (a->target[number] == SIZE_MAX)
+            status = dw_fail_tensor(err, DW_MISMATCH, where, wanted->name,
+                                    "the weights have no tensor of that name");
+        else
+            status =
+                dw_tensor_same_shape(wanted, &tensors[a->target[number]], where, err);
+    }
+    dw_name_index_release(&names);
+    if (status != DW_OK)
+        dw_free(a->target);
+    return status;
+}
+
+static dw_status for_segments(const application *a, unsigned n_threads, dw_item_fn fn,
+                              dw_error *err)
+{
+    size_t n = a->patch->n_segments;
+    dw_status status =
+        dw_parallel(dw_worker_count(n_threads, n), n, fn, (void *)a, NULL, err);
+    dw_free(a->target);
+    return status;
+}
 
 static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
@@ -153,31 +197,43 @@ static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_er
 dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
                          size_t n_tensors, unsigned n_threads, dw_error *err)
 {
-    dw_name_index names;
-    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
-    if (status != DW_OK)
-        return status;
-    size_t *target = dw_alloc_array(patch->n_tensors, sizeof *target);
-    if (!target)
-        status = dw_fail_memory(err, NULL);
-    for (size_t i = 0; status == DW_OK && i < patch->n_segments; i++) {
-        size_t number = patch->segments[i].tensor;
-        if (i > 0 && patch->segments[i - 1].tensor == number)
-            continue;
-        const dw_tensor *wanted = &patch->tensors[number];
-        target[number] = dw_name_index_find(&names, wanted->name);
-        if (target[number] == SIZE_MAX)
-            status = dw_fail_tensor(err, DW_MISMATCH, NULL, wanted->name,
-                                    "the weights have no tensor of that name");
-        else
-            status = dw_tensor_same_shape(wanted, &tensors[target[number]], NULL, err);
+    application a;
+    dw_status status = find_targets(&a, patch, tensors, n_tensors, NULL, err);
+    return status == DW_OK ? for_segments(&a, n_threads, scatter_segment, err) : status;
+}
+
+/* Whether each byte of X is A's or B's: a crash may tear an element that lies across two
+ * sectors. */
+static bool is_mixture(uint64_t x, uint64_t a, uint64_t b)
+{
+    for (uint64_t byte = 0xff; byte; byte <<= 8)
+        if ((x ^ a) & byte && (x ^ b) & byte)
+            return false;
+    return true;
+}
+
+static dw_status check_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    const application *a = context;
+    const dw_segment *s = &a->patch->segments[i];
+    const dw_tensor *t = &a->tensors[a->target[s->tensor]];
+    unsigned width = dw_dtype_element(t->dtype).width;
+    for (uint32_t k = 0; k < s->n; k++) {
+        uint64_t x = dw_element_load(t->data, s->first + s->positions[k], width);
+        if (!is_mixture(x, dw_element_load(s->old_values, k, width),
+                        dw_element_load(s->values, k, width)))
+            return dw_fail_tensor(err, DW_STALE, a->where, t->name,
+                                  "the weights are not those that an interrupted apply "
+                                  "left here: were they replaced? Then remove this file");
     }
-    if (status == DW_OK) {
-        application a = {patch, tensors, target};
-        status = dw_parallel(dw_worker_count(n_threads, patch->n_segments),
-                             patch->n_segments, scatter_segment, &a, NULL, err);
-    }
-    dw_free(target);
-    dw_name_index_release(&names);
-    return status;
+    return DW_OK;
+}
+
+dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
+                         size_t n_tensors, const char *where, dw_error *err)
+{
+    application a;
+    dw_status status = find_targets(&a, patch, tensors, n_tensors, where, err);
+    return status == DW_OK ? for_segments(&a, 0, check_segment, err) : status;
 }

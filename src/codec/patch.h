@@ -15,6 +15,7 @@ typedef struct dw_segment {
     uint32_t n;
     const uint32_t *positions; /* [n], ascending */
     const void *values;        /* [n] elements */
+    const void *old_values;    /* [n], what they replace; NULL in memory */
 } dw_segment;
 
 struct dw_patch {
@@ -49,20 +50,35 @@ void dw_patch_sort(dw_patch *patch);
 
 /* ---- as a file (patch_file.c) ---- */
 
-/* Collects segments straight into a file that appears when it is whole. */
+/* Where the stores lead. */
+typedef struct dw_patch_goal {
+    bool has_digest; /* false where the delta named none */
+    dw_digest state;
+    uint64_t version;
+} dw_patch_goal;
+
+/* Collects segments straight into a file that appears when it is whole. TENSORS hold the
+ * elements that the stores replace, and outlive the writer. */
 typedef struct dw_patch_writer dw_patch_writer;
 
 dw_status dw_patch_writer_open(dw_patch_writer **out, const char *path,
-                               const dw_tensor *tensors, size_t n_tensors,
-                               dw_error *err);
+                               const dw_tensor *tensors, size_t n_tensors, dw_error *err);
 /* A dw_stage_sink. */
 dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
                                const dw_decoded *changes, dw_error *err);
 /* Syncs and renames. Frees the writer, whatever happens. */
-dw_status dw_patch_writer_commit(dw_patch_writer *writer, dw_error *err);
+dw_status dw_patch_writer_commit(dw_patch_writer *writer, const dw_patch_goal *goal,
+                                 dw_error *err);
 void dw_patch_writer_abort(dw_patch_writer *writer);
 
 /* Maps a patch file and checks all of it. */
-dw_status dw_patch_open(dw_patch **out, const char *path, dw_error *err);
+dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
+                        dw_error *err);
+
+/* DW_STALE unless each element that the patch stores to holds what it replaces, or what
+ * it stores already, byte for byte: TENSORS are those it was made for, with none, some or all of the
+ * stores done. Needs old_values. */
+dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
+                         size_t n_tensors, const char *where, dw_error *err);
 
 #endif

@@ -1,14 +1,18 @@
 /* A patch as a file: what stands beside a checkpoint while it is being written.
  *
  *     "DWPATCH1"
- *     for each segment, at a multiple of 8: u32 positions | padding | values
- *     table:  varint n_tensors, for each: varint n | name | u8 dtype | varint n_dims | dims
+ *     for each segment, at a multiple of 8: u32 positions | new elements | old elements,
+ *             each padded with zeros to a multiple of 8
+ *     table:  u8 1 where a digest is known, else 0 | u64 state digest | varint version
+ *             varint n_tensors, for each: varint n | name | u8 dtype | varint n_dims |
+ *                                         varint dims
  *             varint n_segments, for each: varint tensor | varint first | varint n |
  *                                          varint offset | u64 XXH64 of its bytes
  *     u64 offset of the table | u64 XXH64 of the table
  *
  * The file is written and synced under another name first, so one that stands under its
- * own name is whole; the hashes guard against what happens to it later.
+ * own name is whole; the hashes guard against what happens to it later. The old elements
+ * tell whether a checkpoint that it is found beside is still the one it was made for.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -35,7 +39,8 @@ typedef struct stored {
 
 struct dw_patch_writer {
     dw_new_file file;
-    dw_patch *shapes; /* holds the list of tensors, and no segments */
+    const dw_tensor *tensors;
+    size_t n_tensors;
     atomic_ullong n_reserved; /* bytes of the file given out so far */
 
     pthread_mutex_t lock; /* guards what follows */
@@ -49,15 +54,20 @@ static uint64_t round_up_8(uint64_t n)
     return (n + 7) & ~7ull;
 }
 
-/* Bytes of a segment in the file, and where in it the values begin. */
+/* Where in a segment the new and the old elements begin, and its size. */
 static uint64_t values_offset(uint32_t n)
 {
     return round_up_8((uint64_t)n * sizeof(uint32_t));
 }
 
-static uint64_t segment_bytes(uint32_t n, unsigned width)
+static uint64_t old_values_offset(uint32_t n, unsigned width)
 {
     return values_offset(n) + round_up_8((uint64_t)n * width);
+}
+
+static uint64_t segment_bytes(uint32_t n, unsigned width)
+{
+    return old_values_offset(n, width) + round_up_8((uint64_t)n * width);
 }
 
 dw_status dw_patch_writer_open(dw_patch_writer **out, const char *path,
@@ -69,9 +79,9 @@ dw_status dw_patch_writer_open(dw_patch_writer **out, const char *path,
         return dw_fail_memory(err, path);
     w->file.fd = -1;
     pthread_mutex_init(&w->lock, NULL);
-    dw_status status = dw_patch_new(&w->shapes, tensors, n_tensors, err);
-    if (status == DW_OK)
-        status = dw_new_file_open(&w->file, path, err);
+    w->tensors = tensors;
+    w->n_tensors = n_tensors;
+    dw_status status = dw_new_file_open(&w->file, path, err);
     if (status == DW_OK)
         status = dw_new_file_write(&w->file, MAGIC, MAGIC_BYTES, err);
     atomic_store(&w->n_reserved, MAGIC_BYTES);
@@ -107,7 +117,7 @@ dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
 {
     dw_patch_writer *w = context;
     const uint32_t n = (uint32_t)changes->n_changes;
-    const unsigned width = dw_dtype_element(w->shapes->tensors[t].dtype).width;
+    const unsigned width = dw_dtype_element(w->tensors[t].dtype).width;
     if (n == 0)
         return DW_OK;
     /* one buffer, one hash, one write; the padding is zeros */
@@ -117,6 +127,9 @@ dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
         return dw_fail_memory(err, w->file.path);
     memcpy(bytes, changes->positions, n * sizeof(uint32_t));
     memcpy(bytes + values_offset(n), changes->values, (size_t)n * width);
+    dw_kernels_get()->gather[dw_width_index(width)](
+        bytes + old_values_offset(n, width),
+        (const uint8_t *)w->tensors[t].data + first * width, changes->positions, n);
     uint64_t offset = atomic_fetch_add(&w->n_reserved, n_bytes);
     dw_status status =
         dw_new_file_write_at(&w->file, offset, bytes, (size_t)n_bytes, err);
@@ -125,11 +138,15 @@ dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
     return status == DW_OK ? add_stored(w, segment, err) : status;
 }
 
-static void write_table(dw_writer *table, const dw_patch_writer *w)
+static void write_table(dw_writer *table, const dw_patch_writer *w,
+                        const dw_patch_goal *goal)
 {
-    dw_write_varint(table, w->shapes->n_tensors);
-    for (size_t i = 0; i < w->shapes->n_tensors; i++) {
-        const dw_tensor *t = &w->shapes->tensors[i];
+    dw_write_u8(table, goal->has_digest);
+    dw_write_u64(table, goal->state);
+    dw_write_varint(table, goal->version);
+    dw_write_varint(table, w->n_tensors);
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const dw_tensor *t = &w->tensors[i];
         dw_write_varint(table, strlen(t->name));
         dw_write_text(table, t->name);
         dw_write_u8(table, (uint8_t)t->dtype);
@@ -148,10 +165,11 @@ static void write_table(dw_writer *table, const dw_patch_writer *w)
     }
 }
 
-dw_status dw_patch_writer_commit(dw_patch_writer *w, dw_error *err)
+dw_status dw_patch_writer_commit(dw_patch_writer *w, const dw_patch_goal *goal,
+                                 dw_error *err)
 {
     dw_writer table = {0};
-    write_table(&table, w);
+    write_table(&table, w, goal);
     uint64_t hash = table.failed ? 0 : XXH64(table.bytes, table.n_bytes, 0);
     dw_write_u64(&table, atomic_load(&w->n_reserved));
     dw_write_u64(&table, hash);
@@ -171,7 +189,6 @@ void dw_patch_writer_abort(dw_patch_writer *w)
     if (!w)
         return;
     dw_new_file_abort(&w->file);
-    dw_patch_free(w->shapes);
     pthread_mutex_destroy(&w->lock);
     dw_free(w->segments);
     dw_free(w);
@@ -181,7 +198,8 @@ void dw_patch_writer_abort(dw_patch_writer *w)
 
 static dw_status fail_table(dw_error *err, const char *path)
 {
-    return dw_fail(err, DW_CORRUPT, path, "not a patch file of deltawire, or a damaged one");
+    return dw_fail(err, DW_CORRUPT, path,
+                   "not a patch file of deltawire, or a damaged one");
 }
 
 static dw_status read_tensors(dw_patch **out, dw_reader *r, const char *path,
@@ -203,7 +221,8 @@ static dw_status read_tensors(dw_patch **out, dw_reader *r, const char *path,
         uint8_t dtype = dw_read_u8(r);
         uint64_t n_dims = dw_read_varint(r);
         if (!text || r->failed || memchr(text, 0, (size_t)n_name) ||
-            dtype >= DW_DTYPE_COUNT || n_dims > DW_MAX_DIMS) {
+            dtype >= DW_DTYPE_COUNT || n_dims > DW_MAX_DIMS ||
+            n_dims > dw_reader_left(r)) { /* a byte each at least: DIMS has the room */
             status = fail_table(err, path);
             break;
         }
@@ -251,13 +270,17 @@ static dw_status read_segments(dw_patch *patch, dw_reader *r, const uint8_t *byt
         uint64_t n_bytes = segment_bytes((uint32_t)n_stores, width);
         if (n_bytes > table_offset - offset)
             return fail_table(err, path);
-        dw_segment s = {(size_t)tensor, first, (uint32_t)n_stores,
+        dw_segment s = {(size_t)tensor,
+                        first,
+                        (uint32_t)n_stores,
                         (const uint32_t *)(const void *)(bytes + offset),
-                        bytes + offset + values_offset((uint32_t)n_stores)};
+                        bytes + offset + values_offset((uint32_t)n_stores),
+                        bytes + offset + old_values_offset((uint32_t)n_stores, width)};
         if (XXH64(bytes + offset, (size_t)n_bytes, 0) != hash ||
             !positions_fit(&s, dw_tensor_units(t)))
             return dw_fail_tensor(err, DW_CORRUPT, path, t->name,
-                                  "the stores at element %" PRIu64 " were altered", first);
+                                  "the stores at element %" PRIu64 " were altered",
+                                  first);
         dw_status status = dw_patch_add(patch, &s, err);
         if (status != DW_OK)
             return status;
@@ -265,7 +288,18 @@ static dw_status read_segments(dw_patch *patch, dw_reader *r, const uint8_t *byt
     return dw_reader_left(r) == 0 ? DW_OK : fail_table(err, path);
 }
 
-dw_status dw_patch_open(dw_patch **out, const char *path, dw_error *err)
+static dw_status read_goal(dw_patch_goal *goal, dw_reader *r, const char *path,
+                           dw_error *err)
+{
+    uint8_t has_digest = dw_read_u8(r);
+    goal->state = dw_read_u64(r);
+    goal->version = dw_read_varint(r);
+    goal->has_digest = has_digest == 1;
+    return r->failed || has_digest > 1 ? fail_table(err, path) : DW_OK;
+}
+
+dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
+                        dw_error *err)
 {
     *out = NULL;
     dw_map map;
@@ -289,7 +323,9 @@ dw_status dw_patch_open(dw_patch **out, const char *path, dw_error *err)
     }
     dw_reader r =
         dw_reader_of(bytes + table_offset, (size_t)(n_bytes - TAIL_BYTES - table_offset));
-    status = read_tensors(&patch, &r, path, err);
+    status = read_goal(goal, &r, path, err);
+    if (status == DW_OK)
+        status = read_tensors(&patch, &r, path, err);
     if (status == DW_OK)
         status = read_segments(patch, &r, bytes, table_offset, path, err);
 out:

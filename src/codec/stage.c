@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/digest.h"
-#include "codec/element.h"
 #include "codec/trl.h"
 #include "tensor/tensor_list.h"
 
@@ -39,7 +38,6 @@ struct dw_stage {
 
     dw_stage_sink sink; /* of the run under way */
     void *sink_context;
-    bool digesting;
 };
 
 /* ---- opening ---- */
@@ -60,7 +58,8 @@ static dw_status match_entries(dw_stage *s, dw_error *err)
             status = dw_fail_tensor(err, DW_MISMATCH, delta->label, entry->shape.name,
                                     "the weights have no tensor of that name");
         else if (entry->has_shape)
-            status = dw_tensor_same_shape(&entry->shape, &s->tensors[t], delta->label, err);
+            status =
+                dw_tensor_same_shape(&entry->shape, &s->tensors[t], delta->label, err);
         else if (entry->shape.dtype != s->tensors[t].dtype)
             status = dw_fail_tensor(err, DW_MISMATCH, delta->label, entry->shape.name,
                                     "it is %s here, but %s in the weights",
@@ -178,24 +177,14 @@ static uint64_t bytes_of_item(const void *context, size_t i)
                : (uint64_t)dw_block_span(dw_tensor_units(t), width, it->block).n * width;
 }
 
-/* Digests and passes on what one block's changes do. */
-static dw_status take_changes(dw_stage *s, size_t i, uint64_t first,
-                              const dw_decoded *d, dw_error *err)
+/* Counts and passes on what one block's changes do. */
+static dw_status take_changes(dw_stage *s, size_t i, uint64_t first, const dw_decoded *d,
+                              const dw_settle *settle, dw_error *err)
 {
-    size_t number = s->items[i].tensor;
-    const dw_tensor *t = &s->tensors[number];
-    const unsigned width = dw_dtype_element(t->dtype).width;
     s->n_changed[i] += d->n_changes;
-    if (s->digesting) {
-        dw_digest_moves moves = dw_digest_moves_from(first * width);
-        for (size_t c = 0; c < d->n_changes; c++) {
-            uint64_t at = first + d->positions[c];
-            dw_digest_move(&moves, at * width, dw_element_load(t->data, at, width),
-                           dw_element_load(d->values, c, width), width);
-        }
-        s->move_shares[i] = dw_digest_add(s->move_shares[i], dw_digest_moves_sum(&moves));
-    }
-    return s->sink ? s->sink(s->sink_context, number, first, d, err) : DW_OK;
+    s->move_shares[i] =
+        dw_digest_add(s->move_shares[i], dw_digest_moves_sum(&settle->digest));
+    return s->sink ? s->sink(s->sink_context, s->items[i].tensor, first, d, err) : DW_OK;
 }
 
 typedef struct tensor_walk {
@@ -207,7 +196,11 @@ static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded 
                                 dw_error *err)
 {
     tensor_walk *walk = context;
-    return take_changes(walk->stage, walk->item, first, d, err);
+    const dw_tensor *t = &walk->stage->tensors[walk->stage->items[walk->item].tensor];
+    const unsigned width = dw_dtype_element(t->dtype).width;
+    dw_settle settle = dw_settle_at(first * width);
+    dw_settle_list(&settle, d, (const uint8_t *)t->data + first * width, width);
+    return take_changes(walk->stage, walk->item, first, d, &settle, err);
 }
 
 static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *err)
@@ -220,7 +213,11 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
         it->kind == SWEEP_ONLY ? NULL : &s->delta->entries[s->entry_of[it->tensor]];
     if (it->kind == DECODE_TENSOR) {
         tensor_walk walk = {s, i};
-        return dw_trl_walk(s->delta, e, dw_tensor_units(t), take_trl_block, &walk, err);
+        dw_status status = dw_block_scratch_reserve(&s->scratch[worker], err);
+        return status == DW_OK
+                   ? dw_trl_walk(s->delta, e, dw_tensor_units(t),
+                                 s->scratch[worker].positions, take_trl_block, &walk, err)
+                   : status;
     }
     const dw_span span = dw_block_span(dw_tensor_units(t), element.width, it->block);
     const uint64_t first_byte = span.first * element.width;
@@ -232,21 +229,21 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
         return DW_OK;
     const dw_delta_block *block = &e->blocks[it->block];
     dw_decoded d;
+    dw_settle settle = dw_settle_at(first_byte);
     dw_status status =
-        dw_block_decode(&d, &s->scratch[worker], block->mode, block->bytes, block->n_bytes,
-                        data, span.n, element, &e->map, err);
+        dw_block_decode(&d, &s->scratch[worker], block->mode, block->bytes,
+                        block->n_bytes, data, span.n, element, &e->map, &settle, err);
     if (status == DW_CORRUPT)
         return dw_fail_tensor(err, DW_CORRUPT, s->delta->label, e->shape.name,
                               "block %" PRIu64 " does not decode", it->block);
-    return status == DW_OK ? take_changes(s, i, span.first, &d, err) : status;
+    return status == DW_OK ? take_changes(s, i, span.first, &d, &settle, err) : status;
 }
 
-static dw_status run(dw_stage *s, dw_stage_sink sink, void *context, bool digesting,
+static dw_status run(dw_stage *s, dw_stage_sink sink, void *context,
                      const dw_progress *progress, dw_error *err)
 {
     s->sink = sink;
     s->sink_context = context;
-    s->digesting = digesting;
     dw_parallel_progress bar = {.bytes_of = bytes_of_item};
     if (progress) {
         bar.report = *progress;
@@ -283,8 +280,8 @@ static dw_status diagnose(const dw_stage *s, dw_error *err)
     dw_digest state;
     if (!digests)
         return DW_CORRUPT;
-    dw_status status = dw_digest_tensors(digests, &state, s->tensors, s->n_tensors,
-                                         s->n_workers, NULL);
+    dw_status status =
+        dw_digest_tensors(digests, &state, s->tensors, s->n_tensors, s->n_workers, NULL);
     const char *different = NULL;
     for (size_t t = 0; status == DW_OK && !different && t < s->n_tensors; t++)
         if (s->entry_of[t] != NO_ENTRY &&
@@ -306,7 +303,8 @@ static dw_status check_outcome(const dw_stage *s, const dw_digest *base,
             continue;
         const dw_delta_entry *e = &s->delta->entries[s->entry_of[t]];
         if (base[t] != e->base_digest)
-            return fail_stale(s, e->shape.name, result->base_state == info->new_state, err);
+            return fail_stale(s, e->shape.name, result->base_state == info->new_state,
+                              err);
         if (next[t] != e->new_digest || n_changed[t] != e->n_changed)
             return dw_fail_tensor(err, DW_CORRUPT, s->delta->label, e->shape.name,
                                   "decodes to other weights than the delta names");
@@ -326,7 +324,7 @@ dw_status dw_stage_verify(dw_stage_result *out, dw_stage *s,
     const bool sweep = options->base_digests == NULL;
     dw_status status = list_items(s, sweep, err);
     if (status == DW_OK)
-        status = run(s, sink, context, true, &options->progress, err);
+        status = run(s, sink, context, &options->progress, err);
     if (status == DW_CORRUPT)
         status = diagnose(s, err);
     if (status != DW_OK)
@@ -369,5 +367,5 @@ dw_status dw_stage_repeat(dw_stage *s, dw_stage_sink sink, void *context, dw_err
     dw_status status = list_items(s, false, err);
     for (unsigned w = 0; status == DW_OK && w < s->n_workers; w++)
         status = dw_block_scratch_reserve(&s->scratch[w], err);
-    return status == DW_OK ? run(s, sink, context, false, NULL, err) : status;
+    return status == DW_OK ? run(s, sink, context, NULL, err) : status;
 }

@@ -7,12 +7,28 @@
  *
  * Theirs tell neither shapes nor base version nor digests. Ours carry them in further
  * metadata, which their readers ignore: base_version, base_digest, new_digest, elements,
- * tensors, and `changed` (JSON: name -> dtype, shape, digests).
+ * tensors, `changed` (JSON: name -> dtype, shape, digests) and a seal.
  */
 #ifndef DW_CODEC_TRL_H
 #define DW_CODEC_TRL_H
 
 #include "codec/delta.h"
+
+#define DW_TRL_FORMAT "sparse_weight_patch"
+
+/* What follows a tensor's name. */
+typedef struct dw_trl_spelling {
+    const char *index;
+    const char *values;
+} dw_trl_spelling;
+
+static inline dw_trl_spelling dw_trl_spelling_of(const dw_delta *delta)
+{
+    return delta->info.trl_layout == 1 ? (dw_trl_spelling){".indices", ".values"}
+                                       : (dw_trl_spelling){".idx", ".val"};
+}
+
+/* ---- reading (trl_read.c) ---- */
 
 bool dw_trl_detect(const dw_safetensors *file);
 dw_status dw_trl_read(dw_delta *delta, dw_error *err);
@@ -22,9 +38,13 @@ typedef dw_status (*dw_trl_take)(void *context, uint64_t first, const dw_decoded
                                  dw_error *err);
 
 /* Goes through the changes of an entry, block by block, for a tensor of N_UNITS
- * elements. DW_CORRUPT where positions do not ascend or pass the end. */
+ * elements; ROOM holds the positions of a block. DW_CORRUPT where positions do not
+ * ascend or pass the end. */
 dw_status dw_trl_walk(const dw_delta *delta, const dw_delta_entry *entry,
-                      uint64_t n_units, dw_trl_take take, void *context, dw_error *err);
+                      uint64_t n_units, uint32_t *room, dw_trl_take take, void *context,
+                      dw_error *err);
+
+/* ---- writing (trl_write.c) ---- */
 
 /* Digests of each tensor before and after, in the order of the patch's tensors. */
 typedef struct dw_trl_digests {

@@ -4,9 +4,9 @@
 #include <immintrin.h>
 #include <string.h>
 
-typedef struct planes {
-    uint64_t bit[4];
-} planes;
+typedef struct class_bytes {
+    __m256i low, high; /* of 64 elements */
+} class_bytes;
 
 typedef struct lanes {
     __m256i quad[4]; /* classes 0 to 3, 4 to 7, ... */
@@ -42,12 +42,6 @@ static inline class_map class_map_of(const dw_class_map *map, unsigned width)
     return m;
 }
 
-static inline unsigned class_at(planes p, unsigned bit)
-{
-    return (unsigned)((p.bit[0] >> bit & 1) | (p.bit[1] >> bit & 1) << 1 |
-                      (p.bit[2] >> bit & 1) << 2 | (p.bit[3] >> bit & 1) << 3);
-}
-
 static inline lanes lanes_zero(void)
 {
     __m256i zero = _mm256_setzero_si256();
@@ -68,16 +62,36 @@ static inline void lanes_store(uint64_t to[DW_CLASSES], lanes l)
         _mm256_storeu_si256((__m256i *)(to + 4 * i), l.quad[i]);
 }
 
-static inline lanes lanes_masks(planes p, uint64_t valid)
+static inline uint64_t byte_signs(__m256i low, __m256i high)
+{
+    return (uint32_t)_mm256_movemask_epi8(low) |
+           (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+}
+
+static inline void class_bytes_store(uint8_t to[64], class_bytes classes)
+{
+    _mm256_storeu_si256((__m256i *)to, classes.low);
+    _mm256_storeu_si256((__m256i *)(to + 32), classes.high);
+}
+
+/* Bit BIT of each class: a shift brings it to the top of its byte. */
+static inline uint64_t plane(class_bytes classes, int bit)
+{
+    return byte_signs(_mm256_slli_epi16(classes.low, 7 - bit),
+                      _mm256_slli_epi16(classes.high, 7 - bit));
+}
+
+static inline lanes lanes_masks(class_bytes classes, uint64_t valid)
 {
     /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
-    const __m256i b0 = _mm256_xor_si256(_mm256_set1_epi64x((long long)p.bit[0]),
+    const __m256i b0 = _mm256_xor_si256(_mm256_set1_epi64x((long long)plane(classes, 0)),
                                         _mm256_set_epi64x(0, -1, 0, -1));
-    const __m256i b1 = _mm256_xor_si256(_mm256_set1_epi64x((long long)p.bit[1]),
+    const __m256i b1 = _mm256_xor_si256(_mm256_set1_epi64x((long long)plane(classes, 1)),
                                         _mm256_set_epi64x(0, 0, -1, -1));
     const __m256i low2 = _mm256_and_si256(b0, b1);
-    const uint64_t top[4] = {~p.bit[2] & ~p.bit[3] & valid, p.bit[2] & ~p.bit[3] & valid,
-                             ~p.bit[2] & p.bit[3] & valid, p.bit[2] & p.bit[3] & valid};
+    const uint64_t b2 = plane(classes, 2), b3 = plane(classes, 3);
+    const uint64_t top[4] = {~b2 & ~b3 & valid, b2 & ~b3 & valid, ~b2 & b3 & valid,
+                             b2 & b3 & valid};
     lanes l;
     for (unsigned i = 0; i < 4; i++)
         l.quad[i] = _mm256_and_si256(low2, _mm256_set1_epi64x((long long)top[i]));
@@ -87,8 +101,9 @@ static inline lanes lanes_masks(planes p, uint64_t valid)
 static inline lanes lanes_add_counts(lanes sums, lanes masks)
 {
     const __m256i nibble = _mm256_set1_epi8(15);
-    const __m256i counts = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
-                                            0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const __m256i counts =
+        _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2,
+                         2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
     for (unsigned i = 0; i < 4; i++) {
         __m256i m = masks.quad[i];
         __m256i low = _mm256_shuffle_epi8(counts, _mm256_and_si256(m, nibble));
@@ -100,14 +115,10 @@ static inline lanes lanes_add_counts(lanes sums, lanes masks)
     return sums;
 }
 
-static inline unsigned lanes_below(lanes a, lanes b)
+/* 64 for no bit at all. */
+static inline unsigned lowest_bit(uint64_t bits)
 {
-    unsigned bits = 0;
-    for (unsigned i = 0; i < 4; i++) {
-        __m256i below = _mm256_cmpgt_epi64(b.quad[i], a.quad[i]);
-        bits |= (unsigned)_mm256_movemask_pd(_mm256_castsi256_pd(below)) << 4 * i;
-    }
-    return bits;
+    return (unsigned)_tzcnt_u64(bits);
 }
 
 static inline unsigned select_bit(uint64_t mask, unsigned k)
@@ -120,19 +131,9 @@ static inline __m256i load(const uint8_t *at, unsigned vector)
     return _mm256_loadu_si256((const __m256i *)(at + vector * 32));
 }
 
-static inline uint64_t byte_signs(__m256i low, __m256i high)
+static inline class_bytes class_bytes_of(__m256i low, __m256i high)
 {
-    return (uint32_t)_mm256_movemask_epi8(low) |
-           (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
-}
-
-/* The planes of 64 classes, one a byte: shifting brings each bit to the byte's top. */
-static inline planes planes_of(__m256i low, __m256i high)
-{
-    planes p;
-    for (int j = 0; j < 4; j++)
-        p.bit[j] = byte_signs(_mm256_slli_epi16(low, 7 - j), _mm256_slli_epi16(high, 7 - j));
-    return p;
+    return (class_bytes){low, high};
 }
 
 /* Packing works inside 128-bit lanes; the permutations put the elements in order. */
@@ -144,7 +145,8 @@ static inline __m256i pack_words(__m256i a, __m256i b)
 static inline __m256i pack_dwords(__m256i a, __m256i b, __m256i c, __m256i d)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     return _mm256_permutevar8x32_epi32(bytes, order);
 }
 
@@ -162,9 +164,9 @@ static inline __m256i class_1(__m256i x, const class_map *map)
     return _mm256_min_epu8(_mm256_subs_epu8(c, map->base), map->last);
 }
 
-static inline planes classes_1(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_1(const uint8_t *elems, const class_map *map)
 {
-    return planes_of(class_1(load(elems, 0), map), class_1(load(elems, 1), map));
+    return class_bytes_of(class_1(load(elems, 0), map), class_1(load(elems, 1), map));
 }
 
 /* ---- 2 bytes ---- */
@@ -186,9 +188,9 @@ static inline __m256i class_2(__m256i x, const class_map *map)
     return _mm256_min_epu16(_mm256_subs_epu16(c, map->base), map->last);
 }
 
-static inline planes classes_2(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_2(const uint8_t *elems, const class_map *map)
 {
-    return planes_of(
+    return class_bytes_of(
         pack_words(class_2(load(elems, 0), map), class_2(load(elems, 1), map)),
         pack_words(class_2(load(elems, 2), map), class_2(load(elems, 3), map)));
 }
@@ -215,13 +217,13 @@ static inline __m256i class_4(__m256i x, const class_map *map)
     return _mm256_min_epu32(c, map->last);
 }
 
-static inline planes classes_4(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_4(const uint8_t *elems, const class_map *map)
 {
     __m256i c[8];
     for (unsigned v = 0; v < 8; v++)
         c[v] = class_4(load(elems, v), map);
-    return planes_of(pack_dwords(c[0], c[1], c[2], c[3]),
-                     pack_dwords(c[4], c[5], c[6], c[7]));
+    return class_bytes_of(pack_dwords(c[0], c[1], c[2], c[3]),
+                          pack_dwords(c[4], c[5], c[6], c[7]));
 }
 
 /* ---- 8 bytes: rare, and four to a vector; plain code for the classes ---- */
@@ -236,7 +238,7 @@ static inline uint64_t differ_8(const uint8_t *a, const uint8_t *b)
     return ~equal;
 }
 
-static inline planes classes_8(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
 {
     uint8_t classes[64];
     for (unsigned i = 0; i < 64; i++) {
@@ -246,8 +248,10 @@ static inline planes classes_8(const uint8_t *elems, const class_map *map)
         c = c > map->scalar.base ? c - map->scalar.base : 0;
         classes[i] = (uint8_t)(c < DW_CLASSES ? c : DW_CLASSES - 1);
     }
-    return planes_of(load(classes, 0), load(classes, 1));
+    return class_bytes_of(load(classes, 0), load(classes, 1));
 }
+
+#include "kernel/list.inc"
 
 #define WIDTH 1
 #include "kernel/scan.inc"
@@ -307,6 +311,7 @@ const dw_kernels dw_kernels_avx2 = {
     .class_diff = {class_diff_1, class_diff_2, class_diff_4, class_diff_8},
     .class_count = {class_count_1, class_count_2, class_count_4, class_count_8},
     .class_locate = {class_locate_1, class_locate_2, class_locate_4, class_locate_8},
+    .list_bits = list_bits,
     DW_PLAIN_MOVES,
     .digest_chunk = digest_chunk,
 };

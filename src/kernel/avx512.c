@@ -4,9 +4,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-typedef struct planes {
-    uint64_t bit[4];
-} planes;
+typedef __m512i class_bytes; /* of 64 elements */
 
 typedef struct lanes {
     __m512i low, high; /* classes 0 to 7, 8 to 15 */
@@ -47,12 +45,6 @@ static inline class_map class_map_of(const dw_class_map *map, unsigned width)
     return m;
 }
 
-static inline unsigned class_at(planes p, unsigned bit)
-{
-    return (unsigned)((p.bit[0] >> bit & 1) | (p.bit[1] >> bit & 1) << 1 |
-                      (p.bit[2] >> bit & 1) << 2 | (p.bit[3] >> bit & 1) << 3);
-}
-
 static inline lanes lanes_zero(void)
 {
     return (lanes){_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -69,22 +61,31 @@ static inline void lanes_store(uint64_t to[DW_CLASSES], lanes l)
     _mm512_storeu_si512(to + 8, l.high);
 }
 
-static inline lanes lanes_masks(planes p, uint64_t valid)
+static inline void class_bytes_store(uint8_t to[64], class_bytes classes)
+{
+    _mm512_storeu_si512(to, classes);
+}
+
+static inline __m512i plane(class_bytes classes, char bit)
+{
+    return _mm512_set1_epi64(
+        (long long)_mm512_test_epi8_mask(classes, _mm512_set1_epi8(bit)));
+}
+
+static inline lanes lanes_masks(class_bytes classes, uint64_t valid)
 {
     /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
-    const __m512i b0 = _mm512_set1_epi64((long long)p.bit[0]);
-    const __m512i b1 = _mm512_set1_epi64((long long)p.bit[1]);
-    const __m512i b2 = _mm512_set1_epi64((long long)p.bit[2]);
     const __m512i m0 = _mm512_set_epi64(0, -1, 0, -1, 0, -1, 0, -1);
     const __m512i m1 = _mm512_set_epi64(0, 0, -1, -1, 0, 0, -1, -1);
     const __m512i m2 = _mm512_set_epi64(0, 0, 0, 0, -1, -1, -1, -1);
-    /* (b0 ^ m0) & (b1 ^ m1) & (b2 ^ m2) */
+    /* (plane 0 ^ m0) & (plane 1 ^ m1) & (plane 2 ^ m2) */
     __m512i low3 = _mm512_and_si512(
-        _mm512_ternarylogic_epi64(_mm512_xor_si512(b0, m0), b1, m1, 0x60),
-        _mm512_xor_si512(b2, m2));
-    uint64_t top = p.bit[3] & valid, bottom = ~p.bit[3] & valid;
-    return (lanes){_mm512_and_si512(low3, _mm512_set1_epi64((long long)bottom)),
-                   _mm512_and_si512(low3, _mm512_set1_epi64((long long)top))};
+        _mm512_ternarylogic_epi64(_mm512_xor_si512(plane(classes, 1), m0),
+                                  plane(classes, 2), m1, 0x60),
+        _mm512_xor_si512(plane(classes, 4), m2));
+    uint64_t top = _mm512_test_epi8_mask(classes, _mm512_set1_epi8(8));
+    return (lanes){_mm512_and_si512(low3, _mm512_set1_epi64((long long)(~top & valid))),
+                   _mm512_and_si512(low3, _mm512_set1_epi64((long long)(top & valid)))};
 }
 
 static inline lanes lanes_add_counts(lanes sums, lanes masks)
@@ -93,24 +94,15 @@ static inline lanes lanes_add_counts(lanes sums, lanes masks)
                    _mm512_add_epi64(sums.high, _mm512_popcnt_epi64(masks.high))};
 }
 
-static inline unsigned lanes_below(lanes a, lanes b)
+/* 64 for no bit at all. */
+static inline unsigned lowest_bit(uint64_t bits)
 {
-    return (unsigned)_mm512_cmplt_epu64_mask(a.low, b.low) |
-           (unsigned)_mm512_cmplt_epu64_mask(a.high, b.high) << 8;
+    return (unsigned)_tzcnt_u64(bits);
 }
 
 static inline unsigned select_bit(uint64_t mask, unsigned k)
 {
     return (unsigned)_tzcnt_u64(_pdep_u64(1ull << k, mask));
-}
-
-/* The planes of 64 classes, one a byte. */
-static inline planes planes_of(__m512i classes)
-{
-    return (planes){{_mm512_test_epi8_mask(classes, _mm512_set1_epi8(1)),
-                     _mm512_test_epi8_mask(classes, _mm512_set1_epi8(2)),
-                     _mm512_test_epi8_mask(classes, _mm512_set1_epi8(4)),
-                     _mm512_test_epi8_mask(classes, _mm512_set1_epi8(8))}};
 }
 
 static inline __m512i load(const uint8_t *at, unsigned vector)
@@ -125,11 +117,11 @@ static inline uint64_t differ_1(const uint8_t *a, const uint8_t *b)
     return _mm512_cmpneq_epu8_mask(load(a, 0), load(b, 0));
 }
 
-static inline planes classes_1(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_1(const uint8_t *elems, const class_map *map)
 {
-    __m512i c = _mm512_and_si512(_mm512_srl_epi16(load(elems, 0), map->shift),
-                                 map->magnitude);
-    return planes_of(_mm512_min_epu8(_mm512_subs_epu8(c, map->base), map->last));
+    __m512i c =
+        _mm512_and_si512(_mm512_srl_epi16(load(elems, 0), map->shift), map->magnitude);
+    return _mm512_min_epu8(_mm512_subs_epu8(c, map->base), map->last);
 }
 
 /* ---- 2 bytes ---- */
@@ -146,13 +138,13 @@ static inline __m512i class_2(__m512i x, const class_map *map)
     return _mm512_min_epu16(_mm512_subs_epu16(c, map->base), map->last);
 }
 
-static inline planes classes_2(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_2(const uint8_t *elems, const class_map *map)
 {
     /* packing works inside 128-bit lanes; the permutation puts them in order */
     const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
-    __m512i packed = _mm512_packus_epi16(class_2(load(elems, 0), map),
-                                         class_2(load(elems, 1), map));
-    return planes_of(_mm512_permutexvar_epi64(order, packed));
+    __m512i packed =
+        _mm512_packus_epi16(class_2(load(elems, 0), map), class_2(load(elems, 1), map));
+    return _mm512_permutexvar_epi64(order, packed);
 }
 
 /* ---- 4 bytes ---- */
@@ -172,16 +164,15 @@ static inline __m512i class_4(__m512i x, const class_map *map)
     return _mm512_min_epu32(c, map->last);
 }
 
-static inline planes classes_4(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_4(const uint8_t *elems, const class_map *map)
 {
-    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8,
-                                           4, 0);
-    __m512i low = _mm512_packus_epi32(class_4(load(elems, 0), map),
-                                      class_4(load(elems, 1), map));
-    __m512i high = _mm512_packus_epi32(class_4(load(elems, 2), map),
-                                       class_4(load(elems, 3), map));
-    return planes_of(
-        _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
+    const __m512i order =
+        _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    __m512i low =
+        _mm512_packus_epi32(class_4(load(elems, 0), map), class_4(load(elems, 1), map));
+    __m512i high =
+        _mm512_packus_epi32(class_4(load(elems, 2), map), class_4(load(elems, 3), map));
+    return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
 }
 
 /* ---- 8 bytes ---- */
@@ -194,7 +185,7 @@ static inline uint64_t differ_8(const uint8_t *a, const uint8_t *b)
     return d;
 }
 
-static inline planes classes_8(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
 {
     uint64_t bytes[8];
     for (unsigned v = 0; v < 8; v++) {
@@ -204,8 +195,10 @@ static inline planes classes_8(const uint8_t *elems, const class_map *map)
         c = _mm512_min_epu64(c, map->last);
         bytes[v] = (uint64_t)_mm_cvtsi128_si64(_mm512_cvtepi64_epi8(c));
     }
-    return planes_of(_mm512_loadu_si512(bytes));
+    return _mm512_loadu_si512(bytes);
 }
+
+#include "kernel/list.inc"
 
 #define WIDTH 1
 #include "kernel/scan.inc"
@@ -258,6 +251,7 @@ const dw_kernels dw_kernels_avx512 = {
     .class_diff = {class_diff_1, class_diff_2, class_diff_4, class_diff_8},
     .class_count = {class_count_1, class_count_2, class_count_4, class_count_8},
     .class_locate = {class_locate_1, class_locate_2, class_locate_4, class_locate_8},
+    .list_bits = list_bits,
     DW_PLAIN_MOVES,
     .digest_chunk = digest_chunk,
 };

@@ -35,16 +35,74 @@ typedef struct dw_class_map {
     uint32_t shift;
 } dw_class_map;
 
-/* A changed element. The position fills the low 28 bits, the class the high 4. The
- * gap counts unchanged elements of the same class since the last changed one. */
+static inline unsigned dw_class_of(uint64_t x, const dw_class_map *map)
+{
+    uint64_t c = (x & map->magnitude) >> map->shift;
+    c = c > map->base ? c - map->base : 0;
+    return c < DW_CLASSES ? (unsigned)c : DW_CLASSES - 1;
+}
+
+/* A changed element. The gap counts unchanged elements of the same class since the last
+ * changed one. */
 typedef struct dw_change {
-    uint32_t where;
-    uint32_t gap;
+    uint32_t position;
+    uint32_t class_gap; /* class in the high 4 bits, gap in the low 28 */
+    uint64_t old;
+    uint64_t new_;
 } dw_change;
 
-#define DW_WHERE(position, class_) ((uint32_t)(position) | (uint32_t)(class_) << 28)
-#define DW_WHERE_POSITION(where)   ((where) & 0x0fffffffu)
-#define DW_WHERE_CLASS(where)      ((where) >> 28)
+static inline unsigned dw_gap_class(uint32_t class_gap)
+{
+    return class_gap >> 28;
+}
+
+static inline uint32_t dw_gap_size(uint32_t class_gap)
+{
+    return class_gap & 0x0fffffff;
+}
+
+/* What class_diff knows of each class from one call to the next. */
+typedef struct dw_class_state {
+    uint64_t seen[DW_CLASSES];   /* elements so far */
+    uint64_t resume[DW_CLASSES]; /* of those, up to the last changed one */
+} dw_class_state;
+
+/* Where class_locate stands in each class. */
+typedef struct dw_locate_state {
+    uint64_t seen[DW_CLASSES]; /* elements so far */
+    uint64_t rank[DW_CLASSES]; /* of the next change among them, or DW_NO_RANK */
+    uint32_t next[DW_CLASSES]; /* its gap */
+} dw_locate_state;
+
+#define DW_NO_RANK      (~0ull >> 1)
+#define DW_LOCATE_ELEMS 8192u /* at most, in one call */
+
+/* The gaps of all classes: class c has gaps[first[c]] to gaps[first[c + 1] - 1]. */
+typedef struct dw_class_gaps {
+    const uint32_t *gaps;
+    uint32_t first[DW_CLASSES + 1];
+} dw_class_gaps;
+
+static inline void dw_locate_begin(dw_locate_state *s, const dw_class_gaps *g)
+{
+    *s = (dw_locate_state){0};
+    for (unsigned c = 0; c < DW_CLASSES; c++) {
+        s->next[c] = g->first[c];
+        s->rank[c] = g->first[c] < g->first[c + 1] ? g->gaps[g->first[c]] : DW_NO_RANK;
+    }
+}
+
+/* On to the next change of class C. */
+static inline void dw_locate_next(dw_locate_state *s, const dw_class_gaps *g, unsigned c)
+{
+    s->next[c]++;
+    s->rank[c] =
+        s->next[c] < g->first[c + 1] ? s->rank[c] + 1 + g->gaps[s->next[c]] : DW_NO_RANK;
+}
+
+/* Entries that the lists of positions and changes must have room for beyond N: they are
+ * written a few at a time. */
+#define DW_LIST_SLACK 8
 
 #define DW_DIGEST_CHUNK 4096 /* bytes the digest kernel takes at once */
 
@@ -52,24 +110,28 @@ typedef struct dw_kernels {
     const char *name;
 
     /* Writes the positions where A and B differ, ascending; returns how many. OUT
-     * must have room for N. */
+     * must have room for N and DW_LIST_SLACK more. */
     size_t (*diff[4])(uint32_t *out, const void *a, const void *b, size_t n);
 
-    /* As diff, and tells class and gap of each changed element by its value in OLD.
-     * TOTALS takes the number of elements of each class. */
-    size_t (*class_diff[4])(dw_change *out, uint32_t totals[DW_CLASSES], const void *old,
+    /* As diff, and tells class and gap of each changed element by its value in OLD, and
+     * both values. A block may be taken in several calls, whose STATE, zero at first,
+     * goes on. */
+    size_t (*class_diff[4])(dw_change *out, dw_class_state *state, const void *old,
                             const void *new_, size_t n, const dw_class_map *map);
 
     /* Counts the elements of each class. */
     void (*class_count[4])(uint32_t totals[DW_CLASSES], const void *old, size_t n,
                            const dw_class_map *map);
 
-    /* The inverse of class_diff: given the gaps of each class, writes `where` of each
-     * change, ascending, and returns how many. Class c has gaps[first[c]] to
-     * gaps[first[c + 1] - 1]; they must fit the number of its elements. */
-    size_t (*class_locate[4])(uint32_t *out, const void *old, size_t n,
-                              const dw_class_map *map, const uint32_t *gaps,
-                              const uint32_t first[DW_CLASSES + 1]);
+    /* The inverse of class_diff: given the gaps of each class, sets the bit of each
+     * changed element in FOUND, of one word for 64 elements. A block is taken in several
+     * calls, of DW_LOCATE_ELEMS but for the last; the gaps must fit the block. */
+    void (*class_locate[4])(uint64_t *found, dw_locate_state *state, const void *old,
+                            size_t n, const dw_class_map *map, const dw_class_gaps *gaps);
+
+    /* Writes the positions of set bits, ascending; returns how many. OUT must have room
+     * for them and DW_LIST_SLACK more. */
+    size_t (*list_bits)(uint32_t *out, const uint64_t *bits, size_t n_words);
 
     /* data[positions[i]] = values[i], and back. */
     void (*scatter[4])(void *data, const uint32_t *positions, const void *values,
@@ -110,20 +172,20 @@ static inline uint64_t dw_digest_reduce(unsigned __int128 v)
 
 /* Scatter and gather wait for memory, not for arithmetic: wider registers gain
  * nothing, so every table shares the plain ones. */
-#define DW_DECLARE_MOVES(W)                                                             \
-    void dw_plain_scatter_##W(void *data, const uint32_t *positions,                    \
-                              const void *values, size_t n);                            \
-    void dw_plain_gather_##W(void *values, const void *data, const uint32_t *positions, \
+#define DW_DECLARE_MOVES(W)                                                              \
+    void dw_plain_scatter_##W(void *data, const uint32_t *positions, const void *values, \
+                              size_t n);                                                 \
+    void dw_plain_gather_##W(void *values, const void *data, const uint32_t *positions,  \
                              size_t n);
 DW_DECLARE_MOVES(1)
 DW_DECLARE_MOVES(2)
 DW_DECLARE_MOVES(4)
 DW_DECLARE_MOVES(8)
 
-#define DW_PLAIN_MOVES                                                                  \
-    .scatter = {dw_plain_scatter_1, dw_plain_scatter_2, dw_plain_scatter_4,             \
-                dw_plain_scatter_8},                                                    \
-    .gather = {dw_plain_gather_1, dw_plain_gather_2, dw_plain_gather_4,                 \
+#define DW_PLAIN_MOVES                                                                   \
+    .scatter = {dw_plain_scatter_1, dw_plain_scatter_2, dw_plain_scatter_4,              \
+                dw_plain_scatter_8},                                                     \
+    .gather = {dw_plain_gather_1, dw_plain_gather_2, dw_plain_gather_4,                  \
                dw_plain_gather_8}
 
 extern const dw_kernels dw_kernels_plain;

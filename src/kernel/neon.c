@@ -4,9 +4,9 @@
 #include <arm_neon.h>
 #include <string.h>
 
-typedef struct planes {
-    uint64_t bit[4];
-} planes;
+typedef struct class_bytes {
+    uint8x16_t part[4]; /* of 64 elements */
+} class_bytes;
 
 typedef struct lanes {
     uint64x2_t pair[8]; /* classes 0 and 1, 2 and 3, ... */
@@ -20,12 +20,6 @@ static inline class_map class_map_of(const dw_class_map *map, unsigned width)
 {
     (void)width;
     return (class_map){*map};
-}
-
-static inline unsigned class_at(planes p, unsigned bit)
-{
-    return (unsigned)((p.bit[0] >> bit & 1) | (p.bit[1] >> bit & 1) << 1 |
-                      (p.bit[2] >> bit & 1) << 2 | (p.bit[3] >> bit & 1) << 3);
 }
 
 static inline lanes lanes_zero(void)
@@ -50,47 +44,6 @@ static inline void lanes_store(uint64_t to[DW_CLASSES], lanes l)
         vst1q_u64(to + 2 * i, l.pair[i]);
 }
 
-static inline lanes lanes_masks(planes p, uint64_t valid)
-{
-    /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
-    const uint64x2_t b0 = vcombine_u64(vcreate_u64(~p.bit[0]), vcreate_u64(p.bit[0]));
-    lanes l;
-    for (unsigned i = 0; i < 8; i++) {
-        uint64_t top = valid & (i & 1 ? p.bit[1] : ~p.bit[1]) &
-                       (i & 2 ? p.bit[2] : ~p.bit[2]) & (i & 4 ? p.bit[3] : ~p.bit[3]);
-        l.pair[i] = vandq_u64(b0, vdupq_n_u64(top));
-    }
-    return l;
-}
-
-static inline lanes lanes_add_counts(lanes sums, lanes masks)
-{
-    for (unsigned i = 0; i < 8; i++) {
-        uint8x16_t n = vcntq_u8(vreinterpretq_u8_u64(masks.pair[i]));
-        sums.pair[i] =
-            vaddq_u64(sums.pair[i], vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(n))));
-    }
-    return sums;
-}
-
-static inline unsigned lanes_below(lanes a, lanes b)
-{
-    unsigned bits = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        uint64x2_t below = vcltq_u64(a.pair[i], b.pair[i]);
-        bits |= ((unsigned)vgetq_lane_u64(below, 0) & 1) << 2 * i |
-                ((unsigned)vgetq_lane_u64(below, 1) & 2) << 2 * i;
-    }
-    return bits;
-}
-
-static inline unsigned select_bit(uint64_t mask, unsigned k)
-{
-    for (; k > 0; k--)
-        mask &= mask - 1;
-    return (unsigned)__builtin_ctzll(mask);
-}
-
 /* One bit for each of 64 bytes that are all ones or all zeros. */
 static inline uint64_t byte_mask(const uint8x16_t v[4])
 {
@@ -101,17 +54,58 @@ static inline uint64_t byte_mask(const uint8x16_t v[4])
     return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(a, a)), 0);
 }
 
-/* The planes of 64 classes, one a byte. */
-static inline planes planes_of(const uint8x16_t classes[4])
+static inline void class_bytes_store(uint8_t to[64], class_bytes classes)
 {
-    planes p;
-    for (unsigned j = 0; j < 4; j++) {
-        uint8x16_t set[4];
-        for (unsigned v = 0; v < 4; v++)
-            set[v] = vtstq_u8(classes[v], vdupq_n_u8((uint8_t)(1u << j)));
-        p.bit[j] = byte_mask(set);
+    for (unsigned v = 0; v < 4; v++)
+        vst1q_u8(to + 16 * v, classes.part[v]);
+}
+
+/* Bit BIT of each class. */
+static inline uint64_t plane(const class_bytes *classes, unsigned bit)
+{
+    uint8x16_t set[4];
+    for (unsigned v = 0; v < 4; v++)
+        set[v] = vtstq_u8(classes->part[v], vdupq_n_u8((uint8_t)(1u << bit)));
+    return byte_mask(set);
+}
+
+static inline lanes lanes_masks(class_bytes classes, uint64_t valid)
+{
+    /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
+    const uint64_t p0 = plane(&classes, 0), p1 = plane(&classes, 1);
+    const uint64_t p2 = plane(&classes, 2), p3 = plane(&classes, 3);
+    const uint64x2_t b0 = vcombine_u64(vcreate_u64(~p0), vcreate_u64(p0));
+    lanes l;
+    for (unsigned i = 0; i < 8; i++) {
+        uint64_t top =
+            valid & (i & 1 ? p1 : ~p1) & (i & 2 ? p2 : ~p2) & (i & 4 ? p3 : ~p3);
+        l.pair[i] = vandq_u64(b0, vdupq_n_u64(top));
     }
-    return p;
+    return l;
+}
+
+static inline lanes lanes_add_counts(lanes sums, lanes masks)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        uint8x16_t n = vcntq_u8(vreinterpretq_u8_u64(masks.pair[i]));
+        sums.pair[i] = vaddq_u64(sums.pair[i], vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(n))));
+    }
+    return sums;
+}
+
+/* 64 for no bit at all. */
+static inline unsigned lowest_bit(uint64_t bits)
+{
+    uint64_t reversed;
+    __asm__("rbit %0, %1\n\tclz %0, %0" : "=r"(reversed) : "r"(bits));
+    return (unsigned)reversed;
+}
+
+static inline unsigned select_bit(uint64_t mask, unsigned k)
+{
+    for (; k > 0; k--)
+        mask &= mask - 1;
+    return (unsigned)__builtin_ctzll(mask);
 }
 
 /* ---- 1 byte ---- */
@@ -124,17 +118,17 @@ static inline uint64_t differ_1(const uint8_t *a, const uint8_t *b)
     return ~byte_mask(equal);
 }
 
-static inline planes classes_1(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_1(const uint8_t *elems, const class_map *map)
 {
-    const int8x16_t shift = vdupq_n_s8((int8_t)-(int)map->scalar.shift);
-    uint8x16_t classes[4];
+    const int8x16_t shift = vdupq_n_s8((int8_t) - (int)map->scalar.shift);
+    class_bytes classes;
     for (unsigned v = 0; v < 4; v++) {
         uint8x16_t c = vandq_u8(vld1q_u8(elems + 16 * v),
                                 vdupq_n_u8((uint8_t)map->scalar.magnitude));
         c = vqsubq_u8(vshlq_u8(c, shift), vdupq_n_u8((uint8_t)map->scalar.base));
-        classes[v] = vminq_u8(c, vdupq_n_u8(DW_CLASSES - 1));
+        classes.part[v] = vminq_u8(c, vdupq_n_u8(DW_CLASSES - 1));
     }
-    return planes_of(classes);
+    return classes;
 }
 
 /* ---- 2 bytes ---- */
@@ -148,27 +142,27 @@ static inline uint64_t differ_2(const uint8_t *a, const uint8_t *b)
 {
     uint8x16_t equal[4];
     for (unsigned v = 0; v < 4; v++)
-        equal[v] = vcombine_u8(vmovn_u16(vceqq_u16(load_2(a, 2 * v), load_2(b, 2 * v))),
-                               vmovn_u16(vceqq_u16(load_2(a, 2 * v + 1),
-                                                   load_2(b, 2 * v + 1))));
+        equal[v] =
+            vcombine_u8(vmovn_u16(vceqq_u16(load_2(a, 2 * v), load_2(b, 2 * v))),
+                        vmovn_u16(vceqq_u16(load_2(a, 2 * v + 1), load_2(b, 2 * v + 1))));
     return ~byte_mask(equal);
 }
 
 static inline uint8x8_t class_2(uint16x8_t x, const dw_class_map *map)
 {
     uint16x8_t c = vandq_u16(x, vdupq_n_u16((uint16_t)map->magnitude));
-    c = vshlq_u16(c, vdupq_n_s16((int16_t)-(int)map->shift));
+    c = vshlq_u16(c, vdupq_n_s16((int16_t) - (int)map->shift));
     c = vqsubq_u16(c, vdupq_n_u16((uint16_t)map->base));
     return vmovn_u16(vminq_u16(c, vdupq_n_u16(DW_CLASSES - 1)));
 }
 
-static inline planes classes_2(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_2(const uint8_t *elems, const class_map *map)
 {
-    uint8x16_t classes[4];
+    class_bytes classes;
     for (unsigned v = 0; v < 4; v++)
-        classes[v] = vcombine_u8(class_2(load_2(elems, 2 * v), &map->scalar),
-                                 class_2(load_2(elems, 2 * v + 1), &map->scalar));
-    return planes_of(classes);
+        classes.part[v] = vcombine_u8(class_2(load_2(elems, 2 * v), &map->scalar),
+                                      class_2(load_2(elems, 2 * v + 1), &map->scalar));
+    return classes;
 }
 
 /* ---- 4 bytes ---- */
@@ -197,10 +191,10 @@ static inline uint64_t differ_4(const uint8_t *a, const uint8_t *b)
     return ~byte_mask(equal);
 }
 
-static inline planes classes_4(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_4(const uint8_t *elems, const class_map *map)
 {
     const int32x4_t shift = vdupq_n_s32(-(int)map->scalar.shift);
-    uint8x16_t classes[4];
+    class_bytes classes;
     for (unsigned v = 0; v < 4; v++) {
         uint32x4_t c[4];
         for (unsigned i = 0; i < 4; i++) {
@@ -209,9 +203,9 @@ static inline planes classes_4(const uint8_t *elems, const class_map *map)
             c[i] = vqsubq_u32(vshlq_u32(c[i], shift), vdupq_n_u32(map->scalar.base));
             c[i] = vminq_u32(c[i], vdupq_n_u32(DW_CLASSES - 1));
         }
-        classes[v] = narrow_4(c);
+        classes.part[v] = narrow_4(c);
     }
-    return planes_of(classes);
+    return classes;
 }
 
 /* ---- 8 bytes: rare, and two to a vector; plain code ---- */
@@ -224,10 +218,10 @@ static inline uint64_t differ_8(const uint8_t *a, const uint8_t *b)
     return d;
 }
 
-static inline planes classes_8(const uint8_t *elems, const class_map *map)
+static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
 {
     uint8_t bytes[64];
-    uint8x16_t classes[4];
+    class_bytes classes;
     for (unsigned i = 0; i < 64; i++) {
         uint64_t x;
         memcpy(&x, elems + 8 * i, 8);
@@ -236,9 +230,11 @@ static inline planes classes_8(const uint8_t *elems, const class_map *map)
         bytes[i] = (uint8_t)(c < DW_CLASSES ? c : DW_CLASSES - 1);
     }
     for (unsigned v = 0; v < 4; v++)
-        classes[v] = vld1q_u8(bytes + 16 * v);
-    return planes_of(classes);
+        classes.part[v] = vld1q_u8(bytes + 16 * v);
+    return classes;
 }
+
+#include "kernel/list.inc"
 
 #define WIDTH 1
 #include "kernel/scan.inc"
@@ -287,6 +283,7 @@ const dw_kernels dw_kernels_neon = {
     .class_diff = {class_diff_1, class_diff_2, class_diff_4, class_diff_8},
     .class_count = {class_count_1, class_count_2, class_count_4, class_count_8},
     .class_locate = {class_locate_1, class_locate_2, class_locate_4, class_locate_8},
+    .list_bits = list_bits,
     DW_PLAIN_MOVES,
     .digest_chunk = digest_chunk,
 };

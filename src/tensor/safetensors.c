@@ -5,6 +5,7 @@
  */
 #include "tensor/safetensors.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -319,4 +320,21 @@ const char *dw_safetensors_metadata(const dw_safetensors *file, const char *key)
         if (strcmp(file->metadata[i].key, key) == 0)
             return file->metadata[i].value;
     return NULL;
+}
+
+bool dw_parse_number(const char *text, int radix, uint64_t *out)
+{
+    size_t n = strlen(text);
+    if (n == 0 || strspn(text, radix == 16 ? "0123456789abcdef" : "0123456789") != n)
+        return false;
+    errno = 0;
+    *out = strtoull(text, NULL, radix);
+    return errno == 0;
+}
+
+bool dw_safetensors_number(const dw_safetensors *file, const char *key, int radix,
+                           uint64_t *out)
+{
+    const char *text = dw_safetensors_metadata(file, key);
+    return text && dw_parse_number(text, radix, out);
 }

@@ -32,6 +32,14 @@ void dw_safetensors_release(dw_safetensors *file);
 /* The value of KEY in __metadata__, or NULL. */
 const char *dw_safetensors_metadata(const dw_safetensors *file, const char *key);
 
+/* The value of KEY as a number of RADIX 10 or 16: digits alone, in 64 bits. False where
+ * it is missing or anything else. */
+bool dw_safetensors_number(const dw_safetensors *file, const char *key, int radix,
+                           uint64_t *out);
+
+/* The same for any text. */
+bool dw_parse_number(const char *text, int radix, uint64_t *out);
+
 /* For qsort over dw_tensor: the stock library's order of tensors in a file, types from
  * last to first, then names. */
 int dw_safetensors_compare(const void *left, const void *right);

@@ -65,6 +65,36 @@ size_t dw_name_index_find(const dw_name_index *index, const char *name)
     return SIZE_MAX;
 }
 
+typedef struct extent {
+    uintptr_t begin, end;
+} extent;
+
+static int compare_extents(const void *a_, const void *b_)
+{
+    const extent *a = a_, *b = b_;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+dw_status dw_tensors_overlap(bool *out, const dw_tensor *tensors, size_t n, dw_error *err)
+{
+    *out = false;
+    extent *sorted = dw_alloc_array(n, sizeof *sorted);
+    if (!sorted)
+        return dw_fail_memory(err, NULL);
+    size_t n_sorted = 0;
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t begin = (uintptr_t)tensors[i].data;
+        if (tensors[i].n_bytes > 0)
+            sorted[n_sorted++] = (extent){begin, begin + (size_t)tensors[i].n_bytes};
+    }
+    if (n_sorted > 0)
+        qsort(sorted, n_sorted, sizeof *sorted, compare_extents);
+    for (size_t i = 1; i < n_sorted && !*out; i++)
+        *out = sorted[i].begin < sorted[i - 1].end;
+    dw_free(sorted);
+    return DW_OK;
+}
+
 /* "BF16 [2048,1024]", cut where it is too long. */
 static void describe(char *out, size_t size, const dw_tensor *t)
 {

@@ -20,6 +20,10 @@ void dw_name_index_release(dw_name_index *index);
 /* The number of the tensor of that name, or SIZE_MAX. */
 size_t dw_name_index_find(const dw_name_index *index, const char *name);
 
+/* Sets *OUT where two tensors of the list share memory, as tied weights do. */
+dw_status dw_tensors_overlap(bool *out, const dw_tensor *tensors, size_t n,
+                             dw_error *err);
+
 /* DW_MISMATCH, naming the tensor and both sides, where type or shape differ. WHERE
  * names what WANTED comes from. */
 dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,

@@ -10,7 +10,7 @@
 
 #include "kernel/kernel.h"
 
-enum { MAX_N = 3000 };
+enum { MAX_N = 40000 }; /* more than class_locate takes at once */
 
 static uint64_t state = 1;
 
@@ -64,8 +64,9 @@ static int one_case(const dw_kernels *k, unsigned width, size_t n, unsigned perc
 {
     static uint8_t old_room[MAX_N * 8 + 8], new_room[MAX_N * 8 + 8];
     static uint8_t copy[MAX_N * 8], values[MAX_N * 8];
-    static uint32_t at_1[MAX_N], at_2[MAX_N], gaps[MAX_N];
-    static dw_change out_1[MAX_N], out_2[MAX_N];
+    static uint32_t at_1[MAX_N + DW_LIST_SLACK], at_2[MAX_N + DW_LIST_SLACK], gaps[MAX_N];
+    static dw_change out_1[MAX_N + DW_LIST_SLACK], out_2[MAX_N + DW_LIST_SLACK];
+    static uint64_t found_1[MAX_N / 64 + 1], found_2[MAX_N / 64 + 1];
     const dw_kernels *plain = &dw_kernels_plain;
     unsigned w = dw_width_index(width);
     uint8_t *old = old_room + random64() % 8, *new = new_room + random64() % 8;
@@ -79,29 +80,47 @@ static int one_case(const dw_kernels *k, unsigned width, size_t n, unsigned perc
     size_t n_2 = k->diff[w](at_2, old, new, n);
     CHECK(n_1 == n_2 && memcmp(at_1, at_2, n_1 * sizeof *at_1) == 0);
 
-    uint32_t totals_1[DW_CLASSES], totals_2[DW_CLASSES], totals_3[DW_CLASSES];
-    CHECK(plain->class_diff[w](out_1, totals_1, old, new, n, &map) == n_1);
-    CHECK(k->class_diff[w](out_2, totals_2, old, new, n, &map) == n_1);
+    /* the vector kernels take the same elements in two calls */
+    dw_class_state state_1 = {0}, state_2 = {0};
+    size_t n_front = random64() % (n + 1);
+    CHECK(plain->class_diff[w](out_1, &state_1, old, new, n, &map) == n_1);
+    size_t n_changes =
+        k->class_diff[w](out_2, &state_2, old, new, n_front, &map);
+    size_t n_back = k->class_diff[w](out_2 + n_changes, &state_2, old + n_front * width,
+                                     new + n_front * width, n - n_front, &map);
+    for (size_t i = n_changes; i < n_changes + n_back; i++)
+        out_2[i].position += (uint32_t)n_front;
+    CHECK(n_changes + n_back == n_1);
     CHECK(memcmp(out_1, out_2, n_1 * sizeof *out_1) == 0);
-    k->class_count[w](totals_3, old, n, &map);
-    CHECK(memcmp(totals_1, totals_2, sizeof totals_1) == 0);
-    CHECK(memcmp(totals_1, totals_3, sizeof totals_1) == 0);
+    CHECK(memcmp(&state_1, &state_2, sizeof state_1) == 0);
+    uint32_t totals[DW_CLASSES];
+    k->class_count[w](totals, old, n, &map);
+    for (unsigned c = 0; c < DW_CLASSES; c++)
+        CHECK(totals[c] == state_1.seen[c]);
 
     /* sort the gaps by class, then find the changes again */
-    uint32_t first[DW_CLASSES + 1] = {0}, fill_at[DW_CLASSES];
+    dw_class_gaps by_class = {.gaps = gaps};
+    uint32_t fill_at[DW_CLASSES];
     for (size_t i = 0; i < n_1; i++)
-        first[DW_WHERE_CLASS(out_1[i].where) + 1]++;
+        by_class.first[dw_gap_class(out_1[i].class_gap) + 1]++;
     for (unsigned c = 0; c < DW_CLASSES; c++)
-        first[c + 1] += first[c];
-    memcpy(fill_at, first, sizeof fill_at);
+        by_class.first[c + 1] += by_class.first[c];
+    memcpy(fill_at, by_class.first, sizeof fill_at);
     for (size_t i = 0; i < n_1; i++)
-        gaps[fill_at[DW_WHERE_CLASS(out_1[i].where)]++] = out_1[i].gap;
-    for (int reference = 0; reference < 2; reference++) {
-        const dw_kernels *table = reference ? plain : k;
-        CHECK(table->class_locate[w](at_2, old, n, &map, gaps, first) == n_1);
-        for (size_t i = 0; i < n_1; i++)
-            CHECK(at_2[i] == out_1[i].where);
+        gaps[fill_at[dw_gap_class(out_1[i].class_gap)]++] = dw_gap_size(out_1[i].class_gap);
+    dw_locate_state at_state_1, at_state_2;
+    dw_locate_begin(&at_state_1, &by_class);
+    dw_locate_begin(&at_state_2, &by_class);
+    for (size_t at = 0; at < n; at += DW_LOCATE_ELEMS) {
+        size_t n_now = n - at < DW_LOCATE_ELEMS ? n - at : DW_LOCATE_ELEMS;
+        const uint8_t *part = old + at * width;
+        plain->class_locate[w](found_1 + at / 64, &at_state_1, part, n_now, &map, &by_class);
+        k->class_locate[w](found_2 + at / 64, &at_state_2, part, n_now, &map, &by_class);
     }
+    CHECK(memcmp(found_1, found_2, (n + 63) / 64 * sizeof *found_1) == 0);
+    CHECK(memcmp(&at_state_1, &at_state_2, sizeof at_state_1) == 0);
+    CHECK(k->list_bits(at_2, found_2, (n + 63) / 64) == n_1);
+    CHECK(memcmp(at_1, at_2, n_1 * sizeof *at_1) == 0);
 
     memcpy(copy, old, n * width);
     k->gather[w](values, new, at_1, n_1);
@@ -146,7 +165,7 @@ int main(void)
             for (size_t n = 0; good && n <= 260; n++)
                 for (size_t p = 0; good && p < sizeof percents / sizeof percents[0]; p++)
                     good = one_case(k, width, n, percents[p]);
-            for (int i = 0; good && i < 200; i++)
+            for (int i = 0; good && i < 60; i++)
                 good = one_case(k, width, random64() % (MAX_N + 1),
                                 (unsigned)(random64() % 101));
             *(good ? &passed : &failed) += 1;

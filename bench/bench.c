@@ -1,0 +1,242 @@
+#include "bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "measure.h"
+
+typedef struct run {
+    bench_report *report;
+    const bench_options *options;
+    bench_workload w;
+    dw_digest *digests; /* of OLD */
+} run;
+
+static double better(double best, double seconds)
+{
+    return best == 0 || seconds < best ? seconds : best;
+}
+
+static void measure_copy(run *r)
+{
+    double best = 0;
+    for (unsigned i = 0; i < r->options->n_rounds; i++) {
+        double start = bench_seconds();
+        memcpy(r->w.base[0].data, r->w.old[0].data, r->w.n_bytes);
+        best = better(best, bench_seconds() - start);
+    }
+    r->report->copy_rate = (double)r->w.n_bytes / best;
+}
+
+static dw_status measure_digest(run *r, dw_error *err)
+{
+    double best = 0;
+    dw_status status = DW_OK;
+    for (unsigned i = 0; status == DW_OK && i < r->options->n_rounds; i++) {
+        double start = bench_seconds();
+        status = dw_digest_tensors(r->digests, NULL, r->w.old, r->w.n_tensors,
+                                   r->options->n_threads, err);
+        best = better(best, bench_seconds() - start);
+    }
+    r->report->digest_rate = (double)r->w.n_bytes / best;
+    return status;
+}
+
+static dw_status encode_once(run *r, dw_delta **delta, double *seconds, dw_error *err)
+{
+    dw_diff_options options;
+    dw_diff_options_init(&options);
+    options.n_threads = r->options->n_threads;
+    options.base_digests = r->digests;
+    options.update_base = true;
+    bench_workload_reset(&r->w);
+    double start = bench_seconds();
+    dw_status status =
+        dw_delta_diff(delta, r->w.base, r->w.new_, r->w.n_tensors, &options, err);
+    *seconds = bench_seconds() - start;
+    return status;
+}
+
+static dw_status measure_encode(run *r, dw_delta **delta, dw_error *err)
+{
+    double best = 0, seconds;
+    dw_status status = DW_OK;
+    for (unsigned i = 0; status == DW_OK && i < r->options->n_rounds; i++) {
+        dw_delta_close(*delta);
+        *delta = NULL;
+        status = encode_once(r, delta, &seconds, err);
+        best = better(best, seconds);
+    }
+    if (status != DW_OK)
+        return status;
+    r->report->encode_rate = (double)r->w.n_bytes / best;
+    r->report->equal = memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
+    dw_delta_info info;
+    dw_delta_get_info(*delta, &info);
+    r->report->n_elems = info.n_model_elems;
+    r->report->n_changed = info.n_changed;
+    r->report->delta_bytes = info.n_bytes;
+
+    /* memory in a round of its own: watching costs time */
+    dw_delta *again;
+    bench_peak *peak = bench_peak_start();
+    status = encode_once(r, &again, &seconds, err);
+    uint64_t most = bench_peak_stop(peak);
+    r->report->encode_memory = most > info.n_bytes ? most - info.n_bytes : 0;
+    dw_delta_close(again);
+    return status;
+}
+
+static dw_status measure_apply(run *r, const dw_delta *delta, dw_error *err)
+{
+    const dw_apply_options options = {.n_threads = r->options->n_threads,
+                                      .base_digests = r->digests};
+    double stage_best = 0, scatter_best = 0;
+    dw_status status = DW_OK;
+    for (unsigned i = 0; status == DW_OK && i < r->options->n_rounds; i++) {
+        dw_patch *patch = NULL;
+        bench_workload_reset(&r->w);
+        double start = bench_seconds();
+        status = dw_delta_stage(&patch, delta, r->w.base, r->w.n_tensors, &options, err);
+        stage_best = better(stage_best, bench_seconds() - start);
+        if (status == DW_OK) {
+            start = bench_seconds();
+            status = dw_patch_apply(patch, r->w.base, r->w.n_tensors,
+                                    r->options->n_threads, err);
+            scatter_best = better(scatter_best, bench_seconds() - start);
+        }
+        dw_patch_free(patch);
+    }
+    if (status != DW_OK)
+        return status;
+    r->report->equal &= memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
+    r->report->stage_rate = (double)r->w.n_bytes / stage_best;
+    r->report->scatter_seconds = scatter_best;
+
+    bench_workload_reset(&r->w);
+    bench_peak *peak = bench_peak_start();
+    status = dw_delta_apply(delta, r->w.base, r->w.n_tensors, &options, err);
+    r->report->apply_memory = bench_peak_stop(peak);
+    r->report->equal &= memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
+    return status;
+}
+
+/* Bytes of all steps of the trace, files whole. */
+static dw_status measure_steps(run *r, dw_error *err)
+{
+    bench_report *report = r->report;
+    bench_model model;
+    dw_status status = bench_model_open(&model, r->options->trace, err);
+    dw_tensor *before = NULL;
+    if (status == DW_OK)
+        before = calloc(model.n_tensors, sizeof *before);
+    for (size_t t = 0; before && t < model.n_tensors; t++) {
+        before[t] = model.tensors[t];
+        before[t].data = malloc(before[t].n_bytes + 1);
+        memcpy(before[t].data, model.tensors[t].data, before[t].n_bytes);
+    }
+    dw_diff_options options;
+    dw_diff_options_init(&options);
+    options.n_threads = r->options->n_threads;
+    options.update_base = true;
+    for (unsigned step = 1; status == DW_OK && before && step <= 12; step++) {
+        dw_delta *delta = NULL;
+        options.base_version = step - 1;
+        options.new_version = step;
+        status = bench_model_step(&model, r->options->trace, step, err);
+        if (status == DW_OK)
+            status = dw_delta_diff(&delta, before, model.tensors, model.n_tensors,
+                                   &options, err);
+        if (status == DW_OK) {
+            dw_delta_info info;
+            dw_delta_get_info(delta, &info);
+            report->step_bytes += info.n_bytes;
+            report->step_changes += info.n_changed;
+            report->n_steps++;
+        }
+        dw_delta_close(delta);
+    }
+    for (size_t t = 0; before && t < model.n_tensors; t++)
+        free(before[t].data);
+    free(before);
+    bench_model_release(&model);
+    return status;
+}
+
+static dw_status measure_peers(run *r, void (*say)(const char *), dw_error *err)
+{
+    static const char *const names[BENCH_PEERS] = {"XOR + zstd-1 (slime)",
+                                                   "u8 gaps + values + zstd-1 (PULSE)",
+                                                   "TRL raw", "TRL gap"};
+    dw_status status = DW_OK;
+    for (unsigned i = 0; status == DW_OK && i < BENCH_PEERS; i++) {
+        bench_peer_result best = {0}, result = {0};
+        say(names[i]);
+        for (unsigned round = 0; status == DW_OK && round < r->options->n_rounds;
+             round++) {
+            unsigned n_threads = r->options->n_threads;
+            status = i == 0   ? bench_peer_xor(&result, &r->w, n_threads, err)
+                     : i == 1 ? bench_peer_gaps(&result, &r->w, n_threads, err)
+                              : bench_peer_trl(&result, &r->w,
+                                               i == 2 ? DW_CODEC_RAW : DW_CODEC_GAP,
+                                               n_threads, err);
+            result.encode_seconds = better(best.encode_seconds, result.encode_seconds);
+            result.apply_seconds = better(best.apply_seconds, result.apply_seconds);
+            best = result;
+        }
+        r->report->peers[i].name = names[i];
+        r->report->peers[i].result = best;
+    }
+    return status;
+}
+
+static void say_nothing(const char *what)
+{
+    (void)what;
+}
+
+dw_status bench_run(bench_report *out, const bench_options *options,
+                    void (*say)(const char *what), dw_error *err)
+{
+    run r = {.report = out, .options = options};
+    *out = (bench_report){0};
+    say = say ? say : say_nothing;
+    say("preparing the weights");
+    dw_status status = options->trace
+                           ? bench_workload_trace(&r.w, options->trace, options->step,
+                                                  options->n_bytes, err)
+                           : bench_workload_synthetic(&r.w, options->n_bytes, err);
+    if (status != DW_OK)
+        return status;
+    out->kind = r.w.kind;
+    out->n_bytes = r.w.n_bytes;
+    dw_delta *delta = NULL;
+    r.digests = calloc(r.w.n_tensors, sizeof *r.digests);
+    if (!r.digests)
+        status = dw_fail_memory(err, NULL);
+    if (status == DW_OK) {
+        say("memcpy");
+        measure_copy(&r);
+        say("digest");
+        status = measure_digest(&r, err);
+    }
+    if (status == DW_OK) {
+        say("diff and encode");
+        status = measure_encode(&r, &delta, err);
+    }
+    if (status == DW_OK) {
+        say("decode and scatter");
+        status = measure_apply(&r, delta, err);
+    }
+    if (status == DW_OK)
+        status = measure_peers(&r, say, err);
+    if (status == DW_OK && options->trace) {
+        say("the steps of the trace");
+        status = measure_steps(&r, err);
+    }
+    dw_delta_close(delta);
+    free(r.digests);
+    bench_workload_release(&r.w);
+    return status;
+}

@@ -1,0 +1,49 @@
+/* All measurements of `deltawire bench`, in one run, so that ratios between them mean
+ * something on a noisy machine. */
+#ifndef DW_BENCH_BENCH_H
+#define DW_BENCH_BENCH_H
+
+#include "peers.h"
+
+typedef struct bench_options {
+    const char *trace; /* directory of the real trace, or NULL for synthetic weights */
+    uint64_t n_bytes;  /* of one version of the weights */
+    unsigned step;     /* of the trace */
+    unsigned n_threads;
+    unsigned n_rounds; /* the best of so many counts */
+} bench_options;
+
+enum { BENCH_PEERS = 4 };
+
+typedef struct bench_report {
+    const char *kind;
+    uint64_t n_bytes; /* of one version */
+    uint64_t n_elems;
+    uint64_t n_changed;
+
+    double copy_rate;       /* bytes copied a second by memcpy on one thread */
+    double encode_rate;     /* bytes of weights a second: diff, encode, update the base */
+    double stage_rate;      /* ... decode to a list of stores, verified */
+    double digest_rate;     /* ... full sweep */
+    double scatter_seconds; /* doing the stores */
+
+    uint64_t delta_bytes;
+    uint64_t encode_memory; /* peak beyond the weights and the encoded delta */
+    uint64_t apply_memory;
+    bool equal;
+
+    unsigned n_steps; /* of the trace, 0 without */
+    uint64_t step_bytes;
+    uint64_t step_changes;
+
+    struct {
+        const char *name;
+        bench_peer_result result;
+    } peers[BENCH_PEERS];
+} bench_report;
+
+/* SAY, which may be NULL, hears what is being measured. */
+dw_status bench_run(bench_report *out, const bench_options *options,
+                    void (*say)(const char *what), dw_error *err);
+
+#endif

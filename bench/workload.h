@@ -1,0 +1,44 @@
+/* What is measured on: two versions of a model in memory. */
+#ifndef DW_BENCH_WORKLOAD_H
+#define DW_BENCH_WORKLOAD_H
+
+#include <deltawire/deltawire.h>
+
+/* A small model in memory that is walked through a trace. */
+typedef struct bench_model {
+    dw_checkpoint *ckpt; /* names and shapes */
+    dw_tensor *tensors;
+    size_t n_tensors;
+} bench_model;
+
+dw_status bench_model_open(bench_model *out, const char *trace_dir, dw_error *err);
+dw_status bench_model_step(bench_model *m, const char *trace_dir, unsigned step,
+                           dw_error *err);
+void bench_model_release(bench_model *m);
+
+typedef struct bench_workload {
+    dw_tensor *old;
+    dw_tensor *new_;
+    dw_tensor *base; /* starts as a copy of OLD; for what writes */
+    size_t n_tensors;
+    uint64_t n_bytes; /* of one version */
+    const char *kind; /* where it comes from, in words */
+    char *names;
+    bench_model model; /* whose shapes the tensors share */
+} bench_workload;
+
+/* The real trace in DIR (base/, deltas/step_%06d.safetensors), its tensors repeated
+ * until one version has at least N_BYTES; OLD and NEW_ stand before and after STEP. */
+dw_status bench_workload_trace(bench_workload *out, const char *dir, unsigned step,
+                               uint64_t n_bytes, dw_error *err);
+
+/* Normally distributed weights and a step on them that changes about 1.1 %, for
+ * machines without the trace. */
+dw_status bench_workload_synthetic(bench_workload *out, uint64_t n_bytes, dw_error *err);
+
+/* Makes BASE equal to OLD again. */
+void bench_workload_reset(bench_workload *w);
+
+void bench_workload_release(bench_workload *w);
+
+#endif

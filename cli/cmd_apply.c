@@ -1,0 +1,266 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <deltawire/deltawire.h>
+
+#include "commands.h"
+#include "copy.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+#include "progress.h"
+#include "weights.h"
+
+static const char help[] =
+    "usage: deltawire apply DELTA... --to CKPT [--out NEWCKPT]\n"
+    "\n"
+    "Brings a checkpoint to the version that the last delta leads to, in place. Each "
+    "delta\n"
+    "is decoded and verified before the first byte of the checkpoint changes. Killed at\n"
+    "any instant, the same command run again finishes the work.\n"
+    "\n"
+    "  --to CKPT            the checkpoint: file, index file or directory\n"
+    "  --out NEWCKPT        leave CKPT alone and make a new one: the other files of a\n"
+    "                       directory are copied too\n"
+    "  --json  --threads N  --quiet  --help\n"
+    "\n"
+    "  deltawire apply step_000007.safetensors --to model/\n"
+    "  deltawire apply deltas/step_*.safetensors --to model/ --out model-new/\n";
+
+/* A delta and what became of it. */
+typedef struct item {
+    const char *path;
+    dw_delta *delta;
+    dw_delta_info info;
+    dw_apply_report report;
+    double t_apply; /* seconds */
+} item;
+
+typedef struct job {
+    const char *checkpoint; /* as the user named it */
+    const char *out;        /* or NULL */
+    item *items;
+    size_t n_items;
+} job;
+
+/* ---- applying ---- */
+
+static dw_status apply_one(item *it, const char *path, const cli_session *s,
+                           dw_error *err)
+{
+    dw_status status = cli_check_signal(err);
+    if (status != DW_OK)
+        return status;
+    cli_progress bar = cli_progress_start(s, "applying");
+    dw_apply_options options;
+    dw_apply_options_init(&options);
+    options.n_threads = s->n_threads;
+    options.progress = cli_progress_hook(&bar);
+    status = dw_checkpoint_apply(path, it->delta, &options, &it->report, err);
+    cli_progress_end(&bar);
+    it->t_apply = cli_now() - bar.t_start;
+    return status;
+}
+
+/* How many of the deltas, from the first, the checkpoint has behind it: its digest is
+ * that of the last of them. */
+static dw_status count_applied(size_t *n, const job *j, const char *path,
+                               const cli_session *s, dw_error *err)
+{
+    cli_weights weights;
+    *n = 0;
+    dw_status status = cli_weights_load(&weights, path, err);
+    if (status != DW_OK)
+        return status;
+    dw_digest state = 0;
+    dw_digest *digests = calloc(weights.n_tensors + 1, sizeof *digests);
+    status = digests ? cli_weights_digest(digests, &state, &weights, s, err)
+                     : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+    for (size_t i = 0; status == DW_OK && i < j->n_items; i++)
+        if (j->items[i].info.has_digests && j->items[i].info.new_state == state)
+            *n = i + 1;
+    free(digests);
+    cli_weights_close(&weights);
+    return status;
+}
+
+/* A run that was killed between two deltas is repeated with all of them: the first is
+ * stale then, and those that are done with are passed over. Sets *N to their number, or
+ * leaves ERR as it is where there are none. */
+static dw_status pass_over_applied(size_t *n, const job *j, const char *path,
+                                   const cli_session *s, dw_error *err)
+{
+    dw_error sweep_err;
+    dw_status status = count_applied(n, j, path, s, &sweep_err);
+    if (status != DW_OK) {
+        *err = sweep_err;
+        return status;
+    }
+    for (size_t i = 0; i < *n; i++) {
+        dw_apply_report *report = &j->items[i].report;
+        report->already_applied = true;
+        report->verified = true;
+        report->new_state = j->items[i].info.new_state;
+    }
+    return *n > 0 ? DW_OK : DW_STALE;
+}
+
+/* Sets *AT to the delta that failed. */
+static dw_status apply_all(const job *j, const char *path, size_t *at,
+                           const cli_session *s, dw_error *err)
+{
+    *at = 0;
+    while (*at < j->n_items) {
+        size_t n_done = 1;
+        dw_status status = apply_one(&j->items[*at], path, s, err);
+        if (status == DW_STALE && *at == 0)
+            status = pass_over_applied(&n_done, j, path, s, err);
+        if (status != DW_OK)
+            return status;
+        *at += n_done;
+    }
+    return DW_OK;
+}
+
+/* ---- reporting ---- */
+
+static void print_json(const job *j)
+{
+    json_t *object = json_object(), *list = json_array();
+    cli_json_text(object, "checkpoint", j->out ? j->out : j->checkpoint);
+    for (size_t i = 0; i < j->n_items; i++) {
+        const item *it = &j->items[i];
+        json_t *row = json_object();
+        cli_json_text(row, "delta", it->path);
+        cli_json_count(row, "new_version", it->info.new_version);
+        cli_json_count(row, "changed", it->report.n_changed);
+        json_object_set_new(row, "already_applied",
+                            json_boolean(it->report.already_applied));
+        json_object_set_new(row, "recovered", json_boolean(it->report.recovered));
+        json_object_set_new(row, "verified", json_boolean(it->report.verified));
+        cli_json_digest(row, "new_state", it->report.new_state);
+        cli_json_real(row, "seconds", it->t_apply);
+        json_array_append_new(list, row);
+    }
+    json_object_set_new(object, "deltas", list);
+    cli_json_print(object);
+}
+
+static void print_text(const job *j)
+{
+    char count[CLI_NUMBER_SIZE];
+    for (size_t i = 0; i < j->n_items; i++) {
+        const item *it = &j->items[i];
+        if (it->report.recovered)
+            puts("finished an earlier apply that was interrupted");
+        cli_print_text(stdout, it->path);
+        if (it->report.already_applied)
+            printf(": already applied, version %" PRIu64 "\n", it->info.new_version);
+        else
+            printf(": applied %s changes in %.3f s, version %" PRIu64 "\n",
+                   cli_format_count(count, it->report.n_changed), it->t_apply,
+                   it->info.new_version);
+        if (!it->report.verified)
+            puts("  not verified: the delta names no digests to verify against");
+    }
+    cli_print_text(stdout, j->out ? j->out : j->checkpoint);
+    printf(": state %016" PRIx64 "\n", j->items[j->n_items - 1].report.new_state);
+}
+
+static int fail_apply(const job *j, size_t at, const cli_session *s, const dw_error *err)
+{
+    if (!s->quiet && !s->json && at > 0 && !j->out)
+        fprintf(stderr, "%zu of %zu deltas are applied\n", at, j->n_items);
+    if (err->code == DW_STALE)
+        return cli_fail(s, err, j->items[at].path, "deltawire verify %s %s",
+                        j->checkpoint, j->items[at].path);
+    return cli_fail(s, err, j->checkpoint, NULL);
+}
+
+/* ---- the two ways ---- */
+
+static int apply_in_place(const job *j, const cli_session *s)
+{
+    dw_error err;
+    size_t at;
+    if (apply_all(j, j->checkpoint, &at, s, &err) != DW_OK)
+        return fail_apply(j, at, s, &err);
+    return 0;
+}
+
+static int apply_to_copy(const job *j, const cli_session *s)
+{
+    /* refuses a half-written source: a copy of it would be half-written too */
+    cli_weights source;
+    int exit_code = cli_weights_open(&source, s, j->checkpoint);
+    cli_weights_close(&source);
+    if (exit_code != 0)
+        return exit_code;
+
+    dw_error err;
+    cli_copy copy;
+    cli_progress bar = cli_progress_start(s, "copying");
+    dw_status status = cli_copy_make(&copy, j->checkpoint, j->out, &bar, &err);
+    cli_progress_end(&bar);
+    if (status != DW_OK)
+        return cli_fail(s, &err, j->out, NULL);
+    size_t at = 0;
+    status = apply_all(j, copy.checkpoint, &at, s, &err);
+    if (status != DW_OK) {
+        exit_code = fail_apply(j, at, s, &err);
+    } else {
+        status = cli_copy_commit(&copy, j->out, &err);
+        if (status != DW_OK)
+            exit_code = cli_fail(s, &err, j->out, NULL);
+    }
+    cli_copy_discard(&copy);
+    return exit_code;
+}
+
+/* ---- the verb ---- */
+
+/* All deltas are opened, and so their checksums checked, before the first is applied. */
+static int open_deltas(job *j, char **paths, size_t n, const cli_session *s)
+{
+    j->items = calloc(n, sizeof *j->items);
+    for (j->n_items = 0; j->items && j->n_items < n; j->n_items++) {
+        item *it = &j->items[j->n_items];
+        dw_error err;
+        it->path = paths[j->n_items];
+        if (dw_delta_open(&it->delta, it->path, &err) != DW_OK)
+            return cli_fail(s, &err, it->path, NULL);
+        dw_delta_get_info(it->delta, &it->info);
+    }
+    return j->items ? 0 : cli_fail_as(s, "no memory", "", "out of memory", NULL);
+}
+
+static void close_deltas(job *j)
+{
+    for (size_t i = 0; i < j->n_items; i++)
+        dw_delta_close(j->items[i].delta);
+    free(j->items);
+}
+
+int dw_cmd_apply(int argc, char **argv)
+{
+    enum { TO = CLI_OPT_OWN, OUT };
+    static const struct option options[] = {{"to", required_argument, NULL, TO},
+                                            {"out", required_argument, NULL, OUT},
+                                            CLI_COMMON_OPTIONS};
+    cli_session s = cli_session_start(argc, argv, help);
+    job j = {0};
+    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;)
+        *(option == TO ? &j.checkpoint : &j.out) = optarg;
+    cli_expect_arguments(&s, argc, 1, argc);
+    if (!j.checkpoint)
+        cli_usage_error(&s, "--to CKPT is missing");
+    int exit_code = open_deltas(&j, argv + optind, (size_t)(argc - optind), &s);
+    if (exit_code == 0)
+        exit_code = j.out ? apply_to_copy(&j, &s) : apply_in_place(&j, &s);
+    if (exit_code == 0)
+        (s.json ? print_json : print_text)(&j);
+    close_deltas(&j);
+    return exit_code;
+}

@@ -1,0 +1,188 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <deltawire/deltawire.h>
+
+#include "bench.h"
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+
+static const char help[] =
+    "usage: deltawire bench [--trace DIR] [--size BYTES] [--rounds N]\n"
+    "\n"
+    "Measures this machine: finding, coding, decoding and storing the changes of one\n"
+    "training step, beside memcpy and beside the ways of others, all in one run. Rates\n"
+    "are bytes of weights a second; the best of N rounds counts. Digests of the base are\n"
+    "kept from step to step, as a trainer and a follower keep them. Three versions of\n"
+    "the weights must fit in memory.\n"
+    "\n"
+    "  --trace DIR          a real trace (base/, deltas/step_000001.safetensors, ...),\n"
+    "                       repeated up to the size; without it, synthetic weights\n"
+    "  --size BYTES         of the weights (default 512M)\n"
+    "  --rounds N           (default 5)\n"
+    "  --json  --threads N  --quiet  --help\n"
+    "\n"
+    "  deltawire bench --threads 2\n"
+    "  deltawire bench --trace ../shared/data/rl-trace --size 1200M --json\n";
+
+enum { OPT_TRACE = CLI_OPT_OWN, OPT_SIZE, OPT_ROUNDS };
+
+/* A step of the trace from its middle, where density is about 1.1 %. */
+enum { TRACE_STEP = 10 };
+
+static bool talking;
+
+static void say(const char *what)
+{
+    if (talking)
+        fprintf(stderr, "measuring: %s\n", what);
+}
+
+static double bits_a_change(uint64_t n_bytes, uint64_t n_changed)
+{
+    return cli_ratio(8.0 * (double)n_bytes, (double)n_changed);
+}
+
+static double gigabytes(double rate)
+{
+    return rate / 1e9;
+}
+
+static json_t *json_of(const bench_report *r)
+{
+    json_t *o = json_object(), *peers = json_array();
+    cli_json_text(o, "version", dw_version());
+    cli_json_text(o, "kernel", dw_kernel_name());
+    cli_json_text(o, "weights", r->kind);
+    cli_json_count(o, "weights_bytes", r->n_bytes);
+    cli_json_count(o, "elements", r->n_elems);
+    cli_json_count(o, "changed", r->n_changed);
+    cli_json_real(o, "memcpy_bytes_per_second", r->copy_rate);
+    cli_json_real(o, "encode_bytes_per_second", r->encode_rate);
+    cli_json_real(o, "encode_to_memcpy", r->encode_rate / r->copy_rate);
+    cli_json_real(o, "stage_bytes_per_second", r->stage_rate);
+    cli_json_real(o, "stage_to_memcpy", r->stage_rate / r->copy_rate);
+    cli_json_real(o, "digest_bytes_per_second", r->digest_rate);
+    cli_json_real(o, "digest_to_memcpy", r->digest_rate / r->copy_rate);
+    cli_json_real(o, "scatter_seconds", r->scatter_seconds);
+    cli_json_count(o, "delta_bytes", r->delta_bytes);
+    cli_json_real(o, "bits_a_change", bits_a_change(r->delta_bytes, r->n_changed));
+    cli_json_count(o, "encode_extra_memory_bytes", r->encode_memory);
+    cli_json_count(o, "apply_extra_memory_bytes", r->apply_memory);
+    json_object_set_new(o, "equal", json_boolean(r->equal));
+    if (r->n_steps > 0) {
+        cli_json_count(o, "trace_steps", r->n_steps);
+        cli_json_real(o, "trace_bits_a_change",
+                      bits_a_change(r->step_bytes, r->step_changes));
+    }
+    for (unsigned i = 0; i < BENCH_PEERS; i++) {
+        const bench_peer_result *p = &r->peers[i].result;
+        json_t *peer = json_object();
+        cli_json_text(peer, "name", r->peers[i].name);
+        cli_json_count(peer, "bytes", p->n_bytes);
+        cli_json_real(peer, "bits_a_change", bits_a_change(p->n_bytes, r->n_changed));
+        cli_json_real(peer, "encode_bytes_per_second",
+                      (double)r->n_bytes / p->encode_seconds);
+        cli_json_real(peer, "apply_bytes_per_second",
+                      (double)r->n_bytes / p->apply_seconds);
+        json_object_set_new(peer, "equal", json_boolean(p->equal));
+        json_array_append_new(peers, peer);
+    }
+    json_object_set_new(o, "peers", peers);
+    return o;
+}
+
+static void print_rate(const char *label, double rate, double copy_rate)
+{
+    printf("  %-36s %7.2f GB/s   %5.2f x memcpy\n", label, gigabytes(rate),
+           rate / copy_rate);
+}
+
+static void print_way(const char *name, uint64_t n_bytes, const bench_report *r,
+                      double encode_rate, double apply_rate, bool equal)
+{
+    char size[CLI_NUMBER_SIZE];
+    printf("  %-36s %10s %7.2f %9.2f %9.2f   %s\n", name, cli_format_size(size, n_bytes),
+           bits_a_change(n_bytes, r->n_changed), gigabytes(encode_rate),
+           gigabytes(apply_rate), equal ? "yes" : "NO");
+}
+
+static void print_report(const bench_report *r, unsigned n_threads)
+{
+    char size[CLI_NUMBER_SIZE], count[CLI_NUMBER_SIZE], changed[CLI_NUMBER_SIZE];
+    printf("deltawire %s, kernel %s, ", dw_version(), dw_kernel_name());
+    if (n_threads)
+        printf("%u threads\n", n_threads);
+    else
+        printf("all cores\n");
+    printf("weights: %s, %s, %s elements, %s changed (%.2f %%)\n\n", r->kind,
+           cli_format_size(size, r->n_bytes), cli_format_count(count, r->n_elems),
+           cli_format_count(changed, r->n_changed),
+           100 * cli_ratio((double)r->n_changed, (double)r->n_elems));
+    print_rate("memcpy, one thread", r->copy_rate, r->copy_rate);
+    print_rate("diff + encode + update the base", r->encode_rate, r->copy_rate);
+    print_rate("decode to a staged list, verified", r->stage_rate, r->copy_rate);
+    print_rate("digest of all weights", r->digest_rate, r->copy_rate);
+    printf("  %-36s %7.1f ms\n", "scatter of the staged list", 1e3 * r->scatter_seconds);
+    printf("  %-36s %7.1f MiB beyond the delta\n", "memory, diff + encode",
+           (double)r->encode_memory / (1 << 20));
+    printf("  %-36s %7.1f MiB\n", "memory, decode + apply",
+           (double)r->apply_memory / (1 << 20));
+    if (r->n_steps > 0)
+        printf("  %-36s %7.3f bits a change, %u steps, files whole\n",
+               "class on the trace", bits_a_change(r->step_bytes, r->step_changes),
+               r->n_steps);
+    double apply_seconds = (double)r->n_bytes / r->stage_rate + r->scatter_seconds;
+    printf("\n  %-36s %10s %7s %9s %9s   equal\n", "way", "bytes", "bits", "encode",
+           "apply");
+    printf("  %-36s %10s %7s %9s %9s\n", "", "", "/change", "GB/s", "GB/s");
+    print_way("deltawire class", r->delta_bytes, r, r->encode_rate,
+              (double)r->n_bytes / apply_seconds, r->equal);
+    for (unsigned i = 0; i < BENCH_PEERS; i++) {
+        const bench_peer_result *p = &r->peers[i].result;
+        print_way(r->peers[i].name, p->n_bytes, r, (double)r->n_bytes / p->encode_seconds,
+                  (double)r->n_bytes / p->apply_seconds, p->equal);
+    }
+}
+
+int dw_cmd_bench(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"trace", required_argument, NULL, OPT_TRACE},
+        {"size", required_argument, NULL, OPT_SIZE},
+        {"rounds", required_argument, NULL, OPT_ROUNDS},
+        CLI_COMMON_OPTIONS,
+    };
+    cli_session s = cli_session_start(argc, argv, help);
+    bench_options bench = {.n_bytes = 512000000, .step = TRACE_STEP, .n_rounds = 5};
+    for (int code; (code = cli_next_option(&s, argc, argv, options)) != -1;) {
+        if (code == OPT_TRACE)
+            bench.trace = optarg;
+        else if (code == OPT_SIZE)
+            bench.n_bytes = cli_parse_scaled(&s, "--size", optarg);
+        else
+            bench.n_rounds = (unsigned)cli_parse_count(&s, "--rounds", optarg);
+    }
+    cli_expect_arguments(&s, argc, 0, 0);
+    if (bench.n_rounds == 0 || bench.n_bytes == 0)
+        cli_usage_error(&s, "--rounds and --size must be above zero");
+    bench.n_threads = s.n_threads;
+    talking = !s.quiet && !s.json;
+    bench_report report;
+    dw_error err;
+    if (bench_run(&report, &bench, say, &err) != DW_OK)
+        return cli_fail(&s, &err, bench.trace, NULL);
+    if (s.json)
+        cli_json_print(json_of(&report));
+    else
+        print_report(&report, s.n_threads);
+    bool all_equal = report.equal;
+    for (unsigned i = 0; i < BENCH_PEERS; i++)
+        all_equal &= report.peers[i].result.equal;
+    return all_equal ? 0 : CLI_EXIT_FAILURE;
+}

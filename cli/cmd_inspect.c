@@ -1,0 +1,249 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <deltawire/deltawire.h>
+
+#include "commands.h"
+#include "delta_report.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+
+static const char help[] =
+    "usage: deltawire inspect FILE [--tensors]\n"
+    "\n"
+    "Shows what a delta, or a checkpoint (file, index file or directory), holds. Only\n"
+    "headers and checksums are read.\n"
+    "\n"
+    "  --tensors            a row for each tensor\n"
+    "  --json  --quiet  --help\n"
+    "\n"
+    "  deltawire inspect step_000007.safetensors --tensors\n"
+    "  deltawire inspect model/ --json\n";
+
+/* ---- shapes ---- */
+
+#define SHAPE_SIZE 256 /* longer ones are cut: DW_MAX_DIMS of 20 digits are no use */
+
+static const char *format_shape(char out[SHAPE_SIZE], uint32_t n_dims,
+                                const uint64_t *dims)
+{
+    size_t n = (size_t)snprintf(out, SHAPE_SIZE, "[");
+    for (uint32_t d = 0; d < n_dims && n < SHAPE_SIZE - 24; d++)
+        n += (size_t)snprintf(out + n, SHAPE_SIZE - n, "%s%" PRIu64, d ? "," : "",
+                              dims[d]);
+    snprintf(out + n, SHAPE_SIZE - n, "]");
+    return out;
+}
+
+static json_t *shape_json(uint32_t n_dims, const uint64_t *dims)
+{
+    json_t *shape = json_array();
+    for (uint32_t d = 0; d < n_dims; d++)
+        json_array_append_new(shape, json_integer((json_int_t)dims[d]));
+    return shape;
+}
+
+/* ---- deltas ---- */
+
+static void print_delta_tensors(const dw_delta *delta, size_t n_tensors)
+{
+    char shape[SHAPE_SIZE];
+    printf("\n%12s %9s %11s %7s  %-6s %-16s %s\n", "changed", "density", "bytes", "bits",
+           "dtype", "shape", "tensor");
+    for (size_t i = 0; i < n_tensors; i++) {
+        dw_delta_tensor_info t;
+        dw_delta_tensor(delta, i, &t);
+        printf("%12" PRIu64, t.n_changed);
+        if (t.has_shape)
+            printf(" %7.3f %%", 100 * cli_ratio((double)t.n_changed, (double)t.n_elems));
+        else
+            printf(" %9s", "?");
+        printf(" %11" PRIu64 " %7.2f  %-6s %-16s ", t.n_bytes,
+               cli_bits_a_change(t.n_bytes, t.n_changed), dw_dtype_name(t.dtype),
+               t.has_shape ? format_shape(shape, t.n_dims, t.dims) : "?");
+        cli_print_text(stdout, t.name);
+        putchar('\n');
+    }
+}
+
+static json_t *delta_tensors_json(const dw_delta *delta, size_t n_tensors)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n_tensors; i++) {
+        dw_delta_tensor_info t;
+        dw_delta_tensor(delta, i, &t);
+        json_t *object = json_object();
+        cli_json_text(object, "name", t.name);
+        cli_json_text(object, "dtype", dw_dtype_name(t.dtype));
+        if (t.has_shape) {
+            json_object_set_new(object, "shape", shape_json(t.n_dims, t.dims));
+            cli_json_real(object, "density",
+                          cli_ratio((double)t.n_changed, (double)t.n_elems));
+        }
+        cli_json_count(object, "changed", t.n_changed);
+        cli_json_count(object, "bytes", t.n_bytes);
+        cli_json_real(object, "bits_a_change", cli_bits_a_change(t.n_bytes, t.n_changed));
+        json_array_append_new(list, object);
+    }
+    return list;
+}
+
+static void show_delta(const cli_session *s, const char *path, const dw_delta *delta,
+                       bool tensors)
+{
+    cli_delta_report report = cli_delta_report_of(delta);
+    if (s->json) {
+        json_t *object = cli_delta_report_json(&report, 0);
+        cli_json_text(object, "kind", "delta");
+        cli_json_text(object, "path", path);
+        if (tensors)
+            json_object_set_new(object, "tensors",
+                                delta_tensors_json(delta, report.info.n_tensors));
+        cli_json_print(object);
+        return;
+    }
+    cli_print_text(stdout, path);
+    puts(": a delta");
+    cli_delta_report_print(&report, 0);
+    if (tensors)
+        print_delta_tensors(delta, report.info.n_tensors);
+}
+
+/* ---- checkpoints ---- */
+
+typedef struct totals {
+    uint64_t n_elems, n_bytes;
+    uint64_t by_dtype[DW_DTYPE_COUNT]; /* elements */
+} totals;
+
+static uint64_t count_elems(const dw_tensor *t)
+{
+    uint64_t n_elems = 0;
+    dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL);
+    return n_elems;
+}
+
+static totals sum_up(const dw_tensor *tensors, size_t n_tensors)
+{
+    totals sum = {0};
+    for (size_t i = 0; i < n_tensors; i++) {
+        uint64_t n_elems = count_elems(&tensors[i]);
+        sum.n_elems += n_elems;
+        sum.n_bytes += tensors[i].n_bytes;
+        sum.by_dtype[tensors[i].dtype] += n_elems;
+    }
+    return sum;
+}
+
+static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool tensors)
+{
+    size_t n_tensors;
+    const dw_tensor *list = dw_checkpoint_tensors(ckpt, &n_tensors);
+    const totals sum = sum_up(list, n_tensors);
+    char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE], shape[SHAPE_SIZE];
+    cli_print_text(stdout, path);
+    puts(": a checkpoint");
+    cli_print_row("tensors", "%zu", n_tensors);
+    cli_print_row("elements", "%s", cli_format_count(a, sum.n_elems));
+    cli_print_row("bytes", "%s (%s)", cli_format_count(a, sum.n_bytes),
+                  cli_format_size(b, sum.n_bytes));
+    cli_print_row("files", "%zu", dw_checkpoint_file_count(ckpt));
+    for (int dtype = 0; dtype < DW_DTYPE_COUNT; dtype++)
+        if (sum.by_dtype[dtype] > 0)
+            cli_print_row(dw_dtype_name((dw_dtype)dtype), "%s elements",
+                          cli_format_count(a, sum.by_dtype[dtype]));
+    if (!tensors)
+        return;
+    printf("\n%15s  %-8s %-16s %s\n", "bytes", "dtype", "shape", "tensor");
+    for (size_t i = 0; i < n_tensors; i++) {
+        printf("%15" PRIu64 "  %-8s %-16s ", list[i].n_bytes,
+               dw_dtype_name(list[i].dtype),
+               format_shape(shape, list[i].n_dims, list[i].dims));
+        cli_print_text(stdout, list[i].name);
+        putchar('\n');
+    }
+}
+
+static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
+                                  bool tensors)
+{
+    size_t n_tensors;
+    const dw_tensor *list = dw_checkpoint_tensors(ckpt, &n_tensors);
+    const totals sum = sum_up(list, n_tensors);
+    json_t *object = json_object(), *dtypes = json_object();
+    cli_json_text(object, "kind", "checkpoint");
+    cli_json_text(object, "path", path);
+    cli_json_count(object, "n_tensors", n_tensors);
+    cli_json_count(object, "elements", sum.n_elems);
+    cli_json_count(object, "bytes", sum.n_bytes);
+    cli_json_count(object, "files", dw_checkpoint_file_count(ckpt));
+    for (int dtype = 0; dtype < DW_DTYPE_COUNT; dtype++)
+        if (sum.by_dtype[dtype] > 0)
+            cli_json_count(dtypes, dw_dtype_name((dw_dtype)dtype), sum.by_dtype[dtype]);
+    json_object_set_new(object, "dtypes", dtypes);
+    json_t *rows = tensors ? json_array() : NULL;
+    for (size_t i = 0; rows && i < n_tensors; i++) {
+        json_t *row = json_object();
+        cli_json_text(row, "name", list[i].name);
+        cli_json_text(row, "dtype", dw_dtype_name(list[i].dtype));
+        json_object_set_new(row, "shape", shape_json(list[i].n_dims, list[i].dims));
+        cli_json_count(row, "bytes", list[i].n_bytes);
+        json_array_append_new(rows, row);
+    }
+    if (rows)
+        json_object_set_new(object, "tensors", rows);
+    cli_json_print(object);
+}
+
+/* ---- the verb ---- */
+
+/* A delta is a safetensors file too, so what opens as a checkpoint may be one. What is
+ * no delta at all is 'unsupported' to dw_delta_open, as is one of a newer format: the
+ * metadata tells these apart. */
+static bool is_delta(const dw_checkpoint *ckpt, const char *path, dw_status delta_status)
+{
+    if (dw_checkpoint_file_count(ckpt) != 1 ||
+        strcmp(dw_checkpoint_file(ckpt, 0), path) != 0)
+        return false; /* a directory or an index */
+    const char *format = dw_checkpoint_metadata(ckpt, "format");
+    return delta_status != DW_UNSUPPORTED ||
+           (format && strncmp(format, "deltawire/", strlen("deltawire/")) == 0);
+}
+
+static int inspect(const cli_session *s, const char *path, bool tensors)
+{
+    dw_error err, delta_err;
+    dw_checkpoint *ckpt;
+    dw_delta *delta;
+    int exit_code = 0;
+    if (dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, &err) != DW_OK)
+        return cli_fail(s, &err, path, NULL);
+    dw_status status = dw_delta_open(&delta, path, &delta_err);
+    if (status == DW_OK)
+        show_delta(s, path, delta, tensors);
+    else if (is_delta(ckpt, path, status))
+        exit_code = cli_fail(s, &delta_err, path, NULL);
+    else if (s->json)
+        print_checkpoint_json(path, ckpt, tensors);
+    else
+        print_checkpoint(path, ckpt, tensors);
+    dw_delta_close(delta);
+    dw_checkpoint_close(ckpt);
+    return exit_code;
+}
+
+int dw_cmd_inspect(int argc, char **argv)
+{
+    enum { TENSORS = CLI_OPT_OWN };
+    static const struct option options[] = {{"tensors", no_argument, NULL, TENSORS},
+                                            CLI_COMMON_OPTIONS};
+    cli_session s = cli_session_start(argc, argv, help);
+    bool tensors = false;
+    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;)
+        tensors |= option == TENSORS;
+    cli_expect_arguments(&s, argc, 1, 1);
+    return inspect(&s, argv[optind], tensors);
+}

@@ -1,0 +1,316 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <deltawire/deltawire.h>
+
+#include "commands.h"
+#include "delta_report.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "path.h"
+#include "print.h"
+#include "progress.h"
+#include "synth.h"
+#include "synth_model.h"
+
+static const char help[] =
+    "usage: deltawire synth -o DIR --params N --steps N [OPTION...]\n"
+    "\n"
+    "Makes a synthetic RL run with the statistics of real ones: DIR/base, and the "
+    "deltas\n"
+    "DIR/deltas/step_000001.safetensors ... or the checkpoints DIR/step_000001 ...\n"
+    "\n"
+    "  -o, --output DIR     where to; made if missing\n"
+    "  --params N           parameters, about: 16M, 0.6B (16M)\n"
+    "  --steps N            (12)\n"
+    "  --seed N             same options, same bytes (0)\n"
+    "  --lr X               learning rate (1e-6)\n"
+    "  --write WHAT         deltas (the default), checkpoints or both\n"
+    "  --shard SIZE         checkpoints in files of at most SIZE bytes and an index\n"
+    "  --dtype DTYPE        bf16 or f32 (bf16)\n"
+    "  --codec, --trl       as for `deltawire diff`\n"
+    "  --json  --threads N  --quiet  --help\n"
+    "\n"
+    "  deltawire synth -o run --params 16M --steps 12\n"
+    "  deltawire synth -o run --params 100M --steps 3 --write both --shard 50M\n";
+
+#define MAX_STEPS 999999
+#define DELTAS    "deltas"
+
+typedef struct arguments {
+    const char *dir;
+    synth_options synth;
+    uint64_t n_steps;
+    uint64_t max_shard_bytes;
+    bool write_deltas, write_checkpoints;
+    cli_codec_choice choice;
+    dw_diff_options diff;
+} arguments;
+
+static void parse_write(arguments *a, const cli_session *s, const char *what)
+{
+    a->write_deltas = strcmp(what, "checkpoints") != 0;
+    a->write_checkpoints = strcmp(what, "deltas") != 0;
+    if (a->write_deltas && a->write_checkpoints && strcmp(what, "both") != 0)
+        cli_usage_error(s, "--write: '%s' is none of deltas, checkpoints, both", what);
+}
+
+static dw_dtype parse_dtype(const cli_session *s, const char *name)
+{
+    if (strcmp(name, "bf16") != 0 && strcmp(name, "f32") != 0)
+        cli_usage_error(s, "--dtype: '%s' is neither bf16 nor f32", name);
+    return name[0] == 'b' ? DW_BF16 : DW_F32;
+}
+
+static arguments parse(cli_session *s, int argc, char **argv)
+{
+    enum { PARAMS = CLI_OPT_OWN, STEPS, SEED, LR, WRITE, SHARD, DTYPE, CODEC, TRL };
+    static const struct option options[] = {
+        {"output", required_argument, NULL, 'o'},
+        {"params", required_argument, NULL, PARAMS},
+        {"steps", required_argument, NULL, STEPS},
+        {"seed", required_argument, NULL, SEED},
+        {"lr", required_argument, NULL, LR},
+        {"write", required_argument, NULL, WRITE},
+        {"shard", required_argument, NULL, SHARD},
+        {"dtype", required_argument, NULL, DTYPE},
+        {"codec", required_argument, NULL, CODEC},
+        {"trl", required_argument, NULL, TRL},
+        CLI_COMMON_OPTIONS,
+    };
+    arguments a = {.synth = {.n_params = 16000000, .lr = 1e-6, .dtype = DW_BF16},
+                   .n_steps = 12,
+                   .write_deltas = true};
+    dw_diff_options_init(&a.diff);
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        switch (option) {
+        case 'o':
+            a.dir = optarg;
+            break;
+        case PARAMS:
+            a.synth.n_params = cli_parse_scaled(s, "--params", optarg);
+            break;
+        case STEPS:
+            a.n_steps = cli_parse_count(s, "--steps", optarg);
+            break;
+        case SEED:
+            a.synth.seed = cli_parse_count(s, "--seed", optarg);
+            break;
+        case LR:
+            a.synth.lr = cli_parse_positive(s, "--lr", optarg);
+            break;
+        case WRITE:
+            parse_write(&a, s, optarg);
+            break;
+        case SHARD:
+            a.max_shard_bytes = cli_parse_scaled(s, "--shard", optarg);
+            break;
+        case DTYPE:
+            a.synth.dtype = parse_dtype(s, optarg);
+            break;
+        case CODEC:
+            a.choice.codec = optarg;
+            break;
+        case TRL:
+            a.choice.trl = optarg;
+            break;
+        }
+    }
+    cli_expect_arguments(s, argc, 0, 0);
+    if (!a.dir)
+        cli_usage_error(s, "-o DIR is missing");
+    if (a.synth.n_params < SYNTH_MIN_PARAMS || a.synth.n_params > 1000000000000)
+        cli_usage_error(s, "--params: from %d to 1T", SYNTH_MIN_PARAMS);
+    if (a.n_steps > MAX_STEPS)
+        cli_usage_error(s, "--steps: at most %d", MAX_STEPS);
+    cli_choose_codec(s, a.choice, &a.diff.codec, &a.diff.trl_layout);
+    a.synth.n_threads = a.diff.n_threads = s->n_threads;
+    return a;
+}
+
+/* ---- files ---- */
+
+static dw_status fail_memory(dw_error *err, const char *path)
+{
+    return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+}
+
+/* A new directory: a run never mixes with an older one. */
+static dw_status make_directory(const char *path, dw_error *err)
+{
+    return mkdir(path, 0777) == 0 ? DW_OK
+                                  : cli_error_errno(err, path, "make a new directory");
+}
+
+/* Into DIR itself with shards, else into a file in it. */
+static dw_status write_weights(const arguments *a, const char *dir,
+                               const dw_tensor *tensors, size_t n_tensors, dw_error *err)
+{
+    const dw_pair metadata = {"format", "pt"}; /* what the stock loaders ask for */
+    const dw_checkpoint_write_options options = {
+        .metadata = &metadata, .n_metadata = 1, .max_shard_bytes = a->max_shard_bytes};
+    if (a->max_shard_bytes > 0)
+        return dw_checkpoint_write(dir, tensors, n_tensors, &options, err);
+    char *path = cli_path_join(dir, "model.safetensors");
+    dw_status status = path ? dw_checkpoint_write(path, tensors, n_tensors, &options, err)
+                            : fail_memory(err, dir);
+    free(path);
+    return status;
+}
+
+static dw_status write_checkpoint(const arguments *a, const char *name,
+                                  const dw_tensor *tensors, size_t n_tensors,
+                                  dw_error *err)
+{
+    char *dir = cli_path_join(a->dir, name);
+    dw_status status = dir ? make_directory(dir, err) : fail_memory(err, a->dir);
+    if (status == DW_OK)
+        status = write_weights(a, dir, tensors, n_tensors, err);
+    if (status != DW_OK && dir)
+        rmdir(dir); /* succeeds where it is empty */
+    free(dir);
+    return status;
+}
+
+/* DIR/deltas/NAME.safetensors */
+static dw_status write_delta(const arguments *a, const char *name, const dw_delta *delta,
+                             dw_error *err)
+{
+    char file[64];
+    snprintf(file, sizeof file, DELTAS "/%s.safetensors", name);
+    char *path = cli_path_join(a->dir, file);
+    dw_status status = path ? dw_delta_save(delta, path, err) : fail_memory(err, a->dir);
+    free(path);
+    return status;
+}
+
+/* The directories, and the base. */
+static dw_status prepare(const arguments *a, const synth_run *run, dw_error *err)
+{
+    size_t n_tensors;
+    const dw_tensor *tensors = synth_run_tensors(run, &n_tensors);
+    if (mkdir(a->dir, 0777) != 0 && errno != EEXIST)
+        return cli_error_errno(err, a->dir, "make the directory");
+    dw_status status = write_checkpoint(a, "base", tensors, n_tensors, err);
+    if (status != DW_OK || !a->write_deltas)
+        return status;
+    char *deltas = cli_path_join(a->dir, DELTAS);
+    status = deltas ? make_directory(deltas, err) : fail_memory(err, a->dir);
+    free(deltas);
+    return status;
+}
+
+/* ---- steps ---- */
+
+typedef struct step_report {
+    synth_step_stats stats;
+    cli_delta_report delta;
+} step_report;
+
+static dw_status do_step(step_report *out, const arguments *a, synth_run *run,
+                         uint64_t step, dw_error *err)
+{
+    size_t n_tensors;
+    const dw_tensor *tensors = synth_run_tensors(run, &n_tensors);
+    char name[32];
+    snprintf(name, sizeof name, "step_%06" PRIu64, step);
+    out->stats = synth_run_step(run);
+
+    dw_diff_options diff = a->diff;
+    diff.base_version = step - 1;
+    diff.new_version = step;
+    dw_delta *delta;
+    dw_status status =
+        dw_delta_diff(&delta, synth_run_before(run), tensors, n_tensors, &diff, err);
+    if (status != DW_OK)
+        return status;
+    out->delta = cli_delta_report_of(delta);
+    if (a->write_deltas)
+        status = write_delta(a, name, delta, err);
+    if (status == DW_OK && a->write_checkpoints)
+        status = write_checkpoint(a, name, tensors, n_tensors, err);
+    dw_delta_close(delta);
+    return status;
+}
+
+static void print_step(const step_report *r, uint64_t step)
+{
+    char bytes[CLI_NUMBER_SIZE];
+    const double n = (double)r->stats.n_changed;
+    if (step == 1)
+        printf("%6s %9s %9s %8s %10s %6s\n", "step", "changed", "one ulp", "again",
+               "bytes", "bits");
+    printf("%6" PRIu64 " %7.3f %% %7.1f %% %6.1f %% %10s %6.2f\n", step,
+           100 * cli_density(&r->delta), 100 * cli_ratio((double)r->stats.n_one_ulp, n),
+           100 * cli_ratio((double)r->stats.n_again, n),
+           cli_format_size(bytes, r->delta.info.n_bytes),
+           cli_bits_a_change(r->delta.info.n_bytes, r->delta.info.n_changed));
+    fflush(stdout);
+}
+
+static json_t *step_json(const step_report *r, uint64_t step)
+{
+    const double n = (double)r->stats.n_changed;
+    json_t *object = json_object();
+    cli_json_count(object, "step", step);
+    cli_json_count(object, "changed", r->stats.n_changed);
+    cli_json_real(object, "density", cli_density(&r->delta));
+    cli_json_real(object, "one_ulp", cli_ratio((double)r->stats.n_one_ulp, n));
+    cli_json_real(object, "again", cli_ratio((double)r->stats.n_again, n));
+    cli_json_count(object, "bytes", r->delta.info.n_bytes);
+    cli_json_real(object, "bits_a_change",
+                  cli_bits_a_change(r->delta.info.n_bytes, r->delta.info.n_changed));
+    cli_json_digest(object, "new_state", r->delta.info.new_state);
+    return object;
+}
+
+/* STEPS takes a row each, or is NULL: they are printed then. */
+static dw_status run_steps(const arguments *a, synth_run *run, json_t *steps,
+                           dw_error *err)
+{
+    dw_status status = prepare(a, run, err);
+    for (uint64_t step = 1; status == DW_OK && step <= a->n_steps; step++) {
+        step_report report;
+        status = cli_check_signal(err);
+        if (status == DW_OK)
+            status = do_step(&report, a, run, step, err);
+        if (status != DW_OK)
+            break;
+        if (steps)
+            json_array_append_new(steps, step_json(&report, step));
+        else
+            print_step(&report, step);
+    }
+    return status;
+}
+
+int dw_cmd_synth(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    arguments a = parse(&s, argc, argv);
+    dw_error err;
+    synth_run *run;
+    if (synth_run_new(&run, &a.synth, &err) != DW_OK)
+        return cli_fail(&s, &err, NULL, NULL);
+    json_t *steps = s.json ? json_array() : NULL;
+    dw_status status = run_steps(&a, run, steps, &err);
+    synth_run_free(run);
+    if (status != DW_OK) {
+        json_decref(steps);
+        return cli_fail(&s, &err, a.dir, NULL);
+    }
+    if (s.json) {
+        json_t *object = json_object();
+        cli_json_text(object, "dir", a.dir);
+        cli_json_count(object, "seed", a.synth.seed);
+        json_object_set_new(object, "steps", steps);
+        cli_json_print(object);
+    }
+    return 0;
+}

@@ -1,0 +1,15 @@
+/* The verbs. Each is called as main is, with its own name as argv[0], and returns the
+ * exit code. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+int dw_cmd_apply(int argc, char **argv);
+int dw_cmd_bench(int argc, char **argv);
+int dw_cmd_convert(int argc, char **argv);
+int dw_cmd_diff(int argc, char **argv);
+int dw_cmd_inspect(int argc, char **argv);
+int dw_cmd_recover(int argc, char **argv);
+int dw_cmd_synth(int argc, char **argv);
+int dw_cmd_verify(int argc, char **argv);
+
+#endif

@@ -1,0 +1,32 @@
+/* A copy of a checkpoint that is worked on under a temporary name and appears under its
+ * own when it is done.
+ *
+ *     a file        its bytes
+ *     a directory   every regular file in it, and what symbolic links to files lead to;
+ *                   no sub-directories
+ *     an index      the directory it is in
+ */
+#ifndef CLI_COPY_H
+#define CLI_COPY_H
+
+#include <deltawire/error.h>
+
+#include "progress.h"
+
+typedef struct cli_copy {
+    char *temporary;  /* file or directory beside the destination */
+    char *checkpoint; /* what to open in it */
+    bool is_directory;
+} cli_copy;
+
+/* Refuses a destination that is there. A failure leaves nothing behind. */
+dw_status cli_copy_make(cli_copy *out, const char *source, const char *destination,
+                        cli_progress *progress, dw_error *err);
+
+/* Syncs and renames. A failure leaves the copy to cli_copy_discard. */
+dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err);
+
+/* Removes what has not been committed, and frees. */
+void cli_copy_discard(cli_copy *copy);
+
+#endif

@@ -1,0 +1,111 @@
+#include "error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "json.h"
+#include "print.h"
+#include "progress.h"
+
+static int exit_code_of(dw_status code)
+{
+    switch (code) {
+    case DW_OK:
+        return 0;
+    case DW_NO_MEMORY:
+        return CLI_EXIT_FAILURE;
+    case DW_IO:
+    case DW_NOT_FOUND:
+        return CLI_EXIT_IO;
+    case DW_CORRUPT:
+        return CLI_EXIT_CORRUPT;
+    case DW_STALE:
+        return CLI_EXIT_STALE;
+    case DW_MISMATCH:
+        return CLI_EXIT_MISMATCH;
+    case DW_UNSUPPORTED:
+        return CLI_EXIT_UNSUPPORTED;
+    case DW_INVALID:
+        return CLI_EXIT_USAGE;
+    case DW_CONFLICT:
+        return CLI_EXIT_CONFLICT;
+    case DW_CANCELLED:
+        return 128 + cli_signal();
+    }
+    return CLI_EXIT_FAILURE;
+}
+
+dw_status cli_error_set(dw_error *err, dw_status code, const char *where,
+                        const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    snprintf(err->where, sizeof err->where, "%s", where);
+    err->code = code;
+    return code;
+}
+
+dw_status cli_error_errno(dw_error *err, const char *where, const char *doing)
+{
+    dw_status code = errno == ENOENT || errno == ENOTDIR ? DW_NOT_FOUND
+                     : errno == EEXIST                   ? DW_CONFLICT
+                                                         : DW_IO;
+    return cli_error_set(err, code, where, "cannot %s: %s", doing, strerror(errno));
+}
+
+static void report(const cli_session *s, const char *code, const char *where,
+                   const char *text, const char *hint_format, va_list hint_args)
+{
+    char hint[2 * DW_ERROR_WHERE_SIZE] = "";
+    if (hint_format)
+        vsnprintf(hint, sizeof hint, hint_format, hint_args);
+    if (s->json) {
+        json_t *error = json_object();
+        cli_json_text(error, "code", code);
+        cli_json_text(error, "where", where);
+        cli_json_text(error, "text", text);
+        if (hint[0])
+            cli_json_text(error, "try", hint);
+        json_t *root = json_object();
+        json_object_set_new(root, "error", error);
+        cli_json_print(root);
+        return;
+    }
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, where);
+    fputs(where[0] ? ": " : "", stderr);
+    cli_print_text(stderr, text);
+    fputc('\n', stderr);
+    if (hint[0]) {
+        fputs("try: ", stderr);
+        cli_print_text(stderr, hint);
+        fputc('\n', stderr);
+    }
+}
+
+int cli_fail(const cli_session *s, const dw_error *err, const char *fallback,
+             const char *hint, ...)
+{
+    const char *where = err->where[0] || !fallback ? err->where : fallback;
+    /* the library only knows that its caller asked to stop; here it is known why */
+    const char *text = err->code == DW_CANCELLED ? strsignal(cli_signal()) : err->text;
+    va_list args;
+    va_start(args, hint);
+    report(s, dw_status_name(err->code), where, text, hint, args);
+    va_end(args);
+    return exit_code_of(err->code);
+}
+
+int cli_fail_as(const cli_session *s, const char *code, const char *where,
+                const char *text, const char *hint, ...)
+{
+    va_list args;
+    va_start(args, hint);
+    report(s, code, where, text, hint, args);
+    va_end(args);
+    return CLI_EXIT_FAILURE;
+}

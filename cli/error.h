@@ -1,0 +1,38 @@
+/* Errors: one line on stderr, or a JSON object on stdout, and the exit code. */
+#ifndef CLI_ERROR_H
+#define CLI_ERROR_H
+
+#include <deltawire/error.h>
+
+#include "options.h"
+
+enum {
+    CLI_EXIT_FAILURE = 1,
+    CLI_EXIT_USAGE = 2,
+    CLI_EXIT_CORRUPT = 3,
+    CLI_EXIT_STALE = 4,
+    CLI_EXIT_MISMATCH = 5,
+    CLI_EXIT_IO = 6,
+    CLI_EXIT_UNSUPPORTED = 7,
+    CLI_EXIT_CONFLICT = 8,
+};
+
+/* Fills ERR as the library does, for what the command finds wrong by itself. */
+dw_status cli_error_set(dw_error *err, dw_status code, const char *where,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* "cannot DOING: " and what errno says. */
+dw_status cli_error_errno(dw_error *err, const char *where, const char *doing);
+
+/* Reports ERR and returns its exit code. FALLBACK names the object where the library
+ * did not: it knows arrays, not the files they came from. HINT, a format, says what to
+ * do next; may be NULL. */
+int cli_fail(const cli_session *s, const dw_error *err, const char *fallback,
+             const char *hint, ...) __attribute__((format(printf, 4, 5)));
+
+/* The same for a fault that has no code in the library: exit code 1. */
+int cli_fail_as(const cli_session *s, const char *code, const char *where,
+                const char *text, const char *hint, ...)
+    __attribute__((format(printf, 5, 6)));
+
+#endif

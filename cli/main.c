@@ -1,0 +1,96 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <deltawire/deltawire.h>
+
+#include "commands.h"
+#include "error.h"
+#include "progress.h"
+
+static const struct verb {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} verbs[] = {
+    {"diff", dw_cmd_diff, "write what changed between two checkpoints"},
+    {"apply", dw_cmd_apply, "bring a checkpoint to a delta's new version"},
+    {"inspect", dw_cmd_inspect, "show what a delta or a checkpoint holds"},
+    {"verify", dw_cmd_verify, "check a checkpoint, alone or against a delta"},
+    {"recover", dw_cmd_recover, "finish an apply that was interrupted"},
+    {"convert", dw_cmd_convert, "write a delta in another codec"},
+    {"synth", dw_cmd_synth, "make a synthetic RL run to try things on"},
+    {"bench", dw_cmd_bench, "measure sizes and speeds"},
+};
+
+#define N_VERBS (sizeof verbs / sizeof verbs[0])
+
+static void print_help(FILE *out)
+{
+    fputs("deltawire ships the weights that changed, exact to the bit.\n"
+          "\n"
+          "usage: deltawire VERB [ARGUMENT...]     deltawire VERB --help shows examples\n"
+          "\n",
+          out);
+    for (size_t i = 0; i < N_VERBS; i++)
+        fprintf(out, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
+    fputs(
+        "\n"
+        "Every verb takes\n"
+        "  --json        one JSON object on stdout, errors too\n"
+        "  --threads N   threads to use; 0, the default: all cores\n"
+        "  --quiet, -q   no progress bar, no remarks\n"
+        "  --help, -h\n"
+        "\n"
+        "Exit codes\n"
+        "  0  done                         5  mismatch: another model's\n"
+        "  1  other failure                6  not found, or refused by the system\n"
+        "  2  wrong usage                  7  unsupported by this build or codec\n"
+        "  3  corrupt: fetch it again      8  conflict: somebody else holds or made it\n"
+        "  4  stale: not the base version  128 + N  stopped by signal N, e.g. 130\n",
+        out);
+}
+
+static const struct verb *find_verb(const char *name)
+{
+    for (size_t i = 0; i < N_VERBS; i++)
+        if (strcmp(name, verbs[i].name) == 0)
+            return &verbs[i];
+    return NULL;
+}
+
+/* Output that never reached its reader, say for a full disk, is a failure too. */
+static int finish_output(int exit_code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return exit_code;
+    fputs("deltawire: stdout: cannot write\n", stderr);
+    return exit_code != 0 ? exit_code : CLI_EXIT_IO;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return CLI_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("deltawire %s (%s kernels)\n", dw_version(), dw_kernel_name());
+        return finish_output(0);
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return finish_output(0);
+    }
+    const struct verb *verb = find_verb(argv[1]);
+    if (!verb) {
+        fprintf(stderr, "deltawire: no verb '%s'\ntry: deltawire --help\n", argv[1]);
+        return CLI_EXIT_USAGE;
+    }
+    const char *kernel = getenv("DELTAWIRE_KERNEL");
+    if (kernel && strcmp(kernel, dw_kernel_name()) != 0)
+        fprintf(stderr, "deltawire: no kernels '%s' on this machine: using %s\n", kernel,
+                dw_kernel_name());
+    cli_catch_signals();
+    return finish_output(verb->run(argc - 1, argv + 1));
+}

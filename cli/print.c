@@ -1,0 +1,58 @@
+#include "print.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+
+const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n)
+{
+    char digits[CLI_NUMBER_SIZE];
+    int n_digits = snprintf(digits, sizeof digits, "%" PRIu64, n);
+    char *to = out;
+    for (int i = 0; i < n_digits; i++) {
+        if (i > 0 && (n_digits - i) % 3 == 0)
+            *to++ = ',';
+        *to++ = digits[i];
+    }
+    *to = '\0';
+    return out;
+}
+
+const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes)
+{
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    double v = (double)n_bytes;
+    size_t unit = 0;
+    while (v >= 999.5 && unit + 1 < sizeof units / sizeof units[0]) {
+        v /= 1000;
+        unit++;
+    }
+    int n_decimals = unit == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2;
+    snprintf(out, CLI_NUMBER_SIZE, "%.*f %s", n_decimals, v, units[unit]);
+    return out;
+}
+
+void cli_print_text(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < 0x20 || c == 0x7f)
+            fprintf(out, "\\x%02x", c);
+        else
+            fputc(c, out);
+    }
+}
+
+void cli_print_row(const char *label, const char *format, ...)
+{
+    va_list args;
+    printf("  %-10s ", label);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+double cli_ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}

@@ -1,0 +1,26 @@
+/* Numbers and rows for people. */
+#ifndef CLI_PRINT_H
+#define CLI_PRINT_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#define CLI_NUMBER_SIZE 32
+
+/* "16,779,520". Returns OUT. */
+const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n);
+
+/* "33.6 MB", decimal units. Returns OUT. */
+const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes);
+
+/* Text from outside, control bytes as \xNN: a name must not drive the terminal. */
+void cli_print_text(FILE *out, const char *text);
+
+/* One row of a report on stdout: a label, and a value at the column all rows share. */
+void cli_print_row(const char *label, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* 0 where there is nothing to divide by. */
+double cli_ratio(double a, double b);
+
+#endif

@@ -1,0 +1,100 @@
+#include "progress.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "print.h"
+
+#define BAR_WIDTH  24
+#define T_PATIENCE 0.3 /* work shorter than this shows no bar */
+#define T_FRAME    0.1
+
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number)
+{
+    caught = number;
+}
+
+void cli_catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    /* a write past `ulimit -f` shall fail as one to a full disk does */
+    signal(SIGXFSZ, SIG_IGN);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        struct sigaction action = {.sa_handler = on_signal,
+                                   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+        struct sigaction before;
+        /* one that the parent had ignored, as nohup does, stays ignored */
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(signals[i], &action, NULL);
+    }
+}
+
+int cli_signal(void)
+{
+    return caught;
+}
+
+dw_status cli_check_signal(dw_error *err)
+{
+    return caught ? cli_error_set(err, DW_CANCELLED, "", "stopped") : DW_OK;
+}
+
+double cli_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+cli_progress cli_progress_start(const cli_session *s, const char *label)
+{
+    return (cli_progress){.label = label,
+                          .shown = !s->quiet && !s->json && isatty(STDERR_FILENO),
+                          .t_start = cli_now()};
+}
+
+static void draw(const cli_progress *p, double t, uint64_t done, uint64_t total)
+{
+    char done_text[CLI_NUMBER_SIZE], total_text[CLI_NUMBER_SIZE], rate[CLI_NUMBER_SIZE];
+    char bar[BAR_WIDTH + 1];
+    double share = cli_ratio((double)done, (double)total);
+    double speed = cli_ratio((double)done, t - p->t_start);
+    int n_full = (int)(share * BAR_WIDTH);
+    memset(bar, '-', BAR_WIDTH);
+    memset(bar, '#', (size_t)n_full);
+    bar[BAR_WIDTH] = '\0';
+    fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %s of %s  %s/s  %.0f s left", p->label, bar,
+            100 * share, cli_format_size(done_text, done),
+            cli_format_size(total_text, total), cli_format_size(rate, (uint64_t)speed),
+            cli_ratio((double)(total - done), speed));
+}
+
+int cli_progress_report(void *progress, uint64_t bytes_done, uint64_t bytes_total)
+{
+    cli_progress *p = progress;
+    if (p->shown) {
+        double t = cli_now();
+        if (t - p->t_start > T_PATIENCE && t - p->t_drawn > T_FRAME) {
+            draw(p, t, bytes_done, bytes_total);
+            p->t_drawn = t;
+        }
+    }
+    return caught;
+}
+
+dw_progress cli_progress_hook(cli_progress *progress)
+{
+    return (dw_progress){cli_progress_report, progress};
+}
+
+void cli_progress_end(cli_progress *progress)
+{
+    if (progress->t_drawn > 0)
+        fputs("\r\033[K", stderr);
+}

@@ -1,0 +1,43 @@
+/* A progress bar on stderr where that is a terminal, and signals as cancellation: the
+ * library is asked to stop and cleans up after itself. */
+#ifndef CLI_PROGRESS_H
+#define CLI_PROGRESS_H
+
+#include <stdbool.h>
+
+#include <deltawire/delta.h>
+
+#include "options.h"
+
+/* The first SIGINT, SIGTERM or SIGHUP asks to stop; a second one kills as usual. */
+void cli_catch_signals(void);
+
+/* The signal that asked to stop, or 0. */
+int cli_signal(void);
+
+/* Fails with DW_CANCELLED where a signal asked to stop: for between two steps. */
+dw_status cli_check_signal(dw_error *err);
+
+typedef struct cli_progress {
+    const char *label;
+    bool shown;
+    double t_start; /* seconds */
+    double t_drawn;
+} cli_progress;
+
+/* The bar appears with the first report that comes late enough to be worth it. */
+cli_progress cli_progress_start(const cli_session *s, const char *label);
+
+/* Moves the bar; not 0 where a signal asked to stop. Fits dw_progress. */
+int cli_progress_report(void *progress, uint64_t bytes_done, uint64_t bytes_total);
+
+/* The bar as the library's hook. */
+dw_progress cli_progress_hook(cli_progress *progress);
+
+/* Wipes the bar. */
+void cli_progress_end(cli_progress *progress);
+
+/* Seconds of a clock that only moves forward. */
+double cli_now(void);
+
+#endif

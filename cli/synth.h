@@ -1,0 +1,54 @@
+/* A synthetic RL run: weights that move as those of a model under AdamW do.
+ *
+ * Each weight has an fp32 master and a momentum x, in units of the learning rate:
+ *
+ *     x      <- BETA x + noise         the direction lasts about ten steps
+ *     master <- master - lr x
+ *     weight <- master, rounded to nearest even
+ *
+ * All statistics of real deltas follow from this: a weight flips with probability
+ * |update| / ulp, which halves with each exponent; most flips are of one ulp; elements
+ * of small exponents flip again and again, mostly in the same direction. The run starts
+ * in the middle: momenta have their stationary distribution from the first step on.
+ *
+ * Noise is a hash of seed, step, tensor and index, so a run depends on its options alone.
+ */
+#ifndef CLI_SYNTH_H
+#define CLI_SYNTH_H
+
+#include <stdint.h>
+
+#include <deltawire/error.h>
+#include <deltawire/tensor.h>
+
+typedef struct synth_options {
+    uint64_t n_params; /* about; SYNTH_MIN_PARAMS at least */
+    uint64_t seed;
+    double lr;
+    dw_dtype dtype;     /* BF16 or F32 */
+    unsigned n_threads; /* 0: all cores */
+} synth_options;
+
+typedef struct synth_run synth_run;
+
+/* What one step did. */
+typedef struct synth_step_stats {
+    uint64_t n_changed;
+    uint64_t n_one_ulp; /* moved to the next number up or down */
+    uint64_t n_again;   /* had changed in the step before too */
+} synth_step_stats;
+
+dw_status synth_run_new(synth_run **out, const synth_options *options, dw_error *err);
+void synth_run_free(synth_run *run);
+
+/* The weights now. The arrays live as long as the run, and their bytes change with each
+ * step. */
+const dw_tensor *synth_run_tensors(const synth_run *run, size_t *n_tensors);
+
+/* The weights before the last step, in the same order; the base before the first. The
+ * next step brings them up to date. */
+const dw_tensor *synth_run_before(const synth_run *run);
+
+synth_step_stats synth_run_step(synth_run *run);
+
+#endif

@@ -1,0 +1,109 @@
+/* An inference engine's update: a delta arrives as bytes, is decoded and verified while
+ * the engine serves, and only the stores themselves happen in the pause.
+ *
+ *     apply_in_memory
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <deltawire/deltawire.h>
+
+enum { N = 1 << 20 };
+
+static float served[N]; /* the engine's weights: version 0 */
+
+static const uint64_t shape[] = {N};
+
+static dw_tensor tensor_of(float *weights)
+{
+    return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights};
+}
+
+/* ---- the trainer, elsewhere ------------------------------------------------------------ */
+
+typedef struct message {
+    uint8_t *bytes;
+    size_t n_bytes;
+} message;
+
+static dw_status send_bytes(void *context, const void *bytes, size_t n_bytes, dw_error *err)
+{
+    (void)err;
+    message *m = context;
+    uint8_t *grown = realloc(m->bytes, m->n_bytes + n_bytes);
+    if (!grown)
+        return DW_NO_MEMORY;
+    memcpy(grown + m->n_bytes, bytes, n_bytes);
+    m->bytes = grown;
+    m->n_bytes += n_bytes;
+    return DW_OK;
+}
+
+/* Trains a copy of the weights a little and sends the difference. */
+static dw_status train_and_send(message *out, dw_error *err)
+{
+    static float trained[N];
+    for (size_t i = 0; i < N; i++)
+        trained[i] = i % 100 == 0 ? served[i] * 1.0001f : served[i];
+    const dw_tensor base = tensor_of(served), next = tensor_of(trained);
+    dw_delta *delta;
+    dw_status status = dw_delta_diff(&delta, &base, &next, 1, NULL, err);
+    if (status == DW_OK)
+        status = dw_delta_write(delta, send_bytes, out, err);
+    dw_delta_close(delta);
+    return status;
+}
+
+/* ---- the engine ------------------------------------------------------------------------- */
+
+static dw_status update(const message *m, dw_error *err)
+{
+    const dw_tensor weights = tensor_of(served);
+    dw_delta *delta = NULL;
+    dw_patch *patch = NULL;
+    dw_digest digest, state = 0;
+    dw_delta_info info = {0};
+
+    /* The engine serves on. The bytes are checked, the blocks decoded against the weights
+     * it has, and the outcome proven to be the version that the delta names. */
+    dw_status status = dw_delta_open_bytes(&delta, m->bytes, m->n_bytes, "message", err);
+    if (status == DW_OK)
+        status = dw_delta_stage(&patch, delta, &weights, 1, NULL, err);
+    if (status == DW_OK) {
+        dw_delta_get_info(delta, &info);
+        printf("staged version %" PRIu64 ": %" PRIu64 " stores from %zu bytes\n",
+               info.new_version, dw_patch_changed(patch), m->n_bytes);
+        /* pause the engine here: this is all that it waits for */
+        status = dw_patch_apply(patch, &weights, 1, 0, err);
+        /* resume the engine here */
+    }
+    /* Now and then, and not in the pause: the whole memory against the digest. */
+    if (status == DW_OK)
+        status = dw_digest_tensors(&digest, &state, &weights, 1, 0, err);
+    if (status == DW_OK)
+        printf("weights are %s version %" PRIu64 "\n",
+               state == info.new_state ? "exactly" : "NOT", info.new_version);
+    dw_patch_free(patch);
+    dw_delta_close(delta);
+    return status;
+}
+
+int main(void)
+{
+    message m = {0};
+    dw_error err;
+    for (size_t i = 0; i < N; i++)
+        served[i] = (float)(rand() % 2001 - 1000) / 1000.0f;
+    dw_status status = train_and_send(&m, &err);
+    if (status == DW_OK)
+        status = update(&m, &err);
+    /* The same delta again is refused, and nothing is touched. */
+    if (status == DW_OK && update(&m, &err) == DW_STALE)
+        printf("again: %s\n", err.text);
+    if (status != DW_OK)
+        fprintf(stderr, "%s: %s\n", err.where, err.text);
+    free(m.bytes);
+    return status != DW_OK;
+}

@@ -1,0 +1,34 @@
+/* The working room of the `class` codec, for the two files that share it. */
+#ifndef DW_CODEC_CLASS_SCRATCH_H
+#define DW_CODEC_CLASS_SCRATCH_H
+
+#include "codec/ans.h"
+#include "codec/class_block.h"
+
+/* What a symbol, and the plain bits of an element, can take at most. With q fitted to
+ * the gaps their plain bits stay below 1.1 for each element of the block, and FAR stands
+ * for at least 31 elements. */
+#define DW_MAX_SYMBOLS   (2 * DW_BLOCK_ELEMS + DW_BLOCK_ELEMS / DW_ANS_FAR + 2 * DW_CLASSES)
+#define DW_MAX_ANS_BYTES (DW_MAX_SYMBOLS * 3 / 2 + 64)
+#define DW_MAX_BIT_BYTES ((2u << 20) + DW_BLOCK_ELEMS / 8 + DW_BLOCK_ELEMS / 4 + 256)
+
+/* Elements compared at a time: few enough that their changes are still in the first
+ * level of cache when they are looked at. */
+#define DW_STRIP_ELEMS 16384u
+
+struct dw_class_scratch {
+    dw_change changes[DW_STRIP_ELEMS + DW_LIST_SLACK];
+    uint32_t class_gaps[DW_BLOCK_ELEMS]; /* by position */
+    uint64_t in_order[DW_BLOCK_ELEMS];   /* moves, likewise */
+    uint32_t gaps[DW_BLOCK_ELEMS];       /* by class, then position */
+    uint64_t moves[DW_BLOCK_ELEMS];      /* likewise */
+    uint64_t found[DW_LOCATE_ELEMS / 64];
+    uint32_t positions[DW_BLOCK_ELEMS + DW_LIST_SLACK];
+    uint8_t symbols[DW_MAX_SYMBOLS];
+    uint8_t ans[DW_MAX_ANS_BYTES];
+    uint8_t bits[DW_MAX_BIT_BYTES];
+    uint8_t out[DW_MAX_ANS_BYTES + DW_MAX_BIT_BYTES + 16];
+    uint64_t values[(2u << 20) / sizeof(uint64_t)];
+};
+
+#endif

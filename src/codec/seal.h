@@ -1,0 +1,22 @@
+/* The seal: a hash in a file's own header, so that an altered header is noticed.
+ *
+ * It stands in __metadata__ under "seal" as 16 hexadecimal digits: XXH64 over the JSON
+ * header, those digits taken as zeros, and whatever else is to be guarded with it.
+ */
+#ifndef DW_CODEC_SEAL_H
+#define DW_CODEC_SEAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The value to write "seal" with, before dw_seal_set. */
+#define DW_SEAL_BLANK "0000000000000000"
+
+/* Puts the seal into a header written with the blank. REST may be NULL. */
+void dw_seal_set(uint8_t *json, size_t n_json, const void *rest, size_t n_rest);
+
+/* False where the seal is missing or does not match. */
+bool dw_seal_good(const uint8_t *json, size_t n_json, const void *rest, size_t n_rest);
+
+#endif

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Help, version and wrong usage.
+. "$(dirname "$0")/lib.sh"
+
+it "prints its version"
+deltawire --version | grep -q '^deltawire [0-9]*\.[0-9]*\.[0-9]* '
+
+it "lists verbs and exit codes"
+deltawire --help | grep -q 'Exit codes'
+for verb in diff apply inspect verify recover convert synth bench; do
+    deltawire --help | grep -q "^  $verb "
+done
+
+it "shows an example for each verb"
+for verb in diff apply inspect verify recover convert synth; do
+    deltawire $verb --help >help.txt 2>err.txt
+    grep -q "^usage: deltawire $verb " help.txt
+    grep -q "^  deltawire $verb " help.txt
+    [ ! -s err.txt ]
+    deltawire $verb -h | cmp - help.txt
+done
+
+it "refuses what it does not know with exit code 2"
+fails 2 "no verb 'frobnicate'" deltawire frobnicate
+for verb in diff apply inspect verify recover convert synth; do
+    fails 2 "unknown option '--frobnicate'" deltawire $verb --frobnicate
+    fails 2 "unknown option '-x'" deltawire $verb -x
+done
+status=0
+deltawire >out.txt 2>err.txt || status=$?
+[ $status -eq 2 ] && [ ! -s out.txt ] && grep -q '^usage: ' err.txt
+
+it "says which argument is missing or too many"
+fails 2 "an argument is missing" deltawire diff a -o c
+fails 2 "too many" deltawire diff a b c -o d
+fails 2 "-o DELTA is missing" deltawire diff a b
+fails 2 "'-o' needs a value" deltawire diff a b -o
+fails 2 "--to CKPT is missing" deltawire apply a
+fails 2 "--base CKPT is missing" deltawire convert a -o b
+fails 2 "-o DIR is missing" deltawire synth
+
+it "refuses values that make no sense"
+fails 2 "'lots' is not a whole number" deltawire verify x --threads lots
+fails 2 "'-1' is not a whole number" deltawire verify x --threads=-1
+fails 2 "'zip' is none of" deltawire diff a b -o c --codec zip
+fails 2 "'v2' is neither" deltawire diff a b -o c --trl v2
+fails 2 "v1 has no codec gap" deltawire diff a b -o c --codec gap --trl v1
+fails 2 "no codec class" deltawire diff a b -o c --codec class --trl v3
+fails 2 "must be greater" deltawire diff a b -o c --from 7 --to 7
+fails 2 "not a size" deltawire synth -o x --params many
+fails 2 "not a positive number" deltawire synth -o x --lr -1
+
+it "reports wrong usage as JSON too"
+status=0
+deltawire diff --json --frobnicate >out.json 2>err.txt || status=$?
+[ $status -eq 2 ] && [ ! -s err.txt ]
+holds 'o["error"]["code"] == "invalid" and "frobnicate" in o["error"]["text"]' <out.json
+
+it "keeps JSON valid whatever bytes a path holds"
+name=$(printf 'no\xff\x01such')
+deltawire inspect "$name" --json >out.json && die "a missing file was inspected"
+holds 'o["error"]["code"] == "not found" and "\ufffd" in o["error"]["where"]' <out.json

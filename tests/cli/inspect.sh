@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+. "$(dirname "$0")/lib.sh"
+small_run 1
+delta=run/deltas/step_000001.safetensors
+
+it "shows a delta"
+deltawire inspect $delta >out.txt
+grep -q "^$delta: a delta" out.txt
+grep -q "^  codec      class" out.txt
+grep -q "^  blocks " out.txt
+deltawire inspect $delta --json |
+    holds "o['kind'] == 'delta' and o['bytes'] == $(stat -c %s $delta)"
+
+it "shows the tensors of a delta, which add up"
+deltawire inspect $delta --tensors | grep -q 'BF16 .* model.embed_tokens.weight$'
+deltawire inspect $delta --tensors --json |
+    holds 'sum(t["changed"] for t in o["tensors"]) == o["changed"]'
+
+it "shows TRL's layouts"
+deltawire diff run/base run/step_000001 -o raw.st --trl v1 >/dev/null
+deltawire inspect raw.st | grep -q 'raw (TRL v1)'
+deltawire diff run/base run/step_000001 -o gap.st --codec gap >/dev/null
+deltawire inspect gap.st | grep -q 'gap (TRL v3)'
+
+it "shows checkpoints by file, index and directory"
+deltawire inspect run/base | grep -q '^run/base: a checkpoint'
+deltawire inspect run/base/model.safetensors --tensors |
+    grep -q 'BF16 .* model.layers.0.self_attn.q_proj.weight$'
+deltawire synth -o sharded --params 300K --steps 0 --shard 100K --json >/dev/null
+deltawire inspect sharded/base/model.safetensors.index.json --tensors --json >out.json
+holds 'o["kind"] == "checkpoint" and o["files"] > 1' <out.json
+holds 'sum(t["bytes"] for t in o["tensors"]) == o["bytes"]' <out.json
+
+it "keeps control characters of names away from the terminal"
+make_checkpoint evil.safetensors '{"\u001b[31mred": [1]}'
+deltawire inspect evil.safetensors --tensors | grep -qF '\x1b[31mred'
+
+it "says what is no such file"
+echo hello >text
+unchanged fails 3 "text: " deltawire inspect text
+unchanged fails 6 "nowhere: " deltawire inspect nowhere
+mkdir empty
+unchanged fails 6 "empty: " deltawire inspect empty

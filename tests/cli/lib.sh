@@ -1,0 +1,113 @@
+# Sourced by the tests beside it. Each runs in a directory of its own that goes away, and
+# ends at the first command that does not do what is expected of it.
+# shellcheck shell=bash
+set -euo pipefail
+
+deltawire=${DELTAWIRE:-$(cd "$(dirname "$0")/../.." && pwd)/build/deltawire}
+scratch=$(mktemp -d)
+finish() {
+    local status=$?
+    if [ $status -ne 0 ] && [ $status -ne 77 ]; then
+        echo "FAILED after: ${said:-the start}" >&2
+    fi
+    chmod -R u+w "$scratch"
+    rm -rf "$scratch"
+    exit $status
+}
+trap finish EXIT
+cd "$scratch"
+
+# it SENTENCE: what the following commands show
+it() {
+    said=$*
+    echo "- $*"
+}
+
+deltawire() {
+    "$deltawire" "$@"
+}
+
+die() {
+    echo "$*" >&2
+    exit 1
+}
+
+# fails CODE PATTERN COMMAND...: the command must fail with that exit code and one line
+# on stderr that matches the pattern; a line 'try: ...' may follow.
+fails() {
+    local code=$1 pattern=$2 status=0
+    shift 2
+    "$@" >"$scratch/out.last" 2>"$scratch/err.last" || status=$?
+    [ $status -eq "$code" ] ||
+        die "exit code $status, not $code: $* ($(cat "$scratch/err.last"))"
+    [ "$(grep -vc '^try: ' "$scratch/err.last")" -eq 1 ] ||
+        die "not one line: $(cat "$scratch/err.last")"
+    head -n 1 "$scratch/err.last" | grep -q "^deltawire: .*$pattern" ||
+        die "not '$pattern': $(cat "$scratch/err.last")"
+}
+
+# unchanged COMMAND...: whatever the command does, no file here may appear, go or differ,
+# but those that the tests write what was said into: out.* and err.*
+unchanged() {
+    local before status=0
+    before=$(snapshot)
+    "$@" || status=$?
+    [ "$before" = "$(snapshot)" ] ||
+        die "files changed: $(diff <(echo "$before") <(snapshot))"
+    return $status
+}
+
+snapshot() {
+    find . -type f ! -name 'out.*' ! -name 'err.*' -print0 | sort -z | xargs -0r sha256sum
+}
+
+# json EXPRESSION: a Python expression over the object `o` that is read from stdin.
+json() {
+    python3 -c 'import json, sys; o = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
+}
+
+# holds EXPRESSION: the same, which must be true.
+holds() {
+    [ "$(json "$1")" = True ] || die "does not hold: $1"
+}
+
+state_of() { # CKPT
+    deltawire verify "$1" --json | json 'o["state"]'
+}
+
+# A small run: run/base, run/step_00000N and run/deltas/step_00000N.safetensors.
+small_run() { # STEPS [OPTION...]
+    deltawire synth -o run --params 300K --steps "$1" --write both "${@:2}" --json >/dev/null
+}
+
+# same_weights CKPT CKPT: single files, equal byte for byte
+same_weights() {
+    cmp "$1/model.safetensors" "$2/model.safetensors"
+}
+
+flip_bit() { # FILE OFFSET
+    python3 - "$1" "$2" <<'END'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(int(sys.argv[2]))
+    byte = f.read(1)[0] ^ 4
+    f.seek(int(sys.argv[2]))
+    f.write(bytes([byte]))
+END
+}
+
+# make_checkpoint FILE JSON: tensors of U8 zeros, {"name": [shape], ...}
+make_checkpoint() {
+    python3 - "$1" "$2" <<'END'
+import json, math, struct, sys
+shapes, header, at = json.loads(sys.argv[2]), {}, 0
+for name, shape in sorted(shapes.items()):
+    n = math.prod(shape)
+    header[name] = {"dtype": "U8", "shape": shape, "data_offsets": [at, at + n]}
+    at += n
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + bytes(at))
+END
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+. "$(dirname "$0")/lib.sh"
+small_run 3
+delta=run/deltas/step_000002.safetensors
+
+it "prints a digest that moves with the weights"
+[ "$(state_of run/base)" = "$(state_of run/base/model.safetensors)" ]
+[ "$(state_of run/base)" != "$(state_of run/step_000001)" ]
+cp -r run/base flipped
+flip_bit flipped/model.safetensors $(($(stat -c %s flipped/model.safetensors) - 7))
+[ "$(state_of run/base)" != "$(state_of flipped)" ]
+
+it "computes SHA-256 over the tensors in order of their names"
+make_checkpoint zeros.safetensors '{"b": [3], "a": [2]}'
+[ "$(deltawire verify zeros.safetensors --sha256 --json | json 'o["sha256"]')" = \
+    "$(head -c 5 /dev/zero | sha256sum | cut -d ' ' -f 1)" ]
+
+it "says where a checkpoint stands, seen from a delta"
+deltawire verify run/step_000001 $delta | grep -q "1, where the delta starts"
+deltawire verify run/step_000001 $delta --json | holds 'o["standing"] == "base"'
+deltawire verify run/step_000002 $delta | grep -q "2, where the delta leads"
+deltawire verify run/step_000002 $delta --json | holds 'o["standing"] == "new"'
+unchanged fails 4 "step_000002.safetensors: the weights are not version 1" \
+    deltawire verify run/step_000003 $delta
+unchanged fails 4 "the weights are not version 1" deltawire verify run/base $delta
+
+it "finds a delta of another model"
+unchanged fails 5 "tensor " deltawire verify zeros.safetensors $delta
+
+it "writes nothing"
+unchanged fails 6 "nowhere: " deltawire verify run/base nowhere
+unchanged deltawire verify run/step_000001 $delta >/dev/null
+
+it "refuses a checkpoint that an interrupted apply left"
+touch run/base/model.safetensors.deltawire-patch
+unchanged fails 1 "run/base: an apply .* was interrupted" deltawire verify run/base
+grep -q '^try: deltawire recover run/base$' err.last
+unchanged fails 1 "interrupted" deltawire diff run/base run/step_000001 -o x
+unchanged fails 1 "interrupted" deltawire apply $delta --to run/base --out x
+(deltawire verify run/base --json || true) | holds 'o["error"]["code"] == "interrupted"'
+
+it "reports what there is to recover"
+unchanged fails 3 "deltawire-patch: " deltawire recover run/base
+rm run/base/model.safetensors.deltawire-patch
+deltawire recover run/base | grep -q "nothing to recover"
+deltawire recover run/base --json | holds 'o["recovered"] is False'

@@ -1,0 +1,320 @@
+/* dw_checkpoint_apply, killed before and inside every system call it makes, and with every
+ * one of them failing. Whatever happens, the checkpoint is the old version, the new one,
+ * or a patch file is there that leads to the new one. */
+/* link: -Wl,--wrap=open,--wrap=pwrite,--wrap=fsync,--wrap=rename,--wrap=msync,--wrap=unlink,--wrap=mmap,--wrap=flock */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "unit/disk_model.h"
+
+/* ---- system calls that go wrong --------------------------------------------------------- */
+
+enum { NEVER = -1, KILLED = 99 };
+
+static int calls_left = NEVER; /* until the one that goes wrong */
+static int wrong_errno;        /* what it fails with; 0: the process ends instead */
+
+/* Whether this call is the one. */
+static bool goes_wrong(void)
+{
+    if (calls_left == NEVER || calls_left-- > 0)
+        return false;
+    calls_left = NEVER;
+    return true;
+}
+
+static bool fails(void)
+{
+    if (!goes_wrong())
+        return false;
+    if (wrong_errno == 0)
+        _exit(KILLED);
+    errno = wrong_errno;
+    return true;
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
+    va_end(args);
+    return fails() ? -1 : __real_open(path, flags, mode);
+}
+
+ssize_t __real_pwrite(int fd, const void *bytes, size_t n, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
+{
+    if (!goes_wrong())
+        return __real_pwrite(fd, bytes, n, offset);
+    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it arrives */
+        return -1;
+    if (wrong_errno == 0)
+        _exit(KILLED);
+    errno = wrong_errno;
+    return -1;
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+    return fails() ? -1 : __real_fsync(fd);
+}
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to)
+{
+    return fails() ? -1 : __real_rename(from, to);
+}
+
+int __real_msync(void *at, size_t n, int flags);
+int __wrap_msync(void *at, size_t n, int flags);
+int __wrap_msync(void *at, size_t n, int flags)
+{
+    return fails() ? -1 : __real_msync(at, n, flags);
+}
+
+int __real_unlink(const char *path);
+int __wrap_unlink(const char *path);
+int __wrap_unlink(const char *path)
+{
+    return fails() ? -1 : __real_unlink(path);
+}
+
+void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+    return fails() ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
+}
+
+int __real_flock(int fd, int operation);
+int __wrap_flock(int fd, int operation);
+int __wrap_flock(int fd, int operation)
+{
+    return fails() ? -1 : __real_flock(fd, operation);
+}
+
+/* ---- what is left behind ------------------------------------------------------------------ */
+
+static const dw_apply_options one_thread = {.n_threads = 1};
+
+/* After a fault: as the header promises, and repaired by what the header names. */
+static void check_and_repair(const disk_model *d, bool by_recover)
+{
+    const bool has_patch = disk_has_patch(d), is_old = disk_is_old(d);
+    dw_error err = {0};
+    if (!has_patch)
+        assert_true(is_old || disk_is_new(d));
+    if (by_recover) {
+        bool recovered;
+        assert_int_equal(dw_checkpoint_recover(d->path, &recovered, &err), DW_OK);
+        assert_int_equal(recovered, has_patch);
+        if (has_patch)
+            assert_true(disk_is_new(d));
+        else
+            assert_int_equal(disk_is_old(d), is_old);
+    }
+    dw_apply_report report;
+    dw_status status = dw_checkpoint_apply(d->path, d->delta, &one_thread, &report, &err);
+    if (status != DW_OK)
+        print_error("%s: %s\n", err.where, err.text);
+    assert_int_equal(status, DW_OK);
+    assert_true(disk_is_new(d));
+    assert_false(disk_has_patch(d));
+    assert_true(disk_is_tidy(d)); /* what a killed process left is gone */
+}
+
+static void test_killed_at_every_call(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        disk_model d;
+        disk_make(&d, "kill", sharded, 300);
+        unsigned n_patches = 0, n_steps = 0;
+        for (bool finished = false; !finished; n_steps++) {
+            disk_reset(&d);
+            fflush(NULL);
+            pid_t child = fork();
+            if (child == 0) {
+                calls_left = (int)n_steps;
+                wrong_errno = 0;
+                _exit((int)dw_checkpoint_apply(d.path, d.delta, &one_thread, NULL, NULL));
+            }
+            int status;
+            assert_int_equal(waitpid(child, &status, 0), child);
+            assert_true(WIFEXITED(status));
+            finished = WEXITSTATUS(status) == DW_OK;
+            assert_true(finished || WEXITSTATUS(status) == KILLED);
+            n_patches += disk_has_patch(&d);
+            if (!disk_has_patch(&d) && n_patches == 0)
+                assert_true(disk_is_old(&d)); /* nothing before the patch is there */
+            if (finished)
+                assert_true(disk_is_new(&d) && disk_is_tidy(&d));
+            check_and_repair(&d, n_steps % 2);
+        }
+        assert_true(n_steps > 15); /* or the wrappers are not in the way */
+        assert_true(n_patches > 3);
+        disk_free(&d);
+    }
+}
+
+/* A recovery that is itself killed is followed by another. */
+static void test_killed_while_recovering(void **state)
+{
+    (void)state;
+    disk_model d;
+    disk_make(&d, "kill_recover", true, 300);
+    for (unsigned first = 16; first < 40; first += 4)
+        for (int second = 0; second < 28; second += 3) {
+            disk_reset(&d);
+            for (int round = 0; round < 2; round++) {
+                pid_t child = fork();
+                if (child == 0) {
+                    bool recovered;
+                    calls_left = round ? second : (int)first;
+                    wrong_errno = 0;
+                    if (round)
+                        _exit((int)dw_checkpoint_recover(d.path, &recovered, NULL));
+                    _exit((int)dw_checkpoint_apply(d.path, d.delta, &one_thread, NULL,
+                                                   NULL));
+                }
+                int status;
+                assert_int_equal(waitpid(child, &status, 0), child);
+            }
+            check_and_repair(&d, second % 2);
+        }
+    disk_free(&d);
+}
+
+static void test_every_call_fails(void **state)
+{
+    (void)state;
+    static const int errors[] = {EIO, ENOSPC, EDQUOT};
+    for (int sharded = 0; sharded < 2; sharded++)
+        for (size_t e = 0; e < 3; e++) {
+            disk_model d;
+            disk_make(&d, "fail", sharded, 300);
+            unsigned n_steps = 0, n_failed = 0;
+            for (bool reached = true; reached; n_steps++) {
+                disk_reset(&d);
+                dw_error err = {0};
+                calls_left = (int)n_steps;
+                wrong_errno = errors[e];
+                dw_status status =
+                    dw_checkpoint_apply(d.path, d.delta, &one_thread, NULL, &err);
+                reached = calls_left == NEVER;
+                calls_left = NEVER;
+                if (status != DW_OK) {
+                    n_failed++;
+                    assert_int_equal(status, DW_IO);
+                    assert_int_equal(err.code, DW_IO);
+                    assert_non_null(strstr(err.text, strerror(errors[e])));
+                    assert_true(strlen(err.where) > 0);
+                    if (!disk_has_patch(&d))
+                        assert_true(disk_is_old(&d) || disk_is_new(&d));
+                } else {
+                    assert_true(disk_is_new(&d));
+                }
+                assert_true(disk_is_tidy(&d)); /* no half file stays */
+                check_and_repair(&d, n_steps % 2);
+            }
+            assert_true(n_failed > 15 && n_failed + 3 >= n_steps);
+            disk_free(&d);
+        }
+}
+
+/* The same for a delta's own file: whole and synced, or not there. */
+static void test_saving(void **state)
+{
+    (void)state;
+    disk_model d;
+    disk_make(&d, "save", false, 300);
+    for (int replaces = 0; replaces < 2; replaces++) {
+        unsigned n_steps = 0;
+        for (bool reached = true; reached; n_steps++) {
+            const char *path = temp_path("delta");
+            dw_error err;
+            size_t n;
+            unlink(path);
+            if (replaces)
+                put_text(path, "older");
+            size_t n_files = count_files(temp_dir);
+            calls_left = (int)n_steps;
+            wrong_errno = ENOSPC;
+            dw_status status = dw_delta_save(d.delta, path, &err);
+            reached = calls_left == NEVER;
+            calls_left = NEVER;
+            dw_delta *again;
+            if (status == DW_OK || (access(path, F_OK) == 0 &&
+                                    dw_delta_open(&again, path, NULL) == DW_OK &&
+                                    (dw_delta_close(again), true))) {
+                assert_int_equal(count_files(temp_dir), n_files + !replaces);
+            } else {
+                assert_int_equal(status, DW_IO);
+                assert_non_null(strstr(err.text, "No space left on device"));
+                assert_int_equal(count_files(temp_dir), n_files);
+                if (replaces) {
+                    uint8_t *bytes = get_file(path, &n);
+                    assert_string_equal((char *)bytes, "older");
+                    free(bytes);
+                }
+            }
+        }
+        assert_true(n_steps > 5);
+    }
+    disk_free(&d);
+}
+
+/* Killed at any instant, stores under way on several threads. */
+static void test_killed_at_random(void **state)
+{
+    (void)state;
+    disk_model d;
+    disk_make(&d, "random", true, 60000);
+    for (unsigned round = 0; round < 25; round++) {
+        disk_reset(&d);
+        pid_t child = fork();
+        if (child == 0) {
+            dw_apply_options two = {.n_threads = 2};
+            _exit((int)dw_checkpoint_apply(d.path, d.delta, &two, NULL, NULL));
+        }
+        usleep((useconds_t)random_below(60000));
+        kill(child, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        check_and_repair(&d, round % 2);
+    }
+    disk_free(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_at_every_call),
+        cmocka_unit_test(test_killed_while_recovering),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_saving),
+        cmocka_unit_test(test_killed_at_random),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}

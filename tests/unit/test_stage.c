@@ -1,0 +1,272 @@
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "codec/stage.h"
+#include "random_model.h"
+
+static model base, next;
+static dw_delta *deltas[3]; /* class, gap, raw v1 */
+
+static int make_models(void **state)
+{
+    (void)state;
+    base = model_new(4);
+    const uint64_t dims[] = {40, 50}, few[] = {3};
+    model_set(&base, 0, "w", DW_BF16, 2, dims, 0);
+    model_set(&base, 1, "v", DW_F32, 2, dims, 0);
+    model_set(&base, 2, "untouched", DW_U8, 1, few, 0);
+    model_set(&base, 3, "u", DW_I64, 1, few, 0);
+    model_fill(&base);
+    next = model_copy(&base, false);
+    model_change(&next, 30);
+    memcpy(next.tensors[2].data, base.tensors[2].data, 3);
+    ((uint8_t *)next.tensors[3].data)[0] ^= 1;
+    for (unsigned i = 0; i < 3; i++) {
+        dw_diff_options o;
+        dw_diff_options_init(&o);
+        o.codec = (dw_codec)i;
+        o.trl_layout = i == 2 ? 1 : 3;
+        o.base_version = 7;
+        o.new_version = 8;
+        if (dw_delta_diff(&deltas[i], base.tensors, next.tensors, base.n, &o, NULL) != DW_OK)
+            return -1;
+    }
+    return 0;
+}
+
+static int free_models(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        dw_delta_close(deltas[i]);
+    model_free(&base);
+    model_free(&next);
+    return 0;
+}
+
+/* All three ways to use a delta on these tensors fail alike, and write nothing. */
+static void check_refused(const dw_delta *delta, const model *m, dw_status status,
+                          const char *text)
+{
+    model copy = model_copy(m, false);
+    for (unsigned way = 0; way < 3; way++)
+        for (unsigned n_threads = 1; n_threads <= 3; n_threads += 2) {
+            dw_apply_options options = {.n_threads = n_threads};
+            dw_patch *patch = NULL;
+            dw_delta *recoded = NULL;
+            dw_error err = {0};
+            dw_status got =
+                way == 0   ? dw_delta_apply(delta, copy.tensors, copy.n, &options, &err)
+                : way == 1 ? dw_delta_stage(&patch, delta, copy.tensors, copy.n, &options,
+                                            &err)
+                           : dw_delta_recode(&recoded, delta, copy.tensors, copy.n, NULL,
+                                             &err);
+            assert_string_equal(err.text, text);
+            assert_int_equal(got, status);
+            assert_int_equal(err.code, status);
+            assert_null(patch);
+            assert_null(recoded);
+            assert_true(model_equal(&copy, m));
+        }
+    model_free(&copy);
+}
+
+static void test_already_applied(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        check_refused(deltas[i], &next, DW_STALE,
+                      "the weights are at version 8 already");
+}
+
+static void test_wrong_base(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensor;
+        uint64_t element;
+        const char *text;
+    } cases[] = {
+        {"w", 0, "tensor 'w'"},      {"w", 1999, "tensor 'w'"}, {"v", 500, "tensor 'v'"},
+        {"u", 2, "tensor 'u'"},      {"untouched", 1, "a tensor it does not touch"},
+    };
+    for (unsigned i = 0; i < 3; i++)
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+            for (unsigned bit = 0; bit < 8; bit += 7) {
+                model other = model_copy(&base, false);
+                const dw_tensor *t = model_find(&other, cases[c].tensor);
+                const unsigned width = dw_dtype_element(t->dtype).width;
+                ((uint8_t *)t->data)[cases[c].element * width] ^= (uint8_t)(1u << bit);
+                char text[200];
+                snprintf(text, sizeof text,
+                         "the weights are not version 7, which this delta starts from: %s "
+                         "differs",
+                         cases[c].text);
+                check_refused(deltas[i], &other, DW_STALE, text);
+                model_free(&other);
+            }
+}
+
+/* Other weights altogether: blocks do not even decode, and still it is the base that is
+ * named. */
+static void test_other_weights(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned round = 0; round < 20; round++) {
+            model other = model_copy(&base, false);
+            model_fill(&other);
+            dw_error err;
+            assert_int_equal(dw_delta_apply(deltas[i], other.tensors, other.n, NULL, &err),
+                             DW_STALE);
+            model_free(&other);
+        }
+}
+
+static void test_other_models(void **state)
+{
+    (void)state;
+    static const uint64_t dims_t[] = {50, 40}, few[] = {4};
+    static const struct {
+        size_t tensor;
+        const char *name;
+        dw_dtype dtype;
+        uint32_t n_dims;
+        const uint64_t *dims;
+        const char *text;
+    } cases[] = {
+        {0, "x", DW_BF16, 2, dims_t, "tensor 'w': the weights have no tensor of that name"},
+        {0, "w", DW_BF16, 2, dims_t,
+         "tensor 'w': it is BF16 [40,50] here, but BF16 [50,40] in the weights"},
+        {0, "w", DW_F16, 2, dims_t,
+         "tensor 'w': it is BF16 [40,50] here, but F16 [50,40] in the weights"},
+        {3, "u", DW_I64, 1, few,
+         "tensor 'u': it is I64 [3] here, but I64 [4] in the weights"},
+        {3, "u", DW_I64, 0, NULL,
+         "tensor 'u': it is I64 [3] here, but I64 [] in the weights"},
+    };
+    for (unsigned i = 0; i < 3; i++)
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+            model other = model_new(base.n);
+            for (size_t t = 0; t < base.n; t++) {
+                const dw_tensor *b = &base.tensors[t];
+                bool same = t != cases[c].tensor;
+                model_set(&other, t, same ? b->name : cases[c].name,
+                          same ? b->dtype : cases[c].dtype,
+                          same ? b->n_dims : cases[c].n_dims,
+                          same ? b->dims : cases[c].dims, 0);
+            }
+            check_refused(deltas[i], &other, DW_MISMATCH, cases[c].text);
+            model_free(&other);
+        }
+}
+
+static void test_other_counts(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        model more = model_new(5);
+        for (size_t t = 0; t < 5; t++) {
+            const dw_tensor *b = &base.tensors[t % 4];
+            model_set(&more, t, t == 4 ? "more" : b->name, b->dtype, b->n_dims, b->dims, 0);
+            memcpy(more.tensors[t].data, b->data, b->n_bytes);
+        }
+        check_refused(deltas[i], &more, DW_MISMATCH,
+                      "the delta is for a model of 4 tensors, but these weights have 5");
+        more.n = 5;
+        dw_tensor twice[4] = {base.tensors[0], base.tensors[1], base.tensors[2],
+                              base.tensors[0]};
+        dw_error err;
+        assert_int_equal(dw_delta_apply(deltas[i], twice, 4, NULL, &err), DW_INVALID);
+        assert_string_equal(err.text, "tensor 'w': the name stands twice in the list");
+        model_free(&more);
+    }
+}
+
+/* A count that matches and an untouched tensor of another name: only the state tells. */
+static void test_other_untouched_tensor(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        model other = model_copy(&base, false);
+        free((void *)other.tensors[2].name);
+        other.tensors[2].name = strdup("renamed");
+        check_refused(deltas[i], &other, DW_STALE,
+                      "the weights are not version 7, which this delta starts from: a "
+                      "tensor it does not touch differs");
+        model_free(&other);
+    }
+}
+
+/* ---- the sink ---------------------------------------------------------------------- */
+
+static dw_status count_changes(void *context, size_t t, uint64_t first,
+                               const dw_decoded *changes, dw_error *err)
+{
+    (void)err;
+    assert_true(t < base.n);
+    assert_true(first < dw_tensor_units(&base.tensors[t]));
+    *(uint64_t *)context += changes->n_changes;
+    return DW_OK;
+}
+
+static dw_status refuse_changes(void *context, size_t t, uint64_t first,
+                                const dw_decoded *changes, dw_error *err)
+{
+    (void)context;
+    (void)t;
+    (void)first;
+    (void)changes;
+    (void)err;
+    return DW_IO;
+}
+
+static void test_verify_then_repeat(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        dw_stage *stage;
+        dw_stage_result result;
+        dw_delta_info info;
+        dw_delta_get_info(deltas[i], &info);
+        dw_apply_options options = {.n_threads = 1};
+        assert_int_equal(dw_stage_open(&stage, deltas[i], base.tensors, base.n, 1, NULL),
+                         DW_OK);
+        uint64_t n = 0, again = 0;
+        assert_int_equal(dw_stage_verify(&result, stage, &options, count_changes, &n, NULL),
+                         DW_OK);
+        assert_int_equal(n, info.n_changed);
+        assert_int_equal(result.n_changed, info.n_changed);
+        assert_true(result.base_state == info.base_state);
+        assert_true(result.new_state == info.new_state);
+        assert_int_equal(dw_stage_repeat(stage, count_changes, &again, NULL), DW_OK);
+        assert_int_equal(again, n);
+        assert_int_equal(dw_stage_verify(&result, stage, &options, NULL, NULL, NULL), DW_OK);
+        assert_int_equal(
+            dw_stage_verify(&result, stage, &options, refuse_changes, NULL, NULL), DW_IO);
+        dw_stage_close(stage);
+    }
+    dw_stage_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_already_applied),
+        cmocka_unit_test(test_wrong_base),
+        cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_other_models),
+        cmocka_unit_test(test_other_counts),
+        cmocka_unit_test(test_other_untouched_tensor),
+        cmocka_unit_test(test_verify_then_repeat),
+    };
+    return cmocka_run_group_tests(tests, make_models, free_models);
+}

@@ -1,0 +1,128 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "failing_allocator.h"
+#include "random_model.h"
+#include "tensor/tensor_list.h"
+
+static void test_find(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    static char names[N][16];
+    static dw_tensor tensors[N];
+    for (size_t n = 0; n <= N; n += 1 + n / 2) {
+        for (size_t i = 0; i < n; i++) {
+            snprintf(names[i], sizeof names[i], "%zu", (i * 7919) % 1009 * 2);
+            tensors[i].name = names[i];
+        }
+        dw_name_index index;
+        assert_int_equal(dw_name_index_init(&index, tensors, n, NULL), DW_OK);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(dw_name_index_find(&index, names[i]), i);
+        for (size_t i = 1; i < n; i++)
+            assert_true(strcmp(tensors[index.order[i - 1]].name,
+                               tensors[index.order[i]].name) < 0);
+        assert_true(dw_name_index_find(&index, "") == SIZE_MAX);
+        assert_true(dw_name_index_find(&index, "7") == SIZE_MAX);
+        assert_true(dw_name_index_find(&index, "zzz") == SIZE_MAX);
+        dw_name_index_release(&index);
+    }
+}
+
+/* Bytes decide, not letters: what a signed char would put first comes last. */
+static void test_byte_order(void **state)
+{
+    (void)state;
+    const dw_tensor tensors[] = {{.name = "\xc3\xa9"}, {.name = ""}, {.name = "Z"},
+                                 {.name = "a.b"},      {.name = "a"}};
+    static const size_t order[] = {1, 2, 4, 3, 0};
+    dw_name_index index;
+    assert_int_equal(dw_name_index_init(&index, tensors, 5, NULL), DW_OK);
+    assert_memory_equal(index.order, order, sizeof order);
+    assert_int_equal(dw_name_index_find(&index, ""), 1);
+    dw_name_index_release(&index);
+}
+
+static void test_twice(void **state)
+{
+    (void)state;
+    const dw_tensor tensors[] = {{.name = "b"}, {.name = "a"}, {.name = "b"}};
+    dw_name_index index;
+    dw_error err;
+    assert_int_equal(dw_name_index_init(&index, tensors, 3, &err), DW_INVALID);
+    assert_string_equal(err.text, "tensor 'b': the name stands twice in the list");
+    assert_null(index.order);
+}
+
+static void test_same_shape(void **state)
+{
+    (void)state;
+    static const uint64_t d23[] = {2, 3}, d32[] = {3, 2}, d6[] = {6};
+    const dw_tensor wanted = {.name = "w", .dtype = DW_F32, .n_dims = 2, .dims = d23};
+    static const struct {
+        dw_tensor found;
+        const char *text;
+    } cases[] = {
+        {{.dtype = DW_F32, .n_dims = 2, .dims = d23}, NULL},
+        {{.dtype = DW_I32, .n_dims = 2, .dims = d23},
+         "tensor 'w': it is F32 [2,3] here, but I32 [2,3] in the weights"},
+        {{.dtype = DW_F32, .n_dims = 2, .dims = d32},
+         "tensor 'w': it is F32 [2,3] here, but F32 [3,2] in the weights"},
+        {{.dtype = DW_F32, .n_dims = 1, .dims = d6},
+         "tensor 'w': it is F32 [2,3] here, but F32 [6] in the weights"},
+        {{.dtype = DW_F32, .n_dims = 0},
+         "tensor 'w': it is F32 [2,3] here, but F32 [] in the weights"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dw_error err = {0};
+        dw_status status = dw_tensor_same_shape(&wanted, &cases[i].found, "f", &err);
+        assert_int_equal(status, cases[i].text ? DW_MISMATCH : DW_OK);
+        if (cases[i].text) {
+            assert_string_equal(err.text, cases[i].text);
+            assert_string_equal(err.where, "f");
+        }
+    }
+    const dw_tensor scalar = {.name = "s", .dtype = DW_U8};
+    assert_int_equal(dw_tensor_same_shape(&scalar, &scalar, NULL, NULL), DW_OK);
+    /* a text that does not fit is cut, not overrun */
+    uint64_t many[64];
+    for (size_t i = 0; i < 64; i++)
+        many[i] = UINT64_MAX;
+    const dw_tensor large = {.name = "w", .dtype = DW_F32, .n_dims = 64, .dims = many};
+    dw_error err;
+    assert_int_equal(dw_tensor_same_shape(&wanted, &large, NULL, &err), DW_MISMATCH);
+    assert_int_equal(dw_tensor_same_shape(&large, &wanted, NULL, &err), DW_MISMATCH);
+}
+
+static dw_status index_two(dw_error *err)
+{
+    const dw_tensor tensors[] = {{.name = "b"}, {.name = "a"}};
+    dw_name_index index;
+    dw_status status = dw_name_index_init(&index, tensors, 2, err);
+    dw_name_index_release(&index);
+    return status;
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    fail_every_allocation(index_two, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_find),       cmocka_unit_test(test_byte_order),
+        cmocka_unit_test(test_twice),      cmocka_unit_test(test_same_shape),
+        cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
