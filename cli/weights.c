@@ -6,8 +6,6 @@
 #include "error.h"
 #include "progress.h"
 
-#define BATCH_BYTES (256u << 20)
-
 dw_status cli_weights_load(cli_weights *out, const char *path, dw_error *err)
 {
     *out = (cli_weights){0};
@@ -43,28 +41,14 @@ void cli_weights_close(cli_weights *weights)
     *weights = (cli_weights){0};
 }
 
-/* The library's sweep cannot be watched or stopped, so it is given batches: large
- * enough to keep all threads busy, small enough to stop between them. */
 dw_status cli_weights_digest(dw_digest *out, dw_digest *state, const cli_weights *weights,
                              const cli_session *s, dw_error *err)
 {
     cli_progress bar = cli_progress_start(s, "reading");
-    dw_status status = DW_OK;
-    uint64_t n_done = 0;
-    for (size_t begin = 0, end; status == DW_OK && begin < weights->n_tensors;
-         begin = end) {
-        uint64_t n_batch = 0;
-        for (end = begin; end < weights->n_tensors && n_batch < BATCH_BYTES; end++)
-            n_batch += weights->tensors[end].n_bytes;
-        status = dw_digest_tensors(out + begin, NULL, weights->tensors + begin,
-                                   end - begin, s->n_threads, err);
-        n_done += n_batch;
-        if (status == DW_OK && cli_progress_report(&bar, n_done, weights->n_bytes) != 0)
-            status = cli_check_signal(err);
-    }
+    dw_progress hook = cli_progress_hook(&bar);
+    dw_status status = dw_digest_tensors(out, state, weights->tensors, weights->n_tensors,
+                                         s->n_threads, &hook, err);
     cli_progress_end(&bar);
-    if (status == DW_OK)
-        *state = dw_digest_state(weights->tensors, out, weights->n_tensors);
     return status;
 }
 

@@ -21,14 +21,16 @@ static dw_tensor tensor_of(float *weights)
     return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights};
 }
 
-/* ---- the trainer, elsewhere ------------------------------------------------------------ */
+/* ---- the trainer, elsewhere
+ * ------------------------------------------------------------ */
 
 typedef struct message {
     uint8_t *bytes;
     size_t n_bytes;
 } message;
 
-static dw_status send_bytes(void *context, const void *bytes, size_t n_bytes, dw_error *err)
+static dw_status send_bytes(void *context, const void *bytes, size_t n_bytes,
+                            dw_error *err)
 {
     (void)err;
     message *m = context;
@@ -56,7 +58,8 @@ static dw_status train_and_send(message *out, dw_error *err)
     return status;
 }
 
-/* ---- the engine ------------------------------------------------------------------------- */
+/* ---- the engine
+ * ------------------------------------------------------------------------- */
 
 static dw_status update(const message *m, dw_error *err)
 {
@@ -81,7 +84,7 @@ static dw_status update(const message *m, dw_error *err)
     }
     /* Now and then, and not in the pause: the whole memory against the digest. */
     if (status == DW_OK)
-        status = dw_digest_tensors(&digest, &state, &weights, 1, 0, err);
+        status = dw_digest_tensors(&digest, &state, &weights, 1, 0, NULL, err);
     if (status == DW_OK)
         printf("weights are %s version %" PRIu64 "\n",
                state == info.new_state ? "exactly" : "NOT", info.new_version);

@@ -16,6 +16,7 @@
 
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
+#include "deltawire/progress.h"
 #include "deltawire/tensor.h"
 
 #ifdef __cplusplus
@@ -34,14 +35,6 @@ typedef enum dw_codec {
 
 /* "class", "gap", "raw". */
 DW_API const char *dw_codec_name(dw_codec codec);
-
-/* Called now and then from the calling thread, never under a lock. A return value
- * other than 0 makes the operation stop with DW_CANCELLED and change nothing
- * (dw_patch_apply excepted: a started write is finished). */
-typedef struct dw_progress {
-    int (*report)(void *context, uint64_t bytes_done, uint64_t bytes_total);
-    void *context;
-} dw_progress;
 
 /* ---- making a delta --------------------------------------------------------- */
 

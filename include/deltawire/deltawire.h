@@ -1,7 +1,8 @@
 /* libdeltawire: keeps inference engines on the trainer's newest weights by moving
  * only the elements that changed, exact to the bit.
  *
- * Read in this order: error.h, tensor.h, checkpoint.h, digest.h, delta.h.
+ * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h,
+ * delta.h.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
@@ -10,6 +11,7 @@
 #include "deltawire/delta.h"
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
+#include "deltawire/progress.h"
 #include "deltawire/tensor.h"
 #include "deltawire/version.h"
 

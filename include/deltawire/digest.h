@@ -10,6 +10,7 @@
 #define DELTAWIRE_DIGEST_H
 
 #include "deltawire/error.h"
+#include "deltawire/progress.h"
 #include "deltawire/tensor.h"
 
 #ifdef __cplusplus
@@ -21,12 +22,13 @@ typedef uint64_t dw_digest; /* 0 .. 2^61 - 2 */
 /* Digest of n bytes, as for a tensor with these bytes. One pass, one thread. */
 DW_API dw_digest dw_digest_bytes(const void *bytes, uint64_t n_bytes);
 
-/* Digests of whole tensors, computed on n_threads threads (0: all cores). OUT
- * takes n_tensors values; STATE, where not NULL, the digest of the model they
- * make up, which covers names, types and shapes too. */
+/* Digests of whole tensors, computed on n_threads threads (0: all cores). OUT takes
+ * n_tensors values; STATE, where not NULL, the digest of the model they make up, which
+ * covers names, types and shapes too. PROGRESS may be NULL. */
 DW_API dw_status dw_digest_tensors(dw_digest *out, dw_digest *state,
                                    const dw_tensor *tensors, size_t n_tensors,
-                                   unsigned n_threads, dw_error *err);
+                                   unsigned n_threads, const dw_progress *progress,
+                                   dw_error *err);
 
 /* The model's digest from the digests of its tensors. Order does not matter. */
 DW_API dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,

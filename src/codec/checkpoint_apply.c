@@ -131,9 +131,9 @@ static dw_status check_goal(const char *path, const dw_patch_goal *goal,
         return DW_OK;
     dw_digest state;
     dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
-    dw_status status =
-        digests ? dw_digest_tensors(digests, &state, tensors, n_tensors, n_threads, err)
-                : dw_fail_memory(err, path);
+    dw_status status = digests ? dw_digest_tensors(digests, &state, tensors, n_tensors,
+                                                   n_threads, NULL, err)
+                               : dw_fail_memory(err, path);
     if (status == DW_OK && state != goal->state)
         status = dw_fail(err, DW_CORRUPT, path,
                          "all stores are done, but the checkpoint is not version %" PRIu64
@@ -210,8 +210,8 @@ static bool at_new_version(const dw_delta *delta, const dw_tensor *tensors,
     dw_digest state = 0;
     dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
     bool same = digests && delta->info.has_digests &&
-                dw_digest_tensors(digests, &state, tensors, n_tensors, n_threads, NULL) ==
-                    DW_OK &&
+                dw_digest_tensors(digests, &state, tensors, n_tensors, n_threads, NULL,
+                                  NULL) == DW_OK &&
                 state == delta->info.new_state;
     dw_free(digests);
     return same;

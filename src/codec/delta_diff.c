@@ -195,8 +195,8 @@ dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor
     if (!base || !next)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK)
-        status =
-            dw_digest_tensors(base, NULL, tensors, n_tensors, options.n_threads, err);
+        status = dw_digest_tensors(base, NULL, tensors, n_tensors, options.n_threads,
+                                   NULL, err);
     if (status == DW_OK)
         status = dw_patch_new(&patch, tensors, n_tensors, err);
     if (status == DW_OK) {

@@ -163,20 +163,32 @@ typedef struct sweep {
     dw_digest *shares;        /* [items] */
 } sweep;
 
+static uint64_t sweep_first(const sweep *s, size_t i)
+{
+    return (i - s->first_item[s->tensor_of[i]]) * (uint64_t)SWEEP_BYTES;
+}
+
+static uint64_t sweep_bytes(const void *context, size_t i)
+{
+    const sweep *s = context;
+    uint64_t left = s->tensors[s->tensor_of[i]].n_bytes - sweep_first(s, i);
+    return left < SWEEP_BYTES ? left : SWEEP_BYTES;
+}
+
 static dw_status sweep_item(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
     (void)err;
     sweep *s = context;
-    const dw_tensor *t = &s->tensors[s->tensor_of[i]];
-    uint64_t first = (i - s->first_item[s->tensor_of[i]]) * (uint64_t)SWEEP_BYTES;
-    uint64_t n = t->n_bytes - first < SWEEP_BYTES ? t->n_bytes - first : SWEEP_BYTES;
-    s->shares[i] = dw_digest_share((const uint8_t *)t->data + first, n, first);
+    uint64_t first = sweep_first(s, i);
+    const uint8_t *data = s->tensors[s->tensor_of[i]].data;
+    s->shares[i] = dw_digest_share(data + first, sweep_bytes(s, i), first);
     return DW_OK;
 }
 
 dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *tensors,
-                            size_t n_tensors, unsigned n_threads, dw_error *err)
+                            size_t n_tensors, unsigned n_threads,
+                            const dw_progress *progress, dw_error *err)
 {
     size_t n_items = 0;
     for (size_t t = 0; t < n_tensors; t++)
@@ -190,14 +202,18 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
         goto out;
     }
     size_t item = 0;
+    dw_parallel_progress bar = {.bytes_of = sweep_bytes};
     for (size_t t = 0; t < n_tensors; t++) {
+        bar.bytes_total += tensors[t].n_bytes;
         first_item[t] = item;
         for (uint64_t at = 0; at < tensors[t].n_bytes; at += SWEEP_BYTES)
             tensor_of[item++] = t;
     }
     sweep s = {tensors, tensor_of, first_item, shares};
+    if (progress)
+        bar.report = *progress;
     status = dw_parallel(dw_worker_count(n_threads, n_items), n_items, sweep_item, &s,
-                         NULL, err);
+                         &bar, err);
     if (status != DW_OK)
         goto out;
     memset(out, 0, n_tensors * sizeof *out);

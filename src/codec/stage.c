@@ -280,8 +280,8 @@ static dw_status diagnose(const dw_stage *s, dw_error *err)
     dw_digest state;
     if (!digests)
         return DW_CORRUPT;
-    dw_status status =
-        dw_digest_tensors(digests, &state, s->tensors, s->n_tensors, s->n_workers, NULL);
+    dw_status status = dw_digest_tensors(digests, &state, s->tensors, s->n_tensors,
+                                         s->n_workers, NULL, NULL);
     const char *different = NULL;
     for (size_t t = 0; status == DW_OK && !different && t < s->n_tensors; t++)
         if (s->entry_of[t] != NO_ENTRY &&

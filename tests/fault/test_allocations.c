@@ -67,8 +67,7 @@ static dw_status run_diff(dw_error *err)
     dw_delta *out;
     dw_digest digests[5];
     o.new_digests = digests;
-    dw_status status =
-        dw_delta_diff(&out, target.tensors, next.tensors, base.n, &o, err);
+    dw_status status = dw_delta_diff(&out, target.tensors, next.tensors, base.n, &o, err);
     dw_delta_close(out);
     return status;
 }
@@ -76,7 +75,8 @@ static dw_status run_diff(dw_error *err)
 static dw_status run_open(dw_error *err)
 {
     dw_delta *out;
-    dw_status status = dw_delta_open_bytes(&out, bytes.bytes, bytes.n_bytes, "bytes", err);
+    dw_status status =
+        dw_delta_open_bytes(&out, bytes.bytes, bytes.n_bytes, "bytes", err);
     dw_delta_close(out);
     return status;
 }
@@ -201,8 +201,8 @@ static void test_tied(void **state)
     model_free(&target);
 }
 
-/* On disk a failure after the patch file appeared leaves it there: then the next call ends
- * what was begun. */
+/* On disk a failure after the patch file appeared leaves it there: then the next call
+ * ends what was begun. */
 static void test_on_disk(void **state)
 {
     (void)state;

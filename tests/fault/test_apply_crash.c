@@ -1,7 +1,7 @@
-/* dw_checkpoint_apply, killed before and inside every system call it makes, and with every
- * one of them failing. Whatever happens, the checkpoint is the old version, the new one,
- * or a patch file is there that leads to the new one. */
-/* link: -Wl,--wrap=open,--wrap=pwrite,--wrap=fsync,--wrap=rename,--wrap=msync,--wrap=unlink,--wrap=mmap,--wrap=flock */
+/* dw_checkpoint_apply, killed before and inside every system call it makes, and with
+ * every one of them failing. Whatever happens, the checkpoint is the old version, the new
+ * one, or a patch file is there that leads to the new one. */
+/* wrap: open pwrite fsync rename msync unlink mmap flock */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -21,7 +21,8 @@
 
 #include "unit/disk_model.h"
 
-/* ---- system calls that go wrong --------------------------------------------------------- */
+/* ---- system calls that go wrong
+ * --------------------------------------------------------- */
 
 enum { NEVER = -1, KILLED = 99 };
 
@@ -114,7 +115,8 @@ int __wrap_flock(int fd, int operation)
     return fails() ? -1 : __real_flock(fd, operation);
 }
 
-/* ---- what is left behind ------------------------------------------------------------------ */
+/* ---- what is left behind
+ * ------------------------------------------------------------------ */
 
 static const dw_apply_options one_thread = {.n_threads = 1};
 
@@ -265,9 +267,9 @@ static void test_saving(void **state)
             reached = calls_left == NEVER;
             calls_left = NEVER;
             dw_delta *again;
-            if (status == DW_OK || (access(path, F_OK) == 0 &&
-                                    dw_delta_open(&again, path, NULL) == DW_OK &&
-                                    (dw_delta_close(again), true))) {
+            if (status == DW_OK ||
+                (access(path, F_OK) == 0 && dw_delta_open(&again, path, NULL) == DW_OK &&
+                 (dw_delta_close(again), true))) {
                 assert_int_equal(count_files(temp_dir), n_files + !replaces);
             } else {
                 assert_int_equal(status, DW_IO);

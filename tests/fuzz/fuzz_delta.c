@@ -1,6 +1,6 @@
 /* The delta reader on any bytes, then staging against a small model: refused, or every
- * store lies inside the tensors. Seals and checksums would keep the fuzzer out of all that
- * is behind them, so the first byte chooses how deep to begin:
+ * store lies inside the tensors. Seals and checksums would keep the fuzzer out of all
+ * that is behind them, so the first byte chooses how deep to begin:
  *
  *     0  the rest is a file as it is (TRL's layouts have no seal)
  *     1  u16 n | n bytes of index | blocks: put into a container with seal, counts and
@@ -31,7 +31,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* ---- the model --------------------------------------------------------------------------- */
+/* ---- the model
+ * --------------------------------------------------------------------------- */
 
 enum { N = 60, N_TENSORS = 5 };
 
@@ -45,8 +46,8 @@ static void make_model(dw_tensor out[N_TENSORS])
     for (size_t t = 0; t < 4; t++) {
         for (size_t i = 0; i < sizeof data[t]; i++)
             data[t][i] = (uint8_t)(i * 37 + (i & 2) * 60);
-        out[t] = (dw_tensor){names[t], dtypes[t], 2, dims, N * dw_dtype_bits(dtypes[t]) / 8,
-                             data[t]};
+        out[t] = (dw_tensor){
+            names[t], dtypes[t], 2, dims, N * dw_dtype_bits(dtypes[t]) / 8, data[t]};
     }
     out[4] = (dw_tensor){"e", DW_F16, 1, none, 0, NULL};
 }
@@ -83,7 +84,8 @@ static void use_delta(const uint8_t *bytes, size_t n_bytes)
     free(aligned);
 }
 
-/* ---- containers made right ------------------------------------------------------------------ */
+/* ---- containers made right
+ * ------------------------------------------------------------------ */
 
 /* Sets the checksum of every entry that can be read; returns the sum of their counts. */
 static uint64_t fix_index(uint8_t *index, size_t n_index, const uint8_t *blocks,
@@ -111,8 +113,7 @@ static uint64_t fix_index(uint8_t *index, size_t n_index, const uint8_t *blocks,
         const uint8_t *start = b.at;
         for (uint64_t i = dw_block_count(n / width, width); i > 0 && !r.failed; i--)
             dw_read_bytes(&b, dw_read_varint(&r) >> 2);
-        dw_store64(index + (checksum - index),
-                   XXH64(start, (size_t)(b.at - start), 0));
+        dw_store64(index + (checksum - index), XXH64(start, (size_t)(b.at - start), 0));
         n_changed += changed;
     }
     return n_changed;
@@ -153,7 +154,8 @@ static void use_parts(const uint8_t *bytes, size_t n_bytes)
     free(index);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks
+ * ---------------------------------------------------------------------------------- */
 
 static void use_block(const uint8_t *bytes, size_t n_bytes, bool packed)
 {
@@ -178,7 +180,8 @@ static void use_block(const uint8_t *bytes, size_t n_bytes, bool packed)
         dw_class_map map = dw_class_map_choose(old, n, element);
         dw_settle settle = dw_settle_at(0);
         dw_decoded d;
-        if (dw_class_decode(&d, classes, exact, n_bytes - 2, old, n, element, &map, &settle))
+        if (dw_class_decode(&d, classes, exact, n_bytes - 2, old, n, element, &map,
+                            &settle))
             for (size_t i = 0; i < d.n_changes; i++)
                 if (d.positions[i] >= n || (i && d.positions[i] <= d.positions[i - 1]))
                     abort();

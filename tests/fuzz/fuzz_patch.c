@@ -36,8 +36,8 @@ static void fix_segments(uint8_t *bytes, size_t table, size_t end)
         const uint8_t *hash = dw_read_bytes(&r, 8);
         if (!hash || tensor >= 64 || n_stores > table || offset > table)
             return;
-        uint64_t n_bytes = ((n_stores * 4 + 7) & ~7ull) +
-                           2 * ((n_stores * widths[tensor] + 7) & ~7ull);
+        uint64_t n_bytes =
+            ((n_stores * 4 + 7) & ~7ull) + 2 * ((n_stores * widths[tensor] + 7) & ~7ull);
         if (n_bytes <= table - offset)
             dw_store64(bytes + (hash - bytes), XXH64(bytes + offset, n_bytes, 0));
     }

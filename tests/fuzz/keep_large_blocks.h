@@ -64,8 +64,7 @@ static void *keep_reallocate(void *context, void *pointer, size_t n_bytes)
 
 static inline void keep_large_blocks(void)
 {
-    dw_set_allocator(
-        &(dw_allocator){keep_allocate, keep_reallocate, keep_release, NULL});
+    dw_set_allocator(&(dw_allocator){keep_allocate, keep_reallocate, keep_release, NULL});
 }
 
 #endif

@@ -23,12 +23,12 @@
 static const char *folder;
 static FILE *expected;
 
-#define MUST(condition)                                                                 \
-    do {                                                                                \
-        if (!(condition)) {                                                             \
-            fprintf(stderr, "make_deltas.c:%d: %s\n", __LINE__, #condition);            \
-            exit(1);                                                                    \
-        }                                                                               \
+#define MUST(condition)                                                                  \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            fprintf(stderr, "make_deltas.c:%d: %s\n", __LINE__, #condition);             \
+            exit(1);                                                                     \
+        }                                                                                \
     } while (0)
 
 static void emit(const char *name, const void *bytes, size_t n_bytes, const char *status,
@@ -41,7 +41,8 @@ static void emit(const char *name, const void *bytes, size_t n_bytes, const char
     fprintf(expected, "%s.safetensors\t%s\t%s\n", name, status, text);
 }
 
-/* ---- good files ----------------------------------------------------------------------- */
+/* ---- good files -----------------------------------------------------------------------
+ */
 
 static dw_status gather(void *context, const void *bytes, size_t n_bytes, dw_error *err)
 {
@@ -81,21 +82,33 @@ static void good(const char *name, void (*change)(golden_model *), dw_codec code
     golden_base(&next);
     if (change)
         change(&next);
-    MUST(dw_digest_tensors(digests, &state, next.tensors, GOLDEN_TENSORS, 1, NULL) == DW_OK);
+    MUST(dw_digest_tensors(digests, &state, next.tensors, GOLDEN_TENSORS, 1, NULL,
+                           NULL) == DW_OK);
     snprintf(text, sizeof text, "%016" PRIx64, state);
     dw_writer w = encode(change, codec, layout);
     emit(name, w.bytes, w.n_bytes, "ok", text);
     dw_writer_release(&w);
 }
 
-/* ---- a file in parts -------------------------------------------------------------------- */
+/* ---- a file in parts
+ * -------------------------------------------------------------------- */
 
 /* The delta of golden_change_small: one entry, one stored block.
  *
  *     index:  0 shared | 1 rest | 2 's' | 3 dtype | 4 n_dims | 5 dim | 6 n_changed |
  *             7 base digest | 15 new digest | 23 checksum | 31 class base | 32 head */
-enum { DTYPE = 3, N_DIMS, DIM, N_CHANGED, BASE_DIGEST, NEW_DIGEST = 15, CHECKSUM = 23,
-       CLASS_BASE = 31, HEAD = 32, END = 33 };
+enum {
+    DTYPE = 3,
+    N_DIMS,
+    DIM,
+    N_CHANGED,
+    BASE_DIGEST,
+    NEW_DIGEST = 15,
+    CHECKSUM = 23,
+    CLASS_BASE = 31,
+    HEAD = 32,
+    END = 33
+};
 
 typedef struct parts {
     dw_pair metadata[16];
@@ -121,7 +134,8 @@ static parts sample(void)
         MUST(f.n_tensors == 2 && strcmp(f.tensors[0].name, "index") == 0);
         MUST(f.tensors[0].n_bytes == END && f.tensors[1].n_bytes == 8);
     }
-    parts p = {.n_index = END, .n_blocks = 8, .index_name = "index", .index_dtype = DW_U8};
+    parts p = {
+        .n_index = END, .n_blocks = 8, .index_name = "index", .index_dtype = DW_U8};
     for (size_t i = 0; i < f.n_metadata; i++)
         if (strcmp(f.metadata[i].key, "seal") != 0)
             p.metadata[p.n_metadata++] = f.metadata[i];
@@ -197,7 +211,8 @@ static void bad(const char *name, parts *p, const char *status, const char *text
 #define PARTS    "a delta holds the byte tensors 'index' and 'blocks', and no other"
 #define STALE    "the weights are not version 4, which this delta starts from: "
 
-/* ---- bad files ------------------------------------------------------------------------ */
+/* ---- bad files ------------------------------------------------------------------------
+ */
 
 static void damaged_files(void)
 {
@@ -282,13 +297,20 @@ static void bad_headers(void)
     static const struct {
         const char *name, *key, *value, *text;
     } numbers[] = {
-        {"bad_no_base_version", "base_version", NULL, "metadata 'base_version' is missing, or not a number of 64 bits"},
-        {"bad_no_changed", "changed", NULL, "metadata 'changed' is missing, or not a number of 64 bits"},
-        {"bad_no_new_digest", "new_digest", NULL, "metadata 'new_digest' is missing, or not a number of 64 bits"},
-        {"bad_number_empty", "elements", "", "metadata 'elements' is missing, or not a number of 64 bits"},
-        {"bad_number_negative", "tensors", "-1", "metadata 'tensors' is missing, or not a number of 64 bits"},
-        {"bad_number_text", "new_version", "5x", "metadata 'new_version' is missing, or not a number of 64 bits"},
-        {"bad_number_space", "new_version", " 5", "metadata 'new_version' is missing, or not a number of 64 bits"},
+        {"bad_no_base_version", "base_version", NULL,
+         "metadata 'base_version' is missing, or not a number of 64 bits"},
+        {"bad_no_changed", "changed", NULL,
+         "metadata 'changed' is missing, or not a number of 64 bits"},
+        {"bad_no_new_digest", "new_digest", NULL,
+         "metadata 'new_digest' is missing, or not a number of 64 bits"},
+        {"bad_number_empty", "elements", "",
+         "metadata 'elements' is missing, or not a number of 64 bits"},
+        {"bad_number_negative", "tensors", "-1",
+         "metadata 'tensors' is missing, or not a number of 64 bits"},
+        {"bad_number_text", "new_version", "5x",
+         "metadata 'new_version' is missing, or not a number of 64 bits"},
+        {"bad_number_space", "new_version", " 5",
+         "metadata 'new_version' is missing, or not a number of 64 bits"},
         {"bad_digest_upper_case", "base_digest", "00000000000000AB",
          "metadata 'base_digest' is missing, or not a number of 64 bits"},
         {"bad_number_overflows", "elements", "18446744073709551616",
@@ -314,8 +336,7 @@ static void bad_names(void)
     bad("bad_name_nul", &p, "corrupt", "index: malformed name after ''");
     p = sample();
     p.index[2] = 0xff;
-    bad("bad_name_not_utf8", &p, "corrupt",
-        "index: the name after '' is not UTF-8");
+    bad("bad_name_not_utf8", &p, "corrupt", "index: the name after '' is not UTF-8");
     p = sample();
     char name[1030] = {0};
     memset(name, 'n', sizeof name);
@@ -333,12 +354,9 @@ static void bad_names(void)
         bool first_empty;
         const char *text;
     } pairs[] = {
-        {"bad_names_twice", "\x01\x00", 2, false,
-         "index: name 's' is out of order"},
-        {"bad_names_descend", "\x00\x01r", 3, false,
-         "index: name 'r' is out of order"},
-        {"bad_names_empty_twice", "\x00\x00", 2, true,
-         "index: name '' is out of order"},
+        {"bad_names_twice", "\x01\x00", 2, false, "index: name 's' is out of order"},
+        {"bad_names_descend", "\x00\x01r", 3, false, "index: name 'r' is out of order"},
+        {"bad_names_empty_twice", "\x00\x00", 2, true, "index: name '' is out of order"},
         {"bad_name_shares_too_much", "\x02\x01t", 3, false,
          "index: malformed name after 's'"},
     };

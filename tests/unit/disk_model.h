@@ -71,8 +71,8 @@ static inline bool disk_is_tidy(const disk_model *d)
 
 static inline void disk_write(disk_model *d, const model *m, bool sharded)
 {
-    dw_checkpoint_write_options o = {
-        .max_shard_bytes = sharded ? model_bytes(m) / 4 * 3 : 0};
+    dw_checkpoint_write_options o = {.max_shard_bytes =
+                                         sharded ? model_bytes(m) / 4 * 3 : 0};
     dw_error err = {0};
     dw_status status = dw_checkpoint_write(d->path, m->tensors, m->n, &o, &err);
     assert_string_equal(err.text, "");
@@ -80,7 +80,8 @@ static inline void disk_write(disk_model *d, const model *m, bool sharded)
 }
 
 /* Makes NAME below the temporary directory; SCALE sets the size. */
-static inline void disk_make(disk_model *d, const char *name, bool sharded, uint64_t scale)
+static inline void disk_make(disk_model *d, const char *name, bool sharded,
+                             uint64_t scale)
 {
     *d = (disk_model){0};
     snprintf(d->dir, sizeof d->dir, "%s/%s", temp_dir, name);
@@ -96,14 +97,15 @@ static inline void disk_make(disk_model *d, const char *name, bool sharded, uint
     model_fill(&d->old_model);
     d->new_model = model_copy(&d->old_model, false);
     model_change(&d->new_model, 30);
-    assert_int_equal(dw_delta_diff(&d->delta, d->old_model.tensors, d->new_model.tensors, 4,
-                                   NULL, NULL),
+    assert_int_equal(dw_delta_diff(&d->delta, d->old_model.tensors, d->new_model.tensors,
+                                   4, NULL, NULL),
                      DW_OK);
     if (sharded) {
         snprintf(d->path, sizeof d->path, "%s", d->dir);
         snprintf(d->patch, sizeof d->patch, "%s/.deltawire-patch", d->dir);
         d->n_files = 3;
-        snprintf(d->files[0], sizeof d->files[0], "%s/model.safetensors.index.json", d->dir);
+        snprintf(d->files[0], sizeof d->files[0], "%s/model.safetensors.index.json",
+                 d->dir);
         for (unsigned i = 1; i <= 2; i++)
             snprintf(d->files[i], sizeof d->files[i],
                      "%s/model-%05u-of-00002.safetensors", d->dir, i);

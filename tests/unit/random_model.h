@@ -192,7 +192,8 @@ static inline uint64_t model_bytes(const model *m)
 }
 
 /* Every element type, shapes from scalars and empty tensors to a few thousand elements;
- * without WHOLE_ONLY sub-byte types and C64 too, which TRL's layouts have no place for. */
+ * without WHOLE_ONLY sub-byte types and C64 too, which TRL's layouts have no place for.
+ */
 static inline model model_random(bool whole_only)
 {
     enum { N = 2 * DW_DTYPE_COUNT };
@@ -221,6 +222,7 @@ static inline model model_random(bool whole_only)
 typedef struct byte_buffer {
     uint8_t *bytes; /* free */
     size_t n_bytes;
+    size_t n_room;
 } byte_buffer;
 
 /* A dw_sink. */
@@ -229,7 +231,10 @@ static inline dw_status buffer_take(void *context, const void *bytes, size_t n_b
 {
     (void)err;
     byte_buffer *b = context;
-    b->bytes = realloc(b->bytes, b->n_bytes + n_bytes);
+    if (b->n_bytes + n_bytes > b->n_room) {
+        b->n_room = 2 * (b->n_bytes + n_bytes);
+        b->bytes = realloc(b->bytes, b->n_room);
+    }
     memcpy(b->bytes + b->n_bytes, bytes, n_bytes);
     b->n_bytes += n_bytes;
     return DW_OK;

@@ -187,8 +187,8 @@ static void test_cost(void **state)
             encode(&s);
             bool spent;
             assert_true(decodes(&s, s.bytes, s.n_bytes, &spent) && spent);
-            double bits = (double)s.n_bytes * 8, said =
-                (double)s.n * dw_ans_tables()[t].cost[y] / 256;
+            double bits = (double)s.n_bytes * 8,
+                   said = (double)s.n * dw_ans_tables()[t].cost[y] / 256;
             assert_true(bits < said + 48 + 0.01 * (double)s.n);
             assert_true(bits > said - 48 - 0.01 * (double)s.n);
             assert_true(bits <= 12.0 * (double)s.n + 48);
@@ -254,11 +254,15 @@ static void test_random_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables),      cmocka_unit_test(test_tables_in_order),
-        cmocka_unit_test(test_reciprocals), cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_tables_in_order),
+        cmocka_unit_test(test_reciprocals),
+        cmocka_unit_test(test_fit),
         cmocka_unit_test(test_fit_is_near_the_entropy),
-        cmocka_unit_test(test_streams),     cmocka_unit_test(test_cost),
-        cmocka_unit_test(test_truncated),   cmocka_unit_test(test_altered),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_altered),
         cmocka_unit_test(test_random_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,12 +15,12 @@
 static dw_block_scratch scratch;
 
 static dw_status decode(dw_decoded *out, dw_block_mode mode, const uint8_t *bytes,
-                        size_t n_bytes, const uint8_t *old, uint32_t n, dw_element element,
-                        const dw_class_map *map, dw_error *err)
+                        size_t n_bytes, const uint8_t *old, uint32_t n,
+                        dw_element element, const dw_class_map *map, dw_error *err)
 {
     dw_settle settle = dw_settle_at(0);
-    dw_status status = dw_block_decode(out, &scratch, mode, bytes, n_bytes, old, n, element,
-                                       map, &settle, err);
+    dw_status status = dw_block_decode(out, &scratch, mode, bytes, n_bytes, old, n,
+                                       element, map, &settle, err);
     /* whatever the form, the digest moves with the changes */
     dw_digest_moves moves = dw_digest_moves_from(0);
     for (size_t i = 0; status == DW_OK && i < out->n_changes; i++)
@@ -65,12 +65,12 @@ static dw_block_mode check_round_trip(const uint8_t *old, const uint8_t *new_, u
         memcpy(copy, code.encoded.bytes, n_bytes);
     memcpy(result, old, n_plain);
     dw_decoded d;
-    assert_int_equal(decode(&d, code.mode, copy, n_bytes, old, n,
-                                     element, &map, NULL),
+    assert_int_equal(decode(&d, code.mode, copy, n_bytes, old, n, element, &map, NULL),
                      DW_OK);
     assert_int_equal(d.n_changes, n_changes);
     for (size_t i = 0; i < d.n_changes; i++) {
-        assert_true(d.positions[i] < n && (i == 0 || d.positions[i] > d.positions[i - 1]));
+        assert_true(d.positions[i] < n &&
+                    (i == 0 || d.positions[i] > d.positions[i - 1]));
         memcpy(result + (size_t)d.positions[i] * element.width,
                (const uint8_t *)d.values + i * element.width, element.width);
     }
@@ -131,14 +131,12 @@ static void test_wrong_lengths(void **state)
     dw_decoded d;
     dw_error err = {0};
     for (size_t n_bytes = 0; n_bytes <= 22; n_bytes++)
-        assert_int_equal(decode(&d, DW_BLOCK_STORED, stored, n_bytes,
-                                         old, 10, element, &map, &err),
-                         n_bytes == 20 ? DW_OK : DW_CORRUPT);
-    assert_int_equal(decode(&d, DW_BLOCK_PACKED, stored, 3, old, 10,
-                                     element, &map, &err),
+        assert_int_equal(
+            decode(&d, DW_BLOCK_STORED, stored, n_bytes, old, 10, element, &map, &err),
+            n_bytes == 20 ? DW_OK : DW_CORRUPT);
+    assert_int_equal(decode(&d, DW_BLOCK_PACKED, stored, 3, old, 10, element, &map, &err),
                      DW_CORRUPT);
-    assert_int_equal(decode(&d, DW_BLOCK_CLASS, stored, 3, old, 10,
-                                     element, &map, &err),
+    assert_int_equal(decode(&d, DW_BLOCK_CLASS, stored, 3, old, 10, element, &map, &err),
                      DW_CORRUPT);
     assert_int_equal(err.code, DW_OK); /* the caller says what and where */
 }
@@ -151,8 +149,7 @@ static void test_stored_lists_only_what_differs(void **state)
     const dw_class_map map = dw_class_map_make(element, 0);
     static const uint8_t old[] = "abcdefgh", stored[] = "abXdefgY";
     dw_decoded d;
-    assert_int_equal(decode(&d, DW_BLOCK_STORED, stored, 8, old, 8,
-                                     element, &map, NULL),
+    assert_int_equal(decode(&d, DW_BLOCK_STORED, stored, 8, old, 8, element, &map, NULL),
                      DW_OK);
     assert_int_equal(d.n_changes, 2);
     assert_int_equal(d.positions[0], 2);
@@ -175,8 +172,8 @@ static dw_status encode_and_decode(dw_error *err)
     dw_block_code code;
     dw_decoded d;
     dw_settle settle = dw_settle_at(0);
-    status = dw_block_encode(&code, &s, small_old, small_new, 64, element, &map, &settle,
-                             err);
+    status =
+        dw_block_encode(&code, &s, small_old, small_new, 64, element, &map, &settle, err);
     if (status == DW_OK)
         status = dw_block_decode(&d, &s, DW_BLOCK_STORED, small_new, 64, small_old, 64,
                                  element, &map, &settle, err);

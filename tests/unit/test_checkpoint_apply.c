@@ -116,9 +116,8 @@ static void test_unverified(void **state)
     static const uint16_t value = 0x1234;
     const dw_tensor parts[] = {{"a.idx", DW_I32, 1, one, 4, (void *)&index},
                                {"a.val", DW_BF16, 1, one, 2, (void *)&value}};
-    static const dw_pair metadata[] = {{"format", "sparse_weight_patch"},
-                                       {"sparse", "True"},
-                                       {"encoding", "raw"}};
+    static const dw_pair metadata[] = {
+        {"format", "sparse_weight_patch"}, {"sparse", "True"}, {"encoding", "raw"}};
     const dw_checkpoint_write_options o = {.metadata = metadata, .n_metadata = 3};
     assert_int_equal(dw_checkpoint_write(temp_path("trl"), parts, 2, &o, NULL), DW_OK);
     dw_delta *delta;
@@ -129,7 +128,8 @@ static void test_unverified(void **state)
         assert_false(report.verified);
         assert_false(report.already_applied);
         dw_checkpoint *ckpt;
-        assert_int_equal(dw_checkpoint_open(&ckpt, d.path, DW_CHECKPOINT_READ, NULL), DW_OK);
+        assert_int_equal(dw_checkpoint_open(&ckpt, d.path, DW_CHECKPOINT_READ, NULL),
+                         DW_OK);
         assert_int_equal(dw_load16((uint8_t *)dw_checkpoint_find(ckpt, "a")->data + 14),
                          0x1234);
         dw_checkpoint_close(ckpt);
@@ -148,7 +148,8 @@ static void test_lock(void **state)
         disk_make(&d, "lock", sharded, 50);
         int fd = open(d.path, O_RDONLY);
         assert_int_equal(flock(fd, LOCK_EX), 0);
-        assert_int_equal(dw_checkpoint_apply(d.path, d.delta, NULL, NULL, &err), DW_CONFLICT);
+        assert_int_equal(dw_checkpoint_apply(d.path, d.delta, NULL, NULL, &err),
+                         DW_CONFLICT);
         assert_string_equal(err.text, "another process is applying to this checkpoint");
         assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_CONFLICT);
         assert_true(disk_is_old(&d) && disk_is_tidy(&d));
@@ -179,7 +180,8 @@ static void test_cancel(void **state)
     disk_free(&d);
 }
 
-/* ---- recovery -------------------------------------------------------------------------- */
+/* ---- recovery
+ * -------------------------------------------------------------------------- */
 
 /* Writes the patch file as an apply would that was killed right after. */
 static void leave_patch(const disk_model *d)
@@ -236,8 +238,8 @@ static void test_torn_stores(void **state)
             if (round % 4 < 2) {
                 assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_OK);
             } else {
-                assert_int_equal(dw_checkpoint_apply(d.path, d.delta, NULL, &report, &err),
-                                 DW_OK);
+                assert_int_equal(
+                    dw_checkpoint_apply(d.path, d.delta, NULL, &report, &err), DW_OK);
                 recovered = report.recovered;
                 assert_true(report.already_applied);
             }
@@ -246,6 +248,53 @@ static void test_torn_stores(void **state)
         }
         disk_free(&d);
     }
+}
+
+static void test_pending(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        disk_model d;
+        bool pending = true, recovered;
+        disk_make(&d, "pending", sharded, 50);
+        assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
+        assert_false(pending);
+        leave_patch(&d);
+        assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
+        assert_true(pending);
+        assert_true(disk_is_old(&d) && disk_has_patch(&d)); /* looked at, not touched */
+        assert_int_equal(dw_checkpoint_recover(d.path, &recovered, NULL), DW_OK);
+        assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
+        assert_false(pending);
+        disk_free(&d);
+    }
+    bool pending;
+    dw_error err;
+    assert_int_equal(dw_checkpoint_pending(temp_path("nothing"), &pending, &err),
+                     DW_NOT_FOUND);
+}
+
+/* Weights that were replaced meanwhile are not written to. */
+static void test_replaced_checkpoint(void **state)
+{
+    (void)state;
+    disk_model d;
+    bool recovered;
+    dw_error err;
+    disk_make(&d, "replaced", false, 200);
+    leave_patch(&d);
+    model_fill(&d.new_model);
+    disk_write(&d, &d.new_model, false);
+    size_t n;
+    uint8_t *before = get_file(d.path, &n);
+    assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_STALE);
+    assert_string_equal(err.where, d.patch);
+    uint8_t *after = get_file(d.path, &n);
+    assert_memory_equal(before, after, n);
+    assert_true(disk_has_patch(&d));
+    free(before);
+    free(after);
+    disk_free(&d);
 }
 
 static void test_nothing_to_recover(void **state)
@@ -309,12 +358,19 @@ static void test_shared_map(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in_place),    cmocka_unit_test(test_all_names),
-        cmocka_unit_test(test_wrong_base),  cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_unverified),  cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_torn_stores),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_all_names),
+        cmocka_unit_test(test_wrong_base),
+        cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_unverified),
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_torn_stores),
         cmocka_unit_test(test_nothing_to_recover),
-        cmocka_unit_test(test_bad_patch),   cmocka_unit_test(test_shared_map),
+        cmocka_unit_test(test_pending),
+        cmocka_unit_test(test_replaced_checkpoint),
+        cmocka_unit_test(test_bad_patch),
+        cmocka_unit_test(test_shared_map),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -28,8 +28,8 @@ static int free_scratch(void **state)
 }
 
 /* One kind of each element structure: width, float or not, mantissa. */
-static const dw_dtype kinds[] = {DW_U8,  DW_F8_E4M3, DW_F8_E5M2, DW_I16, DW_F16,
-                                 DW_BF16, DW_U32,    DW_F32,     DW_I64, DW_F64};
+static const dw_dtype kinds[] = {DW_U8,   DW_F8_E4M3, DW_F8_E5M2, DW_I16, DW_F16,
+                                 DW_BF16, DW_U32,     DW_F32,     DW_I64, DW_F64};
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static dw_encoded encode(const uint8_t *old, const uint8_t *new_, uint32_t n,
@@ -56,8 +56,8 @@ static size_t check_round_trip(const uint8_t *old, const uint8_t *new_, uint32_t
     dw_encoded e = encode(old, new_, n, element, map);
     size_t n_differ = 0;
     for (uint32_t i = 0; i < n; i++)
-        n_differ += memcmp(old + i * element.width, new_ + i * element.width,
-                           element.width) != 0;
+        n_differ +=
+            memcmp(old + i * element.width, new_ + i * element.width, element.width) != 0;
     assert_int_equal(e.n_changes, n_differ);
     assert_int_equal(e.n_bytes == 0, n_differ == 0);
     if (n_differ == 0)
@@ -70,7 +70,8 @@ static size_t check_round_trip(const uint8_t *old, const uint8_t *new_, uint32_t
     assert_true(decode(&d, copy, e.n_bytes, old, n, element, map));
     assert_int_equal(d.n_changes, n_differ);
     for (size_t i = 0; i < d.n_changes; i++) {
-        assert_true(d.positions[i] < n && (i == 0 || d.positions[i] > d.positions[i - 1]));
+        assert_true(d.positions[i] < n &&
+                    (i == 0 || d.positions[i] > d.positions[i - 1]));
         memcpy(result + (size_t)d.positions[i] * element.width,
                (const uint8_t *)d.values + i * element.width, element.width);
     }
@@ -89,7 +90,7 @@ static void test_small_blocks(void **state)
     for (size_t k = 0; k < N_KINDS; k++) {
         const dw_element element = dw_dtype_element(kinds[k]);
         for (uint32_t n = 0; n <= 200; n++) {
-            uint8_t *old = malloc((size_t)n * element.width + 1) ,
+            uint8_t *old = malloc((size_t)n * element.width + 1),
                     *new_ = malloc((size_t)n * element.width + 1);
             /* one byte off, and up to the block's end */
             fill_weights(old + 1, n, element);
@@ -165,19 +166,19 @@ static void test_adversarial_values(void **state)
         uint8_t *old = malloc(n_bytes), *new_ = malloc(n_bytes);
         for (unsigned base = 0; base < 4; base++) {
             for (uint32_t i = 0; i < N; i++) {
-                uint64_t x = base == 0   ? 0                        /* all equal */
-                             : base == 1 ? (uint64_t)i * 0x1081     /* every class */
-                             : base == 2 ? ~0ull                    /* all NaN */
+                uint64_t x = base == 0   ? 0                    /* all equal */
+                             : base == 1 ? (uint64_t)i * 0x1081 /* every class */
+                             : base == 2 ? ~0ull                /* all NaN */
                                          : random64();
                 dw_element_store(old, i, element.width, x);
             }
             dw_class_map map = dw_class_map_choose(old, N, element);
             for (unsigned kind = 0; kind < 7; kind++) {
                 for (uint32_t i = 0; i < N; i++)
-                    dw_element_store(
-                        new_, i, element.width,
-                        adversary(kind, i, dw_element_load(old, i, element.width),
-                                  element));
+                    dw_element_store(new_, i, element.width,
+                                     adversary(kind, i,
+                                               dw_element_load(old, i, element.width),
+                                               element));
                 size_t size = check_round_trip(old, new_, N, element, &map);
                 /* symbols, gaps and moves in full */
                 assert_true(size < n_bytes + 2 * (size_t)N + 100);
@@ -276,15 +277,16 @@ static void test_class_maps(void **state)
 
 /* Whatever the bytes are: refused, or positions that ascend inside the block, and new
  * values that differ from the old. */
-static bool check_any(const uint8_t *bytes, size_t n_bytes, const uint8_t *old, uint32_t n,
-                      dw_element element, const dw_class_map *map)
+static bool check_any(const uint8_t *bytes, size_t n_bytes, const uint8_t *old,
+                      uint32_t n, dw_element element, const dw_class_map *map)
 {
     dw_decoded d;
     uint8_t *exact = malloc(n_bytes + !n_bytes);
     memcpy(exact, bytes, n_bytes);
     bool good = decode(&d, exact, n_bytes, old, n, element, map);
     for (size_t i = 0; good && i < d.n_changes; i++) {
-        assert_true(d.positions[i] < n && (i == 0 || d.positions[i] > d.positions[i - 1]));
+        assert_true(d.positions[i] < n &&
+                    (i == 0 || d.positions[i] > d.positions[i - 1]));
         assert_true(dw_element_load(d.values, i, element.width) !=
                     dw_element_load(old, d.positions[i], element.width));
     }
@@ -351,9 +353,8 @@ static int run(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_blocks),       cmocka_unit_test(test_full_blocks),
         cmocka_unit_test(test_adversarial_values), cmocka_unit_test(test_largest_output),
-        cmocka_unit_test(test_settling),
-        cmocka_unit_test(test_class_maps),         cmocka_unit_test(test_altered_blocks),
-        cmocka_unit_test(test_random_bytes),
+        cmocka_unit_test(test_settling),           cmocka_unit_test(test_class_maps),
+        cmocka_unit_test(test_altered_blocks),     cmocka_unit_test(test_random_bytes),
     };
     return cmocka_run_group_tests(tests, make_scratch, free_scratch);
 }

@@ -40,7 +40,8 @@ static void check_ok(dw_status status, const dw_error *err)
     assert_int_equal(status, DW_OK);
 }
 
-static dw_delta *diff(const model *base, const model *next, const dw_diff_options *options)
+static dw_delta *diff(const model *base, const model *next,
+                      const dw_diff_options *options)
 {
     dw_delta *delta;
     dw_error err;
@@ -62,7 +63,8 @@ static byte_buffer encoded(const dw_delta *delta)
 static dw_digest state_of(const model *m)
 {
     dw_digest *digests = calloc(m->n + 1, sizeof *digests), state;
-    assert_int_equal(dw_digest_tensors(digests, &state, m->tensors, m->n, 1, NULL), DW_OK);
+    assert_int_equal(dw_digest_tensors(digests, &state, m->tensors, m->n, 1, NULL, NULL),
+                     DW_OK);
     free(digests);
     return state;
 }
@@ -125,7 +127,8 @@ static void check_apply(const dw_delta *delta, const model *base, const model *n
     check_ok(dw_delta_apply(delta, a.tensors, a.n, &options, &err), &err);
     assert_true(model_equal(&a, next));
     for (size_t i = 0; i < a.n; i++)
-        assert_true(digests[i] == dw_digest_bytes(a.tensors[i].data, a.tensors[i].n_bytes));
+        assert_true(digests[i] ==
+                    dw_digest_bytes(a.tensors[i].data, a.tensors[i].n_bytes));
 
     dw_patch *patch;
     dw_delta_info info;
@@ -163,8 +166,9 @@ static void test_round_trips(void **state)
                 /* through memory, and through a file */
                 dw_error err;
                 byte_buffer bytes = encoded(delta);
-                check_ok(dw_delta_open_bytes(&again, bytes.bytes, bytes.n_bytes, "b", &err),
-                         &err);
+                check_ok(
+                    dw_delta_open_bytes(&again, bytes.bytes, bytes.n_bytes, "b", &err),
+                    &err);
                 check_info(again, form, &base, &next);
                 check_apply(again, &base, &next, n_threads);
                 byte_buffer twice = encoded(again);
@@ -203,8 +207,8 @@ static void test_several_blocks(void **state)
         model_set(&base, 0, "w", dtypes[k], 1, dims, 3);
         model_fill(&base);
         model next = model_copy(&base, false);
-        const uint64_t at[] = {0, 7, n_block - 1, 2 * n_block, 3 * n_block - 1,
-                               3 * n_block, dims[0] - 1};
+        const uint64_t at[] = {
+            0, 7, n_block - 1, 2 * n_block, 3 * n_block - 1, 3 * n_block, dims[0] - 1};
         for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
             uint64_t x = dw_element_load(next.tensors[0].data, at[i], width);
             dw_element_store(next.tensors[0].data, at[i], width, x ^ 1);
@@ -273,7 +277,8 @@ static void test_update_base_and_digests(void **state)
         dw_digest base_digests[64], new_digests[64];
         assert_true(base.n <= 64);
         for (size_t i = 0; i < base.n; i++)
-            base_digests[i] = dw_digest_bytes(base.tensors[i].data, base.tensors[i].n_bytes);
+            base_digests[i] =
+                dw_digest_bytes(base.tensors[i].data, base.tensors[i].n_bytes);
         dw_diff_options options = options_of(form);
         dw_delta *plain = diff(&base, &next, &options);
         assert_true(model_equal(&base, &old)); /* left alone */
@@ -311,8 +316,8 @@ static void test_apply_with_digests(void **state)
     dw_digest digests[64], after[64];
     for (size_t i = 0; i < base.n; i++)
         digests[i] = dw_digest_bytes(base.tensors[i].data, base.tensors[i].n_bytes);
-    dw_apply_options options = {.n_threads = 1, .base_digests = digests,
-                                .new_digests = after};
+    dw_apply_options options = {
+        .n_threads = 1, .base_digests = digests, .new_digests = after};
     digests[5] ^= 1; /* a wrong one is noticed, and nothing written */
     model a = model_copy(&base, false);
     assert_int_equal(dw_delta_apply(delta, a.tensors, a.n, &options, NULL), DW_STALE);
@@ -321,8 +326,8 @@ static void test_apply_with_digests(void **state)
     assert_int_equal(dw_delta_apply(delta, a.tensors, a.n, &options, NULL), DW_OK);
     assert_true(model_equal(&a, &next));
     for (size_t i = 0; i < a.n; i++)
-        assert_true(after[i] == dw_digest_bytes(next.tensors[i].data,
-                                                next.tensors[i].n_bytes));
+        assert_true(after[i] ==
+                    dw_digest_bytes(next.tensors[i].data, next.tensors[i].n_bytes));
     dw_delta_close(delta);
     model_free(&a);
     model_free(&base);
@@ -345,8 +350,9 @@ static void test_recode(void **state)
             wanted.base_version = wanted.new_version = 7; /* the delta keeps its own */
             wanted.n_threads = 2;
             dw_error err;
-            check_ok(dw_delta_recode(&recoded, delta, base.tensors, base.n, &wanted, &err),
-                     &err);
+            check_ok(
+                dw_delta_recode(&recoded, delta, base.tensors, base.n, &wanted, &err),
+                &err);
             check_info(recoded, to, &base, &next);
             byte_buffer a = encoded(direct), b = encoded(recoded);
             assert_int_equal(a.n_bytes, b.n_bytes);
@@ -355,9 +361,9 @@ static void test_recode(void **state)
             free(b.bytes);
             /* from the wrong weights it cannot be done */
             dw_delta_close(recoded);
-            assert_int_equal(dw_delta_recode(&recoded, delta, next.tensors, next.n,
-                                             &wanted, &err),
-                             DW_STALE);
+            assert_int_equal(
+                dw_delta_recode(&recoded, delta, next.tensors, next.n, &wanted, &err),
+                DW_STALE);
             assert_null(recoded);
             dw_delta_close(delta);
             dw_delta_close(direct);
@@ -403,9 +409,12 @@ static void test_never_much_larger_than_the_model(void **state)
     for (unsigned dtype = 0; dtype < DW_DTYPE_COUNT; dtype++) {
         model base = model_new(3);
         const uint64_t dims[] = {64, 700};
-        model_set(&base, 0, "model.layers.0.mlp.up_proj.weight", (dw_dtype)dtype, 2, dims, 0);
-        model_set(&base, 1, "model.layers.1.mlp.up_proj.weight", (dw_dtype)dtype, 2, dims, 0);
-        model_set(&base, 2, "model.layers.2.mlp.up_proj.weight", (dw_dtype)dtype, 2, dims, 0);
+        model_set(&base, 0, "model.layers.0.mlp.up_proj.weight", (dw_dtype)dtype, 2, dims,
+                  0);
+        model_set(&base, 1, "model.layers.1.mlp.up_proj.weight", (dw_dtype)dtype, 2, dims,
+                  0);
+        model_set(&base, 2, "model.layers.2.mlp.up_proj.weight", (dw_dtype)dtype, 2, dims,
+                  0);
         model_fill(&base);
         model next = model_copy(&base, false);
         for (size_t i = 0; i < 3; i++)
@@ -546,9 +555,9 @@ static void test_progress_and_cancelling(void **state)
             dw_diff_options options = options_of(form);
             options.progress = (dw_progress){report, &w};
             dw_delta *delta;
-            assert_int_equal(dw_delta_diff(&delta, base.tensors, next.tensors, base.n,
-                                           &options, &err),
-                             wanted);
+            assert_int_equal(
+                dw_delta_diff(&delta, base.tensors, next.tensors, base.n, &options, &err),
+                wanted);
             if (stop_at) {
                 assert_null(delta);
                 assert_int_equal(err.code, DW_CANCELLED);
@@ -560,16 +569,17 @@ static void test_progress_and_cancelling(void **state)
             }
             w = (watch){.stop_at = stop_at, .restarts = true};
             dw_delta *recoded;
-            assert_int_equal(dw_delta_recode(&recoded, whole, base.tensors, base.n,
-                                             &options, &err),
-                             wanted);
+            assert_int_equal(
+                dw_delta_recode(&recoded, whole, base.tensors, base.n, &options, &err),
+                wanted);
             dw_delta_close(recoded);
 
             w = (watch){.stop_at = stop_at};
             dw_apply_options apply = {.n_threads = 1, .progress = {report, &w}};
             dw_patch *patch;
             assert_int_equal(
-                dw_delta_stage(&patch, whole, base.tensors, base.n, &apply, &err), wanted);
+                dw_delta_stage(&patch, whole, base.tensors, base.n, &apply, &err),
+                wanted);
             dw_patch_free(patch);
             w = (watch){.stop_at = stop_at};
             model a = model_copy(&base, false);
@@ -582,7 +592,8 @@ static void test_progress_and_cancelling(void **state)
     model_free(&next);
 }
 
-/* ---- what is refused ----------------------------------------------------------------- */
+/* ---- what is refused -----------------------------------------------------------------
+ */
 
 static void check_diff_fails(const dw_tensor *base, const dw_tensor *next, size_t n,
                              const dw_diff_options *options, dw_status status,
@@ -601,7 +612,8 @@ static void test_other_models(void **state)
     (void)state;
     static uint8_t data[16];
     static const uint64_t d8[] = {8}, d24[] = {2, 4};
-    const dw_tensor base[2] = {{"b", DW_U8, 1, d8, 8, data}, {"a", DW_U8, 1, d8, 8, data}};
+    const dw_tensor base[2] = {{"b", DW_U8, 1, d8, 8, data},
+                               {"a", DW_U8, 1, d8, 8, data}};
     dw_tensor next[2] = {base[0], base[1]};
     next[0].name = "c";
     check_diff_fails(base, next, 2, NULL, DW_MISMATCH,
@@ -668,8 +680,9 @@ static void test_names(void **state)
     (void)state;
     static char longest[1025];
     memset(longest, 'n', 1024);
-    const char *const names[] = {"a", "a.idx", "a.idx.idx", "a.val", "a\"\\\x01/../b",
-                                 "\xc3\xa9\xf0\x9f\x8c\x8d", longest};
+    const char *const names[] = {"a",     "a.idx",          "a.idx.idx",
+                                 "a.val", "a\"\\\x01/../b", "\xc3\xa9\xf0\x9f\x8c\x8d",
+                                 longest};
     enum { N = sizeof names / sizeof names[0] };
     for (size_t form = 0; form < N_FORMS; form++) {
         model base = model_new(N);
@@ -682,7 +695,8 @@ static void test_names(void **state)
         dw_delta *delta = diff(&base, &next, &options), *again;
         byte_buffer bytes = encoded(delta);
         dw_error err;
-        check_ok(dw_delta_open_bytes(&again, bytes.bytes, bytes.n_bytes, "b", &err), &err);
+        check_ok(dw_delta_open_bytes(&again, bytes.bytes, bytes.n_bytes, "b", &err),
+                 &err);
         check_apply(again, &base, &next, 1);
         free(bytes.bytes);
         dw_delta_close(again);
@@ -698,8 +712,8 @@ static void test_name_too_long(void **state)
     static char name[1026];
     memset(name, 'n', 1025);
     uint8_t old = 1, new_ = 2;
-    const dw_tensor base = {name, DW_U8, 0, NULL, 1, &old}, next = {name, DW_U8, 0, NULL, 1,
-                                                                    &new_};
+    const dw_tensor base = {name, DW_U8, 0, NULL, 1, &old},
+                    next = {name, DW_U8, 0, NULL, 1, &new_};
     dw_delta *delta;
     dw_error err;
     assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, NULL, &err), DW_UNSUPPORTED);
@@ -741,6 +755,7 @@ static void test_save_fails_cleanly(void **state)
     assert_int_equal(dw_delta_diff(&delta, NULL, NULL, 0, NULL, NULL), DW_OK);
     assert_int_equal(dw_delta_save(delta, temp_path("no/such/dir"), &err), DW_NOT_FOUND);
     assert_int_equal(count_files(temp_dir), n_files);
+    dw_delta_close(delta);
     assert_int_equal(dw_delta_open(&delta, temp_path("nothing"), &err), DW_NOT_FOUND);
     assert_null(delta);
     assert_int_equal(dw_delta_open(&delta, temp_dir, &err), DW_INVALID);

@@ -40,8 +40,9 @@ static dw_status use(const uint8_t *bytes, size_t n_bytes, const char *label,
         return status;
     }
     dw_digest digests[GOLDEN_TENSORS];
-    assert_int_equal(dw_digest_tensors(digests, state, m.tensors, GOLDEN_TENSORS, 1, NULL),
-                     DW_OK);
+    assert_int_equal(
+        dw_digest_tensors(digests, state, m.tensors, GOLDEN_TENSORS, 1, NULL, NULL),
+        DW_OK);
     return DW_OK;
 }
 

@@ -24,8 +24,8 @@ static uint8_t *map_zeros(void)
 
 static uint8_t *old, *new_;
 
-static const uint64_t at[] = {0, 5, 1ull << 31, (1ull << 32) - 1, 1ull << 32,
-                              (1ull << 32) + 4999};
+static const uint64_t at[] = {
+    0, 5, 1ull << 31, (1ull << 32) - 1, 1ull << 32, (1ull << 32) + 4999};
 enum { N_AT = sizeof at / sizeof at[0] };
 
 static void change(uint8_t *weights, uint8_t value)

@@ -187,7 +187,8 @@ static void test_bit_flips(void **state)
 static dw_digest state_of(const dw_tensor *tensors, size_t n)
 {
     dw_digest digests[64], state;
-    assert_int_equal(dw_digest_tensors(digests, &state, tensors, n, 1, NULL), DW_OK);
+    assert_int_equal(dw_digest_tensors(digests, &state, tensors, n, 1, NULL, NULL),
+                     DW_OK);
     for (size_t i = 0; i < n; i++)
         assert_true(digests[i] == dw_digest_bytes(tensors[i].data, tensors[i].n_bytes));
     assert_true(state == dw_digest_state(tensors, digests, n));
@@ -199,7 +200,8 @@ static void test_state_covers_names_types_and_shapes(void **state)
 {
     (void)state;
     static uint16_t data[12] = {1, 2, 3};
-    static const uint64_t d12[] = {12}, d3x4[] = {3, 4}, d4x3[] = {4, 3}, d12x1[] = {12, 1};
+    static const uint64_t d12[] = {12}, d3x4[] = {3, 4}, d4x3[] = {4, 3},
+                          d12x1[] = {12, 1};
     const dw_tensor base[2] = {{"a", DW_BF16, 1, d12, 24, data},
                                {"b", DW_U8, 0, NULL, 1, data}};
     const dw_digest whole = state_of(base, 2);
@@ -209,9 +211,9 @@ static void test_state_covers_names_types_and_shapes(void **state)
         uint32_t n_dims;
         const uint64_t *dims;
     } others[] = {
-        {"c", DW_BF16, 1, d12},    {"", DW_BF16, 1, d12},     {"aa", DW_BF16, 1, d12},
-        {"a", DW_F16, 1, d12},     {"a", DW_I16, 1, d12},     {"a", DW_BF16, 2, d3x4},
-        {"a", DW_BF16, 2, d4x3},   {"a", DW_BF16, 2, d12x1},
+        {"c", DW_BF16, 1, d12},  {"", DW_BF16, 1, d12},    {"aa", DW_BF16, 1, d12},
+        {"a", DW_F16, 1, d12},   {"a", DW_I16, 1, d12},    {"a", DW_BF16, 2, d3x4},
+        {"a", DW_BF16, 2, d4x3}, {"a", DW_BF16, 2, d12x1},
     };
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         dw_tensor t[2] = {base[0], base[1]};
@@ -251,11 +253,13 @@ static void test_threads(void **state)
     for (unsigned n_threads = 0; n_threads <= 4; n_threads++) {
         dw_digest digests[9], whole;
         assert_int_equal(
-            dw_digest_tensors(digests, &whole, m.tensors, m.n, n_threads, NULL), DW_OK);
+            dw_digest_tensors(digests, &whole, m.tensors, m.n, n_threads, NULL, NULL),
+            DW_OK);
         assert_memory_equal(digests, expected, sizeof expected);
         assert_true(whole == expected_state);
         assert_int_equal(
-            dw_digest_tensors(digests, NULL, m.tensors, m.n, n_threads, NULL), DW_OK);
+            dw_digest_tensors(digests, NULL, m.tensors, m.n, n_threads, NULL, NULL),
+            DW_OK);
     }
     model_free(&m);
 }
@@ -266,7 +270,7 @@ static dw_status digest_one(dw_error *err)
     static const uint64_t dims[] = {100};
     const dw_tensor t = {"a", DW_U8, 1, dims, 100, data};
     dw_digest digest;
-    return dw_digest_tensors(&digest, NULL, &t, 1, 1, err);
+    return dw_digest_tensors(&digest, NULL, &t, 1, 1, NULL, err);
 }
 
 static void test_allocations(void **state)
@@ -278,12 +282,16 @@ static void test_allocations(void **state)
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers), cmocka_unit_test(test_definition),
-        cmocka_unit_test(test_shares_add_up), cmocka_unit_test(test_padding),
-        cmocka_unit_test(test_moves),         cmocka_unit_test(test_no_moves),
+        cmocka_unit_test(test_known_answers),
+        cmocka_unit_test(test_definition),
+        cmocka_unit_test(test_shares_add_up),
+        cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_no_moves),
         cmocka_unit_test(test_bit_flips),
         cmocka_unit_test(test_state_covers_names_types_and_shapes),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

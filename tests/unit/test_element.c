@@ -90,8 +90,11 @@ static void test_wide_pairs(void **state)
         const unsigned bits = widths[f], m = mantissa[f];
         const uint64_t sign = 1ull << (bits - 1), mask = ~0ull >> (64 - bits);
         const uint64_t inf = (sign - 1) & ~((1ull << m) - 1);
-        uint64_t edges[24] = {0,       1,       2,       inf,    inf - 1, inf + 1,
-                              sign - 1, (1ull << m) - 1, 1ull << m, inf | 1ull << (m - 1),
+        uint64_t edges[24] = {0,          1,
+                              2,          inf,
+                              inf - 1,    inf + 1,
+                              sign - 1,   (1ull << m) - 1,
+                              1ull << m,  inf | 1ull << (m - 1),
                               inf | 0x55, (sign >> 1)};
         for (size_t i = 0; i < 12; i++)
             edges[12 + i] = edges[i] | sign;

@@ -159,8 +159,8 @@ static void test_wrong_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_full_blocks),
-        cmocka_unit_test(test_layout),         cmocka_unit_test(test_altered_blocks),
+        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_full_blocks),
+        cmocka_unit_test(test_layout),      cmocka_unit_test(test_altered_blocks),
         cmocka_unit_test(test_wrong_size),
     };
     return cmocka_run_group_tests(tests, make_scratch, free_scratch);

@@ -44,7 +44,8 @@ static void write_patch(const char *path, unsigned n_threads)
     dw_stage_result result;
     dw_patch_writer *writer;
     dw_apply_options options = {.n_threads = n_threads};
-    assert_int_equal(dw_patch_writer_open(&writer, path, base.tensors, base.n, NULL), DW_OK);
+    assert_int_equal(dw_patch_writer_open(&writer, path, base.tensors, base.n, NULL),
+                     DW_OK);
     assert_int_equal(dw_stage_open(&stage, delta, base.tensors, base.n, n_threads, NULL),
                      DW_OK);
     assert_int_equal(
@@ -82,7 +83,8 @@ static void test_file_round_trip(void **state)
         for (size_t i = 0; i < m.n; i += 2)
             memcpy(m.tensors[i].data, model_find(&next, m.tensors[i].name)->data,
                    m.tensors[i].n_bytes);
-        assert_int_equal(dw_patch_apply(from_file, m.tensors, m.n, n_threads, &err), DW_OK);
+        assert_int_equal(dw_patch_apply(from_file, m.tensors, m.n, n_threads, &err),
+                         DW_OK);
         assert_true(model_equal(&m, &next));
         model_free(&m);
         dw_patch_free(from_file);
@@ -121,7 +123,8 @@ static void test_abort_leaves_nothing(void **state)
                      DW_NOT_FOUND);
 }
 
-/* ---- damage ----------------------------------------------------------------------------- */
+/* ---- damage
+ * ----------------------------------------------------------------------------- */
 
 static dw_status open_bytes(const uint8_t *bytes, size_t n)
 {
@@ -153,7 +156,9 @@ static void test_altered_files(void **state)
     for (size_t cut = 0; cut < n; cut += 1 + random_below(n / 20))
         assert_int_equal(open_bytes(bytes, cut), DW_CORRUPT);
     for (unsigned round = 0; round < 200; round++) {
-        size_t at = round < 24 ? round : round < 60 ? n - 1 - (round - 24) : random_below(n);
+        size_t at = round < 24   ? round
+                    : round < 60 ? n - 1 - (round - 24)
+                                 : random_below(n);
         uint8_t kept = bytes[at];
         bytes[at] ^= (uint8_t)(1u << random_below(8));
         assert_int_equal(open_bytes(bytes, n), DW_CORRUPT);
@@ -219,25 +224,25 @@ static void test_crafted_files(void **state)
     } cases[] = {
         {{3, 9}, 0, 0, 2, 8, 10, DW_OK},
         {{3, 4}, 0, 5, 2, 8, 10, DW_OK},
-        {{3, 10}, 0, 0, 2, 8, 10, DW_CORRUPT},              /* past the end */
-        {{3, 5}, 0, 5, 2, 8, 10, DW_CORRUPT},               /* from its base */
-        {{3, 3}, 0, 0, 2, 8, 10, DW_CORRUPT},               /* twice */
-        {{4, 3}, 0, 0, 2, 8, 10, DW_CORRUPT},               /* descending */
+        {{3, 10}, 0, 0, 2, 8, 10, DW_CORRUPT}, /* past the end */
+        {{3, 5}, 0, 5, 2, 8, 10, DW_CORRUPT},  /* from its base */
+        {{3, 3}, 0, 0, 2, 8, 10, DW_CORRUPT},  /* twice */
+        {{4, 3}, 0, 0, 2, 8, 10, DW_CORRUPT},  /* descending */
         {{3, UINT32_MAX}, 0, 0, 2, 8, 10, DW_CORRUPT},
-        {{3, 9}, 1, 0, 2, 8, 10, DW_CORRUPT},               /* no such tensor */
+        {{3, 9}, 1, 0, 2, 8, 10, DW_CORRUPT}, /* no such tensor */
         {{3, 9}, UINT64_MAX, 0, 2, 8, 10, DW_CORRUPT},
         {{3, 9}, 0, UINT64_MAX, 2, 8, 10, DW_CORRUPT},
-        {{3, 9}, 0, UINT64_MAX - 3, 2, 8, 10, DW_CORRUPT},  /* wraps round */
+        {{3, 9}, 0, UINT64_MAX - 3, 2, 8, 10, DW_CORRUPT}, /* wraps round */
         {{3, 9}, 0, 11, 2, 8, 10, DW_CORRUPT},
-        {{3, 9}, 0, 0, 0, 8, 10, DW_CORRUPT},               /* no stores */
-        {{3, 9}, 0, 0, 3, 8, 10, DW_CORRUPT},               /* more than are there */
+        {{3, 9}, 0, 0, 0, 8, 10, DW_CORRUPT}, /* no stores */
+        {{3, 9}, 0, 0, 3, 8, 10, DW_CORRUPT}, /* more than are there */
         {{3, 9}, 0, 0, UINT32_MAX, 8, 10, DW_CORRUPT},
         {{3, 9}, 0, 0, UINT64_MAX, 8, 10, DW_CORRUPT},
-        {{3, 9}, 0, 0, 2, 12, 10, DW_CORRUPT},              /* not at a multiple of 8 */
-        {{3, 9}, 0, 0, 2, 16, 10, DW_CORRUPT},              /* into the table */
+        {{3, 9}, 0, 0, 2, 12, 10, DW_CORRUPT}, /* not at a multiple of 8 */
+        {{3, 9}, 0, 0, 2, 16, 10, DW_CORRUPT}, /* into the table */
         {{3, 9}, 0, 0, 2, 32, 10, DW_CORRUPT},
         {{3, 9}, 0, 0, 2, UINT64_MAX - 7, 10, DW_CORRUPT},
-        {{3, 9}, 0, 0, 2, 8, 0, DW_CORRUPT},                /* an empty tensor */
+        {{3, 9}, 0, 0, 2, 8, 0, DW_CORRUPT}, /* an empty tensor */
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         uint8_t bytes[256];
@@ -246,7 +251,8 @@ static void test_crafted_files(void **state)
         put_file(temp_path("c"), bytes, n);
         dw_patch *patch;
         dw_error err;
-        assert_int_equal(dw_patch_open(&patch, &found, temp_path("c"), &err), cases[c].status);
+        assert_int_equal(dw_patch_open(&patch, &found, temp_path("c"), &err),
+                         cases[c].status);
         if (!patch)
             continue;
         uint8_t weights[10];
@@ -300,14 +306,16 @@ static void test_check(void **state)
     dw_patch_free(patch);
 }
 
-/* ---- other weights ------------------------------------------------------------------------ */
+/* ---- other weights
+ * ------------------------------------------------------------------------ */
 
 static void test_mismatch(void **state)
 {
     (void)state;
     dw_patch *patch;
     dw_error err;
-    assert_int_equal(dw_delta_stage(&patch, delta, base.tensors, base.n, NULL, &err), DW_OK);
+    assert_int_equal(dw_delta_stage(&patch, delta, base.tensors, base.n, NULL, &err),
+                     DW_OK);
     const size_t changed = patch->segments[0].tensor;
     model m = model_copy(&base, false);
     dw_tensor kept = m.tensors[changed];
@@ -332,11 +340,14 @@ static void test_mismatch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file_round_trip), cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_file_round_trip),
+        cmocka_unit_test(test_empty),
         cmocka_unit_test(test_abort_leaves_nothing),
-        cmocka_unit_test(test_altered_files),   cmocka_unit_test(test_resealed_files),
-        cmocka_unit_test(test_crafted_files),   cmocka_unit_test(test_check),
-          cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_altered_files),
+        cmocka_unit_test(test_resealed_files),
+        cmocka_unit_test(test_crafted_files),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_mismatch),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

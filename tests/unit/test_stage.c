@@ -36,7 +36,8 @@ static int make_models(void **state)
         o.trl_layout = i == 2 ? 1 : 3;
         o.base_version = 7;
         o.new_version = 8;
-        if (dw_delta_diff(&deltas[i], base.tensors, next.tensors, base.n, &o, NULL) != DW_OK)
+        if (dw_delta_diff(&deltas[i], base.tensors, next.tensors, base.n, &o, NULL) !=
+            DW_OK)
             return -1;
     }
     return 0;
@@ -64,11 +65,10 @@ static void check_refused(const dw_delta *delta, const model *m, dw_status statu
             dw_delta *recoded = NULL;
             dw_error err = {0};
             dw_status got =
-                way == 0   ? dw_delta_apply(delta, copy.tensors, copy.n, &options, &err)
-                : way == 1 ? dw_delta_stage(&patch, delta, copy.tensors, copy.n, &options,
-                                            &err)
-                           : dw_delta_recode(&recoded, delta, copy.tensors, copy.n, NULL,
-                                             &err);
+                way == 0 ? dw_delta_apply(delta, copy.tensors, copy.n, &options, &err)
+                : way == 1
+                    ? dw_delta_stage(&patch, delta, copy.tensors, copy.n, &options, &err)
+                    : dw_delta_recode(&recoded, delta, copy.tensors, copy.n, NULL, &err);
             assert_string_equal(err.text, text);
             assert_int_equal(got, status);
             assert_int_equal(err.code, status);
@@ -83,8 +83,7 @@ static void test_already_applied(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 3; i++)
-        check_refused(deltas[i], &next, DW_STALE,
-                      "the weights are at version 8 already");
+        check_refused(deltas[i], &next, DW_STALE, "the weights are at version 8 already");
 }
 
 static void test_wrong_base(void **state)
@@ -95,8 +94,11 @@ static void test_wrong_base(void **state)
         uint64_t element;
         const char *text;
     } cases[] = {
-        {"w", 0, "tensor 'w'"},      {"w", 1999, "tensor 'w'"}, {"v", 500, "tensor 'v'"},
-        {"u", 2, "tensor 'u'"},      {"untouched", 1, "a tensor it does not touch"},
+        {"w", 0, "tensor 'w'"},
+        {"w", 1999, "tensor 'w'"},
+        {"v", 500, "tensor 'v'"},
+        {"u", 2, "tensor 'u'"},
+        {"untouched", 1, "a tensor it does not touch"},
     };
     for (unsigned i = 0; i < 3; i++)
         for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
@@ -106,10 +108,11 @@ static void test_wrong_base(void **state)
                 const unsigned width = dw_dtype_element(t->dtype).width;
                 ((uint8_t *)t->data)[cases[c].element * width] ^= (uint8_t)(1u << bit);
                 char text[200];
-                snprintf(text, sizeof text,
-                         "the weights are not version 7, which this delta starts from: %s "
-                         "differs",
-                         cases[c].text);
+                snprintf(
+                    text, sizeof text,
+                    "the weights are not version 7, which this delta starts from: %s "
+                    "differs",
+                    cases[c].text);
                 check_refused(deltas[i], &other, DW_STALE, text);
                 model_free(&other);
             }
@@ -125,8 +128,8 @@ static void test_other_weights(void **state)
             model other = model_copy(&base, false);
             model_fill(&other);
             dw_error err;
-            assert_int_equal(dw_delta_apply(deltas[i], other.tensors, other.n, NULL, &err),
-                             DW_STALE);
+            assert_int_equal(
+                dw_delta_apply(deltas[i], other.tensors, other.n, NULL, &err), DW_STALE);
             model_free(&other);
         }
 }
@@ -143,7 +146,8 @@ static void test_other_models(void **state)
         const uint64_t *dims;
         const char *text;
     } cases[] = {
-        {0, "x", DW_BF16, 2, dims_t, "tensor 'w': the weights have no tensor of that name"},
+        {0, "x", DW_BF16, 2, dims_t,
+         "tensor 'w': the weights have no tensor of that name"},
         {0, "w", DW_BF16, 2, dims_t,
          "tensor 'w': it is BF16 [40,50] here, but BF16 [50,40] in the weights"},
         {0, "w", DW_F16, 2, dims_t,
@@ -176,7 +180,8 @@ static void test_other_counts(void **state)
         model more = model_new(5);
         for (size_t t = 0; t < 5; t++) {
             const dw_tensor *b = &base.tensors[t % 4];
-            model_set(&more, t, t == 4 ? "more" : b->name, b->dtype, b->n_dims, b->dims, 0);
+            model_set(&more, t, t == 4 ? "more" : b->name, b->dtype, b->n_dims, b->dims,
+                      0);
             memcpy(more.tensors[t].data, b->data, b->n_bytes);
         }
         check_refused(deltas[i], &more, DW_MISMATCH,
@@ -241,15 +246,16 @@ static void test_verify_then_repeat(void **state)
         assert_int_equal(dw_stage_open(&stage, deltas[i], base.tensors, base.n, 1, NULL),
                          DW_OK);
         uint64_t n = 0, again = 0;
-        assert_int_equal(dw_stage_verify(&result, stage, &options, count_changes, &n, NULL),
-                         DW_OK);
+        assert_int_equal(
+            dw_stage_verify(&result, stage, &options, count_changes, &n, NULL), DW_OK);
         assert_int_equal(n, info.n_changed);
         assert_int_equal(result.n_changed, info.n_changed);
         assert_true(result.base_state == info.base_state);
         assert_true(result.new_state == info.new_state);
         assert_int_equal(dw_stage_repeat(stage, count_changes, &again, NULL), DW_OK);
         assert_int_equal(again, n);
-        assert_int_equal(dw_stage_verify(&result, stage, &options, NULL, NULL, NULL), DW_OK);
+        assert_int_equal(dw_stage_verify(&result, stage, &options, NULL, NULL, NULL),
+                         DW_OK);
         assert_int_equal(
             dw_stage_verify(&result, stage, &options, refuse_changes, NULL, NULL), DW_IO);
         dw_stage_close(stage);

@@ -41,8 +41,11 @@ static void test_find(void **state)
 static void test_byte_order(void **state)
 {
     (void)state;
-    const dw_tensor tensors[] = {{.name = "\xc3\xa9"}, {.name = ""}, {.name = "Z"},
-                                 {.name = "a.b"},      {.name = "a"}};
+    const dw_tensor tensors[] = {{.name = "\xc3\xa9"},
+                                 {.name = ""},
+                                 {.name = "Z"},
+                                 {.name = "a.b"},
+                                 {.name = "a"}};
     static const size_t order[] = {1, 2, 4, 3, 0};
     dw_name_index index;
     assert_int_equal(dw_name_index_init(&index, tensors, 5, NULL), DW_OK);
@@ -102,6 +105,33 @@ static void test_same_shape(void **state)
     assert_int_equal(dw_tensor_same_shape(&large, &wanted, NULL, &err), DW_MISMATCH);
 }
 
+static void test_overlap(void **state)
+{
+    (void)state;
+    static uint8_t room[100];
+    static const struct {
+        size_t begin[3], n[3];
+        bool overlap;
+    } cases[] = {
+        {{0, 10, 20}, {10, 10, 10}, false}, {{20, 0, 10}, {10, 10, 10}, false},
+        {{0, 0, 50}, {10, 10, 10}, true},   {{0, 9, 50}, {10, 10, 10}, true},
+        {{0, 20, 5}, {30, 5, 1}, true},     {{0, 0, 5}, {10, 0, 0}, false},
+        {{5, 5, 5}, {0, 0, 0}, false},      {{50, 0, 59}, {10, 10, 1}, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dw_tensor tensors[3];
+        for (size_t t = 0; t < 3; t++)
+            tensors[t] =
+                (dw_tensor){.n_bytes = cases[i].n[t], .data = room + cases[i].begin[t]};
+        bool overlap;
+        assert_int_equal(dw_tensors_overlap(&overlap, tensors, 3, NULL), DW_OK);
+        assert_int_equal(overlap, cases[i].overlap);
+    }
+    bool overlap;
+    assert_int_equal(dw_tensors_overlap(&overlap, NULL, 0, NULL), DW_OK);
+    assert_false(overlap);
+}
+
 static dw_status index_two(dw_error *err)
 {
     const dw_tensor tensors[] = {{.name = "b"}, {.name = "a"}};
@@ -120,9 +150,9 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),       cmocka_unit_test(test_byte_order),
-        cmocka_unit_test(test_twice),      cmocka_unit_test(test_same_shape),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_find),    cmocka_unit_test(test_byte_order),
+        cmocka_unit_test(test_twice),   cmocka_unit_test(test_same_shape),
+        cmocka_unit_test(test_overlap), cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,8 @@
 #include "codec/seal.h"
 #include "random_model.h"
 
-/* ---- files as TRL writes them --------------------------------------------------------- */
+/* ---- files as TRL writes them ---------------------------------------------------------
+ */
 
 enum { MAX_PARTS = 8 };
 
@@ -40,8 +41,8 @@ static void add_part(trl_file *f, const char *name, dw_dtype dtype, const void *
 {
     size_t i = f->n_parts++;
     f->dims[i] = n;
-    f->parts[i] = (dw_tensor){name, dtype, 1, NULL, n * dw_dtype_bits(dtype) / 8,
-                              (void *)data};
+    f->parts[i] =
+        (dw_tensor){name, dtype, 1, NULL, n * dw_dtype_bits(dtype) / 8, (void *)data};
 }
 
 static byte_buffer write_file(trl_file *f)
@@ -125,7 +126,8 @@ static void test_info(void **state)
     add_part(&f, "w.indices", DW_I32, raw, 3);
     byte_buffer b = write_file(&f);
     dw_delta *delta, *class;
-    assert_int_equal(dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "file", NULL), DW_OK);
+    assert_int_equal(dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "file", NULL),
+                     DW_OK);
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
     assert_int_equal(info.codec, DW_CODEC_RAW);
@@ -170,7 +172,8 @@ static void test_no_real_change(void **state)
     for (unsigned codec = 0; codec < 3; codec++) {
         dw_delta *delta, *recoded;
         dw_error err;
-        assert_int_equal(dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "f", NULL), DW_OK);
+        assert_int_equal(dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "f", NULL),
+                         DW_OK);
         reset_weights();
         dw_diff_options options = {.codec = (dw_codec)codec, .trl_layout = 3};
         assert_int_equal(dw_delta_recode(&recoded, delta, &target, 1, &options, &err),
@@ -203,7 +206,7 @@ static void test_bad_positions(void **state)
         int32_t raw[3];
         unsigned index;
     } cases[] = {
-        {{-1, 4, 5}, 0}, {{INT32_MIN, 4, 5}, 0}, {{0, -4, 5}, 1}, {{3, 2, 5}, 1},
+        {{-1, 4, 5}, 0}, {{INT32_MIN, 4, 5}, 0}, {{0, -4, 5}, 1},        {{3, 2, 5}, 1},
         {{3, 3, 5}, 1},  {{0, 1, 10}, 2},        {{0, 1, INT32_MAX}, 2},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -288,15 +291,17 @@ static void test_bad_pairs(void **state)
     add_part(&f, "w.indices", DW_I32, raw, 1);
     add_part(&f, "w.values", DW_U16, values, 1);
     f.parts[1].n_dims = 0;
-    check_refused(&f, DW_CORRUPT, "tensor 'w': indices and values must have one dimension");
+    check_refused(&f, DW_CORRUPT,
+                  "tensor 'w': indices and values must have one dimension");
 }
 
 static void test_anchors_and_strangers(void **state)
 {
     (void)state;
     static const uint16_t values[] = {1, 2, 3};
-    trl_file anchor = {.metadata = {{"format", "sparse_weight_patch"}, {"sparse", "False"}},
-                       .n_metadata = 2};
+    trl_file anchor = {
+        .metadata = {{"format", "sparse_weight_patch"}, {"sparse", "False"}},
+        .n_metadata = 2};
     add_part(&anchor, "w", DW_U16, values, 3);
     check_refused(&anchor, DW_UNSUPPORTED,
                   "a TRL anchor: whole weights, not a delta; open it as a checkpoint");
@@ -374,7 +379,8 @@ static void test_altered_extras(void **state)
             } else {
                 assert_int_equal(status, DW_CORRUPT);
                 assert_string_equal(
-                    err.text, "the metadata that deltawire added is incomplete or altered");
+                    err.text,
+                    "the metadata that deltawire added is incomplete or altered");
             }
             dw_delta_close(delta);
             free(b.bytes);
@@ -412,7 +418,8 @@ static void test_sealed(void **state)
     free(b.bytes);
 }
 
-/* ---- what we write ------------------------------------------------------------------------ */
+/* ---- what we write
+ * ------------------------------------------------------------------------ */
 
 /* The file that TRL's own writer gives for this change, all but its metadata's values. */
 static void test_written_bytes(void **state)
@@ -436,8 +443,10 @@ static void test_written_bytes(void **state)
         {DW_CODEC_GAP, 3, "w.idx", "w.val", DW_U16, "\x02\0\x06\0"},
     };
     for (size_t c = 0; c < 3; c++) {
-        dw_diff_options o = {.codec = cases[c].codec, .trl_layout = cases[c].layout,
-                             .new_version = 5, .base_version = 4};
+        dw_diff_options o = {.codec = cases[c].codec,
+                             .trl_layout = cases[c].layout,
+                             .new_version = 5,
+                             .base_version = 4};
         dw_delta *delta;
         assert_int_equal(dw_delta_diff(&delta, &target, &next, 1, &o, NULL), DW_OK);
         byte_buffer b = {0};
@@ -455,11 +464,14 @@ static void test_written_bytes(void **state)
         assert_int_equal(index->n_bytes, cases[c].dtype == DW_U16 ? 4 : 8);
         assert_memory_equal(index->data, cases[c].bytes, (size_t)index->n_bytes);
         assert_memory_equal(values->data, "\x34\x12\x78\x56", 4);
-        static const dw_pair wanted[] = {
-            {"format", "sparse_weight_patch"}, {"sparse", "True"},
-            {"model_version", "5"},            {"num_changed_params", "1"},
-            {"total_changed_elements", "2"},   {"total_elements", "10"},
-            {"sparsity", "0.8"},               {"base_version", "4"}};
+        static const dw_pair wanted[] = {{"format", "sparse_weight_patch"},
+                                         {"sparse", "True"},
+                                         {"model_version", "5"},
+                                         {"num_changed_params", "1"},
+                                         {"total_changed_elements", "2"},
+                                         {"total_elements", "10"},
+                                         {"sparsity", "0.8"},
+                                         {"base_version", "4"}};
         for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
             assert_string_equal(dw_safetensors_metadata(&f, wanted[i].key),
                                 wanted[i].value);
@@ -531,12 +543,17 @@ static void test_no_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_layouts),    cmocka_unit_test(test_info),
-        cmocka_unit_test(test_no_real_change), cmocka_unit_test(test_bad_positions),
-        cmocka_unit_test(test_bad_pairs),      cmocka_unit_test(test_anchors_and_strangers),
-        cmocka_unit_test(test_altered_extras), cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_all_layouts),
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_no_real_change),
+        cmocka_unit_test(test_bad_positions),
+        cmocka_unit_test(test_bad_pairs),
+        cmocka_unit_test(test_anchors_and_strangers),
+        cmocka_unit_test(test_altered_extras),
+        cmocka_unit_test(test_sealed),
         cmocka_unit_test(test_written_bytes),
-        cmocka_unit_test(test_gap_width),      cmocka_unit_test(test_no_place),
+        cmocka_unit_test(test_gap_width),
+        cmocka_unit_test(test_no_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
