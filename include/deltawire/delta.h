@@ -59,7 +59,8 @@ DW_API void dw_diff_options_init(dw_diff_options *options);
 /* Compares NEXT with BASE bit for bit (NaN payloads and -0 count) and encodes what
  * differs. Both lists must hold the same names, types and shapes; their order may
  * differ, and base_digests follows BASE, new_digests NEXT. OPTIONS may be NULL.
- * With update_base a failure leaves BASE partly updated: values of BASE or NEXT. */
+ * With update_base a failure leaves BASE partly updated: values of BASE or NEXT. Tensors
+ * that share memory (tied weights) must do so in both lists. */
 DW_API dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base,
                                const dw_tensor *next, size_t n_tensors,
                                const dw_diff_options *options, dw_error *err);

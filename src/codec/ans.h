@@ -125,8 +125,8 @@ static inline unsigned dw_ans_get(dw_ans_reader *r, const dw_ans_table *table)
     return s;
 }
 
-/* True when the stream is used up and the state is back where the writer began: an
- * altered stream rarely passes. */
+/* True when the stream is used up and the state is back where the writer began. Not a
+ * checksum: it catches many altered streams, but not all. */
 static inline bool dw_ans_spent(const dw_ans_reader *r)
 {
     return !r->failed && r->at == r->end && r->state == DW_ANS_LOW;

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -51,6 +52,16 @@ static bool has_index(const char *dir)
     bool found = path && access(path, F_OK) == 0;
     dw_free(path);
     return found;
+}
+
+/* PATH without symbolic links: one checkpoint, one patch file; dw_free. */
+static char *resolve(char *path)
+{
+    char *real = path ? realpath(path, NULL) : NULL;
+    char *resolved = real ? dw_copy_string(real) : NULL;
+    free(real);
+    dw_free(path);
+    return resolved;
 }
 
 /* The directory or file that stands for the checkpoint; dw_free. */
@@ -92,7 +103,7 @@ static dw_status identify(char **identity, char **patch_path, const char *path,
     dw_status status = dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, err);
     if (status != DW_OK)
         return status;
-    *identity = find_identity(path, ckpt);
+    *identity = resolve(find_identity(path, ckpt));
     *patch_path = *identity ? patch_path_of(*identity) : NULL;
     dw_checkpoint_close(ckpt);
     return *patch_path ? DW_OK : dw_fail_memory(err, path);
@@ -235,6 +246,8 @@ static dw_status apply_locked(const target *t, const dw_delta *delta,
     if (status == DW_STALE &&
         at_new_version(delta, tensors, n_tensors, options->n_threads)) {
         report->already_applied = true;
+        if (err)
+            *err = (dw_error){0}; /* no error after all */
         result.new_state = delta->info.new_state;
         status = DW_OK;
     }

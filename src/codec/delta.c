@@ -196,22 +196,49 @@ dw_status dw_delta_write(const dw_delta *delta, dw_sink sink, void *context,
     return DW_OK;
 }
 
+/* Pieces are joined before they are written: a delta may have thousands of small ones. */
+typedef struct file_sink {
+    dw_new_file file;
+    dw_writer joined;
+} file_sink;
+
+#define JOIN_BYTES (1u << 20)
+
+static dw_status flush(file_sink *s, dw_error *err)
+{
+    dw_status status = s->joined.failed ? dw_fail_memory(err, s->file.path)
+                                        : dw_new_file_write(&s->file, s->joined.bytes,
+                                                            s->joined.n_bytes, err);
+    s->joined.n_bytes = 0;
+    return status;
+}
+
 static dw_status sink_to_file(void *context, const void *bytes, size_t n_bytes,
                               dw_error *err)
 {
-    return dw_new_file_write(context, bytes, n_bytes, err);
+    file_sink *s = context;
+    dw_status status = DW_OK;
+    if (s->joined.n_bytes + n_bytes > JOIN_BYTES)
+        status = flush(s, err);
+    if (status == DW_OK && n_bytes > JOIN_BYTES)
+        return dw_new_file_write(&s->file, bytes, n_bytes, err);
+    dw_write_bytes(&s->joined, bytes, n_bytes);
+    return status;
 }
 
 dw_status dw_delta_save(const dw_delta *delta, const char *path, dw_error *err)
 {
-    dw_new_file file;
-    dw_status status = dw_new_file_open(&file, path, err);
+    file_sink s = {0};
+    dw_status status = dw_new_file_open(&s.file, path, err);
     if (status != DW_OK)
         return status;
-    status = dw_delta_write(delta, sink_to_file, &file, err);
+    status = dw_delta_write(delta, sink_to_file, &s, err);
+    if (status == DW_OK)
+        status = flush(&s, err);
+    dw_writer_release(&s.joined);
     if (status != DW_OK) {
-        dw_new_file_abort(&file);
+        dw_new_file_abort(&s.file);
         return status;
     }
-    return dw_new_file_commit(&file, err);
+    return dw_new_file_commit(&s.file, err);
 }

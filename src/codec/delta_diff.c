@@ -69,6 +69,10 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
     if (!pairs || !next_of)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK)
+        status = dw_tensors_check(base, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_tensors_check(next, n_tensors, err);
+    if (status == DW_OK)
         status = dw_name_index_init(&base_names, base, n_tensors, err);
     if (status == DW_OK)
         status = dw_name_index_init(&next_names, next, n_tensors, err);

@@ -146,7 +146,9 @@ static dw_status find_targets(application *a, const dw_patch *patch,
 {
     *a = (application){patch, tensors, NULL, where};
     dw_name_index names;
-    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_name_index_init(&names, tensors, n_tensors, err);
     if (status != DW_OK)
         return status;
     a->target = dw_alloc_array(patch->n_tensors, sizeof *a->target);

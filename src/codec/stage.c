@@ -69,12 +69,17 @@ static dw_status match_entries(dw_stage *s, dw_error *err)
             s->entry_of[t] = e;
     }
     dw_name_index_release(&names);
-    if (status == DW_OK && delta->info.n_model_tensors != 0 &&
-        delta->info.n_model_tensors != s->n_tensors)
+    uint64_t n_elems = 0;
+    for (size_t t = 0; t < s->n_tensors; t++)
+        n_elems += dw_tensor_units(&s->tensors[t]);
+    if (status == DW_OK && delta->info.has_digests &&
+        (delta->info.n_model_tensors != s->n_tensors ||
+         delta->info.n_model_elems != n_elems))
         status = dw_fail(err, DW_MISMATCH, delta->label,
-                         "the delta is for a model of %" PRIu64
-                         " tensors, but these weights have %zu",
-                         delta->info.n_model_tensors, s->n_tensors);
+                         "the delta is for a model of %" PRIu64 " tensors and %" PRIu64
+                         " elements, but these weights have %zu and %" PRIu64,
+                         delta->info.n_model_tensors, delta->info.n_model_elems,
+                         s->n_tensors, n_elems);
     return status;
 }
 
@@ -96,6 +101,8 @@ dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *
         status = dw_fail_memory(err, delta->label);
     for (unsigned w = 0; status == DW_OK && w < s->n_workers; w++)
         status = dw_block_scratch_init(&s->scratch[w], err);
+    if (status == DW_OK)
+        status = dw_tensors_check(tensors, n_tensors, err);
     if (status == DW_OK)
         status = match_entries(s, err);
     if (status != DW_OK)

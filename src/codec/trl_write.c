@@ -66,6 +66,9 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *e, const range *r,
     e->has_shape = true;
     e->element = dw_dtype_element(t->dtype);
     e->n_changed = count_changes(r);
+    if (t->name[0] == '\0')
+        return dw_fail(err, DW_UNSUPPORTED, delta->label,
+                       "a tensor without a name has no place in TRL's layout");
     if (!dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL) ||
         n_elems != dw_tensor_units(t))
         return dw_fail_tensor(err, DW_UNSUPPORTED, delta->label, t->name,

@@ -8,6 +8,30 @@
 #include "base/error.h"
 #include "base/mem.h"
 
+/* What a caller can get wrong about a tensor. */
+static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
+{
+    uint64_t n_bytes;
+    if (!t->name)
+        return dw_fail(err, DW_INVALID, NULL, "tensor %zu has no name", i);
+    if (!dw_shape_size(t->dtype, t->n_dims, t->dims, NULL, &n_bytes) ||
+        n_bytes != t->n_bytes)
+        return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
+                              "its %" PRIu64 " bytes do not fit its type and shape",
+                              t->n_bytes);
+    if (!t->data && t->n_bytes > 0)
+        return dw_fail_tensor(err, DW_INVALID, NULL, t->name, "it has no data");
+    return DW_OK;
+}
+
+dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < n; i++)
+        status = check_tensor(&tensors[i], i, err);
+    return status;
+}
+
 typedef struct named {
     const char *name;
     size_t number;

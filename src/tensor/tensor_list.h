@@ -5,6 +5,10 @@
 #include "deltawire/error.h"
 #include "deltawire/tensor.h"
 
+/* DW_INVALID where a tensor of the caller's has no name or data, or bytes that do not fit
+ * its shape. */
+dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err);
+
 /* The list's numbers 0..n-1 sorted by name. The list must outlive it. */
 typedef struct dw_name_index {
     const dw_tensor *tensors;

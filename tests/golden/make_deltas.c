@@ -485,7 +485,8 @@ static void bad_contents(void)
     p = sample();
     set(&p, "tensors", "6");
     bad("mismatch_tensors", &p, "mismatch",
-        "the delta is for a model of 6 tensors, but these weights have 5");
+        "the delta is for a model of 6 tensors and 4109 elements, but these weights have "
+        "5 and 4109");
     p = sample();
     p.index[DTYPE] = DW_I8;
     bad("mismatch_dtype", &p, "mismatch",

@@ -324,12 +324,17 @@ static void test_mismatch(void **state)
     assert_non_null(strstr(err.text, kept.name));
     assert_non_null(strstr(err.text, "the weights have no tensor of that name"));
     m.tensors[changed] = kept;
-    m.tensors[changed].n_dims++;
-    uint64_t dims[8] = {1, 1, 1, 1};
+    uint64_t dims[DW_MAX_DIMS] = {0}; /* another shape of the same size */
+    for (uint32_t d = 0; d < kept.n_dims; d++)
+        dims[d] = kept.dims[d];
+    dims[m.tensors[changed].n_dims++] = 1;
     m.tensors[changed].dims = dims;
     assert_int_equal(dw_patch_apply(patch, m.tensors, m.n, 1, &err), DW_MISMATCH);
     m.tensors[changed] = kept;
-    m.tensors[changed].dtype = kept.dtype == DW_U8 ? DW_I8 : DW_U8;
+    for (unsigned t = 0; t < DW_DTYPE_COUNT; t++) /* another type of the same size */
+        if (t != kept.dtype && dw_dtype_bits((dw_dtype)t) == dw_dtype_bits(kept.dtype))
+            m.tensors[changed].dtype = (dw_dtype)t;
+    assert_int_not_equal(m.tensors[changed].dtype, kept.dtype);
     assert_int_equal(dw_patch_apply(patch, m.tensors, m.n, 1, &err), DW_MISMATCH);
     m.tensors[changed] = kept;
     assert_true(model_equal(&m, &base));

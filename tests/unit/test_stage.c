@@ -184,8 +184,10 @@ static void test_other_counts(void **state)
                       0);
             memcpy(more.tensors[t].data, b->data, b->n_bytes);
         }
-        check_refused(deltas[i], &more, DW_MISMATCH,
-                      "the delta is for a model of 4 tensors, but these weights have 5");
+        check_refused(
+            deltas[i], &more, DW_MISMATCH,
+            "the delta is for a model of 4 tensors and 4006 elements, but these "
+            "weights have 5 and 6006");
         more.n = 5;
         dw_tensor twice[4] = {base.tensors[0], base.tensors[1], base.tensors[2],
                               base.tensors[0]};

@@ -147,12 +147,38 @@ static void test_allocations(void **state)
     fail_every_allocation(index_two, NULL);
 }
 
+static void test_check(void **state)
+{
+    (void)state;
+    static const uint64_t shape[] = {3, 2};
+    uint16_t data[6];
+    const dw_tensor good = {"a", DW_BF16, 2, shape, sizeof data, data};
+    dw_tensor t = good;
+    dw_error err;
+    assert_int_equal(dw_tensors_check(&t, 1, &err), DW_OK);
+    t.n_bytes = 11;
+    assert_int_equal(dw_tensors_check(&t, 1, &err), DW_INVALID);
+    assert_string_equal(err.text,
+                        "tensor 'a': its 11 bytes do not fit its type and shape");
+    t = good;
+    t.data = NULL;
+    assert_int_equal(dw_tensors_check(&t, 1, &err), DW_INVALID);
+    assert_string_equal(err.text, "tensor 'a': it has no data");
+    t = good;
+    t.name = NULL;
+    assert_int_equal(dw_tensors_check(&t, 1, &err), DW_INVALID);
+    assert_string_equal(err.text, "tensor 0 has no name");
+    t = (dw_tensor){"scalar", DW_F32, 0, NULL, 4, data}; /* a scalar */
+    assert_int_equal(dw_tensors_check(&t, 1, &err), DW_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),    cmocka_unit_test(test_byte_order),
-        cmocka_unit_test(test_twice),   cmocka_unit_test(test_same_shape),
-        cmocka_unit_test(test_overlap), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_check),       cmocka_unit_test(test_find),
+        cmocka_unit_test(test_byte_order),  cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_same_shape),  cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
