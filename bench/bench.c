@@ -79,7 +79,7 @@ static dw_status measure_encode(run *r, dw_delta **delta, dw_error *err)
     r->report->delta_bytes = info.n_bytes;
 
     /* memory in a round of its own: watching costs time */
-    dw_delta *again;
+    dw_delta *again = NULL;
     bench_peak *peak = bench_peak_start();
     status = encode_once(r, &again, &seconds, err);
     uint64_t most = bench_peak_stop(peak);
@@ -122,45 +122,44 @@ static dw_status measure_apply(run *r, const dw_delta *delta, dw_error *err)
     return status;
 }
 
-/* Bytes of all steps of the trace, files whole. */
-static dw_status measure_steps(run *r, dw_error *err)
+/* One step further: AFTER by the trace's file, BEFORE by the diff. */
+static dw_status measure_step(run *r, const bench_model *before, bench_model *after,
+                              unsigned step, dw_error *err)
 {
-    bench_report *report = r->report;
-    bench_model model;
-    dw_status status = bench_model_open(&model, r->options->trace, err);
-    dw_tensor *before = NULL;
-    if (status == DW_OK)
-        before = calloc(model.n_tensors, sizeof *before);
-    for (size_t t = 0; before && t < model.n_tensors; t++) {
-        before[t] = model.tensors[t];
-        before[t].data = malloc(before[t].n_bytes + 1);
-        memcpy(before[t].data, model.tensors[t].data, before[t].n_bytes);
-    }
     dw_diff_options options;
     dw_diff_options_init(&options);
     options.n_threads = r->options->n_threads;
     options.update_base = true;
-    for (unsigned step = 1; status == DW_OK && before && step <= 12; step++) {
-        dw_delta *delta = NULL;
-        options.base_version = step - 1;
-        options.new_version = step;
-        status = bench_model_step(&model, r->options->trace, step, err);
-        if (status == DW_OK)
-            status = dw_delta_diff(&delta, before, model.tensors, model.n_tensors,
-                                   &options, err);
-        if (status == DW_OK) {
-            dw_delta_info info;
-            dw_delta_get_info(delta, &info);
-            report->step_bytes += info.n_bytes;
-            report->step_changes += info.n_changed;
-            report->n_steps++;
-        }
-        dw_delta_close(delta);
-    }
-    for (size_t t = 0; before && t < model.n_tensors; t++)
-        free(before[t].data);
-    free(before);
-    bench_model_release(&model);
+    options.base_version = step - 1;
+    options.new_version = step;
+    dw_status status = bench_model_step(after, r->options->trace, step, err);
+    if (status != DW_OK)
+        return status;
+    dw_delta *delta;
+    status = dw_delta_diff(&delta, before->tensors, after->tensors, after->n_tensors,
+                           &options, err);
+    if (status != DW_OK)
+        return status;
+    dw_delta_info info;
+    dw_delta_get_info(delta, &info);
+    r->report->step_bytes += info.n_bytes;
+    r->report->step_changes += info.n_changed;
+    r->report->n_steps++;
+    dw_delta_close(delta);
+    return DW_OK;
+}
+
+/* Bytes of all steps of the trace, files whole. */
+static dw_status measure_steps(run *r, unsigned n_steps, dw_error *err)
+{
+    bench_model before, after = {0};
+    dw_status status = bench_model_open(&before, r->options->trace, err);
+    if (status == DW_OK)
+        status = bench_model_open(&after, r->options->trace, err);
+    for (unsigned step = 1; status == DW_OK && step <= n_steps; step++)
+        status = measure_step(r, &before, &after, step, err);
+    bench_model_release(&before);
+    bench_model_release(&after);
     return status;
 }
 
@@ -196,17 +195,27 @@ static void say_nothing(const char *what)
     (void)what;
 }
 
+static dw_status prepare(run *r, unsigned n_steps, dw_error *err)
+{
+    const bench_options *o = r->options;
+    if (!o->trace)
+        return bench_workload_synthetic(&r->w, o->n_bytes, err);
+    if (n_steps == 0)
+        return dw_fail(err, DW_NOT_FOUND, o->trace,
+                       "no deltas/step_000001.safetensors: not a trace");
+    unsigned step = o->step < n_steps ? o->step : n_steps;
+    return bench_workload_trace(&r->w, o->trace, step, o->n_bytes, err);
+}
+
 dw_status bench_run(bench_report *out, const bench_options *options,
                     void (*say)(const char *what), dw_error *err)
 {
     run r = {.report = out, .options = options};
+    unsigned n_steps = options->trace ? bench_trace_steps(options->trace) : 0;
     *out = (bench_report){0};
     say = say ? say : say_nothing;
     say("preparing the weights");
-    dw_status status = options->trace
-                           ? bench_workload_trace(&r.w, options->trace, options->step,
-                                                  options->n_bytes, err)
-                           : bench_workload_synthetic(&r.w, options->n_bytes, err);
+    dw_status status = prepare(&r, n_steps, err);
     if (status != DW_OK)
         return status;
     out->kind = r.w.kind;
@@ -233,7 +242,7 @@ dw_status bench_run(bench_report *out, const bench_options *options,
         status = measure_peers(&r, say, err);
     if (status == DW_OK && options->trace) {
         say("the steps of the trace");
-        status = measure_steps(&r, err);
+        status = measure_steps(&r, n_steps, err);
     }
     dw_delta_close(delta);
     free(r.digests);

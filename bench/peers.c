@@ -56,6 +56,10 @@ static peer *new_peer(bench_workload *w, unsigned n_workers)
         return NULL;
     p->w = w;
     p->messages = calloc(w->n_tensors, sizeof *p->messages);
+    if (!p->messages) {
+        release_peer(p);
+        return NULL;
+    }
     for (size_t t = 0; t < w->n_tensors; t++)
         if (w->old[t].n_bytes > p->n_plain)
             p->n_plain = (size_t)w->old[t].n_bytes;

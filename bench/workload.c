@@ -4,23 +4,41 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
-enum { NAME_BYTES = 160 }; /* for the name of a repeated tensor */
+enum { NAME_BYTES = 160, PATH_BYTES = 4096 }; /* of a repeated tensor; of a file */
+
+/* ---- a trace ---- */
+
+static void format_step(char out[PATH_BYTES], const char *trace_dir, unsigned step)
+{
+    snprintf(out, PATH_BYTES, "%s/deltas/step_%06u.safetensors", trace_dir, step);
+}
+
+unsigned bench_trace_steps(const char *trace_dir)
+{
+    char path[PATH_BYTES];
+    unsigned n = 0;
+    do
+        format_step(path, trace_dir, n + 1);
+    while (access(path, F_OK) == 0 && ++n < 999999);
+    return n;
+}
 
 /* ---- a small model ---- */
 
 dw_status bench_model_open(bench_model *out, const char *trace_dir, dw_error *err)
 {
-    char path[4096];
+    char path[PATH_BYTES];
     *out = (bench_model){0};
     snprintf(path, sizeof path, "%s/base", trace_dir);
     dw_status status = dw_checkpoint_open(&out->ckpt, path, DW_CHECKPOINT_READ, err);
     if (status != DW_OK)
         return status;
     const dw_tensor *mapped = dw_checkpoint_tensors(out->ckpt, &out->n_tensors);
-    out->tensors = calloc(out->n_tensors, sizeof *out->tensors);
+    out->tensors = calloc(out->n_tensors + 1, sizeof *out->tensors);
     for (size_t i = 0; out->tensors && i < out->n_tensors; i++) {
         out->tensors[i] = mapped[i];
         out->tensors[i].data = malloc(mapped[i].n_bytes + 1);
@@ -36,9 +54,9 @@ dw_status bench_model_open(bench_model *out, const char *trace_dir, dw_error *er
 dw_status bench_model_step(bench_model *m, const char *trace_dir, unsigned step,
                            dw_error *err)
 {
-    char path[4096];
+    char path[PATH_BYTES];
     dw_delta *delta;
-    snprintf(path, sizeof path, "%s/deltas/step_%06u.safetensors", trace_dir, step);
+    format_step(path, trace_dir, step);
     dw_status status = dw_delta_open(&delta, path, err);
     if (status != DW_OK)
         return status;
@@ -72,15 +90,19 @@ static void *map_version(uint64_t n_bytes)
 static dw_tensor *make_version(const bench_workload *w, const dw_tensor *model,
                                size_t n_model)
 {
-    uint8_t *room = map_version(w->n_bytes);
     dw_tensor *tensors = calloc(w->n_tensors, sizeof *tensors);
-    for (size_t t = 0; room && tensors && t < w->n_tensors; t++) {
+    uint8_t *room = tensors ? map_version(w->n_bytes) : NULL;
+    if (!room) {
+        free(tensors);
+        return NULL;
+    }
+    for (size_t t = 0; t < w->n_tensors; t++) {
         tensors[t] = model[t % n_model];
         tensors[t].name = w->names + t * NAME_BYTES;
         tensors[t].data = room;
         room += tensors[t].n_bytes;
     }
-    return room ? tensors : NULL;
+    return tensors;
 }
 
 /* Makes room for three versions, each with the tensors of MODEL over and over. The
@@ -91,6 +113,8 @@ static dw_status lay_out(bench_workload *w, const dw_tensor *model, size_t n_mod
     uint64_t n_tile = 0;
     for (size_t i = 0; i < n_model; i++)
         n_tile += model[i].n_bytes;
+    if (n_tile == 0)
+        return dw_fail(err, DW_INVALID, NULL, "the base of the trace holds no weights");
     uint64_t n_tiles = (n_bytes + n_tile - 1) / n_tile;
     w->n_tensors = n_model * (size_t)n_tiles;
     w->n_bytes = n_tile * n_tiles;
@@ -185,8 +209,10 @@ dw_status bench_workload_synthetic(bench_workload *out, uint64_t n_bytes, dw_err
     const dw_tensor model = {"weight", DW_BF16, 2, dims, 2ull * N, NULL};
     *out = (bench_workload){.kind = "synthetic"};
     dw_status status = lay_out(out, &model, 1, n_bytes, err);
-    if (status != DW_OK)
+    if (status != DW_OK) {
+        bench_workload_release(out);
         return status;
+    }
     uint16_t *old = out->old[0].data, *new_ = out->new_[0].data;
     for (uint64_t i = 0; i < N; i++) {
         float w = 0.03f * normal_of(random_of(2 * i));

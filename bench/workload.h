@@ -11,9 +11,16 @@ typedef struct bench_model {
     size_t n_tensors;
 } bench_model;
 
+/* Steps of the trace: files from step_000001 up to the first that is missing. */
+unsigned bench_trace_steps(const char *trace_dir);
+
+/* At the base of the trace. */
 dw_status bench_model_open(bench_model *out, const char *trace_dir, dw_error *err);
+
+/* Applies the trace's file of that step. */
 dw_status bench_model_step(bench_model *m, const char *trace_dir, unsigned step,
                            dw_error *err);
+
 void bench_model_release(bench_model *m);
 
 typedef struct bench_workload {

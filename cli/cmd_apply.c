@@ -195,15 +195,16 @@ static int apply_to_copy(const job *j, const cli_session *s)
     /* refuses a half-written source: a copy of it would be half-written too */
     cli_weights source;
     int exit_code = cli_weights_open(&source, s, j->checkpoint);
-    cli_weights_close(&source);
     if (exit_code != 0)
         return exit_code;
 
     dw_error err;
     cli_copy copy;
     cli_progress bar = cli_progress_start(s, "copying");
-    dw_status status = cli_copy_make(&copy, j->checkpoint, j->out, &bar, &err);
+    dw_status status =
+        cli_copy_make(&copy, j->checkpoint, source.ckpt, j->out, &bar, &err);
     cli_progress_end(&bar);
+    cli_weights_close(&source);
     if (status != DW_OK)
         return cli_fail(s, &err, j->out, NULL);
     size_t at = 0;

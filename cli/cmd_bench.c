@@ -7,17 +7,21 @@
 
 #include "bench.h"
 #include "commands.h"
+#include "delta_report.h"
 #include "error.h"
 #include "json.h"
 #include "options.h"
+#include "path.h"
 #include "print.h"
 
 static const char help[] =
     "usage: deltawire bench [--trace DIR] [--size BYTES] [--rounds N]\n"
+    "                       [--json-file FILE]\n"
     "\n"
     "Measures this machine: finding, coding, decoding and storing the changes of one\n"
     "training step, beside memcpy and beside the ways of others, all in one run. Rates\n"
-    "are bytes of weights a second; the best of N rounds counts. Digests of the base are\n"
+    "are bytes of weights a second; the best of N rounds counts. Digests of the base "
+    "are\n"
     "kept from step to step, as a trainer and a follower keep them. Three versions of\n"
     "the weights must fit in memory.\n"
     "\n"
@@ -25,14 +29,15 @@ static const char help[] =
     "                       repeated up to the size; without it, synthetic weights\n"
     "  --size BYTES         of the weights (default 512M)\n"
     "  --rounds N           (default 5)\n"
+    "  --json-file FILE     write what --json prints to FILE too\n"
     "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire bench --threads 2\n"
-    "  deltawire bench --trace ../shared/data/rl-trace --size 1200M --json\n";
+    "  deltawire bench --trace ../shared/data/rl-trace --size 1200M --json-file b.json\n";
 
-enum { OPT_TRACE = CLI_OPT_OWN, OPT_SIZE, OPT_ROUNDS };
+enum { OPT_TRACE = CLI_OPT_OWN, OPT_SIZE, OPT_ROUNDS, OPT_JSON_FILE };
 
-/* A step of the trace from its middle, where density is about 1.1 %. */
+/* Late enough in a trace for its density to have settled, at about 1.1 %. */
 enum { TRACE_STEP = 10 };
 
 static bool talking;
@@ -41,11 +46,6 @@ static void say(const char *what)
 {
     if (talking)
         fprintf(stderr, "measuring: %s\n", what);
-}
-
-static double bits_a_change(uint64_t n_bytes, uint64_t n_changed)
-{
-    return cli_ratio(8.0 * (double)n_bytes, (double)n_changed);
 }
 
 static double gigabytes(double rate)
@@ -71,21 +71,21 @@ static json_t *json_of(const bench_report *r)
     cli_json_real(o, "digest_to_memcpy", r->digest_rate / r->copy_rate);
     cli_json_real(o, "scatter_seconds", r->scatter_seconds);
     cli_json_count(o, "delta_bytes", r->delta_bytes);
-    cli_json_real(o, "bits_a_change", bits_a_change(r->delta_bytes, r->n_changed));
+    cli_json_real(o, "bits_a_change", cli_bits_a_change(r->delta_bytes, r->n_changed));
     cli_json_count(o, "encode_extra_memory_bytes", r->encode_memory);
     cli_json_count(o, "apply_extra_memory_bytes", r->apply_memory);
     json_object_set_new(o, "equal", json_boolean(r->equal));
     if (r->n_steps > 0) {
         cli_json_count(o, "trace_steps", r->n_steps);
         cli_json_real(o, "trace_bits_a_change",
-                      bits_a_change(r->step_bytes, r->step_changes));
+                      cli_bits_a_change(r->step_bytes, r->step_changes));
     }
     for (unsigned i = 0; i < BENCH_PEERS; i++) {
         const bench_peer_result *p = &r->peers[i].result;
         json_t *peer = json_object();
         cli_json_text(peer, "name", r->peers[i].name);
         cli_json_count(peer, "bytes", p->n_bytes);
-        cli_json_real(peer, "bits_a_change", bits_a_change(p->n_bytes, r->n_changed));
+        cli_json_real(peer, "bits_a_change", cli_bits_a_change(p->n_bytes, r->n_changed));
         cli_json_real(peer, "encode_bytes_per_second",
                       (double)r->n_bytes / p->encode_seconds);
         cli_json_real(peer, "apply_bytes_per_second",
@@ -108,7 +108,7 @@ static void print_way(const char *name, uint64_t n_bytes, const bench_report *r,
 {
     char size[CLI_NUMBER_SIZE];
     printf("  %-36s %10s %7.2f %9.2f %9.2f   %s\n", name, cli_format_size(size, n_bytes),
-           bits_a_change(n_bytes, r->n_changed), gigabytes(encode_rate),
+           cli_bits_a_change(n_bytes, r->n_changed), gigabytes(encode_rate),
            gigabytes(apply_rate), equal ? "yes" : "NO");
 }
 
@@ -135,7 +135,7 @@ static void print_report(const bench_report *r, unsigned n_threads)
            (double)r->apply_memory / (1 << 20));
     if (r->n_steps > 0)
         printf("  %-36s %7.3f bits a change, %u steps, files whole\n",
-               "class on the trace", bits_a_change(r->step_bytes, r->step_changes),
+               "class on the trace", cli_bits_a_change(r->step_bytes, r->step_changes),
                r->n_steps);
     double apply_seconds = (double)r->n_bytes / r->stage_rate + r->scatter_seconds;
     printf("\n  %-36s %10s %7s %9s %9s   equal\n", "way", "bytes", "bits", "encode",
@@ -150,21 +150,39 @@ static void print_report(const bench_report *r, unsigned n_threads)
     }
 }
 
+/* The table is printed even where the file cannot be written: it took long to make. */
+static int present(const bench_report *r, const char *json_file, const cli_session *s)
+{
+    dw_error err;
+    json_t *object = json_of(r);
+    dw_status status = json_file ? cli_json_save(object, json_file, &err) : DW_OK;
+    if (!s->json)
+        print_report(r, s->n_threads);
+    else if (status == DW_OK)
+        cli_json_print(json_incref(object));
+    json_decref(object);
+    return status == DW_OK ? 0 : cli_fail(s, &err, json_file, NULL);
+}
+
 int dw_cmd_bench(int argc, char **argv)
 {
     static const struct option options[] = {
         {"trace", required_argument, NULL, OPT_TRACE},
         {"size", required_argument, NULL, OPT_SIZE},
         {"rounds", required_argument, NULL, OPT_ROUNDS},
+        {"json-file", required_argument, NULL, OPT_JSON_FILE},
         CLI_COMMON_OPTIONS,
     };
     cli_session s = cli_session_start(argc, argv, help);
+    const char *json_file = NULL;
     bench_options bench = {.n_bytes = 512000000, .step = TRACE_STEP, .n_rounds = 5};
     for (int code; (code = cli_next_option(&s, argc, argv, options)) != -1;) {
         if (code == OPT_TRACE)
             bench.trace = optarg;
         else if (code == OPT_SIZE)
             bench.n_bytes = cli_parse_scaled(&s, "--size", optarg);
+        else if (code == OPT_JSON_FILE)
+            json_file = optarg;
         else
             bench.n_rounds = (unsigned)cli_parse_count(&s, "--rounds", optarg);
     }
@@ -175,12 +193,13 @@ int dw_cmd_bench(int argc, char **argv)
     talking = !s.quiet && !s.json;
     bench_report report;
     dw_error err;
+    if (json_file && cli_path_check_output(json_file, &err) != DW_OK)
+        return cli_fail(&s, &err, json_file, NULL);
     if (bench_run(&report, &bench, say, &err) != DW_OK)
         return cli_fail(&s, &err, bench.trace, NULL);
-    if (s.json)
-        cli_json_print(json_of(&report));
-    else
-        print_report(&report, s.n_threads);
+    int exit_code = present(&report, json_file, &s);
+    if (exit_code != 0)
+        return exit_code;
     bool all_equal = report.equal;
     for (unsigned i = 0; i < BENCH_PEERS; i++)
         all_equal &= report.peers[i].result.equal;

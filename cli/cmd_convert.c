@@ -7,6 +7,7 @@
 #include "error.h"
 #include "json.h"
 #include "options.h"
+#include "path.h"
 #include "print.h"
 #include "progress.h"
 #include "weights.h"
@@ -89,6 +90,8 @@ static int convert(arguments *a, const cli_session *s, const dw_delta *delta,
     dw_delta *recoded;
     if (cli_weights_own_file(base, a->output))
         cli_usage_error(s, "-o %s would overwrite the checkpoint", a->output);
+    if (cli_path_check_output(a->output, &err) != DW_OK)
+        return cli_fail(s, &err, a->output, NULL);
     cli_progress bar = cli_progress_start(s, "converting");
     a->recode.progress = cli_progress_hook(&bar);
     dw_status status = dw_delta_recode(&recoded, delta, base->tensors, base->n_tensors,

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "json.h"
 #include "options.h"
+#include "path.h"
 #include "print.h"
 #include "progress.h"
 #include "weights.h"
@@ -120,11 +121,8 @@ static dw_status check_written(const arguments *a, const cli_weights *old,
         dw_apply_options_init(&options);
         options.n_threads = s->n_threads;
         options.progress = cli_progress_hook(&bar);
-        dw_patch *patch = NULL;
-        status =
-            dw_delta_stage(&patch, delta, old->tensors, old->n_tensors, &options, err);
+        status = dw_delta_verify(delta, old->tensors, old->n_tensors, &options, err);
         cli_progress_end(&bar);
-        dw_patch_free(patch);
     }
     dw_delta_close(delta);
     return status;
@@ -160,6 +158,8 @@ static int diff(arguments *a, const cli_session *s, const cli_weights *old,
     dw_delta *delta = NULL;
     if (cli_weights_own_file(old, a->output) || cli_weights_own_file(new, a->output))
         cli_usage_error(s, "-o %s would overwrite a checkpoint", a->output);
+    if (cli_path_check_output(a->output, &err) != DW_OK)
+        return cli_fail(s, &err, a->output, NULL);
     dw_status status = check_same_names(old, new, a->new_path, &err);
     double t_start = cli_now();
     if (status == DW_OK) {

@@ -42,7 +42,7 @@ static json_t *shape_json(uint32_t n_dims, const uint64_t *dims)
 {
     json_t *shape = json_array();
     for (uint32_t d = 0; d < n_dims; d++)
-        json_array_append_new(shape, json_integer((json_int_t)dims[d]));
+        json_array_append_new(shape, cli_json_integer(dims[d]));
     return shape;
 }
 
@@ -138,7 +138,8 @@ static totals sum_up(const dw_tensor *tensors, size_t n_tensors)
     return sum;
 }
 
-static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool tensors)
+static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool pending,
+                             bool tensors)
 {
     size_t n_tensors;
     const dw_tensor *list = dw_checkpoint_tensors(ckpt, &n_tensors);
@@ -151,6 +152,9 @@ static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool t
     cli_print_row("bytes", "%s (%s)", cli_format_count(a, sum.n_bytes),
                   cli_format_size(b, sum.n_bytes));
     cli_print_row("files", "%zu", dw_checkpoint_file_count(ckpt));
+    if (pending)
+        cli_print_row("pending", "an apply was interrupted, or is under way: this is a "
+                                 "mix of two versions");
     for (int dtype = 0; dtype < DW_DTYPE_COUNT; dtype++)
         if (sum.by_dtype[dtype] > 0)
             cli_print_row(dw_dtype_name((dw_dtype)dtype), "%s elements",
@@ -168,7 +172,7 @@ static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool t
 }
 
 static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
-                                  bool tensors)
+                                  bool pending, bool tensors)
 {
     size_t n_tensors;
     const dw_tensor *list = dw_checkpoint_tensors(ckpt, &n_tensors);
@@ -180,6 +184,7 @@ static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
     cli_json_count(object, "elements", sum.n_elems);
     cli_json_count(object, "bytes", sum.n_bytes);
     cli_json_count(object, "files", dw_checkpoint_file_count(ckpt));
+    json_object_set_new(object, "pending", json_boolean(pending));
     for (int dtype = 0; dtype < DW_DTYPE_COUNT; dtype++)
         if (sum.by_dtype[dtype] > 0)
             cli_json_count(dtypes, dw_dtype_name((dw_dtype)dtype), sum.by_dtype[dtype]);
@@ -213,6 +218,17 @@ static bool is_delta(const dw_checkpoint *ckpt, const char *path, dw_status delt
            (format && strncmp(format, "deltawire/", strlen("deltawire/")) == 0);
 }
 
+static int show_checkpoint(const cli_session *s, const char *path,
+                           const dw_checkpoint *ckpt, bool tensors)
+{
+    dw_error err;
+    bool pending;
+    if (dw_checkpoint_pending(path, &pending, &err) != DW_OK)
+        return cli_fail(s, &err, path, NULL);
+    (s->json ? print_checkpoint_json : print_checkpoint)(path, ckpt, pending, tensors);
+    return 0;
+}
+
 static int inspect(const cli_session *s, const char *path, bool tensors)
 {
     dw_error err, delta_err;
@@ -226,10 +242,8 @@ static int inspect(const cli_session *s, const char *path, bool tensors)
         show_delta(s, path, delta, tensors);
     else if (is_delta(ckpt, path, status))
         exit_code = cli_fail(s, &delta_err, path, NULL);
-    else if (s->json)
-        print_checkpoint_json(path, ckpt, tensors);
     else
-        print_checkpoint(path, ckpt, tensors);
+        exit_code = show_checkpoint(s, path, ckpt, tensors);
     dw_delta_close(delta);
     dw_checkpoint_close(ckpt);
     return exit_code;

@@ -15,7 +15,7 @@ static const char help[] =
     "was\n"
     "none it does nothing. Running `deltawire apply` again does the same first.\n"
     "\n"
-    "  --json  --quiet  --help\n"
+    "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire recover model/\n";
 
@@ -29,7 +29,7 @@ int dw_cmd_recover(int argc, char **argv)
     const char *path = argv[optind];
     dw_error err;
     bool recovered;
-    if (dw_checkpoint_recover(path, &recovered, &err) != DW_OK)
+    if (dw_checkpoint_recover(path, s.n_threads, &recovered, &err) != DW_OK)
         return cli_fail(&s, &err, path, NULL);
     if (s.json) {
         json_t *object = json_object();

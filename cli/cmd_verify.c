@@ -54,11 +54,9 @@ static dw_status check_decodes(const dw_delta *delta, const cli_weights *weights
     options.n_threads = s->n_threads;
     options.base_digests = digests;
     options.progress = cli_progress_hook(&bar);
-    dw_patch *patch = NULL;
-    dw_status status = dw_delta_stage(&patch, delta, weights->tensors, weights->n_tensors,
-                                      &options, err);
+    dw_status status =
+        dw_delta_verify(delta, weights->tensors, weights->n_tensors, &options, err);
     cli_progress_end(&bar);
-    dw_patch_free(patch);
     return status;
 }
 

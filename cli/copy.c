@@ -13,12 +13,18 @@
 #include "path.h"
 
 #define PIECE_BYTES (16u << 20)
-#define PATCH_NAME  ".deltawire-patch" /* state of an apply, not of the checkpoint */
+#define PATCH_NAME  ".deltawire-patch" /* as the library names it */
+#define MAX_NAMES   10000              /* temporary names to try */
 
-static bool ends_with(const char *text, const char *tail)
+/* Patch files and their temporaries are the state of an apply, not of the checkpoint:
+ * [FILE].deltawire-patch[.tmp-PID-N] */
+static bool is_patch(const char *name)
 {
-    size_t n_text = strlen(text), n_tail = strlen(tail);
-    return n_text >= n_tail && strcmp(text + n_text - n_tail, tail) == 0;
+    const size_t n = sizeof PATCH_NAME - 1;
+    for (const char *at = name; (at = strstr(at, PATCH_NAME)); at += n)
+        if (at[n] == '\0' || strncmp(at + n, CLI_TEMPORARY, strlen(CLI_TEMPORARY)) == 0)
+            return true;
+    return false;
 }
 
 static dw_status fail_memory(dw_error *err, const char *path)
@@ -81,26 +87,21 @@ static dw_status copy_bytes(copying *c, int from, int to, const char *path,
     }
 }
 
-static dw_status copy_file(copying *c, const char *path, const char *to_path,
+/* Writable for us, whatever the original is: the delta goes into it. */
+static int create_file(const char *path, mode_t mode)
+{
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode & 0777) | S_IWUSR);
+}
+
+/* Takes TO, which is open on TO_PATH. */
+static dw_status copy_file(copying *c, const char *path, int to, const char *to_path,
                            dw_error *err)
 {
-    dw_status status;
-    struct stat st;
     int from = open(path, O_RDONLY | O_CLOEXEC);
-    if (from < 0 || fstat(from, &st) != 0) {
-        status = cli_error_errno(err, path, "open");
-    } else {
-        /* writable for us, whatever the original is: the delta goes into it */
-        int to = open(to_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-                      (st.st_mode & 0777) | S_IWUSR);
-        if (to < 0) {
-            status = cli_error_errno(err, to_path, "create");
-        } else {
-            status = copy_bytes(c, from, to, path, to_path, err);
-            if (close(to) != 0 && status == DW_OK)
-                status = cli_error_errno(err, to_path, "close");
-        }
-    }
+    dw_status status = from >= 0 ? copy_bytes(c, from, to, path, to_path, err)
+                                 : cli_error_errno(err, path, "open");
+    if (close(to) != 0 && status == DW_OK)
+        status = cli_error_errno(err, to_path, "close");
     if (from >= 0)
         close(from);
     return status;
@@ -108,21 +109,22 @@ static dw_status copy_file(copying *c, const char *path, const char *to_path,
 
 /* ---- a directory ---- */
 
-static bool is_wanted(DIR *dir, const char *name, uint64_t *n_bytes)
+static bool is_wanted(DIR *dir, const char *name, struct stat *st)
 {
-    struct stat st;
-    if (strncmp(name, PATCH_NAME, sizeof PATCH_NAME - 1) == 0 ||
-        fstatat(dirfd(dir), name, &st, 0) != 0 || !S_ISREG(st.st_mode))
-        return false;
-    *n_bytes = (uint64_t)st.st_size;
-    return true;
+    return !is_patch(name) && fstatat(dirfd(dir), name, st, 0) == 0 &&
+           S_ISREG(st->st_mode);
 }
 
 static dw_status copy_entry(copying *c, const char *dir, const char *to_dir,
-                            const char *name, dw_error *err)
+                            const char *name, mode_t mode, dw_error *err)
 {
     char *from = cli_path_join(dir, name), *to = cli_path_join(to_dir, name);
-    dw_status status = from && to ? copy_file(c, from, to, err) : fail_memory(err, dir);
+    dw_status status = from && to ? DW_OK : fail_memory(err, dir);
+    if (status == DW_OK) {
+        int fd = create_file(to, mode);
+        status = fd >= 0 ? copy_file(c, from, fd, to, err)
+                         : cli_error_errno(err, to, "create");
+    }
     free(from);
     free(to);
     return status;
@@ -136,14 +138,14 @@ static dw_status copy_directory(copying *c, const char *dir, const char *to_dir,
     if (!stream)
         return cli_error_errno(err, dir, "read the directory");
     dw_status status = DW_OK;
-    uint64_t n_bytes;
+    struct stat st;
     for (struct dirent *entry; (entry = readdir(stream));)
-        if (is_wanted(stream, entry->d_name, &n_bytes))
-            c->n_total += n_bytes;
+        if (is_wanted(stream, entry->d_name, &st))
+            c->n_total += (uint64_t)st.st_size;
     rewinddir(stream);
     for (struct dirent *entry; status == DW_OK && (entry = readdir(stream));)
-        if (is_wanted(stream, entry->d_name, &n_bytes))
-            status = copy_entry(c, dir, to_dir, entry->d_name, err);
+        if (is_wanted(stream, entry->d_name, &st))
+            status = copy_entry(c, dir, to_dir, entry->d_name, st.st_mode, err);
     closedir(stream);
     return status == DW_OK ? sync_path(to_dir, err) : status;
 }
@@ -160,64 +162,106 @@ static void remove_directory(const char *dir)
     rmdir(dir);
 }
 
-/* ---- the public face ---- */
+/* ---- the temporary name ---- */
 
-static char *temporary_name(const char *destination)
+static char *patch_of(const char *file)
 {
-    size_t n = strlen(destination);
-    while (n > 1 && destination[n - 1] == '/')
-        n--;
-    size_t n_bytes = n + 32;
+    size_t n_bytes = strlen(file) + sizeof PATCH_NAME;
     char *path = malloc(n_bytes);
     if (path)
-        snprintf(path, n_bytes, "%.*s.tmp-%ld", (int)n, destination, (long)getpid());
+        snprintf(path, n_bytes, "%s" PATCH_NAME, file);
     return path;
 }
 
-/* Fills COPY's names, and *DIR with the directory to copy where it is one. */
-static dw_status plan(cli_copy *copy, char **dir, const char *source,
-                      const char *destination, uint64_t *n_bytes, dw_error *err)
+/* Makes NAME, a directory or an empty file with its descriptor in *FD. A file beside
+ * which a patch stands counts as taken: the patch is of another copy, and it would be
+ * found by the apply to this one. */
+static bool make_name(const char *name, bool is_directory, mode_t mode, int *fd)
 {
+    if (is_directory)
+        return mkdir(name, 0777) == 0;
+    char *patch = patch_of(name);
+    int refused = !patch ? ENOMEM : access(patch, F_OK) == 0 ? EEXIST : 0;
+    free(patch);
+    *fd = refused ? -1 : create_file(name, mode);
+    if (refused)
+        errno = refused;
+    return *fd >= 0;
+}
+
+/* Sets COPY's temporary once it is made, so that nothing else is ever removed. A name
+ * that is taken is what a killed process left, or somebody's own: the next one is tried.
+ */
+static dw_status make_temporary(cli_copy *copy, const char *destination, mode_t mode,
+                                int *fd, dw_error *err)
+{
+    for (unsigned n = 0; n < MAX_NAMES; n++) {
+        char *name = cli_path_temporary(destination, n);
+        if (!name)
+            return fail_memory(err, destination);
+        if (make_name(name, copy->is_directory, mode, fd)) {
+            copy->temporary = name;
+            return DW_OK;
+        }
+        int refused = errno;
+        free(name);
+        errno = refused;
+        if (refused != EEXIST)
+            break;
+    }
+    return cli_error_errno(err, destination, "create");
+}
+
+/* ---- the public face ---- */
+
+/* SOURCE is the index itself where a file has one; *ST is SOURCE's. */
+static bool is_index(const dw_checkpoint *ckpt, const struct stat *st)
+{
+    return S_ISREG(st->st_mode) && dw_checkpoint_index(ckpt);
+}
+
+/* Where to open the copy. */
+static char *checkpoint_in(const cli_copy *copy, const char *source, bool by_index)
+{
+    const char *slash = strrchr(source, '/');
+    return by_index ? cli_path_join(copy->temporary, slash ? slash + 1 : source)
+                    : strdup(copy->temporary);
+}
+
+static dw_status fill(cli_copy *copy, copying *c, const char *source,
+                      const struct stat *st, int fd, bool by_index, dw_error *err)
+{
+    if (!copy->is_directory) {
+        c->n_total = (uint64_t)st->st_size;
+        return copy_file(c, source, fd, copy->temporary, err);
+    }
+    char *dir = by_index ? cli_path_parent(source) : strdup(source);
+    dw_status status =
+        dir ? copy_directory(c, dir, copy->temporary, err) : fail_memory(err, source);
+    free(dir);
+    return status;
+}
+
+dw_status cli_copy_make(cli_copy *out, const char *source, const dw_checkpoint *ckpt,
+                        const char *destination, cli_progress *progress, dw_error *err)
+{
+    *out = (cli_copy){0};
     struct stat st;
     if (lstat(destination, &st) == 0)
         return cli_error_set(err, DW_CONFLICT, destination,
                              "is there already: name a new checkpoint");
     if (stat(source, &st) != 0)
         return cli_error_errno(err, source, "open");
-    *n_bytes = (uint64_t)st.st_size;
-    copy->temporary = temporary_name(destination);
-    if (!copy->temporary)
-        return fail_memory(err, destination);
-    bool is_index = S_ISREG(st.st_mode) && ends_with(source, ".json");
-    copy->is_directory = S_ISDIR(st.st_mode) || is_index;
-    if (copy->is_directory)
-        *dir = is_index ? cli_path_parent(source) : strdup(source);
-    const char *slash = strrchr(source, '/');
-    copy->checkpoint = is_index
-                           ? cli_path_join(copy->temporary, slash ? slash + 1 : source)
-                           : strdup(copy->temporary);
-    return copy->checkpoint && (*dir || !copy->is_directory) ? DW_OK
-                                                             : fail_memory(err, source);
-}
-
-dw_status cli_copy_make(cli_copy *out, const char *source, const char *destination,
-                        cli_progress *progress, dw_error *err)
-{
-    *out = (cli_copy){0};
+    bool by_index = is_index(ckpt, &st);
+    out->is_directory = S_ISDIR(st.st_mode) || by_index;
     copying c = {.progress = progress, .buffer = malloc(PIECE_BYTES)};
-    char *dir = NULL;
-    uint64_t n_bytes = 0;
-    dw_status status = c.buffer ? plan(out, &dir, source, destination, &n_bytes, err)
+    int fd = -1;
+    dw_status status = c.buffer ? make_temporary(out, destination, st.st_mode, &fd, err)
                                 : fail_memory(err, source);
-    if (status == DW_OK && !out->is_directory) {
-        c.n_total = n_bytes;
-        status = copy_file(&c, source, out->temporary, err);
-    } else if (status == DW_OK && dir) {
-        status = mkdir(out->temporary, 0777) == 0
-                     ? copy_directory(&c, dir, out->temporary, err)
-                     : cli_error_errno(err, out->temporary, "create the directory");
-    }
-    free(dir);
+    if (status == DW_OK)
+        status = fill(out, &c, source, &st, fd, by_index, err);
+    if (status == DW_OK && !(out->checkpoint = checkpoint_in(out, source, by_index)))
+        status = fail_memory(err, source);
     free(c.buffer);
     if (status != DW_OK)
         cli_copy_discard(out);
@@ -241,12 +285,20 @@ dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err
     return status;
 }
 
+/* The file, and the patch that a failed apply left beside it. */
+static void remove_file(const char *path)
+{
+    char *patch = patch_of(path);
+    if (patch)
+        unlink(patch);
+    free(patch);
+    unlink(path);
+}
+
 void cli_copy_discard(cli_copy *copy)
 {
-    if (copy->temporary && copy->is_directory)
-        remove_directory(copy->temporary);
-    else if (copy->temporary)
-        unlink(copy->temporary);
+    if (copy->temporary)
+        (copy->is_directory ? remove_directory : remove_file)(copy->temporary);
     free(copy->temporary);
     free(copy->checkpoint);
     *copy = (cli_copy){0};

@@ -3,25 +3,27 @@
  *
  *     a file        its bytes
  *     a directory   every regular file in it, and what symbolic links to files lead to;
- *                   no sub-directories
+ *                   no sub-directories, and no patch files of an apply
  *     an index      the directory it is in
  */
 #ifndef CLI_COPY_H
 #define CLI_COPY_H
 
-#include <deltawire/error.h>
+#include <deltawire/checkpoint.h>
 
 #include "progress.h"
 
 typedef struct cli_copy {
-    char *temporary;  /* file or directory beside the destination */
+    char *temporary;  /* file or directory beside the destination; NULL until it is made,
+                         and once it is committed */
     char *checkpoint; /* what to open in it */
     bool is_directory;
 } cli_copy;
 
-/* Refuses a destination that is there. A failure leaves nothing behind. */
-dw_status cli_copy_make(cli_copy *out, const char *source, const char *destination,
-                        cli_progress *progress, dw_error *err);
+/* Copies CKPT, which was opened as SOURCE. Refuses a destination that is there. A failure
+ * leaves nothing behind, and nothing is removed that was not made here. */
+dw_status cli_copy_make(cli_copy *out, const char *source, const dw_checkpoint *ckpt,
+                        const char *destination, cli_progress *progress, dw_error *err);
 
 /* Syncs and renames. A failure leaves the copy to cli_copy_discard. */
 dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err);

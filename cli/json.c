@@ -1,10 +1,16 @@
 #include "json.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "path.h"
 
 #define REPLACEMENT   "\xef\xbf\xbd" /* U+FFFD */
 #define N_REPLACEMENT 3
@@ -45,9 +51,16 @@ void cli_json_text(json_t *object, const char *key, const char *text)
     json_object_set_new(object, key, string ? string : replace_invalid(text));
 }
 
+json_t *cli_json_integer(uint64_t n)
+{
+    if (n <= INT64_MAX)
+        return json_integer((json_int_t)n);
+    return json_sprintf("%" PRIu64, n);
+}
+
 void cli_json_count(json_t *object, const char *key, uint64_t n)
 {
-    json_object_set_new(object, key, json_integer((json_int_t)n));
+    json_object_set_new(object, key, cli_json_integer(n));
 }
 
 void cli_json_digest(json_t *object, const char *key, dw_digest digest)
@@ -62,9 +75,48 @@ void cli_json_real(json_t *object, const char *key, double v)
     json_object_set_new(object, key, isfinite(v) ? json_real(v) : json_null());
 }
 
+static bool dump(const json_t *object, FILE *out)
+{
+    bool fine = json_dumpf(object, out, JSON_COMPACT | JSON_REAL_PRECISION(6)) == 0;
+    return putc('\n', out) != EOF && fine;
+}
+
 void cli_json_print(json_t *object)
 {
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    putchar('\n');
+    dump(object, stdout);
     json_decref(object);
+}
+
+/* A new file beside PATH under a name of its own, to be freed. */
+static FILE *open_temporary(char **name, const char *path)
+{
+    for (unsigned n = 0;; n++) {
+        *name = cli_path_temporary(path, n);
+        FILE *file = *name ? fopen(*name, "wx") : NULL;
+        if (file)
+            return file;
+        int refused = errno;
+        free(*name);
+        *name = NULL;
+        errno = refused;
+        if (refused != EEXIST)
+            return NULL;
+    }
+}
+
+dw_status cli_json_save(const json_t *object, const char *path, dw_error *err)
+{
+    char *name = NULL;
+    FILE *file = open_temporary(&name, path);
+    if (!file)
+        return cli_error_errno(err, path, "create");
+    bool written = dump(object, file);
+    written &= fclose(file) == 0;
+    dw_status status = DW_OK;
+    if (!written || rename(name, path) != 0) {
+        status = cli_error_errno(err, path, "write");
+        unlink(name);
+    }
+    free(name);
+    return status;
 }

@@ -7,8 +7,12 @@
 #include <stdint.h>
 
 #include <deltawire/digest.h>
+#include <deltawire/error.h>
 
 void cli_json_text(json_t *object, const char *key, const char *text);
+
+/* JSON integers are signed here: what passes 2^63 - 1 becomes a string of digits. */
+json_t *cli_json_integer(uint64_t n);
 void cli_json_count(json_t *object, const char *key, uint64_t n);
 void cli_json_digest(json_t *object, const char *key, dw_digest digest);
 
@@ -17,5 +21,8 @@ void cli_json_real(json_t *object, const char *key, double v);
 
 /* Prints the object on one line; takes it. */
 void cli_json_print(json_t *object);
+
+/* The same line as a file, which appears whole or not at all; borrows the object. */
+dw_status cli_json_save(const json_t *object, const char *path, dw_error *err);
 
 #endif

@@ -46,13 +46,33 @@ static void list_shorts(char out[MAX_SHORTS], const struct option *options)
     out[n] = '\0';
 }
 
+/* getopt takes any prefix that is unique for a long option: what a script says would
+ * mean something else, or nothing, as soon as there is another option. AT is the option's
+ * number in the table, or -1 for a short one. */
+static void refuse_abbreviation(const cli_session *s, char **argv,
+                                const struct option *options, int at)
+{
+    if (at < 0)
+        return;
+    const char *word = argv[optind - 1];
+    if (optarg == word) /* the value stands alone, behind the option */
+        word = argv[optind - 2];
+    size_t n = strcspn(word + 2, "=");
+    if (n != strlen(options[at].name))
+        cli_usage_error(s, "unknown option '%.*s': --%s in full", (int)n + 2, word,
+                        options[at].name);
+}
+
 int cli_next_option(cli_session *s, int argc, char **argv, const struct option *options)
 {
     char shorts[MAX_SHORTS];
     list_shorts(shorts, options);
     opterr = 0;
     for (;;) {
-        int option = getopt_long(argc, argv, shorts, options, NULL);
+        int at = -1;
+        int option = getopt_long(argc, argv, shorts, options, &at);
+        if (option != -1 && option != '?' && option != ':')
+            refuse_abbreviation(s, argv, options, at);
         switch (option) {
         case 'h':
             fputs(s->help, stdout);
@@ -61,7 +81,11 @@ int cli_next_option(cli_session *s, int argc, char **argv, const struct option *
             s->quiet = true;
             break;
         case CLI_OPT_JSON:
-            break; /* seen by cli_session_start */
+            s->json_given = true;
+            break;
+        case -1:
+            s->json = s->json_given;
+            return -1;
         case CLI_OPT_THREADS: {
             uint64_t n = cli_parse_count(s, "--threads", optarg);
             if (n > MAX_THREADS)

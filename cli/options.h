@@ -12,6 +12,7 @@ typedef struct cli_session {
     const char *verb;
     const char *help; /* what --help prints */
     bool json;
+    bool json_given; /* as an option: the look ahead may have seen a value */
     bool quiet;
     unsigned n_threads; /* 0: all cores */
 } cli_session;
@@ -32,7 +33,8 @@ enum { CLI_OPT_JSON = 256, CLI_OPT_THREADS, CLI_OPT_OWN };
 cli_session cli_session_start(int argc, char **argv, const char *help);
 
 /* The verb's next own option, its value in optarg, or -1 after the last: the other
- * arguments then stand from argv[optind]. Help and wrong options end the process. */
+ * arguments then stand from argv[optind]. Help and wrong options, abbreviated ones among
+ * them, end the process. */
 int cli_next_option(cli_session *s, int argc, char **argv, const struct option *options);
 
 /* Says what is wrong with the command line and ends the process with exit code 2. */

@@ -1,8 +1,13 @@
 #include "path.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
 
 char *cli_path_join(const char *dir, const char *name)
 {
@@ -21,4 +26,38 @@ char *cli_path_parent(const char *path)
     while (n > 0 && path[n - 1] != '/')
         n--;
     return n == 0 ? strdup(".") : strndup(path, n);
+}
+
+char *cli_path_temporary(const char *path, unsigned n)
+{
+    size_t n_path = strlen(path);
+    while (n_path > 1 && path[n_path - 1] == '/')
+        n_path--;
+    size_t n_bytes = n_path + 48;
+    char *temporary = malloc(n_bytes);
+    if (temporary)
+        snprintf(temporary, n_bytes, "%.*s" CLI_TEMPORARY "%ld-%u", (int)n_path, path,
+                 (long)getpid(), n);
+    return temporary;
+}
+
+dw_status cli_path_check_output(const char *path, dw_error *err)
+{
+    size_t n = strlen(path);
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (n == 0 || path[n - 1] == '/' || (exists && S_ISDIR(st.st_mode))) {
+        errno = n == 0 ? ENOENT : EISDIR;
+        return cli_error_errno(err, path, "write");
+    }
+    /* a rename would put a file in its place */
+    if (exists && !S_ISREG(st.st_mode))
+        return cli_error_set(err, DW_IO, path, "cannot replace it: not a regular file");
+    char *dir = cli_path_parent(path);
+    if (!dir)
+        return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+    dw_status status =
+        access(dir, W_OK | X_OK) == 0 ? DW_OK : cli_error_errno(err, path, "create");
+    free(dir);
+    return status;
 }

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdbool.h>
 
 const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n)
 {
@@ -31,14 +32,23 @@ const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes)
     return out;
 }
 
+/* U+0080 to U+009F in UTF-8: to a terminal, what ESC and another byte are. */
+static bool is_c1(const unsigned char *text)
+{
+    return text[0] == 0xc2 && text[1] >= 0x80 && text[1] <= 0x9f;
+}
+
 void cli_print_text(FILE *out, const char *text)
 {
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c < 0x20 || c == 0x7f)
-            fprintf(out, "\\x%02x", c);
-        else
-            fputc(c, out);
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        if (is_c1(at)) {
+            fprintf(out, "\\x%02x\\x%02x", at[0], at[1]);
+            at++;
+        } else if (*at < 0x20 || *at == 0x7f) {
+            fprintf(out, "\\x%02x", *at);
+        } else {
+            fputc(*at, out);
+        }
     }
 }
 

@@ -13,7 +13,8 @@ const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n);
 /* "33.6 MB", decimal units. Returns OUT. */
 const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes);
 
-/* Text from outside, control bytes as \xNN: a name must not drive the terminal. */
+/* Text from outside, control characters as \xNN, C1 too: a name must not drive the
+ * terminal. */
 void cli_print_text(FILE *out, const char *text);
 
 /* One row of a report on stdout: a label, and a value at the column all rows share. */

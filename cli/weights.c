@@ -52,14 +52,20 @@ dw_status cli_weights_digest(dw_digest *out, dw_digest *state, const cli_weights
     return status;
 }
 
+static bool is_file(const struct stat *st, const char *path)
+{
+    struct stat other;
+    return path && stat(path, &other) == 0 && st->st_dev == other.st_dev &&
+           st->st_ino == other.st_ino;
+}
+
 bool cli_weights_own_file(const cli_weights *weights, const char *path)
 {
-    struct stat a, b;
-    if (stat(path, &a) != 0)
+    struct stat st;
+    if (stat(path, &st) != 0)
         return false;
-    for (size_t i = 0; i < dw_checkpoint_file_count(weights->ckpt); i++)
-        if (stat(dw_checkpoint_file(weights->ckpt, i), &b) == 0 && a.st_dev == b.st_dev &&
-            a.st_ino == b.st_ino)
-            return true;
-    return false;
+    bool own = is_file(&st, dw_checkpoint_index(weights->ckpt));
+    for (size_t i = 0; !own && i < dw_checkpoint_file_count(weights->ckpt); i++)
+        own = is_file(&st, dw_checkpoint_file(weights->ckpt, i));
+    return own;
 }

@@ -14,10 +14,9 @@ else
     echo "bench: no trace at $trace (set DW_SHARED); measuring on synthetic weights" >&2
 fi
 grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /machine: /'
-build/deltawire "$@"
-build/deltawire "$@" --json >build/bench.json
+build/deltawire "$@" --json-file build/bench.json
 echo
-echo "a second run as JSON: build/bench.json"
+echo "the same as JSON: build/bench.json"
 
 if [ -d "$trace" ] && venv=$(scripts/venv.sh zipnn 2>/dev/null); then
     echo

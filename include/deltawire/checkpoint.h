@@ -42,6 +42,9 @@ DW_API const dw_tensor *dw_checkpoint_find(const dw_checkpoint *ckpt, const char
 DW_API size_t dw_checkpoint_file_count(const dw_checkpoint *ckpt);
 DW_API const char *dw_checkpoint_file(const dw_checkpoint *ckpt, size_t i);
 
+/* The index file, or NULL where the checkpoint is a single file. */
+DW_API const char *dw_checkpoint_index(const dw_checkpoint *ckpt);
+
 /* A value from the first file's __metadata__, or NULL. */
 DW_API const char *dw_checkpoint_metadata(const dw_checkpoint *ckpt, const char *key);
 
@@ -60,7 +63,7 @@ typedef struct dw_checkpoint_write_options {
                                  shards and an index are written into it */
 } dw_checkpoint_write_options;
 
-/* Writes the tensors in the given order; OPTIONS may be NULL. A file appears
+/* Writes the tensors; OPTIONS may be NULL. A file appears
  * under its name only when it is whole and synced (with shards: the index comes
  * last), and a failure, a full disk among them, leaves nothing behind. Tensors
  * are ordered as the stock library does (larger alignment first, then name), so

@@ -90,6 +90,7 @@ DW_API dw_status dw_delta_write(const dw_delta *delta, dw_sink sink, void *conte
  * all. An existing file is replaced. */
 DW_API dw_status dw_delta_save(const dw_delta *delta, const char *path, dw_error *err);
 
+/* Elements are counted as the codec sees them: C64 as two, types below a byte as bytes. */
 typedef struct dw_delta_info {
     dw_codec codec;
     unsigned trl_layout; /* 0 for our own container */
@@ -145,6 +146,12 @@ DW_API dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
                                 size_t n_tensors, const dw_apply_options *options,
                                 dw_error *err);
 
+/* The same without the writing: proves that the delta leads from these weights to the
+ * version it names. */
+DW_API dw_status dw_delta_verify(const dw_delta *delta, const dw_tensor *tensors,
+                                 size_t n_tensors, const dw_apply_options *options,
+                                 dw_error *err);
+
 /* Decodes and verifies, without writing: the outcome is the plain list of stores
  * that leads to the new version. The tensors must stay as they are until it is
  * applied. */
@@ -191,9 +198,11 @@ DW_API dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
                                      const dw_apply_options *options,
                                      dw_apply_report *report, dw_error *err);
 
-/* Finishes an interrupted dw_checkpoint_apply, if there was one; sets *RECOVERED.
+/* Finishes an interrupted dw_checkpoint_apply, if there was one; sets *RECOVERED, which
+ * may be NULL.
  * A checkpoint that was being written must not be read before this. */
-DW_API dw_status dw_checkpoint_recover(const char *path, bool *recovered, dw_error *err);
+DW_API dw_status dw_checkpoint_recover(const char *path, unsigned n_threads,
+                                       bool *recovered, dw_error *err);
 
 /* Whether an apply to the checkpoint was interrupted, or is under way: what is there is a
  * mix of two versions. Writes nothing. */

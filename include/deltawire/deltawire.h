@@ -26,7 +26,8 @@ DW_API const char *dw_version(void);
  * has is taken; the environment variable DELTAWIRE_KERNEL names another. */
 DW_API const char *dw_kernel_name(void);
 
-/* Replaces malloc, realloc and free for everything the library allocates. Call it
+/* Replaces malloc, realloc and free for what the library allocates itself; jansson and
+ * zstd, which it uses, keep their own. Call it
  * before anything else; NULL restores the defaults. Results must be aligned as
  * malloc's are. */
 typedef struct dw_allocator {

@@ -16,7 +16,8 @@ extern "C" {
 /* A code says what the caller can do about it. */
 typedef enum dw_status {
     DW_OK = 0,
-    DW_NO_MEMORY,   /* an allocation failed; nothing was changed */
+    DW_NO_MEMORY,   /* an allocation failed; nothing was changed, but for a diff
+                       that updates its base */
     DW_IO,          /* the operating system refused a read, write or map */
     DW_NOT_FOUND,   /* the file, tensor or object is not there */
     DW_CORRUPT,     /* the bytes break their own format: fetch them again */

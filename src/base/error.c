@@ -51,14 +51,25 @@ static size_t whole_characters(const char *text, size_t n)
     return n - lead < n_more ? lead - 1 : n;
 }
 
-/* Copies FROM with control bytes as \xNN; cuts at a whole character. */
+/* Bytes that would drive a terminal: ASCII's control characters, and those that UTF-8
+ * spells C2 80 to C2 9F. PREVIOUS is the byte before. */
+static bool is_control(unsigned char previous, unsigned char c, unsigned char next)
+{
+    bool c1 = (c == 0xc2 && next >= 0x80 && next <= 0x9f) ||
+              (previous == 0xc2 && c >= 0x80 && c <= 0x9f);
+    return c < 0x20 || c == 0x7f || c1;
+}
+
+/* Copies FROM with control characters as \xNN; cuts at a whole character. */
 static void copy_escaped(char *to, size_t size, const char *from)
 {
     static const char hex[] = "0123456789abcdef";
     size_t n = 0;
+    unsigned char previous = 0, c = 0;
     for (; *from; from++) {
-        unsigned char c = (unsigned char)*from;
-        bool plain = c >= 0x20 && c != 0x7f;
+        previous = c;
+        c = (unsigned char)*from;
+        bool plain = !is_control(previous, c, (unsigned char)from[1]);
         if (n + (plain ? 1 : 4) >= size)
             break;
         if (plain) {

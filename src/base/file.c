@@ -1,8 +1,10 @@
+#define _GNU_SOURCE /* fallocate */
 #include "base/file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,6 +58,34 @@ dw_status dw_map_sync(dw_map *map, const char *path, dw_error *err)
     return DW_OK;
 }
 
+dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err)
+{
+    struct stat st;
+    if (map->n_bytes == 0)
+        return DW_OK;
+    if (fallocate(map->fd, FALLOC_FL_UNSHARE_RANGE, 0, (off_t)map->n_bytes) == 0)
+        return DW_OK;
+    if (errno == ENOSPC || errno == EDQUOT)
+        return dw_fail_errno(err, path, "make room for the stores");
+    /* a filesystem without shared blocks, or without that call: holes can still be there
+     */
+    if (fstat(map->fd, &st) != 0)
+        return dw_fail_errno(err, path, "stat");
+    if ((uint64_t)st.st_blocks * 512 >= map->n_bytes)
+        return DW_OK;
+    errno = posix_fallocate(map->fd, 0, (off_t)map->n_bytes);
+    return errno == 0 ? DW_OK : dw_fail_errno(err, path, "make room for the stores");
+}
+
+dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)
+{
+    struct stat st;
+    *exists = stat(path, &st) == 0;
+    if (*exists || errno == ENOENT || errno == ENOTDIR)
+        return DW_OK;
+    return dw_fail_errno(err, path, "look at");
+}
+
 void dw_map_close(dw_map *map)
 {
     if (map->bytes)
@@ -69,6 +99,10 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
 {
     static atomic_uint counter;
     *out = (dw_new_file){.fd = -1};
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return dw_fail(err, DW_INVALID, path,
+                       "there is something that is no regular file");
     size_t n_bytes = strlen(path) + 48;
     out->path = dw_copy_string(path);
     out->temporary = dw_alloc(n_bytes);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/delta.h"
+#include "deltawire/error.h"
 
 typedef struct dw_map {
     uint8_t *bytes; /* NULL for an empty file */
@@ -19,7 +19,16 @@ dw_status dw_map_open(dw_map *out, const char *path, bool writable, dw_error *er
 dw_status dw_map_sync(dw_map *map, const char *path, dw_error *err);
 void dw_map_close(dw_map *map);
 
-/* A new file under construction. Nothing stands under PATH until commit, which
+/* Makes room on the disk for stores through a writable map: a page that is a hole, or
+ * shared with a copy of the file, needs a block of its own when it is first stored to,
+ * and a full disk would then raise SIGBUS. */
+dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err);
+
+/* Sets *EXISTS; only a path that cannot be looked at is an error. */
+dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
+
+/* A new file under construction. An existing PATH must be a regular file; a symbolic
+ * link is replaced, not followed. Nothing stands under PATH until commit, which
  * syncs the data, renames, and syncs the directory; abort removes the temporary
  * file. A process that is killed leaves at most `PATH.tmp-PID-N` behind. */
 typedef struct dw_new_file {

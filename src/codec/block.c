@@ -4,8 +4,6 @@
 #include "base/mem.h"
 #include "codec/element.h"
 
-#define BLOCK_BYTES (2u << 20)
-
 dw_status dw_block_scratch_init(dw_block_scratch *s, dw_error *err)
 {
     *s = (dw_block_scratch){.classes = dw_class_scratch_new()};
@@ -45,9 +43,9 @@ static dw_status need_room(dw_block_scratch *s, dw_error *err)
         s->positions =
             dw_alloc_array(DW_BLOCK_ELEMS + DW_LIST_SLACK, sizeof *s->positions);
     if (!s->elems)
-        s->elems = dw_alloc(BLOCK_BYTES);
+        s->elems = dw_alloc(DW_BLOCK_BYTES);
     if (!s->values)
-        s->values = dw_alloc(BLOCK_BYTES);
+        s->values = dw_alloc(DW_BLOCK_BYTES);
     return s->positions && s->elems && s->values ? DW_OK : dw_fail_memory(err, NULL);
 }
 

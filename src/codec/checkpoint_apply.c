@@ -26,117 +26,151 @@
 #include "base/mem.h"
 #include "codec/patch.h"
 #include "codec/stage.h"
-#include "deltawire/checkpoint.h"
+#include "tensor/checkpoint.h"
+#include "tensor/shard_index.h"
 
 #define PATCH_NAME ".deltawire-patch"
-#define INDEX_NAME "model.safetensors.index.json"
 
-/* A checkpoint, by whatever path it was named: its directory where it has an index, or
- * its only file. The patch file is DIR/.deltawire-patch or FILE.deltawire-patch; the
- * lock is on directory or file itself, so that nothing is left behind. */
+/* A checkpoint, by whatever path it was named, links resolved: its directory where it has
+ * an index, or its only file. The patch file is DIR/.deltawire-patch or
+ * FILE.deltawire-patch; the lock is on the first file, so that nothing is left behind. */
 typedef struct target {
     const char *path;
+    char *identity;
     char *patch_path;
+    char *lock_path;
     int lock;
 } target;
 
-static bool is_directory(const char *path)
+/* PATH without symbolic links; dw_free. */
+static dw_status resolve(char **out, const char *path, dw_error *err)
 {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-static bool has_index(const char *dir)
-{
-    char *path = dw_join_path(dir, INDEX_NAME);
-    bool found = path && access(path, F_OK) == 0;
-    dw_free(path);
-    return found;
-}
-
-/* PATH without symbolic links: one checkpoint, one patch file; dw_free. */
-static char *resolve(char *path)
-{
-    char *real = path ? realpath(path, NULL) : NULL;
-    char *resolved = real ? dw_copy_string(real) : NULL;
+    char *real = realpath(path, NULL);
+    if (!real)
+        return dw_fail_errno(err, path, "resolve");
+    *out = dw_copy_string(real);
     free(real);
+    return *out ? DW_OK : dw_fail_memory(err, path);
+}
+
+/* Where FILE is a shard that an index beside it names: sets *DIR to its directory and
+ * *FIRST to the index's first file, both dw_free; else leaves them NULL. */
+static dw_status find_index_of(char **dir, char **first, const char *file, dw_error *err)
+{
+    char *parent = dw_parent_path(file);
+    char *path = parent ? dw_join_path(parent, DW_SHARD_INDEX_NAME) : NULL;
+    bool exists = false;
+    dw_shard_index index;
+    dw_status status =
+        path ? dw_file_exists(path, &exists, err) : dw_fail_memory(err, file);
+    if (status == DW_OK && exists && dw_shard_index_read(&index, path, NULL) == DW_OK) {
+        const char *name = file + strlen(parent) + (strcmp(parent, "/") != 0);
+        bool listed = false;
+        for (size_t i = 0; i < index.n_files; i++)
+            listed = listed || strcmp(index.files[i], name) == 0;
+        if (listed) {
+            *first = dw_join_path(parent, index.files[0]);
+            *dir = parent;
+            parent = NULL;
+            if (!*first)
+                status = dw_fail_memory(err, file);
+        }
+        dw_shard_index_release(&index);
+    }
     dw_free(path);
-    return resolved;
+    dw_free(parent);
+    return status;
 }
 
-/* The directory or file that stands for the checkpoint; dw_free. */
-static char *find_identity(const char *path, const dw_checkpoint *ckpt)
+static dw_status find_identity(target *t, const dw_checkpoint *ckpt, dw_error *err)
 {
-    static const char index[] = ".json";
-    size_t n = strlen(path);
-    if (is_directory(path))
-        return dw_copy_string(has_index(path) ? path : dw_checkpoint_file(ckpt, 0));
-    if (n >= sizeof index && strcmp(path + n - (sizeof index - 1), index) == 0)
-        return dw_parent_path(path);
-    return dw_copy_string(path);
-}
-
-static char *patch_path_of(const char *identity)
-{
-    if (is_directory(identity))
-        return dw_join_path(identity, PATCH_NAME);
-    size_t n_bytes = strlen(identity) + sizeof PATCH_NAME;
-    char *path = dw_alloc(n_bytes);
-    if (path)
-        snprintf(path, n_bytes, "%s" PATCH_NAME, identity);
-    return path;
+    const char *index = dw_checkpoint_index(ckpt);
+    char *parent = index ? dw_parent_path(index) : NULL;
+    if (index && !parent)
+        return dw_fail_memory(err, t->path);
+    const char *first = dw_checkpoint_file(ckpt, 0); /* an index may name no file */
+    dw_status status = resolve(&t->identity, parent ? parent : first, err);
+    if (status == DW_OK)
+        status = resolve(&t->lock_path, first ? first : parent, err);
+    dw_free(parent);
+    if (status != DW_OK || index)
+        return status;
+    char *dir = NULL, *first_shard = NULL;
+    status = find_index_of(&dir, &first_shard, t->identity, err);
+    if (status == DW_OK && dir) {
+        dw_free(t->identity);
+        dw_free(t->lock_path);
+        t->identity = dir;
+        t->lock_path = NULL;
+        dir = NULL;
+        status = resolve(&t->lock_path, first_shard, err);
+    }
+    dw_free(dir);
+    dw_free(first_shard);
+    return status;
 }
 
 static void close_target(target *t)
 {
     if (t->lock >= 0)
         close(t->lock);
+    dw_free(t->identity);
     dw_free(t->patch_path);
+    dw_free(t->lock_path);
 }
 
-/* Finds the patch path of the checkpoint; IDENTITY is what to lock. Both dw_free. */
-static dw_status identify(char **identity, char **patch_path, const char *path,
-                          dw_error *err)
+/* Finds out what PATH means, without taking the lock. */
+static dw_status identify(target *t, const char *path, dw_error *err)
 {
-    *identity = *patch_path = NULL;
+    *t = (target){.path = path, .lock = -1};
     dw_checkpoint *ckpt;
     dw_status status = dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, err);
     if (status != DW_OK)
         return status;
-    *identity = resolve(find_identity(path, ckpt));
-    *patch_path = *identity ? patch_path_of(*identity) : NULL;
+    status = find_identity(t, ckpt, err);
     dw_checkpoint_close(ckpt);
-    return *patch_path ? DW_OK : dw_fail_memory(err, path);
+    struct stat st;
+    if (status == DW_OK && stat(t->identity, &st) != 0)
+        status = dw_fail_errno(err, t->identity, "look at");
+    if (status == DW_OK) {
+        size_t n_bytes = strlen(t->identity) + sizeof "/" PATCH_NAME;
+        t->patch_path = dw_alloc(n_bytes);
+        if (t->patch_path)
+            snprintf(t->patch_path, n_bytes, "%s%s" PATCH_NAME, t->identity,
+                     S_ISDIR(st.st_mode) ? "/" : "");
+        else
+            status = dw_fail_memory(err, path);
+    }
+    if (status != DW_OK)
+        close_target(t);
+    return status;
 }
 
 static dw_status open_target(target *t, const char *path, dw_error *err)
 {
-    *t = (target){.path = path, .lock = -1};
-    char *identity;
-    dw_status status = identify(&identity, &t->patch_path, path, err);
-    if (status != DW_OK) {
-        dw_free(identity);
+    dw_status status = identify(t, path, err);
+    if (status != DW_OK)
         return status;
-    }
-    if ((t->lock = open(identity, O_RDONLY | O_CLOEXEC)) < 0)
-        status = dw_fail_errno(err, identity, "open");
+    /* writable, because locks over NFS ask for that */
+    t->lock = open(t->lock_path, O_RDWR | O_CLOEXEC);
+    if (t->lock < 0)
+        status = dw_fail_errno(err, t->lock_path, "open");
     else if (flock(t->lock, LOCK_EX | LOCK_NB) != 0)
         status = errno == EWOULDBLOCK
                      ? dw_fail(err, DW_CONFLICT, path,
                                "another process is applying to this checkpoint")
-                     : dw_fail_errno(err, identity, "lock");
+                     : dw_fail_errno(err, t->lock_path, "lock");
     if (status == DW_OK)
         dw_remove_leftovers(t->patch_path);
     else
         close_target(t);
-    dw_free(identity);
     return status;
 }
 
 /* Proves that the checkpoint is what the patch file says it becomes. */
-static dw_status check_goal(const char *path, const dw_patch_goal *goal,
-                            const dw_tensor *tensors, size_t n_tensors,
-                            unsigned n_threads, dw_error *err)
+static dw_status check_goal(const char *path, const char *patch_path,
+                            const dw_patch_goal *goal, const dw_tensor *tensors,
+                            size_t n_tensors, unsigned n_threads, dw_error *err)
 {
     if (!goal->has_digest)
         return DW_OK;
@@ -146,10 +180,12 @@ static dw_status check_goal(const char *path, const dw_patch_goal *goal,
                                                    n_threads, NULL, err)
                                : dw_fail_memory(err, path);
     if (status == DW_OK && state != goal->state)
-        status = dw_fail(err, DW_CORRUPT, path,
-                         "all stores are done, but the checkpoint is not version %" PRIu64
-                         ": it was changed meanwhile, or the disk is failing",
-                         goal->version);
+        status =
+            dw_fail(err, DW_CORRUPT, path,
+                    "all stores are done, but the checkpoint is not version %" PRIu64
+                    ": it was changed meanwhile, or the disk is failing. Replace it, "
+                    "then remove %s",
+                    goal->version, patch_path);
     dw_free(digests);
     return status;
 }
@@ -167,14 +203,17 @@ static dw_status roll_forward(const target *t, unsigned n_threads, dw_error *err
         status = dw_checkpoint_open(&ckpt, t->path, DW_CHECKPOINT_WRITE, err);
     if (status == DW_OK) {
         tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
-        status = dw_patch_check(patch, tensors, n_tensors, t->patch_path, err);
+        status = dw_patch_check(patch, tensors, n_tensors, n_threads, t->patch_path, err);
     }
+    if (status == DW_OK)
+        status = dw_checkpoint_reserve(ckpt, err);
     if (status == DW_OK)
         status = dw_patch_apply(patch, tensors, n_tensors, n_threads, err);
     if (status == DW_OK)
         status = dw_checkpoint_sync(ckpt, err);
     if (status == DW_OK)
-        status = check_goal(t->path, &goal, tensors, n_tensors, n_threads, err);
+        status =
+            check_goal(t->path, t->patch_path, &goal, tensors, n_tensors, n_threads, err);
     if (status == DW_OK)
         status = dw_remove_file(t->patch_path, err);
     dw_checkpoint_close(ckpt);
@@ -185,8 +224,8 @@ static dw_status roll_forward(const target *t, unsigned n_threads, dw_error *err
 static dw_status recover(const target *t, unsigned n_threads, bool *recovered,
                          dw_error *err)
 {
-    *recovered = access(t->patch_path, F_OK) == 0;
-    return *recovered ? roll_forward(t, n_threads, err) : DW_OK;
+    dw_status status = dw_file_exists(t->patch_path, recovered, err);
+    return status == DW_OK && *recovered ? roll_forward(t, n_threads, err) : status;
 }
 
 /* Step 2. */
@@ -214,20 +253,6 @@ static dw_status stage_to_file(const target *t, const dw_delta *delta,
     return dw_patch_writer_commit(writer, &goal, err);
 }
 
-/* Whether the checkpoint stands at the delta's new version already. */
-static bool at_new_version(const dw_delta *delta, const dw_tensor *tensors,
-                           size_t n_tensors, unsigned n_threads)
-{
-    dw_digest state = 0;
-    dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
-    bool same = digests && delta->info.has_digests &&
-                dw_digest_tensors(digests, &state, tensors, n_tensors, n_threads, NULL,
-                                  NULL) == DW_OK &&
-                state == delta->info.new_state;
-    dw_free(digests);
-    return same;
-}
-
 static dw_status apply_locked(const target *t, const dw_delta *delta,
                               const dw_apply_options *options, dw_apply_report *report,
                               dw_error *err)
@@ -243,8 +268,7 @@ static dw_status apply_locked(const target *t, const dw_delta *delta,
     const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
     dw_stage_result result = {0};
     status = stage_to_file(t, delta, tensors, n_tensors, options, &result, err);
-    if (status == DW_STALE &&
-        at_new_version(delta, tensors, n_tensors, options->n_threads)) {
+    if (status == DW_STALE && result.base_state == delta->info.new_state) {
         report->already_applied = true;
         if (err)
             *err = (dw_error){0}; /* no error after all */
@@ -281,14 +305,15 @@ dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
     return status;
 }
 
-dw_status dw_checkpoint_recover(const char *path, bool *recovered, dw_error *err)
+dw_status dw_checkpoint_recover(const char *path, unsigned n_threads, bool *recovered,
+                                dw_error *err)
 {
     target t;
     bool any = false;
     dw_status status = open_target(&t, path, err);
     if (status != DW_OK)
         return status;
-    status = recover(&t, 0, &any, err);
+    status = recover(&t, n_threads, &any, err);
     close_target(&t);
     if (recovered)
         *recovered = any;
@@ -297,11 +322,11 @@ dw_status dw_checkpoint_recover(const char *path, bool *recovered, dw_error *err
 
 dw_status dw_checkpoint_pending(const char *path, bool *pending, dw_error *err)
 {
-    char *identity, *patch_path;
-    dw_status status = identify(&identity, &patch_path, path, err);
-    if (status == DW_OK)
-        *pending = access(patch_path, F_OK) == 0;
-    dw_free(identity);
-    dw_free(patch_path);
+    target t;
+    dw_status status = identify(&t, path, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_file_exists(t.patch_path, pending, err);
+    close_target(&t);
     return status;
 }

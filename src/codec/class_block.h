@@ -31,7 +31,7 @@ void dw_class_scratch_free(dw_class_scratch *s);
 /* Elements in a block: 2 MiB of data, at most 2^20 elements. */
 static inline uint32_t dw_block_elems(unsigned width)
 {
-    return width <= 2 ? DW_BLOCK_ELEMS : (2u << 20) / width;
+    return width <= 2 ? DW_BLOCK_ELEMS : DW_BLOCK_BYTES / width;
 }
 
 /* Bits of magnitude to classify by; `base` from a sample of the data, so that the 16

@@ -150,7 +150,7 @@ static void sort_changes(dw_class_scratch *s, size_t n_changes,
 /* Codes the runs of symbols back to front, as rANS must; returns the bytes' start. */
 static uint8_t *encode_runs(dw_class_scratch *s, const run *runs, size_t n_runs)
 {
-    dw_ans_writer w = dw_ans_writer_at(s->ans + sizeof s->ans);
+    dw_ans_writer w = dw_ans_writer_at(s->out + DW_OUT_MIDDLE);
     for (size_t i = n_runs; i-- > 0;) {
         const uint8_t *begin = i > 0 ? runs[i - 1].end : s->symbols;
         for (const uint8_t *at = runs[i].end; at-- > begin;)
@@ -174,7 +174,7 @@ dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uin
         models[c] = dw_class_model_fit(s->moves + first[c], first[c + 1] - first[c],
                                        totals[c], bits);
 
-    dw_bit_writer w = {.at = s->bits};
+    dw_bit_writer w = {.at = s->out + DW_OUT_MIDDLE};
     dw_class_models_put(&w, models, totals);
     run runs[2 * DW_CLASSES];
     size_t n_runs = 0;
@@ -194,12 +194,11 @@ dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uin
             emit_signs(&w, moves, n_c);
         }
     }
-    size_t n_bits = (size_t)(dw_finish_bits(&w) - s->bits);
-    const uint8_t *ans = encode_runs(s, runs, n_runs);
-    size_t n_ans = (size_t)(s->ans + sizeof s->ans - ans);
-
-    uint8_t *at = dw_put_varint(s->out, n_ans);
-    memcpy(at, ans, n_ans);
-    memcpy(at + n_ans, s->bits, n_bits);
-    return (dw_encoded){s->out, (size_t)(at - s->out) + n_ans + n_bits, n_changes};
+    const uint8_t *end = dw_finish_bits(&w);
+    uint8_t *ans = encode_runs(s, runs, n_runs);
+    uint8_t length[10];
+    size_t n_length =
+        (size_t)(dw_put_varint(length, (size_t)(s->out + DW_OUT_MIDDLE - ans)) - length);
+    const uint8_t *block = memcpy(ans - n_length, length, n_length);
+    return (dw_encoded){block, (size_t)(end - block), n_changes};
 }

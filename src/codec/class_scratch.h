@@ -10,25 +10,34 @@
  * for at least 31 elements. */
 #define DW_MAX_SYMBOLS   (2 * DW_BLOCK_ELEMS + DW_BLOCK_ELEMS / DW_ANS_FAR + 2 * DW_CLASSES)
 #define DW_MAX_ANS_BYTES (DW_MAX_SYMBOLS * 3 / 2 + 64)
-#define DW_MAX_BIT_BYTES ((2u << 20) + DW_BLOCK_ELEMS / 8 + DW_BLOCK_ELEMS / 4 + 256)
+#define DW_MAX_BIT_BYTES (DW_BLOCK_BYTES + DW_BLOCK_ELEMS / 8 + DW_BLOCK_ELEMS / 4 + 256)
+#define DW_OUT_MIDDLE    (DW_MAX_ANS_BYTES + 16) /* and the length before them */
 
 /* Elements compared at a time: few enough that their changes are still in the first
  * level of cache when they are looked at. */
 #define DW_STRIP_ELEMS 16384u
 
 struct dw_class_scratch {
-    dw_change changes[DW_STRIP_ELEMS + DW_LIST_SLACK];
-    uint32_t class_gaps[DW_BLOCK_ELEMS]; /* by position */
-    uint64_t in_order[DW_BLOCK_ELEMS];   /* moves, likewise */
-    uint32_t gaps[DW_BLOCK_ELEMS];       /* by class, then position */
-    uint64_t moves[DW_BLOCK_ELEMS];      /* likewise */
-    uint64_t found[DW_LOCATE_ELEMS / 64];
-    uint32_t positions[DW_BLOCK_ELEMS + DW_LIST_SLACK];
-    uint8_t symbols[DW_MAX_SYMBOLS];
-    uint8_t ans[DW_MAX_ANS_BYTES];
-    uint8_t bits[DW_MAX_BIT_BYTES];
-    uint8_t out[DW_MAX_ANS_BYTES + DW_MAX_BIT_BYTES + 16];
-    uint64_t values[(2u << 20) / sizeof(uint64_t)];
+    uint32_t gaps[DW_BLOCK_ELEMS];  /* by class, then position */
+    uint64_t moves[DW_BLOCK_ELEMS]; /* likewise */
+    union {
+        struct { /* encoding, first: what is found, by position */
+            dw_change changes[DW_STRIP_ELEMS + DW_LIST_SLACK];
+            uint32_t class_gaps[DW_BLOCK_ELEMS];
+            uint64_t in_order[DW_BLOCK_ELEMS]; /* moves */
+        };
+        struct { /* then: what is made of it */
+            uint8_t symbols[DW_MAX_SYMBOLS];
+            /* symbols are coded from the middle down, bits from the middle up, so that
+             * the two parts of the block meet there */
+            uint8_t out[DW_OUT_MIDDLE + DW_MAX_BIT_BYTES];
+        };
+        struct { /* decoding */
+            uint64_t found[DW_LOCATE_ELEMS / 64];
+            uint32_t positions[DW_BLOCK_ELEMS + DW_LIST_SLACK];
+            uint64_t values[DW_BLOCK_BYTES / sizeof(uint64_t)];
+        };
+    };
 };
 
 #endif

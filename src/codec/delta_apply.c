@@ -63,6 +63,23 @@ static dw_status apply_tied(const dw_delta *delta, const dw_tensor *tensors,
     return status;
 }
 
+dw_status dw_delta_verify(const dw_delta *delta, const dw_tensor *tensors,
+                          size_t n_tensors, const dw_apply_options *options,
+                          dw_error *err)
+{
+    const dw_apply_options defaults = {0};
+    dw_stage_result result;
+    dw_stage *stage;
+    if (!options)
+        options = &defaults;
+    dw_status status =
+        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    if (status == DW_OK)
+        status = dw_stage_verify(&result, stage, options, NULL, NULL, err);
+    dw_stage_close(stage);
+    return status;
+}
+
 dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
                          size_t n_tensors, const dw_apply_options *options, dw_error *err)
 {
@@ -72,7 +89,9 @@ dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
     if (!options)
         options = &defaults;
     bool tied;
-    dw_status status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
+    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
     if (status == DW_OK && tied)
         return apply_tied(delta, tensors, n_tensors, options, err);
     if (status == DW_OK)

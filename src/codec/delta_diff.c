@@ -184,10 +184,14 @@ dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor
     dw_diff_options_init(&options);
     if (options_)
         options = *options_;
-    options.base_version = delta->info.base_version;
-    options.new_version = delta->info.new_version;
+    if (delta->info.has_digests || delta->info.new_version != 0) { /* it knows them */
+        options.base_version = delta->info.base_version;
+        options.new_version = delta->info.new_version;
+    }
     options.update_base = false;
     dw_status status = check_options(&options, err);
+    if (status == DW_OK)
+        status = dw_tensors_check(tensors, n_tensors, err);
     if (status != DW_OK)
         return status;
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "kernel/kernel.h"
+#include "tensor/tensor_list.h"
 
 #define P           DW_DIGEST_PRIME
 #define CHUNK_WORDS (DW_DIGEST_CHUNK / 4)
@@ -190,13 +191,15 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
                             size_t n_tensors, unsigned n_threads,
                             const dw_progress *progress, dw_error *err)
 {
+    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
     size_t n_items = 0;
     for (size_t t = 0; t < n_tensors; t++)
         n_items += (size_t)((tensors[t].n_bytes + SWEEP_BYTES - 1) / SWEEP_BYTES);
     size_t *tensor_of = dw_alloc_array(n_items, sizeof *tensor_of);
     size_t *first_item = dw_alloc_array(n_tensors, sizeof *first_item);
     dw_digest *shares = dw_alloc_array(n_items, sizeof *shares);
-    dw_status status = DW_OK;
     if (!tensor_of || !first_item || !shares) {
         status = dw_fail_memory(err, NULL);
         goto out;

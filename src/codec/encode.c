@@ -1,6 +1,7 @@
 #include "codec/encode.h"
 
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash state on the stack */
 #include <xxhash.h>
 
 #include "base/error.h"
@@ -270,10 +271,8 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
         dw_delta_alloc(delta, (size_t)entry->n_blocks, sizeof *entry->blocks, err);
     if (!entry->blocks)
         return DW_NO_MEMORY;
-    XXH64_state_t *hash = XXH64_createState();
-    if (!hash)
-        return dw_fail_memory(err, NULL);
-    XXH64_reset(hash, 0);
+    XXH64_state_t hash;
+    XXH64_reset(&hash, 0);
     dw_status status = DW_OK;
     for (size_t i = begin; status == DW_OK && i < end; i++) {
         item *it = &e->items[i];
@@ -281,12 +280,11 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
         entry->n_changed += it->n_changed;
         if (it->n_bytes == 0)
             continue;
-        XXH64_update(hash, it->bytes, it->n_bytes);
+        XXH64_update(&hash, it->bytes, it->n_bytes);
         status = dw_delta_own(delta, it->bytes, err);
         it->bytes = NULL; /* the delta's now, or freed */
     }
-    entry->checksum = XXH64_digest(hash);
-    XXH64_freeState(hash);
+    entry->checksum = XXH64_digest(&hash);
     return status;
 }
 

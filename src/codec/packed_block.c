@@ -8,7 +8,6 @@
 #include "codec/element.h"
 #include "kernel/kernel.h"
 
-#define BLOCK_BYTES (2u << 20)
 #define PLANE_BYTES DW_BLOCK_ELEMS
 #define LEVEL       1 /* planes hold no matches to look for: all gain is in the literals */
 
@@ -17,7 +16,7 @@ struct dw_packed_scratch {
     ZSTD_DCtx *expand;
     uint8_t plane[PLANE_BYTES];
     uint8_t frame[ZSTD_COMPRESSBOUND(PLANE_BYTES)];
-    uint8_t out[BLOCK_BYTES + 64];
+    uint8_t out[DW_BLOCK_BYTES + 64];
 };
 
 dw_packed_scratch *dw_packed_scratch_new(void)

@@ -233,9 +233,10 @@ static dw_status check_segment(void *context, size_t i, unsigned worker, dw_erro
 }
 
 dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
-                         size_t n_tensors, const char *where, dw_error *err)
+                         size_t n_tensors, unsigned n_threads, const char *where,
+                         dw_error *err)
 {
     application a;
     dw_status status = find_targets(&a, patch, tensors, n_tensors, where, err);
-    return status == DW_OK ? for_segments(&a, 0, check_segment, err) : status;
+    return status == DW_OK ? for_segments(&a, n_threads, check_segment, err) : status;
 }

@@ -76,9 +76,10 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
                         dw_error *err);
 
 /* DW_STALE unless each element that the patch stores to holds what it replaces, or what
- * it stores already, byte for byte: TENSORS are those it was made for, with none, some or all of the
- * stores done. Needs old_values. */
+ * it stores already, byte for byte: TENSORS are those it was made for, with none, some or
+ * all of the stores done. Needs old_values. */
 dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
-                         size_t n_tensors, const char *where, dw_error *err);
+                         size_t n_tensors, unsigned n_threads, const char *where,
+                         dw_error *err);
 
 #endif

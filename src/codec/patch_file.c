@@ -198,8 +198,10 @@ void dw_patch_writer_abort(dw_patch_writer *w)
 
 static dw_status fail_table(dw_error *err, const char *path)
 {
-    return dw_fail(err, DW_CORRUPT, path,
-                   "not a patch file of deltawire, or a damaged one");
+    return dw_fail(
+        err, DW_CORRUPT, path,
+        "not a patch file of deltawire, or a damaged one: put a whole checkpoint "
+        "in place, then remove this file");
 }
 
 static dw_status read_tensors(dw_patch **out, dw_reader *r, const char *path,

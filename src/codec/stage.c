@@ -83,26 +83,34 @@ static dw_status match_entries(dw_stage *s, dw_error *err)
     return status;
 }
 
+static uint64_t blocks_of(const dw_tensor *t)
+{
+    return dw_block_count(dw_tensor_units(t), dw_dtype_element(t->dtype).width);
+}
+
 dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *tensors,
                         size_t n_tensors, unsigned n_threads, dw_error *err)
 {
     *out = NULL;
+    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
     dw_stage *s = dw_alloc_zeroed(1, sizeof *s);
     if (!s)
         return dw_fail_memory(err, delta->label);
     s->delta = delta;
     s->tensors = tensors;
     s->n_tensors = n_tensors;
-    s->n_workers = dw_worker_count(n_threads, SIZE_MAX);
+    size_t n_blocks = 0;
+    for (size_t t = 0; t < n_tensors; t++)
+        n_blocks += (size_t)blocks_of(&tensors[t]);
+    s->n_workers = dw_worker_count(n_threads, n_blocks);
     s->entry_of = dw_alloc_array(n_tensors, sizeof *s->entry_of);
     s->scratch = dw_alloc_zeroed(s->n_workers, sizeof *s->scratch);
-    dw_status status = DW_OK;
     if (!s->entry_of || !s->scratch)
         status = dw_fail_memory(err, delta->label);
     for (unsigned w = 0; status == DW_OK && w < s->n_workers; w++)
         status = dw_block_scratch_init(&s->scratch[w], err);
-    if (status == DW_OK)
-        status = dw_tensors_check(tensors, n_tensors, err);
     if (status == DW_OK)
         status = match_entries(s, err);
     if (status != DW_OK)
@@ -136,11 +144,6 @@ void dw_stage_close(dw_stage *s)
 }
 
 /* ---- items ---- */
-
-static uint64_t blocks_of(const dw_tensor *t)
-{
-    return dw_block_count(dw_tensor_units(t), dw_dtype_element(t->dtype).width);
-}
 
 /* Lists the work: every block of every tensor with SWEEP, else only what changed. */
 static dw_status list_items(dw_stage *s, bool sweep, dw_error *err)
@@ -278,16 +281,16 @@ static dw_status fail_stale(const dw_stage *s, const char *tensor, bool at_new,
                    tensor ? tensor : "", tensor ? "'" : "");
 }
 
-/* A block that does not decode can mean a wrong base: a full sweep tells. */
-static dw_status diagnose(const dw_stage *s, dw_error *err)
+/* A block that does not decode can mean a wrong base: a full sweep tells. STATE takes
+ * what it finds. */
+static dw_status diagnose(const dw_stage *s, dw_digest *state, dw_error *err)
 {
     if (!s->delta->info.has_digests)
         return DW_CORRUPT;
     dw_digest *digests = dw_alloc_array(s->n_tensors, sizeof *digests);
-    dw_digest state;
     if (!digests)
         return DW_CORRUPT;
-    dw_status status = dw_digest_tensors(digests, &state, s->tensors, s->n_tensors,
+    dw_status status = dw_digest_tensors(digests, state, s->tensors, s->n_tensors,
                                          s->n_workers, NULL, NULL);
     const char *different = NULL;
     for (size_t t = 0; status == DW_OK && !different && t < s->n_tensors; t++)
@@ -295,8 +298,8 @@ static dw_status diagnose(const dw_stage *s, dw_error *err)
             digests[t] != s->delta->entries[s->entry_of[t]].base_digest)
             different = s->tensors[t].name;
     dw_free(digests);
-    if (status == DW_OK && state != s->delta->info.base_state)
-        return fail_stale(s, different, state == s->delta->info.new_state, err);
+    if (status == DW_OK && *state != s->delta->info.base_state)
+        return fail_stale(s, different, *state == s->delta->info.new_state, err);
     return DW_CORRUPT;
 }
 
@@ -329,11 +332,12 @@ dw_status dw_stage_verify(dw_stage_result *out, dw_stage *s,
                           void *context, dw_error *err)
 {
     const bool sweep = options->base_digests == NULL;
+    *out = (dw_stage_result){0};
     dw_status status = list_items(s, sweep, err);
     if (status == DW_OK)
         status = run(s, sink, context, &options->progress, err);
     if (status == DW_CORRUPT)
-        status = diagnose(s, err);
+        status = diagnose(s, &out->base_state, err);
     if (status != DW_OK)
         return status;
 
@@ -344,7 +348,6 @@ dw_status dw_stage_verify(dw_stage_result *out, dw_stage *s,
         status = dw_fail_memory(err, s->delta->label);
         goto out;
     }
-    *out = (dw_stage_result){0};
     if (!sweep)
         memcpy(base, options->base_digests, s->n_tensors * sizeof *base);
     for (size_t i = 0; i < s->n_items; i++) {

@@ -153,17 +153,24 @@ static dw_status read_extra(dw_delta *delta, dw_delta_entry *e, const json_t *al
                : fail_extras(delta, err);
 }
 
-/* Files of ours carry digests and shapes; others do without. */
+/* Files of ours carry digests and shapes, all of them; others have none of these keys. */
 static dw_status read_extras(dw_delta *delta, dw_error *err)
 {
     dw_delta_info *info = &delta->info;
-    const char *changed = dw_safetensors_metadata(&delta->file, "changed");
-    if (!changed)
+    static const char *const keys[] = {"seal", "changed", "base_version", "base_digest",
+                                       "new_digest"};
+    bool ours = false;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        ours = ours || dw_safetensors_metadata(&delta->file, keys[i]);
+    if (!ours)
         return DW_OK;
     const uint8_t *json = (const uint8_t *)delta->pieces[0].bytes + 8;
     if (!dw_seal_good(json, (size_t)delta->file.data_start - 8, NULL, 0))
         return dw_fail(err, DW_CORRUPT, delta->label,
                        "the header was altered: its seal does not match");
+    const char *changed = dw_safetensors_metadata(&delta->file, "changed");
+    if (!changed)
+        return fail_extras(delta, err);
     json_t *all;
     dw_status status = dw_json_parse_object(&all, changed, strlen(changed),
                                             "metadata 'changed'", delta->label, err);

@@ -10,13 +10,14 @@ static bool machine_has(const dw_kernels *k)
 {
 #if defined(__x86_64__)
     if (k == &dw_kernels_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
-               __builtin_cpu_supports("popcnt");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+               __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
     if (k == &dw_kernels_avx512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vpopcntdq") &&
-               __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+               __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+               __builtin_cpu_supports("popcnt");
 #endif
     (void)k;
     return true;

@@ -20,6 +20,7 @@
 #endif
 
 #define DW_BLOCK_ELEMS (1u << 20)
+#define DW_BLOCK_BYTES (2u << 20)
 #define DW_CLASSES     16
 
 /* Sorts an element into one of 16 classes by its magnitude:

@@ -4,7 +4,7 @@
  * raises SIGBUS at the next touch of its lost part; no check here can prevent that,
  * so those who replace checkpoints must do it by renaming, as this library does.
  */
-#include "deltawire/checkpoint.h"
+#include "tensor/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,6 +29,7 @@ struct dw_checkpoint {
     size_t n_shards;
     dw_tensor *tensors; /* of all shards, by name; their text belongs to the shards */
     size_t n_tensors;
+    char *index_path; /* or NULL */
     bool writable;
 };
 
@@ -196,6 +197,9 @@ static dw_status check_complete(const dw_checkpoint *ckpt, const dw_shard_index 
 
 static dw_status open_index(dw_checkpoint *ckpt, const char *path, dw_error *err)
 {
+    ckpt->index_path = dw_copy_string(path);
+    if (!ckpt->index_path)
+        return dw_fail_memory(err, path);
     dw_shard_index index;
     dw_status status = dw_shard_index_read(&index, path, err);
     if (status != DW_OK)
@@ -263,6 +267,7 @@ void dw_checkpoint_close(dw_checkpoint *ckpt)
     }
     dw_free(ckpt->shards);
     dw_free(ckpt->tensors);
+    dw_free(ckpt->index_path);
     dw_free(ckpt);
 }
 
@@ -289,11 +294,27 @@ const char *dw_checkpoint_file(const dw_checkpoint *ckpt, size_t i)
     return i < ckpt->n_shards ? ckpt->shards[i].path : NULL;
 }
 
+const char *dw_checkpoint_index(const dw_checkpoint *ckpt)
+{
+    return ckpt->index_path;
+}
+
 const char *dw_checkpoint_metadata(const dw_checkpoint *ckpt, const char *key)
 {
     if (ckpt->n_shards == 0)
         return NULL;
     return dw_safetensors_metadata(&ckpt->shards[0].file, key);
+}
+
+dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err)
+{
+    for (size_t i = 0; i < ckpt->n_shards; i++) {
+        dw_status status =
+            dw_map_reserve(&ckpt->shards[i].map, ckpt->shards[i].path, err);
+        if (status != DW_OK)
+            return status;
+    }
+    return DW_OK;
 }
 
 dw_status dw_checkpoint_sync(dw_checkpoint *ckpt, dw_error *err)

@@ -146,8 +146,12 @@ static dw_status make_directory(shard_set *set, dw_error *err)
     struct stat st;
     if (stat(set->dir, &st) == 0 && !S_ISDIR(st.st_mode))
         return dw_fail(err, DW_INVALID, set->dir, "shards need a directory, not a file");
-    /* readers of the old index would find a mix of old and new shards */
-    if (stat(index_path(set), &st) == 0)
+    /* readers of an old index would find a mix of old and new shards; and what is not
+     * there now may be removed again after a failure */
+    bool taken = stat(index_path(set), &st) == 0;
+    for (size_t i = 0; i < set->n_shards && !taken; i++)
+        taken = stat(shard_path(set, i), &st) == 0;
+    if (taken)
         return dw_fail(err, DW_CONFLICT, set->dir,
                        "a sharded checkpoint is here already: remove it first");
     return DW_OK;
@@ -182,8 +186,9 @@ static dw_status write_index(shard_set *set, dw_error *err)
     return status;
 }
 
-/* Writes the files; on failure removes those that are done. TENSORS are by name, and
- * so are the shards: each range is listed in the index before write_file reorders it. */
+/* Writes the files; on failure removes them, none of which was there before. TENSORS are
+ * by name, and so are the shards: each range is listed in the index before write_file
+ * reorders it. */
 static dw_status write_shard_files(shard_set *set, dw_tensor *tensors, size_t n_tensors,
                                    const dw_checkpoint_write_options *options,
                                    dw_error *err)
@@ -206,9 +211,11 @@ static dw_status write_shard_files(shard_set *set, dw_tensor *tensors, size_t n_
     dw_write_text(&set->index, "\n  }\n}\n");
     if (status == DW_OK)
         status = write_index(set, err);
-    if (status != DW_OK)
+    if (status != DW_OK) {
+        unlink(index_path(set));
         while (n_done > 0)
             unlink(shard_path(set, --n_done));
+    }
     return status;
 }
 

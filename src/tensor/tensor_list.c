@@ -14,7 +14,8 @@ static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
     uint64_t n_bytes;
     if (!t->name)
         return dw_fail(err, DW_INVALID, NULL, "tensor %zu has no name", i);
-    if (!dw_shape_size(t->dtype, t->n_dims, t->dims, NULL, &n_bytes) ||
+    if ((t->n_dims > 0 && !t->dims) ||
+        !dw_shape_size(t->dtype, t->n_dims, t->dims, NULL, &n_bytes) ||
         n_bytes != t->n_bytes)
         return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
                               "its %" PRIu64 " bytes do not fit its type and shape",

@@ -83,6 +83,26 @@ unchanged fails 8 "new: is there already" deltawire apply "${deltas[0]}" --to mo
 unchanged fails 4 "step_000003" deltawire apply "${deltas[2]}" --to model --out new2
 unchanged fails 6 "nowhere/new" deltawire apply "${deltas[0]}" --to model --out nowhere/new
 
+it "touches nothing that stands under its temporary name"
+for target in model model/model.safetensors; do
+    # shellcheck disable=SC2016 # the inner shell expands: it becomes the command
+    sh -c 'mkdir out.st.tmp-$$-0 && echo mine >out.st.tmp-$$-0/keep &&
+        echo mine >out.st.tmp-$$-1 && touch out.st.tmp-$$-2.deltawire-patch &&
+        exec "$@"' sh "$deltawire" apply "${deltas[0]}" --to $target --out out.st >/dev/null
+    [ "$(cat out.st.tmp-*-0/keep out.st.tmp-*-1)" = "$(printf 'mine\nmine')" ]
+    [ -e out.st.tmp-*-2.deltawire-patch ]
+    [ "$(find . -maxdepth 1 -name 'out.st.tmp-*' | wc -l)" -eq 3 ]
+    cmp out.st run/step_000001/model.safetensors 2>/dev/null || same_weights out.st run/step_000001
+    rm -r out.st*
+done
+
+it "copies no state of other applies"
+rm -rf new
+touch model/.deltawire-patch.tmp-1-2 model/b.st.deltawire-patch \
+    model/b.st.deltawire-patch.tmp-1-2 model/my.deltawire-patches
+deltawire apply "${deltas[0]}" --to model --out new >/dev/null
+[ "$(ls -A new)" = "$(printf 'config.json\nmodel.safetensors\nmy.deltawire-patches')" ]
+
 it "works on shards and their index"
 deltawire synth -o sharded --params 300K --steps 1 --write checkpoints --shard 100K --json \
     >/dev/null

@@ -30,5 +30,7 @@ unchanged fails 4 "not version 0" \
 grep -q '^try: deltawire verify run/step_000002 ' err.last
 unchanged fails 6 "nowhere: " deltawire convert $delta -o x --base nowhere
 unchanged fails 6 "nowhere: " deltawire convert nowhere -o x --base run/base
+unchanged fails 6 "nowhere/x: " \
+    deltawire convert $delta -o nowhere/x --base run/step_000002
 unchanged fails 2 "would overwrite" \
     deltawire convert $delta -o run/base/model.safetensors --base run/base

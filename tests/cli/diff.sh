@@ -61,6 +61,26 @@ unchanged fails 5 "d.safetensors: tensor 'v': it is missing" \
 it "never overwrites a checkpoint"
 ln -s run/base/model.safetensors link
 unchanged fails 2 "would overwrite" deltawire diff run/base run/step_000001 -o link
+index=sharded/step_000001/model.safetensors.index.json
+for new in sharded/step_000001 $index; do
+    unchanged fails 2 "would overwrite" deltawire diff run/base $new -o $index
+done
+
+it "says that it cannot write before the work, not after it"
+mkdir full
+mkfifo fifo
+for output in nowhere/x full full/ new/ '' a.safetensors/x fifo; do
+    # that the two are not the same model is found later
+    unchanged fails 6 "$output: cannot" deltawire diff a.safetensors b.safetensors -o "$output"
+done
+[ -p fifo ]
+
+it "carries any version, in JSON as a string where it passes 2^63 - 1"
+deltawire diff run/base run/step_000001 -o big.st --from 9223372036854775807 --json |
+    holds 'o["base_version"] == 2**63 - 1 and o["new_version"] == "9223372036854775808"'
+deltawire diff run/base run/step_000001 -o big.st --to 18446744073709551615 >/dev/null
+deltawire inspect big.st --json | holds 'int(o["new_version"]) == 2**64 - 1'
+deltawire inspect big.st | grep -q '0 -> 18446744073709551615$'
 
 it "says what it cannot find or write"
 unchanged fails 6 "nowhere: " deltawire diff nowhere run/base -o x

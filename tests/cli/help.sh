@@ -12,7 +12,7 @@ for verb in diff apply inspect verify recover convert synth bench; do
 done
 
 it "shows an example for each verb"
-for verb in diff apply inspect verify recover convert synth; do
+for verb in diff apply inspect verify recover convert synth bench; do
     deltawire $verb --help >help.txt 2>err.txt
     grep -q "^usage: deltawire $verb " help.txt
     grep -q "^  deltawire $verb " help.txt
@@ -22,13 +22,22 @@ done
 
 it "refuses what it does not know with exit code 2"
 fails 2 "no verb 'frobnicate'" deltawire frobnicate
-for verb in diff apply inspect verify recover convert synth; do
+for verb in diff apply inspect verify recover convert synth bench; do
     fails 2 "unknown option '--frobnicate'" deltawire $verb --frobnicate
     fails 2 "unknown option '-x'" deltawire $verb -x
 done
 status=0
 deltawire >out.txt 2>err.txt || status=$?
 [ $status -eq 2 ] && [ ! -s out.txt ] && grep -q '^usage: ' err.txt
+
+it "refuses options that are cut short"
+fails 2 "unknown option '--js': --json in full" deltawire inspect x --js
+fails 2 "unknown option '--thr': " deltawire inspect x --thr 2
+fails 2 "unknown option '--thr': " deltawire inspect --thr=2 x
+fails 2 "unknown option '--hel': " deltawire inspect --hel
+
+it "takes --json for a value where it is one"
+fails 6 "[-]-json: " deltawire apply x --to --json # a delta that is not there
 
 it "says which argument is missing or too many"
 fails 2 "an argument is missing" deltawire diff a -o c

@@ -34,6 +34,18 @@ holds 'sum(t["bytes"] for t in o["tensors"]) == o["bytes"]' <out.json
 it "keeps control characters of names away from the terminal"
 make_checkpoint evil.safetensors '{"\u001b[31mred": [1]}'
 deltawire inspect evil.safetensors --tensors | grep -qF '\x1b[31mred'
+make_checkpoint c1.safetensors '{"\u009b31mred\u0085 \u00a0\u00e9": [1]}'
+deltawire inspect c1.safetensors --tensors | grep -qF '\xc2\x9b31mred\xc2\x85 '$'\u00a0\u00e9'
+
+it "says that an apply is pending"
+deltawire inspect run/base >out.txt
+! grep -q pending out.txt
+deltawire inspect run/base --json | holds 'o["pending"] is False'
+touch run/base/model.safetensors.deltawire-patch sharded/base/.deltawire-patch
+for path in run/base run/base/model.safetensors sharded/base; do
+    deltawire inspect $path | grep -q '^  pending    an apply was interrupted'
+    deltawire inspect $path --json | holds 'o["pending"] is True'
+done
 
 it "says what is no such file"
 echo hello >text

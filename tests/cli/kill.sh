@@ -50,7 +50,7 @@ until [ -e $patch ]; do
     # too late: back to the start
     [ -e $patch ] || deltawire apply back.st --to model >/dev/null
 done
-deltawire recover model --json | holds 'o["recovered"]'
+deltawire recover model --threads 3 --json | holds 'o["recovered"]'
 same_weights model run/step_000002
 
 it "cleans up after Ctrl-C"

@@ -129,7 +129,7 @@ static void check_and_repair(const disk_model *d, bool by_recover)
         assert_true(is_old || disk_is_new(d));
     if (by_recover) {
         bool recovered;
-        assert_int_equal(dw_checkpoint_recover(d->path, &recovered, &err), DW_OK);
+        assert_int_equal(dw_checkpoint_recover(d->path, 0, &recovered, &err), DW_OK);
         assert_int_equal(recovered, has_patch);
         if (has_patch)
             assert_true(disk_is_new(d));
@@ -196,7 +196,7 @@ static void test_killed_while_recovering(void **state)
                     calls_left = round ? second : (int)first;
                     wrong_errno = 0;
                     if (round)
-                        _exit((int)dw_checkpoint_recover(d.path, &recovered, NULL));
+                        _exit((int)dw_checkpoint_recover(d.path, 0, &recovered, NULL));
                     _exit((int)dw_checkpoint_apply(d.path, d.delta, &one_thread, NULL,
                                                    NULL));
                 }

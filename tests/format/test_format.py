@@ -479,7 +479,7 @@ def write_patch(tensors, segments):
 
 def recover(path):
     found = ctypes.c_bool()
-    dwlib.call(dwlib.lib.dw_checkpoint_recover, os.fsencode(path), ctypes.byref(found))
+    dwlib.call(dwlib.lib.dw_checkpoint_recover, os.fsencode(path), 0, ctypes.byref(found))
     return found.value
 
 

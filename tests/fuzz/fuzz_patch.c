@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     if (n_data < 1 << 20) {
         for (size_t i = 0; i < patch->n_tensors; i++)
             tensors[i].data = calloc((size_t)tensors[i].n_bytes + 1, 1);
-        dw_patch_check(patch, tensors, patch->n_tensors, "fuzz", &err);
+        dw_patch_check(patch, tensors, patch->n_tensors, 0, "fuzz", &err);
         dw_patch_apply(patch, tensors, patch->n_tensors, 1, &err);
         for (size_t i = 0; i < patch->n_tensors; i++)
             free(tensors[i].data);

@@ -248,6 +248,14 @@ static void test_shards(void **state)
     assert_string_equal(err.text,
                         "a sharded checkpoint is here already: remove it first");
     assert_holds_tensors(dir);
+
+    /* nor is a shard that lost its index replaced, or removed after a failure */
+    assert_int_equal(unlink(temp_path("shards/model.safetensors.index.json")), 0);
+    assert_int_equal(
+        dw_checkpoint_write(temp_path("shards"), tensors, N_TENSORS, &sharded, &err),
+        DW_CONFLICT);
+    struct stat st;
+    assert_int_equal(stat(temp_path("shards/model-00001-of-00003.safetensors"), &st), 0);
 }
 
 static void test_shard_limits(void **state)

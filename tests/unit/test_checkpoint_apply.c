@@ -146,12 +146,16 @@ static void test_lock(void **state)
         dw_error err;
         bool recovered;
         disk_make(&d, "lock", sharded, 50);
-        int fd = open(d.path, O_RDONLY);
+        dw_checkpoint *ckpt;
+        assert_int_equal(dw_checkpoint_open(&ckpt, d.path, DW_CHECKPOINT_READ, &err),
+                         DW_OK);
+        int fd = open(dw_checkpoint_file(ckpt, 0), O_RDWR);
+        dw_checkpoint_close(ckpt);
         assert_int_equal(flock(fd, LOCK_EX), 0);
         assert_int_equal(dw_checkpoint_apply(d.path, d.delta, NULL, NULL, &err),
                          DW_CONFLICT);
         assert_string_equal(err.text, "another process is applying to this checkpoint");
-        assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_CONFLICT);
+        assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, &err), DW_CONFLICT);
         assert_true(disk_is_old(&d) && disk_is_tidy(&d));
         close(fd);
         assert_int_equal(dw_checkpoint_apply(d.path, d.delta, NULL, NULL, &err), DW_OK);
@@ -207,6 +211,26 @@ static void leave_patch(const disk_model *d)
     dw_checkpoint_close(ckpt);
 }
 
+/* A shard named by itself belongs to the checkpoint of its directory. */
+static void test_shard_is_no_way_around(void **state)
+{
+    (void)state;
+    disk_model d;
+    bool pending;
+    disk_make(&d, "shard", true, 50);
+    leave_patch(&d);
+    for (size_t i = 0; i < d.n_files; i++) {
+        pending = false;
+        assert_int_equal(dw_checkpoint_pending(d.files[i], &pending, NULL), DW_OK);
+        assert_true(pending);
+    }
+    assert_int_equal(dw_checkpoint_recover(d.path, 1, &pending, NULL), DW_OK);
+    assert_true(pending && disk_is_new(&d));
+    assert_int_equal(dw_checkpoint_pending(d.files[0], &pending, NULL), DW_OK);
+    assert_false(pending);
+    disk_free(&d);
+}
+
 /* Whatever mixture of old and new had reached the disk: pages of 512 bytes, bytes, none
  * or all. */
 static void test_torn_stores(void **state)
@@ -236,7 +260,8 @@ static void test_torn_stores(void **state)
             bool recovered = false;
             dw_error err;
             if (round % 4 < 2) {
-                assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_OK);
+                assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, &err),
+                                 DW_OK);
             } else {
                 assert_int_equal(
                     dw_checkpoint_apply(d.path, d.delta, NULL, &report, &err), DW_OK);
@@ -263,7 +288,7 @@ static void test_pending(void **state)
         assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
         assert_true(pending);
         assert_true(disk_is_old(&d) && disk_has_patch(&d)); /* looked at, not touched */
-        assert_int_equal(dw_checkpoint_recover(d.path, &recovered, NULL), DW_OK);
+        assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, NULL), DW_OK);
         assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
         assert_false(pending);
         disk_free(&d);
@@ -287,7 +312,7 @@ static void test_replaced_checkpoint(void **state)
     disk_write(&d, &d.new_model, false);
     size_t n;
     uint8_t *before = get_file(d.path, &n);
-    assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_STALE);
+    assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, &err), DW_STALE);
     assert_string_equal(err.where, d.patch);
     uint8_t *after = get_file(d.path, &n);
     assert_memory_equal(before, after, n);
@@ -303,9 +328,9 @@ static void test_nothing_to_recover(void **state)
     disk_model d;
     bool recovered = true;
     disk_make(&d, "fine", true, 50);
-    assert_int_equal(dw_checkpoint_recover(d.path, &recovered, NULL), DW_OK);
+    assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, NULL), DW_OK);
     assert_false(recovered);
-    assert_int_equal(dw_checkpoint_recover(d.path, NULL, NULL), DW_OK);
+    assert_int_equal(dw_checkpoint_recover(d.path, 0, NULL, NULL), DW_OK);
     assert_true(disk_is_old(&d) && disk_is_tidy(&d));
     disk_free(&d);
 }
@@ -320,7 +345,7 @@ static void test_bad_patch(void **state)
     disk_make(&d, "bad_patch", false, 50);
     disk_make(&other, "other_patch", false, 60);
     put_text(d.patch, "DWPATCH1 and then nothing of the kind");
-    assert_int_equal(dw_checkpoint_recover(d.path, &recovered, &err), DW_CORRUPT);
+    assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, &err), DW_CORRUPT);
     assert_string_equal(err.where, d.patch);
     assert_int_equal(dw_checkpoint_apply(d.path, d.delta, NULL, NULL, &err), DW_CORRUPT);
     assert_true(disk_is_old(&d) && disk_has_patch(&d));
@@ -364,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_unverified),
         cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_shard_is_no_way_around),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_torn_stores),
         cmocka_unit_test(test_nothing_to_recover),

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -123,12 +124,47 @@ static void test_new_file_failures(void **state)
     assert_string_equal(err.where, path);
     assert_null(file.path);
 
-    path = temp_path("dir"); /* a directory cannot be replaced by a file */
+    path = temp_path("dir"); /* only a file can be replaced by a file */
     assert_int_equal(mkdir(path, 0777), 0);
-    assert_int_equal(dw_new_file_open(&file, path, &err), DW_OK);
-    assert_int_equal(dw_new_file_commit(&file, &err), DW_IO);
-    assert_int_equal(count_files(temp_dir), 1);
+    assert_int_equal(dw_new_file_open(&file, path, &err), DW_INVALID);
     rmdir(path);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    assert_int_equal(dw_new_file_open(&file, path, &err), DW_INVALID);
+    assert_int_equal(count_files(temp_dir), 1);
+    unlink(path);
+}
+
+static void test_exists(void **state)
+{
+    (void)state;
+    bool exists = true;
+    dw_error err;
+    assert_int_equal(dw_file_exists(temp_path("none"), &exists, &err), DW_OK);
+    assert_false(exists);
+    assert_int_equal(dw_file_exists(temp_dir, &exists, &err), DW_OK);
+    assert_true(exists);
+    char long_name[5000];
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    assert_int_equal(dw_file_exists(long_name, &exists, &err), DW_IO);
+}
+
+/* A hole is filled before the first store. */
+static void test_reserve(void **state)
+{
+    (void)state;
+    const char *path = temp_path("sparse");
+    int fd = open(path, O_RDWR | O_CREAT, 0666);
+    assert_int_equal(ftruncate(fd, 1 << 20), 0);
+    dw_map map;
+    assert_int_equal(dw_map_open(&map, path, true, NULL), DW_OK);
+    assert_int_equal(dw_map_reserve(&map, path, NULL), DW_OK);
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_true(st.st_blocks * 512 >= 1 << 20);
+    dw_map_close(&map);
+    close(fd);
+    unlink(path);
 }
 
 static dw_status write_and_commit(dw_error *err)
@@ -183,6 +219,8 @@ int main(void)
         cmocka_unit_test(test_new_file_appears_at_commit),
         cmocka_unit_test(test_temporary_names_that_are_taken),
         cmocka_unit_test(test_new_file_failures),
+        cmocka_unit_test(test_exists),
+        cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_paths),
     };

@@ -261,9 +261,9 @@ static void test_crafted_files(void **state)
         assert_false(found.has_digest);
         assert_int_equal(found.version, 5);
         memset(weights, 0x66, sizeof weights);
-        assert_int_equal(dw_patch_check(patch, &t, 1, "c", &err), DW_OK);
+        assert_int_equal(dw_patch_check(patch, &t, 1, 0, "c", &err), DW_OK);
         assert_int_equal(dw_patch_apply(patch, &t, 1, 1, &err), DW_OK);
-        assert_int_equal(dw_patch_check(patch, &t, 1, "c", &err), DW_OK);
+        assert_int_equal(dw_patch_check(patch, &t, 1, 0, "c", &err), DW_OK);
         assert_int_equal(weights[cases[c].first + cases[c].positions[0]], 0x77);
         assert_int_equal(weights[9], 0x77);
         dw_patch_free(patch);
@@ -280,7 +280,7 @@ static void test_check(void **state)
     write_patch(temp_path("p"), 1);
     assert_int_equal(dw_patch_open(&patch, &found, temp_path("p"), &err), DW_OK);
     model m = model_copy(&base, true);
-    assert_int_equal(dw_patch_check(patch, m.tensors, m.n, "p", &err), DW_OK);
+    assert_int_equal(dw_patch_check(patch, m.tensors, m.n, 0, "p", &err), DW_OK);
     for (size_t i = 0; i < patch->n_segments; i++) {
         const dw_segment *s = &patch->segments[i];
         const dw_tensor *t = model_find(&m, patch->tensors[s->tensor].name);
@@ -288,7 +288,7 @@ static void test_check(void **state)
         for (uint32_t k = 0; k < s->n; k += 1 + (uint32_t)(i % 2))
             dw_element_store(t->data, s->first + s->positions[k], width,
                              dw_element_load(s->values, k, width));
-        assert_int_equal(dw_patch_check(patch, m.tensors, m.n, "p", &err), DW_OK);
+        assert_int_equal(dw_patch_check(patch, m.tensors, m.n, 0, "p", &err), DW_OK);
         if (width == 1)
             continue;
         uint64_t at = s->first + s->positions[s->n - 1];
@@ -298,7 +298,7 @@ static void test_check(void **state)
         while ((uint8_t)other == a || (uint8_t)other == b)
             other ^= 1 + random_below(255);
         dw_element_store(t->data, at, width, other);
-        assert_int_equal(dw_patch_check(patch, m.tensors, m.n, "p", &err), DW_STALE);
+        assert_int_equal(dw_patch_check(patch, m.tensors, m.n, 0, "p", &err), DW_STALE);
         assert_non_null(strstr(err.text, t->name));
         dw_element_store(t->data, at, width, kept);
     }

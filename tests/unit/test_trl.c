@@ -401,20 +401,13 @@ static void test_sealed(void **state)
     assert_int_equal(dw_delta_diff(&delta, &target, &next, 1, &o, NULL), DW_OK);
     dw_delta_write(delta, buffer_take, &b, NULL);
     dw_delta_close(delta);
-    size_t n_passed = 0, n_header = 8 + (size_t)dw_load64(b.bytes);
+    size_t n_header = 8 + (size_t)dw_load64(b.bytes);
     for (size_t bit = 64; bit < 8 * n_header; bit++) {
         b.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        dw_status status = dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "f", NULL);
-        if (status == DW_OK) { /* then it passes for one that TRL wrote */
-            dw_delta_info info;
-            dw_delta_get_info(delta, &info);
-            assert_false(info.has_digests);
-            n_passed++;
-        }
-        dw_delta_close(delta);
+        assert_int_not_equal(dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "f", NULL),
+                             DW_OK);
         b.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
-    assert_true(n_passed <= 8 * strlen("changed"));
     free(b.bytes);
 }
 
