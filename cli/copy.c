@@ -119,8 +119,10 @@ static dw_status copy_entry(copying *c, const char *dir, const char *to_dir,
                             const char *name, mode_t mode, dw_error *err)
 {
     char *from = cli_path_join(dir, name), *to = cli_path_join(to_dir, name);
-    dw_status status = from && to ? DW_OK : fail_memory(err, dir);
-    if (status == DW_OK) {
+    dw_status status;
+    if (!from || !to) {
+        status = fail_memory(err, dir);
+    } else {
         int fd = create_file(to, mode);
         status = fd >= 0 ? copy_file(c, from, fd, to, err)
                          : cli_error_errno(err, to, "create");

@@ -9,6 +9,9 @@
  *     q < 24:  distribution q, k = 0
  *     q >= 24: distribution 20 + q % 4, k = (q - 20) / 4
  *
+ * Two states take turns, one symbol each, over one stream of bytes, so that a symbol need
+ * not wait for the one before it.
+ *
  * All tables follow from 24 constants by integer arithmetic: docs/FORMAT.md.
  */
 #ifndef DW_CODEC_ANS_H
@@ -60,41 +63,43 @@ unsigned dw_ans_fit(uint32_t stay);
  * below the last one written may be overwritten ---- */
 
 typedef struct dw_ans_writer {
-    uint32_t state;
-    uint8_t *at; /* first byte written so far */
+    uint32_t last, next_to_last; /* states */
+    uint8_t *at;                 /* first byte written so far */
 } dw_ans_writer;
 
 static inline dw_ans_writer dw_ans_writer_at(uint8_t *end)
 {
-    return (dw_ans_writer){DW_ANS_LOW, end};
+    return (dw_ans_writer){DW_ANS_LOW, DW_ANS_LOW, end};
 }
 
 static inline void dw_ans_put(dw_ans_writer *w, const dw_ans_symbol *s)
 {
     /* two bytes leave when the state would grow too large: no branch, it would be
      * guessed wrong often */
-    uint32_t x = w->state;
+    uint32_t x = w->last;
     unsigned full = x >> 20 >= s->size;
     dw_store16(w->at - 2, (uint16_t)x);
     w->at -= 2 * full;
     x >>= 16 * full;
     /* exact, and below 2^64: x < size * 2^20 and size <= 2^12 */
     uint32_t quotient = (uint32_t)(x * s->reciprocal >> 44);
-    w->state = x + s->start + quotient * (DW_ANS_TOTAL - s->size);
+    w->last = w->next_to_last;
+    w->next_to_last = x + s->start + quotient * (DW_ANS_TOTAL - s->size);
 }
 
-/* Writes the state; returns the first byte of the stream. */
+/* Writes the states; returns the first byte of the stream. */
 static inline uint8_t *dw_ans_finish(dw_ans_writer *w)
 {
-    w->at -= 4;
-    dw_store32(w->at, w->state);
+    w->at -= 8;
+    dw_store32(w->at, w->next_to_last);
+    dw_store32(w->at + 4, w->last);
     return w->at;
 }
 
 /* ---- reader ---- */
 
 typedef struct dw_ans_reader {
-    uint32_t state;
+    uint32_t first, second; /* states: of the next symbol, and of the one after it */
     const uint8_t *at;
     const uint8_t *end;
     bool failed;
@@ -102,17 +107,18 @@ typedef struct dw_ans_reader {
 
 static inline dw_ans_reader dw_ans_reader_of(const uint8_t *bytes, size_t n_bytes)
 {
-    if (n_bytes < 4 || dw_load32(bytes) < DW_ANS_LOW)
-        return (dw_ans_reader){DW_ANS_LOW, bytes, bytes, true};
-    return (dw_ans_reader){dw_load32(bytes), bytes + 4, bytes + n_bytes, false};
+    if (n_bytes < 8 || dw_load32(bytes) < DW_ANS_LOW || dw_load32(bytes + 4) < DW_ANS_LOW)
+        return (dw_ans_reader){DW_ANS_LOW, DW_ANS_LOW, bytes, bytes, true};
+    return (dw_ans_reader){dw_load32(bytes), dw_load32(bytes + 4), bytes + 8,
+                           bytes + n_bytes, false};
 }
 
 static inline unsigned dw_ans_get(dw_ans_reader *r, const dw_ans_table *table)
 {
-    uint32_t slot = table->slot[r->state & (DW_ANS_TOTAL - 1)];
+    uint32_t slot = table->slot[r->first & (DW_ANS_TOTAL - 1)];
     unsigned s = slot & (DW_ANS_SYMBOLS - 1);
     uint32_t size = slot >> 5 & 0x1fff, place = slot >> 18;
-    uint32_t x = size * (r->state >> DW_ANS_BITS) + place;
+    uint32_t x = size * (r->first >> DW_ANS_BITS) + place;
     unsigned low = x < DW_ANS_LOW;
     if (r->end - r->at >= 2) {
         x = low ? x << 16 | dw_load16(r->at) : x;
@@ -121,7 +127,8 @@ static inline unsigned dw_ans_get(dw_ans_reader *r, const dw_ans_table *table)
         r->failed = true;
         x = DW_ANS_LOW;
     }
-    r->state = x;
+    r->first = r->second;
+    r->second = x;
     return s;
 }
 
@@ -129,7 +136,8 @@ static inline unsigned dw_ans_get(dw_ans_reader *r, const dw_ans_table *table)
  * checksum: it catches many altered streams, but not all. */
 static inline bool dw_ans_spent(const dw_ans_reader *r)
 {
-    return !r->failed && r->at == r->end && r->state == DW_ANS_LOW;
+    return !r->failed && r->at == r->end && r->first == DW_ANS_LOW &&
+           r->second == DW_ANS_LOW;
 }
 
 #endif

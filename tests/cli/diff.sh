@@ -63,16 +63,17 @@ ln -s run/base/model.safetensors link
 unchanged fails 2 "would overwrite" deltawire diff run/base run/step_000001 -o link
 index=sharded/step_000001/model.safetensors.index.json
 for new in sharded/step_000001 $index; do
-    unchanged fails 2 "would overwrite" deltawire diff run/base $new -o $index
+    unchanged fails 2 "would overwrite" deltawire diff run/base "$new" -o $index
 done
 
 it "says that it cannot write before the work, not after it"
 mkdir full
 mkfifo fifo
-for output in nowhere/x full full/ new/ '' a.safetensors/x fifo; do
+for output in nowhere/x full full/ new/ a.safetensors/x fifo; do
     # that the two are not the same model is found later
     unchanged fails 6 "$output: cannot" deltawire diff a.safetensors b.safetensors -o "$output"
 done
+unchanged fails 6 "cannot write" deltawire diff a.safetensors b.safetensors -o ''
 [ -p fifo ]
 
 it "carries any version, in JSON as a string where it passes 2^63 - 1"

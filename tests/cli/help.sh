@@ -37,7 +37,7 @@ fails 2 "unknown option '--thr': " deltawire inspect --thr=2 x
 fails 2 "unknown option '--hel': " deltawire inspect --hel
 
 it "takes --json for a value where it is one"
-fails 6 "[-]-json: " deltawire apply x --to --json # a delta that is not there
+fails 6 "x: cannot open" deltawire apply x --to --json
 
 it "says which argument is missing or too many"
 fails 2 "an argument is missing" deltawire diff a -o c

@@ -39,7 +39,7 @@ deltawire inspect c1.safetensors --tensors | grep -qF '\xc2\x9b31mred\xc2\x85 '$
 
 it "says that an apply is pending"
 deltawire inspect run/base >out.txt
-! grep -q pending out.txt
+grep -q pending out.txt && die "nothing is pending"
 deltawire inspect run/base --json | holds 'o["pending"] is False'
 touch run/base/model.safetensors.deltawire-patch sharded/base/.deltawire-patch
 for path in run/base run/base/model.safetensors sharded/base; do

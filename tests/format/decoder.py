@@ -164,14 +164,14 @@ def distribution(q):  # -> table, bits inside a bucket
 class Rans:
     def __init__(self, data):
         self.words = Bytes(data)
-        self.state = self.words.number(4)
+        self.states = [self.words.number(4), self.words.number(4)]  # they take turns
     def get(self, table):
-        symbol, size, place = table[self.state & 4095]
-        self.state = size * (self.state >> 12) + place
-        if self.state < 1 << 16:
-            self.state = self.state << 16 | self.words.number(2)
+        state = self.states.pop(0)
+        symbol, size, place = table[state & 4095]
+        state = size * (state >> 12) + place
+        self.states.append(state if state >> 16 else state << 16 | self.words.number(2))
         return symbol
-    def done(self): return self.words.done() and self.state == 1 << 16
+    def done(self): return self.words.done() and self.states == [1 << 16, 1 << 16]
 
 # ---- 5, 7 and 8 blocks ----
 def read_gaps(rans, bits, table, k, left):

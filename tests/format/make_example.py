@@ -104,7 +104,7 @@ class Trace:
         return value
 
     def get_symbol(self, what, q):
-        before, at = self.rans.state, self.rans.words.at
+        before, at = self.rans.states[0], self.rans.words.at
         slots, _ = decoder.distribution(q)
         symbol, size, place = slots[before & 4095]
         got = self.rans.get(slots)
@@ -220,12 +220,12 @@ def section():
         *table(("bit", "bits", "meaning", "value"), t.bit_rows),
         f"The last {t.left} bits are zeros that fill the byte. " if t.left else
         "No bit is left over. ",
-        "A begins with the state, little-endian; each further 16-bit word is taken when the "
-        "state falls below 2^16:\n\n",
+        "A begins with the two states, little-endian, which take turns; each further 16-bit "
+        "word is taken when a state falls below 2^16:\n\n",
         *table(("state", "q", "slot", "symbol", "start", "size", "next state", "word taken",
                 "meaning"), t.rans_rows),
-        f"After the last symbol the state is {t.rans.state:08x} = 2^16 and A is used up, as it "
-        "must be.\n\n",
+        f"After the last symbol both states are {t.rans.states[0]:08x} = 2^16 and A is used up, "
+        "as it must be.\n\n",
     ]
     return "".join(out)
 

@@ -189,9 +189,9 @@ static void test_cost(void **state)
             assert_true(decodes(&s, s.bytes, s.n_bytes, &spent) && spent);
             double bits = (double)s.n_bytes * 8,
                    said = (double)s.n * dw_ans_tables()[t].cost[y] / 256;
-            assert_true(bits < said + 48 + 0.01 * (double)s.n);
-            assert_true(bits > said - 48 - 0.01 * (double)s.n);
-            assert_true(bits <= 12.0 * (double)s.n + 48);
+            assert_true(bits < said + 80 + 0.01 * (double)s.n);
+            assert_true(bits > said - 80 - 0.01 * (double)s.n);
+            assert_true(bits <= 12.0 * (double)s.n + 80);
         }
 }
 
