@@ -6,119 +6,140 @@
 #include "base/error.h"
 #include "measure.h"
 
+/* Seconds, the best of all rounds so far. */
+typedef struct best_times {
+    double copy, digest, encode, stage, scatter;
+} best_times;
+
 typedef struct run {
     bench_report *report;
     const bench_options *options;
     bench_workload w;
     dw_digest *digests; /* of OLD */
+    best_times best;
 } run;
 
-static double better(double best, double seconds)
+static void keep_better(double *best, double seconds)
 {
-    return best == 0 || seconds < best ? seconds : best;
+    if (*best == 0 || seconds < *best)
+        *best = seconds;
 }
 
-static void measure_copy(run *r)
+/* Makes BASE equal to OLD again: the memcpy that all else is compared with. */
+static void copy_once(run *r)
 {
-    double best = 0;
-    for (unsigned i = 0; i < r->options->n_rounds; i++) {
-        double start = bench_seconds();
-        memcpy(r->w.base[0].data, r->w.old[0].data, r->w.n_bytes);
-        best = better(best, bench_seconds() - start);
-    }
-    r->report->copy_rate = (double)r->w.n_bytes / best;
+    double start = bench_seconds();
+    bench_workload_reset(&r->w);
+    keep_better(&r->best.copy, bench_seconds() - start);
 }
 
-static dw_status measure_digest(run *r, dw_error *err)
+static dw_status digest_once(run *r, dw_error *err)
 {
-    double best = 0;
-    dw_status status = DW_OK;
-    for (unsigned i = 0; status == DW_OK && i < r->options->n_rounds; i++) {
-        double start = bench_seconds();
-        status = dw_digest_tensors(r->digests, NULL, r->w.old, r->w.n_tensors,
-                                   r->options->n_threads, NULL, err);
-        best = better(best, bench_seconds() - start);
-    }
-    r->report->digest_rate = (double)r->w.n_bytes / best;
+    double start = bench_seconds();
+    dw_status status = dw_digest_tensors(r->digests, NULL, r->w.old, r->w.n_tensors,
+                                         r->options->n_threads, NULL, err);
+    keep_better(&r->best.digest, bench_seconds() - start);
     return status;
 }
 
-static dw_status encode_once(run *r, dw_delta **delta, double *seconds, dw_error *err)
+static dw_status encode_once(run *r, dw_delta **delta, dw_error *err)
 {
     dw_diff_options options;
     dw_diff_options_init(&options);
     options.n_threads = r->options->n_threads;
     options.base_digests = r->digests;
     options.update_base = true;
-    bench_workload_reset(&r->w);
+    copy_once(r);
     double start = bench_seconds();
     dw_status status =
         dw_delta_diff(delta, r->w.base, r->w.new_, r->w.n_tensors, &options, err);
-    *seconds = bench_seconds() - start;
+    keep_better(&r->best.encode, bench_seconds() - start);
     return status;
 }
 
-static dw_status measure_encode(run *r, dw_delta **delta, dw_error *err)
+static dw_apply_options apply_options(const run *r)
 {
-    double best = 0, seconds;
+    return (dw_apply_options){.n_threads = r->options->n_threads,
+                              .base_digests = r->digests};
+}
+
+static dw_status apply_once(run *r, const dw_delta *delta, dw_error *err)
+{
+    const dw_apply_options options = apply_options(r);
+    dw_patch *patch = NULL;
+    copy_once(r);
+    double start = bench_seconds();
+    dw_status status =
+        dw_delta_stage(&patch, delta, r->w.base, r->w.n_tensors, &options, err);
+    keep_better(&r->best.stage, bench_seconds() - start);
+    if (status == DW_OK) {
+        start = bench_seconds();
+        status =
+            dw_patch_apply(patch, r->w.base, r->w.n_tensors, r->options->n_threads, err);
+        keep_better(&r->best.scatter, bench_seconds() - start);
+    }
+    dw_patch_free(patch);
+    return status;
+}
+
+static bool base_is_new(const run *r)
+{
+    return memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
+}
+
+/* All of them in turn, round after round: what disturbs the machine for a while disturbs
+ * them alike. */
+static dw_status measure_rounds(run *r, dw_delta **delta, dw_error *err)
+{
     dw_status status = DW_OK;
+    bool equal = true;
     for (unsigned i = 0; status == DW_OK && i < r->options->n_rounds; i++) {
         dw_delta_close(*delta);
         *delta = NULL;
-        status = encode_once(r, delta, &seconds, err);
-        best = better(best, seconds);
+        status = digest_once(r, err);
+        if (status == DW_OK)
+            status = encode_once(r, delta, err);
+        equal &= status == DW_OK && base_is_new(r);
+        if (status == DW_OK)
+            status = apply_once(r, *delta, err);
+        equal &= status == DW_OK && base_is_new(r);
     }
     if (status != DW_OK)
         return status;
-    r->report->encode_rate = (double)r->w.n_bytes / best;
-    r->report->equal = memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
     dw_delta_info info;
     dw_delta_get_info(*delta, &info);
-    r->report->n_elems = info.n_model_elems;
-    r->report->n_changed = info.n_changed;
-    r->report->delta_bytes = info.n_bytes;
-
-    /* memory in a round of its own: watching costs time */
-    dw_delta *again = NULL;
-    bench_peak *peak = bench_peak_start();
-    status = encode_once(r, &again, &seconds, err);
-    uint64_t most = bench_peak_stop(peak);
-    r->report->encode_memory = most > info.n_bytes ? most - info.n_bytes : 0;
-    dw_delta_close(again);
-    return status;
+    bench_report *report = r->report;
+    const double n_bytes = (double)r->w.n_bytes;
+    report->equal = equal;
+    report->n_elems = info.n_model_elems;
+    report->n_changed = info.n_changed;
+    report->delta_bytes = info.n_bytes;
+    report->copy_rate = n_bytes / r->best.copy;
+    report->digest_rate = n_bytes / r->best.digest;
+    report->encode_rate = n_bytes / r->best.encode;
+    report->stage_rate = n_bytes / r->best.stage;
+    report->scatter_seconds = r->best.scatter;
+    return DW_OK;
 }
 
-static dw_status measure_apply(run *r, const dw_delta *delta, dw_error *err)
+/* In rounds of its own: watching costs time. */
+static dw_status measure_memory(run *r, const dw_delta *delta, dw_error *err)
 {
-    const dw_apply_options options = {.n_threads = r->options->n_threads,
-                                      .base_digests = r->digests};
-    double stage_best = 0, scatter_best = 0;
-    dw_status status = DW_OK;
-    for (unsigned i = 0; status == DW_OK && i < r->options->n_rounds; i++) {
-        dw_patch *patch = NULL;
-        bench_workload_reset(&r->w);
-        double start = bench_seconds();
-        status = dw_delta_stage(&patch, delta, r->w.base, r->w.n_tensors, &options, err);
-        stage_best = better(stage_best, bench_seconds() - start);
-        if (status == DW_OK) {
-            start = bench_seconds();
-            status = dw_patch_apply(patch, r->w.base, r->w.n_tensors,
-                                    r->options->n_threads, err);
-            scatter_best = better(scatter_best, bench_seconds() - start);
-        }
-        dw_patch_free(patch);
-    }
+    dw_delta *again = NULL;
+    bench_peak *peak = bench_peak_start();
+    dw_status status = encode_once(r, &again, err);
+    uint64_t most = bench_peak_stop(peak);
+    dw_delta_close(again);
+    r->report->encode_memory =
+        most > r->report->delta_bytes ? most - r->report->delta_bytes : 0;
     if (status != DW_OK)
         return status;
-    r->report->equal &= memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
-    r->report->stage_rate = (double)r->w.n_bytes / stage_best;
-    r->report->scatter_seconds = scatter_best;
-
+    const dw_apply_options options = apply_options(r);
     bench_workload_reset(&r->w);
-    bench_peak *peak = bench_peak_start();
+    peak = bench_peak_start();
     status = dw_delta_apply(delta, r->w.base, r->w.n_tensors, &options, err);
     r->report->apply_memory = bench_peak_stop(peak);
-    r->report->equal &= memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
+    r->report->equal &= status == DW_OK && base_is_new(r);
     return status;
 }
 
@@ -180,9 +201,10 @@ static dw_status measure_peers(run *r, void (*say)(const char *), dw_error *err)
                               : bench_peer_trl(&result, &r->w,
                                                i == 2 ? DW_CODEC_RAW : DW_CODEC_GAP,
                                                n_threads, err);
-            result.encode_seconds = better(best.encode_seconds, result.encode_seconds);
-            result.apply_seconds = better(best.apply_seconds, result.apply_seconds);
-            best = result;
+            keep_better(&best.encode_seconds, result.encode_seconds);
+            keep_better(&best.apply_seconds, result.apply_seconds);
+            best.n_bytes = result.n_bytes;
+            best.equal = (round == 0 || best.equal) && result.equal;
         }
         r->report->peers[i].name = names[i];
         r->report->peers[i].result = best;
@@ -225,18 +247,12 @@ dw_status bench_run(bench_report *out, const bench_options *options,
     if (!r.digests)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
-        say("memcpy");
-        measure_copy(&r);
-        say("digest");
-        status = measure_digest(&r, err);
+        say("memcpy, digest, encode, decode, scatter");
+        status = measure_rounds(&r, &delta, err);
     }
     if (status == DW_OK) {
-        say("diff and encode");
-        status = measure_encode(&r, &delta, err);
-    }
-    if (status == DW_OK) {
-        say("decode and scatter");
-        status = measure_apply(&r, delta, err);
+        say("memory");
+        status = measure_memory(&r, delta, err);
     }
     if (status == DW_OK)
         status = measure_peers(&r, say, err);

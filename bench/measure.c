@@ -52,7 +52,8 @@ bench_peak *bench_peak_start(void)
     bench_peak *peak = calloc(1, sizeof *peak);
     if (!peak)
         return NULL;
-    malloc_trim(0); /* what earlier rounds left in the heap would hide what this one takes */
+    malloc_trim(
+        0); /* what earlier rounds left in the heap would hide what this one takes */
     peak->start = peak->most = bench_anonymous_bytes();
     if (pthread_create(&peak->thread, NULL, watch, peak) != 0) {
         free(peak);

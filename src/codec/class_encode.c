@@ -84,14 +84,15 @@ typedef struct strip {
 /* Lists gaps and moves of a strip, and settles its changes. Inlined, so that the width is
  * a constant in the loop. */
 static inline __attribute__((always_inline)) void
-list_changes(uint32_t *class_gaps, uint64_t *moves, const strip *t, unsigned width,
-             bool is_float, dw_settle *settle)
+list_changes(uint32_t *class_gaps, uint64_t *moves, uint32_t counts[DW_CLASSES],
+             const strip *t, unsigned width, bool is_float, dw_settle *settle)
 {
     dw_digest_moves digest = settle->digest;
     const bool update = settle->update_old;
     for (size_t i = 0; i < t->n_changes; i++) {
         const dw_change *c = &t->changes[i];
         class_gaps[i] = c->class_gap;
+        counts[dw_gap_class(c->class_gap)]++;
         moves[i] = dw_move_between(c->old, c->new_, 8 * width, is_float);
         dw_digest_move(&digest, t->first_byte + (uint64_t)c->position * width, c->old,
                        c->new_, width);
@@ -101,15 +102,18 @@ list_changes(uint32_t *class_gaps, uint64_t *moves, const strip *t, unsigned wid
     settle->digest = digest;
 }
 
-/* Finds all changes of the block and their moves; TOTALS takes the size of each class. */
-static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES], uint8_t *old,
-                           const uint8_t *new_, uint32_t n, dw_element element,
-                           const dw_class_map *map, dw_settle *settle)
+/* Finds all changes of the block and their moves. TOTALS takes the size of each class,
+ * COUNTS how many of its elements changed. */
+static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES],
+                           uint32_t counts[DW_CLASSES], uint8_t *old, const uint8_t *new_,
+                           uint32_t n, dw_element element, const dw_class_map *map,
+                           dw_settle *settle)
 {
     const unsigned width = element.width;
     const dw_kernels *kernels = dw_kernels_get();
     dw_class_state state = {0};
     size_t n_found = 0;
+    memset(counts, 0, DW_CLASSES * sizeof *counts);
     for (uint32_t first = 0; first < n; first += DW_STRIP_ELEMS) {
         uint32_t n_strip = n - first < DW_STRIP_ELEMS ? n - first : DW_STRIP_ELEMS;
         strip t = {.changes = s->changes,
@@ -120,9 +124,9 @@ static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES], uin
         uint32_t *class_gaps = s->class_gaps + n_found;
         uint64_t *moves = s->in_order + n_found;
         if (width == 2 && element.is_float)
-            list_changes(class_gaps, moves, &t, 2, true, settle);
+            list_changes(class_gaps, moves, counts, &t, 2, true, settle);
         else
-            list_changes(class_gaps, moves, &t, width, element.is_float, settle);
+            list_changes(class_gaps, moves, counts, &t, width, element.is_float, settle);
         n_found += t.n_changes;
     }
     for (unsigned c = 0; c < DW_CLASSES; c++)
@@ -132,14 +136,14 @@ static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES], uin
 
 /* Sorts gaps and moves by class; FIRST takes where each class begins. */
 static void sort_changes(dw_class_scratch *s, size_t n_changes,
+                         const uint32_t counts[DW_CLASSES],
                          uint32_t first[DW_CLASSES + 1])
 {
-    uint32_t next[DW_CLASSES + 1] = {0};
-    for (size_t i = 0; i < n_changes; i++)
-        next[dw_gap_class(s->class_gaps[i]) + 1]++;
+    uint32_t next[DW_CLASSES];
+    first[0] = 0;
     for (unsigned c = 0; c < DW_CLASSES; c++)
-        next[c + 1] += next[c];
-    memcpy(first, next, sizeof next);
+        first[c + 1] = first[c] + counts[c];
+    memcpy(next, first, sizeof next);
     for (size_t i = 0; i < n_changes; i++) {
         uint32_t to = next[dw_gap_class(s->class_gaps[i])]++;
         s->gaps[to] = dw_gap_size(s->class_gaps[i]);
@@ -163,11 +167,12 @@ dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uin
                            dw_element element, const dw_class_map *map, dw_settle *settle)
 {
     const unsigned bits = 8 * element.width;
-    uint32_t totals[DW_CLASSES], first[DW_CLASSES + 1];
-    size_t n_changes = find_changes(s, totals, old, new_, n, element, map, settle);
+    uint32_t totals[DW_CLASSES], counts[DW_CLASSES], first[DW_CLASSES + 1];
+    size_t n_changes =
+        find_changes(s, totals, counts, old, new_, n, element, map, settle);
     if (n_changes == 0)
         return (dw_encoded){0};
-    sort_changes(s, n_changes, first);
+    sort_changes(s, n_changes, counts, first);
 
     dw_class_model models[DW_CLASSES];
     for (unsigned c = 0; c < DW_CLASSES; c++)

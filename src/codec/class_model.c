@@ -123,8 +123,10 @@ dw_class_model dw_class_model_fit(const uint64_t *moves, size_t n_changes, uint3
     if (!m.changes)
         return m;
     m.gap_q = dw_ans_fit((uint32_t)(((uint64_t)(total - n_changes) << 32) / total));
-    for (size_t i = 0; i < n_changes && !m.far_moves; i++)
-        m.far_moves = moves[i] > 1;
+    uint64_t all = 0;
+    for (size_t i = 0; i < n_changes; i++)
+        all |= moves[i];
+    m.far_moves = all > 1;
     if (m.far_moves)
         m.move_q = fit_moves(moves, n_changes, bits);
     return m;
