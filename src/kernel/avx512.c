@@ -198,20 +198,7 @@ static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
     return _mm512_loadu_si512(bytes);
 }
 
-#include "kernel/list.inc"
-
-#define WIDTH 1
-#include "kernel/scan.inc"
-#undef WIDTH
-#define WIDTH 2
-#include "kernel/scan.inc"
-#undef WIDTH
-#define WIDTH 4
-#include "kernel/scan.inc"
-#undef WIDTH
-#define WIDTH 8
-#include "kernel/scan.inc"
-#undef WIDTH
+#include "kernel/widths.inc"
 
 /* Products are below 2^62, so two can be added before they are split into the halves
  * that are summed. */
@@ -245,13 +232,4 @@ static uint64_t digest_chunk(const void *chunk, const uint32_t *low, const uint3
     return dw_digest_reduce(total);
 }
 
-const dw_kernels dw_kernels_avx512 = {
-    .name = "avx512",
-    .diff = {diff_1, diff_2, diff_4, diff_8},
-    .class_diff = {class_diff_1, class_diff_2, class_diff_4, class_diff_8},
-    .class_count = {class_count_1, class_count_2, class_count_4, class_count_8},
-    .class_locate = {class_locate_1, class_locate_2, class_locate_4, class_locate_8},
-    .list_bits = list_bits,
-    DW_PLAIN_MOVES,
-    .digest_chunk = digest_chunk,
-};
+const dw_kernels dw_kernels_avx512 = DW_KERNEL_TABLE("avx512");

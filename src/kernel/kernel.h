@@ -183,11 +183,20 @@ DW_DECLARE_MOVES(2)
 DW_DECLARE_MOVES(4)
 DW_DECLARE_MOVES(8)
 
-#define DW_PLAIN_MOVES                                                                   \
-    .scatter = {dw_plain_scatter_1, dw_plain_scatter_2, dw_plain_scatter_4,              \
-                dw_plain_scatter_8},                                                     \
-    .gather = {dw_plain_gather_1, dw_plain_gather_2, dw_plain_gather_4,                  \
-               dw_plain_gather_8}
+/* A table of the functions that an implementation calls by their plain names. */
+#define DW_EACH_WIDTH(f)                                                                 \
+    {                                                                                    \
+        f##_1, f##_2, f##_4, f##_8                                                       \
+    }
+#define DW_KERNEL_TABLE(label)                                                           \
+    {                                                                                    \
+        .name = label, .diff = DW_EACH_WIDTH(diff),                                      \
+        .class_diff = DW_EACH_WIDTH(class_diff),                                         \
+        .class_count = DW_EACH_WIDTH(class_count),                                       \
+        .class_locate = DW_EACH_WIDTH(class_locate), .list_bits = list_bits,             \
+        .scatter = DW_EACH_WIDTH(dw_plain_scatter),                                      \
+        .gather = DW_EACH_WIDTH(dw_plain_gather), .digest_chunk = digest_chunk,          \
+    }
 
 extern const dw_kernels dw_kernels_plain;
 #if defined(__x86_64__)

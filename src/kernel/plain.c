@@ -112,13 +112,4 @@ static uint64_t digest_chunk(const void *chunk, const uint32_t *low, const uint3
     return dw_digest_reduce(sum);
 }
 
-const dw_kernels dw_kernels_plain = {
-    .name = "plain",
-    .diff = {diff_1, diff_2, diff_4, diff_8},
-    .class_diff = {class_diff_1, class_diff_2, class_diff_4, class_diff_8},
-    .class_count = {class_count_1, class_count_2, class_count_4, class_count_8},
-    .class_locate = {class_locate_1, class_locate_2, class_locate_4, class_locate_8},
-    .list_bits = list_bits,
-    DW_PLAIN_MOVES,
-    .digest_chunk = digest_chunk,
-};
+const dw_kernels dw_kernels_plain = DW_KERNEL_TABLE("plain");
