@@ -86,7 +86,9 @@ stage_python() {
     local out=build/pytest venv status=0
     mkdir -p $out
     rm -f $out/junit.xml
-    venv=$(scripts/venv.sh torch 2>$out/venv.log) || {
+    # PyTorch is large: only where it is asked for; without it one test is skipped
+    # shellcheck disable=SC2086 # a word or none
+    venv=$(scripts/venv.sh ${DW_TEST_TORCH:+torch} 2>$out/venv.log) || {
         broken $out/venv.log "no Python environment"
         return
     }
