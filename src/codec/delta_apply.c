@@ -1,5 +1,4 @@
 /* Applying deltas to tensors in memory. */
-#include "base/error.h"
 #include "codec/patch.h"
 #include "codec/stage.h"
 #include "tensor/tensor_list.h"

@@ -21,7 +21,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "codec/delta.h"
 #include "codec/seal.h"
 #include "deltawire/version.h"

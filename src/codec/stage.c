@@ -1,7 +1,6 @@
 #include "codec/stage.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/error.h"
