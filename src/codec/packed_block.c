@@ -84,6 +84,9 @@ bool dw_packed_decode(void *elems, dw_packed_scratch *s, const uint8_t *bytes,
         if (!plane)
             return false;
         if (head & 1) {
+            /* one frame, and nothing behind it */
+            if (ZSTD_findFrameCompressedSize(plane, head >> 1) != head >> 1)
+                return false;
             size_t got = ZSTD_decompressDCtx(s->expand, s->plane, n, plane, head >> 1);
             if (ZSTD_isError(got) || got != n)
                 return false;
