@@ -199,8 +199,7 @@ DW_API dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
                                      dw_apply_report *report, dw_error *err);
 
 /* Finishes an interrupted dw_checkpoint_apply, if there was one; sets *RECOVERED, which
- * may be NULL.
- * A checkpoint that was being written must not be read before this. */
+ * may be NULL. A checkpoint that was being written must not be read before this. */
 DW_API dw_status dw_checkpoint_recover(const char *path, unsigned n_threads,
                                        bool *recovered, dw_error *err);
 
