@@ -59,11 +59,17 @@ static dw_status find_index_of(char **dir, char **first, const char *file, dw_er
 {
     char *parent = dw_parent_path(file);
     char *path = parent ? dw_join_path(parent, DW_SHARD_INDEX_NAME) : NULL;
-    bool exists = false;
+    bool exists = false, readable = false;
     dw_shard_index index;
     dw_status status =
         path ? dw_file_exists(path, &exists, err) : dw_fail_memory(err, file);
-    if (status == DW_OK && exists && dw_shard_index_read(&index, path, NULL) == DW_OK) {
+    if (status == DW_OK && exists) {
+        status = dw_shard_index_read(&index, path, err);
+        readable = status == DW_OK;
+        if (status == DW_CORRUPT || status == DW_INVALID)
+            status = DW_OK; /* an index of nothing that can be opened names no shard */
+    }
+    if (readable) {
         const char *name = file + strlen(parent) + (strcmp(parent, "/") != 0);
         bool listed = false;
         for (size_t i = 0; i < index.n_files; i++)

@@ -18,14 +18,14 @@ dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor 
     *out = NULL;
     if (!options)
         options = &defaults;
-    dw_status status = dw_patch_new(&patch, tensors, n_tensors, err);
+    dw_status status =
+        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    if (status == DW_OK)
+        status = dw_patch_new(&patch, tensors, n_tensors, err);
     if (status == DW_OK) {
         patch->in_heap = true;
-        status =
-            dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
-    }
-    if (status == DW_OK)
         status = dw_stage_verify(&result, stage, options, dw_patch_take, patch, err);
+    }
     dw_stage_close(stage);
     if (status != DW_OK) {
         dw_patch_free(patch);
@@ -88,9 +88,7 @@ dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
     if (!options)
         options = &defaults;
     bool tied;
-    dw_status status = dw_tensors_check(tensors, n_tensors, err);
-    if (status == DW_OK)
-        status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
+    dw_status status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
     if (status == DW_OK && tied)
         return apply_tied(delta, tensors, n_tensors, options, err);
     if (status == DW_OK)

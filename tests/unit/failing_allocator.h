@@ -10,16 +10,17 @@ typedef struct failing_allocator {
     size_t n_until_failure; /* calls that still succeed */
     size_t n_live;          /* blocks not freed */
     int has_failed;
+    int once; /* only that one call fails */
 } failing_allocator;
 
 static void *failing_reallocate(void *context, void *pointer, size_t n_bytes)
 {
     failing_allocator *a = context;
-    if (a->n_until_failure == 0) {
+    if (a->n_until_failure == 0 && !(a->once && a->has_failed)) {
         a->has_failed = 1;
         return NULL;
     }
-    a->n_until_failure--;
+    a->n_until_failure -= a->n_until_failure > 0;
     void *result = realloc(pointer, n_bytes);
     if (!pointer && result)
         a->n_live++;

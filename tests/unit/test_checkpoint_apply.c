@@ -14,6 +14,7 @@
 #include "codec/patch.h"
 #include "codec/stage.h"
 #include "disk_model.h"
+#include "failing_allocator.h"
 
 static void test_in_place(void **state)
 {
@@ -231,6 +232,37 @@ static void test_shard_is_no_way_around(void **state)
     disk_free(&d);
 }
 
+/* One allocation that fails, the later ones not: the answer must be right or none. */
+static void test_pending_out_of_memory(void **state)
+{
+    (void)state;
+    disk_model d;
+    disk_make(&d, "scarce", true, 50);
+    leave_patch(&d);
+    const char *const paths[] = {d.path, d.files[0]};
+    for (size_t p = 0; p < 2; p++) {
+        size_t n_failed = 0;
+        for (size_t n = 0;; n++) {
+            failing_allocator a;
+            bool pending = false;
+            failing_allocator_install(&a, n);
+            a.once = true;
+            dw_status status = dw_checkpoint_pending(paths[p], &pending, NULL);
+            dw_set_allocator(NULL);
+            assert_int_equal(a.n_live, 0);
+            if (status == DW_OK)
+                assert_true(pending);
+            else
+                assert_int_equal(status, DW_NO_MEMORY);
+            n_failed += status != DW_OK;
+            if (!a.has_failed)
+                break;
+        }
+        assert_true(n_failed > 3);
+    }
+    disk_free(&d);
+}
+
 /* Whatever mixture of old and new had reached the disk: pages of 512 bytes, bytes, none
  * or all. */
 static void test_torn_stores(void **state)
@@ -390,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_unverified),
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_shard_is_no_way_around),
+        cmocka_unit_test(test_pending_out_of_memory),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_torn_stores),
         cmocka_unit_test(test_nothing_to_recover),

@@ -265,6 +265,39 @@ static void test_verify_then_repeat(void **state)
     dw_stage_close(NULL);
 }
 
+/* What a caller gets wrong about its tensors is told, whichever way they come in. */
+static void test_callers_tensors(void **state)
+{
+    (void)state;
+    static const uint64_t shape[] = {4};
+    uint16_t old[4] = {1, 2, 3, 4}, new_[4] = {1, 2, 3, 5};
+    const dw_tensor good = {"w", DW_U16, 1, shape, sizeof old, old};
+    const dw_tensor changed = {"w", DW_U16, 1, shape, sizeof new_, new_};
+    dw_delta *delta, *again;
+    dw_patch *patch;
+    dw_digest digest;
+    assert_int_equal(dw_delta_diff(&delta, &good, &changed, 1, NULL, NULL), DW_OK);
+    for (unsigned fault = 0; fault < 3; fault++) {
+        dw_tensor t = good;
+        if (fault == 0)
+            t.name = NULL;
+        else if (fault == 1)
+            t.data = NULL;
+        else
+            t.dims = NULL;
+        assert_int_equal(dw_delta_diff(&again, &t, &changed, 1, NULL, NULL), DW_INVALID);
+        assert_int_equal(dw_delta_diff(&again, &good, &t, 1, NULL, NULL), DW_INVALID);
+        assert_int_equal(dw_delta_verify(delta, &t, 1, NULL, NULL), DW_INVALID);
+        assert_int_equal(dw_delta_apply(delta, &t, 1, NULL, NULL), DW_INVALID);
+        assert_int_equal(dw_delta_stage(&patch, delta, &t, 1, NULL, NULL), DW_INVALID);
+        assert_null(patch);
+        assert_int_equal(dw_delta_recode(&again, delta, &t, 1, NULL, NULL), DW_INVALID);
+        assert_int_equal(dw_digest_tensors(&digest, NULL, &t, 1, 1, NULL, NULL),
+                         DW_INVALID);
+    }
+    dw_delta_close(delta);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_other_weights),
         cmocka_unit_test(test_other_models),
         cmocka_unit_test(test_other_counts),
+        cmocka_unit_test(test_callers_tensors),
         cmocka_unit_test(test_other_untouched_tensor),
         cmocka_unit_test(test_verify_then_repeat),
     };
