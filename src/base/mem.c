@@ -62,6 +62,19 @@ void *dw_realloc_array(void *pointer, size_t n_items, size_t n_bytes)
     return current.reallocate(current.context, pointer, total ? total : 1);
 }
 
+bool dw_grow_array(void **array, size_t *n_room, size_t n, size_t n_bytes)
+{
+    if (n < *n_room)
+        return true;
+    size_t n_wanted = n < 32 ? 64 : 2 * n;
+    void *grown = dw_realloc_array(*array, n_wanted, n_bytes);
+    if (!grown)
+        return false;
+    *array = grown;
+    *n_room = n_wanted;
+    return true;
+}
+
 char *dw_copy_string(const char *text)
 {
     size_t n_bytes = strlen(text) + 1;

@@ -2,6 +2,7 @@
 #ifndef DW_BASE_MEM_H
 #define DW_BASE_MEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* All return NULL on failure or where n_items x n_bytes does not fit a size_t. A
@@ -12,6 +13,10 @@ void *dw_alloc_zeroed(size_t n_items, size_t n_bytes);
 
 /* On failure the old block stays valid. */
 void *dw_realloc_array(void *pointer, size_t n_items, size_t n_bytes);
+
+/* Makes room in *ARRAY, which has room for *N_ROOM items, for one more than N. False, and
+ * nothing changed, when out of memory. */
+bool dw_grow_array(void **array, size_t *n_room, size_t n, size_t n_bytes);
 
 char *dw_copy_string(const char *text);
 

@@ -63,26 +63,17 @@ void dw_patch_free(dw_patch *patch)
 
 dw_status dw_patch_add(dw_patch *patch, const dw_segment *segment, dw_error *err)
 {
-    dw_status status = DW_OK;
+    unsigned width = dw_dtype_element(patch->tensors[segment->tensor].dtype).width;
     pthread_mutex_lock(&patch->lock);
-    if (patch->n_segments == patch->n_room) {
-        size_t n_room = patch->n_room ? 2 * patch->n_room : 64;
-        dw_segment *grown = dw_realloc_array(patch->segments, n_room, sizeof *grown);
-        if (grown) {
-            patch->segments = grown;
-            patch->n_room = n_room;
-        } else {
-            status = dw_fail_memory(err, NULL);
-        }
-    }
-    if (status == DW_OK) {
-        unsigned width = dw_dtype_element(patch->tensors[segment->tensor].dtype).width;
+    bool room = dw_grow_array((void **)&patch->segments, &patch->n_room,
+                              patch->n_segments, sizeof *patch->segments);
+    if (room) {
         patch->segments[patch->n_segments++] = *segment;
         patch->n_changed += segment->n;
         patch->n_bytes += (uint64_t)segment->n * (sizeof(uint32_t) + width);
     }
     pthread_mutex_unlock(&patch->lock);
-    return status;
+    return room ? DW_OK : dw_fail_memory(err, NULL);
 }
 
 dw_status dw_patch_take(void *context, size_t t, uint64_t first,

@@ -94,22 +94,13 @@ dw_status dw_patch_writer_open(dw_patch_writer **out, const char *path,
 
 static dw_status add_stored(dw_patch_writer *w, stored segment, dw_error *err)
 {
-    dw_status status = DW_OK;
     pthread_mutex_lock(&w->lock);
-    if (w->n_segments == w->n_room) {
-        size_t n_room = w->n_room ? 2 * w->n_room : 64;
-        stored *grown = dw_realloc_array(w->segments, n_room, sizeof *grown);
-        if (grown) {
-            w->segments = grown;
-            w->n_room = n_room;
-        } else {
-            status = dw_fail_memory(err, w->file.path);
-        }
-    }
-    if (status == DW_OK)
+    bool room = dw_grow_array((void **)&w->segments, &w->n_room, w->n_segments,
+                              sizeof *w->segments);
+    if (room)
         w->segments[w->n_segments++] = segment;
     pthread_mutex_unlock(&w->lock);
-    return status;
+    return room ? DW_OK : dw_fail_memory(err, w->file.path);
 }
 
 dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
+#include "tensor/tensor_list.h"
 
 typedef struct shard {
     char *path;
@@ -154,13 +155,6 @@ static dw_status open_shards(dw_checkpoint *ckpt, const dw_shard_index *index,
 
 /* ---- tensors of all shards -------------------------------------------------- */
 
-static int compare_names(const void *left, const void *right)
-{
-    const dw_tensor *a = left;
-    const dw_tensor *b = right;
-    return strcmp(a->name, b->name);
-}
-
 static dw_status merge_tensors(dw_checkpoint *ckpt, const char *path, dw_error *err)
 {
     size_t n_tensors = 0;
@@ -175,7 +169,7 @@ static dw_status merge_tensors(dw_checkpoint *ckpt, const char *path, dw_error *
                file->n_tensors * sizeof *file->tensors);
         ckpt->n_tensors += file->n_tensors;
     }
-    qsort(ckpt->tensors, n_tensors, sizeof *ckpt->tensors, compare_names);
+    qsort(ckpt->tensors, n_tensors, sizeof *ckpt->tensors, dw_tensor_compare_names);
     return DW_OK;
 }
 
@@ -281,7 +275,7 @@ const dw_tensor *dw_checkpoint_find(const dw_checkpoint *ckpt, const char *name)
 {
     dw_tensor wanted = {.name = name};
     return bsearch(&wanted, ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors,
-                   compare_names);
+                   dw_tensor_compare_names);
 }
 
 size_t dw_checkpoint_file_count(const dw_checkpoint *ckpt)

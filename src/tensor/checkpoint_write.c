@@ -14,13 +14,7 @@
 #include "base/mem.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
-
-static int compare_names(const void *left, const void *right)
-{
-    const dw_tensor *a = left;
-    const dw_tensor *b = right;
-    return strcmp(a->name, b->name);
-}
+#include "tensor/tensor_list.h"
 
 /* A copy of the tensors, by name. What only the header has to fear is checked where
  * the header is written. */
@@ -39,7 +33,7 @@ static dw_status sort_tensors(dw_tensor **out, const dw_tensor *tensors, size_t 
         return dw_fail_memory(err, path);
     if (n_tensors > 0)
         memcpy(sorted, tensors, n_tensors * sizeof *sorted);
-    qsort(sorted, n_tensors, sizeof *sorted, compare_names);
+    qsort(sorted, n_tensors, sizeof *sorted, dw_tensor_compare_names);
     for (size_t i = 1; i < n_tensors; i++) {
         if (strcmp(sorted[i - 1].name, sorted[i].name) == 0) {
             dw_status status = dw_fail_tensor(err, DW_INVALID, path, sorted[i].name,

@@ -33,6 +33,12 @@ dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
     return status;
 }
 
+int dw_tensor_compare_names(const void *left, const void *right)
+{
+    const dw_tensor *a = left, *b = right;
+    return strcmp(a->name, b->name);
+}
+
 typedef struct named {
     const char *name;
     size_t number;

@@ -9,6 +9,9 @@
  * its shape. */
 dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err);
 
+/* For qsort and bsearch over dw_tensor: by name. */
+int dw_tensor_compare_names(const void *left, const void *right);
+
 /* The list's numbers 0..n-1 sorted by name. The list must outlive it. */
 typedef struct dw_name_index {
     const dw_tensor *tensors;

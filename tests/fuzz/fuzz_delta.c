@@ -20,19 +20,9 @@
 #include "deltawire/deltawire.h"
 #include "keep_large_blocks.h"
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc;
-    (void)argv;
-    keep_large_blocks();
-    return 0;
-}
-
-/* ---- the model
- * --------------------------------------------------------------------------- */
+/* ---- the model ---- */
 
 enum { N = 60, N_TENSORS = 5 };
 
@@ -84,8 +74,7 @@ static void use_delta(const uint8_t *bytes, size_t n_bytes)
     free(aligned);
 }
 
-/* ---- containers made right
- * ------------------------------------------------------------------ */
+/* ---- containers made right ---- */
 
 /* Sets the checksum of every entry that can be read; returns the sum of their counts. */
 static uint64_t fix_index(uint8_t *index, size_t n_index, const uint8_t *blocks,
@@ -154,8 +143,7 @@ static void use_parts(const uint8_t *bytes, size_t n_bytes)
     free(index);
 }
 
-/* ---- blocks
- * ---------------------------------------------------------------------------------- */
+/* ---- blocks ---- */
 
 static void use_block(const uint8_t *bytes, size_t n_bytes, bool packed)
 {

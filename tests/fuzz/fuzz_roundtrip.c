@@ -12,16 +12,7 @@
 #include "keep_large_blocks.h"
 #include "tensor/dtype.h"
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc;
-    (void)argv;
-    keep_large_blocks();
-    return 0;
-}
 
 static dw_status gather(void *context, const void *bytes, size_t n_bytes, dw_error *err)
 {

@@ -67,4 +67,14 @@ static inline void keep_large_blocks(void)
     dw_set_allocator(&(dw_allocator){keep_allocate, keep_reallocate, keep_release, NULL});
 }
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    keep_large_blocks();
+    return 0;
+}
+
 #endif
