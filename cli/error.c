@@ -33,6 +33,12 @@ static int exit_code_of(dw_status code)
         return CLI_EXIT_CONFLICT;
     case DW_CANCELLED:
         return 128 + cli_signal();
+    case DW_UNAVAILABLE:
+        return CLI_EXIT_UNAVAILABLE;
+    case DW_DENIED:
+        return CLI_EXIT_DENIED;
+    case DW_UNTRUSTED:
+        return CLI_EXIT_UNTRUSTED;
     }
     return CLI_EXIT_FAILURE;
 }

@@ -15,6 +15,9 @@ enum {
     CLI_EXIT_IO = 6,
     CLI_EXIT_UNSUPPORTED = 7,
     CLI_EXIT_CONFLICT = 8,
+    CLI_EXIT_UNAVAILABLE = 9,
+    CLI_EXIT_DENIED = 10,
+    CLI_EXIT_UNTRUSTED = 11,
 };
 
 /* Fills ERR as the library does, for what the command finds wrong by itself. */

@@ -45,6 +45,7 @@ group_build() {
     want libzstd-dev    pkg-config --exists libzstd
     want libxxhash-dev  pkg-config --exists libxxhash
     want libssl-dev     pkg-config --exists libcrypto
+    want libcurl4-openssl-dev pkg-config --exists libcurl
 }
 
 group_python() {

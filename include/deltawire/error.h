@@ -27,6 +27,10 @@ typedef enum dw_status {
     DW_INVALID,     /* the caller's own argument is wrong */
     DW_CONFLICT,    /* somebody else holds or made what was to be made */
     DW_CANCELLED,   /* the caller's progress function asked to stop */
+    DW_UNAVAILABLE, /* the store or peer could not be reached, or kept failing: try later
+                     */
+    DW_DENIED,      /* the store refused the credentials, or they may not do this */
+    DW_UNTRUSTED, /* a signature is missing, foreign or wrong, or history was rewritten */
 } dw_status;
 
 #define DW_ERROR_WHERE_SIZE 512

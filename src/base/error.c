@@ -34,6 +34,12 @@ const char *dw_status_name(dw_status code)
         return "conflict";
     case DW_CANCELLED:
         return "cancelled";
+    case DW_UNAVAILABLE:
+        return "unavailable";
+    case DW_DENIED:
+        return "denied";
+    case DW_UNTRUSTED:
+        return "untrusted";
     }
     return "unknown";
 }

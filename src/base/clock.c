@@ -1,0 +1,60 @@
+#include "base/clock.h"
+
+#include <errno.h>
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/error.h"
+
+static int64_t read_ms(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+uint64_t dw_clock_ms(void)
+{
+    return (uint64_t)read_ms(CLOCK_MONOTONIC);
+}
+
+int64_t dw_wall_clock_ms(void)
+{
+    return read_ms(CLOCK_REALTIME);
+}
+
+void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms)
+{
+    time_t seconds = (time_t)(wall_ms / 1000);
+    struct tm t = {0};
+    if (wall_ms < 0 || wall_ms > 253402300799999 || !gmtime_r(&seconds, &t))
+        t = (struct tm){.tm_year = 70, .tm_mday = 1}; /* beyond four digits of year */
+    snprintf(out, DW_TIME_TEXT, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ",
+             (unsigned)(t.tm_year + 1900) % 10000u, (unsigned)(t.tm_mon + 1) % 100u,
+             (unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u,
+             (unsigned)t.tm_min % 100u, (unsigned)t.tm_sec % 100u,
+             (unsigned)(wall_ms % 1000) % 1000u);
+}
+
+void dw_sleep_ms(uint64_t ms)
+{
+    struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}
+
+dw_status dw_random_bytes(void *out, size_t n_bytes, dw_error *err)
+{
+    if (n_bytes > 1 << 20 || RAND_bytes(out, (int)n_bytes) != 1)
+        return dw_fail(err, DW_IO, NULL, "the system has no random bytes to give");
+    return DW_OK;
+}
+
+uint64_t dw_random_below(uint64_t n)
+{
+    uint64_t r;
+    if (RAND_bytes((unsigned char *)&r, sizeof r) != 1)
+        r = dw_clock_ms() * 0x9e3779b97f4a7c15ull;
+    return r % n;
+}
