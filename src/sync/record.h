@@ -1,0 +1,239 @@
+/* The records of a stream: what stands in its JSON objects (docs/PROTOCOL.md, section 2).
+ *
+ * A parse takes hostile bytes and gives a struct in which every count, name and number
+ * was checked; a write is its inverse. Strings and arrays of a parsed record are owned by
+ * it and freed by its release function.
+ */
+#ifndef DW_SYNC_RECORD_H
+#define DW_SYNC_RECORD_H
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "deltawire/digest.h"
+#include "deltawire/sign.h"
+#include "deltawire/tensor.h"
+
+#define DW_STREAM_FORMAT "deltawire-stream/1"
+#define DW_RECORD_BYTES  (64u << 20) /* of the largest record that is read */
+#define DW_ID_TEXT       33          /* 32 hexadecimal digits and a NUL */
+#define DW_MAX_NOTE      4096        /* bytes of step, notes, job, messages */
+#define DW_NO_VERSION    UINT64_MAX  /* "null": nothing before it */
+#define DW_KEY_TEXT      160         /* any key of a stream, with its NUL */
+
+/* ---- keys ---- */
+#define DW_KEY_STREAM "stream.json"
+#define DW_KEY_LATEST "latest.json"
+#define DW_KEY_FLOOR  "floor.json"
+void dw_key_commit(char out[DW_KEY_TEXT], uint64_t version);
+void dw_key_way(char out[DW_KEY_TEXT], uint64_t version,
+                uint64_t from); /* or DW_NO_VERSION */
+void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch);
+void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
+                    uint64_t round, uint32_t rank);
+void dw_key_follower(char out[DW_KEY_TEXT], const char *id);
+/* PURPOSE is NULL for a version's own objects, else "fold" or "anchor". */
+void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
+                   const char *purpose, unsigned part);
+/* The inverses, for listings; false where KEY is none of that kind. */
+bool dw_key_is_commit(const char *key, uint64_t *version);
+bool dw_key_is_way(const char *key, uint64_t *version, uint64_t *from);
+bool dw_key_is_epoch(const char *key, uint64_t *epoch);
+bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way);
+bool dw_follower_id_valid(const char *id); /* 1 to 64 of A-Za-z0-9_.- , no leading dot */
+
+/* ---- parts of records ---- */
+
+/* Which part of the model: tensors FIRST..END-1 whole (tensor == SIZE_MAX), or elements
+ * FIRST..END-1 of one tensor. */
+typedef struct dw_cover {
+    size_t tensor;
+    uint64_t first;
+    uint64_t end;
+} dw_cover;
+
+typedef struct dw_object {
+    char key[DW_KEY_TEXT];
+    uint64_t n_bytes;
+    uint8_t sha256[DW_SHA256_BYTES];
+    dw_cover *covers; /* NULL: everything */
+    size_t n_covers;
+} dw_object;
+
+typedef struct dw_objects {
+    dw_object *items;
+    size_t n;
+} dw_objects;
+
+void dw_objects_release(dw_objects *objects);
+uint64_t dw_objects_bytes(const dw_objects *objects);
+
+/* Checks covers against a table of tensors: in range, sub-byte slices on whole bytes. */
+dw_status dw_covers_check(const dw_cover *covers, size_t n_covers,
+                          const dw_tensor *tensors, size_t n_tensors, const char *where,
+                          dw_error *err);
+
+/* Every record: what was signed, by whom. */
+typedef struct dw_record_seal {
+    bool is_signed;
+    uint8_t key[DW_PUBLIC_KEY_BYTES]; /* the signature by it was found good */
+    uint8_t sha256[DW_SHA256_BYTES];  /* of the record's bytes */
+} dw_record_seal;
+
+/* ---- the records ---- */
+
+typedef struct dw_stream_record {
+    char stream[DW_ID_TEXT];
+    bool single_writer;
+    dw_tensor *tensors; /* data NULL; names ascending */
+    size_t n_tensors;
+    void *arena; /* names and dims */
+    dw_record_seal seal;
+} dw_stream_record;
+
+typedef struct dw_epoch_record {
+    char stream[DW_ID_TEXT];
+    uint64_t epoch;
+    char writer[DW_ID_TEXT];
+    char *job;
+    dw_record_seal seal;
+} dw_epoch_record;
+
+typedef enum dw_content {
+    DW_CONTENT_DELTA,
+    DW_CONTENT_ANCHOR,
+    DW_CONTENT_BASE,
+    DW_CONTENT_FORK,
+} dw_content;
+
+typedef struct dw_fork {
+    char *url;
+    char stream[DW_ID_TEXT];
+    uint64_t version;
+    uint8_t commit_sha256[DW_SHA256_BYTES];
+} dw_fork;
+
+typedef struct dw_commit_record {
+    char stream[DW_ID_TEXT];
+    uint64_t version;
+    uint8_t parent_sha256[DW_SHA256_BYTES]; /* version 0: zeros */
+    uint64_t epoch;
+    char writer[DW_ID_TEXT];
+    char write_id[DW_ID_TEXT];
+    char created[32];
+    char *step;
+    char *notes;
+    dw_digest state;
+    uint64_t n_changed;
+    dw_content content;
+    char *base; /* BASE: what it is, for people; else NULL */
+    dw_fork fork;
+    dw_objects objects;
+    dw_record_seal seal;
+} dw_commit_record;
+
+typedef struct dw_way_record {
+    char stream[DW_ID_TEXT];
+    uint64_t version;
+    uint64_t from; /* DW_NO_VERSION: an anchor */
+    uint8_t commit_sha256[DW_SHA256_BYTES];
+    uint8_t from_sha256[DW_SHA256_BYTES];
+    dw_digest state;
+    char created[32];
+    dw_objects objects;
+    dw_record_seal seal;
+} dw_way_record;
+
+typedef struct dw_receipt_record {
+    char stream[DW_ID_TEXT];
+    uint64_t version;
+    uint64_t epoch;
+    char writer[DW_ID_TEXT];
+    uint64_t round;
+    uint32_t rank;
+    uint32_t n_ranks;
+    dw_digest share;
+    uint64_t n_changed;
+    dw_cover *covers; /* all that the rank owns */
+    size_t n_covers;
+    dw_objects objects;
+    dw_record_seal seal;
+} dw_receipt_record;
+
+typedef struct dw_edge {
+    uint64_t from; /* DW_NO_VERSION: an anchor */
+    uint64_t to;
+    uint64_t n_bytes;
+    uint64_t n_objects;
+} dw_edge;
+
+typedef struct dw_latest_record {
+    char stream[DW_ID_TEXT];
+    uint64_t version;
+    dw_edge *edges;
+    size_t n_edges; /* at most 65,536 */
+} dw_latest_record;
+
+typedef struct dw_floor_record {
+    char stream[DW_ID_TEXT];
+    uint64_t version;
+} dw_floor_record;
+
+typedef struct dw_follower_record {
+    char stream[DW_ID_TEXT];
+    char id[65];
+    uint64_t version; /* DW_NO_VERSION: none yet */
+    char *host;
+    char *status;
+    char *message;
+    char time[32];
+} dw_follower_record;
+
+/* Each parse takes the bytes of a record and the object's name for errors; DW_CORRUPT
+ * where they break the format, DW_UNSUPPORTED for another format version or a feature
+ * that is required and unknown, DW_UNTRUSTED where a signature is there and wrong. */
+dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_t n,
+                                 const char *where, dw_error *err);
+dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t n,
+                                const char *where, dw_error *err);
+dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_t n,
+                                 const char *where, dw_error *err);
+dw_status dw_way_record_parse(dw_way_record *out, const void *bytes, size_t n,
+                              const char *where, dw_error *err);
+dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, size_t n,
+                                  const char *where, dw_error *err);
+dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_t n,
+                                 const char *where, dw_error *err);
+dw_status dw_floor_record_parse(dw_floor_record *out, const void *bytes, size_t n,
+                                const char *where, dw_error *err);
+dw_status dw_follower_record_parse(dw_follower_record *out, const void *bytes, size_t n,
+                                   const char *where, dw_error *err);
+
+void dw_stream_record_release(dw_stream_record *record);
+void dw_epoch_record_release(dw_epoch_record *record);
+void dw_commit_record_release(dw_commit_record *record);
+void dw_way_record_release(dw_way_record *record);
+void dw_receipt_record_release(dw_receipt_record *record);
+void dw_latest_record_release(dw_latest_record *record);
+void dw_follower_record_release(dw_follower_record *record);
+
+/* Each write appends the record's bytes to OUT, signed where KEY is not NULL. `seal` of
+ * the record is not read; that of stream, epoch, commit, way and receipt is filled with
+ * what was written. An empty `created` is filled with the time. */
+dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
+                                 const dw_sign_key *key, dw_error *err);
+dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,
+                                const dw_sign_key *key, dw_error *err);
+dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
+                                 const dw_sign_key *key, dw_error *err);
+dw_status dw_way_record_write(dw_writer *out, dw_way_record *record,
+                              const dw_sign_key *key, dw_error *err);
+dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,
+                                  const dw_sign_key *key, dw_error *err);
+dw_status dw_latest_record_write(dw_writer *out, const dw_latest_record *record,
+                                 dw_error *err);
+dw_status dw_floor_record_write(dw_writer *out, const dw_floor_record *record,
+                                dw_error *err);
+dw_status dw_follower_record_write(dw_writer *out, const dw_follower_record *record,
+                                   dw_error *err);
+
+#endif
