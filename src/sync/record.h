@@ -10,14 +10,12 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "deltawire/digest.h"
-#include "deltawire/sign.h"
-#include "deltawire/tensor.h"
+#include "deltawire/stream.h"
 
 #define DW_STREAM_FORMAT "deltawire-stream/1"
 #define DW_RECORD_BYTES  (64u << 20) /* of the largest record that is read */
 #define DW_ID_TEXT       33          /* 32 hexadecimal digits and a NUL */
 #define DW_MAX_NOTE      4096        /* bytes of step, notes, job, messages */
-#define DW_NO_VERSION    UINT64_MAX  /* "null": nothing before it */
 #define DW_KEY_TEXT      160         /* any key of a stream, with its NUL */
 
 /* ---- keys ---- */
@@ -98,13 +96,6 @@ typedef struct dw_epoch_record {
     dw_record_seal seal;
 } dw_epoch_record;
 
-typedef enum dw_content {
-    DW_CONTENT_DELTA,
-    DW_CONTENT_ANCHOR,
-    DW_CONTENT_BASE,
-    DW_CONTENT_FORK,
-} dw_content;
-
 typedef struct dw_fork {
     char *url;
     char stream[DW_ID_TEXT];
@@ -158,13 +149,6 @@ typedef struct dw_receipt_record {
     dw_objects objects;
     dw_record_seal seal;
 } dw_receipt_record;
-
-typedef struct dw_edge {
-    uint64_t from; /* DW_NO_VERSION: an anchor */
-    uint64_t to;
-    uint64_t n_bytes;
-    uint64_t n_objects;
-} dw_edge;
 
 typedef struct dw_latest_record {
     char stream[DW_ID_TEXT];
