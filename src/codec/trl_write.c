@@ -233,15 +233,20 @@ static dw_status write_pieces(dw_delta *delta, dw_error *err)
         if (!index_name || !values_name)
             return DW_NO_MEMORY;
         unsigned index_width = e->index_kind == DW_TRL_GAP16 ? 2 : 4;
-        parts[2 * i] =
-            (dw_tensor){index_name,    index_dtype[e->index_kind], 1,
-                        &e->n_changed, e->n_changed * index_width, (void *)e->indices};
+        parts[2 * i] = (dw_tensor){index_name,
+                                   index_dtype[e->index_kind],
+                                   1,
+                                   &e->n_changed,
+                                   e->n_changed * index_width,
+                                   (void *)e->indices,
+                                   0};
         parts[2 * i + 1] = (dw_tensor){values_name,
                                        e->shape.dtype,
                                        1,
                                        &e->n_changed,
                                        e->n_changed * e->element.width,
-                                       (void *)e->values};
+                                       (void *)e->values,
+                                       0};
     }
     if (n_parts > 0)
         qsort(parts, n_parts, sizeof *parts, dw_safetensors_compare);
