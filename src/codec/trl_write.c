@@ -253,14 +253,10 @@ static dw_status write_pieces(dw_delta *delta, dw_error *err)
     dw_status status = write_header(delta, parts, n_parts, err);
     if (status != DW_OK)
         return status;
-    pieces[0] = (dw_piece){delta->header.bytes, delta->header.n_bytes};
-    delta->info.n_bytes = delta->header.n_bytes;
-    for (size_t i = 0; i < n_parts; i++) {
-        pieces[i + 1] = (dw_piece){parts[i].data, (size_t)parts[i].n_bytes};
-        delta->info.n_bytes += parts[i].n_bytes;
-    }
-    delta->pieces = pieces;
-    delta->n_pieces = n_parts + 1;
+    pieces[0] = (dw_piece){delta->header.bytes, delta->header.n_bytes, 0};
+    for (size_t i = 0; i < n_parts; i++)
+        pieces[i + 1] = (dw_piece){parts[i].data, (size_t)parts[i].n_bytes, 0};
+    dw_delta_set_pieces(delta, pieces, n_parts + 1);
     return DW_OK;
 }
 
