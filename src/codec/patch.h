@@ -1,5 +1,6 @@
-/* The inside of a patch: stores, sorted by tensor and position, in segments that each
- * lie in one block. */
+/* The inside of a patch: stores, sorted by tensor and position, in segments that do not
+ * overlap. A segment comes from one block of what was decoded: of a tensor, or of a slice
+ * (parts.h), which begins anywhere. */
 #ifndef DW_CODEC_PATCH_H
 #define DW_CODEC_PATCH_H
 
