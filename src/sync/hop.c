@@ -151,6 +151,7 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
         if (status == DW_OK) {
             status = check_way(s, &way, &c, err);
             if (status == DW_OK) {
+                memcpy(out->from_sha256, way.from_sha256, sizeof out->from_sha256);
                 out->objects = way.objects;
                 way.objects = (dw_objects){0};
             }
@@ -159,6 +160,7 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
         out->content = edge->from == DW_NO_VERSION ? DW_CONTENT_ANCHOR : DW_CONTENT_DELTA;
     } else {
         out->content = c.content;
+        memcpy(out->from_sha256, c.parent_sha256, sizeof out->from_sha256);
         out->n_changed = c.n_changed;
         out->objects = c.objects;
         out->fork = c.fork;

@@ -60,6 +60,7 @@ typedef struct dw_hop {
     uint64_t to;
     dw_digest state;
     uint8_t commit_sha256[DW_SHA256_BYTES]; /* of version TO */
+    uint8_t from_sha256[DW_SHA256_BYTES];   /* of version FROM's commit */
     dw_content content; /* DELTA or ANCHOR; BASE, FORK for version 0 */
     dw_objects objects;
     dw_fork fork;
