@@ -182,6 +182,7 @@ dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
     uint64_t start = dw_clock_ms();
     f->tally.fetch_ms += fetched.t_ms;
     status = check_departure(f, hop, err);
+    f->rewritten = status != DW_OK;
     if (status == DW_OK) {
         f->next_epoch = hop->epoch;
         switch (hop->content) {

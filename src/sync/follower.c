@@ -103,7 +103,9 @@ static dw_status check_history(dw_follower *f, dw_error *err)
                          "from: history was rewritten",
                          at->version, f->replica->dir);
     f->epoch = c.epoch;
-    f->stream->head = at->version;
+    if (f->stream->head == DW_NO_VERSION || f->stream->head < at->version)
+        f->stream->head = at->version;
+    f->rewritten = status != DW_OK;
     dw_commit_record_release(&c);
     return status;
 }
@@ -330,14 +332,18 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
     for (unsigned detours = 0; status == DW_OK; detours++) {
         const dw_edge edge = f->path[f->i_path];
-        status = dw_follower_hop(f, &edge, progress, err);
+        /* an anchor leaves the chain of hashes: what lies behind must be as it was */
+        if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
+            status = check_history(f, err);
+        if (status == DW_OK)
+            status = dw_follower_hop(f, &edge, progress, err);
         if (status == DW_OK) {
             *staged = edge.to;
             begin_ahead(f);
             f->i_path++;
             break;
         }
-        if (!is_worth_a_detour(status) || detours == MAX_DETOURS)
+        if (!is_worth_a_detour(status) || f->rewritten || detours == MAX_DETOURS)
             break;
         if (detours == 0 && err)
             first = *err;

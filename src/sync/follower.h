@@ -21,6 +21,7 @@ struct dw_follower {
     dw_graph avoid; /* edges that turned out to lead nowhere */
     dw_fetch_ahead ahead;
 
+    bool rewritten; /* history is not what it was: no other way makes that good */
     uint64_t epoch; /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
     bool arrived; /* the last hop was filled in place: nothing is left to apply */

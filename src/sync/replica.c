@@ -354,6 +354,21 @@ dw_status dw_replica_stage(dw_replica *r, const dw_position *position,
     return status;
 }
 
+dw_status dw_replica_stage_deltas(dw_replica *r, const dw_position *position,
+                                  const dw_objects *objects, dw_delta *const *deltas,
+                                  dw_error *err)
+{
+    dw_staging staging;
+    dw_replica_discard(r, NULL);
+    dw_status status =
+        dw_staging_open_deltas(&staging, objects, deltas, r->tensors, r->n_tensors,
+                               r->digests, r->n_threads, err);
+    if (status == DW_OK)
+        status = stage_parts(r, position, &staging, NULL, err);
+    dw_staging_close(&staging);
+    return status;
+}
+
 dw_status dw_replica_stage_copy(dw_replica *r, const dw_position *position,
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err)

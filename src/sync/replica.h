@@ -83,6 +83,11 @@ dw_status dw_replica_stage(dw_replica *replica, const dw_position *position,
                            const dw_objects *objects, const dw_blob *blobs,
                            const dw_progress *progress, dw_error *err);
 
+/* The same for deltas that are open already. */
+dw_status dw_replica_stage_deltas(dw_replica *replica, const dw_position *position,
+                                  const dw_objects *objects, dw_delta *const *deltas,
+                                  dw_error *err);
+
 /* Stages what leads from the replica's weights to those that SOURCE, which stands at
  * POSITION, holds. */
 dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position,

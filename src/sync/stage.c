@@ -74,17 +74,33 @@ static dw_status take_digests(struct dw_staged_part *p, const dw_tensor *tensors
     return status;
 }
 
-static void connect(dw_staging *s, size_t i)
+static void connect(dw_staging *s, size_t i, const dw_delta *delta)
 {
     struct dw_staged_part *p = &s->own[i];
-    s->parts[i] = (dw_part){.delta = p->delta,
+    s->parts[i] = (dw_part){.delta = delta,
                             .slices = p->slices.items,
                             .n_slices = p->slices.n,
                             .base_digests = p->before,
                             .new_digests = p->after};
     dw_delta_info info;
-    dw_delta_get_info(p->delta, &info);
+    dw_delta_get_info(delta, &info);
     s->n_changed += info.n_changed;
+}
+
+/* Part I of a version: DELTA, and what OBJECT says it covers. */
+static dw_status add_part(dw_staging *out, size_t i, const dw_object *object,
+                          const dw_delta *delta, const dw_tensor *tensors,
+                          size_t n_tensors, const dw_digest *digests, unsigned n_threads,
+                          dw_error *err)
+{
+    struct dw_staged_part *p = &out->own[i];
+    dw_status status = dw_slices_of_covers(&p->slices, object->covers, object->n_covers,
+                                           tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = take_digests(p, tensors, n_tensors, digests, n_threads, err);
+    if (status == DW_OK)
+        connect(out, i, delta);
+    return status;
 }
 
 dw_status dw_staging_open(dw_staging *out, const dw_objects *objects,
@@ -99,13 +115,21 @@ dw_status dw_staging_open(dw_staging *out, const dw_objects *objects,
         status =
             dw_delta_open_bytes(&p->delta, blobs[i].bytes, blobs[i].n_bytes, o->key, err);
         if (status == DW_OK)
-            status = dw_slices_of_covers(&p->slices, o->covers, o->n_covers, tensors,
-                                         n_tensors, err);
-        if (status == DW_OK)
-            status = take_digests(p, tensors, n_tensors, digests, n_threads, err);
-        if (status == DW_OK)
-            connect(out, i);
+            status = add_part(out, i, o, p->delta, tensors, n_tensors, digests, n_threads,
+                              err);
     }
+    return status;
+}
+
+dw_status dw_staging_open_deltas(dw_staging *out, const dw_objects *objects,
+                                 dw_delta *const *deltas, const dw_tensor *tensors,
+                                 size_t n_tensors, const dw_digest *digests,
+                                 unsigned n_threads, dw_error *err)
+{
+    dw_status status = make_room(out, objects->n, err);
+    for (size_t i = 0; status == DW_OK && i < objects->n; i++)
+        status = add_part(out, i, &objects->items[i], deltas[i], tensors, n_tensors,
+                          digests, n_threads, err);
     return status;
 }
 
@@ -119,11 +143,8 @@ dw_status dw_staging_open_one(dw_staging *out, dw_delta *delta, const dw_tensor 
     }
     struct dw_staged_part *p = &out->own[0];
     p->delta = delta;
-    status = dw_slices_of_covers(&p->slices, NULL, 0, tensors, n_tensors, err);
-    if (status == DW_OK)
-        status = take_digests(p, tensors, n_tensors, digests, 1, err);
-    if (status == DW_OK)
-        connect(out, 0);
+    const dw_object all = {0};
+    status = add_part(out, 0, &all, delta, tensors, n_tensors, digests, 1, err);
     return status;
 }
 

@@ -22,6 +22,12 @@ dw_status dw_staging_open(dw_staging *out, const dw_objects *objects,
                           size_t n_tensors, const dw_digest *digests, unsigned n_threads,
                           dw_error *err);
 
+/* The same for deltas that are open already, which stay the caller's. */
+dw_status dw_staging_open_deltas(dw_staging *out, const dw_objects *objects,
+                                 dw_delta *const *deltas, const dw_tensor *tensors,
+                                 size_t n_tensors, const dw_digest *digests,
+                                 unsigned n_threads, dw_error *err);
+
 /* One delta over all tensors, which it takes. */
 dw_status dw_staging_open_one(dw_staging *out, dw_delta *delta, const dw_tensor *tensors,
                               size_t n_tensors, const dw_digest *digests, dw_error *err);
