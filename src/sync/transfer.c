@@ -54,15 +54,22 @@ static dw_status map_nameless_file(dw_blob *out, uint64_t n_bytes, const char *d
     return status;
 }
 
-dw_status dw_blob_make(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
-                       dw_error *err)
+dw_status dw_blob_map(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
+                      dw_error *err)
 {
     if (n_bytes > SIZE_MAX / 2)
         return dw_fail(err, DW_UNSUPPORTED, NULL, "an object of %" PRIu64 " bytes",
                        n_bytes);
-    *out = (dw_blob){.n_bytes = (size_t)n_bytes, .mapped = n_bytes > IN_MEMORY_BYTES};
-    if (out->mapped)
-        return map_nameless_file(out, n_bytes, spool_dir, err);
+    *out = (dw_blob){.n_bytes = (size_t)n_bytes, .mapped = true};
+    return map_nameless_file(out, n_bytes, spool_dir, err);
+}
+
+dw_status dw_blob_make(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
+                       dw_error *err)
+{
+    if (n_bytes > IN_MEMORY_BYTES)
+        return dw_blob_map(out, n_bytes, spool_dir, err);
+    *out = (dw_blob){.n_bytes = (size_t)n_bytes};
     out->bytes = dw_alloc((size_t)n_bytes);
     return out->bytes ? DW_OK : dw_fail_memory(err, NULL);
 }

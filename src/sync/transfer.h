@@ -16,6 +16,9 @@ typedef struct dw_blob {
 /* Room for N bytes; SPOOL_DIR takes the file, NULL: TMPDIR or /tmp. */
 dw_status dw_blob_make(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
                        dw_error *err);
+/* In a file, however few. */
+dw_status dw_blob_map(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
+                      dw_error *err);
 void dw_blob_release(dw_blob *blob);
 
 /* Fetches an object whole and proves its size and SHA-256. DW_CORRUPT where they differ
