@@ -130,7 +130,11 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
 {
     dw_store *store = NULL;
     dw_stream *stream = NULL;
-    dw_status status = open_other_store(f, &store, hop->fork.url, err);
+    dw_status status = DW_OK;
+    if (f->fork_store)
+        store = f->fork_store;
+    else
+        status = open_other_store(f, &store, hop->fork.url, err);
     const dw_trust trust = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])f->stream->trust,
                             f->stream->n_trust};
     if (status == DW_OK)
@@ -165,7 +169,8 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
         status = dw_replica_adopt(f->replica, &position, err);
     f->arrived = status == DW_OK;
     dw_stream_close(stream);
-    dw_store_close(store);
+    if (!f->fork_store)
+        dw_store_close(store);
     return status;
 }
 

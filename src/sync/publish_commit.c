@@ -160,12 +160,21 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
             return status;
         /* it may be there all the same: a reply can be lost */
         bool ours;
-        dw_position found;
+        char write_id[DW_ID_TEXT];
         dw_error reading = {0};
-        dw_status read =
-            look_at_commit(p, commit->version, commit->write_id, &ours, &found, &reading);
-        if (read == DW_OK)
-            return ours ? DW_OK : fail_fenced(p, key, err);
+        dw_status read = look_at_commit(p, commit->version, &ours, write_id, &reading);
+        if (read == DW_OK && !ours)
+            return fail_fenced(p, key, err);
+        if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
+            return DW_OK;
+        if (read == DW_OK) {
+            p->unsettled = true;
+            return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                           "an earlier attempt at version %" PRIu64
+                           ", which had been given up, arrived late. Publish again: the "
+                           "next version covers this one",
+                           commit->version);
+        }
         if (read != DW_NOT_FOUND && read != DW_UNAVAILABLE) {
             if (err)
                 *err = reading;
@@ -174,7 +183,6 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         }
     }
     p->unsettled = true;
-    memcpy(p->unsettled_id, commit->write_id, sizeof p->unsettled_id);
     return status == DW_CONFLICT
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "the store says that %s is there, but does not show it", key)
@@ -212,9 +220,9 @@ dw_status dw_commit_settle(dw_publisher *p, dw_error *err)
     if (!p->unsettled)
         return DW_OK;
     bool ours;
-    dw_position found;
+    char write_id[DW_ID_TEXT];
     uint64_t version = p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
-    dw_status status = look_at_commit(p, version, p->unsettled_id, &ours, &found, err);
+    dw_status status = look_at_commit(p, version, &ours, write_id, err);
     if (status == DW_NOT_FOUND) {
         p->unsettled = false; /* it never arrived */
         return DW_OK;

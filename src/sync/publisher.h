@@ -61,9 +61,7 @@ struct dw_publisher {
     dw_tensor *live;  /* [pieces.cut.n] views */
     /* the newest committed version */
     dw_follower *baseline; /* the whole model, in a directory or in `memory` */
-    dw_scratch_model shard_memory;
     uint8_t *memory; /* anonymous, of whole tensors or of shards */
-    size_t n_memory;
     void **base_data;   /* [pieces.owned.n] */
     dw_tensor *base;    /* [pieces.cut.n] views */
     bool baseline_lost; /* it must be brought to the head anew */
@@ -74,7 +72,6 @@ struct dw_publisher {
     uint64_t round; /* of a sharded publish */
     bool fenced;
     bool unsettled; /* a commit's outcome is not known */
-    char unsettled_id[DW_ID_TEXT];
 
     dw_graph graph;  /* edges from the newest anchor on */
     uint64_t anchor; /* the newest version with an anchor, or DW_NO_VERSION */
