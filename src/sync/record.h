@@ -72,6 +72,12 @@ dw_status dw_covers_check(const dw_cover *covers, size_t n_covers,
                           const dw_tensor *tensors, size_t n_tensors, const char *where,
                           dw_error *err);
 
+/* The same for all objects of a record, and that no two of them are about the same part;
+ * with MUST_COVER_ALL, as for an anchor, that together they are about everything. */
+dw_status dw_objects_check(const dw_objects *objects, const dw_tensor *tensors,
+                           size_t n_tensors, bool must_cover_all, const char *where,
+                           dw_error *err);
+
 /* Every record: what was signed, by whom. */
 typedef struct dw_record_seal {
     bool is_signed;
@@ -153,7 +159,7 @@ typedef struct dw_receipt_record {
     uint32_t n_ranks;
     dw_digest share;
     uint64_t n_changed;
-    dw_cover *covers; /* all that the rank owns */
+    dw_cover *covers; /* all that the rank owns; none: nothing */
     size_t n_covers;
     dw_objects objects;
     dw_record_seal seal;
