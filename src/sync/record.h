@@ -14,11 +14,13 @@
 #include "deltawire/tensor.h"
 
 #define DW_STREAM_FORMAT "deltawire-stream/1"
-#define DW_RECORD_BYTES  (64u << 20) /* of the largest record that is read */
-#define DW_ID_TEXT       33          /* 32 hexadecimal digits and a NUL */
-#define DW_MAX_NOTE      4096        /* bytes of step, notes, job, messages */
-#define DW_NO_VERSION    UINT64_MAX  /* "null": nothing before it */
-#define DW_KEY_TEXT      160         /* any key of a stream, with its NUL */
+#define DW_RECORD_BYTES  (64u << 20)  /* of the largest record that is read */
+#define DW_LATEST_BYTES  (8u << 20)   /* ... of kind latest */
+#define DW_SMALL_BYTES   (128u << 10) /* ... of kind epoch, floor, follower */
+#define DW_ID_TEXT       33           /* 32 hexadecimal digits and a NUL */
+#define DW_MAX_NOTE      4096         /* bytes of step, notes, job, messages */
+#define DW_NO_VERSION    UINT64_MAX   /* "null": nothing before it */
+#define DW_KEY_TEXT      160          /* any key of a stream, with its NUL */
 
 /* ---- keys ---- */
 #define DW_KEY_STREAM "stream.json"

@@ -28,8 +28,8 @@ dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_
 {
     *out = (dw_latest_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, NULL, "latest", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, NULL, "latest", DW_LATEST_BYTES,
+                                      bytes, n, where, err);
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");
@@ -69,8 +69,8 @@ dw_status dw_floor_record_parse(dw_floor_record *out, const void *bytes, size_t 
 {
     *out = (dw_floor_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, NULL, "floor", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, NULL, "floor", DW_SMALL_BYTES,
+                                      bytes, n, where, err);
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");
@@ -91,8 +91,8 @@ dw_status dw_follower_record_parse(dw_follower_record *out, const void *bytes, s
 {
     *out = (dw_follower_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, NULL, "follower", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, NULL, "follower", DW_SMALL_BYTES,
+                                      bytes, n, where, err);
     if (status != DW_OK)
         return status;
     const char *id = dw_field_text(&f, "id", sizeof out->id - 1);

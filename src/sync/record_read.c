@@ -21,8 +21,8 @@ dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_
 {
     *out = (dw_stream_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, &out->seal, "stream", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, &out->seal, "stream",
+                                      DW_RECORD_BYTES, bytes, n, where, err);
     if (status != DW_OK)
         return status;
     char created[DW_TIME_ROOM];
@@ -53,8 +53,8 @@ dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t 
 {
     *out = (dw_epoch_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, &out->seal, "epoch", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, &out->seal, "epoch",
+                                      DW_SMALL_BYTES, bytes, n, where, err);
     if (status != DW_OK)
         return status;
     char created[DW_TIME_ROOM];
@@ -152,8 +152,8 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
 {
     *out = (dw_commit_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, &out->seal, "commit", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, &out->seal, "commit",
+                                      DW_RECORD_BYTES, bytes, n, where, err);
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");
@@ -192,8 +192,8 @@ dw_status dw_way_record_parse(dw_way_record *out, const void *bytes, size_t n,
 {
     *out = (dw_way_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, &out->seal, "way", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, &out->seal, "way", DW_RECORD_BYTES,
+                                      bytes, n, where, err);
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");
@@ -230,8 +230,8 @@ dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, siz
 {
     *out = (dw_receipt_record){0};
     dw_fields f;
-    dw_status status =
-        dw_record_open(&f, out->stream, &out->seal, "receipt", bytes, n, where, err);
+    dw_status status = dw_record_open(&f, out->stream, &out->seal, "receipt",
+                                      DW_RECORD_BYTES, bytes, n, where, err);
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");

@@ -123,14 +123,14 @@ static void check_kind(dw_fields *f, const char *kind)
 }
 
 dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
-                         const char *kind, const void *bytes, size_t n_bytes,
-                         const char *where, dw_error *err)
+                         const char *kind, size_t max_bytes, const void *bytes,
+                         size_t n_bytes, const char *where, dw_error *err)
 {
     *fields = (dw_fields){.path = "", .where = where, .err = err};
-    if (n_bytes > DW_RECORD_BYTES)
+    if (n_bytes > max_bytes)
         return dw_fail(err, DW_CORRUPT, where,
-                       "a record of %zu bytes is over the limit of %u", n_bytes,
-                       DW_RECORD_BYTES);
+                       "a record of %zu bytes is over the limit of %zu", n_bytes,
+                       max_bytes);
     dw_status status =
         dw_json_parse_object(&fields->object, bytes, n_bytes, "record", where, err);
     if (status != DW_OK)

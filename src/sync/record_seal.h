@@ -6,11 +6,12 @@
 #include "sync/record_fields.h"
 
 /* Parses the JSON, checks `format`, `kind` and `requires`, takes `stream`, and checks the
- * signature where there is one. SEAL is NULL for kinds that are never signed. On DW_OK
+ * signature where there is one. MAX_BYTES bounds what a stranger can make the parser
+ * take, for JSON grows in memory. SEAL is NULL for kinds that are never signed. On DW_OK
  * the caller releases FIELDS with json_decref(fields->object). */
 dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
-                         const char *kind, const void *bytes, size_t n_bytes,
-                         const char *where, dw_error *err);
+                         const char *kind, size_t max_bytes, const void *bytes,
+                         size_t n_bytes, const char *where, dw_error *err);
 
 /* Writes up to and with `stream`; what follows begins with a comma. */
 void dw_record_begin(dw_writer *out, const char *kind, const char *stream);

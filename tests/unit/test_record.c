@@ -456,13 +456,53 @@ static void test_not_json(void **state)
             parse_sample(SAMPLE_DELTA, texts[i], strlen(texts[i]), NULL, NULL, &err),
             DW_CORRUPT);
     }
-    char *huge = calloc(DW_RECORD_BYTES + 1u, 1);
-    dw_error err;
-    assert_int_equal(
-        parse_sample(SAMPLE_DELTA, huge, DW_RECORD_BYTES + 1u, NULL, NULL, &err),
-        DW_CORRUPT);
-    assert_non_null(strstr(err.text, "limit"));
+    char *huge = malloc(DW_RECORD_BYTES + 1u);
+    memset(huge, ' ', DW_RECORD_BYTES + 1u);
+    memcpy(huge, "{}", 2);
+    for (int sample = 0; sample < SAMPLE_COUNT; sample++) {
+        size_t limit = sample == SAMPLE_LATEST ? DW_LATEST_BYTES
+                       : sample == SAMPLE_EPOCH || sample > SAMPLE_LATEST
+                           ? DW_SMALL_BYTES
+                           : DW_RECORD_BYTES;
+        dw_error err;
+        assert_int_equal(parse_sample(sample, huge, limit + 1, NULL, NULL, &err),
+                         DW_CORRUPT);
+        assert_non_null(strstr(err.text, "limit"));
+        assert_int_equal(parse_sample(sample, huge, limit, NULL, NULL, &err), DW_CORRUPT);
+        assert_non_null(strstr(err.text, "'format' is missing"));
+    }
     free(huge);
+}
+
+static void test_too_many(void **state)
+{
+    (void)state;
+    static const struct {
+        int sample;
+        const char *name;
+        size_t limit;
+    } cases[] = {
+        {SAMPLE_STREAM, "tensors", 1000000},
+        {SAMPLE_DELTA, "objects", 65536},
+        {SAMPLE_LATEST, "edges", 65536},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_writer out = sample_bytes(cases[i].sample, NULL);
+        json_t *root = json_loadb((char *)out.bytes, out.n_bytes, 0, NULL);
+        json_t *many = json_array(), *one = json_integer(0);
+        dw_error err;
+        for (size_t k = 0; k < cases[i].limit; k++)
+            json_array_append(many, one);
+        json_object_set_new(root, cases[i].name, many);
+        assert_int_equal(parse_json(cases[i].sample, root, &err), DW_CORRUPT);
+        assert_null(strstr(err.text, "limit")); /* but the entries are no good */
+        json_array_append_new(many, one);
+        assert_int_equal(parse_json(cases[i].sample, root, &err), DW_CORRUPT);
+        assert_non_null(strstr(err.text, "limit"));
+        assert_non_null(strstr(err.text, cases[i].name));
+        json_decref(root);
+        dw_writer_release(&out);
+    }
 }
 
 /* Every record cut anywhere is refused. */
@@ -495,7 +535,20 @@ static void test_signed(void **state)
         assert_memory_equal(seal.key, public_key, sizeof public_key);
         assert_int_equal(dw_sha256_of(sha256, out.bytes, out.n_bytes, NULL), DW_OK);
         assert_memory_equal(seal.sha256, sha256, sizeof sha256);
-        assert_memory_equal(out.bytes + out.n_bytes - 2, "\"}", 2);
+        /* by the words of the protocol */
+        uint8_t signature[DW_SIGNATURE_BYTES];
+        char digits[129] = {0};
+        dw_writer text = {0};
+        memcpy(digits, out.bytes + out.n_bytes - 130, 128);
+        assert_true(dw_hex_decode(signature, sizeof signature, digits));
+        dw_write_text(&text, "deltawire-stream/1\n");
+        dw_write_bytes(&text, out.bytes, out.n_bytes - 130);
+        for (int i = 0; i < 128; i++)
+            dw_write_u8(&text, '0');
+        dw_write_text(&text, "\"}");
+        assert_int_equal(
+            dw_sign_verify(public_key, signature, text.bytes, text.n_bytes, &err), DW_OK);
+        dw_writer_release(&text);
         dw_writer_release(&out);
     }
 }
@@ -675,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_unknown_members_and_features),
         cmocka_unit_test(test_objects_are_checked),
         cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_signed),
         cmocka_unit_test(test_written_seal),
