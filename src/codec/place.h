@@ -11,7 +11,8 @@
  * Before the rename the checkpoint is the old version, and what is staged is dropped by
  * the next open. From then until settle is done the patch file is there, and the next
  * open does its stores once more. A lock keeps two holders apart; it ends with its
- * process. docs/DESIGN.md, section 6, has the argument.
+ * process. docs/DESIGN.md, section 6, has the argument. One thread at a time uses a
+ * place.
  */
 #ifndef DW_CODEC_PLACE_H
 #define DW_CODEC_PLACE_H
