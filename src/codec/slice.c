@@ -23,6 +23,11 @@ static uint64_t bytes_before(const dw_tensor *t, uint64_t n_elems)
     return n_elems * dw_dtype_bits(t->dtype) / 8;
 }
 
+dw_slice dw_slice_whole(const dw_tensor *tensors, size_t t)
+{
+    return (dw_slice){t, 0, elems_of(&tensors[t])};
+}
+
 static bool is_whole(const dw_tensor *tensors, const dw_slice *s)
 {
     return s->first == 0 && s->n == elems_of(&tensors[s->tensor]);

@@ -17,6 +17,9 @@ typedef struct dw_slice {
     uint64_t n;     /* 0 and all: the whole tensor */
 } dw_slice;
 
+/* All of tensor T. */
+dw_slice dw_slice_whole(const dw_tensor *tensors, size_t t);
+
 /* Slices as tensors of their own, in the order they were named. A whole tensor keeps its
  * name and shape; a slice is `NAME[FIRST:END]`, of shape [n]. */
 typedef struct dw_slice_list {
