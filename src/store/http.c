@@ -33,6 +33,7 @@ typedef struct dw_http_thread {
     unsigned n_active;
     CURL *idle[MAX_CONNECTIONS];
     unsigned n_idle;
+    dw_http_sockets sockets;
 } dw_http_thread;
 
 struct dw_http {
@@ -143,7 +144,7 @@ static void finish_active(dw_http_thread *t, unsigned i)
 static void start(dw_http_thread *t, dw_http_call *call)
 {
     CURL *easy = t->n_idle > 0 ? t->idle[--t->n_idle] : curl_easy_init();
-    if (!easy || !dw_http_easy_attach(call, easy, t->ca_bundle) ||
+    if (!easy || !dw_http_easy_attach(call, easy, &t->sockets, t->ca_bundle) ||
         curl_multi_add_handle(t->multi, easy) != CURLM_OK) {
         call->easy = easy;
         dw_http_easy_fail(call, DW_HTTP_HOPELESS, "out of memory");

@@ -83,6 +83,7 @@ typedef struct dw_http_call {
     dw_http_inbox *inbox;
     struct dw_http_call *next;
     struct dw_http_thread *thread;
+    struct dw_http_sockets *sockets;
     void *easy;
     void *header_list;
     char curl_text[DW_HTTP_PROBLEM_SIZE];
