@@ -25,10 +25,10 @@ void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
 /* What is left for a try that begins now; 0 when the deadline has passed. */
 uint64_t dw_retry_left_ms(const dw_retry *retry, uint64_t now_ms);
 
-/* After a failed try: whether there is to be another, and *WAIT_MS before it. Decorrelated
- * jitter: between 100 ms and three times the last wait, at most 15 s, by ROLL, any number
- * out of 2^32. The server's wish, SERVER_MS, is the least; one that reaches past the
- * deadline ends it at once. */
+/* After a failed try: whether there is to be another, and *WAIT_MS before it.
+ * Decorrelated jitter: between 100 ms and three times the last wait, at most 15 s, by
+ * ROLL, any number out of 2^32. The server's wish, SERVER_MS, is the least; one that
+ * reaches past the deadline ends it at once. */
 bool dw_retry_again(dw_retry *retry, uint64_t now_ms, uint64_t server_ms, uint32_t roll,
                     uint64_t *wait_ms);
 

@@ -225,8 +225,7 @@ static dw_status set_names(dw_s3 *s3, const dw_s3_place *place, dw_error *err)
     static const char good[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
     size_t n_bucket = strlen(place->bucket);
-    if (n_bucket == 0 || n_bucket > MAX_BUCKET ||
-        strspn(place->bucket, good) != n_bucket)
+    if (n_bucket == 0 || n_bucket > MAX_BUCKET || strspn(place->bucket, good) != n_bucket)
         return dw_fail(err, DW_INVALID, s3->url, "'%s' cannot be the name of a bucket",
                        place->bucket);
     const char *prefix = place->prefix ? place->prefix : "";

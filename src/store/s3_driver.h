@@ -158,7 +158,8 @@ dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *mo
 dw_status dw_s3_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
                      void *context, dw_error *err);
 
-/* After DW_DENIED for KEY, in ERR: DW_NOT_FOUND instead where a listing does not have it. */
+/* After DW_DENIED for KEY, in ERR: DW_NOT_FOUND instead where a listing does not have it.
+ */
 dw_status dw_s3_explain_403(dw_s3 *s3, const char *key, dw_error *err);
 
 #endif

@@ -57,8 +57,8 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
     if (strcmp(code, "NoSuchBucket") == 0)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no bucket '%s'; create it",
                        s3->bucket);
-    if (task->create && (status == 412 || status == 409 ||
-                         strcmp(code, "PreconditionFailed") == 0))
+    if (task->create &&
+        (status == 412 || status == 409 || strcmp(code, "PreconditionFailed") == 0))
         return dw_fail(err, DW_CONFLICT, where, "the object exists already");
     if (status == 404)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
@@ -196,8 +196,8 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
     bool good = call->status / 100 == 2 || (call->status == 416 && call->into);
     if (good && !task->error_in_200)
         return DW_OK;
-    bool has_error = dw_s3_error_parse(&task->error, call->text.bytes,
-                                       call->text.n_bytes);
+    bool has_error =
+        dw_s3_error_parse(&task->error, call->text.bytes, call->text.n_bytes);
     if (good && !has_error)
         return DW_OK;
     if (good)
@@ -241,6 +241,6 @@ dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,
     case DW_HTTP_HOPELESS:
         break;
     }
-    return dw_fail(err, DW_UNAVAILABLE, dw_s3_where(s3, task->key, where), "%s failed: %s",
-                   task->method, task->call.problem);
+    return dw_fail(err, DW_UNAVAILABLE, dw_s3_where(s3, task->key, where),
+                   "%s failed: %s", task->method, task->call.problem);
 }

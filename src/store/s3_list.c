@@ -59,8 +59,7 @@ static dw_status fetch_page(listing *l, unsigned max_keys, dw_s3_list_page *page
  * twice or out of order: not every server honours start-after. */
 static bool wanted(const listing *l, const char *key)
 {
-    return dw_store_key_valid(key) &&
-           strncmp(key, l->prefix, strlen(l->prefix)) == 0 &&
+    return dw_store_key_valid(key) && strncmp(key, l->prefix, strlen(l->prefix)) == 0 &&
            (!l->after || strcmp(key, l->after) > 0) &&
            (!l->last || strcmp(key, l->last) > 0);
 }
@@ -71,7 +70,8 @@ static dw_status hand_over(listing *l, const dw_s3_list_page *page, dw_error *er
     l->n_idle_pages++;
     for (size_t i = 0; i < page->n_entries; i++) {
         const dw_s3_list_entry *e = &page->entries[i];
-        if (strncmp(e->key, l->s3->prefix, n_prefix) != 0 || !wanted(l, e->key + n_prefix))
+        if (strncmp(e->key, l->s3->prefix, n_prefix) != 0 ||
+            !wanted(l, e->key + n_prefix))
             continue;
         char *copy = dw_copy_string(e->key + n_prefix);
         if (!copy)

@@ -101,8 +101,8 @@ static dw_status take_buffer(upload *u, void **out, dw_error *err)
         if (!take_ticket(u->s3, u->part_bytes, 0))
             return DW_OK; /* later, when a part of ours is done */
     } else {
-        dw_status status = await_ticket(u->s3, u->part_bytes, u->progress,
-                                        u->source->n_bytes, err);
+        dw_status status =
+            await_ticket(u->s3, u->part_bytes, u->progress, u->source->n_bytes, err);
         if (status != DW_OK)
             return status;
     }
@@ -177,7 +177,7 @@ static dw_status begin_upload(upload *u, dw_error *err)
 {
     char where[DW_ERROR_WHERE_SIZE];
     dw_s3_task task = {.method = "POST", .key = u->key, .query = "uploads="};
-    dw_status status = dw_s3_ask(u->s3, &task, u->progress, err);
+    dw_status status = dw_s3_ask(u->s3, &task, NULL, err);
     if (status == DW_OK)
         status =
             dw_s3_upload_id_parse(&u->id, task.call.text.bytes, task.call.text.n_bytes,
@@ -369,7 +369,8 @@ dw_status dw_s3_put(void *self, const char *key, const dw_source *source,
                     dw_put_mode mode, const dw_progress *progress, dw_error *err)
 {
     dw_s3 *s3 = self;
-    upload u = {.s3 = s3, .key = key, .source = source, .mode = mode, .progress = progress};
+    upload u = {
+        .s3 = s3, .key = key, .source = source, .mode = mode, .progress = progress};
     pthread_mutex_lock(&s3->lock);
     u.part_bytes = dw_link_part_bytes(&s3->put_link, source->n_bytes);
     pthread_mutex_unlock(&s3->lock);

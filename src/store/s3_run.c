@@ -13,11 +13,12 @@ typedef struct run {
     dw_s3_task *tasks;
     size_t n_tasks;
     dw_http_inbox inbox;
-    size_t n_busy;   /* due or flying */
+    size_t n_busy; /* due or flying */
     size_t n_flying;
     bool end; /* job->next has no more */
     uint64_t bytes_done;
     uint64_t reported_ms;
+    uint64_t bytes_reported;
 } run;
 
 static size_t window_of(run *r)
@@ -121,7 +122,8 @@ static dw_status report(run *r, dw_error *err)
 {
     const dw_progress *progress = r->job->progress;
     uint64_t now_ms = dw_clock_ms();
-    if (!progress || !progress->report || now_ms - r->reported_ms < REPORT_MS)
+    if (!progress || !progress->report ||
+        (r->reported_ms && now_ms - r->reported_ms < REPORT_MS))
         return DW_OK;
     r->reported_ms = now_ms;
     uint64_t done = r->bytes_done;
@@ -130,6 +132,9 @@ static dw_status report(run *r, dw_error *err)
             done += r->tasks[i].n_kept + atomic_load(&r->tasks[i].call.n_moved);
     if (done > r->job->bytes_total)
         done = r->job->bytes_total;
+    if (done < r->bytes_reported) /* a try that failed began again */
+        done = r->bytes_reported;
+    r->bytes_reported = done;
     if (progress->report(progress->context, done, r->job->bytes_total) == 0)
         return DW_OK;
     char where[DW_ERROR_WHERE_SIZE];
@@ -155,7 +160,7 @@ static dw_status run_tasks(run *r, dw_error *err)
     dw_status status = dw_http_inbox_init(&r->inbox, err);
     if (status != DW_OK)
         return status;
-    r->reported_ms = dw_clock_ms();
+    status = report(r, err); /* who wants to stop can do so before anything is sent */
     while (status == DW_OK) {
         if (!r->end)
             status = fill(r, err);

@@ -25,7 +25,7 @@ const char *dw_s3_where(const dw_s3 *s3, const char *key, char out[DW_ERROR_WHER
 static void write_host(const dw_s3 *s3, const char *region, dw_writer *out)
 {
     if (!s3->path_style)
-        dw_write_format(out, "%s.", s3->bucket);
+        dw_write_format(out, "%s.", s3->bucket); /* which is short */
     if (s3->host)
         dw_write_text(out, s3->host);
     else
@@ -140,12 +140,16 @@ static dw_status build_for_bucket(dw_s3 *s3, dw_s3_task *task, size_t *starts,
         status = dw_fail_memory(err, s3->url);
     } else {
         const char *query = task->query ? task->query : "";
-        dw_write_format(&task->url, "%s://%s%s%s%s", s3->scheme, (char *)host.bytes,
-                        (char *)path.bytes, *query ? "?" : "", query);
+        const char *const parts[] = {
+            s3->scheme,        "://", (char *)host.bytes, (char *)path.bytes,
+            *query ? "?" : "", query,
+        };
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+            dw_write_text(&task->url, parts[i]);
         if (task->create)
             add_line(task, starts, "If-None-Match", "*");
-        status = add_signature(s3, task, (char *)host.bytes, (char *)path.bytes, starts,
-                               err);
+        status =
+            add_signature(s3, task, (char *)host.bytes, (char *)path.bytes, starts, err);
     }
     dw_writer_release(&host);
     dw_writer_release(&path);
