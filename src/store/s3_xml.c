@@ -235,8 +235,7 @@ static bool parse_size(const char *text, uint64_t *out)
     return true;
 }
 
-/* "2009-10-12T17:50:30.000Z" in milliseconds; 0 where it reads otherwise. */
-static int64_t parse_time(const char *text)
+int64_t dw_s3_time_parse(const char *text)
 {
     int year, month, day, hour, minute, second, n_read = 0;
     if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute,
@@ -297,7 +296,7 @@ static void end_in_list(document *d, unsigned level, const char *name)
     else if (is_inside(d, level, "Contents", name, "Key"))
         replace_text(d, &entry->key, MAX_TEXT);
     else if (is_inside(d, level, "Contents", name, "LastModified"))
-        entry->modified_ms = parse_time(d->text);
+        entry->modified_ms = dw_s3_time_parse(d->text);
     else if (is_inside(d, level, "Contents", name, "Size") &&
              !parse_size(d->text, &entry->n_bytes))
         stop_corrupt(d, "has a size that is no number");

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/dir.h"
+#include "store/hf.h"
 #include "store/mem.h"
 #include "store/s3.h"
 
@@ -67,9 +68,8 @@ dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options 
         return dw_mem_store_open(out, url, err);
     if (strncmp(url, "s3://", 5) == 0)
         return dw_s3_store_open(out, url, options, err);
-    if (strncmp(url, "hf://", 5) ==
-        0) /* hook: dw_hf_store_open(out, url, options, err) */
-        return dw_fail(err, DW_UNSUPPORTED, url, "this build has no hf:// stores");
+    if (strncmp(url, "hf://", 5) == 0)
+        return dw_hf_store_open(out, url, options, err);
     /* the rest of an unknown URL may be secret */
     return dw_fail(
         err, DW_INVALID, NULL,
