@@ -89,7 +89,7 @@ static enum MHD_Result reply_error(connection *c, unsigned status, const char *c
 
 static enum MHD_Result redirect_to_cdn(connection *c, const char *name)
 {
-    char url[1024];
+    char url[1100];
     snprintf(url, sizeof url, "http://127.0.0.1:%u/%s", cdn_port, name);
     return reply(c, 302, "", 0, "Location", url);
 }
@@ -383,7 +383,9 @@ static struct MHD_Daemon *start(void *is_cdn, unsigned *port)
                          MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_END);
     if (!d)
         exit(1);
+    pthread_mutex_lock(&lock); /* it may be serving already */
     *port = MHD_get_daemon_info(d, MHD_DAEMON_INFO_BIND_PORT)->port;
+    pthread_mutex_unlock(&lock);
     return d;
 }
 
