@@ -46,6 +46,7 @@ group_build() {
     want libxxhash-dev  pkg-config --exists libxxhash
     want libssl-dev     pkg-config --exists libcrypto
     want libcurl4-openssl-dev pkg-config --exists libcurl
+    want libexpat1-dev  pkg-config --exists expat
 }
 
 group_python() {
@@ -57,6 +58,7 @@ group_test() {
     group_python
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
+    want libmicrohttpd-dev pkg-config --exists libmicrohttpd
     want clang         clang --version
     want llvm          llvm-symbolizer --version
     # libFuzzer comes apart from clang, in a package named after clang's version:
