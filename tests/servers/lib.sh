@@ -1,4 +1,4 @@
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2154 # what the scripts set
 # What the scripts that start a server for tests share. They set `name`, define
 # `start_server` and end with `serve "$@"`:
 #
@@ -148,8 +148,12 @@ stop_server() {
     rm -f "$dir/env"
 }
 
-# DIR/data is a directory, or a link to one in memory.
+# DIR/data is a directory, a link to one elsewhere, or a filesystem in DIR/data.ext4.
 release_data() {
+    if mountpoint -q "$dir/data"; then
+        umount "$dir/data"
+    fi
+    rm -f "$dir/data.ext4"
     if [ -L "$dir/data" ]; then
         rm -rf "$(readlink "$dir/data")"
     fi
