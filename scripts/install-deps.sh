@@ -50,6 +50,7 @@ group_build() {
     want libxxhash-dev  pkg-config --exists libxxhash
     want libssl-dev     pkg-config --exists libcrypto
     want libcurl4-openssl-dev pkg-config --exists libcurl
+    want libexpat1-dev  pkg-config --exists expat
 }
 
 group_python() {
