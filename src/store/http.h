@@ -77,6 +77,7 @@ typedef struct dw_http_call {
     char *redirect_url; /* absolute, of a 3xx; NULL otherwise */
     char problem[DW_HTTP_PROBLEM_SIZE];
 
+    bool sent_twice; /* a kept connection was dead, perhaps after the server had all */
     atomic_size_t n_moved; /* bytes of the body sent or received so far */
 
     /* The engine's own. */
@@ -89,6 +90,7 @@ typedef struct dw_http_call {
     char curl_text[DW_HTTP_PROBLEM_SIZE];
     size_t n_skipped; /* of a 200 that was asked for a range */
     size_t n_sent;
+    bool head_ended;
     bool body_begun;
     bool enough;
     bool cancel;

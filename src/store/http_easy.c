@@ -85,6 +85,7 @@ static size_t take_header(char *line, size_t size, size_t n_given, void *context
         n--;
     if (n >= 5 && memcmp(line, "HTTP/", 5) == 0) {
         call->head.n_bytes = 0; /* after a 100, the one that counts */
+        call->head_ended = false;
         acknowledge_now(call);
         return n_given;
     }
@@ -92,7 +93,8 @@ static size_t take_header(char *line, size_t size, size_t n_given, void *context
         dw_http_easy_fail(call, DW_HTTP_REFUSED, "the headers of the reply do not end");
         return 0;
     }
-    if (memchr(line, 0, n))
+    call->head_ended = call->head_ended || n == 0;
+    if (n == 0 || memchr(line, 0, n))
         return n_given;
     dw_write_bytes(&call->head, line, n);
     dw_write_u8(&call->head, 0);
@@ -185,6 +187,7 @@ static int rewind_body(void *context, curl_off_t offset, int origin)
     if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > call->n_send)
         return CURL_SEEKFUNC_FAIL;
     call->n_sent = (size_t)offset;
+    call->sent_twice = true;
     return CURL_SEEKFUNC_OK;
 }
 
@@ -326,6 +329,10 @@ void dw_http_easy_finish(dw_http_call *call, CURLcode code)
                           *call->curl_text ? call->curl_text : curl_easy_strerror(code));
         return;
     }
+    if (!call->head_ended) { /* which is no error to libcurl */
+        dw_http_easy_fail(call, DW_HTTP_BROKEN, "the reply ended within its headers");
+        return;
+    }
     if (call->head.failed) {
         dw_http_easy_fail(call, DW_HTTP_HOPELESS, "out of memory");
         return;
@@ -361,7 +368,8 @@ void dw_http_call_reset(dw_http_call *call)
     call->problem[0] = call->curl_text[0] = 0;
     atomic_store(&call->n_moved, 0);
     call->n_skipped = call->n_sent = 0;
-    call->body_begun = call->enough = call->cancel = false;
+    call->head_ended = call->body_begun = call->enough = call->cancel = false;
+    call->sent_twice = false;
 }
 
 void dw_http_call_release(dw_http_call *call)

@@ -25,29 +25,28 @@ void dw_link_end(dw_link *link)
     link->n_users--;
 }
 
+/* Takes what was seen for the best so far, and tries more. */
+static void try_more(dw_link *link)
+{
+    link->best_rate = link->rate;
+    link->n_best = link->n_now;
+    link->n_now += (link->n_now + 1) / 2;
+    if (link->n_now > link->n_max)
+        link->n_now = link->n_max;
+    link->settled = link->n_now == link->n_best;
+}
+
 static void step(dw_link *link)
 {
     if (link->settled) {
-        /* Half of what it was: another link now, it seems. */
-        if (link->rate < link->best_rate / 2) {
-            link->settled = false;
-            link->best_rate = link->rate;
-            link->n_best = link->n_now;
-        }
-        return;
+        if (link->rate < link->best_rate / 2) /* another link now, it seems */
+            try_more(link);
+    } else if (link->rate > link->best_rate + link->best_rate / 10) {
+        try_more(link);
+    } else {
+        link->n_now = link->n_best;
+        link->settled = true;
     }
-    if (link->rate > link->best_rate + link->best_rate / 10) {
-        link->best_rate = link->rate;
-        link->n_best = link->n_now;
-        if (link->n_now < link->n_max) {
-            link->n_now += (link->n_now + 1) / 2;
-            if (link->n_now > link->n_max)
-                link->n_now = link->n_max;
-            return;
-        }
-    }
-    link->n_now = link->n_best;
-    link->settled = true;
 }
 
 void dw_link_observe(dw_link *link, uint64_t n_bytes, uint64_t now_ms)

@@ -79,11 +79,12 @@ static dw_status probe(dw_s3 *s3, bool *conditional, dw_error *err)
     if (status == DW_UNSUPPORTED || http_status == 400 || http_status == 405)
         return DW_OK; /* it refuses conditions; nothing was made */
     /* A reply that was lost makes the first create a conflict with itself. */
-    if (status == DW_OK || status == DW_CONFLICT) {
-        dw_status second = create_probe(s3, key, &http_status, err);
-        *conditional = second == DW_CONFLICT;
-        status = second == DW_CONFLICT || second == DW_UNSUPPORTED ? DW_OK : second;
-    }
+    if (status != DW_OK && status != DW_CONFLICT)
+        return status;
+    status = create_probe(s3, key, &http_status, err);
+    *conditional = status == DW_CONFLICT;
+    if (status == DW_CONFLICT || status == DW_UNSUPPORTED)
+        status = DW_OK;
     dw_status removed = remove_object(s3, key, status == DW_OK ? err : NULL);
     return status == DW_OK ? removed : status;
 }

@@ -250,7 +250,8 @@ static dw_status complete_upload(upload *u, dw_error *err)
         task.create = false;
         status = dw_s3_ask(u->s3, &task, NULL, err);
     }
-    if (task.retry.n_tries > 1 && strcmp(task.error.code, "NoSuchUpload") == 0)
+    if ((task.retry.n_tries > 1 || task.call.sent_twice) &&
+        strcmp(task.error.code, "NoSuchUpload") == 0)
         status = look_for_result(u, err);
     dw_s3_task_release(&task);
     dw_writer_release(&body);
