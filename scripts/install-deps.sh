@@ -57,6 +57,7 @@ group_test() {
     group_python
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
+    want spin          spin -V # for model/check.sh
     want clang         clang --version
     want llvm          llvm-symbolizer --version
     # libFuzzer comes apart from clang, in a package named after clang's version:
