@@ -78,7 +78,8 @@ alone="$one -DNO_FOLLOWER"
 # shellcheck disable=SC2086 # lists of words
 runs() {
     # ---- writers: the protocol
-    check holds safety -DWRITERS=2 -DVERSIONS=3
+    check holds safety -DWRITERS=2 -DVERSIONS=2
+    check holds safety -DWRITERS=2 -DVERSIONS=3 -DTRIES=1
     check holds safety -DWRITERS=3 -DVERSIONS=2 -DTRIES=1 -DNO_LATE
     check holds safety -DSTALE_GET
     check holds safety -DNO_FENCE

@@ -54,7 +54,7 @@ byte objects[ZERO + 1];    /* [attempt] = bits of its parts */
 
 /* ---- requests on their way ------------------------------------------------------- */
 byte late_claim[WRITERS];  /* an epoch */
-byte late_commit[WRITERS]; /* an attempt */
+byte late_commit[WRITERS * TRIES]; /* attempts: one of each try */
 
 /* ---- what the checks know -------------------------------------------------------- */
 byte base[ZERO + 1];          /* [attempt]: its delta starts from this one */
@@ -86,14 +86,14 @@ inline deliver_claim(w)
     late_claim[w] = 0
 }
 
-inline deliver_commit(w)
+inline deliver_commit(slot)
 {
     if
-    ::commits[VERSION_OF(late_commit[w])] == 0->
-        create_commit(VERSION_OF(late_commit[w]), late_commit[w])
+    ::commits[VERSION_OF(late_commit[slot])] == 0->
+        create_commit(VERSION_OF(late_commit[slot]), late_commit[slot])
     ::else
     fi;
-    late_commit[w] = 0
+    late_commit[slot] = 0
 }
 
 active proctype Network()
@@ -101,14 +101,23 @@ active proctype Network()
 end_idle:
     do
     ::atomic { late_claim[0] != 0->deliver_claim(0) }
-    ::atomic { late_commit[0] != 0->deliver_commit(0) }
+    ::atomic { late_commit[0 * TRIES] != 0->deliver_commit(0 * TRIES) }
+#if TRIES > 1
+    ::atomic { late_commit[0 * TRIES + 1] != 0->deliver_commit(0 * TRIES + 1) }
+#endif
 #if WRITERS > 1
     ::atomic { late_claim[1] != 0->deliver_claim(1) }
-    ::atomic { late_commit[1] != 0->deliver_commit(1) }
+    ::atomic { late_commit[1 * TRIES] != 0->deliver_commit(1 * TRIES) }
+#if TRIES > 1
+    ::atomic { late_commit[1 * TRIES + 1] != 0->deliver_commit(1 * TRIES + 1) }
+#endif
 #endif
 #if WRITERS > 2
     ::atomic { late_claim[2] != 0->deliver_claim(2) }
-    ::atomic { late_commit[2] != 0->deliver_commit(2) }
+    ::atomic { late_commit[2 * TRIES] != 0->deliver_commit(2 * TRIES) }
+#if TRIES > 1
+    ::atomic { late_commit[2 * TRIES + 1] != 0->deliver_commit(2 * TRIES + 1) }
+#endif
 #endif
     od
 }
@@ -206,7 +215,7 @@ fence:
     if
     ::atomic { commits[head + 1] == 0->create_commit(head + 1, attempt); goto committed }
 #ifndef NO_LATE
-    ::atomic { late_commit[w] == 0->late_commit[w] = attempt } /* no reply */
+    ::atomic { late_commit[w * TRIES + try] == 0->late_commit[w * TRIES + try] = attempt }
 #endif
     ::commits[head + 1] != 0                                   /* refused */
     ::goto dead
@@ -220,13 +229,16 @@ fence:
 #endif
         ::commits[head + 1] == 0->
 progress_again:
-#ifdef BUG_SETTLE_BY_READ
             if
-            ::goto fence
-            ::try + 1 < TRIES->try++; goto prepare /* 'it is not there, so it failed' */
+            ::goto fence                               /* the same record again */
+            ::try + 1 < TRIES->try++; goto prepare /* given up; it may yet arrive */
             fi
-#else
-            goto fence
+#if !defined(BUG_SETTLE_BY_READ) && !defined(BUG_NO_WRITE_ID)
+        ::commits[head + 1] != 0 && commits[head + 1] != attempt && WRITER_OF(commits[head + 1]) == w->
+            head++; /* an earlier attempt of this writer arrived: it is the version */
+            baseline = commits[head];
+            try = 0;
+            goto prepare
 #endif
         ::else->
 #ifdef BUG_ADOPT
