@@ -93,6 +93,7 @@ stage_python() {
         return
     }
     DELTAWIRE=$PWD/build/deltawire DW_LIB=$PWD/build/libdeltawire.so \
+        DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml=$out/junit.xml \

@@ -10,15 +10,15 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "deltawire/digest.h"
-#include "deltawire/sign.h"
-#include "deltawire/tensor.h"
+#include "deltawire/stream.h"
 
 #define DW_STREAM_FORMAT "deltawire-stream/1"
-#define DW_RECORD_BYTES  (64u << 20) /* of the largest record that is read */
-#define DW_ID_TEXT       33          /* 32 hexadecimal digits and a NUL */
-#define DW_MAX_NOTE      4096        /* bytes of step, notes, job, messages */
-#define DW_NO_VERSION    UINT64_MAX  /* "null": nothing before it */
-#define DW_KEY_TEXT      160         /* any key of a stream, with its NUL */
+#define DW_RECORD_BYTES  (64u << 20)  /* of the largest record that is read */
+#define DW_LATEST_BYTES  (8u << 20)   /* ... of kind latest */
+#define DW_SMALL_BYTES   (128u << 10) /* ... of kind epoch, floor, follower */
+#define DW_ID_TEXT       33           /* 32 hexadecimal digits and a NUL */
+#define DW_MAX_NOTE      4096         /* bytes of step, notes, job, messages */
+#define DW_KEY_TEXT      160          /* any key of a stream, with its NUL */
 
 /* ---- keys ---- */
 #define DW_KEY_STREAM "stream.json"
@@ -72,6 +72,12 @@ dw_status dw_covers_check(const dw_cover *covers, size_t n_covers,
                           const dw_tensor *tensors, size_t n_tensors, const char *where,
                           dw_error *err);
 
+/* The same for all objects of a record, and that no two of them are about the same part;
+ * with MUST_COVER_ALL, as for an anchor, that together they are about everything. */
+dw_status dw_objects_check(const dw_objects *objects, const dw_tensor *tensors,
+                           size_t n_tensors, bool must_cover_all, const char *where,
+                           dw_error *err);
+
 /* Every record: what was signed, by whom. */
 typedef struct dw_record_seal {
     bool is_signed;
@@ -97,13 +103,6 @@ typedef struct dw_epoch_record {
     char *job;
     dw_record_seal seal;
 } dw_epoch_record;
-
-typedef enum dw_content {
-    DW_CONTENT_DELTA,
-    DW_CONTENT_ANCHOR,
-    DW_CONTENT_BASE,
-    DW_CONTENT_FORK,
-} dw_content;
 
 typedef struct dw_fork {
     char *url;
@@ -153,18 +152,11 @@ typedef struct dw_receipt_record {
     uint32_t n_ranks;
     dw_digest share;
     uint64_t n_changed;
-    dw_cover *covers; /* all that the rank owns */
+    dw_cover *covers; /* all that the rank owns; none: nothing */
     size_t n_covers;
     dw_objects objects;
     dw_record_seal seal;
 } dw_receipt_record;
-
-typedef struct dw_edge {
-    uint64_t from; /* DW_NO_VERSION: an anchor */
-    uint64_t to;
-    uint64_t n_bytes;
-    uint64_t n_objects;
-} dw_edge;
 
 typedef struct dw_latest_record {
     char stream[DW_ID_TEXT];

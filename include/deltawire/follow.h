@@ -1,0 +1,123 @@
+/* Following: weights are brought to versions of a stream.
+ *
+ *     dw_follower_open    a directory, or the caller's memory
+ *     dw_follower_poll    is there something new?
+ *     dw_follower_stage   fetch, decode, verify: the weights stay as they are
+ *     dw_follower_apply   the stores, at memory speed: what an engine pauses for
+ *
+ * or, all in one, dw_follower_sync. Whatever fails, the weights stay at the version they
+ * had, and that is what dw_follower_version says.
+ *
+ * A follower belongs to one thread at a time. Fetching ahead is done by threads of its
+ * own.
+ */
+#ifndef DELTAWIRE_FOLLOW_H
+#define DELTAWIRE_FOLLOW_H
+
+#include "deltawire/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dw_follower dw_follower;
+
+typedef struct dw_follow_options {
+    const char *into; /* a checkpoint directory: made and filled where it is not there or
+                         empty, patched in place where it holds a version of the stream.
+                         One that holds anything else is refused */
+    const dw_tensor *tensors; /* or, with INTO NULL: the caller's memory, same names,
+                                 types and shapes as the stream's. Contents are taken for
+                                 a version where their digest is that of version 0, of the
+                                 head or of AT, and for rubbish otherwise */
+    size_t n_tensors;
+    uint64_t at;           /* memory: the version its contents may be; DW_NO_VERSION */
+    const char *base;      /* the checkpoint behind a version 0 that was not uploaded */
+    const char *spool_dir; /* for what does not fit in memory; NULL: INTO, or TMPDIR */
+    dw_trust trust;
+    const char *id;       /* report under followers/ID.json; NULL: do not report */
+    unsigned sweep_every; /* read all weights and compare each so many versions; default
+                             64, 0: never */
+    unsigned n_threads;
+    uint64_t max_ahead_bytes; /* of objects fetched ahead; default 32 MiB */
+    /* Opens the store of the stream that this one forks from; NULL: dw_store_open with
+     * no options. The result is closed by the follower. */
+    dw_status (*open_store)(void *context, dw_store **out, const char *url,
+                            dw_error *err);
+    void *open_context;
+} dw_follow_options;
+
+DW_API void dw_follow_options_init(dw_follow_options *options);
+
+/* Opens the stream and the target; finishes what a killed process left half done. A
+ * target that holds no version yet is fine. */
+DW_API dw_status dw_follower_open(dw_follower **out, dw_store *store,
+                                  const dw_follow_options *options, dw_error *err);
+DW_API void dw_follower_close(dw_follower *follower);
+
+DW_API dw_stream *dw_follower_stream(dw_follower *follower); /* borrowed */
+
+/* The version the weights are at, or DW_NO_VERSION. */
+DW_API uint64_t dw_follower_version(const dw_follower *follower);
+
+/* The weights, in the order of the stream's table. Valid until close. */
+DW_API const dw_tensor *dw_follower_tensors(const dw_follower *follower,
+                                            size_t *n_tensors);
+
+/* Asks for the newest version: one small request where nothing is new. */
+DW_API dw_status dw_follower_poll(dw_follower *follower, uint64_t *newest, dw_error *err);
+
+/* Polls until there is a version above the one the weights are at, or TIMEOUT_MS have
+ * passed (DW_OK with *NEWEST not above). Asks often at first, then less, up to every
+ * MAX_WAIT_MS. PROGRESS is asked now and then, and can cancel. */
+DW_API dw_status dw_follower_wait(dw_follower *follower, uint64_t *newest,
+                                  unsigned timeout_ms, unsigned max_wait_ms,
+                                  const dw_progress *progress, dw_error *err);
+
+/* Fetches, decodes and verifies the next hop on the cheapest way to GOAL (DW_LATEST: the
+ * head). *STAGED takes the version it leads to; the version the weights are at where
+ * there is nothing to do. A hop that fails because it was collected or damaged is
+ * replaced by another way where there is one. PROGRESS may be NULL. */
+DW_API dw_status dw_follower_stage(dw_follower *follower, uint64_t goal, uint64_t *staged,
+                                   const dw_progress *progress, dw_error *err);
+
+/* The staged list as a file (into a directory), for processes that apply it themselves;
+ * NULL for memory or where nothing is staged. */
+DW_API const char *dw_follower_staged_path(const dw_follower *follower);
+
+/* Does the stores. Between dw_follower_apply and dw_follower_settle the weights are those
+ * of the staged version, but not yet synced: an engine can go on. */
+DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
+
+/* Makes it durable, checks it, remembers the position, reports it. */
+DW_API dw_status dw_follower_settle(dw_follower *follower, dw_error *err);
+
+typedef struct dw_follow_report {
+    uint64_t from;    /* DW_NO_VERSION: from nothing */
+    uint64_t version; /* where the weights are now */
+    uint64_t n_hops;
+    uint64_t n_objects;
+    uint64_t n_bytes; /* fetched */
+    uint64_t n_changed;
+    uint64_t fetch_ms;
+    uint64_t stage_ms;
+    uint64_t apply_ms;
+} dw_follow_report;
+
+/* Brings the weights to GOAL: stage, apply, settle, hop by hop. A GOAL below the version
+ * they are at starts anew from an anchor. REPORT is filled also where it failed on the
+ * way; it and PROGRESS may be NULL. */
+DW_API dw_status dw_follower_sync(dw_follower *follower, uint64_t goal,
+                                  const dw_progress *progress, dw_follow_report *report,
+                                  dw_error *err);
+
+/* Says in followers/ID.json how it goes; STATUS is a word, MESSAGE a line or NULL. What
+ * fails here is no reason to stop. */
+DW_API dw_status dw_follower_report(dw_follower *follower, const char *status,
+                                    const char *message, dw_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

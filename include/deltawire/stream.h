@@ -1,0 +1,200 @@
+/* Streams: the versions of a model in a store, read and looked after.
+ *
+ * publish.h writes versions, follow.h brings weights to them; here is what remains: the
+ * log, checking all of it, folding, collecting, copying. docs/PROTOCOL.md says how a
+ * stream lies in its store.
+ *
+ * A handle belongs to one thread at a time. The store must outlive it.
+ */
+#ifndef DELTAWIRE_STREAM_H
+#define DELTAWIRE_STREAM_H
+
+#include "deltawire/digest.h"
+#include "deltawire/error.h"
+#include "deltawire/progress.h"
+#include "deltawire/sign.h"
+#include "deltawire/store.h"
+#include "deltawire/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dw_stream dw_stream;
+
+#define DW_LATEST     UINT64_MAX /* the newest version, whichever that is */
+#define DW_NO_VERSION UINT64_MAX /* none: before the first */
+
+/* Whose records are believed. With no keys everything is, but a signature that is there
+ * must still be good. Borrowed for the call. */
+typedef struct dw_trust {
+    const uint8_t (*keys)[DW_PUBLIC_KEY_BYTES];
+    size_t n_keys;
+} dw_trust;
+
+/* ---- reading ------------------------------------------------------------------ */
+
+/* Opens the stream at the root of STORE; DW_NOT_FOUND where there is none. TRUST may be
+ * NULL. */
+DW_API dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust,
+                                dw_error *err);
+DW_API void dw_stream_close(dw_stream *stream);
+
+/* 32 hexadecimal digits. */
+DW_API const char *dw_stream_id(const dw_stream *stream);
+
+/* Names, types and shapes; data is NULL. */
+DW_API const dw_tensor *dw_stream_tensors(const dw_stream *stream, size_t *n_tensors);
+
+/* Whether several writers are kept apart (PROTOCOL.md, section 10). */
+DW_API bool dw_stream_single_writer(const dw_stream *stream);
+
+/* The newest committed version; DW_NOT_FOUND where there is none yet. */
+DW_API dw_status dw_stream_head(dw_stream *stream, uint64_t *version, dw_error *err);
+
+/* The lowest version that is still kept: 0, or what a collection left. */
+DW_API dw_status dw_stream_floor(dw_stream *stream, uint64_t *version, dw_error *err);
+
+typedef enum dw_content {
+    DW_CONTENT_DELTA = 0,
+    DW_CONTENT_ANCHOR = 1, /* the whole model */
+    DW_CONTENT_BASE = 2,   /* nothing: both sides have the checkpoint */
+    DW_CONTENT_FORK = 3,   /* nothing: a version of another stream */
+} dw_content;
+
+/* Strings live until the next call with the same stream. */
+typedef struct dw_version_info {
+    uint64_t version;
+    dw_content content;
+    uint64_t epoch;
+    const char *created; /* RFC 3339 */
+    const char *step;
+    const char *notes;
+    dw_digest state;
+    uint64_t n_changed;
+    uint64_t n_objects;
+    uint64_t n_bytes; /* of the objects */
+    bool is_signed;
+    uint8_t key[DW_PUBLIC_KEY_BYTES];
+    const char *base;     /* BASE: what it is, for people; else NULL */
+    const char *fork_url; /* FORK; else NULL */
+    uint64_t fork_version;
+} dw_version_info;
+
+DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,
+                                   dw_version_info *out, dw_error *err);
+
+/* A way to reach a version: from another, or from nothing (DW_NO_VERSION: an anchor). */
+typedef struct dw_edge {
+    uint64_t from;
+    uint64_t to;
+    uint64_t n_bytes;
+    uint64_t n_objects;
+} dw_edge;
+
+/* The edges that are there besides the commits themselves: folded deltas and anchors, by
+ * `to`. The array lives until the next call with the same stream. */
+DW_API dw_status dw_stream_ways(dw_stream *stream, const dw_edge **ways, size_t *n_ways,
+                                dw_error *err);
+
+typedef struct dw_follower_info {
+    const char *id;
+    uint64_t version; /* DW_NO_VERSION: none yet */
+    const char *host;
+    const char *status;  /* "following", "fetching", "error", "stopped" */
+    const char *message; /* what is wrong; may be empty */
+    const char *time;    /* of the report, RFC 3339 */
+} dw_follower_info;
+
+typedef void (*dw_follower_fn)(void *context, const dw_follower_info *follower);
+
+/* Hands every follower that reports to FN. */
+DW_API dw_status dw_stream_followers(dw_stream *stream, dw_follower_fn fn, void *context,
+                                     dw_error *err);
+
+/* ---- looking after ------------------------------------------------------------ */
+
+typedef struct dw_verify_report {
+    uint64_t n_versions;
+    uint64_t n_ways;
+    uint64_t n_objects;
+    uint64_t n_bytes;
+    uint64_t n_unnamed; /* objects that no record names: leftovers of failed attempts */
+    uint64_t n_faults;
+} dw_verify_report;
+
+/* Takes a fault; the sweep goes on. */
+typedef void (*dw_fault_fn)(void *context, const dw_error *fault);
+
+/* Reads every record and every object above the floor: formats, signatures, the chain of
+ * hashes, epochs, sizes, SHA-256, and that every delta opens and names its versions. With
+ * faults it returns the code of the first, whose text says what to do. FN and PROGRESS
+ * may be NULL. */
+DW_API dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
+                                  const dw_progress *progress, dw_verify_report *report,
+                                  dw_error *err);
+
+typedef struct dw_squash_options {
+    uint64_t from;        /* DW_NO_VERSION: an anchor of TO */
+    uint64_t to;          /* DW_LATEST: the head */
+    const char *work_dir; /* a directory with room for two copies of the model; NULL: a
+                             temporary one in TMPDIR */
+    const char *base;     /* the checkpoint behind a version 0 that was not uploaded */
+    uint64_t max_object_bytes; /* 0: the default */
+    const dw_sign_key *sign_key;
+    unsigned n_threads;
+    dw_progress progress;
+} dw_squash_options;
+
+/* Adds a way to a version: a folded delta or an anchor. DW_CONFLICT where it is there
+ * already. WAY may be NULL. */
+DW_API dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *options,
+                                  dw_edge *way, dw_error *err);
+
+typedef struct dw_collect_options {
+    uint64_t n_keep;  /* keep the newest so many versions reachable; at least 1 */
+    bool dry_run;     /* only say what would go */
+    uint64_t grace_s; /* leave objects of unnamed ways alone that are younger, by the
+                         store's clock; 0: a day */
+    void (*removed)(void *context, const char *key, uint64_t n_bytes); /* may be NULL */
+    void *context;
+    dw_progress progress;
+} dw_collect_options;
+
+typedef struct dw_collect_report {
+    uint64_t floor; /* versions below it are gone */
+    uint64_t old_floor;
+    uint64_t n_objects; /* removed, or to be removed */
+    uint64_t n_bytes;
+    const char *held_by; /* what keeps the floor from being higher: "anchor", "follower
+                            ID", "keep"; lives until the next call */
+} dw_collect_report;
+
+/* Removes what no kept version and no listed follower needs. May run beside publishers,
+ * followers and other collectors. */
+DW_API dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options,
+                                   dw_collect_report *report, dw_error *err);
+
+/* Takes a follower off the list, so that it holds nothing back. */
+DW_API dw_status dw_stream_forget_follower(dw_stream *stream, const char *id,
+                                           dw_error *err);
+
+typedef struct dw_copy_report {
+    uint64_t n_objects; /* copied now */
+    uint64_t n_bytes;
+    uint64_t n_present; /* there already */
+    uint64_t head;
+} dw_copy_report;
+
+/* Mirrors the stream to another store: all records and objects above the floor, checked
+ * on the way, commits last and in order, so that followers of the mirror see whole
+ * versions alone. Called again it copies what is new. */
+DW_API dw_status dw_stream_copy(dw_stream *stream, dw_store *to,
+                                const dw_progress *progress, dw_copy_report *report,
+                                dw_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
