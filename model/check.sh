@@ -95,9 +95,9 @@ runs() {
     check assertion safety -DBUG_CLEAN_UP
     # ---- collectors, ways and a follower: the protocol
     check holds safety $alone -DFOLDS
-    check holds safety $alone -DCOLLECTORS=2
+    check holds safety $alone -DCOLLECTORS=2 -DTRIES=1
     check holds safety -DCOLLECT -DWRITERS=2 -DVERSIONS=1 -DNO_FOLLOWER -DWAYS=1
-    check holds safety $one
+    check holds safety $one -DTRIES=1
     check holds safety $one -DNO_LATE -DFOLDS
     check holds safety $one -DNO_LATE -DFOLDS -DLISTED
     check holds progress $one -DNO_LATE
@@ -107,7 +107,7 @@ runs() {
     check assertion safety $alone -DBUG_NAMES_BEFORE_HEAD
     check assertion safety $alone -DBUG_ORPHANS_ABOVE_HEAD
     check assertion safety $alone -DBUG_FLOOR_WITHOUT_ANCHOR
-    check assertion safety $alone -DCOLLECTORS=2 -DBUG_WAY_ORPHANS
+    check assertion safety $alone -DCOLLECTORS=2 -DTRIES=1 -DBUG_WAY_ORPHANS
     check assertion safety $one -DNO_LATE -DLISTED -DBUG_IGNORE_FOLLOWERS
     check assertion safety $one -DNO_LATE -DBUG_APPLY_EARLY
     check "no progress" progress $one -DNO_LATE -DBUG_NO_FALLBACK
