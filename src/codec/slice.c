@@ -118,7 +118,7 @@ static dw_status fill_list(dw_slice_list *out, const dw_tensor *tensors,
         t->n_dims = 1;
         t->dims = &dims[i];
         t->n_bytes = bytes_before(whole, s->n);
-        t->data = (uint8_t *)whole->data + first_byte;
+        t->data = whole->data ? (uint8_t *)whole->data + first_byte : NULL;
         t->first_byte += first_byte;
         text += n + 1;
     }
