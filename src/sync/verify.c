@@ -139,10 +139,11 @@ static bool below_floor(uint64_t floor, const dw_edge *edge)
 static dw_status look_at_floor(sweep *w, const dw_edge *edge, bool *collected,
                                dw_error *err)
 {
-    dw_listing_release(&w->ways);
-    dw_status status = dw_listing_load(&w->ways, w->stream->store, "ways/", err);
+    dw_listing ways;
+    dw_status status = dw_listing_load(&ways, w->stream->store, "ways/", err);
     if (status == DW_OK)
-        status = dw_listing_floor(&w->ways, w->stream, &w->floor, err);
+        status = dw_listing_floor(&ways, w->stream, &w->floor, err);
+    dw_listing_release(&ways);
     *collected = status == DW_OK && below_floor(w->floor, edge);
     return stops(status) ? status : DW_OK;
 }
@@ -419,8 +420,7 @@ static dw_status check_ways(sweep *w, dw_error *err)
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < w->ways.n; i++) {
         dw_edge edge = {0};
-        char key[DW_KEY_TEXT]; /* the listing may be made anew meanwhile */
-        memcpy(key, w->ways.items[i].key, sizeof key);
+        const char *key = w->ways.items[i].key;
         if (dw_key_is_way(key, &edge.to, &edge.from) && !below_floor(w->floor, &edge))
             status = check_way(w, key, &edge, err);
     }
