@@ -13,18 +13,25 @@
 #include "path.h"
 
 #define PIECE_BYTES (16u << 20)
-#define PATCH_NAME  ".deltawire-patch" /* as the library names it */
-#define MAX_NAMES   10000              /* temporary names to try */
+#define PATCH_NAME  ".deltawire-patch" /* as the library names them */
+#define STAGED_NAME ".deltawire-staged"
+#define MAX_NAMES   10000 /* temporary names to try */
 
-/* Patch files and their temporaries are the state of an apply, not of the checkpoint:
- * [FILE].deltawire-patch[.tmp-PID-N] */
-static bool is_patch(const char *name)
+/* Whether NAME is [FILE]SUFFIX[.tmp-PID-N]. */
+static bool has_suffix(const char *name, const char *suffix)
 {
-    const size_t n = sizeof PATCH_NAME - 1;
-    for (const char *at = name; (at = strstr(at, PATCH_NAME)); at += n)
+    const size_t n = strlen(suffix);
+    for (const char *at = name; (at = strstr(at, suffix)); at += n)
         if (at[n] == '\0' || strncmp(at + n, CLI_TEMPORARY, strlen(CLI_TEMPORARY)) == 0)
             return true;
     return false;
+}
+
+/* Patch files, staged ones and their temporaries are the state of an apply, not of the
+ * checkpoint. */
+static bool is_patch(const char *name)
+{
+    return has_suffix(name, PATCH_NAME) || has_suffix(name, STAGED_NAME);
 }
 
 static dw_status fail_memory(dw_error *err, const char *path)

@@ -268,7 +268,8 @@ static void lay_out_tensors(synth_run *run)
         const synth_tensor *t = &run->model.tensors[i];
         run->first[i] = at;
         run->now[i] = (dw_tensor){t->name, run->options.dtype, t->n_dims,
-                                  t->dims, t->n_elems * width, run->weights + at * width};
+                                  t->dims, t->n_elems * width, run->weights + at * width,
+                                  0};
         run->before[i] = run->now[i];
         run->before[i].data = run->weights_before + at * width;
         at += t->n_elems;

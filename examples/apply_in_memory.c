@@ -18,7 +18,7 @@ static const uint64_t shape[] = {N};
 
 static dw_tensor tensor_of(float *weights)
 {
-    return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights};
+    return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights, 0};
 }
 
 /* ---- the trainer, elsewhere

@@ -35,8 +35,8 @@ int main(int argc, char **argv)
 
     /* A tensor borrows its bytes: the library looks at the arrays where they are. */
     const uint64_t shape[] = {ROWS, COLUMNS};
-    const dw_tensor base = {"model.weight", DW_BF16, 2, shape, n_bytes, published};
-    const dw_tensor next = {"model.weight", DW_BF16, 2, shape, n_bytes, weights};
+    const dw_tensor base = {"model.weight", DW_BF16, 2, shape, n_bytes, published, 0};
+    const dw_tensor next = {"model.weight", DW_BF16, 2, shape, n_bytes, weights, 0};
 
     dw_diff_options options;
     dw_diff_options_init(&options);

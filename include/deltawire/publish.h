@@ -58,7 +58,9 @@ typedef enum dw_receipts {
 
 typedef struct dw_publish_options {
     dw_first_version first;
-    const char *base_name;    /* BASE: what the checkpoint is, for people */
+    const char *base_name; /* BASE: what the checkpoint is, for people */
+    const char *base; /* the checkpoint behind a version 0 that was not uploaded, to start
+                         from where the baseline is not at hand */
     dw_store *fork_store;     /* FORK: where the other stream lies ... */
     uint64_t fork_version;    /* ... and its version, or DW_LATEST */
     const char *baseline_dir; /* keep the baseline in this directory, mapped, for the

@@ -61,7 +61,8 @@ DW_API const char *dw_store_url(const dw_store *store);
 /* ---- objects ---------------------------------------------------------------- */
 
 /* Keys are relative, of 1 to 512 bytes out of letters, digits and `-_./=+@`; no part
- * between slashes is empty, `.` or `..`. Anything else is DW_INVALID. */
+ * between slashes is empty, `.` or `..`. Anything else is DW_INVALID. A directory cannot
+ * hold both K and K/X, nor parts of more than 255 bytes: DW_UNSUPPORTED. */
 DW_API bool dw_store_key_valid(const char *key);
 
 /* Reads up to N_BYTES from OFFSET on into INTO, and sets *N_READ: fewer only where the
@@ -71,8 +72,9 @@ DW_API dw_status dw_store_get(dw_store *store, const char *key, uint64_t offset,
                               void *into, size_t n_bytes, size_t *n_read,
                               const dw_progress *progress, dw_error *err);
 
-/* Bytes to be written. Either BYTES holds them, or READ copies any range of them, and
- * may be called by several threads at once, and again for the same range. */
+/* Bytes to be written. Either BYTES holds them, or, where it is NULL, READ copies any
+ * range of them, and may be called by several threads at once, and again for the same
+ * range. */
 typedef struct dw_source {
     uint64_t n_bytes;
     const void *bytes;
@@ -171,8 +173,10 @@ typedef enum dw_fault_kind {
     DW_FAULT_DENY,  /* DW_DENIED, nothing done */
     DW_FAULT_SHORT, /* a get returns half of the bytes; a put writes nothing and fails */
     DW_FAULT_CORRUPT, /* a get returns one flipped bit; a put stores one */
-    DW_FAULT_STALE,   /* a list leaves out the newest entries; a get or stat of an object
-                         that was put since the last list finds nothing */
+    DW_FAULT_STALE,   /* a list leaves out what was put through this store since its last
+                         list that was not stale, or, where that is nothing, the entries
+                         of the latest time; a get or stat of what was put so finds
+                         nothing */
     DW_FAULT_DELAY,   /* done after delay_ms */
 } dw_fault_kind;
 

@@ -63,6 +63,8 @@ typedef struct dw_tensor {
     const uint64_t *dims; /* [n_dims], borrowed */
     uint64_t n_bytes;     /* elements x bits / 8 */
     void *data;           /* [n_bytes], borrowed; may be NULL when n_bytes is 0 */
+    uint64_t first_byte;  /* where it begins in the tensor it is a slice of; 0 for a whole
+                             one. Its digest is then its share of that tensor's */
 } dw_tensor;
 
 /* Computes elements and bytes of a shape. False where a product passes 2^64,

@@ -216,6 +216,11 @@ void dw_new_file_abort(dw_new_file *file)
     *file = (dw_new_file){.fd = -1};
 }
 
+dw_status dw_rename_file(const char *from, const char *to, dw_error *err)
+{
+    return rename(from, to) == 0 ? DW_OK : dw_fail_errno(err, to, "rename into place");
+}
+
 dw_status dw_remove_file(const char *path, dw_error *err)
 {
     if (unlink(path) != 0) {

@@ -50,6 +50,9 @@ void dw_new_file_abort(dw_new_file *file);
 /* Makes the names in the directory that holds PATH durable. */
 dw_status dw_sync_parent(const char *path, dw_error *err);
 
+/* Renames, inside one directory. Durable after dw_sync_parent. */
+dw_status dw_rename_file(const char *from, const char *to, dw_error *err);
+
 /* Removes PATH, and makes that durable. A missing file is no error. */
 dw_status dw_remove_file(const char *path, dw_error *err);
 

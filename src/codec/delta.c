@@ -1,5 +1,6 @@
 #include "codec/delta.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -31,6 +32,9 @@ void dw_delta_close(dw_delta *delta)
     for (size_t i = 0; i < delta->n_owned; i++)
         dw_free(delta->owned[i]);
     dw_free(delta->owned);
+    for (size_t i = 0; i < delta->n_parts; i++)
+        dw_delta_close(delta->parts[i]);
+    dw_free(delta->parts);
     dw_free(delta->label);
     dw_free(delta);
 }
@@ -138,12 +142,11 @@ static dw_status read_file(dw_delta *delta, const void *bytes, size_t n_bytes,
         dw_safetensors_parse(&delta->file, bytes, n_bytes, delta->label, err);
     if (status != DW_OK)
         return status;
-    delta->info.n_bytes = n_bytes;
-    delta->pieces = dw_delta_alloc(delta, 1, sizeof *delta->pieces, err);
-    if (!delta->pieces)
+    dw_piece *piece = dw_delta_alloc(delta, 1, sizeof *piece, err);
+    if (!piece)
         return DW_NO_MEMORY;
-    delta->pieces[0] = (dw_piece){bytes, n_bytes};
-    delta->n_pieces = 1;
+    *piece = (dw_piece){.bytes = bytes, .n_bytes = n_bytes};
+    dw_delta_set_pieces(delta, piece, 1);
     if (dw_container_detect(&delta->file))
         return dw_container_read(delta, err);
     if (dw_trl_detect(&delta->file))
@@ -182,6 +185,47 @@ dw_status dw_delta_open(dw_delta **out, const char *path, dw_error *err)
     else
         *out = delta;
     return status;
+}
+
+void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces)
+{
+    uint64_t offset = 0;
+    for (size_t i = 0; i < n_pieces; i++) {
+        pieces[i].offset = offset;
+        offset += pieces[i].n_bytes;
+    }
+    delta->pieces = pieces;
+    delta->n_pieces = n_pieces;
+    delta->info.n_bytes = offset;
+}
+
+dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
+                           size_t n_bytes, dw_error *err)
+{
+    if (offset > delta->info.n_bytes || n_bytes > delta->info.n_bytes - offset)
+        return dw_fail(err, DW_INVALID, delta->label,
+                       "%zu bytes from %" PRIu64 " on pass its end at %" PRIu64, n_bytes,
+                       offset, delta->info.n_bytes);
+    size_t low = 0, high = delta->n_pieces;
+    while (high - low > 1) { /* the last piece that begins at OFFSET or before */
+        size_t middle = low + (high - low) / 2;
+        if (delta->pieces[middle].offset <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    uint8_t *to = into;
+    for (size_t i = low; n_bytes > 0; i++) {
+        const dw_piece *p = &delta->pieces[i];
+        const size_t skip = (size_t)(offset - p->offset);
+        const size_t n = p->n_bytes - skip < n_bytes ? p->n_bytes - skip : n_bytes;
+        if (n > 0)
+            memcpy(to, (const uint8_t *)p->bytes + skip, n);
+        to += n;
+        offset += n;
+        n_bytes -= n;
+    }
+    return DW_OK;
 }
 
 dw_status dw_delta_write(const dw_delta *delta, dw_sink sink, void *context,

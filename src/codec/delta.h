@@ -45,6 +45,7 @@ typedef struct dw_delta_entry {
 typedef struct dw_piece {
     const void *bytes;
     size_t n_bytes;
+    uint64_t offset; /* in the file */
 } dw_piece;
 
 struct dw_delta {
@@ -62,6 +63,8 @@ struct dw_delta {
     dw_writer index;
     void **owned; /* further allocations */
     size_t n_owned;
+    dw_delta **parts; /* what it was merged from */
+    size_t n_parts;
 };
 
 dw_delta *dw_delta_new(const char *label);
@@ -71,6 +74,14 @@ dw_status dw_delta_own(dw_delta *delta, void *pointer, dw_error *err);
 
 /* dw_alloc_zeroed, owned by DELTA; NULL with ERR filled on failure. */
 void *dw_delta_alloc(dw_delta *delta, size_t n_items, size_t n_bytes, dw_error *err);
+
+/* Makes PIECES, whose offsets it fills in, the encoded file. */
+void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces);
+
+/* Copies bytes OFFSET .. OFFSET + N_BYTES of the encoded file; any number of threads at
+ * once. DW_INVALID where they pass its end. */
+dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
+                           size_t n_bytes, dw_error *err);
 
 /* For qsort over dw_delta_entry: by name. */
 int dw_entry_compare(const void *left, const void *right);

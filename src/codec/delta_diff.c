@@ -41,6 +41,9 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
                                   order < 0 ? "the new version lacks it"
                                             : "the old version lacks it");
         dw_status status = dw_tensor_same_shape(b, n, NULL, err);
+        if (status == DW_OK && b->first_byte != n->first_byte)
+            status = dw_fail_tensor(err, DW_MISMATCH, NULL, b->name,
+                                    "the slices begin at different bytes");
         if (status != DW_OK)
             return status;
         pairs[i] = (dw_encode_pair){.base = *b, .next = *n};

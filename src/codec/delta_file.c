@@ -83,8 +83,8 @@ static dw_status write_header(dw_delta *delta, uint64_t n_block_bytes, dw_error 
     };
     const uint64_t n_index = delta->index.n_bytes;
     const dw_tensor parts[] = {
-        {"index", DW_U8, 1, &n_index, n_index, NULL},
-        {"blocks", DW_U8, 1, &n_block_bytes, n_block_bytes, NULL},
+        {"index", DW_U8, 1, &n_index, n_index, NULL, 0},
+        {"blocks", DW_U8, 1, &n_block_bytes, n_block_bytes, NULL, 0},
     };
     dw_status status =
         dw_safetensors_header(&delta->header, parts, 2, metadata,
@@ -120,15 +120,13 @@ dw_status dw_container_write(dw_delta *delta, dw_error *err)
     if (!pieces)
         return DW_NO_MEMORY;
     size_t n = 0;
-    pieces[n++] = (dw_piece){delta->header.bytes, delta->header.n_bytes};
-    pieces[n++] = (dw_piece){delta->index.bytes, delta->index.n_bytes};
+    pieces[n++] = (dw_piece){delta->header.bytes, delta->header.n_bytes, 0};
+    pieces[n++] = (dw_piece){delta->index.bytes, delta->index.n_bytes, 0};
     for (size_t i = 0; i < delta->info.n_tensors; i++)
         for (uint64_t b = 0; b < delta->entries[i].n_blocks; b++)
             pieces[n++] = (dw_piece){delta->entries[i].blocks[b].bytes,
-                                     delta->entries[i].blocks[b].n_bytes};
-    delta->pieces = pieces;
-    delta->n_pieces = n;
-    delta->info.n_bytes = delta->header.n_bytes + delta->index.n_bytes + n_block_bytes;
+                                     delta->entries[i].blocks[b].n_bytes, 0};
+    dw_delta_set_pieces(delta, pieces, n);
     return DW_OK;
 }
 

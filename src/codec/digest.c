@@ -73,20 +73,32 @@ dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_by
     const dw_kernels *k = dw_kernels_get();
     const uint8_t *at = bytes;
     uint64_t sum = 0, power = power_of(generator, first_byte / DW_DIGEST_CHUNK);
+    uint64_t place = first_byte % DW_DIGEST_CHUNK; /* in the chunk */
     while (n_bytes > 0) {
         uint32_t padded[CHUNK_WORDS];
         const void *chunk = at;
-        uint64_t n = DW_DIGEST_CHUNK;
-        if (n_bytes < n) {
+        uint64_t n = DW_DIGEST_CHUNK - place;
+        if (n_bytes < n)
             n = n_bytes;
+        if (n < DW_DIGEST_CHUNK) {
             memset(padded, 0, sizeof padded);
-            chunk = memcpy(padded, at, n);
+            memcpy((uint8_t *)padded + place, at, n);
+            chunk = padded;
         }
         sum = dw_digest_add(sum, multiply(power, k->digest_chunk(chunk, low, high)));
         power = multiply(power, generator);
         at += n;
         n_bytes -= n;
+        place = 0;
     }
+    return sum;
+}
+
+dw_digest dw_digest_sum(const dw_digest *shares, size_t n)
+{
+    dw_digest sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum = dw_digest_add(sum, shares[i]);
     return sum;
 }
 
@@ -141,6 +153,11 @@ uint64_t dw_digest_weight(const dw_tensor *tensor)
     return XXH64_digest(&state) >> 4 | 1; /* below p, not zero */
 }
 
+dw_digest dw_digest_scale(uint64_t weight, dw_digest digest)
+{
+    return multiply(weight, digest);
+}
+
 dw_digest dw_digest_term(uint64_t weight, dw_digest digest)
 {
     /* + 1: a tensor of zeros counts too */
@@ -182,8 +199,9 @@ static dw_status sweep_item(void *context, size_t i, unsigned worker, dw_error *
     (void)err;
     sweep *s = context;
     uint64_t first = sweep_first(s, i);
-    const uint8_t *data = s->tensors[s->tensor_of[i]].data;
-    s->shares[i] = dw_digest_share(data + first, sweep_bytes(s, i), first);
+    const dw_tensor *t = &s->tensors[s->tensor_of[i]];
+    s->shares[i] = dw_digest_share((const uint8_t *)t->data + first, sweep_bytes(s, i),
+                                   t->first_byte + first);
     return DW_OK;
 }
 

@@ -14,8 +14,8 @@
 #include "deltawire/digest.h"
 #include "kernel/kernel.h"
 
-/* The share of bytes that start FIRST_BYTE into their tensor; FIRST_BYTE must be a
- * multiple of the chunk, as the start of every block is. Shares add up modulo p. */
+/* The share of bytes that start FIRST_BYTE into their tensor. Shares add up modulo p,
+ * wherever the tensor is cut: a word that lies across a cut is the sum of its bytes. */
 dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_byte);
 
 dw_digest dw_digest_add(dw_digest a, dw_digest b);
@@ -54,6 +54,9 @@ static inline void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old,
 
 /* The factor of a tensor in the digest of its model: depends on name, type, shape. */
 uint64_t dw_digest_weight(const dw_tensor *tensor);
+
+/* WEIGHT * DIGEST modulo p: what a share of a tensor's digest adds to the model's. */
+dw_digest dw_digest_scale(uint64_t weight, dw_digest digest);
 
 /* A tensor's term in the model's digest. */
 dw_digest dw_digest_term(uint64_t weight, dw_digest digest);

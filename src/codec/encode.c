@@ -83,8 +83,8 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     const dw_element element = element_of(pair);
     const dw_span span =
         dw_block_span(dw_tensor_units(&pair->base), element.width, it->block);
-    const uint64_t first_byte = span.first * element.width;
-    uint8_t *old = (uint8_t *)pair->base.data + first_byte;
+    const uint64_t first_byte = pair->base.first_byte + span.first * element.width;
+    uint8_t *old = (uint8_t *)pair->base.data + span.first * element.width;
     const uint8_t *new_;
     dw_status status = find_new(&new_, e, it, &span, old, &e->scratch[worker], err);
     if (status != DW_OK)
@@ -121,9 +121,9 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     const dw_encode_pair *pair = &e->job->pairs[it->pair];
     const unsigned width = element_of(pair).width, w = dw_width_index(width);
     const dw_span span = dw_block_span(dw_tensor_units(&pair->base), width, it->block);
-    const uint64_t first_byte = span.first * width;
-    uint8_t *old = (uint8_t *)pair->base.data + first_byte;
-    const uint8_t *new_ = (const uint8_t *)pair->next.data + first_byte;
+    const uint64_t first_byte = pair->base.first_byte + span.first * width;
+    uint8_t *old = (uint8_t *)pair->base.data + span.first * width;
+    const uint8_t *new_ = (const uint8_t *)pair->next.data + span.first * width;
     dw_block_scratch *s = &e->scratch[worker];
     dw_status status = dw_block_scratch_reserve(s, err);
     if (status != DW_OK)
@@ -261,6 +261,7 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
     entry->shape.name = strcpy(name, t->name);
     entry->shape.dims = dims;
     entry->shape.data = NULL;
+    entry->shape.first_byte = 0; /* as in an entry that was read */
     entry->has_shape = true;
     entry->element = element_of(pair);
     entry->base_digest = pair->base_digest;

@@ -1,5 +1,6 @@
 #include "codec/patch.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,77 +124,83 @@ uint64_t dw_patch_bytes(const dw_patch *patch)
 
 /* ---- applying ---- */
 
-/* A patch and the tensors it is for. */
-typedef struct application {
-    const dw_patch *patch;
-    const dw_tensor *tensors;
-    size_t *target; /* [patch tensors] number in the list, of those with segments */
-    const char *where;
-} application;
-
-static dw_status find_targets(application *a, const dw_patch *patch,
-                              const dw_tensor *tensors, size_t n_tensors,
-                              const char *where, dw_error *err)
+dw_status dw_patch_bind(dw_patch_binding *out, const dw_patch *patch,
+                        const dw_tensor *tensors, size_t n_tensors, const char *where,
+                        dw_error *err)
 {
-    *a = (application){patch, tensors, NULL, where};
+    *out = (dw_patch_binding){patch, tensors, NULL, where};
     dw_name_index names;
     dw_status status = dw_tensors_check(tensors, n_tensors, err);
     if (status == DW_OK)
         status = dw_name_index_init(&names, tensors, n_tensors, err);
     if (status != DW_OK)
         return status;
-    a->target = dw_alloc_array(patch->n_tensors, sizeof *a->target);
-    if (!a->target)
+    out->target = dw_alloc_array(patch->n_tensors, sizeof *out->target);
+    if (!out->target)
         status = dw_fail_memory(err, where);
     for (size_t i = 0; status == DW_OK && i < patch->n_segments; i++) {
         size_t number = patch->segments[i].tensor;
         if (i > 0 && patch->segments[i - 1].tensor == number)
             continue;
         const dw_tensor *wanted = &patch->tensors[number];
-        a->target[number] = dw_name_index_find(&names, wanted->name);
-        if (a->target[number] == SIZE_MAX)
+        out->target[number] = dw_name_index_find(&names, wanted->name);
+        if (out->target[number] == SIZE_MAX)
             status = dw_fail_tensor(err, DW_MISMATCH, where, wanted->name,
                                     "the weights have no tensor of that name");
         else
             status =
-                dw_tensor_same_shape(wanted, &tensors[a->target[number]], where, err);
+                dw_tensor_same_shape(wanted, &tensors[out->target[number]], where, err);
     }
     dw_name_index_release(&names);
     if (status != DW_OK)
-        dw_free(a->target);
+        dw_patch_unbind(out);
     return status;
 }
 
-static dw_status for_segments(const application *a, unsigned n_threads, dw_item_fn fn,
-                              dw_error *err)
+void dw_patch_unbind(dw_patch_binding *b)
 {
-    size_t n = a->patch->n_segments;
-    dw_status status =
-        dw_parallel(dw_worker_count(n_threads, n), n, fn, (void *)a, NULL, err);
-    dw_free(a->target);
-    return status;
+    dw_free(b->target);
+    *b = (dw_patch_binding){0};
+}
+
+static dw_status for_segments(const dw_patch_binding *b, unsigned n_threads,
+                              dw_item_fn fn, dw_error *err)
+{
+    size_t n = b->patch->n_segments;
+    return dw_parallel(dw_worker_count(n_threads, n), n, fn, (void *)b, NULL, err);
 }
 
 static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
     (void)err;
-    const application *a = context;
-    const dw_segment *s = &a->patch->segments[i];
-    const dw_tensor *t = &a->tensors[a->target[s->tensor]];
+    const dw_patch_binding *b = context;
+    const dw_segment *s = &b->patch->segments[i];
+    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
     unsigned width = dw_dtype_element(t->dtype).width;
     dw_kernels_get()->scatter[dw_width_index(width)](
         (uint8_t *)t->data + s->first * width, s->positions, s->values, s->n);
     return DW_OK;
 }
 
+dw_status dw_patch_scatter(const dw_patch_binding *b, unsigned n_threads, dw_error *err)
+{
+    return for_segments(b, n_threads, scatter_segment, err);
+}
+
 dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
                          size_t n_tensors, unsigned n_threads, dw_error *err)
 {
-    application a;
-    dw_status status = find_targets(&a, patch, tensors, n_tensors, NULL, err);
-    return status == DW_OK ? for_segments(&a, n_threads, scatter_segment, err) : status;
+    dw_patch_binding b;
+    dw_status status = dw_patch_bind(&b, patch, tensors, n_tensors, NULL, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_patch_scatter(&b, n_threads, err);
+    dw_patch_unbind(&b);
+    return status;
 }
+
+/* ---- comparing ---- */
 
 /* Whether each byte of X is A's or B's: a crash may tear an element that lies across two
  * sectors. */
@@ -208,15 +215,15 @@ static bool is_mixture(uint64_t x, uint64_t a, uint64_t b)
 static dw_status check_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
-    const application *a = context;
-    const dw_segment *s = &a->patch->segments[i];
-    const dw_tensor *t = &a->tensors[a->target[s->tensor]];
+    const dw_patch_binding *b = context;
+    const dw_segment *s = &b->patch->segments[i];
+    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
     unsigned width = dw_dtype_element(t->dtype).width;
     for (uint32_t k = 0; k < s->n; k++) {
         uint64_t x = dw_element_load(t->data, s->first + s->positions[k], width);
         if (!is_mixture(x, dw_element_load(s->old_values, k, width),
                         dw_element_load(s->values, k, width)))
-            return dw_fail_tensor(err, DW_STALE, a->where, t->name,
+            return dw_fail_tensor(err, DW_STALE, b->where, t->name,
                                   "the weights are not those that an interrupted apply "
                                   "left here: were they replaced? Then remove this file");
     }
@@ -227,7 +234,32 @@ dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
                          size_t n_tensors, unsigned n_threads, const char *where,
                          dw_error *err)
 {
-    application a;
-    dw_status status = find_targets(&a, patch, tensors, n_tensors, where, err);
-    return status == DW_OK ? for_segments(&a, n_threads, check_segment, err) : status;
+    dw_patch_binding b;
+    dw_status status = dw_patch_bind(&b, patch, tensors, n_tensors, where, err);
+    if (status != DW_OK)
+        return status;
+    status = for_segments(&b, n_threads, check_segment, err);
+    dw_patch_unbind(&b);
+    return status;
+}
+
+static dw_status confirm_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    const dw_patch_binding *b = context;
+    const dw_segment *s = &b->patch->segments[i];
+    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
+    unsigned width = dw_dtype_element(t->dtype).width;
+    for (uint32_t k = 0; k < s->n; k++)
+        if (dw_element_load(t->data, s->first + s->positions[k], width) !=
+            dw_element_load(s->values, k, width))
+            return dw_fail_tensor(err, DW_CORRUPT, b->where, t->name,
+                                  "element %" PRIu64 " does not hold what was stored",
+                                  s->first + s->positions[k]);
+    return DW_OK;
+}
+
+dw_status dw_patch_confirm(const dw_patch_binding *b, unsigned n_threads, dw_error *err)
+{
+    return for_segments(b, n_threads, confirm_segment, err);
 }

@@ -1,5 +1,6 @@
-/* The inside of a patch: stores, sorted by tensor and position, in segments that each
- * lie in one block. */
+/* The inside of a patch: stores, sorted by tensor and position, in segments that do not
+ * overlap. A segment comes from one block of what was decoded: of a tensor, or of a slice
+ * (parts.h), which begins anywhere. */
 #ifndef DW_CODEC_PATCH_H
 #define DW_CODEC_PATCH_H
 
@@ -47,6 +48,30 @@ dw_status dw_patch_take(void *context, size_t t, uint64_t first,
 
 /* Puts the segments in order, once all are there. */
 void dw_patch_sort(dw_patch *patch);
+
+/* ---- bound to tensors ---- */
+
+/* A patch and the tensors it is for, which both outlive it. */
+typedef struct dw_patch_binding {
+    const dw_patch *patch;
+    const dw_tensor *tensors;
+    size_t *target;    /* [patch tensors] number in the list, of those with segments */
+    const char *where; /* for errors */
+} dw_patch_binding;
+
+/* Finds the tensors by name: what can go wrong about them does so here. */
+dw_status dw_patch_bind(dw_patch_binding *out, const dw_patch *patch,
+                        const dw_tensor *tensors, size_t n_tensors, const char *where,
+                        dw_error *err);
+void dw_patch_unbind(dw_patch_binding *binding);
+
+/* Does the stores. */
+dw_status dw_patch_scatter(const dw_patch_binding *binding, unsigned n_threads,
+                           dw_error *err);
+
+/* DW_CORRUPT unless each element holds what the patch stores. */
+dw_status dw_patch_confirm(const dw_patch_binding *binding, unsigned n_threads,
+                           dw_error *err);
 
 /* ---- as a file (patch_file.c) ---- */
 

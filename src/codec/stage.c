@@ -207,7 +207,7 @@ static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded 
     tensor_walk *walk = context;
     const dw_tensor *t = &walk->stage->tensors[walk->stage->items[walk->item].tensor];
     const unsigned width = dw_dtype_element(t->dtype).width;
-    dw_settle settle = dw_settle_at(first * width);
+    dw_settle settle = dw_settle_at(t->first_byte + first * width);
     dw_settle_list(&settle, d, (const uint8_t *)t->data + first * width, width);
     return take_changes(walk->stage, walk->item, first, d, &settle, err);
 }
@@ -229,8 +229,8 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
                    : status;
     }
     const dw_span span = dw_block_span(dw_tensor_units(t), element.width, it->block);
-    const uint64_t first_byte = span.first * element.width;
-    const uint8_t *data = (const uint8_t *)t->data + first_byte;
+    const uint8_t *data = (const uint8_t *)t->data + span.first * element.width;
+    const uint64_t first_byte = t->first_byte + span.first * element.width;
     if (it->sweep)
         s->base_shares[i] =
             dw_digest_share(data, (uint64_t)span.n * element.width, first_byte);

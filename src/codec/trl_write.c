@@ -233,29 +233,30 @@ static dw_status write_pieces(dw_delta *delta, dw_error *err)
         if (!index_name || !values_name)
             return DW_NO_MEMORY;
         unsigned index_width = e->index_kind == DW_TRL_GAP16 ? 2 : 4;
-        parts[2 * i] =
-            (dw_tensor){index_name,    index_dtype[e->index_kind], 1,
-                        &e->n_changed, e->n_changed * index_width, (void *)e->indices};
+        parts[2 * i] = (dw_tensor){index_name,
+                                   index_dtype[e->index_kind],
+                                   1,
+                                   &e->n_changed,
+                                   e->n_changed * index_width,
+                                   (void *)e->indices,
+                                   0};
         parts[2 * i + 1] = (dw_tensor){values_name,
                                        e->shape.dtype,
                                        1,
                                        &e->n_changed,
                                        e->n_changed * e->element.width,
-                                       (void *)e->values};
+                                       (void *)e->values,
+                                       0};
     }
     if (n_parts > 0)
         qsort(parts, n_parts, sizeof *parts, dw_safetensors_compare);
     dw_status status = write_header(delta, parts, n_parts, err);
     if (status != DW_OK)
         return status;
-    pieces[0] = (dw_piece){delta->header.bytes, delta->header.n_bytes};
-    delta->info.n_bytes = delta->header.n_bytes;
-    for (size_t i = 0; i < n_parts; i++) {
-        pieces[i + 1] = (dw_piece){parts[i].data, (size_t)parts[i].n_bytes};
-        delta->info.n_bytes += parts[i].n_bytes;
-    }
-    delta->pieces = pieces;
-    delta->n_pieces = n_parts + 1;
+    pieces[0] = (dw_piece){delta->header.bytes, delta->header.n_bytes, 0};
+    for (size_t i = 0; i < n_parts; i++)
+        pieces[i + 1] = (dw_piece){parts[i].data, (size_t)parts[i].n_bytes, 0};
+    dw_delta_set_pieces(delta, pieces, n_parts + 1);
     return DW_OK;
 }
 

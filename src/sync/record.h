@@ -13,10 +13,12 @@
 #include "deltawire/stream.h"
 
 #define DW_STREAM_FORMAT "deltawire-stream/1"
-#define DW_RECORD_BYTES  (64u << 20) /* of the largest record that is read */
-#define DW_ID_TEXT       33          /* 32 hexadecimal digits and a NUL */
-#define DW_MAX_NOTE      4096        /* bytes of step, notes, job, messages */
-#define DW_KEY_TEXT      160         /* any key of a stream, with its NUL */
+#define DW_RECORD_BYTES  (64u << 20)  /* of the largest record that is read */
+#define DW_LATEST_BYTES  (8u << 20)   /* ... of kind latest */
+#define DW_SMALL_BYTES   (128u << 10) /* ... of kind epoch, floor, follower */
+#define DW_ID_TEXT       33           /* 32 hexadecimal digits and a NUL */
+#define DW_MAX_NOTE      4096         /* bytes of step, notes, job, messages */
+#define DW_KEY_TEXT      160          /* any key of a stream, with its NUL */
 
 /* ---- keys ---- */
 #define DW_KEY_STREAM "stream.json"
@@ -69,6 +71,12 @@ uint64_t dw_objects_bytes(const dw_objects *objects);
 dw_status dw_covers_check(const dw_cover *covers, size_t n_covers,
                           const dw_tensor *tensors, size_t n_tensors, const char *where,
                           dw_error *err);
+
+/* The same for all objects of a record, and that no two of them are about the same part;
+ * with MUST_COVER_ALL, as for an anchor, that together they are about everything. */
+dw_status dw_objects_check(const dw_objects *objects, const dw_tensor *tensors,
+                           size_t n_tensors, bool must_cover_all, const char *where,
+                           dw_error *err);
 
 /* Every record: what was signed, by whom. */
 typedef struct dw_record_seal {
@@ -144,7 +152,7 @@ typedef struct dw_receipt_record {
     uint32_t n_ranks;
     dw_digest share;
     uint64_t n_changed;
-    dw_cover *covers; /* all that the rank owns */
+    dw_cover *covers; /* all that the rank owns; none: nothing */
     size_t n_covers;
     dw_objects objects;
     dw_record_seal seal;

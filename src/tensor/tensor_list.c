@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "tensor/dtype.h"
 
 /* What a caller can get wrong about a tensor. */
 static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
@@ -22,6 +23,11 @@ static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
                               t->n_bytes);
     if (!t->data && t->n_bytes > 0)
         return dw_fail_tensor(err, DW_INVALID, NULL, t->name, "it has no data");
+    if (t->first_byte % dw_dtype_element(t->dtype).width != 0 ||
+        t->first_byte > UINT64_MAX - n_bytes)
+        return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
+                              "a slice of it cannot begin at byte %" PRIu64,
+                              t->first_byte);
     return DW_OK;
 }
 

@@ -6,7 +6,7 @@
 #include "deltawire/tensor.h"
 
 /* DW_INVALID where a tensor of the caller's has no name or data, or bytes that do not fit
- * its shape. */
+ * its shape, or is a slice that begins inside an element. */
 dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err);
 
 /* For qsort and bsearch over dw_tensor: by name. */

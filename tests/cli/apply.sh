@@ -99,7 +99,8 @@ done
 it "copies no state of other applies"
 rm -rf new
 touch model/.deltawire-patch.tmp-1-2 model/b.st.deltawire-patch \
-    model/b.st.deltawire-patch.tmp-1-2 model/my.deltawire-patches
+    model/b.st.deltawire-patch.tmp-1-2 model/my.deltawire-patches \
+    model/b.st.deltawire-staged model/.deltawire-staged.tmp-1-2
 deltawire apply "${deltas[0]}" --to model --out new >/dev/null
 [ "$(ls -A new)" = "$(printf 'config.json\nmodel.safetensors\nmy.deltawire-patches')" ]
 

@@ -17,8 +17,8 @@ done
 it "shows an example for each verb"
 for verb in $verbs; do
     deltawire "$verb" --help >help.txt 2>err.txt
-    grep -q "^usage: deltawire "$verb" " help.txt
-    grep -q "^  deltawire "$verb" " help.txt
+    grep -q "^usage: deltawire $verb " help.txt
+    grep -q "^  deltawire $verb " help.txt
     [ ! -s err.txt ]
     deltawire "$verb" -h | cmp - help.txt
 done

@@ -1,6 +1,7 @@
-/* dw_checkpoint_apply, killed before and inside every system call it makes, and with
- * every one of them failing. Whatever happens, the checkpoint is the old version, the new
- * one, or a patch file is there that leads to the new one. */
+/* dw_checkpoint_apply, and a held checkpoint that takes a version in parts, killed before
+ * and inside every system call they make, and with every one of them failing. Whatever
+ * happens, the checkpoint is the old version, the new one, or a patch file is there that
+ * leads to the new one. */
 /* wrap: open pwrite fsync rename msync unlink mmap flock */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,9 @@
 
 #include <cmocka.h>
 
+#include "codec/place.h"
 #include "unit/disk_model.h"
+#include "unit/random_parts.h"
 
 /* ---- system calls that go wrong
  * --------------------------------------------------------- */
@@ -245,6 +248,181 @@ static void test_every_call_fails(void **state)
         }
 }
 
+/* ---- held, and a version in parts ---- */
+
+typedef struct held {
+    disk_model disk;
+    parts parts;
+    dw_patch_goal goal;
+} held;
+
+static void held_make(held *h, const char *name, bool sharded)
+{
+    disk_make(&h->disk, name, sharded, 300);
+    h->parts = parts_make(&h->disk.old_model, &h->disk.new_model, DW_CODEC_CLASS);
+    h->goal = parts_goal(&h->parts, &h->disk.new_model);
+}
+
+static void held_free(held *h)
+{
+    parts_free(&h->parts);
+    disk_free(&h->disk);
+}
+
+static dw_status stage_in(dw_place *place, const held *h, dw_error *err)
+{
+    return dw_place_stage(place, h->parts.list, CUT_PARTS, &h->goal, NULL, err);
+}
+
+/* All steps, the staging twice. */
+static dw_status run_steps(const held *h, bool sweep, dw_error *err)
+{
+    dw_place *place;
+    dw_status status = dw_place_open(&place, h->disk.path, 1, NULL, err);
+    for (int i = 0; status == DW_OK && i < 2; i++)
+        status = stage_in(place, h, err);
+    if (status == DW_OK)
+        status = dw_place_store(place, err);
+    if (status == DW_OK)
+        status = dw_place_settle(place, sweep, err);
+    dw_place_close(place);
+    return status;
+}
+
+/* What the next open finds: one of the versions, whole, and nothing beside it. */
+static void check_next_open(const held *h)
+{
+    const bool has_patch = disk_has_patch(&h->disk), is_old = disk_is_old(&h->disk);
+    if (!has_patch)
+        assert_true(is_old || disk_is_new(&h->disk));
+    dw_place *place;
+    bool recovered;
+    assert_int_equal(dw_place_open(&place, h->disk.path, 1, &recovered, NULL), DW_OK);
+    assert_int_equal(recovered, has_patch);
+    assert_null(dw_place_staged_path(place));
+    assert_true(disk_is_tidy(&h->disk) && !disk_has_patch(&h->disk));
+    assert_true(has_patch || !is_old ? disk_is_new(&h->disk) : disk_is_old(&h->disk));
+    if (disk_is_old(&h->disk)) {
+        assert_int_equal(stage_in(place, h, NULL), DW_OK);
+        assert_int_equal(dw_place_store(place, NULL), DW_OK);
+        assert_int_equal(dw_place_settle(place, false, NULL), DW_OK);
+    }
+    dw_place_close(place);
+    assert_true(disk_is_new(&h->disk) && disk_is_tidy(&h->disk));
+}
+
+static void test_held_killed_at_every_call(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        held h;
+        held_make(&h, "held_kill", sharded);
+        unsigned n_patches = 0, n_staged = 0, n_steps = 0;
+        for (bool finished = false; !finished; n_steps++) {
+            disk_reset(&h.disk);
+            fflush(NULL);
+            pid_t child = fork();
+            if (child == 0) {
+                calls_left = (int)n_steps;
+                wrong_errno = 0;
+                _exit((int)run_steps(&h, n_steps % 2, NULL));
+            }
+            int status;
+            assert_int_equal(waitpid(child, &status, 0), child);
+            assert_true(WIFEXITED(status));
+            finished = WEXITSTATUS(status) == DW_OK;
+            assert_true(finished || WEXITSTATUS(status) == KILLED);
+            if (disk_has_patch(&h.disk))
+                n_patches++;
+            else if (n_patches == 0)
+                assert_true(disk_is_old(&h.disk)); /* staging writes no weights */
+            n_staged += n_patches == 0 && !disk_is_tidy(&h.disk);
+            if (finished)
+                assert_true(disk_is_new(&h.disk) && disk_is_tidy(&h.disk));
+            check_next_open(&h);
+        }
+        assert_true(n_steps > 25 && n_patches > 3 && n_staged > 5);
+        held_free(&h);
+    }
+}
+
+static void test_held_every_call_fails(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        held h;
+        held_make(&h, "held_fail", sharded);
+        unsigned n_steps = 0, n_failed = 0;
+        for (bool reached = true; reached; n_steps++) {
+            disk_reset(&h.disk);
+            dw_error err = {0};
+            calls_left = (int)n_steps;
+            wrong_errno = ENOSPC;
+            dw_status status = run_steps(&h, n_steps % 2, &err);
+            reached = calls_left == NEVER;
+            calls_left = NEVER;
+            n_failed += status != DW_OK;
+            if (status != DW_OK) {
+                assert_int_equal(status, DW_IO);
+                assert_non_null(strstr(err.text, strerror(ENOSPC)));
+            } else {
+                assert_true(disk_is_new(&h.disk));
+            }
+            assert_true(disk_is_tidy(&h.disk)); /* nothing staged stays */
+            check_next_open(&h);
+        }
+        assert_true(n_failed > 25 && n_failed + 3 >= n_steps);
+        held_free(&h);
+    }
+}
+
+/* A step that failed is done again, with the checkpoint still held. */
+static void test_held_steps_repeat(void **state)
+{
+    (void)state;
+    held h;
+    held_make(&h, "held_again", true);
+    for (int step = 0; step < 4; step++) { /* stage, store, settle, discard */
+        unsigned n_steps = 0;
+        for (bool reached = true; reached; n_steps++) {
+            dw_place *place;
+            disk_reset(&h.disk);
+            assert_int_equal(dw_place_open(&place, h.disk.path, 1, NULL, NULL), DW_OK);
+            for (int s = 0; s < 3; s++) {
+                dw_status status = DW_IO;
+                for (int attempt = 0; status != DW_OK && attempt < 2; attempt++) {
+                    const bool now = attempt == 0 && s == step % 3;
+                    if (now) {
+                        calls_left = (int)n_steps;
+                        wrong_errno = EIO;
+                    }
+                    if (step == 3 && s == 0) {
+                        calls_left = NEVER;
+                        assert_int_equal(stage_in(place, &h, NULL), DW_OK);
+                        calls_left = now ? (int)n_steps : NEVER;
+                        status = dw_place_discard(place, NULL);
+                    } else {
+                        status = s == 0   ? stage_in(place, &h, NULL)
+                                 : s == 1 ? dw_place_store(place, NULL)
+                                          : dw_place_settle(place, n_steps % 2, NULL);
+                    }
+                    if (now)
+                        reached = calls_left == NEVER;
+                    calls_left = NEVER;
+                }
+                assert_int_equal(status, DW_OK);
+                if (step == 3 && s == 0)
+                    break;
+            }
+            dw_place_close(place);
+            assert_true(disk_is_tidy(&h.disk) && !disk_has_patch(&h.disk));
+            assert_true(step == 3 ? disk_is_old(&h.disk) : disk_is_new(&h.disk));
+        }
+        assert_true(n_steps > 2);
+    }
+    held_free(&h);
+}
+
 /* The same for a delta's own file: whole and synced, or not there. */
 static void test_saving(void **state)
 {
@@ -315,6 +493,9 @@ int main(void)
         cmocka_unit_test(test_killed_at_every_call),
         cmocka_unit_test(test_killed_while_recovering),
         cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_held_killed_at_every_call),
+        cmocka_unit_test(test_held_every_call_fails),
+        cmocka_unit_test(test_held_steps_repeat),
         cmocka_unit_test(test_saving),
         cmocka_unit_test(test_killed_at_random),
     };

@@ -1,0 +1,29 @@
+/* Which checkpoint a path means, the files that stand beside it, and its lock. */
+#ifndef DW_CODEC_CHECKPOINT_TARGET_H
+#define DW_CODEC_CHECKPOINT_TARGET_H
+
+#include "deltawire/error.h"
+
+/* A checkpoint, by whatever path it was named, links resolved: its directory where it has
+ * an index, or its only file. The patch file is DIR/.deltawire-patch or
+ * FILE.deltawire-patch, what is staged .deltawire-staged likewise; the lock is on the
+ * first file, so that nothing is left behind. */
+typedef struct dw_target {
+    char *path; /* as named */
+    char *identity;
+    char *patch_path;
+    char *staged_path;
+    char *lock_path;
+    int lock; /* -1 where not taken */
+} dw_target;
+
+/* Finds out what PATH means, without taking the lock. */
+dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
+
+/* DW_CONFLICT where another has the lock, in this process or any other. */
+dw_status dw_target_lock(dw_target *target, dw_error *err);
+
+/* Gives the lock back too. */
+void dw_target_release(dw_target *target);
+
+#endif

@@ -1,0 +1,62 @@
+/* A checkpoint on disk that is held, and brought from version to version, so that a kill
+ * at any instant is harmless.
+ *
+ *     open     lock; finish what an interrupted run left; map
+ *     stage    decode and verify; write the list of stores beside the checkpoint; make
+ *              room on the disk. The weights are untouched
+ *     store    rename the list to the patch file: the commit. Then do the stores. This is
+ *              what an engine pauses for
+ *     settle   sync the weights; read back; remove the patch file
+ *
+ * Before the rename the checkpoint is the old version, and what is staged is dropped by
+ * the next open. From then until settle is done the patch file is there, and the next
+ * open does its stores once more. A lock keeps two holders apart; it ends with its
+ * process. docs/DESIGN.md, section 6, has the argument. One thread at a time uses a
+ * place.
+ */
+#ifndef DW_CODEC_PLACE_H
+#define DW_CODEC_PLACE_H
+
+#include "codec/parts.h"
+
+typedef struct dw_place dw_place;
+
+/* Sets *RECOVERED, which may be NULL, where an interrupted run was finished. DW_CONFLICT
+ * where the checkpoint is held already. */
+dw_status dw_place_open(dw_place **out, const char *path, unsigned n_threads,
+                        bool *recovered, dw_error *err);
+
+/* Lets go, wherever it was: what is only staged is dropped, what is stored and not
+ * settled is finished by the next open. Accepts NULL. */
+void dw_place_close(dw_place *place);
+
+/* Finishes an interrupted run, if there was one, and lets go: open and close, without the
+ * map where there is nothing to do. */
+dw_status dw_place_recover(const char *path, unsigned n_threads, bool *recovered,
+                           dw_error *err);
+
+/* The weights, writable and shared with the files. Valid until close. */
+const dw_tensor *dw_place_tensors(const dw_place *place, size_t *n_tensors);
+
+/* Stages a version, instead of what was staged before, which is gone also where this
+ * fails. Where GOAL has a digest the parts must cover the model and lead to it; without
+ * one they may cover less. PROGRESS may be NULL. DW_INVALID between store and settle. */
+dw_status dw_place_stage(dw_place *place, const dw_part *parts, size_t n_parts,
+                         const dw_patch_goal *goal, const dw_progress *progress,
+                         dw_error *err);
+
+/* The file that holds what is staged; NULL where nothing is. */
+const char *dw_place_staged_path(const dw_place *place);
+
+/* Drops what is staged. DW_INVALID once it is committed. */
+dw_status dw_place_discard(dw_place *place, dw_error *err);
+
+/* Commits and does the stores. May be called again where it failed. */
+dw_status dw_place_store(dw_place *place, dw_error *err);
+
+/* Makes the stores durable, and proves them: with SWEEP by reading all weights, where the
+ * goal has a digest; else by reading what was stored. May be called again where it
+ * failed. */
+dw_status dw_place_settle(dw_place *place, bool sweep, dw_error *err);
+
+#endif

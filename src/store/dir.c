@@ -1,0 +1,334 @@
+#include "store/dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "store/store.h"
+
+#define PIECE ((size_t)8 << 20) /* of a get, between two reports of progress */
+
+/* ---- errors ------------------------------------------------------------------- */
+
+dw_status dw_dir_fail_text(const dw_dir *d, dw_status code, const char *key,
+                           const char *fault, dw_error *err)
+{
+    char where[DW_STORE_WHERE];
+    snprintf(where, sizeof where, "%s%s%s", d->url, key[0] ? "/" : "", key);
+    return dw_fail(err, code, where, "%s", fault);
+}
+
+dw_status dw_dir_fail(const dw_dir *d, const char *key, const char *doing, dw_error *err)
+{
+    int number = errno;
+    char reason[128], text[DW_ERROR_TEXT_SIZE];
+    if (strerror_r(number, reason, sizeof reason) != 0)
+        snprintf(reason, sizeof reason, "error %d", number);
+    bool is_full = number == ENOSPC || number == EDQUOT;
+    bool is_denied = number == EACCES || number == EPERM;
+    snprintf(text, sizeof text, "cannot %s: %s%s%.400s", doing, reason,
+             is_full
+                 ? "; free some room, or remove old objects, where this directory lies: "
+                 : "",
+             is_full ? d->root : "");
+    dw_status code = is_denied ? DW_DENIED : number == ENOENT ? DW_NOT_FOUND : DW_IO;
+    return dw_dir_fail_text(d, code, key, text, err);
+}
+
+static dw_status not_there(const dw_dir *d, const char *key, dw_error *err)
+{
+    return dw_dir_fail_text(d, DW_NOT_FOUND, key, "there is no such object", err);
+}
+
+/* Whether a look for an object failed because there is none: a file stands where the key
+ * has a directory, or a part of the key is longer than a file name can be. */
+static bool means_missing(int number)
+{
+    return number == ENOENT || number == ENOTDIR || number == ENAMETOOLONG;
+}
+
+/* ---- walking -------------------------------------------------------------------- */
+
+int dw_dir_sync(int fd)
+{
+    /* some filesystems cannot sync a directory and say so with EINVAL */
+    return fsync(fd) == 0 || errno == EINVAL ? 0 : -1;
+}
+
+int dw_dir_open_below(int fd, const char *name)
+{
+    return openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static int step_down(int fd, const char *name, bool make)
+{
+    int below = dw_dir_open_below(fd, name);
+    if (below < 0 && make && errno == ENOENT &&
+        (mkdirat(fd, name, 0777) == 0 || errno == EEXIST))
+        below = dw_dir_open_below(fd, name);
+    if (below >= 0 && make && dw_dir_sync(fd) != 0) {
+        int number = errno;
+        close(below);
+        errno = number;
+        return -1;
+    }
+    return below;
+}
+
+int dw_dir_open_parent(const dw_dir *d, const char *key, bool make, const char **name)
+{
+    int fd = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (const char *slash; fd >= 0 && (slash = strchr(key, '/')); key = slash + 1) {
+        char part[DW_MAX_KEY + 1];
+        snprintf(part, sizeof part, "%.*s", (int)(slash - key), key);
+        int below = step_down(fd, part, make);
+        int number = errno;
+        close(fd);
+        errno = number;
+        fd = below;
+    }
+    *name = key;
+    return fd;
+}
+
+/* ---- objects ---------------------------------------------------------------------- */
+
+/* Opens the regular file of KEY. */
+static dw_status open_object(const dw_dir *d, const char *key, int *fd, struct stat *st,
+                             dw_error *err)
+{
+    const char *name;
+    *fd = -1;
+    int dir = dw_dir_open_parent(d, key, false, &name);
+    if (dir >= 0) {
+        /* without O_NONBLOCK a FIFO would be waited for, not refused */
+        *fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        int number = errno;
+        close(dir);
+        errno = number;
+    }
+    if (*fd < 0 && errno == ELOOP)
+        return dw_dir_fail_text(
+            d, DW_UNSUPPORTED, key,
+            "a symbolic link stands there, which a directory store does not follow", err);
+    if (*fd < 0 && means_missing(errno))
+        return not_there(d, key, err);
+    if (*fd < 0)
+        return dw_dir_fail(d, key, "open", err);
+    dw_status status = DW_OK;
+    if (fstat(*fd, st) != 0)
+        status = dw_dir_fail(d, key, "stat", err);
+    else if (S_ISDIR(st->st_mode))
+        status = not_there(d, key, err); /* the beginning of longer keys */
+    else if (!S_ISREG(st->st_mode))
+        status = dw_dir_fail_text(d, DW_UNSUPPORTED, key,
+                                  "something that is no regular file stands there", err);
+    if (status != DW_OK)
+        close(*fd);
+    return status;
+}
+
+static dw_status read_range(const dw_dir *d, const char *key, int fd, uint64_t offset,
+                            uint8_t *into, size_t n_bytes, size_t *n_read,
+                            const dw_progress *progress, dw_error *err)
+{
+    for (size_t at = 0;;) {
+        dw_status status = dw_store_progress(progress, at, n_bytes, d->url, err);
+        if (status != DW_OK)
+            return status;
+        size_t n_wanted = n_bytes - at < PIECE ? n_bytes - at : PIECE;
+        ssize_t n = n_wanted ? pread(fd, into + at, n_wanted, (off_t)(offset + at)) : 0;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return dw_dir_fail(d, key, "read", err);
+        at += (size_t)n;
+        if (n == 0) {
+            *n_read = at;
+            return DW_OK;
+        }
+    }
+}
+
+static dw_status dir_get(void *self, const char *key, uint64_t offset, void *into,
+                         size_t n_bytes, size_t *n_read, const dw_progress *progress,
+                         dw_error *err)
+{
+    const dw_dir *d = self;
+    int fd;
+    struct stat st;
+    dw_status status = open_object(d, key, &fd, &st, err);
+    if (status != DW_OK)
+        return status;
+    status = read_range(d, key, fd, offset, into, n_bytes, n_read, progress, err);
+    close(fd);
+    return status;
+}
+
+static dw_status dir_stat(void *self, const char *key, uint64_t *n_bytes,
+                          int64_t *modified_ms, dw_error *err)
+{
+    const dw_dir *d = self;
+    int fd;
+    struct stat st;
+    dw_status status = open_object(d, key, &fd, &st, err);
+    if (status != DW_OK)
+        return status;
+    close(fd);
+    *n_bytes = (uint64_t)st.st_size;
+    *modified_ms = (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
+    return DW_OK;
+}
+
+static dw_status dir_remove(void *self, const char *key, dw_error *err)
+{
+    const dw_dir *d = self;
+    const char *name;
+    int dir = dw_dir_open_parent(d, key, false, &name);
+    if (dir < 0)
+        return means_missing(errno) ? DW_OK : dw_dir_fail(d, key, "open", err);
+    dw_status status = DW_OK;
+    if (unlinkat(dir, name, 0) == 0) {
+        if (dw_dir_sync(dir) != 0)
+            status = dw_dir_fail(d, key, "sync the directory", err);
+    } else if (!means_missing(errno) && errno != EISDIR) {
+        status = dw_dir_fail(d, key, "remove", err);
+    }
+    close(dir);
+    return status;
+}
+
+static void dir_close(void *self)
+{
+    dw_dir *d = self;
+    if (d) {
+        dw_free(d->root);
+        dw_free(d->url);
+        dw_free(d);
+    }
+}
+
+/* ---- opening ---------------------------------------------------------------------- */
+
+static int hex_value(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* The path of a file: URL, with what %XX spells. */
+static dw_status path_of_url(dw_writer *path, const char *url, dw_error *err)
+{
+    const char *at = url + strlen("file:");
+    if (strncmp(at, "//localhost/", 12) == 0)
+        at += 11;
+    else if (strncmp(at, "///", 3) == 0)
+        at += 2;
+    if (at[0] != '/' || at[1] == '/')
+        return dw_fail(err, DW_INVALID, url,
+                       "a file URL has an absolute path and no host: file:///DIR; a "
+                       "relative path is written without file:");
+    for (; *at; at++) {
+        int high = at[0] == '%' ? hex_value(at[1]) : -1;
+        int low = high >= 0 ? hex_value(at[2]) : -1;
+        int byte = at[0] == '%' ? high * 16 + low : (unsigned char)at[0];
+        if ((at[0] == '%' && (low < 0 || byte == 0)) || at[0] == '?' || at[0] == '#')
+            return dw_fail(
+                err, DW_INVALID, url,
+                "'%c' in a file URL begins no valid escape: write %%25 for %%, "
+                "%%3F for ? and %%23 for #",
+                at[0]);
+        at += at[0] == '%' ? 2 : 0;
+        dw_write_u8(path, (uint8_t)byte);
+    }
+    return DW_OK;
+}
+
+static dw_status absolute_path(dw_writer *path, const char *relative, dw_error *err)
+{
+    char here[PATH_MAX];
+    if (relative[0] != '/') {
+        if (!getcwd(here, sizeof here))
+            return dw_fail_errno(err, relative, "find the current directory");
+        dw_write_text(path, here);
+        dw_write_text(path, "/");
+    }
+    dw_write_text(path, relative);
+    return DW_OK;
+}
+
+static void write_url(dw_writer *url, const char *path)
+{
+    dw_write_text(url, "file://");
+    for (; *path; path++) {
+        unsigned char c = (unsigned char)*path;
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                     (c >= '0' && c <= '9') || strchr("-_./=+@~:,", c);
+        if (plain)
+            dw_write_u8(url, c);
+        else
+            dw_write_format(url, "%%%02X", c);
+    }
+    dw_write_u8(url, 0);
+}
+
+static dw_status find_root(dw_dir *d, const char *url, dw_error *err)
+{
+    dw_writer path = {0}, full_url = {0};
+    bool is_url = strncmp(url, "file:", 5) == 0;
+    dw_status status =
+        is_url ? path_of_url(&path, url, err) : absolute_path(&path, url, err);
+    while (status == DW_OK && !path.failed && path.n_bytes > 1 &&
+           path.bytes[path.n_bytes - 1] == '/')
+        path.n_bytes--;
+    dw_write_u8(&path, 0);
+    if (status == DW_OK && !path.failed)
+        write_url(&full_url, (char *)path.bytes);
+    if (status == DW_OK && (path.failed || full_url.failed))
+        status = dw_fail_memory(err, url);
+    if (status != DW_OK) {
+        dw_writer_release(&path);
+        dw_writer_release(&full_url);
+        return status;
+    }
+    d->root = (char *)path.bytes;
+    d->url = (char *)full_url.bytes;
+    struct stat st;
+    if (stat(d->root, &st) == 0 && !S_ISDIR(st.st_mode))
+        return dw_dir_fail_text(d, DW_INVALID, "", "not a directory", err);
+    return DW_OK;
+}
+
+dw_status dw_dir_store_open(dw_store **out, const char *url, dw_error *err)
+{
+    static const dw_store_driver driver = {
+        .struct_bytes = sizeof(dw_store_driver),
+        .name = "file",
+        .get = dir_get,
+        .put = dw_dir_put,
+        .stat = dir_stat,
+        .list = dw_dir_list,
+        .remove = dir_remove,
+        .close = dir_close,
+    };
+    *out = NULL;
+    dw_dir *d = dw_alloc_zeroed(1, sizeof *d);
+    if (!d)
+        return dw_fail_memory(err, url);
+    dw_status status = find_root(d, url, err);
+    if (status == DW_OK)
+        status = dw_store_new(out, d->url, &driver, d, err);
+    if (status != DW_OK)
+        dir_close(d);
+    return status;
+}

@@ -1,0 +1,338 @@
+#define _GNU_SOURCE /* renameat2 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "store/dir.h"
+#include "store/store.h"
+
+#define PIECE     ((size_t)1 << 20)
+#define BOOT_TEXT 37 /* of /proc/sys/kernel/random/boot_id, with a NUL */
+#define NAME_SIZE 96
+#define ONE_DAY_S (24 * 60 * 60)
+
+/* An object under construction. */
+typedef struct draft {
+    int dir; /* DIR/.deltawire~ */
+    int fd;
+    char name[NAME_SIZE]; /* BOOT-PID-N; empty when it is not there any more */
+} draft;
+
+/* ---- drafts, and what killed processes left of them ----------------------------- */
+
+/* Names the running kernel: of all that share the directory, those with the same one see
+ * each other's locks. Empty where /proc is missing. */
+static void read_boot_id(char out[BOOT_TEXT])
+{
+    memset(out, 0, BOOT_TEXT);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (read(fd, out, BOOT_TEXT - 1) != BOOT_TEXT - 1)
+        out[0] = '\0';
+    close(fd);
+}
+
+/* Makes and locks a file under a name that nobody uses; 0, or -1 with errno. */
+static int draft_make(draft *made)
+{
+    static atomic_uint counter;
+    char boot[BOOT_TEXT];
+    read_boot_id(boot);
+    for (;;) {
+        snprintf(made->name, sizeof made->name, "%s-%ld-%u", boot[0] ? boot : "unknown",
+                 (long)getpid(), atomic_fetch_add(&counter, 1));
+        made->fd = openat(made->dir, made->name,
+                          O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (made->fd < 0 && errno == EEXIST)
+            continue; /* numbers come back, in containers they are the same each time */
+        if (made->fd < 0) {
+            made->name[0] = '\0';
+            return -1;
+        }
+        /* who tidies may have been faster than the lock, and then the name is gone;
+         * without locks at all (ENOLCK) only the age of a draft counts */
+        struct stat st;
+        if (!(flock(made->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) &&
+            !(fstat(made->fd, &st) == 0 && st.st_nlink == 0))
+            return 0;
+        close(made->fd);
+    }
+}
+
+static void draft_release(draft *made)
+{
+    if (made->name[0])
+        unlinkat(made->dir, made->name, 0);
+    if (made->fd >= 0)
+        close(made->fd);
+    if (made->dir >= 0)
+        close(made->dir);
+}
+
+/* A draft is dead when its writer ran under this kernel and holds its lock no more, or
+ * when nothing was written to it for a day as the filesystem's own clock tells, which
+ * MADE, just made, shows. Were it alive after all (a source that stood still so long, on
+ * another machine), its put would fail at the end; no object comes to harm. */
+static void remove_if_dead(const draft *made, const char *boot, const char *name)
+{
+    struct stat now, st;
+    int fd = openat(made->dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    bool dead = fstat(fd, &st) == 0 && fstat(made->fd, &now) == 0 &&
+                st.st_mtim.tv_sec + ONE_DAY_S < now.st_mtim.tv_sec;
+    if (!dead && boot[0] && strncmp(name, boot, strlen(boot)) == 0)
+        dead = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    /* a name may be used again as soon as it is free: remove it before the lock goes */
+    if (dead)
+        unlinkat(made->dir, name, 0);
+    close(fd);
+}
+
+static void remove_dead_drafts(const draft *made)
+{
+    char boot[BOOT_TEXT];
+    read_boot_id(boot);
+    int fd = openat(made->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
+    for (struct dirent *e; stream && (e = readdir(stream)) != NULL;)
+        if (e->d_name[0] != '.' && strcmp(e->d_name, made->name) != 0)
+            remove_if_dead(made, boot, e->d_name);
+    if (stream)
+        closedir(stream);
+    else if (fd >= 0)
+        close(fd);
+}
+
+/* ---- the directory itself --------------------------------------------------------- */
+
+/* mkdir -p. A directory that was there may have been made by a process that was killed
+ * before it synced, so those are synced too, as far as one may. */
+static dw_status make_root(const dw_dir *d, dw_error *err)
+{
+    char *path = dw_copy_string(d->root);
+    if (!path)
+        return dw_fail_memory(err, d->url);
+    dw_status status = DW_OK;
+    for (char *end = path; status == DW_OK && end;) {
+        struct stat st;
+        end = strchr(end + 1, '/');
+        if (end)
+            *end = '\0';
+        if (mkdir(path, 0777) == 0) {
+            status = dw_sync_parent(path, err);
+        } else {
+            int number = errno;
+            if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+                dw_sync_parent(path, NULL);
+            } else {
+                errno = number;
+                status = dw_dir_fail(d, "", "make the directory", err);
+            }
+        }
+        if (end)
+            *end = '/';
+    }
+    dw_free(path);
+    return status;
+}
+
+static dw_status draft_open(dw_dir *d, const char *key, draft *made, dw_error *err)
+{
+    *made = (draft){-1, -1, ""};
+    bool is_first = !atomic_load(&d->prepared);
+    dw_status status = is_first ? make_root(d, err) : DW_OK;
+    if (status != DW_OK)
+        return status;
+    int root = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0 && errno == ENOENT) { /* removed since the last put */
+        status = make_root(d, err);
+        if (status != DW_OK)
+            return status;
+        root = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    if (root >= 0) {
+        if (mkdirat(root, DW_DIR_TEMPORARY, 0777) == 0 || errno == EEXIST)
+            made->dir = dw_dir_open_below(root, DW_DIR_TEMPORARY);
+        int number = errno;
+        close(root);
+        errno = number;
+    }
+    if (made->dir < 0 || draft_make(made) != 0)
+        return dw_dir_fail(d, key, "make a file under construction", err);
+    if (is_first) {
+        remove_dead_drafts(made);
+        atomic_store(&d->prepared, true);
+    }
+    return DW_OK;
+}
+
+/* ---- the bytes ----------------------------------------------------------------------
+ */
+
+static dw_status write_piece(const dw_dir *d, const char *key, int fd, uint64_t offset,
+                             const uint8_t *bytes, size_t n_bytes, dw_error *err)
+{
+    while (n_bytes > 0) {
+        ssize_t n = pwrite(fd, bytes, n_bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return dw_dir_fail(d, key, "write", err);
+        bytes += n;
+        offset += (uint64_t)n;
+        n_bytes -= (size_t)n;
+    }
+    return DW_OK;
+}
+
+static dw_status write_source(const dw_dir *d, const char *key, int fd,
+                              const dw_source *source, const dw_progress *progress,
+                              dw_error *err)
+{
+    const uint64_t total = source->n_bytes;
+    uint8_t *buffer = NULL;
+    if (!source->bytes && total > 0) {
+        buffer = dw_alloc(total < PIECE ? (size_t)total : PIECE);
+        if (!buffer)
+            return dw_fail_memory(err, d->url);
+    }
+    dw_status status = DW_OK;
+    for (uint64_t at = 0; status == DW_OK;) {
+        status = dw_store_progress(progress, at, total, d->url, err);
+        if (status != DW_OK || at == total)
+            break;
+        size_t n = total - at < PIECE ? (size_t)(total - at) : PIECE;
+        const uint8_t *bytes = buffer;
+        if (buffer)
+            status = source->read(source->context, at, buffer, n, err);
+        else
+            bytes = (const uint8_t *)source->bytes + at;
+        if (status == DW_OK)
+            status = write_piece(d, key, fd, at, bytes, n, err);
+        at += n;
+    }
+    dw_free(buffer);
+    if (status == DW_OK && fsync(fd) != 0)
+        status = dw_dir_fail(d, key, "sync", err);
+    return status;
+}
+
+/* ---- the name -----------------------------------------------------------------------
+ */
+
+/* For a name that is taken. Who finds there what it wrote itself before it was killed
+ * must be able to rely on it, so the name is made durable first. */
+static dw_status fail_taken(const dw_dir *d, const char *key, int dir, const char *name,
+                            dw_error *err)
+{
+    struct stat st;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(st.st_mode))
+        return dw_dir_fail_text(d, DW_UNSUPPORTED, key,
+                                S_ISDIR(st.st_mode)
+                                    ? "longer keys begin with this one and a slash; a "
+                                      "directory store cannot hold both"
+                                    : "something that is no regular file stands there",
+                                err);
+    if (dw_dir_sync(dir) != 0)
+        return dw_dir_fail(d, key, "sync the directory", err);
+    return dw_dir_fail_text(d, DW_CONFLICT, key, "there is such an object already", err);
+}
+
+/* Gives the draft its name where nobody has it. */
+static dw_status create_name(const dw_dir *d, const char *key, draft *made, int dir,
+                             const char *name, dw_error *err)
+{
+    if (linkat(made->dir, made->name, dir, name, 0) == 0)
+        return DW_OK;
+    if (errno == EEXIST) {
+        /* over NFS the reply to a link that was made can be lost, and the second try
+         * finds the name taken, by the draft itself */
+        struct stat st;
+        if (fstat(made->fd, &st) == 0 && st.st_nlink > 1)
+            return DW_OK;
+        return fail_taken(d, key, dir, name, err);
+    }
+    if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK)
+        return dw_dir_fail(d, key, "link into place", err);
+    if (renameat2(made->dir, made->name, dir, name, RENAME_NOREPLACE) == 0) {
+        made->name[0] = '\0';
+        return DW_OK;
+    }
+    if (errno == EEXIST)
+        return fail_taken(d, key, dir, name, err);
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)
+        return dw_dir_fail_text(d, DW_UNSUPPORTED, key,
+                                "this filesystem can neither link nor rename without "
+                                "replacing, so that a create is not safe here",
+                                err);
+    return dw_dir_fail(d, key, "rename into place", err);
+}
+
+static dw_status replace_name(const dw_dir *d, const char *key, draft *made, int dir,
+                              const char *name, dw_error *err)
+{
+    if (renameat(made->dir, made->name, dir, name) == 0) {
+        made->name[0] = '\0';
+        return DW_OK;
+    }
+    if (errno == EISDIR || errno == EEXIST || errno == ENOTEMPTY)
+        return fail_taken(d, key, dir, name, err);
+    return dw_dir_fail(d, key, "rename into place", err);
+}
+
+static dw_status open_parent(const dw_dir *d, const char *key, int *dir,
+                             const char **name, dw_error *err)
+{
+    *dir = dw_dir_open_parent(d, key, true, name);
+    if (*dir >= 0 && strlen(*name) <= NAME_MAX)
+        return DW_OK;
+    if (*dir < 0 && (errno == ENOTDIR || errno == ELOOP))
+        return dw_dir_fail_text(d, DW_UNSUPPORTED, key,
+                                "an object or a link stands where this key needs a "
+                                "directory; a directory store cannot hold both",
+                                err);
+    if (*dir >= 0 || errno == ENAMETOOLONG)
+        return dw_dir_fail_text(d, DW_UNSUPPORTED, key,
+                                "a part of the key is longer than a file name can be",
+                                err);
+    return dw_dir_fail(d, key, "make the directory", err);
+}
+
+dw_status dw_dir_put(void *self, const char *key, const dw_source *source,
+                     dw_put_mode mode, const dw_progress *progress, dw_error *err)
+{
+    dw_dir *d = self;
+    draft made;
+    int dir = -1;
+    const char *name;
+    struct stat st;
+    dw_status status = draft_open(d, key, &made, err);
+    if (status == DW_OK)
+        status = open_parent(d, key, &dir, &name, err);
+    /* not the test that counts, but it saves writing what will not be taken */
+    if (status == DW_OK && mode == DW_PUT_CREATE &&
+        fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        status = fail_taken(d, key, dir, name, err);
+    if (status == DW_OK)
+        status = write_source(d, key, made.fd, source, progress, err);
+    if (status == DW_OK)
+        status = mode == DW_PUT_CREATE ? create_name(d, key, &made, dir, name, err)
+                                       : replace_name(d, key, &made, dir, name, err);
+    if (status == DW_OK && dw_dir_sync(dir) != 0)
+        status = dw_dir_fail(d, key, "sync the directory", err);
+    draft_release(&made);
+    if (dir >= 0)
+        close(dir);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* What the layers above and the drivers need beyond the public calls. */
+#ifndef DW_STORE_STORE_H
+#define DW_STORE_STORE_H
+
+#include "base/bytes.h"
+#include "deltawire/store.h"
+
+#define DW_MAX_KEY 512 /* bytes of a key, without its NUL */
+
+/* Appends a whole object of unknown size to OUT. One of more than MAX_BYTES is
+ * DW_CORRUPT. After a failure OUT is as before. The object may come in several reads: who
+ * reads one that is replaced now and then must be able to tell a mix. */
+dw_status dw_store_get_all(dw_store *store, const char *key, size_t max_bytes,
+                           dw_writer *out, dw_error *err);
+
+dw_status dw_store_put_bytes(dw_store *store, const char *key, const void *bytes,
+                             size_t n_bytes, dw_put_mode mode, dw_error *err);
+
+/* Room for any 'where': longer ones are cut by dw_error too. */
+#define DW_STORE_WHERE DW_ERROR_WHERE_SIZE
+
+/* URL/KEY, for errors; returns BUF. */
+const char *dw_store_where(const dw_store *store, const char *key, char *buf, size_t n);
+
+/* ---- for drivers ---- */
+
+/* Copies a range of SOURCE, which the caller has checked to be inside it. */
+dw_status dw_source_read(const dw_source *source, uint64_t offset, void *into,
+                         size_t n_bytes, dw_error *err);
+
+/* DW_CANCELLED where the caller's function asks for it; PROGRESS may be NULL. */
+dw_status dw_store_progress(const dw_progress *progress, uint64_t bytes_done,
+                            uint64_t bytes_total, const char *where, dw_error *err);
+
+/* Whether KEY belongs into a listing. PREFIX is a string, AFTER may be NULL. */
+bool dw_store_listed(const char *key, const char *prefix, const char *after);
+
+#endif

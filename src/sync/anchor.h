@@ -1,0 +1,35 @@
+/* Anchor objects: plain safetensors files of whole weights, or of slices of them.
+ *
+ * The bytes follow from the record: the header is what the stock library would write for
+ * the slices that the object covers, in its order, with the metadata {"format":"pt"}. So
+ * an object that covers the whole model is a checkpoint that anybody can load, and a
+ * reader knows where every byte belongs before the first one is there.
+ */
+#ifndef DW_SYNC_ANCHOR_H
+#define DW_SYNC_ANCHOR_H
+
+#include "deltawire/store.h"
+#include "sync/cut.h"
+
+typedef struct dw_anchor {
+    dw_writer header;
+    dw_slice_list list; /* in the order of the file */
+    uint64_t *offsets;  /* [list.n + 1] in the file */
+    uint64_t n_bytes;   /* of the file */
+    char where[DW_KEY_TEXT];
+} dw_anchor;
+
+/* WHERE names the object in errors. */
+dw_status dw_anchor_open(dw_anchor *out, const dw_tensor *tensors, size_t n_tensors,
+                         const dw_slices *slices, const char *where, dw_error *err);
+void dw_anchor_release(dw_anchor *anchor);
+
+/* The file's bytes, read from the tensors. Borrows ANCHOR. */
+dw_source dw_anchor_source(dw_anchor *anchor);
+
+/* A dw_object_sink: stores the file's bytes into the tensors. The header must be the
+ * expected one. */
+dw_status dw_anchor_take(void *anchor, uint64_t offset, const uint8_t *bytes,
+                         size_t n_bytes, dw_error *err);
+
+#endif

@@ -1,0 +1,219 @@
+/* One hop of a follower: the records, the objects, the staging; whole models from
+ * anchors, from a checkpoint that is there, and from the stream that this one forked
+ * from. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "deltawire/checkpoint.h"
+#include "store/store.h"
+#include "sync/follower.h"
+
+static dw_position position_of(const dw_follower *f, const dw_hop *hop)
+{
+    dw_position p = {.version = hop->to, .state = hop->state};
+    memcpy(p.stream, f->stream->record.stream, sizeof p.stream);
+    memcpy(p.commit_sha256, hop->commit_sha256, sizeof p.commit_sha256);
+    return p;
+}
+
+/* The hop must leave from the very version that the weights are. */
+static dw_status check_departure(const dw_follower *f, const dw_hop *hop, dw_error *err)
+{
+    const char *url = dw_store_url(f->stream->store);
+    if (hop->from != DW_NO_VERSION &&
+        memcmp(hop->from_sha256, f->replica->at.commit_sha256, DW_SHA256_BYTES) != 0)
+        return dw_fail(err, DW_UNTRUSTED, url,
+                       "version %" PRIu64 " was not made after the version %" PRIu64
+                       " that the weights are: history was rewritten. Find out by whom; "
+                       "to accept it, pull into a new directory",
+                       hop->to, hop->from);
+    if (hop->from != DW_NO_VERSION && hop->epoch < f->epoch)
+        return dw_fail(err, DW_UNTRUSTED, url,
+                       "version %" PRIu64 " was made by a writer that had been replaced "
+                       "(epoch %" PRIu64 " after %" PRIu64 ")",
+                       hop->to, hop->epoch, f->epoch);
+    return DW_OK;
+}
+
+/* Whole weights: into an empty replica, or as a patch to the one that is there. */
+static dw_status take_model(dw_follower *f, const dw_position *position,
+                            dw_fill_fn source, void *context, const dw_progress *progress,
+                            dw_error *err)
+{
+    dw_replica *r = f->replica;
+    if (!r->has_weights) {
+        f->arrived = true;
+        dw_status status = dw_replica_fill(r, position, source, context, err);
+        f->arrived = status == DW_OK;
+        return status;
+    }
+    dw_scratch_model model;
+    dw_status status = dw_scratch_model_make(&model, r->tensors, r->n_tensors,
+                                             f->options.spool_dir, err);
+    if (status != DW_OK)
+        return status;
+    status = source(context, model.tensors, r->n_tensors, err);
+    if (status == DW_OK)
+        status = dw_replica_stage_copy(r, position, model.tensors, progress, err);
+    dw_scratch_model_release(&model);
+    return status;
+}
+
+static dw_status take_anchor(dw_follower *f, const dw_hop *hop,
+                             const dw_progress *progress, dw_error *err)
+{
+    dw_position position = position_of(f, hop);
+    dw_anchor_fill fill = {f->stream->store, &hop->objects, progress};
+    dw_status status =
+        take_model(f, &position, dw_fill_from_anchor, &fill, progress, err);
+    if (status == DW_OK) {
+        f->tally.n_objects += hop->objects.n;
+        f->tally.n_bytes += dw_objects_bytes(&hop->objects);
+    }
+    return status;
+}
+
+/* Version 0 is a checkpoint that was to be here already. */
+static dw_status take_base(dw_follower *f, const dw_hop *hop, const dw_progress *progress,
+                           dw_error *err)
+{
+    if (!f->options.base)
+        return dw_fail(
+            err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+            "the stream starts from a checkpoint that is not in it: %s, with the "
+            "state digest %016" PRIx64 ". Name it with --base",
+            hop->base && *hop->base ? hop->base : "unnamed", hop->state);
+    dw_checkpoint *ckpt;
+    dw_status status =
+        dw_checkpoint_open(&ckpt, f->options.base, DW_CHECKPOINT_READ, err);
+    if (status != DW_OK)
+        return status;
+    size_t n_tensors;
+    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
+    dw_replica *source = NULL;
+    status = n_tensors == f->replica->n_tensors
+                 ? dw_replica_open_memory(&source, f->stream->record.tensors, n_tensors,
+                                          tensors, f->options.n_threads, err)
+                 : dw_fail(err, DW_MISMATCH, f->options.base,
+                           "the checkpoint has %zu tensors, the stream's model %zu",
+                           n_tensors, f->replica->n_tensors);
+    if (status == DW_OK && source->state != hop->state)
+        status = dw_fail(err, DW_MISMATCH, f->options.base,
+                         "the stream starts from %s with the state digest %016" PRIx64
+                         ", but this checkpoint has %016" PRIx64,
+                         hop->base && *hop->base ? hop->base : "a checkpoint", hop->state,
+                         source->state);
+    if (status == DW_OK) {
+        dw_position position = position_of(f, hop);
+        status = take_model(f, &position, dw_fill_from_tensors, source->tensors, progress,
+                            err);
+    }
+    dw_replica_close(source);
+    dw_checkpoint_close(ckpt);
+    return status;
+}
+
+static dw_status open_other_store(const dw_follower *f, dw_store **out, const char *url,
+                                  dw_error *err)
+{
+    return f->options.open_store
+               ? f->options.open_store(f->options.open_context, out, url, err)
+               : dw_store_open(out, url, NULL, err);
+}
+
+/* Version 0 is a version of another stream: the weights go there first. */
+static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress *progress,
+                           dw_error *err)
+{
+    dw_store *store = NULL;
+    dw_stream *stream = NULL;
+    dw_status status = DW_OK;
+    if (f->fork_store)
+        store = f->fork_store;
+    else
+        status = open_other_store(f, &store, hop->fork.url, err);
+    const dw_trust trust = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])f->stream->trust,
+                            f->stream->n_trust};
+    if (status == DW_OK)
+        status = dw_stream_open(&stream, store, &trust, err);
+    if (status == DW_OK && strcmp(stream->record.stream, hop->fork.stream) != 0)
+        status = dw_fail(err, DW_MISMATCH, hop->fork.url,
+                         "this is stream %s, but the fork is from stream %s",
+                         stream->record.stream, hop->fork.stream);
+    if (status == DW_OK) {
+        dw_follower other = {.stream = stream,
+                             .replica = f->replica,
+                             .options = f->options,
+                             .shares_replica = true};
+        other.options.id = NULL;
+        dw_follow_report report;
+        status = dw_follower_sync(&other, hop->fork.version, progress, &report, err);
+        f->tally.n_objects += report.n_objects;
+        f->tally.n_bytes += report.n_bytes;
+        dw_fetch_ahead_end(&other.ahead);
+        dw_graph_release(&other.avoid);
+        dw_free(other.path);
+    }
+    dw_position position = position_of(f, hop);
+    if (status == DW_OK && (f->replica->at.state != hop->state ||
+                            memcmp(f->replica->at.commit_sha256, hop->fork.commit_sha256,
+                                   DW_SHA256_BYTES) != 0))
+        status = dw_fail(err, DW_UNTRUSTED, hop->fork.url,
+                         "version %" PRIu64 " there is not the one that was forked from: "
+                         "history was rewritten",
+                         hop->fork.version);
+    if (status == DW_OK)
+        status = dw_replica_adopt(f->replica, &position, err);
+    f->arrived = status == DW_OK;
+    dw_stream_close(stream);
+    if (!f->fork_store)
+        dw_store_close(store);
+    return status;
+}
+
+dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
+                          const dw_progress *progress, dw_error *err)
+{
+    dw_fetched fetched;
+    f->arrived = false;
+    dw_status status = dw_fetch_ahead_take(&f->ahead, &fetched, f->stream, edge,
+                                           f->options.spool_dir, progress, err);
+    if (status != DW_OK)
+        return status;
+    const dw_hop *hop = &fetched.hop;
+    uint64_t start = dw_clock_ms();
+    f->tally.fetch_ms += fetched.t_ms;
+    status = check_departure(f, hop, err);
+    f->rewritten = status != DW_OK;
+    if (status == DW_OK) {
+        f->next_epoch = hop->epoch;
+        switch (hop->content) {
+        case DW_CONTENT_DELTA: {
+            dw_position position = position_of(f, hop);
+            status = dw_replica_stage(f->replica, &position, &hop->objects, fetched.blobs,
+                                      NULL, err);
+            f->tally.stage_ms += dw_clock_ms() - start;
+            f->tally.n_objects += hop->objects.n;
+            f->tally.n_bytes += fetched.n_bytes;
+            break;
+        }
+        case DW_CONTENT_ANCHOR:
+            status = take_anchor(f, hop, progress, err);
+            f->tally.fetch_ms += dw_clock_ms() - start;
+            break;
+        case DW_CONTENT_BASE:
+            status = take_base(f, hop, progress, err);
+            break;
+        case DW_CONTENT_FORK:
+            status = take_fork(f, hop, progress, err);
+            break;
+        }
+    }
+    if (f->arrived)
+        f->epoch = f->next_epoch;
+    dw_fetched_release(&fetched);
+    return status;
+}

@@ -1,0 +1,466 @@
+#include "sync/follower.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+
+#define MAX_DETOURS 8 /* other ways that are tried when one is broken */
+
+void dw_follow_options_init(dw_follow_options *options)
+{
+    *options = (dw_follow_options){
+        .at = DW_NO_VERSION, .sweep_every = 64, .max_ahead_bytes = 32u << 20};
+}
+
+uint64_t dw_follower_at(const dw_follower *f)
+{
+    const dw_position *at = &f->replica->at;
+    return strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
+                                                             : DW_NO_VERSION;
+}
+
+uint64_t dw_follower_version(const dw_follower *f)
+{
+    return dw_follower_at(f);
+}
+
+dw_stream *dw_follower_stream(dw_follower *f)
+{
+    return f->stream;
+}
+
+const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
+{
+    *n_tensors = f->replica->n_tensors;
+    return f->replica->tensors;
+}
+
+/* ---- opening ---- */
+
+/* Where weights are that no record says the version of: are they one that is likely? */
+static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    if (c.state == f->replica->state) {
+        dw_position p = {.version = version, .state = c.state};
+        memcpy(p.stream, c.stream, sizeof p.stream);
+        memcpy(p.commit_sha256, c.seal.sha256, sizeof p.commit_sha256);
+        status = dw_replica_adopt(f->replica, &p, err);
+        *found = true;
+    }
+    dw_commit_record_release(&c);
+    return status;
+}
+
+static dw_status recognise_any(dw_follower *f, dw_error *err)
+{
+    uint64_t head;
+    dw_status status = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    const uint64_t likely[] = {f->options.at, 0, head};
+    bool found = false;
+    for (size_t i = 0; status == DW_OK && !found && i < 3; i++)
+        if (likely[i] != DW_NO_VERSION)
+            status = recognise(f, likely[i], &found, err);
+    if (status != DW_OK || found)
+        return status;
+    if (f->replica->dir)
+        return dw_fail(err, DW_CONFLICT, f->replica->dir,
+                       "it holds weights that are neither version 0 nor version %" PRIu64
+                       " of the stream, and no record of which they are. Name an empty "
+                       "directory, or remove them",
+                       head);
+    f->replica->has_weights = false; /* the caller's memory, still to be filled */
+    return DW_OK;
+}
+
+/* The version that the weights are must still be the one in the stream. */
+static dw_status check_history(dw_follower *f, dw_error *err)
+{
+    const dw_position *at = &f->replica->at;
+    const char *url = dw_store_url(f->stream->store);
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, at->version, &c, err);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_UNTRUSTED, url,
+                       "the weights in %s are version %" PRIu64 ", which the stream no "
+                       "longer has: it was rolled back, or this is a copy that is behind",
+                       f->replica->dir, at->version);
+    if (status != DW_OK)
+        return status;
+    if (memcmp(c.seal.sha256, at->commit_sha256, DW_SHA256_BYTES) != 0)
+        status = dw_fail(err, DW_UNTRUSTED, url,
+                         "version %" PRIu64 " is not the one that the weights in %s came "
+                         "from: history was rewritten",
+                         at->version, f->replica->dir);
+    f->epoch = c.epoch;
+    if (f->stream->head == DW_NO_VERSION || f->stream->head < at->version)
+        f->stream->head = at->version;
+    f->rewritten = status != DW_OK;
+    dw_commit_record_release(&c);
+    return status;
+}
+
+static dw_status check_other_stream(dw_follower *f, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, 0, &c, err);
+    if (status != DW_OK)
+        return status;
+    bool is_fork =
+        c.content == DW_CONTENT_FORK && strcmp(c.fork.stream, f->replica->at.stream) == 0;
+    dw_commit_record_release(&c);
+    return is_fork
+               ? DW_OK
+               : dw_fail(err, DW_MISMATCH, f->replica->dir,
+                         "the weights are version %" PRIu64 " of stream %s, but this is "
+                         "stream %s. Name another directory",
+                         f->replica->at.version, f->replica->at.stream,
+                         f->stream->record.stream);
+}
+
+static dw_status find_start(dw_follower *f, dw_error *err)
+{
+    const dw_replica *r = f->replica;
+    if (r->at.version == DW_NO_VERSION)
+        return r->has_weights ? recognise_any(f, err) : DW_OK;
+    return dw_follower_at(f) != DW_NO_VERSION ? check_history(f, err)
+                                              : check_other_stream(f, err);
+}
+
+static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
+                              dw_error *err)
+{
+    f->options = *options;
+    f->options.into = options->into ? dw_copy_string(options->into) : NULL;
+    f->options.base = options->base ? dw_copy_string(options->base) : NULL;
+    f->options.id = options->id ? dw_copy_string(options->id) : NULL;
+    f->options.spool_dir = options->spool_dir ? dw_copy_string(options->spool_dir) : NULL;
+    bool good = !options->into == !f->options.into &&
+                !options->base == !f->options.base && !options->id == !f->options.id &&
+                !options->spool_dir == !f->options.spool_dir;
+    if (good && !f->options.spool_dir && f->options.into) {
+        f->options.spool_dir = dw_copy_string(f->options.into);
+        good = f->options.spool_dir != NULL;
+    }
+    return good ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+dw_status dw_follower_open(dw_follower **out, dw_store *store,
+                           const dw_follow_options *options, dw_error *err)
+{
+    *out = NULL;
+    if (!options->into == !options->tensors)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "a follower needs either a directory or tensors in memory");
+    if (options->id && !dw_follower_id_valid(options->id))
+        return dw_fail(err, DW_INVALID, NULL, "'%s' cannot be the name of a follower",
+                       options->id);
+    dw_follower *f = dw_alloc_zeroed(1, sizeof *f);
+    if (!f)
+        return dw_fail_memory(err, NULL);
+    dw_status status = copy_strings(f, options, err);
+    if (status == DW_OK)
+        status = dw_stream_open(&f->stream, store, &options->trust, err);
+    if (status == DW_OK) {
+        const dw_stream_record *s = &f->stream->record;
+        if (options->into)
+            status = dw_replica_open_dir(&f->replica, s->tensors, s->n_tensors,
+                                         options->into, options->n_threads, NULL, err);
+        else if (options->n_tensors != s->n_tensors)
+            status = dw_fail(err, DW_MISMATCH, dw_store_url(store),
+                             "the stream's model has %zu tensors, the memory %zu",
+                             s->n_tensors, options->n_tensors);
+        else
+            status = dw_replica_open_memory(&f->replica, s->tensors, s->n_tensors,
+                                            options->tensors, options->n_threads, err);
+    }
+    if (status == DW_OK)
+        status = find_start(f, err);
+    if (status == DW_OK)
+        *out = f;
+    else
+        dw_follower_close(f);
+    return status;
+}
+
+void dw_follower_close(dw_follower *f)
+{
+    if (!f)
+        return;
+    dw_fetch_ahead_end(&f->ahead);
+    dw_graph_release(&f->avoid);
+    dw_free(f->path);
+    dw_replica_close(f->replica);
+    dw_stream_close(f->stream);
+    dw_free((char *)f->options.into);
+    dw_free((char *)f->options.base);
+    dw_free((char *)f->options.id);
+    dw_free((char *)f->options.spool_dir);
+    dw_free(f);
+}
+
+/* ---- polling ---- */
+
+dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
+{
+    uint64_t known = f->stream->head, at = dw_follower_at(f);
+    if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
+        known = at;
+    return dw_stream_find_head(f->stream, known, newest, err);
+}
+
+dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms,
+                           unsigned max_wait_ms, const dw_progress *progress,
+                           dw_error *err)
+{
+    const uint64_t end = dw_clock_ms() + timeout_ms;
+    uint64_t pause = 100;
+    for (;;) {
+        dw_status status = dw_follower_poll(f, newest, err);
+        if (status != DW_OK && status != DW_NOT_FOUND)
+            return status;
+        uint64_t at = dw_follower_at(f), now = dw_clock_ms();
+        if (status == DW_OK && (at == DW_NO_VERSION || *newest > at))
+            return DW_OK;
+        if (now >= end)
+            return status;
+        uint64_t until = now + pause < end ? now + pause : end;
+        while ((now = dw_clock_ms()) < until) {
+            dw_sleep_ms(until - now < 50 ? until - now : 50);
+            status =
+                dw_store_progress(progress, 0, 0, dw_store_url(f->stream->store), err);
+            if (status != DW_OK)
+                return status;
+        }
+        pause = pause * 2 < max_wait_ms ? pause * 2 : max_wait_ms;
+        pause = pause > 0 ? pause : 1;
+    }
+}
+
+/* ---- the way ---- */
+
+static void forget_path(dw_follower *f)
+{
+    dw_free(f->path);
+    f->path = NULL;
+    f->n_path = f->i_path = 0;
+}
+
+/* What lies behind a goal that no way leads to. */
+static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    const char *url = dw_store_url(f->stream->store);
+    uint64_t floor = 0;
+    if (dw_stream_read_floor(f->stream, &floor, NULL) == DW_OK && goal < floor)
+        return dw_fail(err, DW_NOT_FOUND, url,
+                       "version %" PRIu64
+                       " was collected: the stream keeps version %" PRIu64
+                       " and those after it",
+                       goal, floor);
+    return dw_fail(err, DW_NOT_FOUND, url,
+                   "no way leads to version %" PRIu64
+                   ": there is neither an anchor below it "
+                   "nor a chain of deltas from where the weights are. `deltawire squash "
+                   "--anchor` makes one",
+                   goal);
+}
+
+static dw_status plan(dw_follower *f, uint64_t goal, bool full, dw_error *err)
+{
+    forget_path(f);
+    uint64_t at = dw_follower_at(f);
+    dw_graph graph;
+    dw_status status = dw_graph_load(&graph, f->stream, at, goal, full, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; i < f->avoid.n; i++)
+        dw_graph_remove(&graph, f->avoid.edges[i].from, f->avoid.edges[i].to);
+    status = dw_graph_plan(&f->path, &f->n_path, NULL, &graph, at, goal, err);
+    dw_graph_release(&graph);
+    f->goal = goal;
+    return status == DW_NOT_FOUND ? explain_no_way(f, goal, err) : status;
+}
+
+static bool on_path(const dw_follower *f, uint64_t goal)
+{
+    if (f->goal != goal || f->i_path >= f->n_path)
+        return false;
+    uint64_t from = f->path[f->i_path].from;
+    return from == DW_NO_VERSION || from == dw_follower_at(f);
+}
+
+static bool is_worth_a_detour(dw_status status)
+{
+    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
+           status == DW_UNSUPPORTED || status == DW_STALE || status == DW_MISMATCH;
+}
+
+static void begin_ahead(dw_follower *f)
+{
+    if (f->i_path + 1 < f->n_path &&
+        f->path[f->i_path + 1].n_bytes <= f->options.max_ahead_bytes)
+        dw_fetch_ahead_begin(&f->ahead, f->stream, &f->path[f->i_path + 1],
+                             f->options.spool_dir);
+}
+
+dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
+                            const dw_progress *progress, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (goal == DW_LATEST)
+        status = dw_follower_poll(f, &goal, err);
+    if (status != DW_OK)
+        return status;
+    *staged = dw_follower_at(f);
+    if (f->replica->applied)
+        return dw_fail(err, DW_INVALID, f->replica->dir,
+                       "the version before is applied but not settled");
+    if (*staged == goal)
+        return DW_OK;
+    if (!on_path(f, goal))
+        status = plan(f, goal, f->avoid.n > 0, err);
+    dw_error first = {0}; /* the fault of the best way: others may only hide it */
+    for (unsigned detours = 0; status == DW_OK; detours++) {
+        const dw_edge edge = f->path[f->i_path];
+        /* an anchor leaves the chain of hashes: what lies behind must be as it was */
+        if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
+            status = check_history(f, err);
+        if (status == DW_OK)
+            status = dw_follower_hop(f, &edge, progress, err);
+        if (status == DW_OK) {
+            *staged = edge.to;
+            begin_ahead(f);
+            f->i_path++;
+            break;
+        }
+        if (!is_worth_a_detour(status) || f->rewritten || detours == MAX_DETOURS)
+            break;
+        if (detours == 0 && err)
+            first = *err;
+        if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK ||
+            plan(f, goal, true, NULL) != DW_OK) {
+            if (err)
+                *err = first;
+            break;
+        }
+        status = DW_OK;
+    }
+    if (status != DW_OK) {
+        forget_path(f);
+        dw_graph_release(&f->avoid); /* next time everything is looked at anew */
+        dw_replica_discard(f->replica, NULL);
+        if (first.code != DW_OK)
+            status = first.code;
+    }
+    return status;
+}
+
+const char *dw_follower_staged_path(const dw_follower *f)
+{
+    return f->replica->staged && f->replica->place
+               ? dw_place_staged_path(f->replica->place)
+               : NULL;
+}
+
+dw_status dw_follower_apply(dw_follower *f, dw_error *err)
+{
+    if (f->arrived)
+        return DW_OK;
+    if (!f->replica->staged)
+        return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is staged");
+    uint64_t start = dw_clock_ms();
+    f->tally.n_changed += f->replica->n_changed;
+    dw_status status = dw_replica_apply(f->replica, err);
+    f->tally.apply_ms += dw_clock_ms() - start;
+    return status;
+}
+
+dw_status dw_follower_settle(dw_follower *f, dw_error *err)
+{
+    if (f->arrived) {
+        f->arrived = false;
+        f->tally.n_hops++;
+        return DW_OK;
+    }
+    if (!f->replica->applied)
+        return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is applied");
+    bool sweep =
+        f->options.sweep_every > 0 && ++f->n_since_sweep >= f->options.sweep_every;
+    dw_status status = dw_replica_settle(f->replica, sweep, err);
+    if (status != DW_OK)
+        return status;
+    if (sweep)
+        f->n_since_sweep = 0;
+    f->epoch = f->next_epoch;
+    f->tally.n_hops++;
+    return DW_OK;
+}
+
+dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *progress,
+                           dw_follow_report *report, dw_error *err)
+{
+    const dw_follow_report before = f->tally;
+    const uint64_t from = dw_follower_at(f);
+    dw_status status = DW_OK;
+    if (goal == DW_LATEST)
+        status = dw_follower_poll(f, &goal, err);
+    if (status == DW_OK && f->replica->applied)
+        status = dw_follower_settle(f, err); /* what an earlier call could not finish */
+    while (status == DW_OK && dw_follower_at(f) != goal) {
+        uint64_t staged;
+        status = dw_follower_stage(f, goal, &staged, progress, err);
+        if (status == DW_OK)
+            status = dw_follower_apply(f, err);
+        if (status == DW_OK)
+            status = dw_follower_settle(f, err);
+    }
+    if (report)
+        *report = (dw_follow_report){
+            .from = from,
+            .version = dw_follower_at(f),
+            .n_hops = f->tally.n_hops - before.n_hops,
+            .n_objects = f->tally.n_objects - before.n_objects,
+            .n_bytes = f->tally.n_bytes - before.n_bytes,
+            .n_changed = f->tally.n_changed - before.n_changed,
+            .fetch_ms = f->tally.fetch_ms - before.fetch_ms,
+            .stage_ms = f->tally.stage_ms - before.stage_ms,
+            .apply_ms = f->tally.apply_ms - before.apply_ms,
+        };
+    return status;
+}
+
+/* ---- telling others ---- */
+
+dw_status dw_follower_report(dw_follower *f, const char *status_word, const char *message,
+                             dw_error *err)
+{
+    if (!f->options.id)
+        return DW_OK;
+    char host[256] = "?", key[DW_KEY_TEXT];
+    gethostname(host, sizeof host - 1);
+    dw_follower_record record = {.version = dw_follower_at(f),
+                                 .host = host,
+                                 .status = (char *)status_word,
+                                 .message = (char *)(message ? message : "")};
+    memcpy(record.stream, f->stream->record.stream, sizeof record.stream);
+    memcpy(record.id, f->options.id, strlen(f->options.id) + 1);
+    dw_time_format(record.time, dw_wall_clock_ms());
+    dw_key_follower(key, f->options.id);
+    dw_writer bytes = {0};
+    dw_status status = dw_follower_record_write(&bytes, &record, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(f->stream->store, key, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_REPLACE, err);
+    dw_writer_release(&bytes);
+    return status;
+}

@@ -1,0 +1,40 @@
+/* The inside of a follower: a stream, a replica, and the way between them. */
+#ifndef DW_SYNC_FOLLOWER_H
+#define DW_SYNC_FOLLOWER_H
+
+#include "deltawire/follow.h"
+#include "sync/fetch_ahead.h"
+#include "sync/graph.h"
+#include "sync/replica.h"
+
+struct dw_follower {
+    dw_stream *stream;
+    dw_replica *replica;
+    dw_follow_options options; /* strings are copies */
+    dw_store *fork_store;      /* borrowed: used in place of opening the fork's URL */
+    bool shares_replica;       /* it is another follower's, on the way to a fork */
+
+    /* the way that was planned */
+    dw_edge *path;
+    size_t n_path;
+    size_t i_path; /* the next edge */
+    uint64_t goal;
+    dw_graph avoid; /* edges that turned out to lead nowhere */
+    dw_fetch_ahead ahead;
+
+    bool rewritten; /* history is not what it was: no other way makes that good */
+    uint64_t epoch; /* of the version the weights are at, as far as known */
+    uint64_t next_epoch;
+    bool arrived; /* the last hop was filled in place: nothing is left to apply */
+    unsigned n_since_sweep;
+    dw_follow_report tally; /* since it was opened */
+};
+
+/* The version of the follower's own stream that the weights are at. */
+uint64_t dw_follower_at(const dw_follower *f);
+
+/* Fetches and stages one edge (follow_hop.c). */
+dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
+                          const dw_progress *progress, dw_error *err);
+
+#endif

@@ -1,0 +1,41 @@
+/* The edges of a stream, and the cheapest way along them. */
+#ifndef DW_SYNC_GRAPH_H
+#define DW_SYNC_GRAPH_H
+
+#include "sync/stream.h"
+
+typedef struct dw_graph {
+    dw_edge *edges;
+    size_t n;
+    size_t n_room;
+} dw_graph;
+
+void dw_graph_release(dw_graph *graph);
+dw_status dw_graph_add(dw_graph *graph, dw_edge edge, dw_error *err);
+
+/* Whether the edge is there. */
+bool dw_graph_has(const dw_graph *graph, uint64_t from, uint64_t to);
+
+/* Takes the edge out, as one that turned out not to lead anywhere. */
+void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to);
+
+/* The edges that are of use on the way from AT (DW_NO_VERSION: nothing) to GOAL, which
+ * must be committed. Takes them from the hint where that leads there (FULL false), else
+ * lists the store and reads the record of every edge. */
+dw_status dw_graph_load(dw_graph *out, dw_stream *stream, uint64_t at, uint64_t goal,
+                        bool full, dw_error *err);
+
+/* The ways of the store, whole: folded deltas and anchors, with their sizes. */
+dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, dw_error *err);
+
+/* Bytes a request costs beside what it brings: keeps many tiny objects from being
+ * preferred to one that is a little larger. */
+#define DW_REQUEST_BYTES (64u << 10)
+
+/* The cheapest way from AT to GOAL in bytes. Sets *PATH to edges of the graph in the
+ * order of travel, dw_free; *N is 0 and *PATH NULL where AT is GOAL. DW_NOT_FOUND where
+ * no way leads there. A way from nothing is considered too, whatever AT is. */
+dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
+                        const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err);
+
+#endif

@@ -1,0 +1,264 @@
+/* The baseline: the newest committed version, which the next one is diffed against. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "codec/digest.h"
+#include "sync/publisher.h"
+
+static uint64_t round_up(uint64_t n_bytes)
+{
+    return (n_bytes + 63) / 64 * 64;
+}
+
+static dw_replica *replica_of(dw_publisher *p)
+{
+    return p->baseline->replica;
+}
+
+/* Memory for all that is owned, holding what the caller's weights are now. */
+static dw_status copy_live(dw_publisher *p, dw_error *err)
+{
+    uint64_t total = 0;
+    for (size_t k = 0; k < p->pieces.owned.n; k++)
+        total += round_up(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
+    p->memory = total <= SIZE_MAX ? dw_alloc((size_t)total) : NULL;
+    if (!p->memory)
+        return dw_fail_memory(err, NULL);
+    uint8_t *at = p->memory;
+    for (size_t k = 0; k < p->pieces.owned.n; k++) {
+        uint64_t n = dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]);
+        p->base_data[k] = at;
+        if (n > 0)
+            memcpy(at, p->live_data[k], (size_t)n);
+        at += round_up(n);
+    }
+    return DW_OK;
+}
+
+dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (!p->options.baseline_dir || p->sharded)
+        status = copy_live(p, err);
+    if (status != DW_OK || p->sharded)
+        return status;
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.base = p->options.base;
+    options.spool_dir = p->options.spool_dir;
+    options.trust = p->options.trust;
+    options.n_threads = p->options.n_threads;
+    dw_tensor *memory = NULL;
+    if (p->options.baseline_dir) {
+        options.into = p->options.baseline_dir;
+    } else {
+        memory = dw_alloc_array(p->pieces.n_table, sizeof *memory);
+        if (!memory)
+            return dw_fail_memory(err, NULL);
+        for (size_t t = 0; t < p->pieces.n_table; t++) {
+            memory[t] = p->pieces.table[t];
+            memory[t].data = p->base_data[t];
+        }
+        options.tensors = memory;
+        options.n_tensors = p->pieces.n_table;
+    }
+    status = dw_follower_open(&p->baseline, p->store, &options, err);
+    if (status == DW_OK)
+        p->baseline->fork_store = p->options.fork_store;
+    dw_free(memory);
+    return status;
+}
+
+dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
+{
+    for (size_t t = 0; !p->sharded && t < p->pieces.n_table; t++)
+        p->base_data[t] = replica_of(p)->tensors[t].data;
+    dw_pieces_view(&p->pieces, p->base, p->base_data);
+    return dw_digest_tensors(p->pieces.digests, NULL, p->base, p->pieces.cut.n,
+                             p->options.n_threads, NULL, err);
+}
+
+/* A rank reads back the whole model, and keeps what it owns. */
+static dw_status fetch_shards(dw_publisher *p, dw_error *err)
+{
+    dw_scratch_model model;
+    dw_follower *f = NULL;
+    dw_status status = dw_scratch_model_make(&model, p->pieces.table, p->pieces.n_table,
+                                             p->options.spool_dir, err);
+    if (status != DW_OK)
+        return status;
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = model.tensors;
+    options.n_tensors = p->pieces.n_table;
+    options.base = p->options.base;
+    options.spool_dir = p->options.spool_dir;
+    options.trust = p->options.trust;
+    options.n_threads = p->options.n_threads;
+    status = dw_follower_open(&f, p->store, &options, err);
+    if (status == DW_OK) {
+        f->fork_store = p->options.fork_store;
+        status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    }
+    if (status == DW_OK) {
+        for (size_t k = 0; k < p->pieces.owned.n; k++) {
+            const dw_slice *s = &p->pieces.owned.items[k];
+            const dw_slice before = {s->tensor, 0, s->first};
+            uint64_t n = dw_slice_bytes(p->pieces.table, s);
+            const uint8_t *from = model.tensors[s->tensor].data;
+            if (n > 0)
+                memcpy(p->base_data[k], from + dw_slice_bytes(p->pieces.table, &before),
+                       (size_t)n);
+        }
+        p->head = f->replica->at;
+    }
+    dw_follower_close(f);
+    dw_scratch_model_release(&model);
+    return status;
+}
+
+dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
+{
+    dw_status status;
+    if (p->sharded) {
+        status = fetch_shards(p, err);
+    } else {
+        status =
+            dw_follower_sync(p->baseline, DW_LATEST, &p->options.progress, NULL, err);
+        if (status == DW_OK)
+            p->head = replica_of(p)->at;
+    }
+    if (status == DW_OK)
+        status = dw_baseline_connect(p, err);
+    if (status == DW_OK)
+        p->baseline_lost = false;
+    return status;
+}
+
+dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
+                                dw_error *err)
+{
+    if (p->sharded)
+        return DW_OK; /* copied when it was allocated */
+    dw_replica *r = replica_of(p);
+    dw_tensor *live = dw_alloc_array(p->pieces.n_table, sizeof *live);
+    if (!live)
+        return dw_fail_memory(err, NULL);
+    for (size_t t = 0; t < p->pieces.n_table; t++) {
+        live[t] = p->pieces.table[t];
+        live[t].data = p->live_data[t];
+    }
+    dw_status status = DW_OK;
+    if (!r->has_weights) {
+        status = dw_replica_fill(r, position, dw_fill_from_tensors, live, err);
+    } else if (r->state != position->state) {
+        status = dw_replica_stage_copy(r, position, live, NULL, err);
+        if (status == DW_OK)
+            status = dw_replica_apply(r, err);
+        if (status == DW_OK)
+            status = dw_replica_settle(r, true, err);
+    }
+    dw_free(live);
+    return status;
+}
+
+/* ---- moving on ---- */
+
+/* The number of the piece that SLICE is. */
+static size_t find_piece(const dw_pieces *pieces, const dw_slice *slice)
+{
+    size_t low = 0, high = pieces->cut.n;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        const dw_slice *m = &pieces->cut.items[middle];
+        if (m->tensor < slice->tensor ||
+            (m->tensor == slice->tensor && m->first <= slice->first))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Does one delta's stores to the baseline in memory. */
+static dw_status apply_object(dw_publisher *p, const dw_object *object, dw_delta *delta)
+{
+    dw_slices slices;
+    dw_status status = dw_slices_of_covers(&slices, object->covers, object->n_covers,
+                                           p->pieces.table, p->pieces.n_table, NULL);
+    if (status != DW_OK)
+        return status;
+    dw_tensor *views = dw_alloc_array(slices.n, sizeof *views);
+    dw_digest *digests = dw_alloc_array(slices.n, sizeof *digests);
+    if (views && digests) {
+        for (size_t i = 0; i < slices.n; i++) {
+            size_t piece = find_piece(&p->pieces, &slices.items[i]);
+            views[i] = p->base[piece];
+            digests[i] = p->pieces.digests[piece];
+        }
+        dw_apply_options options;
+        dw_apply_options_init(&options);
+        options.n_threads = p->options.n_threads;
+        options.base_digests = digests;
+        status = dw_delta_apply(delta, views, slices.n, &options, NULL);
+    } else {
+        status = DW_NO_MEMORY;
+    }
+    dw_free(views);
+    dw_free(digests);
+    dw_slices_free(&slices);
+    return status;
+}
+
+/* Tells the replica in memory what was done behind its back. */
+static void tell_replica(dw_publisher *p, const dw_position *position)
+{
+    dw_replica *r = replica_of(p);
+    memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
+    for (size_t i = 0; i < p->pieces.cut.n; i++) {
+        dw_digest *d = &r->digests[p->pieces.cut.items[i].tensor];
+        *d = dw_digest_add(*d, p->pieces.digests[i]);
+    }
+    r->at = *position;
+    r->state = position->state;
+}
+
+static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < u->objects.n; i++)
+        status = apply_object(p, &u->objects.items[i], u->deltas[i]);
+    if (status != DW_OK && !p->sharded) { /* some objects in, some not */
+        replica_of(p)->at.version = DW_NO_VERSION;
+        replica_of(p)->has_weights = false;
+    }
+    return status;
+}
+
+static dw_status advance_dir(dw_publisher *p, const dw_position *position,
+                             const dw_uploaded *u)
+{
+    dw_replica *r = replica_of(p);
+    dw_status status = dw_replica_stage_deltas(r, position, &u->objects, u->deltas, NULL);
+    if (status == DW_OK)
+        status = dw_replica_apply(r, NULL);
+    if (status == DW_OK)
+        status = dw_replica_settle(r, false, NULL);
+    return status;
+}
+
+void dw_baseline_advance(dw_publisher *p, const dw_position *position,
+                         const dw_uploaded *uploaded)
+{
+    const bool in_dir = !p->sharded && p->options.baseline_dir;
+    dw_status status =
+        in_dir ? advance_dir(p, position, uploaded) : advance_memory(p, uploaded);
+    p->head = *position;
+    p->baseline_lost = status != DW_OK;
+    if (status != DW_OK)
+        return;
+    memcpy(p->pieces.digests, p->pieces.next, p->pieces.cut.n * sizeof(dw_digest));
+    if (!in_dir && !p->sharded)
+        tell_replica(p, position);
+}

@@ -1,0 +1,237 @@
+/* Epochs and commits: docs/PROTOCOL.md, section 3. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+#include "sync/publisher.h"
+
+#define EPOCH_TRIES  100 /* others that claim at the same time */
+#define COMMIT_TRIES 3   /* rounds of asking, each with the store's own retries */
+#define JOIN_MS      600000
+#define JOIN_WAIT_MS 200
+
+dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err)
+{
+    uint8_t bytes[(DW_ID_TEXT - 1) / 2];
+    dw_status status = dw_random_bytes(bytes, sizeof bytes, err);
+    if (status == DW_OK)
+        dw_hex_encode(out, bytes, sizeof bytes);
+    return status;
+}
+
+/* ---- epochs ---- */
+
+static dw_status visit_epoch(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)err;
+    uint64_t *highest = context, epoch;
+    if (dw_key_is_epoch(entry->key, &epoch) && epoch > *highest)
+        *highest = epoch;
+    return DW_OK;
+}
+
+/* Creates epochs/EPOCH, or finds that its reply was lost. *OURS: whether it is. */
+static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error *err)
+{
+    dw_epoch_record record = {.epoch = epoch,
+                              .job = (char *)(p->options.job ? p->options.job : "")};
+    memcpy(record.stream, p->stream->record.stream, sizeof record.stream);
+    memcpy(record.writer, p->writer, sizeof record.writer);
+    char key[DW_KEY_TEXT];
+    dw_key_epoch(key, epoch);
+    dw_writer bytes = {0};
+    dw_status status = dw_epoch_record_write(&bytes, &record, p->options.sign_key, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(p->store, key, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_CREATE, err);
+    dw_writer_release(&bytes);
+    *ours = status == DW_OK;
+    if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
+        return status;
+    dw_epoch_record found;
+    dw_status read = dw_stream_read_epoch(p->stream, epoch, &found, err);
+    if (read != DW_OK)
+        return read == DW_NOT_FOUND ? status : read;
+    *ours = strcmp(found.writer, p->writer) == 0;
+    dw_epoch_record_release(&found);
+    return DW_OK;
+}
+
+dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
+{
+    uint64_t highest = 0;
+    dw_status status = dw_random_id(p->writer, err);
+    if (status == DW_OK)
+        status = dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
+    for (unsigned tries = 0; status == DW_OK && tries < EPOCH_TRIES; tries++) {
+        bool ours;
+        status = put_epoch(p, ++highest, &ours, err);
+        if (status == DW_OK && ours) {
+            p->epoch = highest;
+            return DW_OK;
+        }
+    }
+    return status != DW_OK ? status
+                           : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                                     "too many others claim the stream for writing");
+}
+
+dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
+{
+    const uint64_t limit =
+        p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : JOIN_MS;
+    const uint64_t end = dw_clock_ms() + limit;
+    for (;;) {
+        uint64_t highest = 0;
+        dw_status status =
+            dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
+        dw_epoch_record record;
+        if (status == DW_OK && highest > 0) {
+            status = dw_stream_read_epoch(p->stream, highest, &record, err);
+            if (status == DW_OK) {
+                bool ours = strcmp(record.job, p->options.job) == 0;
+                memcpy(p->writer, record.writer, sizeof p->writer);
+                dw_epoch_record_release(&record);
+                if (ours) {
+                    p->epoch = highest;
+                    return DW_OK;
+                }
+            }
+        }
+        if (status != DW_OK && status != DW_NOT_FOUND)
+            return status;
+        if (dw_clock_ms() >= end)
+            return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                           "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
+                           p->options.job, limit / 1000);
+        dw_sleep_ms(JOIN_WAIT_MS);
+    }
+}
+
+/* ---- commits ---- */
+
+static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
+{
+    p->fenced = true;
+    return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                   "another writer took over the stream (%s). This one has stopped "
+                   "writing; open the stream again to take it back",
+                   what);
+}
+
+static dw_status check_fence(dw_publisher *p, dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_epoch(key, p->epoch + 1);
+    dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
+    if (status == DW_NOT_FOUND)
+        return DW_OK;
+    return status == DW_OK ? fail_fenced(p, key, err) : status;
+}
+
+/* Looks whose commit VERSION is: sets *OURS where this writer made it, and WRITE_ID to
+ * the attempt that did. DW_NOT_FOUND: nobody's. */
+static dw_status look_at_commit(dw_publisher *p, uint64_t version, bool *ours,
+                                char write_id[DW_ID_TEXT], dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(p->stream, version, &c, err);
+    if (status != DW_OK)
+        return status;
+    *ours = c.epoch == p->epoch && strcmp(c.writer, p->writer) == 0;
+    memcpy(write_id, c.write_id, sizeof c.write_id);
+    dw_commit_record_release(&c);
+    return DW_OK;
+}
+
+static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
+                            const dw_writer *bytes, dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_commit(key, commit->version);
+    dw_status status = DW_OK;
+    for (unsigned tries = 0; tries < COMMIT_TRIES; tries++) {
+        status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
+                                    DW_PUT_CREATE, err);
+        if (status == DW_OK || status == DW_DENIED || status == DW_INVALID)
+            return status;
+        /* it may be there all the same: a reply can be lost */
+        bool ours;
+        char write_id[DW_ID_TEXT];
+        dw_error reading = {0};
+        dw_status read = look_at_commit(p, commit->version, &ours, write_id, &reading);
+        if (read == DW_OK && !ours)
+            return fail_fenced(p, key, err);
+        if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
+            return DW_OK;
+        if (read == DW_OK) {
+            p->unsettled = true;
+            return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                           "an earlier attempt at version %" PRIu64
+                           ", which had been given up, arrived late. Publish again: the "
+                           "next version covers this one",
+                           commit->version);
+        }
+        if (read != DW_NOT_FOUND && read != DW_UNAVAILABLE) {
+            if (err)
+                *err = reading;
+            status = read;
+            break;
+        }
+    }
+    p->unsettled = true;
+    return status == DW_CONFLICT
+               ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "the store says that %s is there, but does not show it", key)
+               : status;
+}
+
+dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
+                           dw_position *position, dw_error *err)
+{
+    memcpy(commit->stream, p->stream->record.stream, sizeof commit->stream);
+    memcpy(commit->parent_sha256, p->head.commit_sha256, sizeof commit->parent_sha256);
+    memcpy(commit->writer, p->writer, sizeof commit->writer);
+    commit->epoch = p->epoch;
+    commit->version = p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+    if (commit->version == 0)
+        memset(commit->parent_sha256, 0, sizeof commit->parent_sha256);
+    dw_writer bytes = {0};
+    dw_status status = dw_commit_record_write(&bytes, commit, p->options.sign_key, err);
+    if (status == DW_OK)
+        status = check_fence(p, err);
+    if (status == DW_OK)
+        status = put_commit(p, commit, &bytes, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    *position = (dw_position){.version = commit->version, .state = commit->state};
+    memcpy(position->stream, commit->stream, sizeof position->stream);
+    memcpy(position->commit_sha256, commit->seal.sha256, sizeof position->commit_sha256);
+    p->stream->head = commit->version;
+    return DW_OK;
+}
+
+dw_status dw_commit_settle(dw_publisher *p, dw_error *err)
+{
+    if (!p->unsettled)
+        return DW_OK;
+    bool ours;
+    char write_id[DW_ID_TEXT];
+    uint64_t version = p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+    dw_status status = look_at_commit(p, version, &ours, write_id, err);
+    if (status == DW_NOT_FOUND) {
+        p->unsettled = false; /* it never arrived */
+        return DW_OK;
+    }
+    if (status != DW_OK)
+        return status;
+    if (!ours)
+        return fail_fenced(p, "its version was committed by another", err);
+    p->unsettled = false;
+    p->baseline_lost = true; /* what led there is gone: it is fetched */
+    return DW_OK;
+}

@@ -1,0 +1,229 @@
+/* Opening a stream for writing: whose it is, what is in it, version 0. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "codec/digest.h"
+#include "store/store.h"
+#include "sync/publisher.h"
+#include "tensor/tensor_list.h"
+
+/* Weights that are diffed at a time: bounds what is encoded and not yet in an object. */
+#define GROUP_BYTES (32u << 20)
+
+static dw_status check_store(dw_publisher *p, dw_error *err)
+{
+    bool conditional;
+    dw_status status = dw_store_conditional(p->store, &conditional, err);
+    if (status != DW_OK || conditional || p->options.single_writer)
+        return status;
+    return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
+                   "this store cannot create an object only where there is none, so two "
+                   "writers could overwrite each other. If you make sure that only one "
+                   "process writes this stream at any time, say so (--single-writer)");
+}
+
+/* The slices that this process owns, in the order of the table, and their data. */
+static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                              dw_slices *owned, dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_slices_of_covers(owned, NULL, 0, s->tensors, s->n_tensors, err);
+    p->live_data = dw_alloc_zeroed(n_tensors, sizeof *p->live_data);
+    if (status == DW_OK && !p->live_data)
+        status = dw_fail_memory(err, NULL);
+    for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
+        const dw_tensor *mine =
+            &tensors[dw_name_index_find(&names, s->tensors[t].name)];
+        p->live_data[t] = mine->data;
+        if (!mine->data && mine->n_bytes > 0)
+            status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
+    }
+    dw_name_index_release(&names);
+    return status;
+}
+
+typedef struct owned_shard {
+    dw_slice slice;
+    void *data;
+} owned_shard;
+
+static int compare_shards(const void *left, const void *right)
+{
+    const dw_slice *a = &((const owned_shard *)left)->slice;
+    const dw_slice *b = &((const owned_shard *)right)->slice;
+    return a->tensor != b->tensor ? (a->tensor > b->tensor) - (a->tensor < b->tensor)
+                                  : (a->first > b->first) - (a->first < b->first);
+}
+
+static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_slices *owned, dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    const size_t n = p->options.n_shards;
+    owned_shard *list = dw_alloc_array(n, sizeof *list);
+    p->live_data = dw_alloc_zeroed(n, sizeof *p->live_data);
+    dw_name_index names;
+    dw_status status = list && p->live_data ? DW_OK : dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status = dw_name_index_init(&names, s->tensors, s->n_tensors, err);
+    if (status != DW_OK) {
+        dw_free(list);
+        return status;
+    }
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        const dw_shard *shard = &p->options.shards[i];
+        if (shard->tensor >= n_tensors || (!shard->data && shard->n_elems > 0)) {
+            status = dw_fail(err, DW_INVALID, NULL,
+                             "shard %zu names no tensor of the list, or has no data", i);
+            break;
+        }
+        size_t t = dw_name_index_find(&names, tensors[shard->tensor].name);
+        list[i] = (owned_shard){{t, shard->first, shard->n_elems}, shard->data};
+    }
+    if (status == DW_OK && n > 0)
+        qsort(list, n, sizeof *list, compare_shards);
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        p->live_data[i] = list[i].data;
+        status = dw_slices_append(owned, list[i].slice, err);
+    }
+    dw_name_index_release(&names);
+    dw_free(list);
+    return status;
+}
+
+static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                            dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    dw_slices owned = {0};
+    dw_status status = p->sharded ? take_shards(p, tensors, n_tensors, &owned, err)
+                                  : take_tensors(p, tensors, n_tensors, &owned, err);
+    if (status == DW_OK)
+        status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned, GROUP_BYTES,
+                                err);
+    dw_slices_free(&owned);
+    if (status != DW_OK)
+        return status;
+    p->live = dw_alloc_array(p->pieces.cut.n, sizeof *p->live);
+    p->base = dw_alloc_array(p->pieces.cut.n, sizeof *p->base);
+    p->base_data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *p->base_data);
+    if (!p->live || !p->base || !p->base_data)
+        return dw_fail_memory(err, NULL);
+    dw_pieces_view(&p->pieces, p->live, p->live_data);
+    for (size_t t = 0; t < s->n_tensors; t++)
+        p->model_bytes += s->tensors[t].n_bytes;
+    return DW_OK;
+}
+
+/* ---- version 0 ---- */
+
+static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error *err)
+{
+    if (!p->options.fork_store)
+        return dw_fail(err, DW_INVALID, NULL, "a fork needs the store that it forks from");
+    dw_stream *other;
+    dw_status status =
+        dw_stream_open(&other, p->options.fork_store, &p->options.trust, err);
+    if (status != DW_OK)
+        return status;
+    uint64_t version = p->options.fork_version;
+    if (version == DW_LATEST)
+        status = dw_stream_find_head(other, DW_NO_VERSION, &version, err);
+    dw_commit_record source;
+    if (status == DW_OK)
+        status = dw_stream_read_commit(other, version, &source, err);
+    if (status == DW_OK) {
+        commit->content = DW_CONTENT_FORK;
+        commit->state = source.state;
+        commit->fork.version = version;
+        commit->fork.url = (char *)dw_store_url(p->options.fork_store);
+        memcpy(commit->fork.stream, source.stream, sizeof commit->fork.stream);
+        memcpy(commit->fork.commit_sha256, source.seal.sha256, DW_SHA256_BYTES);
+        dw_commit_record_release(&source);
+    }
+    dw_stream_close(other);
+    return status;
+}
+
+/* Uploads this process's part of version 0, or only says what it is. */
+static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_error *err)
+{
+    if (p->options.first != DW_FIRST_ANCHOR) {
+        commit->content = DW_CONTENT_BASE;
+        commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
+        return DW_OK;
+    }
+    commit->content = DW_CONTENT_ANCHOR;
+    return dw_anchor_upload(&commit->objects, p->store, p->pieces.table,
+                            p->pieces.n_table, &p->pieces.owned, p->base_data, 0,
+                            commit->write_id, p->options.max_anchor_bytes,
+                            p->options.rank * 10000u, &p->options.progress, err);
+}
+
+static dw_status first_version(dw_publisher *p, dw_error *err)
+{
+    dw_commit_record commit = {.step = "", .notes = ""};
+    dw_position position = {.version = DW_NO_VERSION};
+    memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
+    dw_status status = dw_random_id(commit.write_id, err);
+    if (status == DW_OK && p->options.first == DW_FIRST_FORK)
+        status = fork_commit(p, &commit, err);
+    if (status == DW_OK && p->options.first != DW_FIRST_FORK) {
+        status = dw_digest_tensors(p->pieces.digests, NULL, p->live, p->pieces.cut.n,
+                                   p->options.n_threads, NULL, err);
+        position.state =
+            dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
+                          dw_pieces_share(&p->pieces, p->pieces.digests));
+        commit.state = position.state;
+        if (status == DW_OK)
+            status = dw_baseline_take_live(p, &position, err);
+        if (status == DW_OK)
+            status = dw_baseline_connect(p, err);
+        if (status == DW_OK)
+            status = first_objects(p, &commit, err);
+    }
+    if (status == DW_OK)
+        status = dw_commit_create(p, &commit, &position, err);
+    if (status == DW_OK && p->options.first != DW_FIRST_FORK) {
+        p->head = position;
+        status = dw_replica_adopt(p->baseline->replica, &position, err);
+    }
+    if (status == DW_OK)
+        status = p->options.first == DW_FIRST_FORK ? dw_baseline_catch_up(p, err)
+                                                   : dw_baseline_connect(p, err);
+    dw_objects_release(&commit.objects);
+    return status;
+}
+
+dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_error *err)
+{
+    dw_status status = check_store(p, err);
+    if (status == DW_OK)
+        status = dw_stream_create(&p->stream, p->store, tensors, n_tensors,
+                                  p->options.single_writer, p->options.sign_key,
+                                  &p->options.trust, err);
+    if (status == DW_OK)
+        status = cut_pieces(p, tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = p->options.rank == 0 ? dw_epoch_claim(p, err) : dw_epoch_join(p, err);
+    if (status == DW_OK)
+        status = dw_baseline_allocate(p, err);
+    if (status != DW_OK)
+        return status;
+    uint64_t head;
+    status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    if (status == DW_NOT_FOUND)
+        status = p->sharded ? dw_first_version_sharded(p, err) : first_version(p, err);
+    else if (status == DW_OK)
+        status = dw_baseline_catch_up(p, err);
+    if (status == DW_OK)
+        status = dw_after_open(p, err);
+    return status;
+}

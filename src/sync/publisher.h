@@ -1,0 +1,168 @@
+/* The inside of a publisher.
+ *
+ * A thread of its own does what takes long: diff, encode, upload, commit, and afterwards
+ * folds and anchors. The caller's calls hand it one job at a time and wait for its fate.
+ *
+ *     publisher.c         the calls, the thread, tickets
+ *     publish_open.c      opening: stream, epoch, baseline, version 0
+ *     publish_commit.c    committing, fencing, lost replies
+ *     publish_baseline.c  the baseline and how it moves
+ *     publish_ranks.c     receipts of a sharded publish
+ *     publish_after.c     latest.json, folds, anchors
+ */
+#ifndef DW_SYNC_PUBLISHER_H
+#define DW_SYNC_PUBLISHER_H
+
+#include <pthread.h>
+
+#include "deltawire/publish.h"
+#include "sync/encoder.h"
+#include "sync/follower.h"
+#include "sync/graph.h"
+
+#define DW_MAX_FOLDS    4
+#define DW_KEPT_TICKETS 64
+
+/* A copy of the model as it was some versions ago, to fold from. */
+typedef struct dw_fold_level {
+    unsigned span; /* 0: unused */
+    uint64_t version;
+    dw_scratch_model model;
+    dw_tensor *views; /* [pieces.cut.n] */
+    dw_digest *digests;
+} dw_fold_level;
+
+typedef enum dw_job_phase {
+    DW_JOB_IDLE,
+    DW_JOB_ENCODING,  /* the weights are being read */
+    DW_JOB_UPLOADING, /* they have been */
+    DW_JOB_UPLOADED,  /* sharded, receipts by the caller: waits for its calls */
+    DW_JOB_AFTER,     /* the version's fate is known; folds and anchors are made */
+} dw_job_phase;
+
+typedef struct dw_ticket_fate {
+    uint64_t ticket;
+    bool captured;
+    bool done;
+    dw_status status;
+    dw_error error;
+    dw_publish_report report;
+} dw_ticket_fate;
+
+struct dw_publisher {
+    dw_store *store; /* borrowed */
+    dw_stream *stream;
+    dw_publish_options options; /* strings are copies */
+    bool sharded;
+
+    /* what is published: slices of the table, the caller's data */
+    dw_pieces pieces;
+    void **live_data; /* [pieces.owned.n] */
+    dw_tensor *live;  /* [pieces.cut.n] views */
+    /* the newest committed version */
+    dw_follower *baseline; /* the whole model, in a directory or in `memory` */
+    uint8_t *memory; /* anonymous, of whole tensors or of shards */
+    void **base_data;   /* [pieces.owned.n] */
+    dw_tensor *base;    /* [pieces.cut.n] views */
+    bool baseline_lost; /* it must be brought to the head anew */
+    dw_position head;
+
+    char writer[DW_ID_TEXT];
+    uint64_t epoch;
+    uint64_t round; /* of a sharded publish */
+    bool fenced;
+    bool unsettled; /* a commit's outcome is not known */
+
+    dw_graph graph;  /* edges from the newest anchor on */
+    uint64_t anchor; /* the newest version with an anchor, or DW_NO_VERSION */
+    uint64_t model_bytes;
+    dw_fold_level folds[DW_MAX_FOLDS];
+
+    /* between the caller's threads and the publisher's */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread;
+    /* guarded by the lock */
+    bool closing;
+    bool cancel;     /* the job under way is to be given up */
+    bool committing; /* too late for that */
+    dw_job_phase phase;
+    uint64_t ticket; /* of the job under way; tickets count from 1 */
+    dw_ticket_fate fates[DW_KEPT_TICKETS]; /* ticket N at N % DW_KEPT_TICKETS */
+    char *step;
+    char *notes;
+    dw_status after_status; /* the last fault of folds and anchors */
+    dw_error after_error;
+
+    /* sharded: between upload and commit */
+    dw_uploaded part;
+    dw_writer receipt;
+    dw_writer outcome;
+    uint64_t t_start;
+};
+
+/* ---- publish_open.c ---- */
+dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_error *err);
+
+/* ---- publish_baseline.c ---- */
+
+/* Points the views at the caller's data and at the baseline's, and digests the latter. */
+dw_status dw_baseline_connect(dw_publisher *p, dw_error *err);
+/* Takes room for the baseline and copies the caller's weights into it. */
+dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err);
+/* Brings it to the stream's head. */
+dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);
+/* Moves it to version POSITION, which UPLOADED leads to. A failure loses it, not the
+ * version. */
+void dw_baseline_advance(dw_publisher *p, const dw_position *position,
+                         const dw_uploaded *uploaded);
+/* Makes it the caller's weights, as version POSITION: for version 0. */
+dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
+                                dw_error *err);
+
+/* ---- publish_commit.c ---- */
+
+dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err);
+
+/* Claims the next free epoch. */
+dw_status dw_epoch_claim(dw_publisher *p, dw_error *err);
+/* Waits for the epoch that rank 0 of this job claims. */
+dw_status dw_epoch_join(dw_publisher *p, dw_error *err);
+
+/* Creates the commit; `write_id` and what is the same in all commits are filled in. On
+ * success POSITION is the new head. DW_CONFLICT: fenced. DW_UNAVAILABLE: not known; it is
+ * found out before the next. */
+dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
+                           dw_position *position, dw_error *err);
+/* Finds out what became of a commit with unknown outcome. */
+dw_status dw_commit_settle(dw_publisher *p, dw_error *err);
+
+/* ---- publish_ranks.c ---- */
+dw_status dw_receipt_make(dw_publisher *p, dw_error *err);
+dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
+                             const size_t *n_bytes, size_t n_receipts,
+                             dw_position *position, dw_publish_report *report,
+                             dw_error *err);
+/* Through the store: rank 0 collects and commits, the others wait for the commit. */
+dw_status dw_receipts_exchange(dw_publisher *p, dw_position *position,
+                               dw_publish_report *report, dw_error *err);
+
+/* ---- publish_after.c ---- */
+dw_status dw_after_open(dw_publisher *p, dw_error *err);
+void dw_after_close(dw_publisher *p);
+/* After version p->head was committed with these objects. */
+dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
+                          dw_error *err);
+/* Uploads the whole model, as the baseline is, for version 0 or as a way. */
+dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
+                           size_t n_tensors, const dw_slices *slices, void *const *data,
+                           uint64_t version, const char *write_id,
+                           uint64_t max_object_bytes, unsigned first_part,
+                           const dw_progress *progress, dw_error *err);
+
+/* Whether the caller wants the job under way to be given up: for dw_progress. */
+int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total);
+
+#endif

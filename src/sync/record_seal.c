@@ -1,0 +1,204 @@
+/* The signature of a record is over its own bytes: it stands at a fixed place before the
+ * end, and is made and checked with zeros in that place.
+ *
+ *     {"format":...  ,"key":"K...K","signature":"0...0"}
+ *                    |<---------- tail, 217 bytes ---->|
+ */
+#include "sync/record_seal.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#define FORMAT_FAMILY "deltawire-stream/"
+#define SIGNED_PREFIX DW_STREAM_FORMAT "\n"
+#define BEFORE_KEY    ",\"key\":\""
+#define BEFORE_SIGN   "\",\"signature\":\""
+#define AFTER_SIGN    "\"}"
+
+enum {
+    PREFIX_BYTES = sizeof SIGNED_PREFIX - 1,
+    KEY_DIGITS = 2 * DW_PUBLIC_KEY_BYTES,
+    SIGN_DIGITS = 2 * DW_SIGNATURE_BYTES,
+    KEY_AT = sizeof BEFORE_KEY - 1, /* places in the tail */
+    SIGN_NAME_AT = KEY_AT + KEY_DIGITS,
+    SIGN_AT = SIGN_NAME_AT + sizeof BEFORE_SIGN - 1,
+    SIGN_END = SIGN_AT + SIGN_DIGITS,
+    TAIL_BYTES = SIGN_END + sizeof AFTER_SIGN - 1,
+};
+
+/* ---- reading ---- */
+
+static bool take_digits(uint8_t *out, size_t n_bytes, const uint8_t *digits)
+{
+    char text[SIGN_DIGITS + 1];
+    memcpy(text, digits, 2 * n_bytes);
+    text[2 * n_bytes] = '\0';
+    return dw_hex_decode(out, n_bytes, text);
+}
+
+/* That the last two members are these follows from the bytes: the record is one JSON
+ * object that ends with them, and inside a string their quotes would be escaped. */
+static bool take_tail(uint8_t key[DW_PUBLIC_KEY_BYTES],
+                      uint8_t signature[DW_SIGNATURE_BYTES], const uint8_t *bytes,
+                      size_t n_bytes)
+{
+    if (n_bytes < TAIL_BYTES)
+        return false;
+    const uint8_t *tail = bytes + n_bytes - TAIL_BYTES;
+    return memcmp(tail, BEFORE_KEY, KEY_AT) == 0 &&
+           memcmp(tail + SIGN_NAME_AT, BEFORE_SIGN, SIGN_AT - SIGN_NAME_AT) == 0 &&
+           memcmp(tail + SIGN_END, AFTER_SIGN, TAIL_BYTES - SIGN_END) == 0 &&
+           take_digits(key, DW_PUBLIC_KEY_BYTES, tail + KEY_AT) &&
+           take_digits(signature, DW_SIGNATURE_BYTES, tail + SIGN_AT);
+}
+
+static dw_status verify(const uint8_t key[DW_PUBLIC_KEY_BYTES],
+                        const uint8_t signature[DW_SIGNATURE_BYTES], const uint8_t *bytes,
+                        size_t n_bytes, const char *where, dw_error *err)
+{
+    uint8_t *signed_bytes = dw_alloc(PREFIX_BYTES + n_bytes);
+    if (!signed_bytes)
+        return dw_fail_memory(err, where);
+    memcpy(signed_bytes, SIGNED_PREFIX, PREFIX_BYTES);
+    memcpy(signed_bytes + PREFIX_BYTES, bytes, n_bytes);
+    memset(signed_bytes + PREFIX_BYTES + n_bytes - TAIL_BYTES + SIGN_AT, '0',
+           SIGN_DIGITS);
+    dw_error fault = {0};
+    dw_status status =
+        dw_sign_verify(key, signature, signed_bytes, PREFIX_BYTES + n_bytes, &fault);
+    dw_free(signed_bytes);
+    return status == DW_OK ? DW_OK : dw_fail(err, status, where, "%s", fault.text);
+}
+
+static dw_status check_seal(dw_fields *f, dw_record_seal *seal, const uint8_t *bytes,
+                            size_t n_bytes)
+{
+    uint8_t signature[DW_SIGNATURE_BYTES];
+    bool has_key = json_object_get(f->object, "key") != NULL;
+    bool has_signature = json_object_get(f->object, "signature") != NULL;
+    *seal = (dw_record_seal){.is_signed = has_key && has_signature};
+    if (has_key != has_signature)
+        dw_field(f, has_key ? "signature" : "key"); /* is missing */
+    else if (has_key && !take_tail(seal->key, signature, bytes, n_bytes))
+        dw_fields_fail(f, DW_CORRUPT, "signature",
+                       "does not end the record, 'key' before it, as it should");
+    else if (has_key)
+        f->status = verify(seal->key, signature, bytes, n_bytes, f->where, f->err);
+    if (f->status == DW_OK)
+        f->status = dw_sha256_of(seal->sha256, bytes, n_bytes, f->err);
+    return f->status;
+}
+
+static void check_format(dw_fields *f)
+{
+    const char *format = dw_field_text(f, "format", 64);
+    if (strcmp(format, DW_STREAM_FORMAT) == 0)
+        return;
+    bool is_other = strncmp(format, FORMAT_FAMILY, strlen(FORMAT_FAMILY)) == 0;
+    dw_fields_fail(f, is_other ? DW_UNSUPPORTED : DW_CORRUPT, "format",
+                   "is '%s', not '" DW_STREAM_FORMAT "'", format);
+}
+
+/* No feature is known yet that could be required. */
+static void check_requires(dw_fields *f)
+{
+    if (f->status != DW_OK || !json_object_get(f->object, "requires"))
+        return;
+    const json_t *list = dw_field_array(f, "requires");
+    size_t n = json_array_size(list);
+    for (size_t i = 0; i < n; i++)
+        if (!json_is_string(json_array_get(list, i)))
+            dw_fields_fail(f, DW_CORRUPT, "requires", "is not an array of strings");
+    if (n > 0)
+        dw_fields_fail(f, DW_UNSUPPORTED, "requires",
+                       "asks for '%.100s', which this version does not know",
+                       json_string_value(json_array_get(list, 0)));
+}
+
+static void check_kind(dw_fields *f, const char *kind)
+{
+    const char *found = dw_field_text(f, "kind", 64);
+    if (strcmp(found, kind) != 0)
+        dw_fields_fail(f, DW_CORRUPT, "kind", "is '%s', not '%s'", found, kind);
+}
+
+dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
+                         const char *kind, size_t max_bytes, const void *bytes,
+                         size_t n_bytes, const char *where, dw_error *err)
+{
+    *fields = (dw_fields){.path = "", .where = where, .err = err};
+    if (n_bytes > max_bytes)
+        return dw_fail(err, DW_CORRUPT, where,
+                       "a record of %zu bytes is over the limit of %zu", n_bytes,
+                       max_bytes);
+    dw_status status =
+        dw_json_parse_object(&fields->object, bytes, n_bytes, "record", where, err);
+    if (status != DW_OK)
+        return status;
+    check_format(fields);
+    check_requires(fields);
+    if (fields->status == DW_OK && seal)
+        fields->status = check_seal(fields, seal, bytes, n_bytes);
+    check_kind(fields, kind);
+    dw_field_id(fields, stream, "stream");
+    if (fields->status != DW_OK) {
+        json_decref(fields->object);
+        fields->object = NULL;
+    }
+    return fields->status;
+}
+
+/* ---- writing ---- */
+
+void dw_record_begin(dw_writer *out, const char *kind, const char *stream)
+{
+    dw_write_format(out, "{\"format\":\"" DW_STREAM_FORMAT "\",\"kind\":\"%s\"", kind);
+    dw_write_text(out, ",\"stream\":");
+    dw_write_json_string(out, stream);
+}
+
+/* The tail with its zeros is written, all is signed, and the zeros replaced. */
+static dw_status sign_tail(dw_writer *out, size_t start, dw_record_seal *seal,
+                           const dw_sign_key *key, dw_error *err)
+{
+    char digits[SIGN_DIGITS + 1];
+    uint8_t signature[DW_SIGNATURE_BYTES];
+    seal->is_signed = true;
+    dw_sign_key_public(key, seal->key);
+    dw_hex_encode(digits, seal->key, DW_PUBLIC_KEY_BYTES);
+    dw_write_format(out, BEFORE_KEY "%s" BEFORE_SIGN "%0*d" AFTER_SIGN, digits,
+                    SIGN_DIGITS, 0);
+    dw_writer signed_bytes = {0};
+    dw_write_text(&signed_bytes, SIGNED_PREFIX);
+    if (!out->failed)
+        dw_write_bytes(&signed_bytes, out->bytes + start, out->n_bytes - start);
+    dw_status status =
+        out->failed || signed_bytes.failed
+            ? dw_fail_memory(err, NULL)
+            : dw_sign(key, signature, signed_bytes.bytes, signed_bytes.n_bytes, err);
+    dw_writer_release(&signed_bytes);
+    if (status == DW_OK) {
+        dw_hex_encode(digits, signature, DW_SIGNATURE_BYTES);
+        memcpy(out->bytes + out->n_bytes - TAIL_BYTES + SIGN_AT, digits, SIGN_DIGITS);
+    }
+    return status;
+}
+
+dw_status dw_record_end(dw_writer *out, size_t start, dw_record_seal *seal,
+                        const dw_sign_key *key, dw_error *err)
+{
+    dw_record_seal unused;
+    seal = seal ? seal : &unused;
+    *seal = (dw_record_seal){0};
+    dw_status status = DW_OK;
+    if (key)
+        status = sign_tail(out, start, seal, key, err);
+    else
+        dw_write_u8(out, '}');
+    if (status == DW_OK && out->failed)
+        status = dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status =
+            dw_sha256_of(seal->sha256, out->bytes + start, out->n_bytes - start, err);
+    return status;
+}

@@ -1,0 +1,133 @@
+/* A replica: weights that stand at a known version of a stream, in a checkpoint directory
+ * or in memory. The follower's target, and the publisher's baseline.
+ *
+ *     empty ──fill──▶ at a version ──stage──▶ staged ──apply──▶ applied ──settle──▶ at
+ * the next
+ *
+ * A directory remembers its position in `.deltawire-state.json`. Before the weights
+ * change the file names both the version they are at and the one they are to become, so
+ * that after a crash the digest of what is there tells which it is.
+ */
+#ifndef DW_SYNC_REPLICA_H
+#define DW_SYNC_REPLICA_H
+
+#include "codec/place.h"
+#include "sync/stream.h"
+#include "sync/transfer.h"
+
+#define DW_REPLICA_STATE ".deltawire-state.json"
+
+/* A version of a stream, and what it is. */
+typedef struct dw_position {
+    char stream[DW_ID_TEXT];
+    uint64_t version; /* DW_NO_VERSION: none */
+    uint8_t commit_sha256[DW_SHA256_BYTES];
+    dw_digest state;
+} dw_position;
+
+typedef struct dw_replica {
+    dw_tensor
+        *tensors; /* names ascending, as in the stream's table; data of the target */
+    size_t n_tensors;
+    dw_digest *digests; /* [n_tensors], once at a version */
+    dw_position at;     /* version DW_NO_VERSION: empty */
+    bool has_weights; /* at no version of the stream, but somebody's weights are there */
+    dw_digest state;  /* of those weights */
+    unsigned n_threads;
+    const char *spool_dir; /* borrowed; NULL: TMPDIR */
+
+    /* a directory */
+    char *dir;
+    int lock;             /* on the directory */
+    dw_place *place;      /* NULL for memory, and while the directory is empty */
+    dw_position was_next; /* what the file says it was to become */
+
+    /* what is staged */
+    bool has_patch; /* written, though perhaps not good */
+    bool staged;
+    bool applied;
+    dw_position next;
+    dw_digest *next_digests; /* [n_tensors] */
+    dw_patch *patch;         /* memory */
+    uint64_t n_changed;
+} dw_replica;
+
+/* Memory of the caller's: same names, types and shapes as TABLE, in any order. The
+ * contents are digested, and are nobody's version until dw_replica_adopt. */
+dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
+                                 size_t n_tensors, const dw_tensor *memory,
+                                 unsigned n_threads, dw_error *err);
+
+/* A directory, which is made where it is not there. DW_MISMATCH where it holds another
+ * model. An interrupted apply is finished. */
+dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                              const char *dir, unsigned n_threads,
+                              const dw_progress *progress, dw_error *err);
+
+void dw_replica_close(dw_replica *replica);
+
+/* Declares that the weights, whose digest is POSITION's, are that version. */
+dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
+                           dw_error *err);
+
+/* Fills an empty replica. SOURCE stores every weight into the tensors it is given; what
+ * is there afterwards must have POSITION's digest. All or nothing for a directory. */
+typedef dw_status (*dw_fill_fn)(void *context, const dw_tensor *tensors, size_t n_tensors,
+                                dw_error *err);
+dw_status dw_replica_fill(dw_replica *replica, const dw_position *position,
+                          dw_fill_fn source, void *context, dw_error *err);
+
+/* Stages deltas from the version the replica is at: BLOBS are the objects of a hop, in
+ * its order. */
+dw_status dw_replica_stage(dw_replica *replica, const dw_position *position,
+                           const dw_objects *objects, const dw_blob *blobs,
+                           const dw_progress *progress, dw_error *err);
+
+/* The same for deltas that are open already. */
+dw_status dw_replica_stage_deltas(dw_replica *replica, const dw_position *position,
+                                  const dw_objects *objects, dw_delta *const *deltas,
+                                  dw_error *err);
+
+/* Stages what leads from the replica's weights to those that SOURCE, which stands at
+ * POSITION, holds. */
+dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position,
+                                const dw_tensor *source, const dw_progress *progress,
+                                dw_error *err);
+
+dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
+dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
+dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
+
+/* ---- the file that remembers (replica_state.c) ---- */
+
+/* AT and NEXT are of version DW_NO_VERSION where the file is not there or names none. */
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, const char *dir,
+                                dw_error *err);
+dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
+                                 const char *dir, dw_error *err);
+
+/* ---- filling from elsewhere (replica_fill.c) ---- */
+
+/* A dw_fill_fn: the objects of an anchor. CONTEXT is a dw_anchor_fill. */
+typedef struct dw_anchor_fill {
+    dw_store *store;
+    const dw_objects *objects;
+    const dw_progress *progress;
+} dw_anchor_fill;
+dw_status dw_fill_from_anchor(void *context, const dw_tensor *tensors, size_t n_tensors,
+                              dw_error *err);
+
+/* A dw_fill_fn: other tensors, names ascending. CONTEXT is a const dw_tensor array. */
+dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n_tensors,
+                               dw_error *err);
+
+/* Room for all weights of a model in a nameless mapped file. */
+typedef struct dw_scratch_model {
+    dw_tensor *tensors; /* names ascending */
+    dw_blob blob;
+} dw_scratch_model;
+dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
+                                size_t n_tensors, const char *spool_dir, dw_error *err);
+void dw_scratch_model_release(dw_scratch_model *model);
+
+#endif

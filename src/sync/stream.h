@@ -1,0 +1,80 @@
+/* The inside of a stream handle: reading records with every check that one record and its
+ * neighbours allow (docs/PROTOCOL.md, section 4).
+ */
+#ifndef DW_SYNC_STREAM_H
+#define DW_SYNC_STREAM_H
+
+#include "deltawire/stream.h"
+#include "sync/record.h"
+
+struct dw_stream {
+    dw_store *store; /* borrowed */
+    dw_stream_record record;
+    uint8_t (*trust)[DW_PUBLIC_KEY_BYTES];
+    size_t n_trust;
+    uint64_t head; /* the highest version seen, or DW_NO_VERSION */
+
+    /* what the last public call lent out */
+    dw_commit_record shown;
+    dw_edge *ways;
+};
+
+/* Creates stream.json for tensors of these names and shapes, or opens the one that is
+ * there: DW_MISMATCH where that is for another model. */
+dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
+                           size_t n_tensors, bool single_writer, const dw_sign_key *key,
+                           const dw_trust *trust, dw_error *err);
+
+/* DW_UNTRUSTED unless the record was signed by a trusted key, where trust is asked for.
+ */
+dw_status dw_stream_check_seal(const dw_stream *stream, const dw_record_seal *seal,
+                               const char *where, dw_error *err);
+
+/* Reads and checks one record; DW_NOT_FOUND where it is not there. The caller releases
+ * it. Object keys, covers and trust are checked; the chain is the caller's. */
+dw_status dw_stream_read_commit(dw_stream *stream, uint64_t version,
+                                dw_commit_record *out, dw_error *err);
+dw_status dw_stream_read_way(dw_stream *stream, uint64_t version, uint64_t from,
+                             dw_way_record *out, dw_error *err);
+dw_status dw_stream_read_epoch(dw_stream *stream, uint64_t epoch, dw_epoch_record *out,
+                               dw_error *err);
+
+/* The hint, empty (version DW_NO_VERSION) where it is missing, damaged or another's. */
+dw_status dw_stream_read_latest(dw_stream *stream, dw_latest_record *out, dw_error *err);
+
+/* DW_UNTRUSTED unless CHILD follows PARENT: its number, hash and epoch. */
+dw_status dw_stream_check_child(const dw_stream *stream, const dw_commit_record *parent,
+                                const dw_commit_record *child, dw_error *err);
+
+/* The newest version, walking up from KNOWN (DW_NO_VERSION: from the hint, or a list).
+ * One request where KNOWN is the newest. DW_NOT_FOUND where the stream has none. */
+dw_status dw_stream_find_head(dw_stream *stream, uint64_t known, uint64_t *head,
+                              dw_error *err);
+
+/* The key of the record behind an edge: a commit's or a way's. */
+void dw_edge_key(char out[DW_KEY_TEXT], const dw_edge *edge);
+
+/* What an edge leads over, out of its commit or way. */
+typedef struct dw_hop {
+    uint64_t from; /* DW_NO_VERSION: from nothing */
+    uint64_t to;
+    dw_digest state;
+    uint8_t commit_sha256[DW_SHA256_BYTES]; /* of version TO */
+    uint8_t from_sha256[DW_SHA256_BYTES];   /* of version FROM's commit */
+    dw_content content; /* DELTA or ANCHOR; BASE, FORK for version 0 */
+    dw_objects objects;
+    dw_fork fork;
+    char *base;
+    uint64_t n_changed; /* 0 where not known */
+    uint64_t epoch;
+} dw_hop;
+
+/* Reads the records behind EDGE: for a way also the commit it leads to, which it must
+ * agree with. */
+dw_status dw_hop_read(dw_hop *out, dw_stream *stream, const dw_edge *edge, dw_error *err);
+void dw_hop_release(dw_hop *hop);
+
+/* Follower id's and floors */
+dw_status dw_stream_read_floor(dw_stream *stream, uint64_t *floor, dw_error *err);
+
+#endif

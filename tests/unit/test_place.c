@@ -1,0 +1,333 @@
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "codec/place.h"
+#include "disk_model.h"
+#include "failing_allocator.h"
+#include "random_parts.h"
+
+static disk_model disk;
+static parts two_versions; /* old to new */
+static dw_patch_goal goal;
+
+static void make(bool sharded, uint64_t scale)
+{
+    disk_make(&disk, "held", sharded, scale);
+    two_versions = parts_make(&disk.old_model, &disk.new_model, DW_CODEC_CLASS);
+    goal = parts_goal(&two_versions, &disk.new_model);
+}
+
+static void drop(void)
+{
+    parts_free(&two_versions);
+    disk_free(&disk);
+}
+
+static dw_place *hold(void)
+{
+    dw_place *place;
+    bool recovered = true;
+    dw_error err = {0};
+    dw_status status = dw_place_open(&place, disk.path, 2, &recovered, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(status, DW_OK);
+    assert_false(recovered);
+    return place;
+}
+
+static dw_status stage(dw_place *place, const dw_patch_goal *to, dw_error *err)
+{
+    return dw_place_stage(place, two_versions.list, CUT_PARTS, to, NULL, err);
+}
+
+static size_t n_files(void)
+{
+    return count_files(disk.dir);
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++)
+        for (int sweep = 0; sweep < 2; sweep++) {
+            make(sharded, 3000);
+            dw_place *place = hold();
+            bool pending;
+            size_t n;
+            assert_non_null(dw_place_tensors(place, &n));
+            assert_int_equal(n, 4);
+            assert_null(dw_place_staged_path(place));
+
+            assert_int_equal(stage(place, &goal, NULL), DW_OK);
+            const char *staged = dw_place_staged_path(place);
+            assert_non_null(strstr(staged, ".deltawire-staged"));
+            assert_int_equal(access(staged, F_OK), 0);
+            assert_true(disk_is_old(&disk) && !disk_has_patch(&disk));
+            assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
+            assert_false(pending);
+
+            assert_int_equal(dw_place_store(place, NULL), DW_OK);
+            assert_null(dw_place_staged_path(place));
+            assert_true(disk_is_new(&disk) && disk_has_patch(&disk) &&
+                        disk_is_tidy(&disk));
+            assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
+            assert_true(pending);
+            assert_int_equal(dw_place_store(place, NULL), DW_OK); /* done already */
+
+            assert_int_equal(dw_place_settle(place, sweep, NULL), DW_OK);
+            assert_true(disk_is_new(&disk) && !disk_has_patch(&disk) &&
+                        disk_is_tidy(&disk));
+            dw_place_close(place);
+            drop();
+        }
+    dw_place_close(NULL);
+}
+
+/* Version after version with one holder, who keeps the digests. */
+static void test_many_versions(void **state)
+{
+    (void)state;
+    make(true, 500);
+    dw_place *place = hold();
+    model now = model_copy(&disk.old_model, false);
+    dw_slice slices[4];
+    dw_digest digests[4];
+    size_t n;
+    const dw_tensor *tensors = dw_place_tensors(place, &n);
+    for (size_t t = 0; t < 4; t++)
+        slices[t] = dw_slice_whole(tensors, t);
+    assert_int_equal(dw_digest_tensors(digests, NULL, tensors, n, 1, NULL, NULL), DW_OK);
+    for (unsigned version = 1; version <= 8; version++) {
+        model next = model_copy(&now, false);
+        model_change(&next, 50);
+        dw_delta *delta;
+        dw_digest after[4];
+        assert_int_equal(dw_delta_diff(&delta, now.tensors, next.tensors, 4, NULL, NULL),
+                         DW_OK);
+        dw_part part = {.delta = delta,
+                        .slices = slices,
+                        .n_slices = 4,
+                        .base_digests = digests,
+                        .new_digests = after};
+        dw_delta_info info;
+        dw_delta_get_info(delta, &info);
+        const dw_patch_goal to = {true, info.new_state, version};
+        assert_int_equal(dw_place_stage(place, &part, 1, &to, NULL, NULL), DW_OK);
+        assert_int_equal(dw_place_store(place, NULL), DW_OK);
+        assert_int_equal(dw_place_settle(place, version % 2, NULL), DW_OK);
+        memcpy(digests, after, sizeof digests);
+        for (size_t t = 0; t < 4; t++)
+            assert_memory_equal(tensors[t].data, next.tensors[t].data,
+                                (size_t)tensors[t].n_bytes);
+        dw_delta_close(delta);
+        model_free(&now);
+        now = next;
+    }
+    dw_place_close(place);
+    assert_true(disk_is_tidy(&disk));
+    model_free(&now);
+    drop();
+}
+
+static void test_discard_and_replace(void **state)
+{
+    (void)state;
+    make(false, 300);
+    dw_place *place = hold();
+    assert_int_equal(dw_place_discard(place, NULL), DW_OK); /* nothing there */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(stage(place, &goal, NULL), DW_OK);
+        assert_int_equal(n_files(), disk.n_files + 1);
+    }
+    assert_int_equal(dw_place_discard(place, NULL), DW_OK);
+    assert_null(dw_place_staged_path(place));
+    assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    /* one that is refused takes the one before with it */
+    assert_int_equal(stage(place, &goal, NULL), DW_OK);
+    dw_patch_goal wrong = goal;
+    wrong.state ^= 1;
+    assert_int_equal(stage(place, &wrong, NULL), DW_CORRUPT);
+    assert_null(dw_place_staged_path(place));
+    assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    /* what is staged ends with the holder */
+    assert_int_equal(stage(place, &goal, NULL), DW_OK);
+    dw_place_close(place);
+    assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    drop();
+}
+
+static void test_wrong_order(void **state)
+{
+    (void)state;
+    make(false, 300);
+    dw_error err;
+    dw_place *place = hold();
+    assert_int_equal(dw_place_store(place, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is staged");
+    assert_int_equal(dw_place_settle(place, true, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is stored");
+    assert_int_equal(stage(place, &goal, NULL), DW_OK);
+    assert_int_equal(dw_place_settle(place, true, &err), DW_INVALID);
+    assert_int_equal(dw_place_store(place, NULL), DW_OK);
+    assert_int_equal(dw_place_discard(place, &err), DW_INVALID);
+    assert_string_equal(err.text,
+                        "version 42 is committed, and to be stored and settled first");
+    assert_int_equal(stage(place, &goal, &err), DW_INVALID);
+    dw_place_close(place); /* and not settled: the next one does it */
+    assert_true(disk_has_patch(&disk));
+    bool recovered;
+    assert_int_equal(dw_place_open(&place, disk.path, 1, &recovered, NULL), DW_OK);
+    assert_true(recovered && disk_is_new(&disk) && disk_is_tidy(&disk) &&
+                !disk_has_patch(&disk));
+    dw_place_close(place);
+    drop();
+}
+
+static void test_one_holder(void **state)
+{
+    (void)state;
+    make(true, 50);
+    dw_error err;
+    dw_place *place = hold(), *second = (dw_place *)1;
+    assert_int_equal(dw_place_open(&second, disk.files[1], 1, NULL, &err), DW_CONFLICT);
+    assert_null(second);
+    assert_int_equal(dw_checkpoint_apply(disk.path, disk.delta, NULL, NULL, &err),
+                     DW_CONFLICT);
+    dw_place_close(place);
+    assert_int_equal(dw_checkpoint_apply(disk.path, disk.delta, NULL, NULL, &err), DW_OK);
+    assert_int_equal(dw_place_open(&second, temp_path("nothing"), 1, NULL, &err),
+                     DW_NOT_FOUND);
+    assert_null(second);
+    drop();
+}
+
+/* What a killed holder left staged is dropped, whoever comes next. */
+static void test_leftovers(void **state)
+{
+    (void)state;
+    make(true, 50);
+    char staged[400], temporary[440];
+    snprintf(staged, sizeof staged, "%s/.deltawire-staged", disk.dir);
+    snprintf(temporary, sizeof temporary, "%s.tmp-1-0", staged);
+    for (int by_recover = 0; by_recover < 2; by_recover++) {
+        put_text(staged, "half");
+        put_text(temporary, "half");
+        if (by_recover)
+            assert_int_equal(dw_checkpoint_recover(disk.path, 1, NULL, NULL), DW_OK);
+        else
+            dw_place_close(hold());
+        assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    }
+    drop();
+}
+
+/* Something else wrote to the weights: found before the patch goes. */
+static void test_settle_finds(void **state)
+{
+    (void)state;
+    for (int sweep = 0; sweep < 2; sweep++) {
+        make(false, 300);
+        dw_error err;
+        size_t n;
+        dw_place *place = hold();
+        const dw_tensor *tensors = dw_place_tensors(place, &n);
+        assert_int_equal(stage(place, &goal, NULL), DW_OK);
+        assert_int_equal(dw_place_store(place, NULL), DW_OK);
+        /* with SWEEP an element that did not change; else the first that did */
+        uint8_t *at = tensors[0].data;
+        const uint8_t *old = disk.old_model.tensors[0].data;
+        size_t i = 0;
+        while ((at[i] == old[i]) != sweep)
+            i++;
+        at[i] ^= 0x80;
+        assert_int_equal(dw_place_settle(place, sweep, &err), DW_CORRUPT);
+        assert_string_equal(err.where, disk.path);
+        assert_non_null(strstr(err.text, sweep ? "the checkpoint is not version 42"
+                                               : "does not hold what was stored"));
+        assert_true(disk_has_patch(&disk));
+        at[i] ^= 0x80;
+        assert_int_equal(dw_place_settle(place, sweep, &err), DW_OK);
+        dw_place_close(place);
+        assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
+        drop();
+    }
+}
+
+/* Without a digest a version may bring less than the model. */
+static void test_some_parts(void **state)
+{
+    (void)state;
+    make(false, 300);
+    dw_error err;
+    dw_place *place = hold();
+    assert_int_equal(dw_place_stage(place, two_versions.list, 0, &goal, NULL, &err),
+                     DW_INVALID);
+    const dw_patch_goal none = {.version = 42};
+    for (size_t i = 0; i < CUT_PARTS; i++) {
+        assert_int_equal(
+            dw_place_stage(place, &two_versions.list[i], 1, &none, NULL, &err), DW_OK);
+        assert_int_equal(dw_place_store(place, NULL), DW_OK);
+        assert_int_equal(dw_place_settle(place, true, NULL), DW_OK);
+    }
+    dw_place_close(place);
+    assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
+    drop();
+}
+
+static dw_status run_all(dw_error *err)
+{
+    dw_place *place;
+    disk_reset(&disk);
+    dw_status status = dw_place_open(&place, disk.path, 1, NULL, err);
+    if (status == DW_OK)
+        status = stage(place, &goal, err);
+    if (status == DW_OK)
+        status = dw_place_store(place, err);
+    if (status == DW_OK)
+        status = dw_place_settle(place, true, err);
+    dw_place_close(place);
+    return status;
+}
+
+static void check_whole(void)
+{
+    assert_true(disk_is_tidy(&disk));
+    assert_true(disk_is_old(&disk) || disk_is_new(&disk) || disk_has_patch(&disk));
+    bool recovered, has_patch = disk_has_patch(&disk);
+    assert_int_equal(dw_checkpoint_recover(disk.path, 1, &recovered, NULL), DW_OK);
+    assert_int_equal(recovered, has_patch);
+    assert_true(disk_is_old(&disk) || disk_is_new(&disk));
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    make(true, 40);
+    fail_every_allocation(run_all, check_whole);
+    assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
+    drop();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_many_versions),
+        cmocka_unit_test(test_discard_and_replace),
+        cmocka_unit_test(test_wrong_order),
+        cmocka_unit_test(test_one_holder),
+        cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_settle_finds),
+        cmocka_unit_test(test_some_parts),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}

@@ -1,0 +1,286 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "failing_allocator.h"
+#include "store/store.h"
+
+/* One kind for the next calls, and what the plan was asked. */
+typedef struct chooser {
+    dw_fault_kind kind;
+    uint64_t n_next;
+    char operation[8];
+    char key[64];
+} chooser;
+
+static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
+                            const char *key)
+{
+    chooser *c = context;
+    assert_int_equal(n, c->n_next++);
+    strcpy(c->operation, operation);
+    strcpy(c->key, key);
+    return c->kind;
+}
+
+static chooser chosen;
+static dw_store *inner, *store;
+static dw_error err;
+
+static int set_up(void **state)
+{
+    (void)state;
+    chosen = (chooser){0};
+    dw_fault_plan plan = {.choose = choose, .context = &chosen, .delay_ms = 30};
+    return dw_store_open(&inner, "mem:inner", NULL, NULL) != DW_OK ||
+           dw_store_new_fault(&store, inner, &plan, NULL) != DW_OK;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    dw_store_close(store);
+    dw_store_close(inner);
+    return 0;
+}
+
+static dw_status put(dw_store *to, const char *key, const char *text, dw_put_mode mode)
+{
+    return dw_store_put_bytes(to, key, text, strlen(text), mode, &err);
+}
+
+/* A whole object as text. */
+static dw_status get(dw_store *from, const char *key, char text[100])
+{
+    size_t n = 0;
+    dw_status status = dw_store_get(from, key, 0, text, 99, &n, NULL, &err);
+    text[n] = '\0';
+    return status;
+}
+
+static dw_status append(void *context, const dw_store_entry *entry, dw_error *error)
+{
+    (void)error;
+    strcat(context, entry->key);
+    strcat(context, " ");
+    return DW_OK;
+}
+
+static char listed[200];
+
+static dw_status list(const char *prefix)
+{
+    listed[0] = '\0';
+    return dw_store_list(store, prefix, NULL, append, listed, &err);
+}
+
+static void test_none(void **state)
+{
+    (void)state;
+    char text[100];
+    bool conditional = false;
+    assert_int_equal(put(store, "a/k", "hello", DW_PUT_CREATE), DW_OK);
+    assert_string_equal(chosen.operation, "put");
+    assert_string_equal(chosen.key, "a/k");
+    assert_int_equal(put(store, "a/k", "hello", DW_PUT_CREATE), DW_CONFLICT);
+    assert_int_equal(get(store, "a/k", text), DW_OK);
+    assert_string_equal(text, "hello");
+    assert_string_equal(chosen.operation, "get");
+    assert_int_equal(list("a/"), DW_OK);
+    assert_string_equal(listed, "a/k ");
+    assert_string_equal(chosen.operation, "list");
+    assert_string_equal(chosen.key, "a/");
+    assert_int_equal(dw_store_stat(store, "a/k", NULL, NULL, &err), DW_OK);
+    assert_string_equal(chosen.operation, "stat");
+    assert_int_equal(dw_store_remove(store, "a/k", &err), DW_OK);
+    assert_string_equal(chosen.operation, "remove");
+    assert_int_equal(chosen.n_next, 6);
+    assert_int_equal(dw_store_conditional(store, &conditional, &err), DW_OK);
+    assert_true(conditional);
+    assert_string_equal(dw_store_url(store), "mem:inner");
+    dw_store_counts counts;
+    dw_store_get_counts(store, &counts);
+    assert_int_equal(counts.n_requests, 6);
+}
+
+static void test_fail_and_deny(void **state)
+{
+    (void)state;
+    static const struct {
+        dw_fault_kind kind;
+        dw_status status;
+    } cases[] = {{DW_FAULT_FAIL, DW_UNAVAILABLE}, {DW_FAULT_DENY, DW_DENIED}};
+    char text[100];
+    assert_int_equal(put(inner, "k", "old", DW_PUT_CREATE), DW_OK);
+    for (size_t i = 0; i < 2; i++) {
+        chosen.kind = cases[i].kind;
+        assert_int_equal(put(store, "k", "new", DW_PUT_REPLACE), cases[i].status);
+        assert_int_equal(err.code, cases[i].status);
+        assert_non_null(strstr(err.text, "on purpose"));
+        assert_string_equal(err.where, "mem:inner/k");
+        assert_int_equal(get(store, "k", text), cases[i].status);
+        assert_int_equal(dw_store_stat(store, "k", NULL, NULL, &err), cases[i].status);
+        assert_int_equal(dw_store_remove(store, "k", &err), cases[i].status);
+        assert_int_equal(list(""), cases[i].status);
+        assert_string_equal(listed, "");
+        assert_int_equal(get(inner, "k", text), DW_OK);
+        assert_string_equal(text, "old"); /* nothing done */
+    }
+}
+
+static void test_lost(void **state)
+{
+    (void)state;
+    char text[100];
+    chosen.kind = DW_FAULT_LOST;
+    assert_int_equal(put(store, "k", "new", DW_PUT_CREATE), DW_UNAVAILABLE);
+    assert_int_equal(get(inner, "k", text), DW_OK);
+    assert_string_equal(text, "new");
+    assert_int_equal(put(store, "k", "again", DW_PUT_CREATE), DW_UNAVAILABLE);
+    assert_int_equal(get(inner, "k", text), DW_OK);
+    assert_string_equal(text, "new");
+    assert_int_equal(get(store, "k", text), DW_UNAVAILABLE);
+    assert_int_equal(dw_store_remove(store, "k", &err), DW_UNAVAILABLE);
+    assert_int_equal(get(inner, "k", text), DW_NOT_FOUND);
+}
+
+static void test_short(void **state)
+{
+    (void)state;
+    char text[100];
+    chosen.kind = DW_FAULT_SHORT;
+    assert_int_equal(put(store, "k", "12345678", DW_PUT_CREATE), DW_UNAVAILABLE);
+    assert_int_equal(get(inner, "k", text), DW_NOT_FOUND);
+    assert_int_equal(put(inner, "k", "12345678", DW_PUT_CREATE), DW_OK);
+    assert_int_equal(get(store, "k", text), DW_OK);
+    assert_string_equal(text, "1234");
+    uint64_t n_bytes;
+    assert_int_equal(dw_store_stat(store, "k", &n_bytes, NULL, &err), DW_OK);
+    assert_int_equal(n_bytes, 8); /* as it is */
+}
+
+static unsigned bits_apart(const char *a, const char *b, size_t n)
+{
+    unsigned count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += (unsigned)__builtin_popcount((unsigned char)(a[i] ^ b[i]));
+    return count;
+}
+
+static void test_corrupt(void **state)
+{
+    (void)state;
+    static const char original[] = "what was meant to be there, and a bit more";
+    const size_t n = sizeof original - 1;
+    char text[100];
+    for (int i = 0; i < 50; i++) {
+        chosen.kind = DW_FAULT_CORRUPT;
+        assert_int_equal(put(store, "k", original, DW_PUT_REPLACE), DW_OK);
+        assert_int_equal(get(inner, "k", text), DW_OK);
+        assert_int_equal(strlen(text), n);
+        assert_int_equal(bits_apart(text, original, n), 1);
+        assert_int_equal(put(inner, "k", original, DW_PUT_REPLACE), DW_OK);
+        size_t n_read;
+        assert_int_equal(dw_store_get(store, "k", 0, text, 99, &n_read, NULL, &err),
+                         DW_OK);
+        assert_int_equal(n_read, n);
+        assert_int_equal(bits_apart(text, original, n), 1);
+    }
+    assert_int_equal(put(store, "empty", "", DW_PUT_REPLACE), DW_OK);
+    assert_int_equal(get(store, "empty", text), DW_OK);
+    assert_string_equal(text, "");
+}
+
+static void test_stale(void **state)
+{
+    (void)state;
+    char text[100];
+    assert_int_equal(put(store, "a", "1", DW_PUT_CREATE), DW_OK);
+    assert_int_equal(put(store, "b", "2", DW_PUT_CREATE), DW_OK);
+    assert_int_equal(list(""), DW_OK);
+    assert_string_equal(listed, "a b ");
+    assert_int_equal(put(store, "ab", "3", DW_PUT_CREATE), DW_OK);
+    chosen.kind = DW_FAULT_STALE;
+    for (int i = 0; i < 2; i++) { /* a stale list brings nothing to light */
+        assert_int_equal(list(""), DW_OK);
+        assert_string_equal(listed, "a b ");
+        assert_int_equal(get(store, "ab", text), DW_NOT_FOUND);
+        assert_int_equal(dw_store_stat(store, "ab", NULL, NULL, &err), DW_NOT_FOUND);
+    }
+    assert_int_equal(get(store, "a", text), DW_OK); /* older than the last list */
+    assert_int_equal(put(store, "ab", "4", DW_PUT_CREATE), DW_CONFLICT);
+    chosen.kind = DW_FAULT_NONE;
+    assert_int_equal(get(store, "ab", text), DW_OK);
+    assert_int_equal(list(""), DW_OK);
+    assert_string_equal(listed, "a ab b ");
+    chosen.kind = DW_FAULT_STALE; /* seen by a list: not new any more */
+    assert_int_equal(get(store, "ab", text), DW_OK);
+    assert_int_equal(dw_store_stat(store, "ab", NULL, NULL, &err), DW_OK);
+}
+
+/* Where others put the objects, the list goes by their time. */
+static void test_stale_to_others(void **state)
+{
+    (void)state;
+    assert_int_equal(put(inner, "old", "1", DW_PUT_CREATE), DW_OK);
+    int64_t old_ms;
+    assert_int_equal(dw_store_stat(inner, "old", NULL, &old_ms, &err), DW_OK);
+    while (dw_wall_clock_ms() <= old_ms)
+        dw_sleep_ms(1);
+    assert_int_equal(put(inner, "new", "2", DW_PUT_CREATE), DW_OK);
+    chosen.kind = DW_FAULT_STALE;
+    assert_int_equal(list(""), DW_OK);
+    assert_string_equal(listed, "old ");
+    assert_int_equal(list("none"), DW_OK);
+    assert_string_equal(listed, "");
+}
+
+static void test_delay(void **state)
+{
+    (void)state;
+    chosen.kind = DW_FAULT_DELAY;
+    uint64_t before_ms = dw_clock_ms();
+    assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
+    assert_true(dw_clock_ms() - before_ms >= 29); /* never less; more is no fault */
+}
+
+static dw_status use_memory(dw_error *error)
+{
+    dw_store *mem, *faulty;
+    dw_status status = dw_store_open(&mem, "mem:memory", NULL, error);
+    if (status != DW_OK)
+        return status;
+    status = dw_store_new_fault(&faulty, mem, &(dw_fault_plan){0}, error);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(faulty, "k", "1", 1, DW_PUT_CREATE, error);
+    dw_store_close(faulty);
+    dw_store_close(mem);
+    return status;
+}
+
+static void test_making(void **state)
+{
+    (void)state;
+    dw_store *none;
+    assert_int_equal(dw_store_new_fault(&none, NULL, &(dw_fault_plan){0}, NULL),
+                     DW_INVALID);
+    assert_int_equal(dw_store_new_fault(&none, inner, NULL, NULL), DW_INVALID);
+    fail_every_allocation(use_memory, NULL);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(test_none),  TEST(test_fail_and_deny),   TEST(test_lost),
+        TEST(test_short), TEST(test_corrupt),         TEST(test_stale),
+        TEST(test_delay), TEST(test_stale_to_others), TEST(test_making),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
