@@ -227,15 +227,15 @@ static dw_status move(const cli_session *s, const arguments *a, dw_follower *fol
     return status;
 }
 
-/* Waits for something new and goes there: one round. */
+/* Waits for something new, but no longer than so, and goes there: one round. */
 static dw_status follow_round(const cli_session *s, const arguments *a,
-                              dw_follower *follower, dw_error *err)
+                              dw_follower *follower, double patience, dw_error *err)
 {
     uint64_t newest = 0;
     const dw_progress hook = cli_signal_hook();
     const unsigned interval_ms = (unsigned)(1000 * a->interval) + 1;
-    dw_status status = dw_follower_wait(follower, &newest, (unsigned)(1000 * T_HEARTBEAT),
-                                        interval_ms, &hook, err);
+    dw_status status = dw_follower_wait(
+        follower, &newest, (unsigned)(1000 * patience) + 1, interval_ms, &hook, err);
     if (status != DW_OK)
         return status;
     if (is_due(a, follower, newest))
@@ -258,7 +258,9 @@ static dw_status follow(const cli_session *s, const arguments *a, dw_follower *f
             return status;
         } else {
             cli_trouble_add(trouble, s, err);
-            send_report(a, follower, "error", err->text);
+            /* a store that is away takes no reports, and long to say so */
+            if (status != DW_UNAVAILABLE)
+                send_report(a, follower, "error", err->text);
             cli_trouble_sleep(trouble);
         }
         if (status == DW_OK && is_reached(a, follower))
@@ -266,7 +268,9 @@ static dw_status follow(const cli_session *s, const arguments *a, dw_follower *f
         status = cli_check_signal(err);
         if (status != DW_OK)
             return status;
-        status = follow_round(s, a, follower, err);
+        /* in trouble it does not wait for news, but sees whether that is over */
+        status =
+            follow_round(s, a, follower, trouble->n_tries > 0 ? 0 : T_HEARTBEAT, err);
     }
 }
 
@@ -296,7 +300,8 @@ static int run(arguments *a, const cli_session *s, dw_store *store)
     dw_status status = open_follower(&follower, s, a, store, &trouble, &err);
     if (status == DW_OK) {
         status = follow(s, a, follower, &trouble, &err);
-        send_report(a, follower, "stopped", NULL);
+        if (trouble.n_tries == 0 || trouble.told.code != DW_UNAVAILABLE)
+            send_report(a, follower, "stopped", NULL);
     }
     if (s->json && (status == DW_OK || status == DW_CANCELLED)) {
         json_t *object = json_object();

@@ -140,6 +140,8 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *it
             cli_published_print(&o.done, s, p->url, item->path, "published");
         return DW_OK;
     }
+    if (cli_signal())
+        return cli_check_signal(err);
     if (o.done.opened && is_final(o.status)) {
         *err = o.err;
         return o.status;

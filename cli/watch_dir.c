@@ -13,11 +13,17 @@
 
 /* ---- what a directory looks like ---- */
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), n_end = strlen(end);
+    return n > n_end && strcmp(name + n - n_end, end) == 0;
+}
+
 /* Names that writers use until a file is whole: ours and Hugging Face's among them. */
 static bool is_temporary(const char *name)
 {
     return strstr(name, ".tmp") || strncmp(name, "tmp", 3) == 0 ||
-           strstr(name, ".incomplete") || strstr(name, ".part");
+           ends_with(name, ".incomplete") || ends_with(name, ".part");
 }
 
 static bool is_newer(struct timespec a, struct timespec b)
@@ -34,12 +40,6 @@ static uint64_t print_of(const char *name, const struct stat *st)
              (unsigned long long)st->st_ino);
     cli_hash_text(digits, 16, text);
     return strtoull(digits, NULL, 16);
-}
-
-static bool is_weights(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 12 && strcmp(name + n - 12, ".safetensors") == 0;
 }
 
 /* The sum over all regular files; 0 where there are no weights, or something is still
@@ -61,7 +61,7 @@ static uint64_t print_of_directory(const char *path)
                 latest = &newest_temporary;
             } else {
                 sum += print_of(entry->d_name, &st);
-                has_weights |= is_weights(entry->d_name);
+                has_weights |= ends_with(entry->d_name, ".safetensors");
             }
             if (is_newer(st.st_mtim, *latest))
                 *latest = st.st_mtim;
