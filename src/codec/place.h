@@ -39,8 +39,9 @@ dw_status dw_place_recover(const char *path, unsigned n_threads, bool *recovered
 const dw_tensor *dw_place_tensors(const dw_place *place, size_t *n_tensors);
 
 /* Stages a version, instead of what was staged before, which is gone also where this
- * fails. Where GOAL has a digest the parts must cover the model and lead to it; without
- * one they may cover less. PROGRESS may be NULL. DW_INVALID between store and settle. */
+ * fails. Where GOAL has a digest and the parts cover the model, they must lead to it;
+ * where they cover less, the caller, who knows the rest, checks new_digests. PROGRESS may
+ * be NULL. DW_INVALID between store and settle. */
 dw_status dw_place_stage(dw_place *place, const dw_part *parts, size_t n_parts,
                          const dw_patch_goal *goal, const dw_progress *progress,
                          dw_error *err);

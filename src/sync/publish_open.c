@@ -38,8 +38,7 @@ static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t 
     if (status == DW_OK && !p->live_data)
         status = dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
-        const dw_tensor *mine =
-            &tensors[dw_name_index_find(&names, s->tensors[t].name)];
+        const dw_tensor *mine = &tensors[dw_name_index_find(&names, s->tensors[t].name)];
         p->live_data[t] = mine->data;
         if (!mine->data && mine->n_bytes > 0)
             status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
@@ -126,7 +125,8 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
 static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error *err)
 {
     if (!p->options.fork_store)
-        return dw_fail(err, DW_INVALID, NULL, "a fork needs the store that it forks from");
+        return dw_fail(err, DW_INVALID, NULL,
+                       "a fork needs the store that it forks from");
     dw_stream *other;
     dw_status status =
         dw_stream_open(&other, p->options.fork_store, &p->options.trust, err);
@@ -161,7 +161,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
     }
     commit->content = DW_CONTENT_ANCHOR;
     return dw_anchor_upload(&commit->objects, p->store, p->pieces.table,
-                            p->pieces.n_table, &p->pieces.owned, p->base_data, 0,
+                            p->pieces.n_table, &p->pieces.owned, p->base_data, 0, false,
                             commit->write_id, p->options.max_anchor_bytes,
                             p->options.rank * 10000u, &p->options.progress, err);
 }
@@ -177,9 +177,8 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
     if (status == DW_OK && p->options.first != DW_FIRST_FORK) {
         status = dw_digest_tensors(p->pieces.digests, NULL, p->live, p->pieces.cut.n,
                                    p->options.n_threads, NULL, err);
-        position.state =
-            dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
-                          dw_pieces_share(&p->pieces, p->pieces.digests));
+        position.state = dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
+                                       dw_pieces_share(&p->pieces, p->pieces.digests));
         commit.state = position.state;
         if (status == DW_OK)
             status = dw_baseline_take_live(p, &position, err);

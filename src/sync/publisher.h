@@ -19,6 +19,7 @@
 #include "sync/encoder.h"
 #include "sync/follower.h"
 #include "sync/graph.h"
+#include "sync/way.h"
 
 #define DW_MAX_FOLDS    4
 #define DW_KEPT_TICKETS 64
@@ -61,10 +62,10 @@ struct dw_publisher {
     dw_tensor *live;  /* [pieces.cut.n] views */
     /* the newest committed version */
     dw_follower *baseline; /* the whole model, in a directory or in `memory` */
-    uint8_t *memory; /* anonymous, of whole tensors or of shards */
-    void **base_data;   /* [pieces.owned.n] */
-    dw_tensor *base;    /* [pieces.cut.n] views */
-    bool baseline_lost; /* it must be brought to the head anew */
+    uint8_t *memory;       /* anonymous, of whole tensors or of shards */
+    void **base_data;      /* [pieces.owned.n] */
+    dw_tensor *base;       /* [pieces.cut.n] views */
+    bool baseline_lost;    /* it must be brought to the head anew */
     dw_position head;
 
     char writer[DW_ID_TEXT];
@@ -140,6 +141,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
 dw_status dw_commit_settle(dw_publisher *p, dw_error *err);
 
 /* ---- publish_ranks.c ---- */
+dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err);
 dw_status dw_receipt_make(dw_publisher *p, dw_error *err);
 dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
                              const size_t *n_bytes, size_t n_receipts,
@@ -155,13 +157,6 @@ void dw_after_close(dw_publisher *p);
 /* After version p->head was committed with these objects. */
 dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                           dw_error *err);
-/* Uploads the whole model, as the baseline is, for version 0 or as a way. */
-dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
-                           size_t n_tensors, const dw_slices *slices, void *const *data,
-                           uint64_t version, const char *write_id,
-                           uint64_t max_object_bytes, unsigned first_part,
-                           const dw_progress *progress, dw_error *err);
-
 /* Whether the caller wants the job under way to be given up: for dw_progress. */
 int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total);
 

@@ -1,0 +1,119 @@
+#include "sync/way.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+#include "sync/anchor.h"
+#include "sync/pieces.h"
+
+/* ---- anchors ---- */
+
+typedef struct upload_progress {
+    const dw_progress *outer;
+    uint64_t before;
+    uint64_t total;
+} upload_progress;
+
+static int report_upload(void *context, uint64_t n_done, uint64_t n_total)
+{
+    (void)n_total;
+    const upload_progress *p = context;
+    return p->outer->report(p->outer->context, p->before + n_done, p->total);
+}
+
+/* Points the anchor's tensors, which are some of the pieces, at their data. */
+static void connect(dw_anchor *anchor, const dw_tensor *views, size_t n_views)
+{
+    for (size_t i = 0; i < anchor->list.n; i++)
+        for (size_t k = 0; k < n_views; k++)
+            if (strcmp(anchor->list.tensors[i].name, views[k].name) == 0) {
+                anchor->list.tensors[i].data = views[k].data;
+                break;
+            }
+}
+
+static dw_status upload_group(dw_object *object, dw_store *store, const dw_pieces *pieces,
+                              const dw_piece_group *group, const dw_tensor *views,
+                              const dw_progress *progress, dw_error *err)
+{
+    const dw_slices slices = {pieces->cut.items + group->first, group->n, group->n};
+    dw_anchor anchor;
+    dw_status status = dw_anchor_open(&anchor, pieces->table, pieces->n_table, &slices,
+                                      object->key, err);
+    if (status != DW_OK)
+        return status;
+    connect(&anchor, views + group->first, group->n);
+    const dw_source source = dw_anchor_source(&anchor);
+    status = dw_object_put(store, object, &source, progress, err);
+    if (status == DW_OK)
+        status = dw_covers_of_slices(&object->covers, &object->n_covers, &slices,
+                                     pieces->table, pieces->n_table, err);
+    dw_anchor_release(&anchor);
+    return status;
+}
+
+dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
+                           size_t n_tensors, const dw_slices *slices, void *const *data,
+                           uint64_t version, bool is_way, const char *write_id,
+                           uint64_t max_object_bytes, unsigned first_part,
+                           const dw_progress *progress, dw_error *err)
+{
+    *out = (dw_objects){0};
+    dw_pieces pieces = {0};
+    dw_slices owned = {0};
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < slices->n; i++)
+        status = dw_slices_append(&owned, slices->items[i], err);
+    if (status == DW_OK)
+        status = dw_pieces_open(&pieces, table, n_tensors, &owned, max_object_bytes, err);
+    dw_slices_free(&owned);
+    if (status != DW_OK)
+        return status;
+    dw_tensor *views = dw_alloc_array(pieces.cut.n, sizeof *views);
+    out->items = dw_alloc_zeroed(pieces.n_groups, sizeof *out->items);
+    if (!views || !out->items)
+        status = dw_fail_memory(err, NULL);
+    upload_progress inner = {.outer = progress};
+    for (size_t i = 0; status == DW_OK && i < slices->n; i++)
+        inner.total += dw_slice_bytes(table, &slices->items[i]);
+    const dw_progress hook = {report_upload, &inner};
+    if (status == DW_OK)
+        dw_pieces_view(&pieces, views, data);
+    for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
+        dw_object *object = &out->items[out->n++];
+        dw_key_object(object->key, version, write_id, is_way ? "anchor" : NULL,
+                      first_part + (unsigned)g);
+        status = upload_group(object, store, &pieces, &pieces.groups[g], views,
+                              progress && progress->report ? &hook : NULL, err);
+        inner.before += object->n_bytes;
+    }
+    dw_free(views);
+    dw_pieces_release(&pieces);
+    return status;
+}
+
+/* ---- records ---- */
+
+dw_status dw_way_create(dw_stream *stream, const dw_position *from, const dw_position *to,
+                        const dw_objects *objects, const dw_sign_key *key, dw_error *err)
+{
+    dw_way_record way = {.version = to->version,
+                         .from = from ? from->version : DW_NO_VERSION,
+                         .state = to->state,
+                         .objects = *objects};
+    memcpy(way.stream, stream->record.stream, sizeof way.stream);
+    memcpy(way.commit_sha256, to->commit_sha256, sizeof way.commit_sha256);
+    if (from)
+        memcpy(way.from_sha256, from->commit_sha256, sizeof way.from_sha256);
+    char name[DW_KEY_TEXT];
+    dw_key_way(name, way.version, way.from);
+    dw_writer bytes = {0};
+    dw_status status = dw_way_record_write(&bytes, &way, key, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(stream->store, name, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_CREATE, err);
+    dw_writer_release(&bytes);
+    return status;
+}
