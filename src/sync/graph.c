@@ -207,8 +207,8 @@ static size_t best_to(const dw_edge *edges, const reach *found, size_t n,
     return best;
 }
 
-dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
-                        const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err)
+static dw_status plan(dw_edge **path, size_t *n, uint64_t *n_bytes, const dw_graph *graph,
+                      uint64_t at, bool from_nothing, uint64_t goal, dw_error *err)
 {
     *path = NULL;
     *n = 0;
@@ -229,7 +229,7 @@ dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
         const dw_edge *e = &edges[i];
         uint64_t own = cost_of(e);
         found[i] = (reach){UINT64_MAX, SIZE_MAX};
-        if (e->from == DW_NO_VERSION || (at != DW_NO_VERSION && e->from == at)) {
+        if (e->from == DW_NO_VERSION ? from_nothing : e->from == at) {
             found[i].cost = own;
         } else if (e->from < e->to) {
             size_t before = best_to(edges, found, i, e->from);
@@ -262,4 +262,17 @@ out:
     dw_free(edges);
     dw_free(found);
     return status;
+}
+
+dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
+                        const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err)
+{
+    return plan(path, n, n_bytes, graph, at, true, goal, err);
+}
+
+dw_status dw_graph_plan_from(dw_edge **path, size_t *n, uint64_t *n_bytes,
+                             const dw_graph *graph, uint64_t at, uint64_t goal,
+                             dw_error *err)
+{
+    return plan(path, n, n_bytes, graph, at, false, goal, err);
 }

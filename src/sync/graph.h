@@ -38,4 +38,9 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, dw_error *err);
 dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
                         const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err);
 
+/* The same without ways from nothing. */
+dw_status dw_graph_plan_from(dw_edge **path, size_t *n, uint64_t *n_bytes,
+                             const dw_graph *graph, uint64_t at, uint64_t goal,
+                             dw_error *err);
+
 #endif

@@ -1,5 +1,6 @@
 /* Opening a stream for writing: whose it is, what is in it, version 0. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -166,38 +167,56 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
                             p->options.rank * 10000u, &p->options.progress, err);
 }
 
+dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
+{
+    dw_commit_record commit = {.step = "", .notes = ""};
+    dw_position position;
+    dw_status status = dw_random_id(commit.write_id, err);
+    if (status == DW_OK)
+        status = fork_commit(p, &commit, err);
+    return status == DW_OK ? dw_commit_create(p, &commit, &position, err) : status;
+}
+
+/* Version 0 is the caller's weights. They become the baseline before anything is told to
+ * others. */
 static dw_status first_version(dw_publisher *p, dw_error *err)
 {
     dw_commit_record commit = {.step = "", .notes = ""};
     dw_position position = {.version = DW_NO_VERSION};
     memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
     dw_status status = dw_random_id(commit.write_id, err);
-    if (status == DW_OK && p->options.first == DW_FIRST_FORK)
-        status = fork_commit(p, &commit, err);
-    if (status == DW_OK && p->options.first != DW_FIRST_FORK) {
+    if (status == DW_OK)
         status = dw_digest_tensors(p->pieces.digests, NULL, p->live, p->pieces.cut.n,
                                    p->options.n_threads, NULL, err);
-        position.state = dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
-                                       dw_pieces_share(&p->pieces, p->pieces.digests));
-        commit.state = position.state;
-        if (status == DW_OK)
-            status = dw_baseline_take_live(p, &position, err);
-        if (status == DW_OK)
-            status = dw_baseline_connect(p, err);
-        if (status == DW_OK)
-            status = first_objects(p, &commit, err);
-    }
+    if (status != DW_OK)
+        return status;
+    commit.state = position.state =
+        dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
+                      dw_pieces_share(&p->pieces, p->pieces.digests));
+    status = dw_baseline_take_live(p, &position, err);
+    if (status == DW_OK)
+        status = dw_baseline_connect(p, err);
+    if (status == DW_OK)
+        status = first_objects(p, &commit, err);
     if (status == DW_OK)
         status = dw_commit_create(p, &commit, &position, err);
-    if (status == DW_OK && p->options.first != DW_FIRST_FORK) {
+    if (status == DW_OK) {
         p->head = position;
         status = dw_replica_adopt(p->baseline->replica, &position, err);
     }
-    if (status == DW_OK)
-        status = p->options.first == DW_FIRST_FORK ? dw_baseline_catch_up(p, err)
-                                                   : dw_baseline_connect(p, err);
     dw_objects_release(&commit.objects);
     return status;
+}
+
+/* The stream has no version yet. */
+static dw_status begin_stream(dw_publisher *p, dw_error *err)
+{
+    if (p->sharded)
+        return dw_first_version_sharded(p, err);
+    if (p->options.first != DW_FIRST_FORK)
+        return first_version(p, err);
+    dw_status status = dw_fork_first_version(p, err);
+    return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
 }
 
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
@@ -219,7 +238,7 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     uint64_t head;
     status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
     if (status == DW_NOT_FOUND)
-        status = p->sharded ? dw_first_version_sharded(p, err) : first_version(p, err);
+        status = begin_stream(p, err);
     else if (status == DW_OK)
         status = dw_baseline_catch_up(p, err);
     if (status == DW_OK)

@@ -27,7 +27,7 @@
 /* A copy of the model as it was some versions ago, to fold from. */
 typedef struct dw_fold_level {
     unsigned span; /* 0: unused */
-    uint64_t version;
+    dw_position at;
     dw_scratch_model model;
     dw_tensor *views; /* [pieces.cut.n] */
     dw_digest *digests;
@@ -106,6 +106,9 @@ struct dw_publisher {
 /* ---- publish_open.c ---- */
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err);
+
+/* Commits version 0 as a fork of another stream's. */
+dw_status dw_fork_first_version(dw_publisher *p, dw_error *err);
 
 /* ---- publish_baseline.c ---- */
 
