@@ -20,7 +20,7 @@ deps: ## install the packages that the build needs, where missing
 	@scripts/install-deps.sh build
 
 test: ## install what is missing, build and run every test
-	@scripts/install-deps.sh build test
+	@scripts/install-deps.sh build test servers
 	@scripts/test.sh
 
 demo: deps ## install what is missing, build, and show the core at work

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by Debian and Ubuntu package name.
 #
-#     scripts/install-deps.sh GROUP...        groups: build test bench dev
+#     scripts/install-deps.sh GROUP...    groups: build test servers bench dev
 #
 # What counts is that the tool or library works, not who brought it: each package is
 # named beside a command that succeeds when it is not needed. So nothing is touched
@@ -25,6 +25,10 @@ fuzzes() {
         clang -fsanitize=fuzzer,address,undefined -x c - -o "$scratch/linked"
 }
 
+installed() { # COMMAND
+    command -v "$1"
+}
+
 cmake_is_new() {
     cmake --version | awk '
         /^cmake version/ { split($3, v, "."); new = v[1] * 100 + v[2] >= 322 }
@@ -46,6 +50,7 @@ group_build() {
     want libxxhash-dev  pkg-config --exists libxxhash
     want libssl-dev     pkg-config --exists libcrypto
     want libcurl4-openssl-dev pkg-config --exists libcurl
+    want libexpat1-dev  pkg-config --exists expat
 }
 
 group_python() {
@@ -57,6 +62,7 @@ group_test() {
     group_python
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
+    want libmicrohttpd-dev pkg-config --exists libmicrohttpd
     want clang         clang --version
     want llvm          llvm-symbolizer --version
     # libFuzzer comes apart from clang, in a package named after clang's version:
@@ -67,6 +73,22 @@ group_test() {
         want libc6-dev-arm64-cross  links aarch64-linux-gnu-gcc -static
         want qemu-user-static       qemu
     fi
+}
+
+# Real servers, which the tests start themselves, and tools that talk to them.
+group_servers() {
+    want ceph-common     ceph --version
+    want ceph-mon        ceph-mon --version
+    want ceph-osd        ceph-osd --version
+    want radosgw         radosgw --version
+    want swift-account   installed swift-account-server
+    want swift-container installed swift-container-server
+    want swift-object    installed swift-object-server
+    want swift-proxy     installed swift-proxy-server
+    want memcached       memcached -V
+    want s3cmd           s3cmd --version
+    want iproute2        ip -V
+    want spin            spin -V
 }
 
 group_bench() {
@@ -102,8 +124,31 @@ apt() {
         apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$scratch/log" 2>&1
 }
 
+# Packages of servers start them, now and at each boot, unless told not to.
+policy=/usr/sbin/policy-rc.d
+start_no_daemons() {
+    [ ! -e $policy ] || return 0
+    printf '#!/bin/sh\nexit 101\n' >"$scratch/policy"
+    as_root install -m 755 "$scratch/policy" $policy
+    made_policy=1
+}
+
+forget_policy() {
+    [ -z "$made_policy" ] || as_root rm -f $policy
+    made_policy=
+}
+
+disable_new_daemons() {
+    [ -d /run/systemd/system ] || return 0
+    # shellcheck disable=SC2086 # a list of words
+    units=$(dpkg -L $missing | sed -n 's|.*/systemd/system/\([^@/]*\.service\)$|\1|p')
+    # shellcheck disable=SC2086
+    [ -z "$units" ] || as_root systemctl --quiet disable $units >>"$scratch/log" 2>&1 || true
+}
+
 install_missing() {
     echo "install-deps: installing$missing" >&2
+    start_no_daemons
     # Somebody's broken third-party source makes the update fail, not the install.
     apt update || true
     # shellcheck disable=SC2086 # a list of words
@@ -112,16 +157,22 @@ install_missing() {
         echo "install-deps: could not install:$missing" >&2
         exit 1
     fi
+    disable_new_daemons
 }
 
 for group in "$@"; do
     case $group in
-    build | test | bench | dev) ;;
-    *) echo "install-deps: no group '$group' (build, test, bench, dev)" >&2; exit 2 ;;
+    build | test | servers | bench | dev) ;;
+    *)
+        echo "install-deps: no group '$group' (build, test, servers, bench, dev)" >&2
+        exit 2
+        ;;
     esac
 done
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+made_policy=
+trap 'forget_policy; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM HUP
 
 look "$@"
 if command -v apt-get >/dev/null; then

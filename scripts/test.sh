@@ -93,10 +93,11 @@ stage_python() {
         return
     }
     DELTAWIRE=$PWD/build/deltawire DW_LIB=$PWD/build/libdeltawire.so \
+        DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml=$out/junit.xml \
-        tests/interop tests/format >$out/pytest.log 2>&1 || status=$?
+        tests/interop tests/format tests/servers >$out/pytest.log 2>&1 || status=$?
     tally_junit $out/junit.xml $out/pytest.log $status
 }
 

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/dir.h"
+#include "store/hf.h"
 #include "store/mem.h"
+#include "store/s3.h"
 
 #define FIRST_READ ((size_t)64 << 10)
 #define NEXT_READ  ((size_t)1 << 20)
@@ -53,7 +55,6 @@ static dw_status refuse_password(const char *url, dw_error *err)
 dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options *options,
                         dw_error *err)
 {
-    (void)options; /* for stores behind a network */
     *out = NULL;
     if (!url || !url[0])
         return dw_fail(err, DW_INVALID, NULL, "the URL of the store is empty");
@@ -65,12 +66,10 @@ dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options 
         return dw_dir_store_open(out, url, err);
     if (strncmp(url, "mem:", 4) == 0)
         return dw_mem_store_open(out, url, err);
-    if (strncmp(url, "s3://", 5) ==
-        0) /* hook: dw_s3_store_open(out, url, options, err) */
-        return dw_fail(err, DW_UNSUPPORTED, url, "this build has no s3:// stores");
-    if (strncmp(url, "hf://", 5) ==
-        0) /* hook: dw_hf_store_open(out, url, options, err) */
-        return dw_fail(err, DW_UNSUPPORTED, url, "this build has no hf:// stores");
+    if (strncmp(url, "s3://", 5) == 0)
+        return dw_s3_store_open(out, url, options, err);
+    if (strncmp(url, "hf://", 5) == 0)
+        return dw_hf_store_open(out, url, options, err);
     /* the rest of an unknown URL may be secret */
     return dw_fail(
         err, DW_INVALID, NULL,

@@ -166,14 +166,6 @@ static dw_ticket_fate *fate_of(dw_publisher *p, uint64_t ticket)
     return &p->fates[ticket % DW_KEPT_TICKETS];
 }
 
-static void set_phase(dw_publisher *p, dw_job_phase phase)
-{
-    pthread_mutex_lock(&p->lock);
-    p->phase = phase;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
-}
-
 int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total)
 {
     (void)n_done;

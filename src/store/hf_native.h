@@ -1,0 +1,55 @@
+/* Inside the driver that reads a bucket through the Hub's own API.
+ *
+ *     hf_native.c     opening, closing; get and stat: GET /buckets/NS/NAME/resolve/PATH,
+ *                     which redirects to plain bytes
+ *     hf_list.c       GET /api/buckets/NS/NAME/tree[/DIR]?recursive=true: pages of JSON
+ *     hf_request.c    one request with its retries and redirects
+ */
+#ifndef DW_STORE_HF_NATIVE_H
+#define DW_STORE_HF_NATIVE_H
+
+#include <stdatomic.h>
+
+#include "store/http.h"
+#include "store/retry.h"
+#include "store/store.h"
+
+typedef struct dw_hf {
+    char *url, *endpoint, *bucket;
+    char *prefix;        /* "" or "a/b/" */
+    char *authorization; /* the header line */
+    size_t n_origin;     /* of the endpoint: https://HOST:PORT */
+    unsigned n_tries, deadline_ms;
+    dw_http *http;
+    atomic_ullong n_requests, n_retries, bytes_read;
+} dw_hf;
+
+typedef struct dw_hf_request {
+    dw_hf *hub;
+    const char *key; /* for errors; "" for a listing */
+    dw_writer url;   /* with its NUL */
+    const dw_progress *progress;
+    size_t n_total; /* for progress: what CALL was given room for */
+
+    dw_http_call call;
+    dw_http_inbox inbox;
+    dw_retry retry;
+    char *target; /* where a redirect pointed; NULL: URL */
+    unsigned n_redirects;
+} dw_hf_request;
+
+/* The caller has filled hub, key and url, and where the body goes in `call`, and releases
+ * it. DW_OK: the status is 2xx, or 416 to a range. */
+dw_status dw_hf_ask(dw_hf_request *r, dw_error *err);
+void dw_hf_request_release(dw_hf_request *r);
+
+/* Whether URL is the Hub's: the token is for it alone. */
+bool dw_hf_is_hub(const dw_hf *h, const char *url);
+
+/* URL/KEY, for errors; KEY may be "". */
+const char *dw_hf_where(const dw_hf *h, const char *key, char out[DW_ERROR_WHERE_SIZE]);
+
+dw_status dw_hf_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
+                     void *context, dw_error *err);
+
+#endif

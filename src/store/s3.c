@@ -1,0 +1,363 @@
+#include "store/s3.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <curl/curl.h>
+#include <openssl/crypto.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "store/aws_config.h"
+#include "store/s3_driver.h"
+
+enum { N_CONNECTIONS = 16, MAX_CONNECTIONS = 256, MAX_BUCKET = 255 };
+
+/* ---- small calls ---- */
+
+dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *modified_ms,
+                     dw_error *err)
+{
+    dw_s3 *s3 = self;
+    dw_s3_task task = {.method = "HEAD", .key = key};
+    dw_status status = dw_s3_ask(s3, &task, NULL, err);
+    if (status == DW_OK) {
+        const char *length = dw_http_header(&task.call, "content-length");
+        const char *modified = dw_http_header(&task.call, "last-modified");
+        time_t when = modified ? curl_getdate(modified, NULL) : -1;
+        char where[DW_ERROR_WHERE_SIZE];
+        if (!length || strspn(length, "0123456789") != strlen(length))
+            status = dw_fail(err, DW_CORRUPT, dw_s3_where(s3, key, where),
+                             "the server does not say how long the object is");
+        else if (n_bytes)
+            *n_bytes = strtoull(length, NULL, 10);
+        if (modified_ms)
+            *modified_ms = when > 0 ? (int64_t)when * 1000 : 0;
+    }
+    dw_s3_task_release(&task);
+    if (status == DW_DENIED && s3->missing_is_403)
+        return dw_s3_explain_403(s3, key, err);
+    return status;
+}
+
+static dw_status remove_object(void *self, const char *key, dw_error *err)
+{
+    dw_s3_task task = {.method = "DELETE", .key = key};
+    dw_status status = dw_s3_ask(self, &task, NULL, err);
+    bool no_bucket = strcmp(task.error.code, "NoSuchBucket") == 0;
+    dw_s3_task_release(&task);
+    return status == DW_NOT_FOUND && !no_bucket ? DW_OK : status;
+}
+
+/* One conditional create; *HTTP_STATUS is what the server said. */
+static dw_status create_probe(dw_s3 *s3, const char *key, int *http_status, dw_error *err)
+{
+    dw_s3_task task = {.method = "PUT", .key = key, .create = true, .sign_payload = true};
+    task.call.send = "probe";
+    task.call.n_send = 5;
+    dw_status status = dw_s3_ask(s3, &task, NULL, err);
+    *http_status = task.call.status;
+    dw_s3_task_release(&task);
+    return status;
+}
+
+static dw_status probe(dw_s3 *s3, bool *conditional, dw_error *err)
+{
+    uint8_t random[16];
+    char key[6 + 2 * sizeof random + 1] = "probe/";
+    dw_status status = dw_random_bytes(random, sizeof random, err);
+    if (status != DW_OK)
+        return status;
+    dw_hex_encode(key + 6, random, sizeof random);
+    int http_status = 0;
+    *conditional = false;
+    status = create_probe(s3, key, &http_status, err);
+    if (status == DW_UNSUPPORTED || http_status == 400 || http_status == 405)
+        return DW_OK; /* it refuses conditions; nothing was made */
+    /* A reply that was lost makes the first create a conflict with itself. */
+    if (status != DW_OK && status != DW_CONFLICT)
+        return status;
+    status = create_probe(s3, key, &http_status, err);
+    *conditional = status == DW_CONFLICT;
+    if (status == DW_CONFLICT || status == DW_UNSUPPORTED)
+        status = DW_OK;
+    dw_status removed = remove_object(s3, key, status == DW_OK ? err : NULL);
+    return status == DW_OK ? removed : status;
+}
+
+static dw_status find_conditional(void *self, bool *conditional, dw_error *err)
+{
+    dw_s3 *s3 = self;
+    int known = atomic_load(&s3->conditional);
+    if (known == DW_S3_CONDITIONAL_UNKNOWN) {
+        dw_status status = probe(s3, conditional, err);
+        if (status != DW_OK)
+            return status;
+        known = *conditional ? DW_S3_CONDITIONAL_YES : DW_S3_CONDITIONAL_NO;
+        atomic_store(&s3->conditional, known);
+    }
+    *conditional = known == DW_S3_CONDITIONAL_YES;
+    return DW_OK;
+}
+
+static void get_counts(const void *self, dw_store_counts *out)
+{
+    const dw_s3 *s3 = self;
+    *out = (dw_store_counts){
+        .n_requests = atomic_load(&s3->n_requests),
+        .n_retries = atomic_load(&s3->n_retries),
+        .bytes_read = atomic_load(&s3->bytes_read),
+        .bytes_written = atomic_load(&s3->bytes_written),
+    };
+}
+
+/* ---- opening and closing ---- */
+
+static void wipe(char *text)
+{
+    if (text)
+        OPENSSL_cleanse(text, strlen(text));
+    dw_free(text);
+}
+
+static void close_driver(void *self)
+{
+    dw_s3 *s3 = self;
+    dw_http_close(s3->http);
+    pthread_cond_destroy(&s3->buffer_back);
+    pthread_mutex_destroy(&s3->lock);
+    dw_free(s3->url);
+    dw_free(s3->scheme);
+    dw_free(s3->host);
+    dw_free(s3->base_path);
+    dw_free(s3->bucket);
+    dw_free(s3->prefix);
+    dw_free(s3->access_key);
+    wipe(s3->secret_key);
+    wipe(s3->session_token);
+    dw_free(s3);
+}
+
+static const dw_store_driver s3_driver = {
+    .struct_bytes = sizeof s3_driver,
+    .name = "s3",
+    .get = dw_s3_get,
+    .put = dw_s3_put,
+    .stat = dw_s3_stat,
+    .list = dw_s3_list,
+    .remove = remove_object,
+    .conditional = find_conditional,
+    .counts = get_counts,
+    .close = close_driver,
+};
+
+/* A part of an endpoint's URL, or NULL; copied into our own memory. */
+static char *copy_url_part(CURLU *url, CURLUPart part)
+{
+    char *text = NULL;
+    if (curl_url_get(url, part, &text, 0) != CURLUE_OK)
+        return NULL;
+    char *copy = dw_copy_string(text);
+    curl_free(text);
+    return copy;
+}
+
+static dw_status fill_endpoint(dw_s3 *s3, CURLU *url, const char *endpoint, dw_error *err)
+{
+    char *user = NULL, *query = NULL, *port = NULL, *host = NULL;
+    if (curl_url_set(url, CURLUPART_URL, endpoint, 0) != CURLUE_OK ||
+        curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
+        curl_url_get(url, CURLUPART_QUERY, &query, 0) == CURLUE_OK) {
+        curl_free(user);
+        curl_free(query);
+        return dw_fail(err, DW_INVALID, s3->url,
+                       "the endpoint must be a URL such as https://HOST[:PORT][/PATH], "
+                       "without credentials and query");
+    }
+    s3->scheme = copy_url_part(url, CURLUPART_SCHEME);
+    host = copy_url_part(url, CURLUPART_HOST);
+    s3->base_path = copy_url_part(url, CURLUPART_PATH);
+    if (!s3->scheme || !host || !s3->base_path) {
+        dw_free(host);
+        return dw_fail_memory(err, s3->url);
+    }
+    for (size_t n = strlen(s3->base_path); n > 0 && s3->base_path[n - 1] == '/'; n--)
+        s3->base_path[n - 1] = 0;
+    bool https = strcmp(s3->scheme, "https") == 0;
+    if (!https && strcmp(s3->scheme, "http") != 0) {
+        dw_free(host);
+        return dw_fail(err, DW_INVALID, s3->url,
+                       "the endpoint must begin with https:// or http://");
+    }
+    /* As libcurl writes the Host header, which is signed. */
+    dw_writer with_port = {0};
+    dw_write_text(&with_port, host);
+    if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK &&
+        strcmp(port, https ? "443" : "80") != 0)
+        dw_write_format(&with_port, ":%s", port);
+    dw_write_u8(&with_port, 0);
+    curl_free(port);
+    dw_free(host);
+    s3->host = (char *)with_port.bytes;
+    return with_port.failed ? dw_fail_memory(err, s3->url) : DW_OK;
+}
+
+static dw_status set_endpoint(dw_s3 *s3, const char *endpoint, dw_error *err)
+{
+    if (!endpoint) {
+        s3->scheme = dw_copy_string("https");
+        s3->base_path = dw_copy_string("");
+        return s3->scheme && s3->base_path ? DW_OK : dw_fail_memory(err, s3->url);
+    }
+    CURLU *url = curl_url();
+    if (!url)
+        return dw_fail_memory(err, s3->url);
+    dw_status status = fill_endpoint(s3, url, endpoint, err);
+    curl_url_cleanup(url);
+    return status;
+}
+
+static dw_status set_names(dw_s3 *s3, const dw_s3_place *place, dw_error *err)
+{
+    static const char good[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
+    size_t n_bucket = strlen(place->bucket);
+    if (n_bucket == 0 || n_bucket > MAX_BUCKET || strspn(place->bucket, good) != n_bucket)
+        return dw_fail(err, DW_INVALID, s3->url, "'%s' cannot be the name of a bucket",
+                       place->bucket);
+    const char *prefix = place->prefix ? place->prefix : "";
+    if (*prefix && !dw_store_key_valid(prefix))
+        return dw_fail(err, DW_INVALID, s3->url, "'%s' cannot be the prefix of keys",
+                       prefix);
+    dw_writer w = {0};
+    dw_write_text(&w, prefix);
+    if (*prefix)
+        dw_write_u8(&w, '/');
+    dw_write_u8(&w, 0);
+    s3->prefix = (char *)w.bytes;
+    s3->bucket = dw_copy_string(place->bucket);
+    snprintf(s3->region, sizeof s3->region, "%s", place->region);
+    return w.failed || !s3->bucket ? dw_fail_memory(err, s3->url) : DW_OK;
+}
+
+static dw_status set_credentials(dw_s3 *s3, const dw_sigv4_credentials *c, dw_error *err)
+{
+    if (!c->access_key)
+        return DW_OK;
+    s3->access_key = dw_copy_string(c->access_key);
+    s3->secret_key = dw_copy_string(c->secret_key ? c->secret_key : "");
+    s3->session_token = c->session_token ? dw_copy_string(c->session_token) : NULL;
+    return s3->access_key && s3->secret_key && (!c->session_token || s3->session_token)
+               ? DW_OK
+               : dw_fail_memory(err, s3->url);
+}
+
+static bool init_locks(dw_s3 *s3)
+{
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes) != 0)
+        return false;
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    bool good = pthread_cond_init(&s3->buffer_back, &attributes) == 0;
+    pthread_condattr_destroy(&attributes);
+    if (good && pthread_mutex_init(&s3->lock, NULL) != 0) {
+        pthread_cond_destroy(&s3->buffer_back);
+        good = false;
+    }
+    return good;
+}
+
+static void set_options(dw_s3 *s3, const dw_store_options *o)
+{
+    unsigned n = o && o->n_connections ? o->n_connections : N_CONNECTIONS;
+    s3->n_connections = n < MAX_CONNECTIONS ? n : MAX_CONNECTIONS;
+    s3->n_tries = o ? o->n_tries : 0;
+    s3->deadline_ms = o ? o->deadline_ms : 0;
+    s3->part_bytes = o ? o->part_bytes : 0;
+    s3->buffer_bytes_left = DW_S3_BUFFER_BYTES;
+    dw_link_init(&s3->get_link, s3->n_connections, s3->part_bytes);
+    dw_link_init(&s3->put_link, s3->n_connections, s3->part_bytes);
+}
+
+dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place *place,
+                              const dw_store_options *options, dw_error *err)
+{
+    *out = NULL;
+    dw_s3 *s3 = dw_alloc_zeroed(1, sizeof *s3);
+    if (!s3 || !init_locks(s3)) {
+        dw_free(s3);
+        return dw_fail_memory(err, url);
+    }
+    set_options(s3, options);
+    s3->path_style = place->path_style;
+    s3->follow_redirects = place->follow_redirects;
+    s3->missing_is_403 = place->missing_is_403;
+    s3->url = dw_copy_string(url);
+    dw_status status = s3->url ? DW_OK : dw_fail_memory(err, url);
+    if (status == DW_OK) {
+        for (size_t n = strlen(s3->url); n > 0 && s3->url[n - 1] == '/'; n--)
+            s3->url[n - 1] = 0;
+        /* First, since it starts libcurl, which reads the endpoint. */
+        status = dw_http_open(&s3->http, s3->n_connections, err);
+    }
+    if (status == DW_OK)
+        status = set_endpoint(s3, place->endpoint, err);
+    if (status == DW_OK)
+        status = set_names(s3, place, err);
+    if (status == DW_OK)
+        status = set_credentials(s3, &place->credentials, err);
+    if (status == DW_OK)
+        status = dw_store_new(out, s3->url, &s3_driver, s3, err);
+    if (status != DW_OK)
+        close_driver(s3);
+    return status;
+}
+
+/* Names with dots match no wildcard certificate. */
+static bool choose_path_style(const dw_aws_config *config, const char *bucket)
+{
+    const char *how = config->addressing ? config->addressing : "auto";
+    if (strcmp(how, "path") == 0)
+        return true;
+    if (strcmp(how, "host") == 0 || strcmp(how, "virtual") == 0)
+        return false;
+    return (config->endpoint && !strstr(config->endpoint, ".amazonaws.com")) ||
+           strchr(bucket, '.');
+}
+
+dw_status dw_s3_store_open(dw_store **out, const char *url,
+                           const dw_store_options *options, dw_error *err)
+{
+    *out = NULL;
+    if (strncmp(url, "s3://", 5) != 0)
+        return dw_fail(err, DW_INVALID, url, "the URL must be s3://BUCKET[/PREFIX]");
+    char *bucket = dw_copy_string(url + 5);
+    if (!bucket)
+        return dw_fail_memory(err, url);
+    size_t n = strlen(bucket);
+    while (n > 0 && bucket[n - 1] == '/')
+        bucket[--n] = 0;
+    char *slash = strchr(bucket, '/');
+    if (slash)
+        *slash = 0;
+    dw_aws_config config = {0};
+    dw_status status = dw_aws_config_load(&config, options, err);
+    if (status == DW_OK) {
+        dw_s3_place place = {
+            .endpoint = config.endpoint,
+            .bucket = bucket,
+            .prefix = slash ? slash + 1 : "",
+            .region = config.region,
+            .path_style = choose_path_style(&config, bucket),
+            .credentials = {config.access_key, config.secret_key, config.session_token},
+        };
+        status = dw_s3_store_open_at(out, url, &place, options, err);
+    }
+    dw_aws_config_release(&config);
+    dw_free(bucket);
+    return status;
+}

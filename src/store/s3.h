@@ -1,0 +1,28 @@
+/* The driver for S3 and what speaks like it. */
+#ifndef DW_STORE_S3_H
+#define DW_STORE_S3_H
+
+#include "deltawire/store.h"
+#include "store/sigv4.h"
+
+/* s3://BUCKET[/PREFIX]; the rest from OPTIONS (may be NULL), environment and files. */
+dw_status dw_s3_store_open(dw_store **out, const char *url,
+                           const dw_store_options *options, dw_error *err);
+
+/* Where a bucket is, in full. All borrowed for the call. */
+typedef struct dw_s3_place {
+    const char *endpoint; /* a URL, whose path goes before the bucket; NULL: Amazon */
+    const char *bucket;
+    const char *prefix; /* "" or "a/b": goes before every key */
+    const char *region;
+    bool path_style; /* ENDPOINT/BUCKET/KEY rather than BUCKET.ENDPOINT/KEY */
+    dw_sigv4_credentials credentials; /* no access_key: requests go unsigned */
+    bool follow_redirects;            /* a GET may be answered by another host */
+    bool missing_is_403;              /* so a listing decides which of the two it is */
+} dw_s3_place;
+
+/* The same, for a place that the caller knows. URL is for messages. */
+dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place *place,
+                              const dw_store_options *options, dw_error *err);
+
+#endif

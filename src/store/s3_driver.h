@@ -1,0 +1,165 @@
+/* Inside the S3 driver.
+ *
+ *     s3.c          opening, closing; stat, remove, conditional
+ *     s3_get.c      ranged reads side by side
+ *     s3_put.c      one PUT, or an upload in parts
+ *     s3_list.c     listings, page by page
+ *     s3_run.c      tasks side by side, with their retries, on the calling thread
+ *     s3_judge.c    what a reply means: done, again, or which error
+ *     s3_task.c     a task as an HTTP call: address, headers, signature
+ */
+#ifndef DW_STORE_S3_DRIVER_H
+#define DW_STORE_S3_DRIVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/http.h"
+#include "store/link.h"
+#include "store/retry.h"
+#include "store/s3.h"
+#include "store/s3_xml.h"
+
+#define DW_S3_REGION_SIZE   64
+#define DW_S3_ERROR_BYTES   (1u << 20)
+#define DW_S3_PAGE_BYTES    (16u << 20)
+#define DW_S3_BUFFER_BYTES  (64u << 20) /* for sources that must be read */
+#define DW_S3_MAX_REDIRECTS 3
+
+typedef enum dw_s3_conditional {
+    DW_S3_CONDITIONAL_UNKNOWN = 0,
+    DW_S3_CONDITIONAL_YES,
+    DW_S3_CONDITIONAL_NO,
+} dw_s3_conditional;
+
+typedef struct dw_s3 {
+    /* Set when opened. */
+    char *url;       /* for messages; no slash at its end */
+    char *scheme;    /* "http" or "https" */
+    char *host;      /* with its port where that is not the scheme's; NULL: Amazon */
+    char *base_path; /* of the endpoint: "" or "/a/b" */
+    char *bucket;
+    char *prefix; /* "" or "a/b/" */
+    char *access_key, *secret_key, *session_token;
+    bool path_style;
+    bool follow_redirects;
+    bool missing_is_403;
+    unsigned n_connections;
+    unsigned n_tries;
+    unsigned deadline_ms;
+    uint64_t part_bytes; /* 0: adapts */
+    dw_http *http;
+
+    atomic_ullong n_requests, n_retries, bytes_read, bytes_written;
+    atomic_llong clock_offset_ms; /* the server's clock less ours */
+    atomic_int conditional;       /* dw_s3_conditional */
+
+    pthread_mutex_t lock; /* guards what follows */
+    char region[DW_S3_REGION_SIZE];
+    dw_link get_link, put_link;
+    uint64_t buffer_bytes_left;
+    pthread_cond_t buffer_back;
+} dw_s3;
+
+/* ---- tasks: one request with its retries ---- */
+
+typedef enum dw_s3_task_state {
+    DW_S3_FREE = 0,
+    DW_S3_DUE,    /* to be sent, once ready_ms has come */
+    DW_S3_FLYING, /* with the engine */
+} dw_s3_task_state;
+
+typedef struct dw_s3_task {
+    /* What to ask; the body and the place for the reply stand in `call`. */
+    const char *method;
+    const char *key;   /* below the store's prefix; NULL: the bucket itself */
+    const char *query; /* encoded; NULL: none */
+    bool create;       /* only where there is no such object yet */
+    bool sign_payload;
+    bool error_in_200;  /* CompleteMultipartUpload answers before it knows */
+    unsigned max_tries; /* 0: the store's */
+    unsigned deadline_ms;
+    size_t number; /* for whoever made it */
+    dw_writer query_room;
+    void *buffer;
+
+    dw_http_call call;
+    uint64_t n_kept; /* bytes that earlier tries brought */
+
+    /* Of its retries. */
+    dw_s3_task_state state;
+    dw_retry retry;
+    uint64_t ready_ms;
+    char *target; /* where a redirect pointed; NULL: the bucket */
+    unsigned n_redirects;
+    bool region_taken;
+    bool clock_taken;
+    int64_t wall_ms; /* as signed */
+    dw_s3_error error;
+
+    /* Of the request, as it goes out. */
+    char region[DW_S3_REGION_SIZE];
+    dw_writer url;
+    dw_writer lines;
+    const char *headers[10];
+} dw_s3_task;
+
+void dw_s3_task_release(dw_s3_task *task);
+
+/* Makes `call` of it: URL, headers, signature. */
+dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err);
+
+typedef enum dw_s3_verdict {
+    DW_S3_DONE = 0,
+    DW_S3_AGAIN, /* at task->ready_ms */
+} dw_s3_verdict;
+
+/* Looks at the reply of a task. An error is final. LINK may be NULL. */
+dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,
+                           dw_s3_verdict *verdict, dw_error *err);
+
+/* ---- running them ---- */
+
+/* Fills TASK, and sets *GOT; false while there is nothing to do now, and *END where there
+ * will not be. */
+typedef dw_status (*dw_s3_next_fn)(void *context, dw_s3_task *task, bool *got, bool *end,
+                                   dw_error *err);
+typedef dw_status (*dw_s3_done_fn)(void *context, dw_s3_task *task, dw_error *err);
+
+typedef struct dw_s3_job {
+    dw_link *link; /* how many side by side */
+    const dw_progress *progress;
+    uint64_t bytes_total;
+    const char *key; /* for errors */
+    dw_s3_next_fn next;
+    dw_s3_done_fn done;
+    void *context;
+} dw_s3_job;
+
+/* Returns when no task is under way any more. */
+dw_status dw_s3_run(dw_s3 *s3, const dw_s3_job *job, dw_error *err);
+
+/* One task of the caller's, who releases it, and may ask again with it. */
+dw_status dw_s3_ask(dw_s3 *s3, dw_s3_task *task, const dw_progress *progress,
+                    dw_error *err);
+
+/* ---- the rest ---- */
+
+/* URL/KEY, for errors; KEY may be NULL. */
+const char *dw_s3_where(const dw_s3 *s3, const char *key, char out[DW_ERROR_WHERE_SIZE]);
+
+dw_status dw_s3_get(void *self, const char *key, uint64_t offset, void *into,
+                    size_t n_bytes, size_t *n_read, const dw_progress *progress,
+                    dw_error *err);
+dw_status dw_s3_put(void *self, const char *key, const dw_source *source,
+                    dw_put_mode mode, const dw_progress *progress, dw_error *err);
+dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *modified_ms,
+                     dw_error *err);
+dw_status dw_s3_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
+                     void *context, dw_error *err);
+
+/* After DW_DENIED for KEY, in ERR: DW_NOT_FOUND instead where a listing does not have it.
+ */
+dw_status dw_s3_explain_403(dw_s3 *s3, const char *key, dw_error *err);
+
+#endif

@@ -1,0 +1,246 @@
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include <curl/curl.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/s3_driver.h"
+
+/* The last characters of the access key: enough to tell which, no use to a stranger. */
+static const char *key_tail(const dw_s3 *s3)
+{
+    size_t n = s3->access_key ? strlen(s3->access_key) : 0;
+    return n > 8 ? s3->access_key + n - 4 : "";
+}
+
+static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char *where,
+                             dw_error *err)
+{
+    const char *code = task->error.code;
+    if (!s3->access_key)
+        return dw_fail(err, DW_DENIED, where,
+                       "the server wants credentials and none were found; set "
+                       "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE");
+    if (strcmp(code, "SignatureDoesNotMatch") == 0)
+        return dw_fail(err, DW_DENIED, where,
+                       "the server does not accept the signature: the secret does not "
+                       "belong to access key '...%s'; set AWS_SECRET_ACCESS_KEY",
+                       key_tail(s3));
+    if (strcmp(code, "InvalidAccessKeyId") == 0)
+        return dw_fail(err, DW_DENIED, where,
+                       "the server does not know access key '...%s'; set "
+                       "AWS_ACCESS_KEY_ID, or the endpoint the key is for",
+                       key_tail(s3));
+    if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0)
+        return dw_fail(err, DW_DENIED, where,
+                       "the session token has expired or is wrong; get new credentials "
+                       "and set AWS_SESSION_TOKEN");
+    return dw_fail(err, DW_DENIED, where,
+                   "access key '...%s' may not %s this (%d%s%s); check its rights, and "
+                   "the secret",
+                   key_tail(s3),
+                   strcmp(task->method, "GET") == 0 || strcmp(task->method, "HEAD") == 0
+                       ? "read"
+                       : "write",
+                   task->call.status, *code ? " " : "", code);
+}
+
+static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *err)
+{
+    char where[DW_ERROR_WHERE_SIZE];
+    dw_s3_where(s3, task->key, where);
+    int status = task->call.status;
+    const char *code = task->error.code;
+    if (strcmp(code, "NoSuchBucket") == 0)
+        return dw_fail(err, DW_NOT_FOUND, where, "there is no bucket '%s'; create it",
+                       s3->bucket);
+    if (task->create &&
+        (status == 412 || status == 409 || strcmp(code, "PreconditionFailed") == 0))
+        return dw_fail(err, DW_CONFLICT, where, "the object exists already");
+    if (status == 404)
+        return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
+    if (status == 401 || status == 403)
+        return fail_denied(s3, task, where, err);
+    if (status == 501 || strcmp(code, "NotImplemented") == 0)
+        return dw_fail(err, DW_UNSUPPORTED, where,
+                       "the server cannot do this: %s answered with %d", task->method,
+                       status);
+    if (status / 100 == 3)
+        return dw_fail(err, DW_IO, where,
+                       "the server points to another address (%d); set the endpoint and "
+                       "the region of the bucket",
+                       status);
+    return dw_fail(err, DW_IO, where, "the server answered %s with %d%s%s%s%s",
+                   task->method, status, *code ? " " : "", code,
+                   *task->error.message ? ": " : "", task->error.message);
+}
+
+/* ---- replies that send a request elsewhere, at once ---- */
+
+static bool region_valid(const char *text)
+{
+    size_t n = strlen(text);
+    return n > 0 && n < DW_S3_REGION_SIZE &&
+           strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
+}
+
+/* Amazon says where a bucket is. The host is made from it here: a Location is never
+ * followed with credentials. */
+static bool take_region(dw_s3 *s3, dw_s3_task *task)
+{
+    int status = task->call.status;
+    const char *region = dw_http_header(&task->call, "x-amz-bucket-region");
+    if (task->region_taken || !region || !region_valid(region) ||
+        strcmp(region, task->region) == 0 ||
+        (status != 301 && status != 307 && status != 400 && status != 403))
+        return false;
+    task->region_taken = true;
+    pthread_mutex_lock(&s3->lock);
+    snprintf(s3->region, sizeof s3->region, "%s", region);
+    pthread_mutex_unlock(&s3->lock);
+    return true;
+}
+
+/* A refused date: from now on by the server's clock. The reply to HEAD has no body that
+ * would say so, hence a look at the clocks themselves. */
+static bool take_clock(dw_s3 *s3, dw_s3_task *task)
+{
+    const char *text = dw_http_header(&task->call, "date");
+    if (task->clock_taken || !s3->access_key || !text || task->target ||
+        (task->call.status != 403 && task->call.status != 401 &&
+         strcmp(task->error.code, "RequestTimeTooSkewed") != 0))
+        return false;
+    time_t when = curl_getdate(text, NULL);
+    if (when <= 0)
+        return false;
+    int64_t off_ms = (int64_t)when * 1000 - task->wall_ms;
+    const int64_t tolerated_ms = 4 * 60 * 1000;
+    if (off_ms < tolerated_ms && off_ms > -tolerated_ms)
+        return false;
+    task->clock_taken = true;
+    atomic_store(&s3->clock_offset_ms, (int64_t)when * 1000 - dw_wall_clock_ms());
+    return true;
+}
+
+static bool follow_redirect(const dw_s3 *s3, dw_s3_task *task)
+{
+    const char *to = task->call.redirect_url;
+    if (!s3->follow_redirects || strcmp(task->method, "GET") != 0 || !task->key || !to ||
+        task->n_redirects >= DW_S3_MAX_REDIRECTS)
+        return false;
+    if (strncasecmp(to, "https://", 8) != 0 &&
+        (strcmp(s3->scheme, "https") == 0 || strncasecmp(to, "http://", 7) != 0))
+        return false;
+    task->n_redirects++;
+    dw_free(task->target);
+    task->target = task->call.redirect_url; /* takes */
+    task->call.redirect_url = NULL;
+    return true;
+}
+
+/* ---- the verdict ---- */
+
+/* A read that broke off goes on where it ended: objects are written once. */
+static void keep_received(dw_s3_task *task)
+{
+    dw_http_call *call = &task->call;
+    if (!call->into || call->status != 206 || call->result != DW_HTTP_BROKEN ||
+        call->n_received >= call->n_into)
+        return;
+    call->into = (char *)call->into + call->n_received;
+    call->n_into -= call->n_received;
+    call->offset += call->n_received;
+    task->n_kept += call->n_received;
+}
+
+static dw_status try_again(dw_s3 *s3, dw_s3_task *task, const char *reason,
+                           dw_s3_verdict *verdict, dw_error *err)
+{
+    const char *after = dw_http_header(&task->call, "retry-after");
+    uint64_t server_ms = dw_retry_after_ms(after, dw_wall_clock_ms());
+    uint64_t now_ms = dw_clock_ms(), wait_ms;
+    uint32_t roll = (uint32_t)dw_random_below((uint64_t)UINT32_MAX + 1);
+    if (!dw_retry_again(&task->retry, now_ms, server_ms, roll, &wait_ms)) {
+        char where[DW_ERROR_WHERE_SIZE];
+        return dw_fail(err, DW_UNAVAILABLE, dw_s3_where(s3, task->key, where),
+                       "%s failed after %u %s, the last with: %s", task->method,
+                       task->retry.n_tries, task->retry.n_tries == 1 ? "try" : "tries",
+                       reason);
+    }
+    atomic_fetch_add(&s3->n_retries, 1);
+    keep_received(task);
+    dw_free(task->target);
+    task->target = NULL; /* such addresses expire */
+    task->n_redirects = 0;
+    task->ready_ms = now_ms + wait_ms;
+    *verdict = DW_S3_AGAIN;
+    return DW_OK;
+}
+
+static void count_reply(dw_s3 *s3, const dw_s3_task *task)
+{
+    const dw_http_call *call = &task->call;
+    atomic_fetch_add(&s3->n_requests, 1);
+    atomic_fetch_add(&s3->bytes_read, call->n_received + call->text.n_bytes);
+    atomic_fetch_add(&s3->bytes_written, call->n_sent);
+}
+
+static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
+                              dw_s3_verdict *verdict, dw_error *err)
+{
+    dw_http_call *call = &task->call;
+    task->error = (dw_s3_error){{0}, {0}};
+    bool good = call->status / 100 == 2 || (call->status == 416 && call->into);
+    if (good && !task->error_in_200)
+        return DW_OK;
+    bool has_error =
+        dw_s3_error_parse(&task->error, call->text.bytes, call->text.n_bytes);
+    if (good && !has_error)
+        return DW_OK;
+    if (good)
+        call->status = 500; /* which it would have been, had the server known */
+    char reason[128];
+    snprintf(reason, sizeof reason, "%d%s%s", call->status, has_error ? " " : "",
+             task->error.code);
+    if ((call->status / 100 == 3 && follow_redirect(s3, task)) ||
+        (!task->target && take_region(s3, task)) || take_clock(s3, task)) {
+        task->ready_ms = 0;
+        *verdict = DW_S3_AGAIN;
+        return DW_OK;
+    }
+    dw_retry_verdict what = dw_retry_judge(call->status, task->error.code);
+    if (what == DW_RETRY_SLOWER) {
+        pthread_mutex_lock(&s3->lock);
+        dw_link_slow_down(link ? link : &s3->get_link);
+        pthread_mutex_unlock(&s3->lock);
+    }
+    /* What the target of a redirect says is not about the object: ask the store again. */
+    if (what != DW_RETRY_FINAL || task->target)
+        return try_again(s3, task, reason, verdict, err);
+    return fail_final(s3, task, err);
+}
+
+dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,
+                           dw_s3_verdict *verdict, dw_error *err)
+{
+    char where[DW_ERROR_WHERE_SIZE];
+    *verdict = DW_S3_DONE;
+    count_reply(s3, task);
+    switch (task->call.result) {
+    case DW_HTTP_ANSWERED:
+        return judge_answer(s3, task, link, verdict, err);
+    case DW_HTTP_BROKEN:
+    case DW_HTTP_REFUSED:
+        return try_again(s3, task, task->call.problem, verdict, err);
+    case DW_HTTP_CANCELLED:
+        return dw_fail(err, DW_CANCELLED, dw_s3_where(s3, task->key, where),
+                       "stopped at the caller's request");
+    case DW_HTTP_HOPELESS:
+        break;
+    }
+    return dw_fail(err, DW_UNAVAILABLE, dw_s3_where(s3, task->key, where),
+                   "%s failed: %s", task->method, task->call.problem);
+}

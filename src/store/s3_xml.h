@@ -1,0 +1,61 @@
+/* The XML of S3: what servers answer, and the one body that is sent.
+ *
+ * Read with expat. A document type declaration ends the parse: no answer of S3 has one,
+ * and entities that grow when they are expanded cannot come without it. Namespaces are
+ * not looked at, since servers differ in them.
+ */
+#ifndef DW_STORE_S3_XML_H
+#define DW_STORE_S3_XML_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "deltawire/error.h"
+
+typedef struct dw_s3_error {
+    char code[64]; /* cut where longer, as the message is */
+    char message[256];
+} dw_s3_error;
+
+/* True where the body is an <Error> document, also behind whitespace or a declaration,
+ * also where it breaks off further on, and when out of memory: a caller that looks for an
+ * error in an answer that says 200 must not take a failure for success. */
+bool dw_s3_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes);
+
+#define DW_S3_PAGE_ENTRIES                                                               \
+    10000 /* of one page of a listing; Amazon sends up to 1,000                          \
+           */
+#define DW_S3_KEY_BYTES 4096
+
+typedef struct dw_s3_list_entry {
+    char *key;
+    uint64_t n_bytes;
+    int64_t modified_ms; /* 0 where unknown */
+} dw_s3_list_entry;
+
+typedef struct dw_s3_list_page {
+    dw_s3_list_entry *entries;
+    size_t n_entries;
+    bool truncated;
+    char *next_token; /* NULL where none was sent; never NULL where truncated */
+} dw_s3_list_page;
+
+/* Reads a ListBucketResult of ListObjectsV2; percent-encoded keys are decoded where it
+ * says <EncodingType>url</EncodingType>. WHERE is for errors. */
+dw_status dw_s3_list_parse(dw_s3_list_page *out, const void *xml, size_t n_bytes,
+                           const char *where, dw_error *err);
+void dw_s3_list_page_release(dw_s3_list_page *page);
+
+/* "2009-10-12T17:50:30.000Z" in milliseconds since 1970; 0 where it reads otherwise. */
+int64_t dw_s3_time_parse(const char *text);
+
+/* The UploadId of an InitiateMultipartUploadResult, to be freed with dw_free. */
+dw_status dw_s3_upload_id_parse(char **out, const void *xml, size_t n_bytes,
+                                const char *where, dw_error *err);
+
+/* Appends the body of CompleteMultipartUpload: parts 1 to N_ETAGS. */
+void dw_s3_complete_write(dw_writer *out, char *const *etags, size_t n_etags);
+
+#endif

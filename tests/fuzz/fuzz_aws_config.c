@@ -1,0 +1,57 @@
+/* AWS's profile files with any text in them: a fault that is named, or settings. The
+ * input is the config file, up to a NUL, and the credentials file behind it. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/aws_config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
+
+static void check(bool condition)
+{
+    if (!condition)
+        abort();
+}
+
+/* A file without a name, that VARIABLE tells of. */
+static int make_file(const char *variable)
+{
+    FILE *file = tmpfile();
+    check(file != NULL);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fileno(file));
+    setenv(variable, path, 1);
+    return fileno(file);
+}
+
+static void fill(int fd, const uint8_t *bytes, size_t n_bytes)
+{
+    check(ftruncate(fd, 0) == 0);
+    check(pwrite(fd, bytes, n_bytes, 0) == (ssize_t)n_bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
+{
+    static int config_fd = -1, credentials_fd;
+    if (config_fd < 0) {
+        config_fd = make_file("AWS_CONFIG_FILE");
+        credentials_fd = make_file("AWS_SHARED_CREDENTIALS_FILE");
+    }
+    const uint8_t *end = n_bytes ? memchr(bytes, 0, n_bytes) : NULL;
+    size_t n_config = end ? (size_t)(end - bytes) : n_bytes;
+    fill(config_fd, bytes, n_config);
+    fill(credentials_fd, bytes + n_config + !!end, n_bytes - n_config - !!end);
+
+    dw_aws_config config;
+    dw_error err;
+    if (dw_aws_config_load(&config, NULL, &err) == DW_OK) {
+        check(config.region && *config.region);
+        check(!config.access_key == !config.secret_key);
+        check(!config.session_token || config.access_key);
+    }
+    dw_aws_config_release(&config);
+    return 0;
+}

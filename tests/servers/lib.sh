@@ -1,0 +1,197 @@
+# shellcheck shell=sh disable=SC2154 # what the scripts set
+# What the scripts that start a server for tests share. They set `name`, define
+# `start_server` and end with `serve "$@"`:
+#
+#     NAME.sh start DIR       all of its state and logs lie below DIR; DIR/env can be
+#                             sourced once this returns
+#     NAME.sh stop DIR        ends every process of it, also after a start that failed or
+#                             was killed; the logs stay
+#
+# Every process of a server carries DW_SERVER_DIR=DIR in its environment from its start:
+# that is how `stop` finds them all, with no pid file to lose.
+#
+# Exit status 77: it cannot run on this machine, for the reason printed.
+#
+#     SERVER_TIMEOUT          seconds that a start may take (120)
+#     SERVER_HOST             address to listen on (127.0.0.1)
+set -eu
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+host=${SERVER_HOST:-127.0.0.1}
+PATH=$PATH:/usr/sbin:/sbin
+
+say() {
+    echo "$name: $*" >&2
+}
+
+need() { # COMMAND...
+    for command in "$@"; do
+        command -v "$command" >/dev/null && continue
+        say "skipped: no $command here; scripts/install-deps.sh servers brings it"
+        exit 77
+    done
+}
+
+fail() {
+    say "$*"
+    for log in "$dir"/log/*; do
+        [ -s "$log" ] && { say "the end of $log:"; tail -n 15 "$log" >&2; }
+    done
+    exit 1
+}
+
+seconds_left() {
+    left=$((deadline - $(date +%s)))
+    [ "$left" -gt 0 ] || fail "not up after $SERVER_TIMEOUT s, at: $*"
+}
+
+# Runs a command that must succeed, for no longer than there is time.
+must() {
+    seconds_left "$*"
+    timeout -k 1 "$left" "$@" >>"$dir/log/start" 2>&1 || fail "failed: $*"
+}
+
+# Repeats a command, which must not hang, until it succeeds.
+await() {
+    until "$@" >>"$dir/log/start" 2>&1; do
+        seconds_left "$*"
+        sleep 0.1
+    done
+}
+
+# Starts a daemon that stays in the foreground, in a session of its own.
+daemon() { # LOG COMMAND...
+    log=$dir/log/$1
+    shift
+    setsid "$@" </dev/null >>"$log" 2>&1 &
+}
+
+# N ports that nobody listens on. Below the range that the kernel gives to outgoing
+# connections, so that none of those takes one before the server does.
+free_ports() { # HOST N
+    python3 -c '
+import random, socket, sys
+taken = []
+while len(taken) < int(sys.argv[2]):
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = random.randrange(12000, 32000)
+        try:
+            s.bind((sys.argv[1], port))
+        except OSError as e:
+            if e.errno != 98:
+                sys.exit(f"cannot listen on {sys.argv[1]}: {e.strerror}")
+            continue
+        if port not in taken:
+            taken.append(port)
+print(*taken)' "$1" "$2"
+}
+
+random_word() { # N
+    python3 -c 'import secrets, sys; print(secrets.token_hex(int(sys.argv[1]) // 2))' "$1"
+}
+
+# The two users' keys are made here; a script gives its server these. The second may do
+# nothing in the first one's bucket.
+make_keys() {
+    access=dwtest$(random_word 14) secret=$(random_word 40)
+    denied_access=dwdeny$(random_word 14) denied_secret=$(random_word 40)
+    bucket=deltawire-test
+}
+
+s3() { # METHOD PATH
+    AWS_ACCESS_KEY_ID=$access AWS_SECRET_ACCESS_KEY=$secret \
+        python3 "$here/s3_request.py" "$1" "http://$host:$port$2"
+}
+
+# Made, and an object written: only then does everything behind the server work.
+await_bucket() {
+    await s3 PUT "/$bucket"
+    await s3 PUT "/$bucket/ready"
+    await s3 DELETE "/$bucket/ready"
+}
+
+write_env() {
+    cat >"$dir/env.new" <<END
+export DW_TEST_S3_SERVER=$name
+export DW_TEST_S3_ENDPOINT=http://$host:$port
+export DW_TEST_S3_BUCKET=$bucket
+export AWS_ACCESS_KEY_ID=$access
+export AWS_SECRET_ACCESS_KEY=$secret
+export AWS_REGION=us-east-1
+export DW_TEST_S3_DENIED_ACCESS_KEY_ID=$denied_access
+export DW_TEST_S3_DENIED_SECRET_ACCESS_KEY=$denied_secret
+END
+    mv "$dir/env.new" "$dir/env"
+}
+
+processes() {
+    grep -lzsxF "DW_SERVER_DIR=$dir" /proc/[0-9]*/environ |
+        sed 's|/proc/||; s|/environ||' | grep -vx "$$" || true
+}
+
+# What it held is thrown away, so nothing is asked to end gently.
+stop_server() {
+    unset DW_SERVER_DIR # or grep would find itself
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        left=$(processes)
+        [ -n "$left" ] || break
+        # shellcheck disable=SC2086 # a list of words
+        kill -KILL $left 2>/dev/null || true
+        sleep 0.1
+    done
+    if [ -n "$left" ]; then
+        say "could not end:" "$left"
+        return 1
+    fi
+    release_data
+    rm -f "$dir/env"
+}
+
+# DIR/data is a directory, a link to one elsewhere, or a filesystem in DIR/data.ext4.
+release_data() {
+    if mountpoint -q "$dir/data"; then
+        umount "$dir/data"
+    fi
+    rm -f "$dir/data.ext4"
+    if [ -L "$dir/data" ]; then
+        rm -rf "$(readlink "$dir/data")"
+    fi
+    rm -rf "$dir/data"
+}
+
+serve() {
+    if [ $# -ne 2 ] || [ -z "$2" ]; then
+        say "usage: $name.sh start|stop DIR"
+        exit 2
+    fi
+    case $1 in
+    start)
+        mkdir -p "$2"
+        dir=$(CDPATH='' cd -- "$2" && pwd)
+        if [ -e "$dir/data" ]; then
+            say "$dir is in use; stop it first"
+            exit 1
+        fi
+        SERVER_TIMEOUT=${SERVER_TIMEOUT:-120}
+        deadline=$(($(date +%s) + SERVER_TIMEOUT))
+        rm -rf "$dir/log"
+        mkdir -p "$dir/log"
+        export DW_SERVER_DIR="$dir"
+        # What has been started ends with a start that does not succeed.
+        trap 'rc=$?; [ $rc -eq 0 ] || stop_server || true; exit $rc' EXIT
+        trap 'exit 130' INT TERM HUP
+        start_server
+        write_env
+        ;;
+    stop)
+        [ -d "$2" ] || exit 0
+        dir=$(CDPATH='' cd -- "$2" && pwd)
+        stop_server
+        ;;
+    *)
+        say "usage: $name.sh start|stop DIR"
+        exit 2
+        ;;
+    esac
+}

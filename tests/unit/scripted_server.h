@@ -1,0 +1,113 @@
+/* An HTTP server that gives prepared replies, one after another, and keeps the requests:
+ * for what a real server answers only when it is in trouble, or when it is Amazon. */
+#ifndef DW_TESTS_SCRIPTED_SERVER_H
+#define DW_TESTS_SCRIPTED_SERVER_H
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SCRIPT_MAX = 32, SCRIPT_REQUEST = 16384 };
+
+typedef struct scripted_server {
+    int fd;
+    char endpoint[64];
+    pthread_t thread;
+    const char *replies[SCRIPT_MAX]; /* "" closes the connection instead */
+    unsigned n_replies;
+    char requests[SCRIPT_MAX][SCRIPT_REQUEST]; /* heads */
+    unsigned n_requests;
+} scripted_server;
+
+/* Reads the head into REQUEST, and the body away; false when the peer is gone. */
+static bool script_read(int fd, char *request)
+{
+    size_t n = 0, n_head = 0, n_body = 0;
+    for (;;) {
+        ssize_t n_got = recv(fd, request + n, SCRIPT_REQUEST - 1 - n, 0);
+        if (n_got <= 0)
+            return false;
+        n += (size_t)n_got;
+        request[n] = 0;
+        char *end = strstr(request, "\r\n\r\n");
+        if (!end)
+            continue;
+        n_head = (size_t)(end - request) + 4;
+        char *length = strstr(request, "\r\nContent-Length:");
+        n_body = length && length < end ? strtoul(length + 17, NULL, 10) : 0;
+        break;
+    }
+    size_t n_left = n_head + n_body - n;
+    request[n_head] = 0;
+    while (n_left > 0) {
+        char sink[4096];
+        ssize_t n_got = recv(fd, sink, n_left < sizeof sink ? n_left : sizeof sink, 0);
+        if (n_got <= 0)
+            return false;
+        n_left -= (size_t)n_got;
+    }
+    return true;
+}
+
+static void *script_serve(void *argument)
+{
+    scripted_server *s = argument;
+    int fd = -1;
+    while (s->n_requests < s->n_replies) {
+        if (fd < 0)
+            fd = accept(s->fd, NULL, NULL);
+        if (fd < 0)
+            return NULL;
+        if (!script_read(fd, s->requests[s->n_requests])) {
+            close(fd);
+            fd = -1;
+            continue;
+        }
+        const char *reply = s->replies[s->n_requests++];
+        send(fd, reply, strlen(reply), MSG_NOSIGNAL);
+        /* a reply that says so, or none at all, ends the connection */
+        if (!*reply || strstr(reply, "Connection: close")) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return NULL;
+}
+
+static void script_start(scripted_server *s, const char *const *replies, unsigned n)
+{
+    memset(s, 0, sizeof *s);
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n_address = sizeof address;
+    s->fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(s->fd, (struct sockaddr *)&address, n_address), 0);
+    assert_int_equal(listen(s->fd, 16), 0);
+    getsockname(s->fd, (struct sockaddr *)&address, &n_address);
+    snprintf(s->endpoint, sizeof s->endpoint, "http://127.0.0.1:%u",
+             (unsigned)ntohs(address.sin_port));
+    assert_true(n <= SCRIPT_MAX);
+    s->n_replies = n;
+    for (unsigned i = 0; i < n; i++)
+        s->replies[i] = replies[i];
+    assert_int_equal(pthread_create(&s->thread, NULL, script_serve, s), 0);
+}
+
+/* Every reply must have been asked for. */
+static void script_end(scripted_server *s)
+{
+    shutdown(s->fd, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->fd);
+    assert_int_equal(s->n_requests, s->n_replies);
+}
+
+#endif

@@ -1,0 +1,113 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/link.h"
+
+#define MIB (1ull << 20)
+
+/* Ten seconds through a link on which one connection brings RATE and all together no
+ * more than LIMIT, bytes a millisecond. */
+static void use(dw_link *link, uint64_t *now_ms, uint64_t rate, uint64_t limit)
+{
+    dw_link_begin(link, *now_ms);
+    for (unsigned i = 0; i < 1000; i++) {
+        uint64_t all = link->n_now * rate;
+        *now_ms += 10;
+        dw_link_observe(link, 10 * (all < limit ? all : limit), *now_ms);
+    }
+    dw_link_end(link);
+}
+
+static void test_grows_while_it_helps(void **state)
+{
+    (void)state;
+    dw_link link;
+    uint64_t now_ms = 5000;
+    dw_link_init(&link, 16, 0);
+    assert_int_equal(link.n_now, 4);
+    use(&link, &now_ms, 50000, UINT64_MAX); /* 50 MB/s each, without end */
+    assert_int_equal(link.n_now, 16);
+
+    dw_link_init(&link, 16, 0);
+    use(&link, &now_ms, 100000, 300000); /* three would do */
+    assert_int_equal(link.n_now, 4);
+
+    dw_link_init(&link, 16, 0);
+    use(&link, &now_ms, 100000, 600000); /* six: there, nine bring nothing */
+    assert_int_equal(link.n_now, 6);
+
+    /* a link that got worse is learnt anew */
+    for (unsigned i = 0; i < 3; i++)
+        use(&link, &now_ms, 10000, 600000);
+    assert_int_equal(link.n_now, 16);
+}
+
+static void test_bounds(void **state)
+{
+    (void)state;
+    dw_link link;
+    uint64_t now_ms = 0;
+    dw_link_init(&link, 1, 0);
+    assert_int_equal(link.n_now, 1);
+    use(&link, &now_ms, 100000, UINT64_MAX);
+    assert_int_equal(link.n_now, 1);
+    dw_link_slow_down(&link);
+    assert_int_equal(link.n_now, 1);
+
+    dw_link_init(&link, 16, 0);
+    use(&link, &now_ms, 50000, UINT64_MAX);
+    dw_link_slow_down(&link);
+    assert_int_equal(link.n_now, 8);
+    dw_link_slow_down(&link);
+    assert_int_equal(link.n_now, 4);
+    use(&link, &now_ms, 50000, UINT64_MAX);
+    assert_int_equal(link.n_now, 16);
+}
+
+/* The pause between two transfers is no slowness. */
+static void test_pause(void **state)
+{
+    (void)state;
+    dw_link link;
+    uint64_t now_ms = 0;
+    dw_link_init(&link, 4, 0);
+    use(&link, &now_ms, 50000, UINT64_MAX);
+    uint64_t rate = link.best_rate;
+    now_ms += 3600000;
+    use(&link, &now_ms, 50000, UINT64_MAX);
+    assert_int_equal(link.best_rate, rate);
+    assert_true(link.rate > rate / 10 * 9);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    dw_link link;
+    dw_link_init(&link, 16, 0);
+    assert_int_equal(dw_link_part_bytes(&link, UINT64_MAX), 8 * MIB); /* unknown link */
+    link.rate = 1000 * 1000 * 1000;
+    assert_int_equal(dw_link_part_bytes(&link, UINT64_MAX), 64 * MIB);
+    assert_int_equal(dw_link_part_bytes(&link, 32 * MIB), 8 * MIB);
+    assert_int_equal(dw_link_part_bytes(&link, 100 * MIB), 25 * MIB);
+    assert_int_equal(dw_link_part_bytes(&link, 0), 8 * MIB);
+    link.rate = 80 * MIB;
+    assert_int_equal(dw_link_part_bytes(&link, UINT64_MAX), 10 * MIB);
+    dw_link_init(&link, 16, 12345);
+    link.rate = 1000 * 1000 * 1000;
+    assert_int_equal(dw_link_part_bytes(&link, UINT64_MAX), 12345);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_grows_while_it_helps),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_pause),
+        cmocka_unit_test(test_parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,457 @@
+/* What the S3 driver makes of replies that a real server gives only in trouble. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "scripted_server.h"
+#include "store/http.h"
+#include "store/s3.h"
+
+#define HEAD(status, more, n)                                                            \
+    "HTTP/1.1 " status "\r\n" more "Content-Length: " #n "\r\n\r\n"
+#define EMPTY(status)          HEAD(status, "", 0)
+#define ERROR_OF(status, code) /* closes, for it has no length */                        \
+    "HTTP/1.1 " status "\r\nConnection: close\r\n\r\n<Error><Code>" code "</Code>"       \
+    "<Message>m</Message></Error>"
+
+static dw_error err;
+static scripted_server server;
+static dw_store *store;
+
+#define expect(wanted, call)                                                             \
+    do {                                                                                 \
+        dw_status got_ = (call);                                                         \
+        if (got_ != (wanted))                                                            \
+            print_error("%s: %s: %s\n", dw_status_name(got_), err.where, err.text);      \
+        assert_int_equal(got_, wanted);                                                  \
+    } while (0)
+
+static void begin_at(dw_s3_place place, const char *const *replies, unsigned n)
+{
+    script_start(&server, replies, n);
+    place.endpoint = server.endpoint;
+    place.bucket = "bucket";
+    place.prefix = "pre";
+    place.region = "us-east-1";
+    place.path_style = true;
+    place.credentials =
+        (dw_sigv4_credentials){"ACCESSKEYID", "topsecret", "sessiontoken"};
+    dw_store_options options = {.n_connections = 1, .n_tries = 3, .deadline_ms = 20000};
+    expect(DW_OK, dw_s3_store_open_at(&store, "s3://bucket/pre", &place, &options, &err));
+}
+
+#define BEGIN(...)                                                                       \
+    do {                                                                                 \
+        const char *const replies_[] = {__VA_ARGS__};                                    \
+        begin_at((dw_s3_place){0}, replies_, sizeof replies_ / sizeof *replies_);        \
+    } while (0)
+
+static void end(void)
+{
+    dw_store_close(store);
+    script_end(&server);
+}
+
+/* Reads N_BYTES from OFFSET, and expects TEXT. */
+static void expect_read(uint64_t offset, size_t n_bytes, const char *text)
+{
+    char got[64] = "";
+    size_t n_read = 99;
+    expect(DW_OK, dw_store_get(store, "k", offset, got, n_bytes, &n_read, NULL, &err));
+    assert_int_equal(n_read, strlen(text));
+    assert_memory_equal(got, text, n_read);
+}
+
+static dw_status put(dw_put_mode mode)
+{
+    dw_source source = {.n_bytes = 5, .bytes = "hello"};
+    return dw_store_put(store, "k", &source, mode, NULL, &err);
+}
+
+/* ---- reading ---- */
+
+static void test_ranges(void **state)
+{
+    (void)state;
+    BEGIN(HEAD("206 Partial Content", "Content-Range: bytes 3-6/10\r\n", 4) "defg",
+          HEAD("206 Partial Content", "content-range:bytes 8-9/10\r\n", 2) "ij",
+          EMPTY("416 Range Not Satisfiable"),
+          /* a server that does not know ranges */
+          HEAD("200 OK", "", 10) "abcdefghij", HEAD("200 OK", "", 10) "abcdefghij",
+          HEAD("200 OK", "", 10) "abcdefghij",
+          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+          "3\r\nabc\r\n7\r\ndefghij\r\n0\r\n\r\n");
+    expect_read(3, 4, "defg");
+    assert_non_null(strstr(server.requests[0], "GET /bucket/pre/k HTTP/1.1\r\n"));
+    assert_non_null(strstr(server.requests[0], "Range: bytes=3-6\r\n"));
+    expect_read(8, 4, "ij");
+    expect_read(10, 4, "");
+    expect_read(3, 20, "defghij");
+    expect_read(20, 4, "");
+    expect_read(2, 4, "cdef"); /* leaves the connection in the middle of the body */
+    expect_read(9, 4, "j");
+    end();
+}
+
+static void test_wrong_ranges(void **state)
+{
+    (void)state;
+    BEGIN(HEAD("206 Partial Content", "Content-Range: bytes 0-3/10\r\n", 4) "abcd",
+          HEAD("206 Partial Content", "", 4) "defg",
+          HEAD("206 Partial Content", "Content-Range: bytes 3-7/10\r\n", 5) "defgh",
+          /* shorter than the object is */
+          HEAD("206 Partial Content", "Content-Range: bytes 3-4/10\r\n", 2) "de",
+          HEAD("206 Partial Content", "Content-Range: bytes 5-6/10\r\n", 2) "fg");
+    char got[8];
+    size_t n_read;
+    expect(DW_UNAVAILABLE, dw_store_get(store, "k", 3, got, 4, &n_read, NULL, &err));
+    assert_non_null(strstr(err.text, "3 tries"));
+    dw_store_counts counts;
+    dw_store_get_counts(store, &counts);
+    assert_int_equal(counts.n_requests, 3);
+    assert_int_equal(counts.n_retries, 2);
+    expect_read(3, 4, "defg");
+    end();
+}
+
+/* What came of a broken reply is kept, and the rest is asked for. */
+static void test_resume(void **state)
+{
+    (void)state;
+    BEGIN("HTTP/1.1 206 Partial Content\r\nConnection: close\r\nContent-Length: 6\r\n"
+          "Content-Range: bytes 3-8/10\r\n\r\ndef",
+          HEAD("206 Partial Content", "Content-Range: bytes 6-8/10\r\n", 3) "ghi");
+    expect_read(3, 6, "defghi");
+    assert_non_null(strstr(server.requests[1], "Range: bytes=6-8\r\n"));
+    end();
+}
+
+static void test_redirects(void **state)
+{
+    (void)state;
+    static char to_self[256], reply[512];
+    static scripted_server cdn;
+    const char *const cdn_replies[] = {
+        HEAD("403 Forbidden", "", 0),
+        HEAD("206 Partial Content", "Content-Range: bytes 3-6/10\r\n", 4) "defg"};
+    script_start(&cdn, cdn_replies, 2);
+    snprintf(to_self, sizeof to_self, "%s/signed?x=1", cdn.endpoint);
+    snprintf(reply, sizeof reply,
+             "HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n", to_self);
+    const char *const replies[] = {reply, reply};
+    begin_at((dw_s3_place){.follow_redirects = true}, replies, 2);
+    expect_read(3, 4, "defg"); /* an address that has expired is asked for again */
+    assert_non_null(strstr(cdn.requests[1], "GET /signed?x=1 HTTP/1.1\r\n"));
+    assert_non_null(strstr(cdn.requests[1], "Range: bytes=3-6\r\n"));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_null(strstr(cdn.requests[i], "Authorization"));
+        assert_null(strstr(cdn.requests[i], "x-amz-"));
+        assert_null(strstr(cdn.requests[i], "sessiontoken"));
+    }
+    end();
+    script_end(&cdn);
+
+    BEGIN(HEAD("302 Found", "Location: http://127.0.0.1:1/\r\n", 0)); /* not told to */
+    char byte;
+    size_t n_read;
+    expect(DW_IO, dw_store_get(store, "k", 0, &byte, 1, &n_read, NULL, &err));
+    end();
+}
+
+static void test_403_of_the_missing(void **state)
+{
+    (void)state;
+    const char *const replies[] = {
+        ERROR_OF("403 Forbidden", "AccessDenied"),
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult><Contents>"
+        "<Key>pre/k2</Key><Size>1</Size></Contents></ListBucketResult>",
+        EMPTY("403 Forbidden"),
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult><Contents>"
+        "<Key>pre/k</Key><Size>1</Size></Contents></ListBucketResult>",
+        EMPTY("403 Forbidden"),
+        ERROR_OF("403 Forbidden", "AccessDenied"),
+    };
+    begin_at((dw_s3_place){.missing_is_403 = true}, replies, 6);
+    char byte;
+    size_t n_read;
+    expect(DW_NOT_FOUND, dw_store_get(store, "k", 0, &byte, 1, &n_read, NULL, &err));
+    expect(DW_DENIED, dw_store_stat(store, "k", NULL, NULL, &err));
+    expect(DW_DENIED, dw_store_stat(store, "k", NULL, NULL, &err));
+    end();
+}
+
+/* ---- writing ---- */
+
+static void test_put_replies(void **state)
+{
+    (void)state;
+    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("409 Conflict"),
+          /* the reply of a create is lost: the next try meets its own object */
+          "", EMPTY("412 Precondition Failed"),
+          /* and a failure at the end is no answer to whether it is there */
+          HEAD("500 Oh", "Connection: close\r\n", 0), "", EMPTY("503 Slow"),
+          /* no conditions here: a look, and a plain write */
+          ERROR_OF("501 Not Implemented", "NotImplemented"), EMPTY("404 Not Found"),
+          EMPTY("200 OK"),
+          /* which is remembered */
+          HEAD("200 OK", "", 7));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    assert_non_null(strstr(server.requests[0], "If-None-Match: *\r\n"));
+    assert_non_null(strstr(server.requests[0], ";if-none-match;"));
+    assert_non_null(strstr(server.requests[0], "x-amz-security-token: sessiontoken\r\n"));
+    expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    expect(DW_UNAVAILABLE, put(DW_PUT_CREATE));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    assert_null(strstr(server.requests[10], "If-None-Match"));
+    expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    end();
+}
+
+#define OK_TEXT(text) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" text
+#define UPLOAD_ID                                                                        \
+    OK_TEXT("<InitiateMultipartUploadResult><UploadId>a/b</UploadId>"                    \
+            "</InitiateMultipartUploadResult>")
+#define PART        HEAD("200 OK", "ETag: \"e\"\r\n", 0)
+#define PUT_N_BYTES ((size_t)20 << 20) /* three parts */
+
+static dw_status put_large(dw_put_mode mode)
+{
+    void *bytes = calloc(1, PUT_N_BYTES);
+    dw_source source = {.n_bytes = PUT_N_BYTES, .bytes = bytes};
+    dw_status status = dw_store_put(store, "k", &source, mode, NULL, &err);
+    free(bytes);
+    return status;
+}
+
+static void test_upload_replies(void **state)
+{
+    (void)state;
+    /* an error that comes after '200 OK' is one; the upload is removed */
+    BEGIN(UPLOAD_ID, PART, PART, PART,
+          OK_TEXT("\n\n<?xml version=\"1.0\"?><Error><Code>InvalidPart</Code></Error>"),
+          OK_TEXT("<Error><Code>InternalError</Code></Error>"),
+          OK_TEXT("<Error><Code>InternalError</Code></Error>"), EMPTY("204 No Content"));
+    expect(DW_UNAVAILABLE, put_large(DW_PUT_REPLACE));
+    assert_non_null(strstr(server.requests[0], "POST /bucket/pre/k?uploads= HTTP"));
+    assert_non_null(strstr(server.requests[1], "?partNumber=1&uploadId=a%2Fb HTTP"));
+    assert_non_null(strstr(server.requests[7], "DELETE /bucket/pre/k?uploadId=a%2Fb "));
+    end();
+
+    /* a reply to the last request that was lost: the object is there */
+    BEGIN(UPLOAD_ID, PART, PART, PART, "", ERROR_OF("404 Not Found", "NoSuchUpload"),
+          HEAD("200 OK", "", 20971520));
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+
+    /* the same for a create: whoever made it has to be found out */
+    BEGIN(EMPTY("404 Not Found"), UPLOAD_ID, PART, PART, PART, "",
+          ERROR_OF("404 Not Found", "NoSuchUpload"), HEAD("200 OK", "", 20971520),
+          EMPTY("404 Not Found"));
+    expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
+    end();
+
+    /* a part without an ETag cannot be named later */
+    BEGIN(UPLOAD_ID, EMPTY("200 OK"), EMPTY("204 No Content"));
+    expect(DW_CORRUPT, put_large(DW_PUT_REPLACE));
+    end();
+}
+
+static void test_conditional(void **state)
+{
+    (void)state;
+    bool conditional;
+    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("204 No Content"));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err));
+    assert_true(conditional);
+    assert_non_null(strstr(server.requests[0], "PUT /bucket/pre/probe/"));
+    assert_non_null(strstr(server.requests[2], "DELETE /bucket/pre/probe/"));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err)); /* asks no more */
+    assert_true(conditional);
+    end();
+    BEGIN(EMPTY("200 OK"), EMPTY("200 OK"), EMPTY("204 No Content"));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err));
+    assert_false(conditional);
+    end();
+    BEGIN(ERROR_OF("501 Not Implemented", "NotImplemented"));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err));
+    assert_false(conditional);
+    end();
+    BEGIN(EMPTY("403 Forbidden"), EMPTY("400 Bad Request"));
+    expect(DW_DENIED, dw_store_conditional(store, &conditional, &err));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err));
+    assert_false(conditional);
+    end();
+}
+
+/* ---- another time, another place ---- */
+
+static void test_clock(void **state)
+{
+    (void)state;
+    /* the server lives a year later; HEAD gets no body that would say so */
+    time_t later = time(NULL) + 365 * 86400;
+    struct tm t;
+    gmtime_r(&later, &t);
+    static char skewed[256], date[32];
+    char text[64];
+    strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &t);
+    strftime(date, sizeof date, "x-amz-date: %Y%m%dT%H", &t);
+    snprintf(skewed, sizeof skewed,
+             "HTTP/1.1 403 Forbidden\r\nDate: %s\r\nContent-Length: 0\r\n\r\n", text);
+    BEGIN(skewed, HEAD("200 OK", "Last-Modified: Thu, 01 Jan 1970 00:00:02 GMT\r\n", 3),
+          HEAD("200 OK", "", 4), skewed);
+    uint64_t n_bytes;
+    int64_t modified_ms;
+    expect(DW_OK, dw_store_stat(store, "k", &n_bytes, &modified_ms, &err));
+    assert_int_equal(n_bytes, 3);
+    assert_int_equal(modified_ms, 2000);
+    assert_null(strstr(server.requests[0], date));
+    assert_non_null(strstr(server.requests[1], date));
+    expect(DW_OK, dw_store_stat(store, "k", &n_bytes, &modified_ms, &err));
+    assert_non_null(strstr(server.requests[2], date)); /* it is kept */
+    assert_int_equal(modified_ms, 0);
+    expect(DW_DENIED, dw_store_stat(store, "k", NULL, NULL, &err)); /* not the clock */
+    end();
+}
+
+static void test_region(void **state)
+{
+    (void)state;
+    BEGIN(HEAD("301 Moved", "x-amz-bucket-region: eu-west-9\r\n", 0),
+          HEAD("200 OK", "", 3), HEAD("200 OK", "", 3),
+          HEAD("301 Moved", "x-amz-bucket-region: evil.example/\r\n", 0));
+    expect(DW_OK, dw_store_stat(store, "k", NULL, NULL, &err));
+    assert_non_null(strstr(server.requests[0], "/us-east-1/s3/"));
+    assert_non_null(strstr(server.requests[1], "/eu-west-9/s3/"));
+    expect(DW_OK, dw_store_stat(store, "k", NULL, NULL, &err));
+    assert_non_null(strstr(server.requests[2], "/eu-west-9/s3/"));
+    expect(DW_IO, dw_store_stat(store, "k", NULL, NULL, &err));
+    end();
+}
+
+/* ---- hostile and broken ---- */
+
+static void test_errors(void **state)
+{
+    (void)state;
+    BEGIN(ERROR_OF("403 Forbidden", "SignatureDoesNotMatch"),
+          ERROR_OF("403 Forbidden", "InvalidAccessKeyId"),
+          ERROR_OF("400 Bad Request", "InvalidRequest"),
+          HEAD("503 Slow Down", "Retry-After: 3600\r\n", 0));
+    const dw_status codes[] = {DW_DENIED, DW_DENIED, DW_IO, DW_UNAVAILABLE};
+    const char *const texts[] = {"...EYID", "...EYID", "InvalidRequest", "503"};
+    for (size_t i = 0; i < 4; i++) {
+        expect(codes[i], put(DW_PUT_REPLACE));
+        assert_non_null(strstr(err.text, texts[i]));
+        assert_string_equal(err.where, "s3://bucket/pre/k");
+        assert_null(strstr(err.text, "ACCESSKEY"));
+        assert_null(strstr(err.text, "topsecret"));
+        assert_null(strstr(err.text, "sessiontoken"));
+    }
+    end();
+}
+
+static char *long_reply(const char *head, char fill, size_t n)
+{
+    size_t n_head = strlen(head);
+    char *reply = malloc(n_head + n + 1);
+    memcpy(reply, head, n_head);
+    memset(reply + n_head, fill, n);
+    reply[n_head + n] = 0;
+    return reply;
+}
+
+static void test_no_end(void **state)
+{
+    (void)state;
+    char *body = long_reply("HTTP/1.1 404 No\r\nConnection: close\r\n\r\n", 'x', 4 << 20);
+    char *head = long_reply("HTTP/1.1 200 OK\r\nConnection: close\r\nx: ", 'y', 90000);
+    BEGIN(body, head, ERROR_OF("404 Not Found", "NoSuchKey"));
+    expect(DW_NOT_FOUND, put(DW_PUT_REPLACE));
+    end();
+    free(body);
+    free(head);
+}
+
+static dw_status count_entry(void *context, const dw_store_entry *entry, dw_error *error)
+{
+    (void)error;
+    (void)entry;
+    ++*(unsigned *)context;
+    return DW_OK;
+}
+
+static void test_list(void **state)
+{
+    (void)state;
+    unsigned n = 0;
+    BEGIN(OK_TEXT("<ListBucketResult><IsTruncated>true</IsTruncated>"
+                  "<NextContinuationToken>t/1</NextContinuationToken>"
+                  "<Contents><Key>pre/a</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/b</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/b c</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>other/d</Key><Size>1</Size></Contents>"
+                  "</ListBucketResult>"),
+          OK_TEXT("<ListBucketResult><IsTruncated>false</IsTruncated>"
+                  "<Contents><Key>pre/b</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/c</Key><Size>1</Size></Contents>"
+                  "</ListBucketResult>"));
+    expect(DW_OK, dw_store_list(store, "", "a", count_entry, &n, &err));
+    assert_int_equal(n, 2); /* b and c, once each */
+    assert_non_null(
+        strstr(server.requests[0], "GET /bucket?list-type=2&prefix=pre%2F&start-after="));
+    assert_non_null(strstr(server.requests[1], "&continuation-token=t%2F1 HTTP"));
+    end();
+}
+
+static void test_content_range(void **state)
+{
+    (void)state;
+    uint64_t first, last, total;
+    assert_true(dw_http_parse_content_range("bytes 5-9/20", &first, &last, &total));
+    assert_true(first == 5 && last == 9 && total == 20);
+    const char *const bad[] = {
+        "",
+        "bytes",
+        "bytes 5-9/*",
+        "bytes */20",
+        "bytes 9-5/20",
+        "bytes 5-20/20",
+        "bytes -5-9/20",
+        "bytes 5-9/20x",
+        "bytes 5 - 9/20",
+        "5-9/20",
+        "bytes 5-9/99999999999999999999",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(dw_http_parse_content_range(bad[i], &first, &last, &total));
+}
+
+int main(void)
+{
+    unsetenv("http_proxy");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_wrong_ranges),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_redirects),
+        cmocka_unit_test(test_403_of_the_missing),
+        cmocka_unit_test(test_put_replies),
+        cmocka_unit_test(test_upload_replies),
+        cmocka_unit_test(test_conditional),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_region),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_end),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_content_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
