@@ -118,7 +118,7 @@ static dw_status fill_list(dw_slice_list *out, const dw_tensor *tensors,
         t->n_dims = 1;
         t->dims = &dims[i];
         t->n_bytes = bytes_before(whole, s->n);
-        t->data = (uint8_t *)whole->data + first_byte;
+        t->data = whole->data ? (uint8_t *)whole->data + first_byte : NULL;
         t->first_byte += first_byte;
         text += n + 1;
     }
@@ -129,7 +129,7 @@ dw_status dw_slices_open(dw_slice_list *out, const dw_tensor *tensors, size_t n_
                          const dw_slice *slices, size_t n_slices, dw_error *err)
 {
     *out = (dw_slice_list){.n = n_slices};
-    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    dw_status status = dw_tensors_check_shapes(tensors, n_tensors, err);
     for (size_t i = 0; status == DW_OK && i < n_slices; i++)
         status = check_slice(tensors, n_tensors, &slices[i], err);
     if (status == DW_OK)

@@ -29,8 +29,8 @@ typedef struct dw_slice_list {
 } dw_slice_list;
 
 /* DW_INVALID where a slice passes its tensor, is empty (of a tensor that is not), begins
- * or ends inside a byte, or overlaps another. Names, shapes and data of whole tensors are
- * borrowed. */
+ * or ends inside a byte, or overlaps another. Tensors without data give slices without.
+ * Names, shapes and data of whole tensors are borrowed. */
 dw_status dw_slices_open(dw_slice_list *out, const dw_tensor *tensors, size_t n_tensors,
                          const dw_slice *slices, size_t n_slices, dw_error *err);
 void dw_slices_release(dw_slice_list *list);

@@ -21,8 +21,6 @@ static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
         return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
                               "its %" PRIu64 " bytes do not fit its type and shape",
                               t->n_bytes);
-    if (!t->data && t->n_bytes > 0)
-        return dw_fail_tensor(err, DW_INVALID, NULL, t->name, "it has no data");
     if (t->first_byte % dw_dtype_element(t->dtype).width != 0 ||
         t->first_byte > UINT64_MAX - n_bytes)
         return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
@@ -31,11 +29,21 @@ static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
     return DW_OK;
 }
 
-dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
+dw_status dw_tensors_check_shapes(const dw_tensor *tensors, size_t n, dw_error *err)
 {
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < n; i++)
         status = check_tensor(&tensors[i], i, err);
+    return status;
+}
+
+dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
+{
+    dw_status status = dw_tensors_check_shapes(tensors, n, err);
+    for (size_t i = 0; status == DW_OK && i < n; i++)
+        if (!tensors[i].data && tensors[i].n_bytes > 0)
+            status = dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name,
+                                    "it has no data");
     return status;
 }
 

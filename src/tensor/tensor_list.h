@@ -8,6 +8,8 @@
 /* DW_INVALID where a tensor of the caller's has no name or data, or bytes that do not fit
  * its shape, or is a slice that begins inside an element. */
 dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err);
+/* The same where data is not looked at, and may be NULL. */
+dw_status dw_tensors_check_shapes(const dw_tensor *tensors, size_t n, dw_error *err);
 
 /* For qsort and bsearch over dw_tensor: by name. */
 int dw_tensor_compare_names(const void *left, const void *right);
