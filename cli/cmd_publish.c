@@ -26,13 +26,18 @@ static const char help[] =
     "  --base[=NAME]        a new stream: upload nothing, followers have CKPT; NAME "
     "says\n"
     "                       which it is\n"
+    "  --base-ckpt CKPT     the checkpoint behind a version 0 that was not uploaded, "
+    "where\n"
+    "                       the baseline was lost\n"
     "  --fork URL[@N]       a new stream: start from version N, or the newest, of "
     "another\n"
     "  --baseline DIR       keep a copy of the newest version here, to compare with;\n"
     "                       default: ~/.cache/deltawire/baselines/HASH\n"
     "  --sign-key FILE      sign with this key; see deltawire keygen\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers apart\n"
-    "  --fold N,N,N|none    one delta for so many versions too (4,16,64)\n"
+    "  --fold N,N,N|none    also one delta for each so many versions, made out of what "
+    "is\n"
+    "                       in the store (none)\n"
     "  --anchor-every N     the whole model each so many versions\n"
     "  --anchor-factor F    the whole model when catching up costs F times as much "
     "(0.1);\n"
@@ -115,6 +120,7 @@ enum {
     STEP = CLI_OPT_OWN,
     NOTES,
     BASE,
+    BASE_CKPT,
     FORK,
     BASELINE,
     SIGN_KEY,
@@ -141,6 +147,9 @@ static void take_option(arguments *a, const cli_session *s, int option)
         p->options.first = DW_FIRST_BASE;
         p->options.base_name = optarg;
         break;
+    case BASE_CKPT:
+        p->options.base = optarg;
+        break;
     case FORK:
         parse_fork(p, s, optarg);
         break;
@@ -157,7 +166,7 @@ static void take_option(arguments *a, const cli_session *s, int option)
         p->options.single_writer = true;
         break;
     case FOLD:
-        parse_folds(p->options.folds, s, optarg);
+        parse_folds(p->folds, s, optarg);
         break;
     case ANCHOR_EVERY:
         p->options.anchor_every = parse_unsigned(s, "--anchor-every", optarg);
@@ -182,6 +191,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"step", required_argument, NULL, STEP},
         {"notes", required_argument, NULL, NOTES},
         {"base", optional_argument, NULL, BASE},
+        {"base-ckpt", required_argument, NULL, BASE_CKPT},
         {"fork", required_argument, NULL, FORK},
         {"baseline", required_argument, NULL, BASELINE},
         {"sign-key", required_argument, NULL, SIGN_KEY},

@@ -17,7 +17,7 @@ static const char help[] =
     "\n"
     "Adds a way to a version, so that followers far behind fetch less: one delta instead "
     "of\n"
-    "many, or the whole model. Publishers do this by themselves; see publish --fold.\n"
+    "many, or the whole model. See also publish --fold and --anchor-every.\n"
     "\n"
     "  --from A, --to B     one delta from version A to B, or to the newest\n"
     "  --anchor [--at N]    the whole model at version N, or at the newest\n"
