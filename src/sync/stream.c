@@ -214,7 +214,7 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
                          dw_error *err)
 {
     *out = NULL;
-    dw_stream *s;
+    dw_stream *s = NULL;
     dw_status status = make_handle(&s, store, trust, err);
     if (status != DW_OK)
         return status;

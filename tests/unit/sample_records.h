@@ -28,10 +28,10 @@ enum {
 
 /* a: BF16 [4,6]; b: scalar F32; c: F4 [0,8]; d: F4 [16] */
 static const dw_tensor sample_tensors[] = {
-    {SAMPLE_NAME_0, DW_BF16, 2, (const uint64_t[]){4, 6}, 48, NULL},
-    {"b", DW_F32, 0, NULL, 4, NULL},
-    {"c[1:2]x", DW_F4, 2, (const uint64_t[]){0, 8}, 0, NULL},
-    {"d", DW_F4, 1, (const uint64_t[]){16}, 8, NULL},
+    {SAMPLE_NAME_0, DW_BF16, 2, (const uint64_t[]){4, 6}, 48, NULL, 0},
+    {"b", DW_F32, 0, NULL, 4, NULL, 0},
+    {"c[1:2]x", DW_F4, 2, (const uint64_t[]){0, 8}, 0, NULL, 0},
+    {"d", DW_F4, 1, (const uint64_t[]){16}, 8, NULL, 0},
 };
 enum { SAMPLE_TENSORS = sizeof sample_tensors / sizeof *sample_tensors };
 

@@ -166,7 +166,7 @@ static void test_writers_refuse(void **state)
     r.epoch = 1ull << 53;
     assert_int_equal(dw_commit_record_write(&out, &r, NULL, &err), DW_INVALID);
     assert_non_null(strstr(err.text, "'epoch'"));
-    dw_tensor tensors[] = {{"w[0:8]", DW_U8, 0, NULL, 1, NULL}};
+    dw_tensor tensors[] = {{"w[0:8]", DW_U8, 0, NULL, 1, NULL, 0}};
     dw_stream_record s = {.stream = SAMPLE_STREAM_ID, .tensors = tensors, .n_tensors = 1};
     assert_int_equal(dw_stream_record_write(&out, &s, NULL, &err), DW_INVALID);
     assert_non_null(strstr(err.text, "tensors[0]"));
