@@ -251,6 +251,7 @@ static dw_status follow(const cli_session *s, const arguments *a, dw_follower *f
                         cli_trouble *trouble, dw_error *err)
 {
     dw_status status = DW_OK;
+    send_report(a, follower, "following", NULL);
     for (;;) {
         if (status == DW_OK) {
             cli_trouble_end(trouble, s);
