@@ -62,6 +62,7 @@ group_test() {
     group_python
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
+    want spin          spin -V # for model/check.sh
     want libmicrohttpd-dev pkg-config --exists libmicrohttpd
     want clang         clang --version
     want llvm          llvm-symbolizer --version

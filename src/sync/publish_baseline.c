@@ -130,6 +130,8 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
             p->head = replica_of(p)->at;
     }
     if (status == DW_OK)
+        status = dw_epoch_check_head(p, err);
+    if (status == DW_OK)
         status = dw_baseline_connect(p, err);
     if (status == DW_OK)
         p->baseline_lost = false;

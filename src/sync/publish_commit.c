@@ -122,6 +122,18 @@ static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
                    what);
 }
 
+dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(p->stream, p->head.version, &c, err);
+    if (status != DW_OK)
+        return status;
+    const bool replaced = c.epoch > p->epoch;
+    dw_commit_record_release(&c);
+    return replaced ? fail_fenced(p, "the newest version is of a later epoch", err)
+                    : DW_OK;
+}
+
 static dw_status check_fence(dw_publisher *p, dw_error *err)
 {
     char key[DW_KEY_TEXT];

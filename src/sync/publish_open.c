@@ -1,5 +1,6 @@
 /* Opening a stream for writing: whose it is, what is in it, version 0. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +124,23 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
 
 /* ---- version 0 ---- */
 
+/* Keeps the source's version from being collected: the fork is listed as a follower of
+ * it. Where that may not be written, the operator must see to it. */
+static void pin_source(dw_publisher *p, const dw_stream *source, uint64_t version)
+{
+    char key[DW_KEY_TEXT], note[] = "a fork starts from this version";
+    dw_follower_record record = {
+        .version = version, .host = "", .status = "fork", .message = note};
+    memcpy(record.stream, source->record.stream, sizeof record.stream);
+    snprintf(record.id, sizeof record.id, "fork-%s", p->stream->record.stream);
+    dw_key_follower(key, record.id);
+    dw_writer bytes = {0};
+    if (dw_follower_record_write(&bytes, &record, NULL) == DW_OK)
+        (void)dw_store_put_bytes(p->options.fork_store, key, bytes.bytes, bytes.n_bytes,
+                                 DW_PUT_REPLACE, NULL);
+    dw_writer_release(&bytes);
+}
+
 static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error *err)
 {
     if (!p->options.fork_store)
@@ -146,6 +164,7 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
         commit->fork.url = (char *)dw_store_url(p->options.fork_store);
         memcpy(commit->fork.stream, source.stream, sizeof commit->fork.stream);
         memcpy(commit->fork.commit_sha256, source.seal.sha256, DW_SHA256_BYTES);
+        pin_source(p, other, version);
         dw_commit_record_release(&source);
     }
     dw_stream_close(other);

@@ -135,6 +135,10 @@ dw_status dw_epoch_claim(dw_publisher *p, dw_error *err);
 /* Waits for the epoch that rank 0 of this job claims. */
 dw_status dw_epoch_join(dw_publisher *p, dw_error *err);
 
+/* DW_CONFLICT where the head was made by a later writer than this one: nothing may follow
+ * on it. */
+dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err);
+
 /* Creates the commit; `write_id` and what is the same in all commits are filled in. On
  * success POSITION is the new head. DW_CONFLICT: fenced. DW_UNAVAILABLE: not known; it is
  * found out before the next. */
