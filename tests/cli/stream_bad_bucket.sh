@@ -71,7 +71,8 @@ it "another run of the same model"
 url=$store/second
 deltawire synth -o second --params 300K --steps 1 --seed 5 --json >/dev/null
 deltawire publish "$url" second/base --quiet >/dev/null
-refuses 5 ""
+keeps model fails 5 "model: the weights are version 1 of stream" \
+    deltawire pull "$url" --into model
 
 it "an object that is missing"
 broken missing
