@@ -90,9 +90,3 @@ it "refuses what is no checkpoint"
 fails 6 "nowhere: " deltawire publish "$url" nowhere
 fails 6 "empty" deltawire pull "$store/empty" --into never
 [ ! -e never/model.safetensors ]
-
-it "cuts deltas into objects of a size"
-deltawire publish "$store/cut" run/base --quiet >/dev/null
-deltawire publish "$store/cut" run/step_000001 --max-object 1K --json | holds 'o["objects"] > 1'
-deltawire pull "$store/cut" --into cut --quiet >/dev/null
-is_at cut 1
