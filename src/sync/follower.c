@@ -296,16 +296,14 @@ static dw_status check_exists(dw_follower *f, uint64_t goal, dw_error *err)
     return status;
 }
 
-static dw_status plan(dw_follower *f, uint64_t goal, bool full, dw_error *err)
+static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
 {
     forget_path(f);
     uint64_t at = dw_follower_at(f);
     dw_graph graph;
-    dw_status status = dw_graph_load(&graph, f->stream, at, goal, full, err);
+    dw_status status = dw_graph_load(&graph, f->stream, at, goal, &f->avoid, err);
     if (status != DW_OK)
         return status;
-    for (size_t i = 0; i < f->avoid.n; i++)
-        dw_graph_remove(&graph, f->avoid.edges[i].from, f->avoid.edges[i].to);
     status = dw_graph_plan(&f->path, &f->n_path, NULL, &graph, at, goal, err);
     dw_graph_release(&graph);
     f->goal = goal;
@@ -350,7 +348,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         return DW_OK;
     status = check_exists(f, goal, err);
     if (status == DW_OK && !on_path(f, goal))
-        status = plan(f, goal, f->avoid.n > 0, err);
+        status = plan(f, goal, err);
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
     for (unsigned detours = 0; status == DW_OK; detours++) {
         const dw_edge edge = f->path[f->i_path];
@@ -370,7 +368,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         if (detours == 0 && err)
             first = *err;
         if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK ||
-            plan(f, goal, true, NULL) != DW_OK) {
+            plan(f, goal, NULL) != DW_OK) {
             if (err)
                 *err = first;
             break;
