@@ -207,9 +207,11 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
         return DW_OK;
     dw_graph_release(&p->graph);
     dw_status status =
-        dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, false, err);
-    if (status != DW_OK)
+        dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
+    if (status == DW_UNAVAILABLE || status == DW_DENIED || status == DW_NO_MEMORY ||
+        status == DW_CANCELLED)
         return status;
+    status = DW_OK; /* a log with damage: nothing is known, and an anchor is due */
     prune(p);
     for (size_t i = 0; status == DW_OK && can_fold(p) && i < DW_MAX_FOLDS; i++) {
         p->folds[i].span = p->options.folds[i];
