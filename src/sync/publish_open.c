@@ -202,7 +202,8 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
 
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
 {
-    dw_commit_record commit = {.step = "", .notes = ""};
+    dw_commit_record commit = {.step = (char *)p->options.first_step,
+                               .notes = (char *)p->options.first_notes};
     dw_position position;
     dw_status status = dw_random_id(commit.write_id, err);
     if (status == DW_OK)
@@ -214,7 +215,8 @@ dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
  * others. */
 static dw_status first_version(dw_publisher *p, dw_error *err)
 {
-    dw_commit_record commit = {.step = "", .notes = ""};
+    dw_commit_record commit = {.step = (char *)p->options.first_step,
+                               .notes = (char *)p->options.first_notes};
     dw_position position = {.version = DW_NO_VERSION};
     memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
     dw_status status = dw_random_id(commit.write_id, err);
@@ -260,6 +262,9 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_stream_create(&p->stream, p->store, tensors, n_tensors,
                                   p->options.single_writer, p->options.sign_key,
                                   &p->options.trust, err);
+    if (status == DW_OK) /* the caller's keys are for the call alone */
+        p->options.trust = (dw_trust){
+            (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust};
     if (status == DW_OK)
         status = cut_pieces(p, tensors, n_tensors, err);
     if (status == DW_OK)

@@ -137,6 +137,8 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
     dw_commit_record commit = {.step = p->step ? p->step : "",
                                .notes = p->notes ? p->notes : ""};
     if (next_version(p) == 0) {
+        commit.step = (char *)p->options.first_step;
+        commit.notes = (char *)p->options.first_notes;
         const bool anchor = p->options.first == DW_FIRST_ANCHOR;
         commit.content = anchor ? DW_CONTENT_ANCHOR : DW_CONTENT_BASE;
         commit.base =

@@ -43,8 +43,9 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     dw_publish_options *o = &p->options;
     if (!o->spool_dir)
         o->spool_dir = o->baseline_dir;
-    const char **texts[] = {&o->base_name, &o->base, &o->baseline_dir, &o->spool_dir,
-                            &o->job};
+    const char **texts[] = {&o->base_name,  &o->base, &o->baseline_dir,
+                            &o->spool_dir,  &o->job,  &o->first_step,
+                            &o->first_notes};
     bool good = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const bool wanted = *texts[i] != NULL;
@@ -153,6 +154,8 @@ void dw_publisher_close(dw_publisher *p)
     dw_free((char *)p->options.baseline_dir);
     dw_free((char *)p->options.spool_dir);
     dw_free((char *)p->options.job);
+    dw_free((char *)p->options.first_step);
+    dw_free((char *)p->options.first_notes);
     dw_free(p);
 }
 
