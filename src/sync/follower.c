@@ -316,7 +316,7 @@ static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
     dw_status status = dw_follower_poll(f, &head, err);
     if (status == DW_OK && goal > head)
         status = dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
-                         "version %" PRIu64 " is not there yet: the newest is %" PRIu64,
+                         "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
                          goal, head);
     return status;
 }
