@@ -473,12 +473,12 @@ static void test_faults(void **state)
 {
     (void)state;
     static const dw_fault_kind kinds[] = {DW_FAULT_LOST, DW_FAULT_FAIL, DW_FAULT_STALE};
-    for (unsigned turn = 0; turn < 24; turn++) {
+    for (unsigned turn = 0; turn < 12; turn++) {
         const size_t who = turn % 2, kind = turn / 2 % 3;
         kit k;
         kit_make(&k);
         dw_store *inner = kit_mem_store();
-        kit_faults faults = {.kind = kinds[kind], .first = turn / 4, .n = 1 + turn % 4};
+        kit_faults faults = {.kind = kinds[kind], .first = turn / 2, .n = 1 + turn % 4};
         dw_store *store = kit_fault_store(inner, &faults);
         job j;
         make_job(&j, &k, inner, 2, false,
