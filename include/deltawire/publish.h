@@ -61,7 +61,8 @@ typedef struct dw_publish_options {
     const char *base_name; /* BASE: what the checkpoint is, for people */
     const char *base; /* the checkpoint behind a version 0 that was not uploaded, to start
                          from where the baseline is not at hand */
-    dw_store *fork_store;     /* FORK: where the other stream lies ... */
+    dw_store *fork_store;     /* FORK: where the other stream lies; must outlive the
+                                 publisher ... */
     uint64_t fork_version;    /* ... and its version, or DW_LATEST */
     const char *baseline_dir; /* keep the baseline in this directory, mapped, for the
                                  next start; NULL: in memory, and read back from the

@@ -42,6 +42,12 @@ const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
 
 /* ---- opening ---- */
 
+static bool is_worth_a_detour(dw_status status)
+{
+    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
+           status == DW_UNSUPPORTED || status == DW_STALE || status == DW_MISMATCH;
+}
+
 /* Where weights are that no record says the version of: are they one that is likely? */
 static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_error *err)
 {
@@ -68,11 +74,25 @@ static dw_status recognise_any(dw_follower *f, dw_error *err)
         return status == DW_NOT_FOUND ? DW_OK : status;
     const uint64_t likely[] = {f->options.at, 0, head};
     bool found = false;
-    for (size_t i = 0; status == DW_OK && !found && i < 3; i++)
+    dw_error fault = {0}; /* a version that is not good is not the one that is here */
+    for (size_t i = 0; status == DW_OK && !found && i < 3; i++) {
+        dw_error error = {0};
         if (likely[i] != DW_NO_VERSION)
-            status = recognise(f, likely[i], &found, err);
+            status = recognise(f, likely[i], &found, &error);
+        if (is_worth_a_detour(status)) {
+            fault = error;
+            status = DW_OK;
+        } else if (status != DW_OK && err) {
+            *err = error;
+        }
+    }
     if (status != DW_OK || found)
         return status;
+    if (f->replica->dir && fault.code != DW_OK) {
+        if (err)
+            *err = fault;
+        return fault.code;
+    }
     if (f->replica->dir)
         return dw_fail(err, DW_CONFLICT, f->replica->dir,
                        "it holds weights that are neither version 0 nor version %" PRIu64
@@ -261,8 +281,8 @@ static void forget_path(dw_follower *f)
     f->n_path = f->i_path = 0;
 }
 
-/* Whether GOAL was collected; then ERR says so. */
-static bool was_collected(dw_follower *f, uint64_t goal, dw_error *err)
+/* Says so where the goal, which could not be found, was collected. */
+static bool explain_collected(dw_follower *f, uint64_t goal, dw_error *err)
 {
     uint64_t floor = 0;
     if (dw_stream_read_floor(f->stream, &floor, NULL) != DW_OK || goal >= floor)
@@ -277,7 +297,7 @@ static bool was_collected(dw_follower *f, uint64_t goal, dw_error *err)
 /* What lies behind a goal that no way leads to. */
 static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
 {
-    if (was_collected(f, goal, err))
+    if (explain_collected(f, goal, err))
         return DW_NOT_FOUND;
     return dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
                    "no way leads to version %" PRIu64
@@ -296,7 +316,7 @@ static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
     dw_status status = dw_follower_poll(f, &head, err);
     if (status == DW_OK && goal > head)
         status = dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
-                         "version %" PRIu64 " is not there yet: the newest is %" PRIu64,
+                         "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
                          goal, head);
     return status;
 }
@@ -323,12 +343,6 @@ static bool on_path(const dw_follower *f, uint64_t goal)
         return false;
     uint64_t from = f->path[f->i_path].from;
     return from == DW_NO_VERSION || from == dw_follower_at(f);
-}
-
-static bool is_worth_a_detour(dw_status status)
-{
-    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
-           status == DW_UNSUPPORTED || status == DW_STALE || status == DW_MISMATCH;
 }
 
 static void begin_ahead(dw_follower *f)
@@ -387,7 +401,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
             *err = first;
         }
         if (status == DW_NOT_FOUND)
-            was_collected(f, goal, err);
+            explain_collected(f, goal, err);
     }
     return status;
 }

@@ -118,13 +118,13 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, dw_error *err)
     return status;
 }
 
-/* Adds the commits FIRST to LAST. The fault of the first that is not good is kept in
+/* Adds the commits [BEGIN, END). The fault of the first that is not good is kept in
  * FAULT. */
-static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t first, uint64_t last,
+static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t begin, uint64_t end,
                              dw_error *fault, dw_error *err)
 {
     dw_status status = DW_OK;
-    for (uint64_t v = first; status == DW_OK && v <= last; v++) {
+    for (uint64_t v = begin; status == DW_OK && v < end; v++) {
         dw_error error = {0};
         status = add_commit(graph, s, v, &error);
         if (status == DW_NOT_FOUND)
@@ -132,7 +132,7 @@ static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t first, uint
                              "commits/ has a hole: version %" PRIu64
                              " is missing below version %" PRIu64
                              ". Restore it, or pull from a mirror",
-                             v, last);
+                             v, end);
         if (can_be_passed_over(status)) {
             if (fault->code == DW_OK)
                 *fault = error;
@@ -159,8 +159,32 @@ static bool leads_there(const dw_graph *graph, uint64_t at, uint64_t goal)
     return leads;
 }
 
-/* The ways of the store and the commits behind the newest anchor, or near AT; where they
- * do not lead there, all commits that are kept. */
+/* The first commit that is needed below version END: the one after the newest anchor
+ * there, or 0. */
+static uint64_t begin_below(const dw_graph *graph, uint64_t end)
+{
+    uint64_t begin = 0;
+    for (size_t i = 0; i < graph->n; i++)
+        if (graph->edges[i].from == DW_NO_VERSION && graph->edges[i].to + 1 < end &&
+            graph->edges[i].to + 1 > begin)
+            begin = graph->edges[i].to + 1;
+    return begin;
+}
+
+/* The first commit whose objects may be there. floor.json is a hint: it is believed where
+ * it has its anchor. */
+static uint64_t find_lowest(const dw_graph *graph, dw_stream *s, uint64_t at)
+{
+    uint64_t floor = 0;
+    if (dw_stream_read_floor(s, &floor, NULL) != DW_OK ||
+        !dw_graph_has(graph, DW_NO_VERSION, floor))
+        return 0;
+    return at != DW_NO_VERSION && at < floor ? at + 1 : floor + 1;
+}
+
+/* Commits are read from the newest anchor on, or from AT where that is near; where that
+ * does not lead there, for something on the way is broken or to be avoided, from the
+ * anchor before, and so on. */
 static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                           const dw_graph *avoid, dw_error *err)
 {
@@ -168,28 +192,23 @@ static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t g
     if (status != DW_OK)
         return status;
     leave_out(graph, avoid);
-    uint64_t first = 0, floor = 0;
-    for (size_t i = 0; i < graph->n; i++)
-        if (graph->edges[i].from == DW_NO_VERSION && graph->edges[i].to <= goal &&
-            graph->edges[i].to > first)
-            first = graph->edges[i].to;
-    if (at != DW_NO_VERSION && at < first && first - at <= MAX_WALK)
-        first = at;
+    const uint64_t lowest = find_lowest(graph, s, at);
+    uint64_t end = goal + 1, begin = begin_below(graph, end + 1);
+    if (at < begin && begin - at <= MAX_WALK)
+        begin = at + 1;
     dw_error fault = {0};
-    status = add_commits(graph, s, first > 0 ? first + 1 : 0, goal, &fault, err);
-    leave_out(graph, avoid);
-    if (status != DW_OK || leads_there(graph, at, goal))
-        return status;
-    /* a floor is believed where it has its anchor: below, the objects are gone */
-    if (dw_stream_read_floor(s, &floor, NULL) != DW_OK ||
-        !dw_graph_has(graph, DW_NO_VERSION, floor))
-        floor = 0;
-    if (at != DW_NO_VERSION && at < floor)
-        floor = at;
-    if (first > floor)
-        status = add_commits(graph, s, floor > 0 ? floor + 1 : 0, first, &fault, err);
-    leave_out(graph, avoid);
-    if (status == DW_OK && fault.code != DW_OK && !leads_there(graph, at, goal)) {
+    bool leads = false;
+    for (;;) {
+        status = add_commits(graph, s, begin, end, &fault, err);
+        leave_out(graph, avoid);
+        leads = status == DW_OK && leads_there(graph, at, goal);
+        if (status != DW_OK || leads || begin <= lowest)
+            break;
+        end = begin;
+        begin = begin_below(graph, end);
+        begin = begin < lowest ? lowest : begin;
+    }
+    if (status == DW_OK && !leads && fault.code != DW_OK) {
         if (err)
             *err = fault;
         status = fault.code;

@@ -1,5 +1,6 @@
 /* After a commit: the hint, anchors, and what publish_folds.c folds. All of it can fail
  * or be missing without harm to any version. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -88,6 +89,18 @@ static bool anchor_due(const dw_publisher *p)
     return (double)n_bytes > p->options.anchor_factor * (double)p->model_bytes;
 }
 
+/* A fork with an anchor of its own holds its source back no more. Where the source may
+ * not be written, the operator forgets it there. */
+static void unpin_source(dw_publisher *p)
+{
+    char id[65], key[DW_KEY_TEXT];
+    if (p->options.first != DW_FIRST_FORK || !p->options.fork_store)
+        return;
+    snprintf(id, sizeof id, "fork-%s", p->stream->record.stream);
+    dw_key_follower(key, id);
+    (void)dw_store_remove(p->options.fork_store, key, NULL);
+}
+
 static dw_status put_anchor(dw_publisher *p, dw_error *err)
 {
     char write_id[DW_ID_TEXT];
@@ -100,6 +113,8 @@ static dw_status put_anchor(dw_publisher *p, dw_error *err)
                                   write_id, p->options.max_anchor_bytes, 0, &stop, err);
     if (status == DW_OK)
         status = dw_publisher_add_way(p, NULL, &objects, err);
+    if (status == DW_OK)
+        unpin_source(p);
     dw_objects_release(&objects);
     return status;
 }

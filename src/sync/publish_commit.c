@@ -8,10 +8,11 @@
 #include "store/store.h"
 #include "sync/publisher.h"
 
-#define EPOCH_TRIES  100 /* others that claim at the same time */
-#define COMMIT_TRIES 3   /* rounds of asking, each with the store's own retries */
-#define JOIN_MS      600000
-#define JOIN_WAIT_MS 200
+#define EPOCH_TRIES   100 /* others that claim at the same time */
+#define COMMIT_TRIES  3   /* rounds of asking, each with the store's own retries */
+#define JOIN_MS       600000
+#define JOIN_WAIT_MS  10
+#define JOIN_WAIT_MAX 500
 
 dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err)
 {
@@ -95,6 +96,7 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
     const uint64_t limit =
         p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : JOIN_MS;
     const uint64_t end = dw_clock_ms() + limit;
+    uint64_t pause = JOIN_WAIT_MS;
     for (;;) {
         uint64_t highest = 0;
         dw_status status =
@@ -118,7 +120,8 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
                            p->options.job, limit / 1000);
-        dw_sleep_ms(JOIN_WAIT_MS);
+        dw_sleep_ms(pause);
+        pause = pause * 2 < JOIN_WAIT_MAX ? pause * 2 : JOIN_WAIT_MAX;
     }
 }
 

@@ -13,7 +13,7 @@
 
 #define TIMEOUT_MS  600000
 #define PUT_TRIES   3
-#define POLL_MS     50
+#define POLL_MS     10
 #define POLL_MS_MAX 1000
 
 static uint64_t next_version(const dw_publisher *p)

@@ -114,7 +114,9 @@ static void run_one(world *w, kit_faults *faults, bool in_dir)
     follow(w, f, faults);
     dw_follower_close(f);
     f = open_follower(store, &options, faults); /* the position is remembered */
-    assert_int_equal(dw_follower_version(f), HEAD);
+    /* memory that a damaged record hides the version of is taken for rubbish */
+    if (in_dir || faults->kind != DW_FAULT_CORRUPT)
+        assert_int_equal(dw_follower_version(f), HEAD);
     kit_check_follower(&w->k, f, w->log);
     dw_follower_close(f);
     dw_store_close(store);
@@ -146,8 +148,8 @@ static void test_memory(void **state)
 
 static void test_directory(void **state)
 {
-    run_all(*state, true, 1, 5);
-    run_all(*state, true, 5, 11);
+    run_all(*state, true, 1, 23);
+    run_all(*state, true, 5, 37);
 }
 
 int main(void)

@@ -11,7 +11,7 @@
 #include "deltawire/deltawire.h"
 #include "tensor/dtype.h"
 
-static uint64_t random_state = 88172645463325252ull;
+static _Thread_local uint64_t random_state = 88172645463325252ull;
 
 static inline uint64_t random64(void)
 {

@@ -317,9 +317,27 @@ static inline uint64_t kit_read_log(const kit *k, dw_store *store, size_t log[KI
     return head;
 }
 
+static inline void kit_tell_fault(void *context, const dw_error *fault)
+{
+    (void)context;
+    print_error("%s: %s\n", fault->where, fault->text);
+}
+
+/* All records and objects are good; some may be named by nobody. */
+static inline void kit_verify(dw_store *store)
+{
+    dw_error err = {0};
+    dw_stream *stream;
+    dw_verify_report report;
+    assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
+    assert_ok(dw_stream_verify(stream, kit_tell_fault, NULL, NULL, &report, &err), &err);
+    assert_int_equal(report.n_faults, 0);
+    dw_stream_close(stream);
+}
+
 /* Every version, one by one, and the head from nothing, are what was published. */
-static inline void kit_check_stream(const kit *k, dw_store *store,
-                                    const dw_follow_options *with)
+static inline void kit_check_versions(const kit *k, dw_store *store,
+                                      const dw_follow_options *with)
 {
     dw_error err = {0};
     size_t log[KIT_COPIES];
@@ -345,6 +363,13 @@ static inline void kit_check_stream(const kit *k, dw_store *store,
     }
 }
 
+static inline void kit_check_stream(const kit *k, dw_store *store,
+                                    const dw_follow_options *with)
+{
+    kit_check_versions(k, store, with);
+    kit_verify(store);
+}
+
 /* ---- faults ---- */
 
 /* Calls FIRST to FIRST + N - 1 have the fault; where PART is given, only those calls
@@ -356,7 +381,8 @@ typedef struct kit_faults {
     const char *operation;   /* or NULL: any */
     const char *part;        /* of the key, or NULL: any */
     _Atomic uint64_t n_seen; /* calls that count */
-    bool lost;               /* a put stored wrong bytes, and nothing leads around them */
+    bool damaged;            /* a put stored wrong bytes ... */
+    bool lost;               /* ... and nothing leads around them */
 } kit_faults;
 
 /* What cannot be damaged without loss; hints, ways and epochs are done without. */
@@ -378,8 +404,10 @@ static inline dw_fault_kind kit_choose(void *context, uint64_t n, const char *op
     uint64_t i = f->n_seen++;
     if (!f->on || i < f->first || i - f->first >= f->n)
         return DW_FAULT_NONE;
-    if (f->kind == DW_FAULT_CORRUPT && strcmp(operation, "put") == 0)
+    if (f->kind == DW_FAULT_CORRUPT && strcmp(operation, "put") == 0) {
+        f->damaged = true;
         f->lost = f->lost || kit_is_needed(key);
+    }
     return f->kind;
 }
 

@@ -1,0 +1,588 @@
+/* Followers: positions, exact versions, directories that are not theirs, history that
+ * was rewritten, trust, and ways around what is missing or damaged. */
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "deltawire/checkpoint.h"
+#include "sync/record.h"
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+static dw_publish_options plain(void)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    memset(options.folds, 0, sizeof options.folds);
+    options.anchor_factor = 0;
+    options.spool_dir = temp_dir;
+    options.n_threads = 1;
+    return options;
+}
+
+/* Publishes versions up to LAST. */
+static void fill_stream(kit *k, dw_store *store, const dw_publish_options *options,
+                        uint64_t last)
+{
+    dw_error err = {0};
+    dw_publisher *p = kit_open(k, store, options);
+    for (uint64_t v = dw_publisher_version(p) + 1; v <= last; v++) {
+        kit_step(k, 20);
+        kit_publish(k, p, v);
+        assert_ok(dw_publisher_drain(p, &err), &err);
+    }
+    dw_publisher_close(p);
+}
+
+static dw_follow_options into_dir(const char *dir)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = dir;
+    options.n_threads = 1;
+    return options;
+}
+
+static dw_follower *open_ok(dw_store *store, const dw_follow_options *options)
+{
+    dw_error err = {0};
+    dw_follower *f;
+    assert_ok(dw_follower_open(&f, store, options, &err), &err);
+    return f;
+}
+
+static void open_fails(dw_store *store, const dw_follow_options *options,
+                       dw_status wanted)
+{
+    dw_error err = {0};
+    dw_follower *f;
+    assert_fails(dw_follower_open(&f, store, options, &err), wanted, &err);
+    assert_null(f);
+}
+
+static void sync_ok(const kit *k, dw_follower *f, uint64_t goal, const size_t *log)
+{
+    dw_error err = {0};
+    assert_ok(dw_follower_sync(f, goal, NULL, NULL, &err), &err);
+    assert_int_equal(dw_follower_version(f), goal);
+    kit_check_follower(k, f, log);
+}
+
+/* The sync fails, and the weights stay as they are. */
+static void sync_fails(const kit *k, dw_follower *f, uint64_t goal, const size_t *log,
+                       dw_status wanted)
+{
+    dw_error err = {0};
+    const uint64_t at = dw_follower_version(f);
+    assert_fails(dw_follower_sync(f, goal, NULL, NULL, &err), wanted, &err);
+    assert_true(dw_follower_version(f) == at);
+    kit_check_follower(k, f, log);
+}
+
+/* ---- positions ---- */
+
+static void test_positions(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_error err = {0};
+    dw_follow_options options = into_dir(temp_path("positions"));
+    open_fails(store, &options, DW_NOT_FOUND); /* no stream */
+    dw_publish_options publish = plain();
+    publish.anchor_every = 4;
+    fill_stream(&k, store, &publish, 9);
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    static const uint64_t goals[] = {0, 1, 7, 6, 2, 9, 0, 5};
+    for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
+        dw_follower *f = open_ok(store, &options);
+        assert_true(dw_follower_version(f) == (i == 0 ? DW_NO_VERSION : goals[i - 1]));
+        kit_check_follower(&k, f, log);
+        sync_ok(&k, f, goals[i], log);
+        sync_fails(&k, f, 10, log, DW_NOT_FOUND); /* not there yet */
+        sync_fails(&k, f, 1ull << 50, log, DW_NOT_FOUND);
+        dw_follower_close(f);
+    }
+    /* step by step: staging leaves the weights alone */
+    dw_follower *f = open_ok(store, &options);
+    uint64_t staged;
+    assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
+    assert_int_equal(staged, 6);
+    assert_int_equal(dw_follower_version(f), 5);
+    kit_check_follower(&k, f, log);
+    assert_non_null(dw_follower_staged_path(f));
+    dw_follower_close(f); /* dropped */
+    f = open_ok(store, &options);
+    assert_int_equal(dw_follower_version(f), 5);
+    assert_fails(dw_follower_apply(f, &err), DW_INVALID, &err);
+    assert_fails(dw_follower_settle(f, &err), DW_INVALID, &err);
+    assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
+    assert_ok(dw_follower_apply(f, &err), &err);
+    assert_fails(dw_follower_stage(f, 7, &staged, NULL, &err), DW_INVALID, &err);
+    dw_follower_close(f); /* applied, not settled: finished by the next */
+    f = open_ok(store, &options);
+    assert_int_equal(dw_follower_version(f), 6);
+    kit_check_follower(&k, f, log);
+    dw_follower_close(f);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* ---- directories ---- */
+
+static void test_foreign_directories(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store(), *other = kit_mem_store();
+    dw_publish_options publish = plain();
+    dw_error err = {0};
+    char dir[128], path[160];
+    snprintf(dir, sizeof dir, "%s/foreign", temp_dir);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    fill_stream(&k, store, &publish, 3);
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    dw_follow_options options = into_dir(dir);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    /* somebody's weights of the same shapes */
+    kit_step(&k, 10);
+    assert_ok(dw_checkpoint_write(path, k.tensors, KIT_TENSORS, NULL, &err), &err);
+    size_t n_before, n_after;
+    uint8_t *before = get_file(path, &n_before);
+    open_fails(store, &options, DW_CONFLICT);
+    uint8_t *after = get_file(path, &n_after);
+    assert_int_equal(n_before, n_after);
+    assert_memory_equal(before, after, n_after);
+    free(before);
+    free(after);
+    /* another model */
+    assert_ok(dw_checkpoint_write(path, k.tensors, KIT_TENSORS - 1, NULL, &err), &err);
+    open_fails(store, &options, DW_MISMATCH);
+    /* weights of a version, without a record: recognised */
+    memcpy(k.bytes, k.copies[log[3]], k.n_bytes);
+    assert_ok(dw_checkpoint_write(path, k.tensors, KIT_TENSORS, NULL, &err), &err);
+    dw_follower *f = open_ok(store, &options), *second;
+    assert_int_equal(dw_follower_version(f), 3);
+    /* two at once */
+    assert_fails(dw_follower_open(&second, store, &options, &err), DW_CONFLICT, &err);
+    dw_follower_close(f);
+    /* another stream, even of the same weights */
+    fill_stream(&k, other, &publish, 1);
+    open_fails(other, &options, DW_MISMATCH);
+    /* changed by hand behind the record */
+    size_t n;
+    uint8_t *bytes = get_file(path, &n);
+    bytes[n - 1] ^= 1;
+    put_file(path, bytes, n);
+    free(bytes);
+    open_fails(store, &options, DW_CORRUPT);
+    /* memory of another shape */
+    dw_follow_options memory;
+    dw_follow_options_init(&memory);
+    memory.tensors = k.tensors;
+    memory.n_tensors = KIT_TENSORS - 1;
+    open_fails(store, &memory, DW_MISMATCH);
+    memory.n_tensors = KIT_TENSORS;
+    static const uint64_t dims[] = {258};
+    const uint64_t *right = k.tensors[1].dims;
+    k.tensors[1].dims = dims;
+    open_fails(store, &memory, DW_MISMATCH);
+    k.tensors[1].dims = right;
+    memory.into = dir;
+    open_fails(store, &memory, DW_INVALID); /* both */
+    memory.into = NULL;
+    memory.id = "../x";
+    open_fails(store, &memory, DW_INVALID);
+    dw_store_close(store);
+    dw_store_close(other);
+    kit_free(&k);
+}
+
+/* ---- history ---- */
+
+/* Two streams of one id that part after version 2. */
+typedef struct parted {
+    kit k, other;
+    dw_store *store, *twin;
+    size_t log[KIT_COPIES];
+} parted;
+
+static void part(parted *p, const dw_publish_options *options)
+{
+    kit_make(&p->k);
+    p->store = kit_mem_store();
+    p->twin = kit_mem_store();
+    fill_stream(&p->k, p->store, options, 2);
+    kit_copy_store(p->store, p->twin, "");
+    kit_make(&p->other);
+    fill_stream(&p->other, p->twin, options, 7);
+    fill_stream(&p->k, p->store, options, 5);
+    kit_read_log(&p->k, p->store, p->log);
+}
+
+static void unpart(parted *p)
+{
+    kit_free(&p->k);
+    kit_free(&p->other);
+    dw_store_close(p->store);
+    dw_store_close(p->twin);
+}
+
+static void test_rewritten_history(void **state)
+{
+    (void)state;
+    for (unsigned how = 0; how < 6; how++) {
+        const bool in_dir = how & 1, anchors = how & 2;
+        parted p;
+        dw_publish_options publish = plain();
+        publish.anchor_every = anchors ? 1 : 0;
+        if (how & 4)
+            publish.folds[0] = 2;
+        part(&p, &publish);
+        char dir[128];
+        snprintf(dir, sizeof dir, "%s/rewritten-%u", temp_dir, how);
+        dw_tensor tensors[KIT_TENSORS];
+        uint8_t *room = kit_room(&p.k, tensors);
+        dw_follow_options options = into_dir(in_dir ? dir : NULL);
+        options.tensors = in_dir ? NULL : tensors;
+        options.n_tensors = KIT_TENSORS;
+        dw_follower *f = open_ok(p.store, &options);
+        sync_ok(&p.k, f, 4, p.log);
+        /* the store is another's now */
+        kit_remove_all(p.store, "");
+        kit_copy_store(p.twin, p.store, "");
+        sync_fails(&p.k, f, 5, p.log, DW_UNTRUSTED);
+        sync_fails(&p.k, f, 7, p.log, DW_UNTRUSTED);
+        sync_fails(&p.k, f, 7, p.log, DW_UNTRUSTED);
+        sync_fails(&p.k, f, 3, p.log, DW_UNTRUSTED); /* going back is no way out */
+        dw_follower_close(f);
+        if (in_dir)
+            open_fails(p.store, &options, DW_UNTRUSTED);
+        free(room);
+        unpart(&p);
+    }
+}
+
+static void test_rollback(void **state)
+{
+    (void)state;
+    parted p;
+    dw_publish_options publish = plain();
+    part(&p, &publish);
+    dw_follow_options options = into_dir(temp_path("rollback"));
+    dw_follower *f = open_ok(p.store, &options);
+    sync_ok(&p.k, f, 5, p.log);
+    for (uint64_t v = 4; v <= 5; v++) {
+        char key[DW_KEY_TEXT];
+        dw_error err = {0};
+        dw_key_commit(key, v);
+        assert_ok(dw_store_remove(p.store, key, &err), &err);
+    }
+    sync_fails(&p.k, f, 3, p.log, DW_UNTRUSTED);
+    dw_follower_close(f);
+    open_fails(p.store, &options, DW_UNTRUSTED);
+    unpart(&p);
+}
+
+/* ---- trust ---- */
+
+static dw_sign_key *make_key(const char *name, uint8_t public_key[DW_PUBLIC_KEY_BYTES])
+{
+    dw_error err = {0};
+    char text[DW_PUBLIC_KEY_TEXT];
+    dw_sign_key *key;
+    assert_ok(dw_sign_key_create(temp_path(name), text, &err), &err);
+    assert_ok(dw_sign_key_open(&key, temp_path(name), &err), &err);
+    dw_sign_key_public(key, public_key);
+    return key;
+}
+
+static void copy_as(dw_store *store, const char *from, const char *to)
+{
+    dw_error err = {0};
+    dw_writer bytes = {0};
+    assert_ok(dw_store_get_all(store, from, 1 << 20, &bytes, &err), &err);
+    assert_ok(
+        dw_store_put_bytes(store, to, bytes.bytes, bytes.n_bytes, DW_PUT_REPLACE, &err),
+        &err);
+    dw_writer_release(&bytes);
+}
+
+static void test_trust(void **state)
+{
+    (void)state;
+    uint8_t keys[2][DW_PUBLIC_KEY_BYTES];
+    dw_sign_key *key = make_key("key-a", keys[0]), *foreign = make_key("key-b", keys[1]);
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store(), *copy = kit_mem_store();
+    dw_publish_options publish = plain();
+    publish.sign_key = key;
+    publish.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys, 1};
+    fill_stream(&k, store, &publish, 3);
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *room = kit_room(&k, tensors);
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = tensors;
+    options.n_tensors = KIT_TENSORS;
+    options.trust = publish.trust;
+    kit_check_stream(&k, store, &options);
+    options.trust.keys = (const uint8_t(*)[DW_PUBLIC_KEY_BYTES]) & keys[1];
+    open_fails(store, &options, DW_UNTRUSTED);
+    options.trust = publish.trust;
+
+    /* version 4 by somebody else: unsigned, by another key */
+    dw_publish_options others = plain();
+    for (unsigned i = 0; i < 2; i++) {
+        kit_remove_all(copy, "");
+        kit_copy_store(store, copy, "");
+        others.sign_key = i == 0 ? NULL : foreign;
+        size_t n_copies = k.n_copies;
+        fill_stream(&k, copy, &others, 4);
+        k.told[n_copies] = 0; /* not in the other log */
+        memset(room, 0, k.n_bytes);
+        dw_follower *f = open_ok(copy, &options);
+        sync_ok(&k, f, 3, log);
+        sync_fails(&k, f, 4, log, DW_UNTRUSTED);
+        dw_follower_close(f);
+    }
+    /* version 3 again as version 4; an altered record; an altered object */
+    char key3[DW_KEY_TEXT], key4[DW_KEY_TEXT], object[512];
+    dw_key_commit(key3, 3);
+    dw_key_commit(key4, 4);
+    for (unsigned i = 0; i < 3; i++) {
+        kit_remove_all(copy, "");
+        kit_copy_store(store, copy, "");
+        if (i == 0) {
+            copy_as(copy, key3, key4);
+        } else if (i == 1) {
+            dw_error err = {0};
+            dw_writer bytes = {0};
+            assert_ok(dw_store_get_all(copy, key3, 1 << 20, &bytes, &err), &err);
+            char *text = calloc(1, bytes.n_bytes + 1);
+            memcpy(text, bytes.bytes, bytes.n_bytes);
+            char *changed = strstr(text, "\"changed\":");
+            assert_non_null(changed);
+            changed[10] = changed[10] == '1' ? '2' : '1';
+            assert_ok(
+                dw_store_put_bytes(copy, key3, text, bytes.n_bytes, DW_PUT_REPLACE, &err),
+                &err);
+            free(text);
+            dw_writer_release(&bytes);
+        } else {
+            kit_find(copy, "objects/00000000000000000003-", "", object);
+            kit_damage(copy, object);
+        }
+        memset(room, 0, k.n_bytes);
+        dw_follower *f = open_ok(copy, &options);
+        sync_ok(&k, f, i == 0 ? 3 : 2, log);
+        sync_fails(&k, f, i == 0 ? 4 : 3, log, i == 2 ? DW_CORRUPT : DW_UNTRUSTED);
+        dw_follower_close(f);
+    }
+    /* a writer that trusts does not follow on a version it does not trust */
+    kit_remove_all(copy, "");
+    kit_copy_store(store, copy, "");
+    others.sign_key = foreign;
+    fill_stream(&k, copy, &others, 4);
+    dw_publisher *p;
+    dw_error err = {0};
+    kit_step(&k, 10);
+    assert_fails(dw_publisher_open(&p, copy, k.tensors, KIT_TENSORS, &publish, &err),
+                 DW_UNTRUSTED, &err);
+    free(room);
+    dw_sign_key_close(key);
+    dw_sign_key_close(foreign);
+    dw_store_close(store);
+    dw_store_close(copy);
+    kit_free(&k);
+}
+
+/* ---- ways around ---- */
+
+/* What was done to the store, and whether the head can be had all the same. */
+static void test_detours(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store(), *copy = kit_mem_store();
+    dw_publish_options publish = plain();
+    publish.folds[0] = 4;
+    publish.anchor_every = 6;
+    fill_stream(&k, store, &publish, 10); /* folds 0-4, 4-8; an anchor at 6 */
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    static const char *const broken[][5] = {
+        {"objects/00000000000000000008-", "-fold-"},
+        {"objects/00000000000000000006-", "-anchor-"},
+        {"ways/00000000000000000006-anchor", ""},
+        {"ways/00000000000000000008-", ""},
+        {"objects/00000000000000000006-", "-anchor-", "objects/00000000000000000008-",
+         "-fold-"},
+        /* by fold from 4, over the anchor that is there but leads nowhere */
+        {"commits/00000000000000000007", "", "latest.json", ""},
+        {"objects/00000000000000000003-", ""},
+        {"commits/00000000000000000003", "", "latest.json", ""},
+        {"latest.json", "", "floor.json", ""},
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        for (unsigned remove = 0; remove < 2; remove++)
+            for (unsigned start = 0; start < 3; start++) {
+                dw_error err = {0};
+                char key[512];
+                kit_remove_all(copy, "");
+                kit_copy_store(store, copy, "");
+                assert_ok(
+                    dw_store_put_bytes(copy, "floor.json", "{}", 2, DW_PUT_REPLACE, &err),
+                    &err);
+                dw_tensor tensors[KIT_TENSORS];
+                uint8_t *room = kit_room(&k, tensors);
+                dw_follow_options options;
+                dw_follow_options_init(&options);
+                options.tensors = tensors;
+                options.n_tensors = KIT_TENSORS;
+                dw_follower *f = open_ok(copy, &options);
+                if (start > 0)
+                    sync_ok(&k, f, start == 1 ? 2 : 7, log);
+                for (size_t n = 0; n < 4 && broken[i][n]; n += 2) {
+                    assert_true(kit_find(copy, broken[i][n], broken[i][n + 1], key) > 0);
+                    if (remove)
+                        assert_ok(dw_store_remove(copy, key, &err), &err);
+                    else
+                        kit_damage(copy, key);
+                }
+                dw_status status = dw_follower_sync(f, 10, NULL, NULL, &err);
+                if (status != DW_OK)
+                    print_error("case %zu, %u, from %u\n", i, remove, start);
+                assert_ok(status, &err);
+                assert_int_equal(dw_follower_version(f), 10);
+                kit_check_follower(&k, f, log);
+                dw_follower_close(f);
+                free(room);
+            }
+    dw_store_close(store);
+    dw_store_close(copy);
+    kit_free(&k);
+}
+
+/* A way that was made for another history is passed over where the commits are good. */
+static void test_foreign_way(void **state)
+{
+    (void)state;
+    parted p;
+    dw_publish_options publish = plain();
+    publish.folds[0] = 4;
+    part(&p, &publish);
+    /* the twin's writer opened at 2 and folded to 6; take its way, renamed by nobody */
+    char way[512], object[512];
+    kit_find(p.twin, "ways/", "-from-", way);
+    kit_find(p.twin, "objects/", "-fold-", object);
+    kit_copy_store(p.twin, p.store, way);
+    kit_copy_store(p.twin, p.store, object);
+    fill_stream(&p.k, p.store, &publish, 7);
+    kit_read_log(&p.k, p.store, p.log);
+    dw_error err = {0};
+    assert_ok(dw_store_remove(p.store, "latest.json", &err), &err);
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *room = kit_room(&p.k, tensors);
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = tensors;
+    options.n_tensors = KIT_TENSORS;
+    dw_follower *f = open_ok(p.store, &options);
+    sync_ok(&p.k, f, 2, p.log);
+    sync_ok(&p.k, f, 7, p.log);
+    dw_follower_close(f);
+    free(room);
+    unpart(&p);
+}
+
+static void test_collected(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options publish = plain();
+    publish.anchor_every = 4;
+    fill_stream(&k, store, &publish, 6);
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *room = kit_room(&k, tensors);
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = tensors;
+    options.n_tensors = KIT_TENSORS;
+    dw_follower *slow = open_ok(store, &options);
+    sync_ok(&k, slow, 1, log);
+    /* what a collector leaves with its floor at 4 */
+    dw_error err = {0};
+    dw_stream *stream;
+    assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
+    dw_floor_record floor = {.version = 4};
+    memcpy(floor.stream, dw_stream_id(stream), sizeof floor.stream);
+    dw_stream_close(stream);
+    dw_writer bytes = {0};
+    assert_ok(dw_floor_record_write(&bytes, &floor, &err), &err);
+    assert_ok(dw_store_put_bytes(store, DW_KEY_FLOOR, bytes.bytes, bytes.n_bytes,
+                                 DW_PUT_REPLACE, &err),
+              &err);
+    dw_writer_release(&bytes);
+    for (unsigned v = 0; v <= 4; v++) {
+        char prefix[64], key[512];
+        snprintf(prefix, sizeof prefix, "objects/%020u-", v);
+        kit_find(store, prefix, "-0000", key);
+        if (!strstr(key, "-anchor-"))
+            assert_ok(dw_store_remove(store, key, &err), &err);
+        else if (v == 4) { /* the commit's own is the other one */
+            kit_finding found = {.part = ""};
+            assert_ok(dw_store_list(store, prefix, NULL, kit_visit, &found, &err), &err);
+            assert_int_equal(found.n, 2);
+        }
+    }
+    dw_status status = dw_follower_sync(slow, 3, NULL, NULL, &err);
+    assert_fails(status, DW_NOT_FOUND, &err);
+    assert_int_equal(dw_follower_version(slow), 1);
+    kit_check_follower(&k, slow, log);
+    sync_ok(&k, slow, 6, log); /* over the anchor */
+    dw_follower_close(slow);
+    memset(room, 0, k.n_bytes);
+    dw_follower *f = open_ok(store, &options);
+    status = dw_follower_sync(f, 2, NULL, NULL, &err);
+    assert_fails(status, DW_NOT_FOUND, &err);
+    assert_non_null(strstr(err.text, "collected"));
+    sync_ok(&k, f, 5, log);
+    dw_follower_close(f);
+    free(room);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_foreign_directories),
+        cmocka_unit_test(test_rewritten_history),
+        cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_trust),
+        cmocka_unit_test(test_detours),
+        cmocka_unit_test(test_foreign_way),
+        cmocka_unit_test(test_collected),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}

@@ -1,0 +1,824 @@
+/* Publishers: take-overs, lost and late commits, baselines, tickets, first versions,
+ * folds and anchors. */
+/* labels: threads */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "deltawire/checkpoint.h"
+#include "unit/late_store.h"
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+static dw_publish_options plain(void)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    memset(options.folds, 0, sizeof options.folds);
+    options.anchor_factor = 0;
+    options.spool_dir = temp_dir;
+    options.n_threads = 1;
+    return options;
+}
+
+/* ---- two writers ---- */
+
+static void test_take_over(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    dw_publisher *first = kit_open(&k, store, &options);
+    kit_step(&k, 10);
+    kit_publish(&k, first, 1);
+    dw_publisher *second = kit_open(&k, store, &options);
+    for (unsigned i = 0; i < 3; i++) {
+        dw_error err = {0};
+        dw_publish_report report;
+        kit_step(&k, 10);
+        assert_fails(kit_try(&k, first, &report, &err), DW_CONFLICT, &err);
+        assert_non_null(strstr(err.text, "another writer"));
+        kit_publish(&k, second, 2 + i);
+    }
+    dw_publisher_close(second); /* gone, but the first stays fenced */
+    dw_error err = {0};
+    assert_fails(kit_try(&k, first, &(dw_publish_report){0}, &err), DW_CONFLICT, &err);
+    assert_int_equal(dw_publisher_version(first), 1);
+    dw_publisher_close(first);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* Two writers with models of their own that take the stream from each other. */
+static void test_alternating_writers(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    dw_publisher *writers[2] = {kit_open(&k, store, &options), NULL};
+    unsigned n_fenced = 0;
+    for (unsigned i = 0; i < 60; i++) {
+        const size_t w = random_below(2);
+        dw_error err = {0};
+        if (!writers[w] || random_below(6) == 0) {
+            dw_publisher_close(writers[w]);
+            writers[w] = kit_open(&k, store, &options);
+        }
+        kit_step(&k, 10);
+        dw_publish_report report;
+        dw_status status = kit_try(&k, writers[w], &report, &err);
+        if (status != DW_OK) {
+            assert_int_equal(status, DW_CONFLICT);
+            n_fenced++;
+            dw_publisher_close(writers[w]);
+            writers[w] = NULL;
+        }
+    }
+    assert_true(n_fenced > 3);
+    dw_publisher_close(writers[0]);
+    dw_publisher_close(writers[1]);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+typedef struct racer {
+    kit *k;
+    dw_store *store;
+    unsigned n_good;
+} racer;
+
+/* Opens and publishes as fast as it can, with weights that are its own. */
+static void *race(void *context)
+{
+    racer *r = context;
+    dw_publish_options options = plain();
+    for (unsigned i = 0; i < 12; i++) {
+        dw_error err = {0};
+        dw_publisher *p;
+        if (dw_publisher_open(&p, r->store, r->k->tensors, KIT_TENSORS, &options, &err) !=
+            DW_OK)
+            continue;
+        dw_publish_report report;
+        for (unsigned n = 0; n < 3; n++) {
+            kit_step(r->k, 10);
+            if (kit_try(r->k, p, &report, &err) != DW_OK)
+                break;
+            r->n_good++;
+        }
+        dw_publisher_close(p);
+    }
+    return NULL;
+}
+
+static void test_racing_writers(void **state)
+{
+    (void)state;
+    kit k[2];
+    kit_make(&k[0]);
+    kit_make(&k[1]);
+    memcpy(k[1].bytes, k[0].bytes, k[0].n_bytes); /* whoever makes version 0 */
+    memcpy(k[1].copies[0], k[0].bytes, k[0].n_bytes);
+    dw_store *store = kit_mem_store();
+    racer racers[2] = {{&k[0], store, 0}, {&k[1], store, 0}};
+    dw_publish_options options = plain();
+    dw_publisher_close(kit_open(&k[0], store, &options));
+    /* attempts of the second are told apart by their numbers */
+    while (k[1].n_copies < 200)
+        kit_keep(&k[1]);
+    pthread_t threads[2];
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, race, &racers[i]), 0);
+    for (size_t i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(racers[0].n_good + racers[1].n_good > 0);
+    /* one history of both */
+    while (k[0].n_copies < 200)
+        kit_keep(&k[0]);
+    for (size_t a = 200; a < k[1].n_copies; a++) {
+        size_t copy = kit_keep(&k[0]);
+        assert_int_equal(copy, a);
+        memcpy(k[0].copies[a], k[1].copies[a], k[0].n_bytes);
+        k[0].told[a] = k[1].told[a];
+    }
+    kit_check_stream(&k[0], store, NULL);
+    dw_store_close(store);
+    kit_free(&k[0]);
+    kit_free(&k[1]);
+}
+
+/* ---- lost and late commits ---- */
+
+/* The commit that was given up arrives: before the next publish, in the middle of it, or
+ * after it, when its place is taken. */
+static void test_late_commits(void **state)
+{
+    (void)state;
+    for (unsigned when = 0; when < 3; when++)
+        for (unsigned in_dir = 0; in_dir < 2; in_dir++) {
+            kit k;
+            kit_make(&k);
+            late_store late = {.inner = kit_mem_store()};
+            dw_store *store = late_open(&late);
+            dw_publish_options options = plain();
+            options.baseline_dir = in_dir ? temp_path("late-base") : NULL;
+            dw_publisher *p = kit_open(&k, store, &options);
+            kit_step(&k, 10);
+            kit_publish(&k, p, 1);
+            dw_error err = {0};
+            dw_publish_report report;
+            late.hold = true;
+            kit_step(&k, 10);
+            assert_fails(kit_try(&k, p, &report, &err), DW_UNAVAILABLE, &err);
+            late.hold = false;
+            assert_int_equal(dw_publisher_version(p), 1);
+            kit_step(&k, 10);
+            if (when == 0) {
+                late_arrive(
+                    &late); /* found before the next is made: a version of its own */
+                kit_publish(&k, p, 3);
+            } else if (when == 1) {
+                /* two attempts in flight: the older arrives */
+                late.hold = true;
+                uint8_t *held = late.bytes;
+                late.bytes = NULL;
+                assert_fails(kit_try(&k, p, &report, &err), DW_UNAVAILABLE, &err);
+                late.hold = false;
+                free(late.bytes);
+                late.bytes = held;
+                late_arrive(&late);
+                kit_step(&k, 10);
+                kit_publish(&k, p, 3);
+            } else {
+                kit_publish(&k, p, 2);
+                late_arrive(&late);
+                kit_step(&k, 10);
+                kit_publish(&k, p, 3);
+            }
+            dw_publisher_close(p);
+            kit_check_stream(&k, late.inner, NULL);
+            dw_store_close(store);
+            dw_store_close(late.inner);
+            kit_free(&k);
+            char command[160];
+            snprintf(command, sizeof command, "rm -rf '%s/late-base'", temp_dir);
+            assert_int_equal(system(command), 0);
+        }
+}
+
+/* The commit is there and every reply about it is lost, for a while. */
+static void test_lost_replies(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n < 8; n++) {
+        kit k;
+        kit_make(&k);
+        dw_store *inner = kit_mem_store();
+        kit_faults faults = {.kind = DW_FAULT_LOST,
+                             .part = "commits/0000000000000000000"};
+        faults.n = n;
+        dw_store *store = kit_fault_store(inner, &faults);
+        dw_publish_options options = plain();
+        dw_publisher *p = kit_open(&k, store, &options);
+        faults.n_seen = 0;
+        faults.on = true;
+        unsigned n_failed = 0;
+        for (unsigned i = 0; i < 5; i++) {
+            dw_error err = {0};
+            dw_publish_report report;
+            kit_step(&k, 10);
+            n_failed += kit_try(&k, p, &report, &err) != DW_OK;
+        }
+        assert_true(n_failed <= 2);
+        dw_publisher_close(p);
+        kit_check_stream(&k, inner, NULL);
+        size_t log[KIT_COPIES];
+        /* the attempt whose replies were lost is a version: nothing was dropped */
+        assert_true(kit_read_log(&k, inner, log) >= 4);
+        dw_store_close(store);
+        dw_store_close(inner);
+        kit_free(&k);
+    }
+}
+
+/* ---- the baseline in a directory ---- */
+
+static void test_baseline_dir(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    options.baseline_dir = temp_path("base");
+    dw_error err = {0};
+    dw_publisher *p = kit_open(&k, store, &options), *other;
+    assert_fails(dw_publisher_open(&other, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_CONFLICT, &err); /* the directory is taken */
+    assert_null(other);
+    dw_publisher_close(p);
+    for (uint64_t v = 1; v < 5; v++) {
+        /* kept over restarts: nothing is read back */
+        dw_store_counts before, after;
+        dw_store_get_counts(store, &before);
+        p = kit_open(&k, store, &options);
+        dw_store_get_counts(store, &after);
+        assert_true(after.bytes_read - before.bytes_read < 8000);
+        kit_step(&k, 10);
+        kit_publish(&k, p, v);
+        dw_publisher_close(p);
+    }
+    /* written elsewhere meanwhile: brought to the head */
+    dw_publish_options in_memory = plain();
+    p = kit_open(&k, store, &in_memory);
+    kit_step(&k, 10);
+    kit_publish(&k, p, 5);
+    dw_publisher_close(p);
+    p = kit_open(&k, store, &options);
+    kit_step(&k, 10);
+    kit_publish(&k, p, 6);
+    dw_publisher_close(p);
+    /* poisoned: found out, and said where */
+    kit_step(&k, 10);
+    char path[256];
+    snprintf(path, sizeof path, "%s/base/model.safetensors", temp_dir);
+    size_t n;
+    uint8_t *bytes = get_file(path, &n);
+    bytes[n - 3] ^= 4;
+    put_file(path, bytes, n);
+    free(bytes);
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_CORRUPT, &err);
+    assert_non_null(strstr(err.where, "base"));
+    /* a record of the position that is rubbish */
+    snprintf(path, sizeof path, "%s/base/.deltawire-state.json", temp_dir);
+    put_text(path, "{}");
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_CORRUPT, &err);
+    assert_int_equal(unlink(path), 0);
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_CONFLICT, &err);
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf '%s/base'", temp_dir);
+    assert_int_equal(system(command), 0);
+    p = kit_open(&k, store, &options);
+    kit_publish(&k, p, 7);
+    dw_publisher_close(p);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* ---- jobs and tickets ---- */
+
+static void test_busy(void **state)
+{
+    (void)state;
+    static const dw_when_busy modes[] = {DW_BUSY_WAIT, DW_BUSY_SKIP, DW_BUSY_FOLD};
+    for (size_t mode = 0; mode < 3; mode++) {
+        kit k;
+        kit_make(&k);
+        dw_store *inner = kit_mem_store();
+        kit_faults faults = {.kind = DW_FAULT_DELAY, .operation = "put", .n = UINT64_MAX};
+        const dw_fault_plan plan = {kit_choose, &faults, 60};
+        dw_error err = {0};
+        dw_store *store;
+        assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
+        dw_publish_options options = plain();
+        options.when_busy = modes[mode];
+        dw_publisher *p = kit_open(&k, store, &options);
+        faults.on = true;
+        uint64_t tickets[6];
+        for (size_t i = 0; i < 6; i++) {
+            char step[32];
+            kit_step(&k, 10);
+            snprintf(step, sizeof step, "%zu", kit_keep(&k));
+            assert_ok(dw_publisher_publish(p, &tickets[i], &(dw_publish_note){step, NULL},
+                                           &err),
+                      &err);
+            if (tickets[i] == DW_TICKET_SKIPPED)
+                continue;
+            bool done = false;
+            assert_ok(dw_publisher_captured(p, tickets[i], UINT_MAX, &done, &err), &err);
+            assert_true(done);
+        }
+        unsigned n_good = 0, n_skipped = 0, n_folded = 0;
+        for (size_t i = 0; i < 6; i++) {
+            if (tickets[i] == DW_TICKET_SKIPPED) {
+                n_skipped++;
+                continue;
+            }
+            dw_publish_report report;
+            bool done = false;
+            dw_status status =
+                dw_publisher_wait(p, tickets[i], UINT_MAX, &done, &report, &err);
+            assert_true(done);
+            n_good += status == DW_OK;
+            n_folded += status == DW_CANCELLED;
+            assert_true(status == DW_OK || status == DW_CANCELLED);
+            if (status == DW_OK)
+                k.told[i + 1] = report.version + 1;
+        }
+        assert_int_equal(n_good + n_skipped + n_folded, 6);
+        if (modes[mode] == DW_BUSY_WAIT)
+            assert_int_equal(n_good, 6);
+        assert_true(n_skipped == 0 || modes[mode] == DW_BUSY_SKIP);
+        assert_true(n_folded == 0 || modes[mode] == DW_BUSY_FOLD);
+        faults.on = false;
+        assert_ok(dw_publisher_drain(p, &err), &err);
+        kit_publish(&k, p, n_good + 1); /* covers what was left out */
+        dw_publisher_close(p);
+        kit_check_stream(&k, inner, NULL);
+        dw_store_close(store);
+        dw_store_close(inner);
+        kit_free(&k);
+    }
+}
+
+static void test_tickets(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    dw_publisher *p = kit_open(&k, store, &options);
+    dw_error err = {0};
+    bool done = true;
+    assert_fails(dw_publisher_wait(p, 0, 0, &done, NULL, &err), DW_INVALID, &err);
+    assert_false(done);
+    assert_fails(dw_publisher_wait(p, 1, 0, NULL, NULL, &err), DW_INVALID, &err);
+    assert_fails(dw_publisher_captured(p, 7, 0, &done, &err), DW_INVALID, &err);
+    uint64_t first, ticket = 0;
+    dw_publish_report report;
+    char step[32];
+    snprintf(step, sizeof step, "%zu", kit_keep(&k));
+    assert_ok(dw_publisher_publish(p, &first, &(dw_publish_note){step, "notes"}, &err),
+              &err);
+    for (unsigned i = 0; i < 70; i++) {
+        snprintf(step, sizeof step, "%zu", kit_keep(&k));
+        assert_ok(dw_publisher_publish(p, &ticket, &(dw_publish_note){step, NULL}, &err),
+                  &err);
+        assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
+        assert_true(report.unchanged);
+        assert_int_equal(report.n_objects, 0);
+    }
+    assert_ok(dw_publisher_wait(p, ticket - 63, 0, NULL, &report, &err), &err);
+    assert_int_equal(report.version, ticket - 63);
+    assert_fails(dw_publisher_wait(p, first, UINT_MAX, NULL, NULL, &err), DW_INVALID,
+                 &err);
+    const void *bytes;
+    size_t n_bytes;
+    assert_fails(dw_publisher_receipt(p, ticket, &bytes, &n_bytes, &err), DW_INVALID,
+                 &err);
+    dw_publisher_close(p);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* What changes right after the weights were read is not in the version. */
+static void test_captured(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *inner = kit_mem_store();
+    kit_faults faults = {.kind = DW_FAULT_DELAY, .n = UINT64_MAX};
+    dw_store *store = kit_fault_store(inner, &faults);
+    dw_publish_options options = plain();
+    options.max_object_bytes = 1000; /* many objects, which travel for a while */
+    dw_publisher *p = kit_open(&k, store, &options);
+    faults.on = true;
+    for (unsigned i = 0; i < 20; i++) {
+        dw_error err = {0};
+        uint64_t ticket;
+        bool done;
+        char step[32];
+        kit_step(&k, i % 4 == 3 ? 1000 : 30);
+        snprintf(step, sizeof step, "%zu", kit_keep(&k));
+        assert_ok(dw_publisher_publish(p, &ticket, &(dw_publish_note){step, NULL}, &err),
+                  &err);
+        assert_ok(dw_publisher_captured(p, ticket, UINT_MAX, &done, &err), &err);
+        assert_true(done);
+        memset(k.bytes, (int)i, k.n_bytes);
+        dw_publish_report report;
+        assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
+        memcpy(k.bytes, k.copies[k.n_copies - 1], k.n_bytes);
+    }
+    dw_publisher_close(p);
+    kit_check_stream(&k, inner, NULL);
+    dw_store_close(store);
+    dw_store_close(inner);
+    kit_free(&k);
+}
+
+/* ---- first versions ---- */
+
+static void test_first_base(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_error err = {0};
+    char right[128], wrong[128];
+    snprintf(right, sizeof right, "%s/right.safetensors", temp_dir);
+    snprintf(wrong, sizeof wrong, "%s/wrong.safetensors", temp_dir);
+    assert_ok(dw_checkpoint_write(right, k.tensors, KIT_TENSORS, NULL, &err), &err);
+    dw_publish_options options = plain();
+    options.first = DW_FIRST_BASE;
+    options.base_name = "the-base-model";
+    dw_publisher *p = kit_open(&k, store, &options);
+    assert_int_equal(kit_find(store, "objects/", "", NULL), 0);
+    kit_step(&k, 10);
+    assert_ok(dw_checkpoint_write(wrong, k.tensors, KIT_TENSORS, NULL, &err), &err);
+    kit_publish(&k, p, 1);
+    dw_publisher_close(p);
+    /* going on elsewhere needs the checkpoint, too */
+    kit_step(&k, 10);
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_NOT_FOUND, &err);
+    assert_non_null(strstr(err.text, "the-base-model"));
+    options.base = wrong;
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_MISMATCH, &err);
+    options.base = right;
+    p = kit_open(&k, store, &options);
+    kit_publish(&k, p, 2);
+    dw_publisher_close(p);
+
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *room = kit_room(&k, tensors);
+    dw_follow_options follow;
+    dw_follow_options_init(&follow);
+    follow.tensors = tensors;
+    follow.n_tensors = KIT_TENSORS;
+    dw_follower *f;
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_NOT_FOUND, &err);
+    assert_non_null(strstr(err.text, "the-base-model"));
+    dw_follower_close(f);
+    follow.base = wrong;
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_MISMATCH, &err);
+    assert_int_equal(dw_follower_version(f), DW_NO_VERSION);
+    dw_follower_close(f);
+    follow.base = right;
+    kit_check_stream(&k, store, &follow);
+    /* memory that holds it already needs no file */
+    follow.base = NULL;
+    memcpy(room, k.copies[0], k.n_bytes);
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    assert_int_equal(dw_follower_version(f), 0);
+    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), &err);
+    assert_memory_equal(room, k.bytes, k.n_bytes);
+    dw_follower_close(f);
+    free(room);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+static void test_first_fork(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *source = kit_mem_store(), *store = kit_mem_store();
+    dw_publish_options options = plain();
+    dw_publisher *p = kit_open(&k, source, &options);
+    for (uint64_t v = 1; v < 4; v++) {
+        kit_step(&k, 10);
+        kit_publish(&k, p, v);
+    }
+    dw_publisher_close(p);
+    /* version 0 of the fork is version 2 of the source */
+    memcpy(k.copies[0], k.copies[2], k.n_bytes);
+    memset(k.told, 0, sizeof k.told);
+    options.first = DW_FIRST_FORK;
+    dw_error err = {0};
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_INVALID, &err); /* of what? */
+    options.fork_store = source;
+    options.fork_version = 9;
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_NOT_FOUND, &err);
+    options.fork_version = 2;
+    options.anchor_every = 3;
+    p = kit_open(&k, store, &options);
+    assert_int_equal(kit_find(store, "objects/", "", NULL), 0);
+    assert_int_equal(kit_find(source, "followers/", dw_publisher_stream(p), NULL), 1);
+    kit_publish(&k, p, 1); /* the weights are not that version: the first delta */
+    kit_step(&k, 10);
+    kit_publish(&k, p, 2);
+    kit_check_stream(&k, store, NULL);
+    assert_ok(dw_publisher_drain(p, &err), &err);
+    dw_publisher_close(p);
+    options.fork_store = NULL; /* found by its URL */
+    options.anchor_every = 0;
+    p = kit_open(&k, store, &options);
+    kit_step(&k, 10);
+    kit_publish(&k, p, 3);
+    dw_publisher_close(p);
+    /* with an anchor of its own it needs the source no more */
+    options.fork_store = source;
+    options.anchor_every = 3;
+    p = kit_open(&k, store, &options);
+    kit_step(&k, 10);
+    kit_publish(&k, p, 4);
+    assert_ok(dw_publisher_drain(p, &err), &err);
+    dw_publisher_close(p);
+    assert_int_equal(kit_find(store, "ways/", "-anchor", NULL), 1);
+    assert_int_equal(kit_find(source, "followers/", "", NULL), 0);
+    kit_check_stream(&k, store, NULL);
+
+    /* into a directory, and back below the anchor */
+    dw_follow_options follow;
+    dw_follow_options_init(&follow);
+    follow.into = temp_path("fork");
+    dw_follower *f;
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    static const uint64_t goals[] = {0, 4, 1, 0, 2};
+    for (size_t i = 0; i < 5; i++) {
+        assert_ok(dw_follower_sync(f, goals[i], NULL, NULL, &err), &err);
+        assert_int_equal(dw_follower_version(f), goals[i]);
+        kit_check_follower(&k, f, log);
+    }
+    dw_follower_close(f);
+    dw_store_close(source);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* ---- shapes of versions ---- */
+
+static void test_many_objects(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 500, 2000, 5000};
+    for (size_t i = 0; i < 4; i++) {
+        kit k;
+        kit_make(&k);
+        dw_store *store = kit_mem_store();
+        dw_publish_options options = plain();
+        options.max_object_bytes = options.max_anchor_bytes = sizes[i];
+        options.anchor_every = 2;
+        options.folds[0] = 2;
+        options.baseline_dir = i % 2 ? temp_path("many") : NULL;
+        dw_publisher *p = kit_open(&k, store, &options);
+        static const unsigned changes[] = {10, 1000, 0, 300};
+        uint64_t most = 0;
+        for (uint64_t v = 1; v < 9; v++) {
+            dw_error err = {0};
+            dw_publish_report report = {0};
+            kit_step(&k, changes[v % 4]);
+            assert_ok(kit_try(&k, p, &report, &err), &err);
+            assert_ok(dw_publisher_drain(p, &err), &err);
+            assert_int_equal(report.unchanged, v % 4 == 2);
+            most = report.n_objects > most ? report.n_objects : most;
+        }
+        assert_true(most >= (sizes[i] < 1000 ? 4 : sizes[i] < 5000 ? 2 : 1));
+        dw_publisher_close(p);
+        p = kit_open(&k, store, &options);
+        kit_step(&k, 100);
+        kit_publish(&k, p, 9);
+        dw_publisher_close(p);
+        kit_check_stream(&k, store, NULL);
+        dw_store_close(store);
+        kit_free(&k);
+        char command[160];
+        snprintf(command, sizeof command, "rm -rf '%s/many'", temp_dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+/* A tensor that is larger than a group of the default size. */
+static void test_large_tensor(void **state)
+{
+    (void)state;
+    enum { N = 20 << 20 };
+    const uint64_t dims[] = {N};
+    dw_error err = {0};
+    uint16_t *live = calloc(N, 2), *room = calloc(N, 2);
+    const dw_tensor tensor = {"t", DW_BF16, 1, dims, 2ull * N, live, 0};
+    dw_tensor target = tensor;
+    target.data = room;
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    options.max_object_bytes = 1 << 20;
+    dw_publisher *p;
+    assert_ok(dw_publisher_open(&p, store, &tensor, 1, &options, &err), &err);
+    dw_follow_options follow;
+    dw_follow_options_init(&follow);
+    follow.tensors = &target;
+    follow.n_tensors = 1;
+    dw_follower *f;
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    for (uint64_t v = 1; v < 3; v++) {
+        for (size_t i = 0; i < N; i += 1 + random_below(v == 1 ? 200 : 20000))
+            live[i] = (uint16_t)random64();
+        uint64_t ticket;
+        dw_publish_report report;
+        assert_ok(dw_publisher_publish(p, &ticket, NULL, &err), &err);
+        assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
+        assert_ok(dw_follower_sync(f, v, NULL, NULL, &err), &err);
+        assert_memory_equal(room, live, 2ull * N);
+    }
+    dw_follower_close(f);
+    dw_publisher_close(p);
+    dw_store_close(store);
+    free(live);
+    free(room);
+}
+
+/* ---- folds and anchors ---- */
+
+static void test_folds_and_anchors(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    options.folds[0] = 4;
+    options.folds[1] = 16;
+    dw_error err = {0};
+    dw_publisher *p = kit_open(&k, store, &options);
+    for (uint64_t v = 1; v <= 19; v++) {
+        kit_step(&k, 5);
+        kit_publish(&k, p, v);
+        assert_ok(dw_publisher_drain(p, &err), &err);
+    }
+    dw_publisher_close(p);
+    assert_int_equal(kit_find(store, "ways/", "-from-", NULL), 5);
+    dw_stream *stream;
+    const dw_edge *ways;
+    size_t n_ways;
+    assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
+    assert_ok(dw_stream_ways(stream, &ways, &n_ways, &err), &err);
+    assert_int_equal(n_ways, 5);
+    static const uint64_t ends[][2] = {{0, 4}, {4, 8}, {8, 12}, {0, 16}, {12, 16}};
+    for (size_t i = 0; i < 5; i++) {
+        assert_int_equal(ways[i].from, ends[i][0]);
+        assert_int_equal(ways[i].to, ends[i][1]);
+    }
+    dw_stream_close(stream);
+    /* a late joiner: version 0, the fold of 16, three commits */
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *room = kit_room(&k, tensors);
+    dw_follow_options follow;
+    dw_follow_options_init(&follow);
+    follow.tensors = tensors;
+    follow.n_tensors = KIT_TENSORS;
+    dw_follower *f;
+    dw_follow_report report;
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, &report, &err), &err);
+    assert_int_equal(report.n_hops, 5);
+    assert_int_equal(report.n_objects, 5);
+    assert_memory_equal(room, k.bytes, k.n_bytes);
+    /* the same where the hint is gone */
+    assert_ok(dw_store_remove(store, "latest.json", &err), &err);
+    assert_ok(dw_follower_sync(f, 3, NULL, &report, &err), &err);
+    assert_ok(dw_follower_sync(f, 18, NULL, &report, &err), &err);
+    assert_true(report.n_hops <= 4 && report.n_hops >= 1);
+    dw_follower_close(f);
+    kit_check_stream(&k, store, NULL);
+
+    /* anchors by count */
+    options.anchor_every = 3;
+    p = kit_open(&k, store, &options);
+    for (uint64_t v = 20; v <= 26; v++) {
+        kit_step(&k, 5);
+        kit_publish(&k, p, v);
+        assert_ok(dw_publisher_drain(p, &err), &err);
+    }
+    dw_publisher_close(p);
+    /* 20, for version 0 is more than three back; 23; 26 */
+    assert_int_equal(kit_find(store, "ways/", "-anchor", NULL), 3);
+    kit_check_stream(&k, store, NULL);
+    memset(room, 0, k.n_bytes);
+    assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, &report, &err), &err);
+    assert_int_equal(report.n_hops, 1);
+    dw_follower_close(f);
+    free(room);
+    dw_store_close(store);
+
+    /* by factor: one soon after the deltas cost a tenth of the model */
+    store = kit_mem_store();
+    kit_free(&k);
+    kit_make(&k);
+    options = plain();
+    options.anchor_factor = 0.5;
+    p = kit_open(&k, store, &options);
+    uint64_t n_bytes = 0, v = 0;
+    while (kit_find(store, "ways/", "-anchor", NULL) == 0) {
+        dw_publish_report made;
+        kit_step(&k, 20);
+        assert_ok(kit_try(&k, p, &made, &err), &err);
+        assert_ok(dw_publisher_drain(p, &err), &err);
+        n_bytes += made.n_bytes;
+        v = made.version;
+        assert_true(v < 50);
+    }
+    assert_true(v > 1 || n_bytes > k.n_bytes / 2);
+    assert_true(n_bytes > k.n_bytes / 3);
+    dw_publisher_close(p);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* ---- options ---- */
+
+static void test_bad_options(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_error err = {0};
+    dw_publisher *p;
+    for (unsigned i = 0; i < 5; i++) {
+        dw_publish_options options = plain();
+        options.folds[0] = i == 0 ? 1 : i == 1 ? 4 : 0;
+        options.folds[1] = i == 1 ? 6 : 0;
+        options.n_ranks = i == 2 ? 2 : 1; /* without shards */
+        options.rank = i == 3 ? 1 : 0;
+        if (i == 4)
+            k.tensors[1].data = NULL;
+        assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                     DW_INVALID, &err);
+        assert_null(p);
+    }
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_take_over),      cmocka_unit_test(test_alternating_writers),
+        cmocka_unit_test(test_racing_writers), cmocka_unit_test(test_late_commits),
+        cmocka_unit_test(test_lost_replies),   cmocka_unit_test(test_baseline_dir),
+        cmocka_unit_test(test_busy),           cmocka_unit_test(test_tickets),
+        cmocka_unit_test(test_captured),       cmocka_unit_test(test_first_base),
+        cmocka_unit_test(test_first_fork),     cmocka_unit_test(test_many_objects),
+        cmocka_unit_test(test_large_tensor),   cmocka_unit_test(test_folds_and_anchors),
+        cmocka_unit_test(test_bad_options),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
