@@ -256,23 +256,44 @@ static void forget_path(dw_follower *f)
     f->n_path = f->i_path = 0;
 }
 
+/* Whether GOAL was collected; then ERR says so. */
+static bool was_collected(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    uint64_t floor = 0;
+    if (dw_stream_read_floor(f->stream, &floor, NULL) != DW_OK || goal >= floor)
+        return false;
+    dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+            "version %" PRIu64 " was collected: the stream keeps version %" PRIu64
+            " and those after it",
+            goal, floor);
+    return true;
+}
+
 /* What lies behind a goal that no way leads to. */
 static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
 {
-    const char *url = dw_store_url(f->stream->store);
-    uint64_t floor = 0;
-    if (dw_stream_read_floor(f->stream, &floor, NULL) == DW_OK && goal < floor)
-        return dw_fail(err, DW_NOT_FOUND, url,
-                       "version %" PRIu64
-                       " was collected: the stream keeps version %" PRIu64
-                       " and those after it",
-                       goal, floor);
-    return dw_fail(err, DW_NOT_FOUND, url,
+    if (was_collected(f, goal, err))
+        return DW_NOT_FOUND;
+    return dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
                    "no way leads to version %" PRIu64
                    ": there is neither an anchor below it "
                    "nor a chain of deltas from where the weights are. `deltawire squash "
                    "--anchor` makes one",
                    goal);
+}
+
+/* A version that is asked for by number must be there. */
+static dw_status check_exists(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    if (f->stream->head != DW_NO_VERSION && goal <= f->stream->head)
+        return DW_OK;
+    uint64_t head;
+    dw_status status = dw_follower_poll(f, &head, err);
+    if (status == DW_OK && goal > head)
+        status = dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+                         "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
+                         goal, head);
+    return status;
 }
 
 static dw_status plan(dw_follower *f, uint64_t goal, bool full, dw_error *err)
@@ -327,7 +348,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                        "the version before is applied but not settled");
     if (*staged == goal)
         return DW_OK;
-    if (!on_path(f, goal))
+    status = check_exists(f, goal, err);
+    if (status == DW_OK && !on_path(f, goal))
         status = plan(f, goal, f->avoid.n > 0, err);
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
     for (unsigned detours = 0; status == DW_OK; detours++) {
@@ -361,6 +383,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         dw_replica_discard(f->replica, NULL);
         if (first.code != DW_OK)
             status = first.code;
+        if (status == DW_NOT_FOUND)
+            was_collected(f, goal, err);
     }
     return status;
 }

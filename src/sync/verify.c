@@ -139,7 +139,11 @@ static bool below_floor(uint64_t floor, const dw_edge *edge)
 static dw_status look_at_floor(sweep *w, const dw_edge *edge, bool *collected,
                                dw_error *err)
 {
-    dw_status status = dw_stream_read_floor(w->stream, &w->floor, err);
+    dw_listing ways;
+    dw_status status = dw_listing_load(&ways, w->stream->store, "ways/", err);
+    if (status == DW_OK)
+        status = dw_listing_floor(&ways, w->stream, &w->floor, err);
+    dw_listing_release(&ways);
     *collected = status == DW_OK && below_floor(w->floor, edge);
     return stops(status) ? status : DW_OK;
 }
@@ -437,17 +441,17 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
 {
     sweep w = {.stream = stream, .fn = fn, .context = context, .progress = progress};
     dw_status status = check_stream_record(&w, err);
-    if (status == DW_OK) {
-        dw_error found = {0};
-        dw_status read = dw_stream_read_floor(stream, &w.floor, &found);
-        status = settle_record(&w, read, DW_KEY_FLOOR, &found, err);
-    }
     if (status == DW_OK)
         status = dw_listing_load(&w.objects, stream->store, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&w.commits, stream->store, "commits/", err);
     if (status == DW_OK)
         status = dw_listing_load(&w.ways, stream->store, "ways/", err);
+    if (status == DW_OK) {
+        dw_error found = {0};
+        dw_status read = dw_listing_floor(&w.ways, stream, &w.floor, &found);
+        status = settle_record(&w, read, DW_KEY_FLOOR, &found, err);
+    }
     for (size_t i = 0; i < w.objects.n; i++)
         w.n_total += w.objects.items[i].n_bytes;
     if (status == DW_OK)
