@@ -8,6 +8,7 @@
  *     CHAOS_MS=n        length of a round (300; 900 where the store is a server)
  *     SOAK_KEEP=1       leaves logs and directories where they are
  */
+/* labels: threads */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -65,7 +66,7 @@ static const struct kind {
                   {"objects/", "ways/", "latest", "squashed", "objects/", "ways/",
                    "followers/", "squashed"}},
     [RIVAL] = {"publish",
-               15,
+               30,
                {"commits/", "objects/", "epochs/", "ways/", "latest", "captured",
                 "committed", "opened"}},
     [COLLECTOR_2] = {"collect",
@@ -77,7 +78,7 @@ static const struct kind {
 typedef struct actor {
     uint64_t luck;     /* its own, so that its choices do not depend on the others' */
     uint64_t start_at; /* UINT64_MAX: never */
-    uint64_t kill_at;
+    uint64_t kill_at, go_on_at;
     pid_t pid; /* 0: not running */
 } actor;
 
@@ -98,10 +99,10 @@ static void choose_doom(char *out, size_t n_out, const struct kind *kind, actor 
     unsigned n = 1 + (unsigned)soak_below(&a->luck, soak_below(&a->luck, 2) ? 3 : 20);
     unsigned delay = (unsigned)soak_below(&a->luck, 2) *
                      (unsigned)soak_below(&a->luck, soak_below(&a->luck, 2) ? 200 : 3000);
-    switch (soak_below(&a->luck, 8)) {
+    switch (soak_below(&a->luck, 10)) {
     case 0:
     case 1:
-        snprintf(out, n_out, "doom=call:%u", 1 + (unsigned)soak_below(&a->luck, 80));
+        snprintf(out, n_out, "doom=call:%u", 1 + (unsigned)soak_below(&a->luck, 150));
         break;
     case 2:
     case 3:
@@ -115,6 +116,13 @@ static void choose_doom(char *out, size_t n_out, const struct kind *kind, actor 
         a->kill_at = soak_now_ms() + soak_below(&a->luck, soak.chaos_ms);
         snprintf(out, n_out, "doom=never");
         break;
+    case 7: /* it wakes up when others have gone on */
+        moment = soak_below(&a->luck, 2) ? kind->moments[0] : moment;
+        snprintf(out, n_out, "doom=stop:%s:%u", moment, 1 + n % 3);
+        a->go_on_at = soak_now_ms() + soak_below(&a->luck, soak.chaos_ms);
+        if (a == &soak.actors[PUBLISHER] && soak.actors[RIVAL].pid == 0)
+            soak.actors[RIVAL].start_at = soak_now_ms() + soak_below(&a->luck, 60);
+        break;
     default:
         snprintf(out, n_out, "doom=never");
     }
@@ -123,10 +131,10 @@ static void choose_doom(char *out, size_t n_out, const struct kind *kind, actor 
 static void start(size_t i)
 {
     actor *a = &soak.actors[i];
-    char text[12][SOAK_PATH + 16];
+    char text[16][SOAK_PATH + 16];
     const char *argv[16];
     size_t n = 0;
-    a->kill_at = UINT64_MAX;
+    a->kill_at = a->go_on_at = UINT64_MAX;
 #define ARG(...) (snprintf(text[n], sizeof text[n], __VA_ARGS__), argv[n] = text[n], n++)
     ARG("%s", kinds[i].role);
     ARG("%s", soak.url);
@@ -136,6 +144,8 @@ static void start(size_t i)
     n++;
     ARG("spool=%s", soak.spool);
     ARG("luck=%" PRIu64, soak_random(&a->luck));
+    ARG("slow=%u", (unsigned)soak_below(&a->luck, 3) * 2);
+    ARG("slow_ms=%u", soak_below(&a->luck, 2) ? 20 : 200);
     switch (i) {
     case PUBLISHER:
     case RIVAL:
@@ -146,6 +156,8 @@ static void start(size_t i)
         ARG("skip=1");
         if (i == PUBLISHER)
             ARG("baseline=%s", soak.baseline);
+        else
+            ARG("ahead=5"); /* not what the other one publishes */
         break;
     case INTO_DIR:
     case INTO_MEMORY:
@@ -198,6 +210,8 @@ static void rage(void)
                 start(i);
             else if (a->pid != 0 && now >= a->kill_at)
                 kill(a->pid, SIGKILL);
+            else if (a->pid != 0 && now >= a->go_on_at)
+                kill(a->pid, SIGCONT);
         }
         soak_sleep_ms(1);
     }
@@ -218,6 +232,8 @@ static void calm(void)
         for (size_t i = 0; i < ACTORS; i++) {
             actor *a = &soak.actors[i];
             reap(a);
+            if (a->pid != 0)
+                kill(a->pid, SIGCONT);
             if (a->pid != 0 && soak_now_ms() > asked + HANG_MS) {
                 printf("a %s does not end\n", kinds[i].role);
                 kill(a->pid, SIGKILL);

@@ -6,6 +6,7 @@
  *     SEED=n            repeats the choices of a run
  *     DW_TEST_STORE     URL below which the stream is made; default: a directory
  */
+/* labels: slow */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

@@ -2,13 +2,13 @@
  *
  *     soak_role ROLE URL SEED [NAME=VALUE...]
  *
- *     publish    n=VERSIONS pace=MS busy=0..2 baseline=DIR acked=FILE skip=1
+ *     publish    n=VERSIONS pace=MS busy=0..2 baseline=DIR acked=FILE skip=1 ahead=STEPS
  *     follow     into=DIR id=ID until=VERSION pace=MS hops=1
  *     collect    keep=N pace=MS
  *     squash     work=DIR pace=MS
  *
- * and for all doom=PLAN (role.h) and spool=DIR. A publisher ends when it has published;
- * the others at SIGTERM, a follower also when it is at UNTIL. */
+ * and for all doom=PLAN slow=PERCENT slow_ms=MS (role.h) and spool=DIR. A publisher ends
+ * when it has published; the others at SIGTERM, a follower also when it is at UNTIL. */
 #include "role.h"
 
 #include <fcntl.h>
@@ -148,6 +148,7 @@ static dw_status publish_all(dw_publisher *p, soak_model *model, bool waits)
     size_t n = (size_t)number("n", 5);
     n = n < MOST ? n : MOST;
     dw_status status = last_step(&step);
+    step += number("ahead", 0);
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         step += setting("skip") && soak_below(&luck, 8) == 0 ? 2 : 1;
         steps[i] = step;
@@ -183,14 +184,14 @@ static int publish(void)
     dw_publisher *p;
     dw_status status =
         dw_publisher_open(&p, store, model.tensors, SOAK_TENSORS, &options, &err);
-    if (status == DW_CONFLICT)
-        return SOAK_FENCED;
-    if (status != DW_OK)
-        return fault("publisher: open", status);
+    if (status != DW_OK) {
+        soak_say("publisher: open", status, &err);
+        return status == DW_CONFLICT ? SOAK_FENCED : SOAK_FAULT;
+    }
     soak_event("opened");
     status = publish_all(p, &model, options.when_busy == DW_BUSY_WAIT);
-    if (status != DW_OK && status != DW_CONFLICT)
-        fault("publisher: publish", status);
+    if (status != DW_OK)
+        soak_say("publisher: publish", status, &err);
     dw_error after = {0};
     dw_status drained = dw_publisher_drain(p, &after);
     if (drained != DW_OK)
@@ -394,6 +395,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "no plan '%s'\n", setting("doom"));
         return SOAK_FAULT;
     }
+    soak_slow(luck, number("slow", 0), 1000 * number("slow_ms", 30));
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     dw_store *inner;

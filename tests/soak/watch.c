@@ -8,15 +8,27 @@
 #include <unistd.h>
 
 #include "role.h"
+#include "truth.h"
 
 static struct {
-    enum { NEVER, CALL, AT, AFTER } when;
+    enum { NEVER, CALL, AT, AFTER, STOP } when;
     char what[64];
     unsigned long n;
     long delay_us;
     atomic_ulong n_seen; /* calls, or things that WHAT names */
     atomic_bool reached; /* AFTER: die at whatever comes next */
 } doom;
+
+static struct {
+    uint64_t luck, percent, most_us;
+} slow;
+
+void soak_slow(uint64_t luck, uint64_t percent, uint64_t most_us)
+{
+    slow.luck = luck;
+    slow.percent = percent;
+    slow.most_us = most_us;
+}
 
 bool soak_doom(const char *plan)
 {
@@ -29,6 +41,8 @@ bool soak_doom(const char *plan)
         doom.when = AT;
     else if (sscanf(plan, "after:%63[^:]:%lu", doom.what, &doom.n) == 2)
         doom.when = AFTER;
+    else if (sscanf(plan, "stop:%63[^:]:%lu", doom.what, &doom.n) == 2)
+        doom.when = STOP;
     return doom.when != NEVER;
 }
 
@@ -58,6 +72,8 @@ static void look(const char *what)
         return;
     if (doom.when == AT)
         die();
+    else if (doom.when == STOP)
+        kill(getpid(), SIGSTOP);
     else
         atomic_store(&doom.reached, true);
 }
@@ -67,11 +83,26 @@ void soak_event(const char *name)
     look(name);
 }
 
+/* Now and then a call comes late: what others do meanwhile is what races are made of. */
+static void dawdle(const char *operation, const char *key)
+{
+    static atomic_ullong n_calls;
+    uint64_t luck = slow.luck + atomic_fetch_add(&n_calls, 1);
+    bool decides = strcmp(operation, "put") == 0 &&
+                   (strncmp(key, "commits/", 8) == 0 || strncmp(key, "floor", 5) == 0);
+    uint64_t percent = decides ? 10 * slow.percent : slow.percent;
+    if (soak_below(&luck, 100) >= percent)
+        return;
+    const struct timespec t = {0, (long)soak_below(&luck, slow.most_us + 1) * 1000};
+    nanosleep(&t, NULL);
+}
+
 static dw_fault_kind watch(void *context, uint64_t n, const char *operation,
                            const char *key)
 {
     (void)context;
     (void)n;
+    dawdle(operation, key);
     if (doom.when == CALL && atomic_fetch_add(&doom.n_seen, 1) + 1 == doom.n)
         die();
     bool writes = strcmp(operation, "put") == 0 || strcmp(operation, "remove") == 0;
