@@ -1,7 +1,7 @@
 /* Publishers, followers, collectors and squashers are killed at random instants, over and
  * over; after each round everything that was promised must hold (check.h).
  *
- *     ROUNDS=n          rounds (30)
+ *     ROUNDS=n          rounds (30; 10 with a sanitizer)
  *     SEED=n ROUND=n    repeats the choices of a run, from a round on; the instants are
  *                       the machine's own
  *     DW_TEST_STORE     URL below which streams are made; default: a directory
@@ -310,12 +310,12 @@ int main(void)
 {
     const char *url = getenv("DW_TEST_STORE");
     const bool local = !url || !*url || strncmp(url, "file:", 5) == 0;
-    const uint64_t n_rounds = soak_env("ROUNDS", 30), begun = soak_now_ms();
+    const char *sanitizer = getenv("DW_SANITIZE");
+    const bool plain = !sanitizer || !*sanitizer;
+    const uint64_t n_rounds = soak_env("ROUNDS", plain ? 30 : 10), begun = soak_now_ms();
     soak.seed = soak_env("SEED", (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32);
     soak.round = soak_env("ROUND", 0) / GENERATION * GENERATION;
-    const char *sanitizer = getenv("DW_SANITIZE");
-    const bool fast = local && (!sanitizer || !*sanitizer);
-    soak.chaos_ms = soak_env("CHAOS_MS", fast ? 300 : 900);
+    soak.chaos_ms = soak_env("CHAOS_MS", local && plain ? 300 : 900);
     soak.good = true;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("SEED=%" PRIu64 "\n", soak.seed);
