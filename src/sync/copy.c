@@ -263,6 +263,11 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
             status = copy_objects(c, edge, &way.objects, err);
     }
     dw_way_record_release(&way);
+    if (status == DW_NOT_FOUND &&
+        dw_store_stat(c->stream->store, key, NULL, NULL, NULL) == DW_NOT_FOUND) {
+        c->collected = true; /* the record went meanwhile */
+        status = DW_OK;
+    }
     return status;
 }
 

@@ -94,6 +94,15 @@ static dw_status open_level(dw_publisher *p, dw_fold_level *level, dw_error *err
     return reset_level(p, level, err);
 }
 
+/* A way that is there already is as good, and stays. */
+static dw_status create_way(dw_publisher *p, const dw_position *from,
+                            const dw_objects *objects, dw_error *err)
+{
+    dw_status status =
+        dw_way_create(p->stream, from, &p->head, objects, p->options.sign_key, err);
+    return status == DW_CONFLICT ? DW_OK : status;
+}
+
 /* Folds the versions since the level's into one delta; the level moves to the head. */
 static dw_status fold(dw_publisher *p, dw_fold_level *level, dw_error *err)
 {
@@ -123,8 +132,7 @@ static dw_status fold(dw_publisher *p, dw_fold_level *level, dw_error *err)
     };
     status = dw_encode_upload(&uploaded, &version, err);
     if (status == DW_OK)
-        status = dw_way_create(p->stream, &from, &p->head, &uploaded.objects,
-                               p->options.sign_key, err);
+        status = create_way(p, &from, &uploaded.objects, err);
     if (status == DW_OK)
         status = dw_graph_add(&p->graph,
                               (dw_edge){from.version, p->head.version,
@@ -188,8 +196,7 @@ static dw_status put_anchor(dw_publisher *p, dw_error *err)
                                   &p->pieces.owned, p->base_data, p->head.version, true,
                                   write_id, p->options.max_anchor_bytes, 0, &stop, err);
     if (status == DW_OK)
-        status =
-            dw_way_create(p->stream, NULL, &p->head, &objects, p->options.sign_key, err);
+        status = create_way(p, NULL, &objects, err);
     if (status == DW_OK)
         status = dw_graph_add(&p->graph,
                               (dw_edge){DW_NO_VERSION, p->head.version,
@@ -207,9 +214,11 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
         return DW_OK;
     dw_graph_release(&p->graph);
     dw_status status =
-        dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, false, err);
-    if (status != DW_OK)
+        dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
+    if (status == DW_UNAVAILABLE || status == DW_DENIED || status == DW_NO_MEMORY ||
+        status == DW_CANCELLED)
         return status;
+    status = DW_OK; /* a log with damage: nothing is known, and an anchor is due */
     prune(p);
     for (size_t i = 0; status == DW_OK && can_fold(p) && i < DW_MAX_FOLDS; i++) {
         p->folds[i].span = p->options.folds[i];

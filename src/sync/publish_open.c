@@ -11,8 +11,18 @@
 #include "sync/publisher.h"
 #include "tensor/tensor_list.h"
 
-/* Weights that are diffed at a time: bounds what is encoded and not yet in an object. */
-#define GROUP_BYTES (32u << 20)
+/* Weights that are diffed at a time: bounds what is encoded and not yet in an object. No
+ * more than an object may have, for a delta of everything is as large as they are. */
+#define GROUP_BYTES     (32u << 20)
+#define GROUP_BYTES_MIN (1u << 10)
+
+static uint64_t group_bytes(const dw_publisher *p)
+{
+    const uint64_t wanted = p->options.max_object_bytes;
+    return wanted > GROUP_BYTES       ? GROUP_BYTES
+           : wanted < GROUP_BYTES_MIN ? GROUP_BYTES_MIN
+                                      : wanted;
+}
 
 static dw_status check_store(dw_publisher *p, dw_error *err)
 {
@@ -67,6 +77,7 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
 {
     const dw_stream_record *s = &p->stream->record;
     const size_t n = p->options.n_shards;
+    size_t n_taken = 0;
     owned_shard *list = dw_alloc_array(n, sizeof *list);
     p->live_data = dw_alloc_zeroed(n, sizeof *p->live_data);
     dw_name_index names;
@@ -85,11 +96,14 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
             break;
         }
         size_t t = dw_name_index_find(&names, tensors[shard->tensor].name);
-        list[i] = (owned_shard){{t, shard->first, shard->n_elems}, shard->data};
+        const dw_slice slice = {t, shard->first, shard->n_elems};
+        /* an uneven split leaves some ranks nothing of a tensor */
+        if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
+            list[n_taken++] = (owned_shard){slice, shard->data};
     }
-    if (status == DW_OK && n > 0)
-        qsort(list, n, sizeof *list, compare_shards);
-    for (size_t i = 0; status == DW_OK && i < n; i++) {
+    if (status == DW_OK && n_taken > 0)
+        qsort(list, n_taken, sizeof *list, compare_shards);
+    for (size_t i = 0; status == DW_OK && i < n_taken; i++) {
         p->live_data[i] = list[i].data;
         status = dw_slices_append(owned, list[i].slice, err);
     }
@@ -106,8 +120,8 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_status status = p->sharded ? take_shards(p, tensors, n_tensors, &owned, err)
                                   : take_tensors(p, tensors, n_tensors, &owned, err);
     if (status == DW_OK)
-        status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned, GROUP_BYTES,
-                                err);
+        status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned,
+                                group_bytes(p), err);
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;

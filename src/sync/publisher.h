@@ -85,6 +85,7 @@ struct dw_publisher {
     pthread_t thread;
     bool has_thread;
     /* guarded by the lock */
+    uint64_t version; /* of the head, as the caller may know it */
     bool closing;
     bool cancel;     /* the job under way is to be given up */
     bool committing; /* too late for that */
@@ -154,9 +155,11 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
                              const size_t *n_bytes, size_t n_receipts,
                              dw_position *position, dw_publish_report *report,
                              dw_error *err);
-/* Through the store: rank 0 collects and commits, the others wait for the commit. */
-dw_status dw_receipts_exchange(dw_publisher *p, dw_position *position,
-                               dw_publish_report *report, dw_error *err);
+/* Through the store: rank 0 collects and commits, the others wait for the commit, which
+ * must be made of MINE, this rank's objects. */
+dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
+                               dw_position *position, dw_publish_report *report,
+                               dw_error *err);
 
 /* ---- publish_after.c ---- */
 dw_status dw_after_open(dw_publisher *p, dw_error *err);

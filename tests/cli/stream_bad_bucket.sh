@@ -14,11 +14,7 @@ done
 # broken NAME: a copy of the good stream to break
 broken() {
     url=$store/$1
-    for key in $(object_list "$good" ""); do
-        object_get "$good" "$key" bytes
-        object_put "$url" "$key" bytes
-    done
-    rm bytes
+    deltawire cp "$good" "$url" --quiet >/dev/null
 }
 # refuses CODE PATTERN: pull fails, and the directory stays
 refuses() {
@@ -153,7 +149,4 @@ if ! is_file_store; then
     )
     it "a bucket that is not there"
     fails 6 "no-such-bucket" deltawire pull s3://no-such-bucket-here/run --into never
-    it "a server that is not there"
-    fails 9 "" env AWS_MAX_ATTEMPTS=1 "$deltawire" pull "$good" --into never \
-        --endpoint http://127.0.0.1:9
 fi
