@@ -3,6 +3,7 @@
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 T      ?= 60
+ROUNDS ?= 500
 
 export JOBS
 MAKEFLAGS += --no-print-directory
@@ -36,6 +37,10 @@ fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
 
+soak: ## kill publishers, followers and collectors for ROUNDS rounds (ROUNDS=500)
+	@scripts/install-deps.sh build test servers
+	@scripts/soak.sh $(ROUNDS)
+
 # Configured anew because the prefix is written into deltawire.pc.
 install: configure ## install under PREFIX (/usr/local), below DESTDIR
 	@cmake -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX)
@@ -54,4 +59,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-.PHONY: all configure deps test demo bench fuzz install format lint clean help
+.PHONY: all configure deps test demo bench fuzz soak install format lint clean help

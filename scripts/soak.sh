@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Streams under kills and crowds, for longer than `make test` has time for: half of the
+# rounds over a directory, half over a real S3 server (all over a directory where none can
+# be started), then a hundred followers over each.
+#
+#     scripts/soak.sh ROUNDS          SEED=n repeats the choices of a run
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=$1
+mkdir -p build
+{
+    cmake --preset release &&
+        cmake --build --preset release -j "${JOBS:-$(nproc)}" \
+            --target soak_kill soak_many_followers
+} >build/soak-build.log 2>&1 || {
+    tail -n 25 build/soak-build.log
+    exit 1
+}
+
+failed=
+soak() { # WHAT ROUNDS
+    echo "== kills, over $1: $2 rounds"
+    ROUNDS=$2 build/tests/soak/kill || failed="$failed kills over $1;"
+    echo "== a hundred followers, over $1"
+    build/tests/soak/many_followers || failed="$failed followers over $1;"
+}
+
+unset DW_TEST_STORE
+server=$(mktemp -d)
+trap 'tests/servers/radosgw.sh stop "$server" && rm -rf "$server"' EXIT
+if tests/servers/radosgw.sh start "$server"; then
+    soak "a directory" $((rounds - rounds / 2))
+    # shellcheck source=/dev/null
+    . "$server/env"
+    export DW_TEST_STORE=s3://$DW_TEST_S3_BUCKET/soak
+    soak S3 $((rounds / 2))
+else
+    soak "a directory" "$rounds"
+fi
+[ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
