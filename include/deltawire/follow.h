@@ -89,7 +89,7 @@ DW_API const char *dw_follower_staged_path(const dw_follower *follower);
  * of the staged version, but not yet synced: an engine can go on. */
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
-/* Makes it durable, checks it, remembers the position, reports it. */
+/* Makes it durable, checks it, remembers the position. */
 DW_API dw_status dw_follower_settle(dw_follower *follower, dw_error *err);
 
 typedef struct dw_follow_report {
