@@ -55,16 +55,21 @@ void sync_memory_publish(char **args)
                &err);
     uint64_t opening = bench_peak_stop(open_peak);
     memcpy(w.base[0].data, w.new_[0].data, w.n_bytes);
+    const uint64_t before = bench_anonymous_bytes();
     bench_peak *peak = bench_peak_start();
     dw_publish_report report = sync_publish(publisher);
-    sync_drain(publisher);
     uint64_t publishing = bench_peak_stop(peak);
+    const uint64_t between = bench_anonymous_bytes();
+    bench_peak *after_peak = bench_peak_start();
+    sync_drain(publisher);
+    uint64_t after = bench_peak_stop(after_peak) + between - before;
     opening = opening > w.n_bytes ? opening - w.n_bytes : 0; /* less the baseline */
     printf("{\"model_bytes\": %" PRIu64 ", \"n_changed\": %" PRIu64
            ", \"delta_bytes\": %" PRIu64 ", \"n_objects\": %" PRIu64
-           ", \"opening\": %" PRIu64 ", \"publishing\": %" PRIu64 "}\n",
+           ", \"opening\": %" PRIu64 ", \"publishing\": %" PRIu64 ", \"after\": %" PRIu64
+           "}\n",
            w.n_bytes, report.n_changed, report.n_bytes, report.n_objects, opening,
-           publishing);
+           publishing, after);
     dw_publisher_close(publisher);
     dw_store_close(store);
     bench_workload_release(&w);
