@@ -6,7 +6,7 @@
 #     ROUNDS          of what is compared with other clients (5)
 #     FIGURES         transfer,trace,join,link,memory: those that are wanted
 #     BENCH_SYNC      more options for bench/sync_bench.py, such as --max-object 32M
-#     RGW_GIB         size of the server's disk (10)
+#     RGW_GIB         size of the server's disk (6); it lies in memory where that is there twice over
 #
 # The slow link takes root: two network namespaces, trainer and follower, each with a pair
 # of interfaces to this one that are limited to 100 Mbit/s at both ends.
@@ -59,13 +59,15 @@ fi
 [ -z "${FIGURES:-}" ] || set -- "$@" --figures "$FIGURES"
 
 venv=$(scripts/venv.sh peers)
-RGW_HOST=$host RGW_GIB=${RGW_GIB:-10} tests/servers/radosgw.sh start "$work/server"
+RGW_HOST=$host RGW_GIB=${RGW_GIB:-6} tests/servers/radosgw.sh start "$work/server"
 # shellcheck disable=SC1091 # made just now
 . "$work/server/env"
 export AWS_ENDPOINT_URL_S3="$DW_TEST_S3_ENDPOINT" TMPDIR="$work"
 
 grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /machine: /'
 echo "$(nproc) cores, load at the start: $(cut -d' ' -f1-3 /proc/loadavg); rates are best / median"
+if [ -L "$work/server/data" ]; then disk=memory; else disk=files; fi
+echo "server: radosgw on $DW_TEST_S3_ENDPOINT, its disk in $disk"
 mkdir -p "$build"
 # shellcheck disable=SC2086 # a list of words
 "$venv/bin/python" bench/sync_bench.py --programs "$build/bench" --trace "$trace" \
