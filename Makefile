@@ -33,6 +33,12 @@ bench: ## install what is missing, build, and print the table of figures
 	@$(MAKE) all
 	@scripts/bench.sh
 
+bench-sync: ## install what is missing, and measure streams over a real S3 server
+	@scripts/install-deps.sh build servers bench
+	@$(MAKE) all
+	@cmake --build build -j $(JOBS) --target bench_sync_programs
+	@scripts/bench-sync.sh
+
 fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
@@ -57,6 +63,7 @@ clean: ## remove everything that was built
 	@rm -rf build build-asan build-tsan build-fuzz build-neon
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 .PHONY: all configure deps test demo bench fuzz soak install format lint clean help
+.PHONY: all configure deps test demo bench bench-sync fuzz install format lint clean help

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes, or finds again, the Python environment of the tests and prints its path.
 #
-#     scripts/venv.sh [torch] [zipnn]
+#     scripts/venv.sh [torch] [zipnn] [peers]
 #
 # The directory is named after what it holds: another list of packages or another
 # Python gets another one, and a finished one is never changed. The lock lets runs
@@ -13,7 +13,8 @@ for extra in "$@"; do
     case $extra in
     torch) packages="$packages torch==2.13.0" ;;
     zipnn) packages="$packages zipnn" ;;
-    *) echo "usage: scripts/venv.sh [torch] [zipnn]" >&2; exit 2 ;;
+    peers) packages="$packages boto3[crt] obstore s5cmd" ;; # of bench/s3_peer.py
+    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers]" >&2; exit 2 ;;
     esac
 done
 
