@@ -9,22 +9,30 @@
 #include "options.h"
 #include "print.h"
 #include "progress.h"
+#include "pulled.h"
 #include "sha256.h"
+#include "store.h"
+#include "verify_stream.h"
 #include "weights.h"
 
 static const char help[] =
     "usage: deltawire verify CKPT [DELTA] [--sha256]\n"
+    "       deltawire verify URL [--trust KEY]...\n"
     "\n"
     "Reads a whole checkpoint and prints its state digest. With DELTA: says whether the\n"
     "checkpoint stands at the version the delta starts from, in which case the delta is\n"
-    "decoded and checked too, or at the one it leads to; neither is exit code 4.\n"
-    "Nothing is written.\n"
+    "decoded and checked too, or at the one it leads to; neither is exit code 4. A\n"
+    "directory that pull or follow made must hold the version it says it does.\n"
     "\n"
-    "  --sha256             also SHA-256 over all tensor bytes in order of their names\n"
-    "  --json  --threads N  --quiet  --help\n"
+    "Of a stream (a URL, or a directory with stream.json) every record and every object\n"
+    "that is kept is read and checked. Nothing is written.\n"
+    "\n"
+    "  --sha256             also SHA-256 over all tensor bytes in order of their "
+    "names\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire verify model/\n"
-    "  deltawire verify model/ step_000007.safetensors\n";
+    "  deltawire verify model/ step_000007.safetensors\n"
+    "  deltawire verify s3://bucket/run --trust trainer.key.pub\n";
 
 /* Where the checkpoint stands, seen from the delta. */
 typedef enum standing {
@@ -38,6 +46,7 @@ typedef struct findings {
     standing standing;
     dw_digest state;
     dw_delta_info delta;
+    cli_pulled pulled;
     char sha256[CLI_SHA256_TEXT]; /* empty where not asked for */
 } findings;
 
@@ -81,6 +90,10 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_json_digest(object, "state", f->state);
         if (f->sha256[0])
             cli_json_text(object, "sha256", f->sha256);
+        if (f->pulled.present) {
+            cli_json_text(object, "stream", f->pulled.stream);
+            cli_json_count(object, "version", f->pulled.version);
+        }
         if (f->standing != NO_DELTA) {
             cli_json_text(object, "standing", names[f->standing]);
             cli_json_count(object, "base_version", f->delta.base_version);
@@ -94,6 +107,9 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
     cli_print_row("state", "%016" PRIx64, f->state);
     if (f->sha256[0])
         cli_print_row("SHA-256", "%s", f->sha256);
+    if (f->pulled.present)
+        cli_print_row("holds", "version %" PRIu64 " of stream %s", f->pulled.version,
+                      f->pulled.stream);
     if (f->standing == AT_BASE)
         cli_print_row("version",
                       "%" PRIu64
@@ -106,6 +122,19 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_print_row("version", "unknown: the delta fits, but names no digests");
 }
 
+/* A directory that follows a stream says which version it is; the weights decide. */
+static dw_status check_pulled(findings *f, const char *path, dw_error *err)
+{
+    dw_status status = cli_pulled_read(&f->pulled, path, err);
+    if (status != DW_OK || !f->pulled.present || f->pulled.state == f->state)
+        return status;
+    return cli_error_set(err, DW_CORRUPT, path,
+                         "the weights (state %016" PRIx64 ") are not version %" PRIu64
+                         " of stream %s (state %016" PRIx64
+                         "), which this directory says it holds: pull into a new one",
+                         f->state, f->pulled.version, f->pulled.stream, f->pulled.state);
+}
+
 static int verify(const char *path, const char *delta_path, bool with_sha256,
                   const cli_weights *weights, const dw_delta *delta, const cli_session *s)
 {
@@ -114,6 +143,8 @@ static int verify(const char *path, const char *delta_path, bool with_sha256,
     dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
     dw_status status = digests ? cli_weights_digest(digests, &f.state, weights, s, &err)
                                : cli_error_set(&err, DW_NO_MEMORY, path, "out of memory");
+    if (status == DW_OK)
+        status = check_pulled(&f, path, &err);
     if (status == DW_OK && delta)
         status = compare(&f, delta, weights, digests, s, &err);
     if (status == DW_OK && with_sha256)
@@ -125,27 +156,53 @@ static int verify(const char *path, const char *delta_path, bool with_sha256,
     return 0;
 }
 
-int dw_cmd_verify(int argc, char **argv)
+static int verify_checkpoint(const char *path, const char *delta_path, bool with_sha256,
+                             const cli_session *s)
 {
-    enum { SHA256 = CLI_OPT_OWN };
-    static const struct option options[] = {{"sha256", no_argument, NULL, SHA256},
-                                            CLI_COMMON_OPTIONS};
-    cli_session s = cli_session_start(argc, argv, help);
-    bool with_sha256 = false;
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;)
-        with_sha256 |= option == SHA256;
-    cli_expect_arguments(&s, argc, 1, 2);
-    const char *path = argv[optind];
-    const char *delta_path = argc - optind == 2 ? argv[optind + 1] : NULL;
     dw_delta *delta = NULL;
     dw_error err;
     if (delta_path && dw_delta_open(&delta, delta_path, &err) != DW_OK)
-        return cli_fail(&s, &err, delta_path, NULL);
+        return cli_fail(s, &err, delta_path, NULL);
     cli_weights weights;
-    int exit_code = cli_weights_open(&weights, &s, path);
+    int exit_code = cli_weights_open(&weights, s, path);
     if (exit_code == 0)
-        exit_code = verify(path, delta_path, with_sha256, &weights, delta, &s);
+        exit_code = verify(path, delta_path, with_sha256, &weights, delta, s);
     cli_weights_close(&weights);
     dw_delta_close(delta);
     return exit_code;
+}
+
+int dw_cmd_verify(int argc, char **argv)
+{
+    enum { SHA256 = CLI_OPT_OWN, TRUST };
+    static const struct option options[] = {{"sha256", no_argument, NULL, SHA256},
+                                            {"trust", required_argument, NULL, TRUST},
+                                            CLI_STORE_OPTIONS,
+                                            CLI_COMMON_OPTIONS};
+    cli_session s = cli_session_start(argc, argv, help);
+    cli_stream stream = {0};
+    bool with_sha256 = false, for_stream = false;
+    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
+        if (option == SHA256)
+            with_sha256 = true;
+        else if (option == TRUST)
+            cli_keys_add(&stream.keys, &s, optarg);
+        for_stream |= cli_store_option(&stream.options, option) || option == TRUST;
+    }
+    cli_expect_arguments(&s, argc, 1, 2);
+    const char *path = argv[optind];
+    const char *delta_path = argc - optind == 2 ? argv[optind + 1] : NULL;
+    if (cli_is_stream(path)) {
+        if (delta_path || with_sha256)
+            cli_usage_error(&s, "%s is a stream: DELTA and --sha256 are for checkpoints",
+                            path);
+        stream.url = path;
+        return cli_verify_stream(&stream, &s);
+    }
+    if (for_stream)
+        cli_usage_error(&s,
+                        "%s is no stream: --trust, --endpoint, --region and "
+                        "--profile are for streams",
+                        path);
+    return verify_checkpoint(path, delta_path, with_sha256, &s);
 }

@@ -9,7 +9,7 @@
 #include "print.h"
 #include "progress.h"
 
-static int exit_code_of(dw_status code)
+int cli_exit_code(dw_status code)
 {
     switch (code) {
     case DW_OK:
@@ -103,7 +103,7 @@ int cli_fail(const cli_session *s, const dw_error *err, const char *fallback,
     va_start(args, hint);
     report(s, dw_status_name(err->code), where, text, hint, args);
     va_end(args);
-    return exit_code_of(err->code);
+    return cli_exit_code(err->code);
 }
 
 int cli_fail_as(const cli_session *s, const char *code, const char *where,

@@ -20,6 +20,8 @@ enum {
     CLI_EXIT_UNTRUSTED = 11,
 };
 
+int cli_exit_code(dw_status code);
+
 /* Fills ERR as the library does, for what the command finds wrong by itself. */
 dw_status cli_error_set(dw_error *err, dw_status code, const char *where,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <deltawire/stream.h>
+
 #include "error.h"
 #include "path.h"
 
@@ -63,6 +65,12 @@ void cli_json_count(json_t *object, const char *key, uint64_t n)
     json_object_set_new(object, key, cli_json_integer(n));
 }
 
+void cli_json_version(json_t *object, const char *key, uint64_t version)
+{
+    json_object_set_new(
+        object, key, version == DW_NO_VERSION ? json_null() : cli_json_integer(version));
+}
+
 void cli_json_digest(json_t *object, const char *key, dw_digest digest)
 {
     char text[17];
@@ -85,6 +93,12 @@ void cli_json_print(json_t *object)
 {
     dump(object, stdout);
     json_decref(object);
+}
+
+void cli_json_event(json_t *object)
+{
+    cli_json_print(object);
+    fflush(stdout);
 }
 
 /* A new file beside PATH under a name of its own, to be freed. */

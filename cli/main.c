@@ -13,10 +13,19 @@ static const struct verb {
     int (*run)(int argc, char **argv);
     const char *summary;
 } verbs[] = {
+    {"publish", dw_cmd_publish, "add a checkpoint to a stream as its next version"},
+    {"pull", dw_cmd_pull, "bring a directory to a version of a stream"},
+    {"follow", dw_cmd_follow, "keep a directory at the newest version"},
+    {"log", dw_cmd_log, "list the versions of a stream"},
+    {"status", dw_cmd_status, "show a stream's size and its followers"},
+    {"squash", dw_cmd_squash, "add a shorter way to a version of a stream"},
+    {"gc", dw_cmd_gc, "remove old versions of a stream"},
+    {"cp", dw_cmd_cp, "mirror a stream to another store"},
+    {"keygen", dw_cmd_keygen, "make a key to sign versions with"},
     {"diff", dw_cmd_diff, "write what changed between two checkpoints"},
     {"apply", dw_cmd_apply, "bring a checkpoint to a delta's new version"},
     {"inspect", dw_cmd_inspect, "show what a delta or a checkpoint holds"},
-    {"verify", dw_cmd_verify, "check a checkpoint, alone or against a delta"},
+    {"verify", dw_cmd_verify, "check a checkpoint, or a whole stream"},
     {"recover", dw_cmd_recover, "finish an apply that was interrupted"},
     {"convert", dw_cmd_convert, "write a delta in another codec"},
     {"synth", dw_cmd_synth, "make a synthetic RL run to try things on"},
@@ -43,11 +52,17 @@ static void print_help(FILE *out)
         "  --help, -h\n"
         "\n"
         "Exit codes\n"
-        "  0  done                         5  mismatch: another model's\n"
-        "  1  other failure                6  not found, or refused by the system\n"
-        "  2  wrong usage                  7  unsupported by this build or codec\n"
-        "  3  corrupt: fetch it again      8  conflict: somebody else holds or made it\n"
-        "  4  stale: not the base version  128 + N  stopped by signal N, e.g. 130\n",
+        "  0  done                         7  unsupported by this build or codec\n"
+        "  1  other failure                8  conflict: somebody else holds or made it\n"
+        "  2  wrong usage                  9  unavailable: the store fails, try later\n"
+        "  3  corrupt: fetch it again     10  denied: credentials are missing or "
+        "refused\n"
+        "  4  stale: not the base version 11  untrusted: not signed by a key you trust\n"
+        "  5  mismatch: another model's   128 + N  stopped by signal N, e.g. 130\n"
+        "  6  not found, or refused by the system\n"
+        "\n"
+        "A URL names a stream: s3://BUCKET/PREFIX, hf://buckets/NAMESPACE/NAME/PATH,\n"
+        "file:///DIR or a path.\n",
         out);
 }
 

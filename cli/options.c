@@ -11,6 +11,7 @@
 
 #define MAX_THREADS 256 /* the library's own limit */
 #define MAX_SHORTS  64
+#define MAX_VERSION ((UINT64_C(1) << 53) - 1) /* docs/PROTOCOL.md, section 2 */
 
 cli_session cli_session_start(int argc, char **argv, const char *help)
 {
@@ -122,6 +123,14 @@ uint64_t cli_parse_count(const cli_session *s, const char *option, const char *t
     if (text[0] < '0' || text[0] > '9' || *end || errno)
         cli_usage_error(s, "%s: '%s' is not a whole number", option, text);
     return n;
+}
+
+uint64_t cli_parse_version(const cli_session *s, const char *option, const char *text)
+{
+    uint64_t version = cli_parse_count(s, option, text);
+    if (version > MAX_VERSION)
+        cli_usage_error(s, "%s: '%s' is no version of a stream", option, text);
+    return version;
 }
 
 uint64_t cli_parse_scaled(const cli_session *s, const char *option, const char *text)

@@ -46,6 +46,7 @@ void cli_expect_arguments(const cli_session *s, int argc, int n_least, int n_mos
 
 /* Values; a wrong one is a usage error that names the option. */
 uint64_t cli_parse_count(const cli_session *s, const char *option, const char *text);
+uint64_t cli_parse_version(const cli_session *s, const char *option, const char *text);
 uint64_t cli_parse_scaled(const cli_session *s, const char *option, const char *text);
 double cli_parse_positive(const cli_session *s, const char *option, const char *text);
 

@@ -61,3 +61,24 @@ dw_status cli_path_check_output(const char *path, dw_error *err)
     free(dir);
     return status;
 }
+
+dw_status cli_path_make_directories(const char *path, dw_error *err)
+{
+    char *part = strdup(path);
+    if (!part)
+        return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+    dw_status status = DW_OK;
+    for (char *at = part; status == DW_OK && at;) {
+        at = strchr(at + 1, '/');
+        if (at)
+            *at = '\0';
+        /* what stands above may be there and not ours to write in */
+        struct stat st;
+        if (mkdir(part, 0700) != 0 && !(stat(part, &st) == 0 && S_ISDIR(st.st_mode)))
+            status = cli_error_errno(err, part, "make the directory");
+        if (at)
+            *at = '/';
+    }
+    free(part);
+    return status;
+}

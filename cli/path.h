@@ -20,4 +20,8 @@ char *cli_path_temporary(const char *path, unsigned n);
  * the long work, not after it. */
 dw_status cli_path_check_output(const char *path, dw_error *err);
 
+/* Makes the directory and those above it, where they are not there, for this user alone.
+ */
+dw_status cli_path_make_directories(const char *path, dw_error *err);
+
 #endif

@@ -62,6 +62,13 @@ void cli_print_row(const char *label, const char *format, ...)
     putchar('\n');
 }
 
+void cli_print_text_row(const char *label, const char *text)
+{
+    printf("  %-10s ", label);
+    cli_print_text(stdout, text);
+    putchar('\n');
+}
+
 double cli_ratio(double a, double b)
 {
     return b > 0 ? a / b : 0;

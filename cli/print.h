@@ -21,6 +21,9 @@ void cli_print_text(FILE *out, const char *text);
 void cli_print_row(const char *label, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The same with text from outside. */
+void cli_print_text_row(const char *label, const char *text);
+
 /* 0 where there is nothing to divide by. */
 double cli_ratio(double a, double b);
 

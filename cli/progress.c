@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,12 +60,26 @@ cli_progress cli_progress_start(const cli_session *s, const char *label)
                           .t_start = cli_now()};
 }
 
+/* What is done and how fast, where nobody knows how much there is. */
+static void draw_open(const cli_progress *p, double speed, uint64_t done)
+{
+    char done_text[CLI_NUMBER_SIZE], rate[CLI_NUMBER_SIZE];
+    fprintf(stderr, "\r\033[K%s  %s  %s/s", p->label, cli_format_size(done_text, done),
+            cli_format_size(rate, (uint64_t)speed));
+}
+
 static void draw(const cli_progress *p, double t, uint64_t done, uint64_t total)
 {
     char done_text[CLI_NUMBER_SIZE], total_text[CLI_NUMBER_SIZE], rate[CLI_NUMBER_SIZE];
     char bar[BAR_WIDTH + 1];
-    double share = cli_ratio((double)done, (double)total);
     double speed = cli_ratio((double)done, t - p->t_start);
+    if (total == 0) {
+        draw_open(p, speed, done);
+        return;
+    }
+    if (done > total)
+        done = total;
+    double share = cli_ratio((double)done, (double)total);
     int n_full = (int)(share * BAR_WIDTH);
     memset(bar, '-', BAR_WIDTH);
     memset(bar, '#', (size_t)n_full);
@@ -97,4 +112,41 @@ void cli_progress_end(cli_progress *progress)
 {
     if (progress->t_drawn > 0)
         fputs("\r\033[K", stderr);
+}
+
+static int report_signal(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    (void)context, (void)bytes_done, (void)bytes_total;
+    return caught;
+}
+
+dw_progress cli_signal_hook(void)
+{
+    return (dw_progress){report_signal, NULL};
+}
+
+void cli_sleep(double seconds)
+{
+    double t_end = cli_now() + seconds;
+    for (double left; !caught && (left = t_end - cli_now()) > 0;) {
+        /* in slices: a signal between the look and the sleep would be slept over */
+        double slice = left < T_FRAME ? left : T_FRAME;
+        struct timespec t = {.tv_nsec = (long)(1e9 * slice)};
+        nanosleep(&t, NULL);
+    }
+}
+
+int cli_wait_child(pid_t pid)
+{
+    int status = 0;
+    bool passed_on = false;
+    const struct timespec slice = {.tv_nsec = 10000000};
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        if (caught && !passed_on) {
+            kill(-pid, caught);
+            passed_on = true;
+        }
+        nanosleep(&slice, NULL);
+    }
+    return status;
 }

@@ -4,6 +4,7 @@
 #define CLI_PROGRESS_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include <deltawire/delta.h>
 
@@ -28,16 +29,27 @@ typedef struct cli_progress {
 /* The bar appears with the first report that comes late enough to be worth it. */
 cli_progress cli_progress_start(const cli_session *s, const char *label);
 
-/* Moves the bar; not 0 where a signal asked to stop. Fits dw_progress. */
+/* Moves the bar; a total of 0 means that nobody knows it. Not 0 where a signal asked to
+ * stop. Fits dw_progress. */
 int cli_progress_report(void *progress, uint64_t bytes_done, uint64_t bytes_total);
 
 /* The bar as the library's hook. */
 dw_progress cli_progress_hook(cli_progress *progress);
+
+/* No bar, signals alone: for waiting. */
+dw_progress cli_signal_hook(void);
 
 /* Wipes the bar. */
 void cli_progress_end(cli_progress *progress);
 
 /* Seconds of a clock that only moves forward. */
 double cli_now(void);
+
+/* Sleeps, or until a signal asks to stop. */
+void cli_sleep(double seconds);
+
+/* Waits for a child that leads a process group of its own, and passes a signal that asks
+ * to stop on to it. Returns its status as waitpid does. */
+int cli_wait_child(pid_t pid);
 
 #endif

@@ -2,29 +2,32 @@
 # Help, version and wrong usage.
 . "$(dirname "$0")/lib.sh"
 
+verbs='publish pull follow log status squash gc cp keygen'
+verbs="$verbs diff apply inspect verify recover convert synth bench"
+
 it "prints its version"
 deltawire --version | grep -q '^deltawire [0-9]*\.[0-9]*\.[0-9]* '
 
 it "lists verbs and exit codes"
 deltawire --help | grep -q 'Exit codes'
-for verb in diff apply inspect verify recover convert synth bench; do
+for verb in $verbs; do
     deltawire --help | grep -q "^  $verb "
 done
 
 it "shows an example for each verb"
-for verb in diff apply inspect verify recover convert synth bench; do
-    deltawire $verb --help >help.txt 2>err.txt
+for verb in $verbs; do
+    deltawire "$verb" --help >help.txt 2>err.txt
     grep -q "^usage: deltawire $verb " help.txt
     grep -q "^  deltawire $verb " help.txt
     [ ! -s err.txt ]
-    deltawire $verb -h | cmp - help.txt
+    deltawire "$verb" -h | cmp - help.txt
 done
 
 it "refuses what it does not know with exit code 2"
 fails 2 "no verb 'frobnicate'" deltawire frobnicate
-for verb in diff apply inspect verify recover convert synth bench; do
-    fails 2 "unknown option '--frobnicate'" deltawire $verb --frobnicate
-    fails 2 "unknown option '-x'" deltawire $verb -x
+for verb in $verbs; do
+    fails 2 "unknown option '--frobnicate'" deltawire "$verb" --frobnicate
+    fails 2 "unknown option '-x'" deltawire "$verb" -x
 done
 status=0
 deltawire >out.txt 2>err.txt || status=$?
@@ -47,6 +50,13 @@ fails 2 "'-o' needs a value" deltawire diff a b -o
 fails 2 "--to CKPT is missing" deltawire apply a
 fails 2 "--base CKPT is missing" deltawire convert a -o b
 fails 2 "-o DIR is missing" deltawire synth
+fails 2 "an argument is missing" deltawire publish url
+fails 2 "too many" deltawire publish url ckpt --watch dir
+fails 2 "--into DIR is missing" deltawire pull url
+fails 2 "--into DIR is missing" deltawire follow url
+fails 2 "an argument is missing" deltawire cp url
+fails 2 "an argument is missing" deltawire keygen
+fails 2 "--keep N is missing" deltawire gc url
 
 it "refuses values that make no sense"
 fails 2 "'lots' is not a whole number" deltawire verify x --threads lots
@@ -58,6 +68,14 @@ fails 2 "no codec class" deltawire diff a b -o c --codec class --trl v3
 fails 2 "must be greater" deltawire diff a b -o c --from 7 --to 7
 fails 2 "not a size" deltawire synth -o x --params many
 fails 2 "not a positive number" deltawire synth -o x --lr -1
+fails 2 "'4,6' is neither none nor" deltawire publish url ckpt --fold 4,6
+fails 2 "'2,4,8,16,32' is neither" deltawire publish url ckpt --fold 2,4,8,16,32
+fails 2 "'4,' is neither" deltawire publish url ckpt --fold 4,
+fails 2 "is no version" deltawire pull url --into x --at 99999999999999999
+fails 2 "at most 86400" deltawire follow url --into x --interval 1e9
+fails 2 "not a positive number" deltawire gc url --keep 1 --grace 0
+fails 2 "--trust, .* are for streams" deltawire verify x --trust y
+fails 2 "is a stream" deltawire verify file:///x y
 
 it "reports wrong usage as JSON too"
 status=0

@@ -1,0 +1,69 @@
+#include "after_version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "hook.h"
+#include "json.h"
+#include "print.h"
+#include "trouble.h"
+
+static void tell_command(const cli_session *s, const char *command, uint64_t version,
+                         int status)
+{
+    char fate[32];
+    cli_hook_fate(fate, status);
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "exec");
+        cli_json_count(object, "version", version);
+        cli_json_text(object, "command", command);
+        cli_json_text(object, "fate", fate);
+        cli_json_event(object);
+    } else if (status != 0) {
+        fprintf(stderr, "deltawire: version %" PRIu64 ": --exec ended with %s: ", version,
+                fate);
+        cli_print_text(stderr, command);
+        fputc('\n', stderr);
+    }
+}
+
+/* NAME=VALUE on the heap, or NULL. */
+static char *make_variable(const char *name, const char *value)
+{
+    size_t n_bytes = strlen(name) + strlen(value) + 2;
+    char *variable = malloc(n_bytes);
+    if (variable)
+        snprintf(variable, n_bytes, "%s=%s", name, value);
+    return variable;
+}
+
+void cli_after_version(const cli_session *s, const char *command, const char *dir,
+                       dw_stream *stream, uint64_t version)
+{
+    dw_error err;
+    dw_version_info info;
+    dw_status status = dw_stream_version(stream, version, &info, &err);
+    if (status == DW_OK) {
+        char number[24], state[17];
+        snprintf(number, sizeof number, "%" PRIu64, version);
+        snprintf(state, sizeof state, "%016" PRIx64, info.state);
+        char *variables[] = {make_variable("DELTAWIRE_VERSION", number),
+                             make_variable("DELTAWIRE_DIR", dir),
+                             make_variable("DELTAWIRE_STEP", info.step),
+                             make_variable("DELTAWIRE_STATE", state), NULL};
+        int fate = 0;
+        bool complete = variables[0] && variables[1] && variables[2] && variables[3];
+        status = complete ? cli_hook_run(s, command, variables, &fate, &err)
+                          : cli_error_set(&err, DW_NO_MEMORY, "", "out of memory");
+        if (status == DW_OK)
+            tell_command(s, command, version, fate);
+        for (size_t i = 0; i < 4; i++)
+            free(variables[i]);
+    }
+    if (status != DW_OK)
+        cli_tell_error(s, "error", command, &err);
+}

@@ -1,0 +1,118 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <deltawire/stream.h>
+
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+#include "progress.h"
+#include "store.h"
+
+static const char help[] =
+    "usage: deltawire cp URL TO-URL [OPTION...]\n"
+    "\n"
+    "Mirrors a stream to another store: all records and objects that are kept, checked "
+    "on\n"
+    "the way. Followers of the mirror see whole versions alone. Run again, it copies "
+    "what\n"
+    "is new.\n"
+    "\n" CLI_STORE_HELP "                       of the source; for the target:\n"
+    "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n" CLI_TRUST_HELP
+    "  --json  --quiet  --help\n"
+    "\n"
+    "  deltawire cp s3://bucket/run file:///mirror/run\n"
+    "  deltawire cp s3://a/run s3://b/run --endpoint https://s3.one.example \\\n"
+    "      --to-endpoint https://s3.two.example --to-profile two\n";
+
+typedef struct arguments {
+    cli_stream from;
+    const char *to_url;
+    dw_store_options to;
+} arguments;
+
+static arguments parse(cli_session *s, int argc, char **argv)
+{
+    enum { TO_ENDPOINT = CLI_OPT_OWN, TO_REGION, TO_PROFILE, TRUST };
+    static const struct option options[] = {
+        {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
+        {"to-region", required_argument, NULL, TO_REGION},
+        {"to-profile", required_argument, NULL, TO_PROFILE},
+        {"trust", required_argument, NULL, TRUST},
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    arguments a = {0};
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        if (option == TO_ENDPOINT)
+            a.to.endpoint = optarg;
+        else if (option == TO_REGION)
+            a.to.region = optarg;
+        else if (option == TO_PROFILE)
+            a.to.profile = optarg;
+        else if (option == TRUST)
+            cli_keys_add(&a.from.keys, s, optarg);
+        else
+            cli_store_option(&a.from.options, option);
+    }
+    cli_expect_arguments(s, argc, 2, 2);
+    a.from.url = argv[optind];
+    a.to_url = argv[optind + 1];
+    return a;
+}
+
+static void print_report(const cli_session *s, const arguments *a,
+                         const dw_copy_report *report, double t_copy)
+{
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "from", a->from.url);
+        cli_json_text(object, "to", a->to_url);
+        cli_json_count(object, "objects", report->n_objects);
+        cli_json_count(object, "bytes", report->n_bytes);
+        cli_json_count(object, "present", report->n_present);
+        cli_json_version(object, "version", report->head);
+        cli_json_real(object, "seconds", t_copy);
+        cli_json_print(object);
+        return;
+    }
+    char size[CLI_NUMBER_SIZE];
+    cli_print_text(stdout, a->to_url);
+    putchar('\n');
+    if (report->head != DW_NO_VERSION)
+        cli_print_row("version", "%" PRIu64, report->head);
+    cli_print_row("copied", "%" PRIu64 " objects, %s, in %.3f s", report->n_objects,
+                  cli_format_size(size, report->n_bytes), t_copy);
+    cli_print_row("present", "%" PRIu64 " objects before", report->n_present);
+}
+
+static int copy(arguments *a, const cli_session *s, dw_store *to)
+{
+    dw_error err;
+    dw_copy_report report = {0};
+    cli_progress bar = cli_progress_start(s, "copying");
+    dw_progress hook = cli_progress_hook(&bar);
+    dw_status status = dw_stream_copy(a->from.stream, to, &hook, &report, &err);
+    cli_progress_end(&bar);
+    if (status != DW_OK)
+        return cli_stream_fail(s, &err, a->from.url);
+    print_report(s, a, &report, cli_now() - bar.t_start);
+    return 0;
+}
+
+int dw_cmd_cp(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    arguments a = parse(&s, argc, argv);
+    dw_store *to = NULL;
+    int exit_code = cli_stream_open(&a.from, &s);
+    if (exit_code == 0)
+        exit_code = cli_store_open(&to, &s, a.to_url, &a.to);
+    if (exit_code == 0)
+        exit_code = copy(&a, &s, to);
+    dw_store_close(to);
+    cli_stream_close(&a.from);
+    return exit_code;
+}

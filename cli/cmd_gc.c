@@ -1,0 +1,190 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <deltawire/stream.h>
+
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+#include "progress.h"
+#include "store.h"
+
+static const char help[] =
+    "usage: deltawire gc URL --keep N [--dry-run] [OPTION...]\n"
+    "       deltawire gc URL --forget ID\n"
+    "\n"
+    "Removes what neither the newest N versions nor a follower that reports needs, and "
+    "says\n"
+    "what it removed. May run beside publishers and followers. The records of all "
+    "versions\n"
+    "stay, so that the log stays whole.\n"
+    "\n"
+    "  --keep N             versions that stay reachable, at least 1\n"
+    "  --dry-run            only say what would go\n"
+    "  --grace HOURS        leave younger leftovers of squash alone (24)\n"
+    "  --forget ID          take a follower off the list, so that it holds nothing "
+    "back\n" CLI_STORE_HELP CLI_TRUST_HELP "  --json  --quiet  --help\n"
+    "\n"
+    "  deltawire gc s3://bucket/run --keep 50 --dry-run\n"
+    "  deltawire gc s3://bucket/run --forget node7-1f2e3d4c\n";
+
+typedef struct arguments {
+    cli_stream stream;
+    dw_collect_options collect;
+    const char *forget;
+} arguments;
+
+static arguments parse(cli_session *s, int argc, char **argv)
+{
+    enum { KEEP = CLI_OPT_OWN, DRY_RUN, GRACE, FORGET, TRUST };
+    static const struct option options[] = {
+        {"keep", required_argument, NULL, KEEP},
+        {"dry-run", no_argument, NULL, DRY_RUN},
+        {"grace", required_argument, NULL, GRACE},
+        {"forget", required_argument, NULL, FORGET},
+        {"trust", required_argument, NULL, TRUST},
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    arguments a = {0};
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        if (option == KEEP) {
+            a.collect.n_keep = cli_parse_count(s, "--keep", optarg);
+            if (a.collect.n_keep == 0)
+                cli_usage_error(s, "--keep: at least 1");
+        } else if (option == DRY_RUN) {
+            a.collect.dry_run = true;
+        } else if (option == GRACE) {
+            double hours = cli_parse_positive(s, "--grace", optarg);
+            if (hours > 1e6)
+                cli_usage_error(s, "--grace: at most 1000000 hours");
+            /* 0 would mean the default */
+            a.collect.grace_s = (uint64_t)(3600 * hours) + (3600 * hours < 1);
+        } else if (option == FORGET) {
+            a.forget = optarg;
+        } else if (option == TRUST) {
+            cli_keys_add(&a.stream.keys, s, optarg);
+        } else {
+            cli_store_option(&a.stream.options, option);
+        }
+    }
+    cli_expect_arguments(s, argc, 1, 1);
+    if (!a.forget && a.collect.n_keep == 0)
+        cli_usage_error(s,
+                        "--keep N is missing: how many of the newest versions to keep");
+    if (a.forget && a.collect.n_keep > 0)
+        cli_usage_error(s, "--forget stands alone: run gc --keep after it");
+    a.stream.url = argv[optind];
+    return a;
+}
+
+/* ---- removing ---- */
+
+typedef struct removals {
+    const cli_session *s;
+    cli_progress *bar;
+    bool dry_run;
+    json_t *keys; /* with --json */
+} removals;
+
+static void note_removed(void *context, const char *key, uint64_t n_bytes)
+{
+    removals *r = context;
+    if (r->keys) {
+        json_t *row = json_object();
+        cli_json_text(row, "key", key);
+        cli_json_count(row, "bytes", n_bytes);
+        json_array_append_new(r->keys, row);
+        return;
+    }
+    if (r->s->quiet)
+        return;
+    char size[CLI_NUMBER_SIZE];
+    cli_progress_end(r->bar);
+    fputs(r->dry_run ? "would remove " : "removed ", stdout);
+    cli_print_text(stdout, key);
+    printf(" (%s)\n", cli_format_size(size, n_bytes));
+}
+
+static void print_report(const cli_session *s, const arguments *a,
+                         const dw_collect_report *report, json_t *keys)
+{
+    const char *held_by = report->held_by ? report->held_by : "";
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "url", a->stream.url);
+        json_object_set_new(object, "dry_run", json_boolean(a->collect.dry_run));
+        cli_json_count(object, "floor", report->floor);
+        cli_json_count(object, "old_floor", report->old_floor);
+        cli_json_count(object, "objects", report->n_objects);
+        cli_json_count(object, "bytes", report->n_bytes);
+        cli_json_text(object, "held_by", held_by);
+        json_object_set(object, "removed", keys);
+        cli_json_print(object);
+        return;
+    }
+    char size[CLI_NUMBER_SIZE];
+    cli_print_text(stdout, a->stream.url);
+    putchar('\n');
+    cli_print_row("removed", "%" PRIu64 " objects, %s%s", report->n_objects,
+                  cli_format_size(size, report->n_bytes),
+                  a->collect.dry_run ? " (not yet: this was a dry run)" : "");
+    cli_print_row("floor", "version %" PRIu64 ", before %" PRIu64, report->floor,
+                  report->old_floor);
+    if (held_by[0])
+        cli_print_text_row("held by", held_by);
+}
+
+static int collect(arguments *a, const cli_session *s)
+{
+    dw_error err;
+    dw_collect_report report = {0};
+    cli_progress bar = cli_progress_start(s, "collecting");
+    removals r = {s, &bar, a->collect.dry_run, s->json ? json_array() : NULL};
+    a->collect.removed = note_removed;
+    a->collect.context = &r;
+    a->collect.progress = cli_progress_hook(&bar);
+    dw_status status = dw_stream_collect(a->stream.stream, &a->collect, &report, &err);
+    cli_progress_end(&bar);
+    int exit_code = 0;
+    if (status == DW_OK)
+        print_report(s, a, &report, r.keys);
+    else
+        exit_code = cli_stream_fail(s, &err, a->stream.url);
+    json_decref(r.keys);
+    return exit_code;
+}
+
+static int forget(const arguments *a, const cli_session *s)
+{
+    dw_error err;
+    if (dw_stream_forget_follower(a->stream.stream, a->forget, &err) != DW_OK)
+        return err.code == DW_NOT_FOUND ? cli_fail(s, &err, a->stream.url,
+                                                   "deltawire status %s", a->stream.url)
+                                        : cli_stream_fail(s, &err, a->stream.url);
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "url", a->stream.url);
+        cli_json_text(object, "forgotten", a->forget);
+        cli_json_print(object);
+    } else if (!s->quiet) {
+        cli_print_text(stdout, a->stream.url);
+        fputs(": forgot follower ", stdout);
+        cli_print_text(stdout, a->forget);
+        putchar('\n');
+    }
+    return 0;
+}
+
+int dw_cmd_gc(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    arguments a = parse(&s, argc, argv);
+    int exit_code = cli_stream_open(&a.stream, &s);
+    if (exit_code == 0)
+        exit_code = a.forget ? forget(&a, &s) : collect(&a, &s);
+    cli_stream_close(&a.stream);
+    return exit_code;
+}

@@ -1,0 +1,221 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <deltawire/stream.h>
+
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+#include "progress.h"
+#include "store.h"
+#include "stream_info.h"
+
+static const char help[] =
+    "usage: deltawire log URL [-n N] [OPTION...]\n"
+    "\n"
+    "Lists the versions of a stream, newest first: what each changed, its size, the "
+    "further\n"
+    "ways that lead to it, who signed it.\n"
+    "\n"
+    "  -n N                 at most so many; default 20, 0: all\n" CLI_TRUST_HELP
+        CLI_STORE_HELP "  --json  --quiet  --help\n"
+    "\n"
+    "  deltawire log s3://bucket/run\n"
+    "  deltawire log s3://bucket/run -n 0 --json\n";
+
+#define N_DEFAULT     20
+#define SHORT_DIGITS  8
+#define ANCHOR        "anchor"
+#define WAYS_TEXT     64
+#define SHORT_CREATED 19 /* without fractions of a second and zone */
+
+typedef struct log_list {
+    const cli_session *s;
+    dw_stream *stream;
+    dw_edge *ways;
+    size_t n_ways;
+    uint64_t floor;
+    json_t *rows; /* with --json */
+} log_list;
+
+/* ---- a row ---- */
+
+/* "anchor, 8, 0": the versions that further ways to this one start from. */
+static void format_ways(char out[WAYS_TEXT], const log_list *list, uint64_t version)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < list->n_ways && n < WAYS_TEXT; i++) {
+        const dw_edge *way = &list->ways[i];
+        const char *comma = n > 0 ? ", " : "";
+        int n_more = 0;
+        if (way->to != version)
+            continue;
+        if (way->from == DW_NO_VERSION)
+            n_more = snprintf(out + n, WAYS_TEXT - n, "%s" ANCHOR, comma);
+        else
+            n_more = snprintf(out + n, WAYS_TEXT - n, "%s%" PRIu64, comma, way->from);
+        n += (size_t)n_more;
+    }
+}
+
+static json_t *ways_json(const log_list *list, uint64_t version)
+{
+    json_t *ways = json_array();
+    for (size_t i = 0; i < list->n_ways; i++) {
+        const dw_edge *way = &list->ways[i];
+        if (way->to != version)
+            continue;
+        json_t *row = json_object();
+        cli_json_version(row, "from", way->from);
+        cli_json_count(row, "bytes", way->n_bytes);
+        cli_json_count(row, "objects", way->n_objects);
+        json_array_append_new(ways, row);
+    }
+    return ways;
+}
+
+static json_t *version_json(const log_list *list, const dw_version_info *info)
+{
+    json_t *row = json_object();
+    cli_json_count(row, "version", info->version);
+    cli_json_text(row, "created", info->created);
+    cli_json_text(row, "step", info->step);
+    cli_json_text(row, "notes", info->notes);
+    cli_json_text(row, "content", cli_content_name(info->content));
+    cli_json_digest(row, "state", info->state);
+    cli_json_count(row, "epoch", info->epoch);
+    cli_json_count(row, "changed", info->n_changed);
+    cli_json_count(row, "objects", info->n_objects);
+    cli_json_count(row, "bytes", info->n_bytes);
+    json_object_set_new(row, "collected", json_boolean(info->version < list->floor));
+    json_object_set_new(row, "ways", ways_json(list, info->version));
+    if (info->is_signed) {
+        char key[DW_PUBLIC_KEY_TEXT];
+        dw_public_key_format(key, info->key);
+        cli_json_text(row, "key", key);
+    }
+    if (info->base)
+        cli_json_text(row, "base", info->base);
+    if (info->fork_url) {
+        cli_json_text(row, "fork_url", info->fork_url);
+        cli_json_count(row, "fork_version", info->fork_version);
+    }
+    return row;
+}
+
+static void print_version(const log_list *list, const dw_version_info *info)
+{
+    char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE], ways[WAYS_TEXT];
+    char key[DW_PUBLIC_KEY_TEXT] = "";
+    format_ways(ways, list, info->version);
+    if (info->is_signed)
+        dw_public_key_format(key, info->key);
+    const char *digits = strchr(key, ':');
+    printf("%7" PRIu64 "  ", info->version);
+    printf("%-*.*s  ", SHORT_CREATED, SHORT_CREATED, info->created);
+    /* the step is the trainer's text: padded here, for it may need escaping */
+    cli_print_text(stdout, info->step);
+    printf("%*s  ", strlen(info->step) < 8 ? 8 - (int)strlen(info->step) : 0, "");
+    printf("%-7s %13s %9s  %-16s %-*.*s  ", cli_content_name(info->content),
+           cli_format_count(changed, info->n_changed),
+           cli_format_size(size, info->n_bytes),
+           info->version < list->floor ? "collected" : ways, SHORT_DIGITS, SHORT_DIGITS,
+           digits ? digits + 1 : "-");
+    if (info->base)
+        fputs("base: ", stdout), cli_print_text(stdout, info->base);
+    if (info->fork_url) {
+        printf("version %" PRIu64 " of ", info->fork_version);
+        cli_print_text(stdout, info->fork_url);
+    }
+    if ((info->base || info->fork_url) && info->notes[0])
+        fputs("; ", stdout);
+    cli_print_text(stdout, info->notes);
+    putchar('\n');
+}
+
+/* ---- the list ---- */
+
+static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
+                               dw_error *err)
+{
+    dw_status status = dw_stream_head(list->stream, head, err);
+    if (status == DW_OK)
+        status = dw_stream_floor(list->stream, &list->floor, err);
+    if (status == DW_OK)
+        status = cli_copy_ways(list->stream, &list->ways, &list->n_ways, err);
+    if (status != DW_OK)
+        return status;
+    if (!list->rows && !list->s->quiet)
+        printf("%7s  %-19s  %-8s  %-7s %13s %9s  %-16s %-8s  %s\n", "version",
+               "time (UTC)", "step", "content", "changed", "bytes", "also from", "signer",
+               "notes");
+    for (uint64_t n = 0; n <= *head && (n_most == 0 || n < n_most); n++) {
+        dw_version_info info;
+        status = cli_check_signal(err);
+        if (status == DW_OK)
+            status = dw_stream_version(list->stream, *head - n, &info, err);
+        if (status != DW_OK)
+            return status;
+        if (list->rows)
+            json_array_append_new(list->rows, version_json(list, &info));
+        else
+            print_version(list, &info);
+    }
+    return DW_OK;
+}
+
+static int print_log(const cli_stream *stream, uint64_t n_most, const cli_session *s)
+{
+    dw_error err;
+    uint64_t head = 0;
+    log_list list = {.s = s, .stream = stream->stream};
+    list.rows = s->json ? json_array() : NULL;
+    dw_status status = list_versions(&list, n_most, &head, &err);
+    int exit_code = status == DW_OK ? 0 : cli_stream_fail(s, &err, stream->url);
+    if (status == DW_OK && s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "url", stream->url);
+        cli_json_text(object, "stream", dw_stream_id(stream->stream));
+        cli_json_count(object, "head", head);
+        cli_json_count(object, "floor", list.floor);
+        json_object_set(object, "versions", list.rows);
+        cli_json_print(object);
+    }
+    json_decref(list.rows);
+    free(list.ways);
+    return exit_code;
+}
+
+int dw_cmd_log(int argc, char **argv)
+{
+    enum { TRUST = CLI_OPT_OWN };
+    static const struct option options[] = {
+        {"number", required_argument, NULL, 'n'},
+        {"trust", required_argument, NULL, TRUST},
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    cli_session s = cli_session_start(argc, argv, help);
+    cli_stream stream = {0};
+    uint64_t n_most = N_DEFAULT;
+    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
+        if (option == 'n')
+            n_most = cli_parse_count(&s, "-n", optarg);
+        else if (option == TRUST)
+            cli_keys_add(&stream.keys, &s, optarg);
+        else
+            cli_store_option(&stream.options, option);
+    }
+    cli_expect_arguments(&s, argc, 1, 1);
+    stream.url = argv[optind];
+    int exit_code = cli_stream_open(&stream, &s);
+    if (exit_code == 0)
+        exit_code = print_log(&stream, n_most, &s);
+    cli_stream_close(&stream);
+    return exit_code;
+}

@@ -1,0 +1,346 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "print.h"
+#include "publish.h"
+#include "store.h"
+
+static const char help[] =
+    "usage: deltawire publish URL CKPT [OPTION...]\n"
+    "       deltawire publish URL --watch DIR [OPTION...]\n"
+    "\n"
+    "Publishes a checkpoint as the next version of a stream: what changed since the "
+    "newest\n"
+    "version is uploaded and committed. A stream that is not there is made, with the "
+    "whole\n"
+    "checkpoint as version 0. With --watch: each checkpoint that a trainer saves as\n"
+    "DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM.\n"
+    "\n"
+    "  --step TEXT          the trainer's own number of this version\n"
+    "  --notes TEXT         free text, up to 4096 bytes\n"
+    "  --base[=NAME]        a new stream: upload nothing, followers have CKPT; NAME "
+    "says\n"
+    "                       which it is\n"
+    "  --base-ckpt CKPT     the checkpoint behind a version 0 that was not uploaded, "
+    "where\n"
+    "                       the baseline was lost\n"
+    "  --fork URL[@N]       a new stream: start from version N, or the newest, of "
+    "another\n"
+    "  --baseline DIR       keep a copy of the newest version here, to compare with;\n"
+    "                       default: ~/.cache/deltawire/baselines/HASH\n"
+    "  --sign-key FILE      sign with this key; see deltawire keygen\n" CLI_TRUST_HELP
+    "  --single-writer      accept a store that cannot keep two writers apart\n"
+    "  --fold N,N,N|none    also one delta for each so many versions, made out of what "
+    "is\n"
+    "                       in the store (none)\n"
+    "  --anchor-every N     the whole model each so many versions\n"
+    "  --anchor-factor F    the whole model when catching up costs F times as much "
+    "(0.1);\n"
+    "                       0: never\n"
+    "  --max-object SIZE    of the objects of a delta (32 MiB)\n" CLI_STORE_HELP
+    "  --json  --threads N  --quiet  --help\n"
+    "\n"
+    "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
+    "  deltawire publish s3://bucket/run --watch output/ --sign-key trainer.key\n"
+    "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n";
+
+typedef struct arguments {
+    cli_publish publish;
+    const char *checkpoint;
+    const char *watch;
+} arguments;
+
+/* ---- arguments ---- */
+
+static void parse_folds(unsigned folds[4], const cli_session *s, const char *text)
+{
+    memset(folds, 0, 4 * sizeof *folds);
+    if (strcmp(text, "none") == 0)
+        return;
+    const char *at = text;
+    for (size_t i = 0;; i++) {
+        char *end;
+        unsigned long n = strtoul(at, &end, 10);
+        const bool fine = *at >= '0' && *at <= '9' && (*end == ',' || !*end) && i < 4 &&
+                          n >= 2 && n <= 1000000;
+        if (!fine || (i > 0 && (n <= folds[i - 1] || n % folds[i - 1] != 0)))
+            cli_usage_error(s,
+                            "--fold: '%s' is neither none nor up to four numbers from 2 "
+                            "on, each a multiple of the one before",
+                            text);
+        folds[i] = (unsigned)n;
+        if (!*end)
+            return;
+        at = end + 1;
+    }
+}
+
+/* URL@N: the last @ counts, and only where nothing but digits follows. TEXT is cut. */
+static void parse_fork(cli_publish *p, const cli_session *s, char *text)
+{
+    char *at = strrchr(text, '@');
+    p->options.first = DW_FIRST_FORK;
+    p->options.fork_version = DW_LATEST;
+    p->fork_url = text;
+    if (!at || !at[1] || at[1 + strspn(at + 1, "0123456789")])
+        return;
+    p->options.fork_version = cli_parse_version(s, "--fork", at + 1);
+    *at = '\0';
+}
+
+static void check(const arguments *a, const cli_session *s, bool base)
+{
+    if (base && a->publish.fork_url)
+        cli_usage_error(s, "--base and --fork exclude each other");
+    if (a->watch && a->publish.step)
+        cli_usage_error(s, "--step: with --watch the names of the checkpoints say it");
+    if (a->publish.notes && strlen(a->publish.notes) > 4096)
+        cli_usage_error(s, "--notes: at most 4096 bytes");
+}
+
+static unsigned parse_unsigned(const cli_session *s, const char *option, const char *text)
+{
+    uint64_t n = cli_parse_count(s, option, text);
+    if (n > 1000000000)
+        cli_usage_error(s, "%s: at most 1000000000", option);
+    return (unsigned)n;
+}
+
+static double parse_factor(const cli_session *s, const char *text)
+{
+    return strcmp(text, "0") == 0 ? 0 : cli_parse_positive(s, "--anchor-factor", text);
+}
+
+enum {
+    STEP = CLI_OPT_OWN,
+    NOTES,
+    BASE,
+    BASE_CKPT,
+    FORK,
+    BASELINE,
+    SIGN_KEY,
+    TRUST,
+    SINGLE_WRITER,
+    FOLD,
+    ANCHOR_EVERY,
+    ANCHOR_FACTOR,
+    MAX_OBJECT,
+    WATCH,
+};
+
+static void take_option(arguments *a, const cli_session *s, int option)
+{
+    cli_publish *p = &a->publish;
+    switch (option) {
+    case STEP:
+        p->step = optarg;
+        break;
+    case NOTES:
+        p->notes = optarg;
+        break;
+    case BASE:
+        p->options.first = DW_FIRST_BASE;
+        p->options.base_name = optarg;
+        break;
+    case BASE_CKPT:
+        p->options.base = optarg;
+        break;
+    case FORK:
+        parse_fork(p, s, optarg);
+        break;
+    case BASELINE:
+        p->baseline = optarg;
+        break;
+    case SIGN_KEY:
+        p->keys.sign_path = optarg;
+        break;
+    case TRUST:
+        cli_keys_add(&p->keys, s, optarg);
+        break;
+    case SINGLE_WRITER:
+        p->options.single_writer = true;
+        break;
+    case FOLD:
+        parse_folds(p->folds, s, optarg);
+        break;
+    case ANCHOR_EVERY:
+        p->options.anchor_every = parse_unsigned(s, "--anchor-every", optarg);
+        break;
+    case ANCHOR_FACTOR:
+        p->options.anchor_factor = parse_factor(s, optarg);
+        break;
+    case MAX_OBJECT:
+        p->options.max_object_bytes = cli_parse_scaled(s, "--max-object", optarg);
+        break;
+    case WATCH:
+        a->watch = optarg;
+        break;
+    default:
+        cli_store_option(&p->store, option);
+    }
+}
+
+static void parse(arguments *a, cli_session *s, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"step", required_argument, NULL, STEP},
+        {"notes", required_argument, NULL, NOTES},
+        {"base", optional_argument, NULL, BASE},
+        {"base-ckpt", required_argument, NULL, BASE_CKPT},
+        {"fork", required_argument, NULL, FORK},
+        {"baseline", required_argument, NULL, BASELINE},
+        {"sign-key", required_argument, NULL, SIGN_KEY},
+        {"trust", required_argument, NULL, TRUST},
+        {"single-writer", no_argument, NULL, SINGLE_WRITER},
+        {"fold", required_argument, NULL, FOLD},
+        {"anchor-every", required_argument, NULL, ANCHOR_EVERY},
+        {"anchor-factor", required_argument, NULL, ANCHOR_FACTOR},
+        {"max-object", required_argument, NULL, MAX_OBJECT},
+        {"watch", required_argument, NULL, WATCH},
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    bool base = false;
+    *a = (arguments){.publish = {.expect_head = DW_NO_VERSION}};
+    dw_publish_options_init(&a->publish.options);
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        base |= option == BASE;
+        take_option(a, s, option);
+    }
+    cli_expect_arguments(s, argc, a->watch ? 1 : 2, a->watch ? 1 : 2);
+    check(a, s, base);
+    a->publish.options.n_threads = s->n_threads;
+    a->publish.url = argv[optind];
+    a->checkpoint = a->watch ? NULL : argv[optind + 1];
+    if (base && !a->publish.options.base_name)
+        a->publish.options.base_name = a->watch ? a->watch : a->checkpoint;
+}
+
+/* ---- reporting ---- */
+
+static void print_json(const cli_published *done, const char *url, const char *checkpoint,
+                       const char *event)
+{
+    const dw_publish_report *r = &done->report;
+    json_t *object = json_object();
+    if (event)
+        cli_json_text(object, "event", event);
+    cli_json_text(object, "url", url);
+    cli_json_text(object, "checkpoint", checkpoint);
+    cli_json_count(object, "version", r->version);
+    json_object_set_new(object, "created", json_boolean(done->created));
+    json_object_set_new(object, "skipped", json_boolean(done->skipped));
+    if (!done->skipped) {
+        cli_json_digest(object, "state", r->state);
+        cli_json_count(object, "changed", r->n_changed);
+        cli_json_count(object, "objects", r->n_objects);
+        cli_json_count(object, "bytes", r->n_bytes);
+        cli_json_count(object, "model_bytes", done->n_model_bytes);
+        cli_json_real(object, "ratio",
+                      cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
+        cli_json_count(object, "diff_ms", r->diff_ms);
+        cli_json_count(object, "upload_ms", r->upload_ms);
+        cli_json_count(object, "total_ms", r->total_ms);
+    }
+    if (done->aftermath.code != DW_OK)
+        cli_json_text(object, "remark", done->aftermath.text);
+    cli_json_event(object);
+}
+
+static void print_line(const cli_published *done, const char *checkpoint)
+{
+    char size[CLI_NUMBER_SIZE], changed[CLI_NUMBER_SIZE];
+    const dw_publish_report *r = &done->report;
+    cli_print_text(stdout, checkpoint);
+    if (done->skipped)
+        printf(": version %" PRIu64 " has these weights already\n", r->version);
+    else
+        printf(": version %" PRIu64 ", %s changed, %s in %.3f s\n", r->version,
+               cli_format_count(changed, r->n_changed), cli_format_size(size, r->n_bytes),
+               1e-3 * (double)r->total_ms);
+    fflush(stdout);
+}
+
+static void print_rows(const cli_published *done, const char *url)
+{
+    char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
+    const dw_publish_report *r = &done->report;
+    cli_print_text(stdout, url);
+    putchar('\n');
+    cli_print_row("version", "%" PRIu64 "%s%s", r->version,
+                  done->created ? ", the stream is new" : "",
+                  r->unchanged ? ", no weight differs" : "");
+    cli_print_row("changed", "%s of %s elements (%.3f %%)",
+                  cli_format_count(a, r->n_changed),
+                  cli_format_count(b, done->n_model_elems),
+                  100 * cli_ratio((double)r->n_changed, (double)done->n_model_elems));
+    cli_print_row("size", "%s bytes in %" PRIu64 " objects",
+                  cli_format_count(a, r->n_bytes), r->n_objects);
+    if (r->n_bytes > 0)
+        cli_print_row("full model", "%s: %.1f times as much",
+                      cli_format_size(a, done->n_model_bytes),
+                      cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
+    cli_print_row("state", "%016" PRIx64, r->state);
+    cli_print_row("time", "%.3f s", 1e-3 * (double)r->total_ms);
+}
+
+void cli_published_print(const cli_published *done, const cli_session *s, const char *url,
+                         const char *checkpoint, const char *event)
+{
+    if (s->json)
+        print_json(done, url, checkpoint, event);
+    else if (event && !s->quiet)
+        print_line(done, checkpoint);
+    else if (!event)
+        print_rows(done, url);
+    if (s->json || s->quiet || done->aftermath.code == DW_OK)
+        return;
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, done->aftermath.where[0] ? done->aftermath.where : url);
+    fprintf(stderr,
+            ": version %" PRIu64 " is committed, but not folded: ", done->report.version);
+    cli_print_text(stderr, done->aftermath.text);
+    fputc('\n', stderr);
+}
+
+/* ---- the verb ---- */
+
+static int publish_one(const arguments *a, const cli_session *s)
+{
+    const cli_publish *p = &a->publish;
+    dw_error err;
+    cli_published done;
+    dw_status status = cli_publish_once(p, s, a->checkpoint, &done, &err);
+    if (status != DW_OK && !done.opened)
+        return cli_fail(s, &err, a->checkpoint, NULL);
+    if (status != DW_OK)
+        return cli_stream_fail(s, &err, p->url);
+    cli_published_print(&done, s, p->url, a->checkpoint, NULL);
+    if (s->json || s->quiet)
+        return 0;
+    if (!done.created && p->options.first != DW_FIRST_ANCHOR)
+        fputs("deltawire: the stream was there already: --base and --fork did nothing\n",
+              stderr);
+    if (done.created && p->options.first != DW_FIRST_FORK && (p->step || p->notes))
+        fputs("deltawire: version 0 of a stream carries no --step and no --notes\n",
+              stderr);
+    return 0;
+}
+
+int dw_cmd_publish(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    arguments a;
+    parse(&a, &s, argc, argv);
+    int exit_code = cli_keys_load(&a.publish.keys, &s);
+    if (exit_code == 0)
+        exit_code =
+            a.watch ? cli_publish_watch(&a.publish, &s, a.watch) : publish_one(&a, &s);
+    cli_keys_release(&a.publish.keys);
+    return exit_code;
+}

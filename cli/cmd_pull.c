@@ -1,0 +1,124 @@
+#include <stdio.h>
+
+#include <deltawire/follow.h>
+
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+#include "progress.h"
+#include "store.h"
+#include "sync_report.h"
+
+static const char help[] =
+    "usage: deltawire pull URL --into DIR [--at N] [OPTION...]\n"
+    "\n"
+    "Brings a checkpoint directory to a version of a stream by the cheapest way: made "
+    "and\n"
+    "filled where it is not there, patched in place where it holds an older version. "
+    "Every\n"
+    "step is verified before the first byte of the directory changes. Killed at any "
+    "instant,\n"
+    "the same command run again finishes the work.\n"
+    "\n"
+    "  --into DIR           the checkpoint directory\n"
+    "  --at N               the version; default: the newest\n"
+    "  --base CKPT          the checkpoint behind a version 0 that was not "
+    "uploaded\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "\n"
+    "  deltawire pull s3://bucket/run --into model/\n"
+    "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n";
+
+typedef struct arguments {
+    const char *url;
+    dw_store_options store;
+    cli_keys keys;
+    dw_follow_options follow;
+    uint64_t goal;
+} arguments;
+
+static arguments parse(cli_session *s, int argc, char **argv)
+{
+    enum { INTO = CLI_OPT_OWN, AT, BASE, TRUST };
+    static const struct option options[] = {
+        {"into", required_argument, NULL, INTO},
+        {"at", required_argument, NULL, AT},
+        {"base", required_argument, NULL, BASE},
+        {"trust", required_argument, NULL, TRUST},
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    arguments a = {.goal = DW_LATEST};
+    dw_follow_options_init(&a.follow);
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        if (option == INTO)
+            a.follow.into = optarg;
+        else if (option == AT)
+            a.goal = cli_parse_version(s, "--at", optarg);
+        else if (option == BASE)
+            a.follow.base = optarg;
+        else if (option == TRUST)
+            cli_keys_add(&a.keys, s, optarg);
+        else
+            cli_store_option(&a.store, option);
+    }
+    cli_expect_arguments(s, argc, 1, 1);
+    if (!a.follow.into)
+        cli_usage_error(s, "--into DIR is missing");
+    a.follow.n_threads = s->n_threads;
+    a.url = argv[optind];
+    return a;
+}
+
+static void print_report(const arguments *a, const cli_session *s,
+                         const dw_follow_report *report, double seconds)
+{
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "url", a->url);
+        cli_json_text(object, "into", a->follow.into);
+        cli_sync_report_json(object, report, seconds);
+        cli_json_print(object);
+        return;
+    }
+    cli_print_text(stdout, a->follow.into);
+    fputs(": ", stdout);
+    cli_sync_report_line(report, seconds);
+}
+
+static int pull(arguments *a, const cli_session *s, dw_store *store)
+{
+    dw_error err;
+    dw_follower *follower = NULL;
+    dw_follow_report report = {0};
+    a->follow.trust = cli_keys_trust(&a->keys);
+    a->follow.open_store = cli_store_open_fork;
+    a->follow.open_context = &a->store;
+    cli_progress bar = cli_progress_start(s, "pulling");
+    dw_progress hook = cli_progress_hook(&bar);
+    dw_status status = dw_follower_open(&follower, store, &a->follow, &err);
+    if (status == DW_OK)
+        status = dw_follower_sync(follower, a->goal, &hook, &report, &err);
+    cli_progress_end(&bar);
+    dw_follower_close(follower);
+    if (status != DW_OK)
+        return cli_stream_fail(s, &err, a->url);
+    print_report(a, s, &report, cli_now() - bar.t_start);
+    return 0;
+}
+
+int dw_cmd_pull(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    arguments a = parse(&s, argc, argv);
+    dw_store *store = NULL;
+    int exit_code = cli_keys_load(&a.keys, &s);
+    if (exit_code == 0)
+        exit_code = cli_store_open(&store, &s, a.url, &a.store);
+    if (exit_code == 0)
+        exit_code = pull(&a, &s, store);
+    dw_store_close(store);
+    cli_keys_release(&a.keys);
+    return exit_code;
+}

@@ -1,0 +1,108 @@
+#include "hook.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "progress.h"
+
+extern char **environ;
+
+static bool same_name(const char *a, const char *b)
+{
+    size_t n = strcspn(a, "=");
+    return strncmp(a, b, n) == 0 && b[n] == '=';
+}
+
+static bool is_replaced(const char *entry, char *const *extra)
+{
+    for (; *extra; extra++)
+        if (same_name(*extra, entry))
+            return true;
+    return false;
+}
+
+/* The environment with EXTRA in it, to be freed; the strings are borrowed. */
+static char **extend_environment(char *const *extra)
+{
+    size_t n = 0, n_all = 0;
+    while (environ[n])
+        n++;
+    while (extra[n_all])
+        n_all++;
+    char **all = calloc(n + n_all + 1, sizeof *all);
+    if (!all)
+        return NULL;
+    memcpy(all, extra, n_all * sizeof *all);
+    for (size_t i = 0; i < n; i++)
+        if (!is_replaced(environ[i], extra))
+            all[n_all++] = environ[i];
+    return all;
+}
+
+static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
+                       char **environment)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t defaults;
+    int refused = posix_spawn_file_actions_init(&actions);
+    if (refused)
+        return refused;
+    refused = posix_spawnattr_init(&attributes);
+    if (refused) {
+        posix_spawn_file_actions_destroy(&actions);
+        return refused;
+    }
+    /* this process ignores it (progress.c); the command did not ask for that */
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGXFSZ);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    /* a group of its own, so that a signal reaches all of it, and once */
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    if (s->json)
+        refused =
+            posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    char *copy = strdup(command);
+    char *argv[] = {"sh", "-c", copy, NULL};
+    if (!copy)
+        refused = ENOMEM;
+    if (!refused)
+        refused = posix_spawn(pid, "/bin/sh", &actions, &attributes, argv, environment);
+    free(copy);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return refused;
+}
+
+dw_status cli_hook_run(const cli_session *s, const char *command, char *const *extra,
+                       int *status, dw_error *err)
+{
+    pid_t pid = 0;
+    char **environment = extend_environment(extra);
+    if (!environment)
+        return cli_error_set(err, DW_NO_MEMORY, command, "out of memory");
+    fflush(stdout);
+    errno = spawn_shell(s, &pid, command, environment);
+    free(environment);
+    if (errno)
+        return cli_error_errno(err, command, "run");
+    *status = cli_wait_child(pid);
+    return DW_OK;
+}
+
+const char *cli_hook_fate(char out[32], int status)
+{
+    if (WIFSIGNALED(status))
+        snprintf(out, 32, "signal %d", WTERMSIG(status));
+    else
+        snprintf(out, 32, "exit code %d", WEXITSTATUS(status));
+    return out;
+}

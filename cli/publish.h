@@ -1,0 +1,47 @@
+/* Publishing a checkpoint: once, or each that a trainer saves. */
+#ifndef CLI_PUBLISH_H
+#define CLI_PUBLISH_H
+
+#include <deltawire/publish.h>
+
+#include "keys.h"
+#include "options.h"
+
+typedef struct cli_publish {
+    const char *url;
+    dw_store_options store;
+    cli_keys keys; /* loaded */
+    dw_publish_options options;
+    unsigned folds[4];    /* --fold: ends with 0 where there are fewer */
+    const char *fork_url; /* --fork, without @N; or NULL */
+    const char *baseline; /* --baseline, or NULL: in the user's cache */
+    const char *step;     /* or NULL */
+    const char *notes;
+    bool skip_same;       /* publish nothing where the stream's head has these weights */
+    uint64_t expect_head; /* DW_CONFLICT where the head is another; DW_NO_VERSION: any */
+} cli_publish;
+
+typedef struct cli_published {
+    bool opened;  /* the checkpoint could be opened: what failed, failed after that */
+    bool created; /* the stream is new, and this is its version 0 */
+    bool skipped; /* skip_same: it was published already */
+    uint64_t n_model_bytes;
+    uint64_t n_model_elems;
+    dw_publish_report report;
+    dw_error aftermath; /* what went wrong after the commit; DW_OK: nothing */
+} cli_published;
+
+/* Publishes the checkpoint. *OUT is filled as far as it went. */
+dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
+                           const char *checkpoint, cli_published *out, dw_error *err);
+
+/* Publishes each complete checkpoint under DIR until a signal asks to stop. Returns the
+ * exit code. */
+int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);
+
+/* Says what was published: rows or a JSON object, and as an EVENT (a word, or NULL) one
+ * line. */
+void cli_published_print(const cli_published *done, const cli_session *s, const char *url,
+                         const char *checkpoint, const char *event);
+
+#endif

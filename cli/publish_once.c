@@ -1,0 +1,316 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "hash.h"
+#include "path.h"
+#include "progress.h"
+#include "publish.h"
+#include "store.h"
+#include "weights.h"
+
+#define WAIT_MS     100
+#define HASH_DIGITS 16
+
+/* What is there before. */
+typedef struct prior {
+    bool has_head;
+    uint64_t head;
+    dw_digest state;
+} prior;
+
+static dw_status open_weights(cli_weights *out, const char *path, dw_error *err)
+{
+    bool pending;
+    *out = (cli_weights){0};
+    dw_status status = dw_checkpoint_pending(path, &pending, err);
+    if (status == DW_OK && pending)
+        return cli_error_set(err, DW_STALE, path,
+                             "an apply to this checkpoint was interrupted, or is under "
+                             "way: run deltawire recover");
+    return status == DW_OK ? cli_weights_load(out, path, err) : status;
+}
+
+static void count_weights(cli_published *out, const cli_weights *weights)
+{
+    out->n_model_bytes = weights->n_bytes;
+    for (size_t i = 0; i < weights->n_tensors; i++) {
+        const dw_tensor *t = &weights->tensors[i];
+        uint64_t n_elems = 0;
+        if (dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL))
+            out->n_model_elems += n_elems;
+    }
+}
+
+/* Whether there is a version decides whether opening makes one. */
+static dw_status look_before(prior *out, const cli_publish *p, dw_store *store,
+                             dw_error *err)
+{
+    dw_stream *stream = NULL;
+    dw_trust trust = cli_keys_trust(&p->keys);
+    *out = (prior){0};
+    dw_status status = dw_stream_open(&stream, store, &trust, err);
+    if (status == DW_OK)
+        status = dw_stream_head(stream, &out->head, err);
+    dw_version_info info;
+    if (status == DW_OK)
+        status = dw_stream_version(stream, out->head, &info, err);
+    if (status == DW_OK) {
+        out->has_head = true;
+        out->state = info.state;
+    }
+    dw_stream_close(stream);
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+static dw_status check_head(const cli_publish *p, const prior *before, dw_error *err)
+{
+    if (p->expect_head == DW_NO_VERSION ||
+        (before->has_head && before->head == p->expect_head))
+        return DW_OK;
+    return cli_error_set(err, DW_CONFLICT, p->url,
+                         "version %" PRIu64 " was the newest, and now there is version "
+                         "%" PRIu64 ": somebody else publishes here; stop one of the two",
+                         p->expect_head, before->head);
+}
+
+static dw_status has_same_state(bool *same, const prior *before,
+                                const cli_weights *weights, const cli_session *s,
+                                dw_error *err)
+{
+    dw_digest state = 0;
+    *same = false;
+    if (!before->has_head)
+        return DW_OK;
+    dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
+    dw_status status = digests ? cli_weights_digest(digests, &state, weights, s, err)
+                               : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+    free(digests);
+    *same = status == DW_OK && state == before->state;
+    return status;
+}
+
+/* The user's cache, one directory a stream, on the heap; NULL with ERR filled. */
+static char *default_baseline(const cli_publish *p, const dw_store *store, dw_error *err)
+{
+    char digits[HASH_DIGITS + 1], name[2 * HASH_DIGITS + 64];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *endpoint = p->store.endpoint ? p->store.endpoint : "";
+    const char *url = dw_store_url(store);
+    size_t n_bytes = strlen(url) + strlen(endpoint) + 2;
+    char *place = malloc(n_bytes);
+    if (!place) {
+        cli_error_set(err, DW_NO_MEMORY, p->url, "out of memory");
+        return NULL;
+    }
+    /* the same URL at another server is another stream */
+    snprintf(place, n_bytes, "%s\n%s", url, endpoint);
+    cli_hash_text(digits, HASH_DIGITS, place);
+    free(place);
+    if ((!cache || cache[0] != '/') && !home) {
+        cli_error_set(err, DW_INVALID, "--baseline",
+                      "neither HOME nor XDG_CACHE_HOME is set: name a directory");
+        return NULL;
+    }
+    const bool own = cache && cache[0] == '/';
+    snprintf(name, sizeof name, "%sdeltawire/baselines/%s", own ? "" : ".cache/", digits);
+    char *path = cli_path_join(own ? cache : home, name);
+    if (!path)
+        cli_error_set(err, DW_NO_MEMORY, p->url, "out of memory");
+    return path;
+}
+
+/* The wait is cut into pieces: a signal ends it, and the bar moves. What is under way is
+ * then finished or given up by dw_publisher_close. */
+static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *store,
+                          dw_publish_report *report, const cli_session *s, dw_error *err)
+{
+    cli_progress bar = cli_progress_start(s, "publishing");
+    dw_store_counts start, now;
+    dw_store_get_counts(store, &start);
+    bool done = false;
+    dw_status status = DW_OK;
+    while (!done) {
+        status = dw_publisher_wait(publisher, ticket, WAIT_MS, &done, report, err);
+        if (!done && status != DW_UNAVAILABLE && status != DW_OK)
+            break;
+        dw_store_get_counts(store, &now);
+        if (!done &&
+            cli_progress_report(&bar, now.bytes_written - start.bytes_written, 0) != 0) {
+            status = cli_check_signal(err);
+            break;
+        }
+    }
+    cli_progress_end(&bar);
+    return status;
+}
+
+/* Version 0 came to be when the stream was opened: what its record says. */
+static dw_status report_first(cli_published *out, const cli_publish *p, dw_store *store,
+                              double t_start, dw_error *err)
+{
+    dw_stream *stream = NULL;
+    dw_version_info info = {0};
+    dw_trust trust = cli_keys_trust(&p->keys);
+    dw_status status = dw_stream_open(&stream, store, &trust, err);
+    if (status == DW_OK)
+        status = dw_stream_version(stream, 0, &info, err);
+    out->report = (dw_publish_report){
+        .version = 0,
+        .n_changed = info.n_changed,
+        .n_bytes = info.n_bytes,
+        .n_objects = info.n_objects,
+        .state = info.state,
+        .total_ms = (uint64_t)(1000 * (cli_now() - t_start)),
+    };
+    dw_stream_close(stream);
+    return status;
+}
+
+static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *store,
+                         const cli_weights *weights, const dw_publish_options *options,
+                         bool is_new, cli_published *out, dw_error *err)
+{
+    dw_publisher *publisher = NULL;
+    dw_publish_options o = *options;
+    double t_start = cli_now();
+    cli_progress bar = cli_progress_start(s, is_new ? "uploading" : "preparing");
+    o.progress = cli_progress_hook(&bar);
+    dw_status status = dw_publisher_open(&publisher, store, weights->tensors,
+                                         weights->n_tensors, &o, err);
+    cli_progress_end(&bar);
+    if (status != DW_OK)
+        return status;
+    if (is_new && o.first != DW_FIRST_FORK) {
+        out->created = true;
+        status = report_first(out, p, store, t_start, err);
+    } else {
+        const dw_publish_note note = {p->step, p->notes};
+        uint64_t ticket = 0;
+        status = dw_publisher_publish(publisher, &ticket, &note, err);
+        if (status == DW_OK)
+            status = wait_for(publisher, ticket, store, &out->report, s, err);
+        out->created = status == DW_OK && is_new;
+    }
+    if (status == DW_OK && dw_publisher_drain(publisher, &out->aftermath) == DW_OK)
+        out->aftermath.code = DW_OK;
+    dw_publisher_close(publisher);
+    return status;
+}
+
+/* ---- folding ---- */
+
+/* A publisher folds what it published itself, and this one publishes a single version; so
+ * every N-th version is folded from what lies in the store. */
+static dw_status squash_due(const cli_publish *p, const cli_session *s, dw_stream *stream,
+                            uint64_t version, const char *work_dir, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < 4 && p->folds[i] > 0; i++) {
+        if (version % p->folds[i] != 0)
+            continue;
+        cli_progress bar = cli_progress_start(s, "folding");
+        const dw_squash_options options = {
+            .from = version - p->folds[i],
+            .to = version,
+            .work_dir = work_dir,
+            .base = p->options.base,
+            .max_object_bytes = p->options.max_object_bytes,
+            .sign_key = p->keys.sign_key,
+            .n_threads = p->options.n_threads,
+            .progress = cli_progress_hook(&bar),
+        };
+        status = dw_stream_squash(stream, &options, NULL, err);
+        cli_progress_end(&bar);
+        if (status == DW_CONFLICT) /* somebody else did */
+            status = DW_OK;
+    }
+    return status;
+}
+
+static bool is_fold_due(const cli_publish *p, uint64_t version)
+{
+    for (size_t i = 0; i < 4 && p->folds[i] > 0; i++)
+        if (version % p->folds[i] == 0)
+            return version > 0;
+    return false;
+}
+
+/* Works beside the baseline: where that fits, two more copies are likely to. */
+static dw_status fold(const cli_publish *p, const cli_session *s, dw_store *store,
+                      uint64_t version, const char *baseline, dw_error *err)
+{
+    if (!is_fold_due(p, version))
+        return DW_OK;
+    char *work_dir = cli_path_temporary(baseline, 0);
+    if (!work_dir)
+        return cli_error_set(err, DW_NO_MEMORY, baseline, "out of memory");
+    dw_stream *stream = NULL;
+    dw_trust trust = cli_keys_trust(&p->keys);
+    dw_status status = cli_path_make_directories(work_dir, err);
+    if (status == DW_OK)
+        status = dw_stream_open(&stream, store, &trust, err);
+    if (status == DW_OK)
+        status = squash_due(p, s, stream, version, work_dir, err);
+    dw_stream_close(stream);
+    rmdir(work_dir);
+    free(work_dir);
+    return status;
+}
+
+/* With the weights open: everything that needs the store. */
+static dw_status publish_weights(const cli_publish *p, const cli_session *s,
+                                 dw_store *store, const cli_weights *weights,
+                                 cli_published *out, dw_error *err)
+{
+    prior before;
+    dw_publish_options options = p->options;
+    char *baseline = NULL;
+    dw_status status = look_before(&before, p, store, err);
+    if (status == DW_OK)
+        status = check_head(p, &before, err);
+    if (status == DW_OK && p->skip_same)
+        status = has_same_state(&out->skipped, &before, weights, s, err);
+    if (status != DW_OK || out->skipped) {
+        out->report.version = before.head;
+        return status;
+    }
+    if (!p->baseline && !(baseline = default_baseline(p, store, err)))
+        return err->code;
+    options.baseline_dir = p->baseline ? p->baseline : baseline;
+    memset(options.folds, 0, sizeof options.folds);
+    options.sign_key = p->keys.sign_key;
+    options.trust = cli_keys_trust(&p->keys);
+    status = cli_path_make_directories(options.baseline_dir, err);
+    if (status == DW_OK && p->fork_url)
+        status = dw_store_open(&options.fork_store, p->fork_url, &p->store, err);
+    if (status == DW_OK)
+        status = publish(p, s, store, weights, &options, !before.has_head, out, err);
+    if (status == DW_OK && out->aftermath.code == DW_OK)
+        fold(p, s, store, out->report.version, options.baseline_dir, &out->aftermath);
+    dw_store_close(options.fork_store);
+    free(baseline);
+    return status;
+}
+
+dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
+                           const char *checkpoint, cli_published *out, dw_error *err)
+{
+    cli_weights weights;
+    dw_store *store = NULL;
+    *out = (cli_published){0};
+    dw_status status = open_weights(&weights, checkpoint, err);
+    if (status != DW_OK)
+        return status;
+    out->opened = true;
+    count_weights(out, &weights);
+    status = dw_store_open(&store, p->url, &p->store, err);
+    if (status == DW_OK)
+        status = publish_weights(p, s, store, &weights, out, err);
+    dw_store_close(store);
+    cli_weights_close(&weights);
+    return status;
+}

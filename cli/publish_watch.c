@@ -1,0 +1,251 @@
+/* Each checkpoint is published by a child process. The checkpoint is mapped, and a
+ * trainer that cuts a file short while it is read would end the process that reads it; so
+ * that is a child's end, and the watch goes on. The child tells its outcome through a
+ * pipe. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "json.h"
+#include "print.h"
+#include "progress.h"
+#include "publish.h"
+#include "store.h"
+#include "trouble.h"
+#include "watch_dir.h"
+
+#define T_LOOK 1.0 /* seconds between two looks */
+
+typedef struct outcome {
+    dw_status status;
+    cli_published done;
+    dw_error err;
+} outcome;
+
+/* ---- the child ---- */
+
+static _Noreturn void be_child(const cli_publish *p, const cli_session *s,
+                               const char *checkpoint, int pipe_end)
+{
+    outcome o = {0};
+    setpgid(0, 0); /* so that a signal comes once, from the parent */
+    o.status = cli_publish_once(p, s, checkpoint, &o.done, &o.err);
+    const char *from = (const char *)&o;
+    for (size_t n = 0; n < sizeof o;) {
+        ssize_t n_more = write(pipe_end, from + n, sizeof o - n);
+        if (n_more < 0 && errno != EINTR)
+            _exit(1);
+        n += n_more > 0 ? (size_t)n_more : 0;
+    }
+    _exit(0);
+}
+
+static bool read_outcome(outcome *out, int pipe_end)
+{
+    char *into = (char *)out;
+    size_t n = 0;
+    while (n < sizeof *out) {
+        ssize_t n_more = read(pipe_end, into + n, sizeof *out - n);
+        if (n_more == 0 || (n_more < 0 && errno != EINTR))
+            return false;
+        n += n_more > 0 ? (size_t)n_more : 0;
+    }
+    return true;
+}
+
+/* The outcome fits into the pipe, so the child ends whether it is read or not. */
+_Static_assert(sizeof(outcome) < 4096, "larger than what a pipe takes at once");
+
+static void publish_in_child(outcome *out, const cli_publish *p, const cli_session *s,
+                             const char *checkpoint)
+{
+    int ends[2];
+    *out = (outcome){0};
+    fflush(stdout);
+    if (pipe(ends) != 0) {
+        out->status = cli_error_errno(&out->err, checkpoint, "make a pipe");
+        return;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        be_child(p, s, checkpoint, ends[1]);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        out->status = cli_error_errno(&out->err, checkpoint, "start a process");
+    } else {
+        setpgid(pid, pid); /* here too, or a signal could come before the child does it */
+        int fate = cli_wait_child(pid);
+        if (!read_outcome(out, ends[0])) {
+            *out = (outcome){0};
+            out->status =
+                cli_error_set(&out->err, DW_STALE, checkpoint,
+                              WIFSIGNALED(fate) && WTERMSIG(fate) == SIGBUS
+                                  ? "it changed while it was read: it is looked at again"
+                                  : "the process that published it ended without a word");
+        }
+    }
+    close(ends[0]);
+}
+
+/* ---- what became of it ---- */
+
+static bool is_gone(const char *path)
+{
+    return access(path, F_OK) != 0;
+}
+
+/* One that is passed over harms nothing: the next delta covers it. */
+static void tell_passed_over(const cli_session *s, const char *path, const dw_error *err)
+{
+    dw_error told = *err;
+    if (is_gone(path))
+        cli_error_set(
+            &told, DW_NOT_FOUND, path,
+            "it vanished before it was published: passed over, the next version "
+            "covers it");
+    cli_tell_error(s, "passed over", path, &told);
+}
+
+/* Whether the watch cannot go on. */
+static bool is_final(dw_status status)
+{
+    return status == DW_CONFLICT || status == DW_UNTRUSTED || status == DW_UNSUPPORTED ||
+           status == DW_INVALID || status == DW_CANCELLED;
+}
+
+/* Publishes one; *ERR says why the watch ends where it returns an error. */
+static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *item,
+                           cli_trouble *trouble, dw_error *err)
+{
+    char step[24];
+    outcome o;
+    snprintf(step, sizeof step, "%" PRIu64, item->step);
+    p->step = item->has_step ? step : NULL;
+    publish_in_child(&o, p, s, item->path);
+    p->step = NULL;
+    p->expect_head = o.status == DW_OK ? o.done.report.version : DW_NO_VERSION;
+    if (o.status == DW_OK) {
+        cli_trouble_end(trouble, s);
+        cli_watch_done(item);
+        /* DIR itself is rewritten with what is published for the sake of its name alone
+         */
+        if (!o.done.skipped || item->has_step)
+            cli_published_print(&o.done, s, p->url, item->path, "published");
+        return DW_OK;
+    }
+    if (cli_signal())
+        return cli_check_signal(err);
+    if (o.done.opened && is_final(o.status)) {
+        *err = o.err;
+        return o.status;
+    }
+    /* not a checkpoint yet, or no more, or another model's: until its files change */
+    if (!o.done.opened || o.status == DW_MISMATCH || is_gone(item->path)) {
+        cli_watch_done(item);
+        tell_passed_over(s, item->path, &o.err);
+        return DW_OK;
+    }
+    cli_trouble_add(trouble, s, &o.err);
+    cli_trouble_sleep(trouble);
+    return DW_OK;
+}
+
+/* ---- the watch ---- */
+
+/* The step of the newest version, where it has one that is a number. */
+static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publish *p,
+                                dw_error *err)
+{
+    dw_store *store = NULL;
+    dw_stream *stream = NULL;
+    dw_version_info info;
+    uint64_t head;
+    dw_trust trust = cli_keys_trust(&p->keys);
+    *has_step = false;
+    dw_status status = dw_store_open(&store, p->url, &p->store, err);
+    if (status == DW_OK)
+        status = dw_stream_open(&stream, store, &trust, err);
+    if (status == DW_OK)
+        status = dw_stream_head(stream, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_version(stream, head, &info, err);
+    if (status == DW_OK) {
+        char *end;
+        errno = 0;
+        *step = strtoull(info.step, &end, 10);
+        *has_step = info.step[0] >= '0' && info.step[0] <= '9' && !*end && errno == 0;
+    }
+    dw_stream_close(stream);
+    dw_store_close(store);
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+/* What an earlier watch published is not published again. */
+static dw_status start(cli_watch *watch, const cli_publish *p, const cli_session *s,
+                       cli_trouble *trouble, dw_error *err)
+{
+    bool has_step;
+    uint64_t step = 0;
+    dw_status status;
+    while ((status = read_head_step(&has_step, &step, p, err)) == DW_UNAVAILABLE) {
+        cli_trouble_add(trouble, s, err);
+        cli_trouble_sleep(trouble);
+        if (cli_signal())
+            return cli_check_signal(err);
+    }
+    if (status == DW_OK)
+        status = cli_watch_look(watch, err);
+    if (status == DW_OK && has_step)
+        cli_watch_skip(watch, step);
+    return status;
+}
+
+static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s,
+                          cli_trouble *trouble, dw_error *err)
+{
+    cli_trouble lost = {.what = watch->dir};
+    for (;;) {
+        cli_sleep(T_LOOK);
+        dw_status status = cli_check_signal(err);
+        if (status != DW_OK)
+            return status;
+        /* a directory that is away may come back: a mount, a clean start */
+        if (cli_watch_look(watch, err) != DW_OK) {
+            cli_trouble_add(&lost, s, err);
+            cli_trouble_sleep(&lost);
+            continue;
+        }
+        cli_trouble_end(&lost, s);
+        cli_watched *item = cli_watch_next(watch);
+        if (item)
+            status = deal_with(p, s, item, trouble, err);
+        if (status != DW_OK)
+            return status;
+    }
+}
+
+int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
+{
+    dw_error err;
+    cli_watch watch = {.dir = dir};
+    cli_trouble trouble = {.what = p->url};
+    p->skip_same = true;
+    dw_status status = start(&watch, p, s, &trouble, &err);
+    if (status == DW_OK)
+        status = watch_on(&watch, p, s, &trouble, &err);
+    cli_watch_release(&watch);
+    if (status == DW_CANCELLED && s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "stopped");
+        cli_json_event(object);
+    }
+    /* to be stopped is how a watch ends */
+    return status == DW_CANCELLED ? 0 : cli_stream_fail(s, &err, p->url);
+}

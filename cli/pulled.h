@@ -1,0 +1,25 @@
+/* The record that a follower keeps in its directory: which version of which stream the
+ * weights there are. */
+#ifndef CLI_PULLED_H
+#define CLI_PULLED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <deltawire/digest.h>
+#include <deltawire/error.h>
+
+#define CLI_PULLED_NAME ".deltawire-state.json"
+
+typedef struct cli_pulled {
+    bool present;
+    char stream[33];
+    uint64_t version;
+    dw_digest state;
+} cli_pulled;
+
+/* Reads the record in the checkpoint PATH; where that is no directory, or there is no
+ * record in it, `present` is false. */
+dw_status cli_pulled_read(cli_pulled *out, const char *path, dw_error *err);
+
+#endif

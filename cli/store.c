@@ -1,0 +1,96 @@
+#include "store.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "path.h"
+
+bool cli_store_option(dw_store_options *options, int option)
+{
+    if (option == CLI_OPT_ENDPOINT)
+        options->endpoint = optarg;
+    else if (option == CLI_OPT_REGION)
+        options->region = optarg;
+    else if (option == CLI_OPT_PROFILE)
+        options->profile = optarg;
+    else
+        return false;
+    return true;
+}
+
+static bool has_scheme(const char *text)
+{
+    const char *colon = strchr(text, ':');
+    if (!colon || !isalpha((unsigned char)text[0]))
+        return false;
+    for (const char *at = text; at < colon; at++)
+        if (!isalnum((unsigned char)*at) && *at != '+' && *at != '-' && *at != '.')
+            return false;
+    return true;
+}
+
+bool cli_is_stream(const char *text)
+{
+    if (has_scheme(text))
+        return true;
+    char *record = cli_path_join(text, "stream.json");
+    bool is_stream = record && access(record, F_OK) == 0;
+    free(record);
+    return is_stream;
+}
+
+int cli_store_open(dw_store **out, const cli_session *s, const char *url,
+                   const dw_store_options *options)
+{
+    dw_error err;
+    *out = NULL;
+    if (dw_store_open(out, url, options, &err) == DW_OK)
+        return 0;
+    return cli_fail(s, &err, url, NULL);
+}
+
+dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
+                              dw_error *err)
+{
+    return dw_store_open(out, url, context, err);
+}
+
+int cli_stream_open(cli_stream *stream, const cli_session *s)
+{
+    int exit_code = cli_keys_load(&stream->keys, s);
+    if (exit_code == 0)
+        exit_code = cli_store_open(&stream->store, s, stream->url, &stream->options);
+    if (exit_code != 0)
+        return exit_code;
+    dw_error err;
+    dw_trust trust = cli_keys_trust(&stream->keys);
+    if (dw_stream_open(&stream->stream, stream->store, &trust, &err) == DW_OK)
+        return 0;
+    return cli_stream_fail(s, &err, stream->url);
+}
+
+void cli_stream_close(cli_stream *stream)
+{
+    dw_stream_close(stream->stream);
+    dw_store_close(stream->store);
+    cli_keys_release(&stream->keys);
+    stream->stream = NULL;
+    stream->store = NULL;
+}
+
+int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
+{
+    /* the command that is running shall not be told to run itself */
+    const bool verifies = strcmp(s->verb, "verify") == 0;
+    const bool logs = strcmp(s->verb, "log") == 0;
+    if (err->code == DW_CORRUPT && !verifies)
+        return cli_fail(s, err, url, "deltawire verify %s", url);
+    if (err->code == DW_UNTRUSTED && !logs)
+        return cli_fail(s, err, url, "deltawire log %s", url);
+    if (err->code == DW_CONFLICT && strcmp(s->verb, "publish") == 0)
+        return cli_fail(s, err, url, "deltawire status %s", url);
+    return cli_fail(s, err, url, NULL);
+}

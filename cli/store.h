@@ -1,0 +1,63 @@
+/* Stores and streams as the verbs open them: a URL, the options that say how to reach it,
+ * the keys that are trusted. */
+#ifndef CLI_STORE_H
+#define CLI_STORE_H
+
+#include <stdbool.h>
+
+#include <deltawire/store.h>
+#include <deltawire/stream.h>
+
+#include "keys.h"
+#include "options.h"
+
+enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE };
+
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_STORE_OPTIONS                                                                \
+    {"endpoint", required_argument, NULL, CLI_OPT_ENDPOINT},                             \
+        {"region", required_argument, NULL, CLI_OPT_REGION},                             \
+    {                                                                                    \
+        "profile", required_argument, NULL, CLI_OPT_PROFILE                              \
+    }
+
+/* Their lines in a verb's help. */
+#define CLI_STORE_HELP                                                                   \
+    "  --endpoint URL       the S3 server; default: the environment, or Amazon\n"        \
+    "  --region NAME  --profile NAME\n"
+
+/* Takes an option of the table above; false where it is none. */
+bool cli_store_option(dw_store_options *options, int option);
+
+/* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
+ * stream in it. */
+bool cli_is_stream(const char *text);
+
+/* Returns 0, or the exit code of the error it reported. */
+int cli_store_open(dw_store **out, const cli_session *s, const char *url,
+                   const dw_store_options *options);
+
+/* Opens the store of a stream that another forks from, by the same dw_store_options, to
+ * which CONTEXT points: the two lie beside each other as a rule. */
+dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
+                              dw_error *err);
+
+typedef struct cli_stream {
+    const char *url;
+    dw_store_options options;
+    cli_keys keys;
+    dw_store *store;
+    dw_stream *stream;
+} cli_stream;
+
+/* The store and the stream at URL, with the trusted keys; the same way. */
+int cli_stream_open(cli_stream *stream, const cli_session *s);
+
+/* Closes both, frees the keys. */
+void cli_stream_close(cli_stream *stream);
+
+/* Reports ERR, which came up with the stream at URL, with the command that helps best
+ * where there is one; returns the exit code. */
+int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url);
+
+#endif

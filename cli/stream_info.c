@@ -1,0 +1,68 @@
+#include "stream_info.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "error.h"
+
+const char *cli_content_name(dw_content content)
+{
+    switch (content) {
+    case DW_CONTENT_DELTA:
+        return "delta";
+    case DW_CONTENT_ANCHOR:
+        return "anchor";
+    case DW_CONTENT_BASE:
+        return "base";
+    case DW_CONTENT_FORK:
+        return "fork";
+    }
+    return "?";
+}
+
+double cli_age(const char *rfc3339)
+{
+    struct tm t = {0};
+    if (sscanf(rfc3339, "%4d-%2d-%2dT%2d:%2d:%2d", &t.tm_year, &t.tm_mon, &t.tm_mday,
+               &t.tm_hour, &t.tm_min, &t.tm_sec) != 6)
+        return -1;
+    t.tm_year -= 1900;
+    t.tm_mon -= 1;
+    time_t then = timegm(&t);
+    if (then == (time_t)-1)
+        return -1;
+    double age = difftime(time(NULL), then);
+    return age > 0 ? age : 0; /* the writer's clock may be ahead */
+}
+
+const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds)
+{
+    if (seconds < 0)
+        snprintf(out, CLI_AGE_SIZE, "unknown");
+    else if (seconds < 120)
+        snprintf(out, CLI_AGE_SIZE, "%.0f s", seconds);
+    else if (seconds < 7200)
+        snprintf(out, CLI_AGE_SIZE, "%.0f min", seconds / 60);
+    else if (seconds < 172800)
+        snprintf(out, CLI_AGE_SIZE, "%.1f h", seconds / 3600);
+    else
+        snprintf(out, CLI_AGE_SIZE, "%.0f days", seconds / 86400);
+    return out;
+}
+
+dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_error *err)
+{
+    const dw_edge *lent = NULL;
+    *ways = NULL;
+    *n_ways = 0;
+    dw_status status = dw_stream_ways(stream, &lent, n_ways, err);
+    if (status != DW_OK || *n_ways == 0)
+        return status;
+    *ways = malloc(*n_ways * sizeof **ways);
+    if (!*ways)
+        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+    memcpy(*ways, lent, *n_ways * sizeof **ways);
+    return DW_OK;
+}

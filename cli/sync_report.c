@@ -1,0 +1,39 @@
+#include "sync_report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "json.h"
+#include "print.h"
+
+void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds)
+{
+    cli_json_version(object, "from", report->from);
+    cli_json_version(object, "version", report->version);
+    cli_json_count(object, "hops", report->n_hops);
+    cli_json_count(object, "objects", report->n_objects);
+    cli_json_count(object, "bytes", report->n_bytes);
+    cli_json_count(object, "changed", report->n_changed);
+    cli_json_count(object, "fetch_ms", report->fetch_ms);
+    cli_json_count(object, "stage_ms", report->stage_ms);
+    cli_json_count(object, "apply_ms", report->apply_ms);
+    cli_json_real(object, "seconds", seconds);
+}
+
+void cli_sync_report_line(const dw_follow_report *report, double seconds)
+{
+    char size[CLI_NUMBER_SIZE];
+    if (report->n_hops == 0 && report->from == report->version) {
+        printf("version %" PRIu64 ": nothing new\n", report->version);
+        return;
+    }
+    printf("version %" PRIu64 " from ", report->version);
+    if (report->from == DW_NO_VERSION)
+        fputs("nothing", stdout);
+    else
+        printf("%" PRIu64, report->from);
+    printf(": %" PRIu64 " hop%s, %" PRIu64 " object%s, %s in %.3f s\n", report->n_hops,
+           report->n_hops == 1 ? "" : "s", report->n_objects,
+           report->n_objects == 1 ? "" : "s", cli_format_size(size, report->n_bytes),
+           seconds);
+}

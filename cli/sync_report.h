@@ -1,0 +1,15 @@
+/* What it took to bring a directory to a version. */
+#ifndef CLI_SYNC_REPORT_H
+#define CLI_SYNC_REPORT_H
+
+#include <jansson.h>
+
+#include <deltawire/follow.h>
+
+/* Members `from`, `version`, `hops` and so on. */
+void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
+
+/* "version 12 from 10: 2 hops, 4 objects, 1.2 MB in 0.213 s", on stdout. */
+void cli_sync_report_line(const dw_follow_report *report, double seconds);
+
+#endif

@@ -1,0 +1,31 @@
+/* Trouble that passes: what a verb that never ends does about errors. Each is told once,
+ * not at every try; the tries come less and less often; and that it is over is told too.
+ */
+#ifndef CLI_TROUBLE_H
+#define CLI_TROUBLE_H
+
+#include <deltawire/error.h>
+
+#include "options.h"
+
+typedef struct cli_trouble {
+    const char *what; /* for the lines: the URL or the directory */
+    unsigned n_tries; /* since it began; 0: there is none */
+    dw_error told;
+} cli_trouble;
+
+/* Takes an error: tells it where it is a new one. */
+void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error *err);
+
+/* Sleeps before the next try: 1 s, 2 s, up to 60 s; a signal ends it. */
+void cli_trouble_sleep(const cli_trouble *trouble);
+
+/* Tells that it is over, where there was any. */
+void cli_trouble_end(cli_trouble *trouble, const cli_session *s);
+
+/* One JSON event {"event": EVENT, "code": ..., "where": ..., "text": ...} on stdout, or
+ * one line on stderr. */
+void cli_tell_error(const cli_session *s, const char *event, const char *fallback,
+                    const dw_error *err);
+
+#endif

@@ -1,0 +1,103 @@
+#include "verify_stream.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "error.h"
+#include "json.h"
+#include "print.h"
+#include "progress.h"
+
+typedef struct sweep {
+    const cli_session *s;
+    cli_progress bar;
+    json_t *faults; /* with --json */
+} sweep;
+
+static void note_fault(void *context, const dw_error *fault)
+{
+    sweep *w = context;
+    if (w->faults) {
+        json_t *row = json_object();
+        cli_json_text(row, "code", dw_status_name(fault->code));
+        cli_json_text(row, "where", fault->where);
+        cli_json_text(row, "text", fault->text);
+        json_array_append_new(w->faults, row);
+        return;
+    }
+    cli_progress_end(&w->bar);
+    fputs("fault: ", stdout);
+    cli_print_text(stdout, fault->where);
+    fputs(fault->where[0] ? ": " : "", stdout);
+    cli_print_text(stdout, fault->text);
+    putchar('\n');
+}
+
+static void print_json(const cli_stream *stream, const dw_verify_report *report,
+                       json_t *faults, const dw_error *err)
+{
+    json_t *object = json_object();
+    cli_json_text(object, "url", stream->url);
+    cli_json_text(object, "stream", dw_stream_id(stream->stream));
+    cli_json_count(object, "versions", report->n_versions);
+    cli_json_count(object, "ways", report->n_ways);
+    cli_json_count(object, "objects", report->n_objects);
+    cli_json_count(object, "bytes", report->n_bytes);
+    cli_json_count(object, "unnamed", report->n_unnamed);
+    json_object_set(object, "faults", faults);
+    if (err) {
+        json_t *error = json_object();
+        cli_json_text(error, "code", dw_status_name(err->code));
+        cli_json_text(error, "where", err->where);
+        cli_json_text(error, "text", err->text);
+        json_object_set_new(object, "error", error);
+    }
+    cli_json_print(object);
+}
+
+static void print_text(const cli_stream *stream, const dw_verify_report *report)
+{
+    char size[CLI_NUMBER_SIZE];
+    cli_print_text(stdout, stream->url);
+    putchar('\n');
+    cli_print_row("stream", "%s", dw_stream_id(stream->stream));
+    cli_print_row("versions", "%" PRIu64 ", and %" PRIu64 " further ways",
+                  report->n_versions, report->n_ways);
+    cli_print_row("objects", "%" PRIu64 ", %s", report->n_objects,
+                  cli_format_size(size, report->n_bytes));
+    if (report->n_unnamed > 0)
+        cli_print_row("leftovers", "%" PRIu64 " objects that no record names",
+                      report->n_unnamed);
+    cli_print_row("faults", "%" PRIu64, report->n_faults);
+}
+
+static int run_sweep(const cli_stream *stream, const cli_session *s)
+{
+    dw_error err;
+    dw_verify_report report = {0};
+    sweep w = {s, cli_progress_start(s, "verifying"), s->json ? json_array() : NULL};
+    dw_progress hook = cli_progress_hook(&w.bar);
+    dw_status status =
+        dw_stream_verify(stream->stream, note_fault, &w, &hook, &report, &err);
+    cli_progress_end(&w.bar);
+    int exit_code = 0;
+    const bool swept = status == DW_OK || report.n_faults > 0;
+    if (s->json && swept)
+        print_json(stream, &report, w.faults, status == DW_OK ? NULL : &err);
+    else if (swept)
+        print_text(stream, &report);
+    if (status != DW_OK)
+        exit_code = s->json && swept ? cli_exit_code(status)
+                                     : cli_stream_fail(s, &err, stream->url);
+    json_decref(w.faults);
+    return exit_code;
+}
+
+int cli_verify_stream(cli_stream *stream, const cli_session *s)
+{
+    int exit_code = cli_stream_open(stream, s);
+    if (exit_code == 0)
+        exit_code = run_sweep(stream, s);
+    cli_stream_close(stream);
+    return exit_code;
+}

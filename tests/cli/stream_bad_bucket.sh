@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# What is wrong with a store is named, with the way out, and the follower's directory
+# stays as it was.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 4
+good=$store/good
+deltawire publish "$good" run/base --fold none --quiet >/dev/null
+publish_step "$good" 1 --fold none
+deltawire pull "$good" --into model --quiet >/dev/null
+for i in 2 3 4; do
+    publish_step "$good" "$i" --fold none
+done
+
+# broken NAME: a copy of the good stream to break
+broken() {
+    url=$store/$1
+    for key in $(object_list "$good" ""); do
+        object_get "$good" "$key" bytes
+        object_put "$url" "$key" bytes
+    done
+    rm bytes
+}
+# refuses CODE PATTERN: pull fails, and the directory stays
+refuses() {
+    keeps model fails "$1" "$2" deltawire pull "$url" --into model
+    grep -q "^deltawire: .*$url" err.last || die "no URL in: $(cat err.last)"
+    is_at model 1
+}
+
+it "an empty one"
+url=$store/nothing
+refuses 6 "no stream"
+fails 6 "$url" deltawire log "$url"
+fails 6 "$url" deltawire status "$url"
+fails 6 "$url" deltawire verify "$url"
+fails 6 "$url" deltawire gc "$url" --keep 1
+fails 6 "$url" deltawire squash "$url" --anchor
+fails 6 "$url" deltawire cp "$url" "$store/x"
+
+it "one without a version yet"
+broken early
+for key in $(object_list "$url" commits/); do object_remove "$url" "$key"; done
+object_remove "$url" latest.json
+deltawire status "$url" --json | holds 'o["head"] is None'
+refuses 6 "version"
+
+it "a half-written version is none"
+broken half
+object_remove "$url" "$(commit_key 4)"
+object_remove "$url" latest.json
+cp -r model half
+deltawire pull "$url" --into half --quiet >/dev/null
+is_at half 3
+
+it "another version of the format"
+broken format
+object_edit "$url" stream.json 'o["format"] = "deltawire-stream/9"'
+refuses 7 "deltawire-stream/9"
+broken requires
+object_edit "$url" stream.json 'o["requires"] = ["holograms"]'
+refuses 7 "holograms"
+
+it "another model"
+url=$store/zeros
+make_checkpoint zeros.safetensors '{"b": [3], "a": [2]}'
+deltawire publish "$url" zeros.safetensors --quiet >/dev/null
+refuses 5 ""
+
+it "another run of the same model"
+url=$store/second
+deltawire synth -o second --params 300K --steps 1 --seed 5 --json >/dev/null
+deltawire publish "$url" second/base --quiet >/dev/null
+refuses 5 ""
+
+it "an object that is missing"
+broken missing
+key=$(object_of "$url" 3)
+object_remove "$url" "$key"
+refuses 6 "$key"
+fails 6 "$key" deltawire verify "$url"
+
+it "an object that was altered"
+broken altered
+key=$(object_of "$url" 2)
+object_get "$url" "$key" bytes
+flip_bit bytes $(($(stat -c %s bytes) / 2))
+object_put "$url" "$key" bytes
+refuses 3 "$key"
+grep -q "^try: deltawire verify $url$" err.last
+fails 3 "$key" deltawire verify "$url"
+
+it "an object that was cut short"
+head -c 100 bytes >short
+object_put "$url" "$key" short
+refuses 3 "$key"
+
+it "a record that is no JSON"
+broken junk
+echo junk >bytes
+object_put "$url" "$(commit_key 2)" bytes
+refuses 3 "$(commit_key 2)"
+
+it "a history that was rewritten"
+broken rewritten
+object_edit "$url" "$(commit_key 1)" 'o["notes"] = "another history"'
+keeps model fails 11 "" deltawire pull "$url" --into model
+fails 11 "" deltawire verify "$url"
+broken forked
+object_edit "$url" "$(commit_key 2)" 'o["parent_sha256"] = "0" * 64'
+refuses 11 "2"
+
+it "a stream that went back"
+broken back
+for i in 1 2 3 4; do object_remove "$url" "$(commit_key $i)"; done
+object_remove "$url" latest.json
+keeps model deltawire pull "$url" --into model >out.txt 2>err.txt && die "took a shorter history"
+grep -q "$url" err.txt
+
+it "every fault is listed by verify"
+broken many
+for i in 2 4; do
+    key=$(object_of "$url" $i)
+    object_get "$url" "$key" bytes
+    flip_bit bytes 300
+    object_put "$url" "$key" bytes
+done
+deltawire verify "$url" --json >out.json && die "faults passed"
+holds 'len(o["faults"]) >= 2 and o["error"]["code"] == "corrupt"' <out.json
+
+it "a damaged baseline is no danger"
+cp -r cache cache.good
+find cache -name '*.safetensors' | while read -r file; do
+    chmod u+w "$file"
+    flip_bit "$file" $(($(stat -c %s "$file") - 7))
+done
+deltawire publish "$good" run/step_000001 --quiet >/dev/null
+deltawire pull "$good" --into model --quiet >/dev/null
+[ "$(state_of model)" = "$(state_at 1)" ]
+
+if ! is_file_store; then
+    it "credentials that are refused"
+    url=$good
+    (
+        export AWS_SECRET_ACCESS_KEY=wrong
+        keeps model fails 10 "" deltawire pull "$good" --into model
+        grep -q wrong err.last && die "a secret in a message"
+        true
+    )
+    it "a bucket that is not there"
+    fails 6 "no-such-bucket" deltawire pull s3://no-such-bucket-here/run --into never
+    it "a server that is not there"
+    fails 9 "" env AWS_MAX_ATTEMPTS=1 "$deltawire" pull "$good" --into never \
+        --endpoint http://127.0.0.1:9
+fi

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# A directory is kept at the newest version.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 9
+url=$store/run
+
+# events FILE NAME: how many JSON events of that name
+events() {
+    grep -c "^{\"event\":\"$2\"" "$1" || true
+}
+has_events() { # FILE NAME N
+    [ "$(events "$1" "$2")" -ge "$3" ]
+}
+stands_at() { # DIR VERSION
+    [ "$(json 'o["version"]' <"$1/.deltawire-state.json")" = "$2" ]
+}
+
+is_following() {
+    deltawire status "$url" --json | holds 'any(f["status"] == "following" for f in o["followers"])'
+}
+
+it "waits for a stream that is not there, and tells so once"
+start one follow "$url" --into model --interval 0.2 --until 2 --json
+one=$!
+wait_until has_events out.one error 1
+sleep 2.5
+[ "$(events out.one error)" -eq 1 ]
+new_stream "$url" 2
+ends $one 0
+is_at model 2
+[ "$(events out.one recovered)" -eq 1 ]
+tail -n 1 out.one | holds 'o["event"] == "stopped" and o["version"] == 2'
+
+it "runs a command after each version"
+cat >hook.sh <<'END'
+echo "$DELTAWIRE_VERSION $DELTAWIRE_STEP $DELTAWIRE_DIR $DELTAWIRE_STATE" >>out.hook
+exit 3
+END
+publish_step "$url" 3
+start two follow "$url" --into model --interval 0.2 --exec 'sh ./hook.sh' --until 4
+two=$!
+wait_until test -s out.hook
+[ "$(cat out.hook)" = "3 3 model $(state_at 3)" ]
+publish_step "$url" 4
+ends $two 0
+[ "$(tail -n 1 out.hook)" = "4 4 model $(state_at 4)" ]
+is_at model 4
+
+it "tells that the command failed, and goes on"
+grep -q '^deltawire: version 3: --exec ended with exit code 3: sh ./hook.sh$' err.two
+grep -q '^version 4 from 3: 1 hop, ' out.two
+
+it "moves only when more than so many behind"
+start three follow "$url" --into model --interval 0.2 --max-behind 1 --json
+three=$!
+publish_step "$url" 5
+sleep 2
+stands_at model 4
+publish_step "$url" 6
+wait_until stands_at model 6
+
+it "stops cleanly and reports that"
+kill -TERM $three
+ends $three 0
+is_at model 6
+tail -n 1 out.three | holds 'o["event"] == "stopped"'
+deltawire status "$url" --json >out.json
+holds 'len(o["followers"]) == 1' <out.json
+holds 'o["followers"][0]["status"] == "stopped" and o["followers"][0]["version"] == 6' <out.json
+holds 'o["followers"][0]["id"].startswith(o["followers"][0]["host"].split(".")[0])' <out.json
+
+it "reports under a name, or not at all"
+deltawire follow "$url" --into named --id engine-7 --until 6 --quiet
+deltawire follow "$url" --into silent --no-report --until 6 --quiet
+deltawire status "$url" --json |
+    holds 'sorted(f["id"] == "engine-7" for f in o["followers"]) == [False, True]'
+fails 2 "exclude each other" deltawire follow "$url" --into x --id a --no-report
+
+it "is at once at the newest after a kill at any instant"
+start four follow "$url" --into model --interval 0.1 --json
+four=$!
+publish_step "$url" 7
+sleep "0.$((RANDOM % 5))"
+kill -9 $four
+wait $four 2>/dev/null || true
+deltawire follow "$url" --into model --until 7 --quiet
+is_at model 7
+
+it "stays at the good version while the store is away"
+if is_file_store; then
+    start five follow "$url" --into model --interval 0.2 --json
+    five=$!
+    wait_until is_following
+    mv store gone
+    wait_until has_events out.five error 1
+    sleep 3
+    [ "$(events out.five error)" -eq 1 ] || die "told more than once: $(cat out.five)"
+    is_at model 7
+    mv gone store
+    publish_step "$url" 8
+    wait_until stands_at model 8
+    wait_until has_events out.five recovered 1
+    kill -INT $five
+    ends $five 0
+    is_at model 8
+fi

@@ -1,0 +1,154 @@
+# Sourced by the tests of streams. They run over any store: DW_TEST_STORE is the URL below
+# which each test makes its own streams, a directory of its own by default. With s3:// the
+# server is AWS_ENDPOINT_URL, and objects are got at by tests/servers/s3_request.py.
+# shellcheck shell=bash
+tests=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/cli/lib.sh
+. "$tests/cli/lib.sh"
+
+store=${DW_TEST_STORE:-file://$scratch/store}/$(basename "$scratch")
+# baselines shall not outlive the test
+export XDG_CACHE_HOME=$scratch/cache
+
+is_file_store() {
+    case $store in file:*) ;; *) return 1 ;; esac
+}
+
+# ---- objects ----
+
+s3() { # METHOD PATH [FILE]
+    python3 "$tests/servers/s3_request.py" "$1" "$AWS_ENDPOINT_URL/${*:2}"
+}
+
+object_get() { # URL KEY FILE
+    if is_file_store; then
+        cp "${1#file://}/$2" "$3"
+    else
+        s3 GET "${1#s3://}/$2" >"$3"
+    fi
+}
+
+object_put() { # URL KEY FILE
+    if is_file_store; then
+        mkdir -p "$(dirname "${1#file://}/$2")"
+        chmod u+w "${1#file://}/$2" 2>/dev/null || true
+        cp "$3" "${1#file://}/$2"
+    else
+        s3 PUT "${1#s3://}/$2" "$3" >/dev/null
+    fi
+}
+
+object_remove() { # URL KEY
+    if is_file_store; then
+        rm -f "${1#file://}/$2"
+    else
+        s3 DELETE "${1#s3://}/$2" >/dev/null
+    fi
+}
+
+# object_list URL PREFIX: keys that begin with PREFIX
+object_list() {
+    if is_file_store; then
+        (cd "${1#file://}" && find . -type f ! -name '*.tmp-*' | sed 's,^\./,,' |
+            grep "^$2" | sort)
+    else
+        local bucket root
+        bucket=${1#s3://} root=${1#s3://*/}
+        bucket=${bucket%%/*}
+        python3 - "$root/$2" <<'END' | xargs -d '\n' -I{} \
+            python3 "$tests/servers/s3_request.py" GET "$AWS_ENDPOINT_URL/$bucket?{}" |
+import sys, urllib.parse
+print("list-type=2&prefix=" + urllib.parse.quote(sys.argv[1], safe=""))
+END
+            grep -o '<Key>[^<]*</Key>' | sed "s,<Key>$root/\(.*\)</Key>,\1,"
+    fi
+}
+
+# object_edit URL KEY STATEMENT: Python over the JSON object `o`
+object_edit() {
+    object_get "$1" "$2" edited.json
+    python3 - "$3" <<'END'
+import json, sys
+with open("edited.json") as f:
+    o = json.load(f)
+exec(sys.argv[1])
+with open("edited.json", "w") as f:
+    json.dump(o, f, separators=(",", ":"))
+END
+    object_put "$1" "$2" edited.json
+    rm edited.json
+}
+
+commit_key() { # VERSION
+    printf 'commits/%020d.json' "$1"
+}
+
+# object_of URL VERSION: the key of the first object that the version's commit names
+object_of() {
+    object_get "$1" "$(commit_key "$2")" commit.json
+    json 'o["objects"][0]["key"]' <commit.json
+    rm commit.json
+}
+
+# ---- streams ----
+
+# new_stream URL VERSION: versions 0 to VERSION out of run/, which small_run made
+new_stream() {
+    deltawire publish "$1" run/base --quiet >/dev/null
+    for i in $(seq "$2"); do
+        publish_step "$1" "$i"
+    done
+}
+
+publish_step() { # URL STEP [OPTION...]
+    deltawire publish "$1" "run/$(printf 'step_%06d' "$2")" --step "$2" --quiet "${@:3}" \
+        >/dev/null
+}
+
+# state_at STEP: of the checkpoint in run/
+state_at() {
+    if [ "$1" -eq 0 ]; then state_of run/base; else state_of "$(printf 'run/step_%06d' "$1")"; fi
+}
+
+# is_at DIR VERSION: the directory is what was published as that version
+is_at() {
+    deltawire verify "$1" --json >out.verify
+    [ "$(json 'o["state"]' <out.verify)" = "$(state_at "$2")" ] || die "$1 is not step $2"
+    [ "$(json 'o["version"]' <out.verify)" = "$2" ] || die "$1 does not say version $2"
+}
+
+files_of() { # DIR
+    find "$1" -type f -print0 | sort -z | xargs -0r sha256sum
+}
+
+# keeps DIR COMMAND...: whatever the command does, the directory's files stay as they are
+keeps() {
+    local dir=$1 before status=0
+    before=$(files_of "$dir")
+    shift
+    "$@" || status=$?
+    [ "$before" = "$(files_of "$dir")" ] ||
+        die "$dir changed: $(diff <(echo "$before") <(files_of "$dir"))"
+    return $status
+}
+
+# wait_until COMMAND...: tries for a while
+wait_until() {
+    for _ in $(seq 600); do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.1
+    done
+    die "waited in vain: $*"
+}
+
+# start NAME VERB...: in the background, output in out.NAME and err.NAME, its id in $!
+start() {
+    env --default-signal=INT "$deltawire" "${@:2}" >"out.$1" 2>"err.$1" &
+}
+
+# ends ID CODE: the background process ends with that exit code
+ends() {
+    local status=0
+    wait "$1" || status=$?
+    [ $status -eq "$2" ] || die "exit code $status, not $2"
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+. "$(dirname "$0")/stream_lib.sh"
+small_run 4
+url=$store/run
+deltawire publish "$url" run/base --fold 2 --quiet >/dev/null
+for i in 1 2 3 4; do
+    publish_step "$url" "$i" --fold 2 --notes "note $i"
+done
+
+it "lists versions, newest first"
+deltawire log "$url" >out.txt
+[ "$(awk '{print $1}' out.txt | xargs)" = 'version 4 3 2 1 0' ]
+grep -q ' note 3$' out.txt
+deltawire log "$url" --json >out.json
+holds '[v["version"] for v in o["versions"]] == [4, 3, 2, 1, 0]' <out.json
+holds '[v["content"] for v in o["versions"]] == ["delta"] * 4 + ["anchor"]' <out.json
+holds '[v["step"] for v in o["versions"]] == ["4", "3", "2", "1", ""]' <out.json
+holds '[v["notes"] for v in o["versions"]][:2] == ["note 4", "note 3"]' <out.json
+holds 'all(len(v["state"]) == 16 and v["created"].endswith("Z") for v in o["versions"])' <out.json
+holds 'o["head"] == 4 and o["floor"] == 0' <out.json
+
+it "shows further ways to a version"
+holds 'any(w["from"] == 2 for w in o["versions"][0]["ways"])' <out.json
+holds 'any(w["from"] == 0 for w in o["versions"][2]["ways"])' <out.json
+grep -q '^ *4 .* 2 ' out.txt
+
+it "lists as many as asked for"
+deltawire log "$url" -n 2 --json | holds 'len(o["versions"]) == 2'
+deltawire log "$url" -n 0 --json | holds 'len(o["versions"]) == 5'
+fails 2 "'x' is not a whole number" deltawire log "$url" -n x
+
+it "prints no control characters"
+publish_step "$url" 1 --notes "$(printf 'red \033[31m')"
+deltawire log "$url" -n 1 | grep -q 'red \\x1b\[31m'
+
+it "shows how a stream stands"
+deltawire pull "$url" --into model --at 3 --quiet >/dev/null
+deltawire follow "$url" --into behind --id slow-one --until 5 --quiet
+publish_step "$url" 2
+deltawire status "$url" --json >out.json
+holds 'len(o["stream"]) == 32 and o["head"] == 6 and o["floor"] == 0 and o["anchor"] == 0' <out.json
+deltawire inspect run/base --json >out.base
+holds "o['tensors'] == $(json 'o["tensors"]' <out.base)" <out.json ||
+    die "another number of tensors"
+holds "o['elements'] == $(json 'o["elements"]' <out.base)" <out.json
+holds '0 <= o["age_seconds"] < 600' <out.json
+holds 'o["stored_bytes"] == o["delta_bytes"] + o["anchor_bytes"] + o["fold_bytes"]' <out.json
+holds 'o["anchor_bytes"] >= o["model_bytes"] and o["fold_bytes"] > 0' <out.json
+holds 'o["anchor_bytes"] < o["catch_up_bytes"] < 1.5 * o["anchor_bytes"]' <out.json
+
+it "shows where followers are"
+holds '[(f["id"], f["version"], f["lag"]) for f in o["followers"]] == [("slow-one", 5, 1)]' <out.json
+deltawire status "$url" >out.txt
+grep -q '^  slow-one: version 5, 1 behind, stopped, .* ago, host ' out.txt
+grep -q '^  head       version 6, .* old$' out.txt

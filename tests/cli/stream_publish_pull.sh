@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Versions go into a stream and come out the same.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 5
+url=$store/run
+
+it "makes a stream with the whole model as version 0"
+deltawire publish "$url" run/base --json >out.json
+holds 'o["version"] == 0 and o["created"] and o["bytes"] >= o["model_bytes"]' <out.json
+[ "$(json 'o["state"]' <out.json)" = "$(state_at 0)" ]
+
+it "uploads what changed"
+deltawire publish "$url" run/step_000001 --step 1 --notes 'first step' --json >out.json
+holds 'o["version"] == 1 and not o["created"] and o["ratio"] > 20' <out.json
+[ "$(json 'o["state"]' <out.json)" = "$(state_at 1)" ]
+[ "$(json 'o["changed"]' <out.json)" = \
+    "$(deltawire inspect run/deltas/step_000001.safetensors --json | json 'o["changed"]')" ]
+deltawire publish "$url" run/step_000002 --step 2 >out.txt
+grep -q '^  version    2$' out.txt
+grep -q '^  changed    .* of .* elements' out.txt
+grep -q '^  full model .* times as much' out.txt
+
+it "fills a new directory"
+deltawire pull "$url" --into model --json >out.json
+holds 'o["from"] is None and o["version"] == 2 and o["hops"] >= 1' <out.json
+is_at model 2
+
+it "says so where nothing is new"
+keeps model deltawire pull "$url" --into model >out.txt
+grep -q '^model: version 2: nothing new$' out.txt
+
+it "fetches what changed since"
+publish_step "$url" 3
+deltawire pull "$url" --into model --json >out.json
+holds 'o["from"] == 2 and o["version"] == 3 and o["hops"] == 1' <out.json
+holds "o['bytes'] < $(stat -c %s run/base/model.safetensors) / 10" <out.json
+is_at model 3
+
+it "goes to any version, forth and back"
+deltawire pull "$url" --into other --at 1 >out.txt
+grep -q '^other: version 1 from nothing: ' out.txt
+is_at other 1
+deltawire pull "$url" --into other --at 3 --quiet >/dev/null
+is_at other 3
+deltawire pull "$url" --into other --at 0 --quiet >/dev/null
+is_at other 0
+keeps other fails 6 "version 9" deltawire pull "$url" --into other --at 9
+
+it "says which version a directory holds, and finds a damaged one"
+deltawire verify model | grep -q '^  holds      version 3 of stream [0-9a-f]\{32\}$'
+cp -r model damaged
+weights=$(find damaged -name '*.safetensors' | head -n 1)
+flip_bit "$weights" $(($(stat -c %s "$weights") - 7))
+unchanged fails 3 "damaged: the weights .* are not version 3" deltawire verify damaged
+
+it "refuses a directory that holds something else"
+mkdir foreign
+cp run/base/model.safetensors foreign/
+echo precious >foreign/notes.txt
+keeps foreign fails 5 "foreign" deltawire pull "$url" --into foreign
+
+it "does without its baseline"
+rm -r cache
+publish_step "$url" 4
+deltawire pull "$url" --into model --quiet >/dev/null
+is_at model 4
+
+it "keeps the baseline where it is told to"
+publish_step "$url" 5 --baseline here/baseline
+[ -n "$(ls here/baseline)" ]
+
+it "publishes weights that did not change too"
+deltawire publish "$url" run/step_000005 --json | holds 'o["version"] == 6 and o["changed"] == 0'
+
+it "refuses another model"
+make_checkpoint zeros.safetensors '{"b": [3], "a": [2]}'
+fails 5 "$url" deltawire publish "$url" zeros.safetensors
+deltawire status "$url" --json | holds 'o["head"] == 6'
+
+it "refuses what is no checkpoint"
+fails 6 "nowhere: " deltawire publish "$url" nowhere
+fails 6 "empty" deltawire pull "$store/empty" --into never
+[ ! -e never/model.safetensors ]
+
+it "cuts deltas into objects of a size"
+deltawire publish "$store/cut" run/base --quiet >/dev/null
+deltawire publish "$store/cut" run/step_000001 --max-object 1K --json | holds 'o["objects"] > 1'
+deltawire pull "$store/cut" --into cut --quiet >/dev/null
+is_at cut 1

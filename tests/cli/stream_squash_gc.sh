@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+. "$(dirname "$0")/stream_lib.sh"
+small_run 8
+url=$store/run
+for i in 0 1 2 3 4 5 6; do
+    if [ "$i" -eq 0 ]; then
+        deltawire publish "$url" run/base --fold none --anchor-factor 0 --quiet >/dev/null
+    else
+        publish_step "$url" "$i" --fold none --anchor-factor 0
+    fi
+done
+
+it "folds many deltas into one"
+mkdir work
+deltawire squash "$url" --from 1 --to 5 --work work --json >out.json
+holds 'o["from"] == 1 and o["to"] == 5 and o["bytes"] > 0' <out.json
+[ -z "$(ls work)" ] || die "left in the work directory: $(ls -A work)"
+deltawire pull "$url" --into model --at 1 --quiet >/dev/null
+deltawire pull "$url" --into model --at 5 --json | holds 'o["hops"] == 1'
+is_at model 5
+
+it "folds up to the newest"
+deltawire squash "$url" --from 4 | grep -q '^  delta      version 4 -> 6$'
+
+it "refuses to do it twice"
+fails 8 "" deltawire squash "$url" --from 1 --to 5
+deltawire verify "$url" --quiet >/dev/null
+
+it "adds the whole model"
+deltawire squash "$url" --anchor --at 4 --json | holds 'o["from"] is None and o["to"] == 4'
+deltawire pull "$url" --into fresh --at 4 --json | holds 'o["hops"] == 1'
+is_at fresh 4
+deltawire status "$url" --json | holds 'o["anchor"] == 4'
+
+it "wants one of two"
+fails 2 "one of --from A and --anchor" deltawire squash "$url"
+fails 2 "one of --from A and --anchor" deltawire squash "$url" --from 1 --anchor
+fails 2 "goes with --at" deltawire squash "$url" --anchor --to 3
+fails 2 "goes with --to" deltawire squash "$url" --from 1 --at 3
+fails 2 "greater" deltawire squash "$url" --from 3 --to 3
+fails 6 "" deltawire squash "$url" --from 3 --to 99
+
+it "is told how much to keep"
+fails 2 "--keep N is missing" deltawire gc "$url"
+fails 2 "at least 1" deltawire gc "$url" --keep 0
+
+it "says what would go"
+object_list "$url" "" >before.txt
+deltawire gc "$url" --keep 2 --dry-run --json >out.json
+holds 'o["dry_run"] and o["floor"] == 4 and o["objects"] == len(o["removed"]) > 0' <out.json
+object_list "$url" "" | cmp - before.txt
+deltawire gc "$url" --keep 2 --dry-run >out.txt
+grep -q '^would remove objects/' out.txt
+
+it "keeps what a follower needs"
+deltawire pull "$url" --into slow --at 2 --quiet >/dev/null
+deltawire follow "$url" --into slow --id slow-one --until 2 --max-behind 99 --quiet
+deltawire gc "$url" --keep 2 --json | holds 'o["floor"] <= 2 and "slow-one" in o["held_by"]'
+deltawire gc "$url" --forget slow-one | grep -q 'forgot follower slow-one'
+deltawire status "$url" --json | holds 'o["followers"] == []'
+
+it "removes what nobody needs, and says so"
+deltawire gc "$url" --keep 2 >out.txt
+grep -q '^removed objects/' out.txt
+grep -q '^  floor      version 4, before 0$' out.txt
+deltawire status "$url" --json | holds 'o["floor"] == 4'
+[ "$(object_list "$url" objects/ | wc -l)" -lt "$(grep -c '^objects/' before.txt)" ]
+deltawire verify "$url" --json | holds 'o["faults"] == []'
+
+it "still leads to what is kept"
+for v in 4 5 6; do
+    deltawire pull "$url" --into kept --at $v --quiet >/dev/null
+    is_at kept $v
+done
+
+it "says that older versions were collected"
+fails 6 "version 2" deltawire pull "$url" --into gone --at 2
+deltawire log "$url" --json | holds 'o["versions"][-1]["collected"] and not o["versions"][0]["collected"]'
+
+it "brings a follower forward whose version is gone"
+deltawire pull "$url" --into slow --quiet >/dev/null
+is_at slow 6
+
+it "goes on being published to"
+publish_step "$url" 7
+deltawire pull "$url" --into slow --quiet >/dev/null
+is_at slow 7

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# labels: slow
+# Twelve steps of a real run through a stream, each to the state recorded with the trace.
+. "$(dirname "$0")/stream_lib.sh"
+trace=$tests/data/trace
+url=$store/trace
+
+expected() { # STEP
+    json "o['states']['$1']" <"$trace/states.json"
+}
+sha256() { # CKPT
+    deltawire verify "$1" --sha256 --json | json 'o["sha256"]'
+}
+
+it "brings a follower to every recorded state"
+cp -r "$trace/base" trainer
+chmod -R u+w trainer
+deltawire publish "$url" trainer --fold 2,4 --quiet >/dev/null
+deltawire pull "$url" --into model --quiet >/dev/null
+[ "$(sha256 model)" = "$(expected 0)" ]
+for step in $(seq 12); do
+    deltawire apply "$trace/deltas/$(printf 'step_%06d' "$step").safetensors" --to trainer \
+        --quiet >/dev/null
+    deltawire publish "$url" trainer --step "$step" --fold 2,4 --quiet >/dev/null
+    deltawire pull "$url" --into model --quiet >/dev/null
+    [ "$(sha256 model)" = "$(expected "$step")" ] || die "step $step differs"
+done
+
+it "goes by folded deltas where that is cheaper"
+deltawire log "$url" -n 0 --json |
+    holds 'any(w["from"] is not None for v in o["versions"] for w in v["ways"])'
+deltawire pull "$url" --into late --at 0 --quiet >/dev/null
+deltawire pull "$url" --into late --json | holds 'o["version"] == 12 and o["hops"] < 12'
+[ "$(sha256 late)" = "$(expected 12)" ]
+
+it "is whole"
+deltawire verify "$url" --json | holds 'o["versions"] == 13 and o["faults"] == []'
