@@ -1,8 +1,8 @@
 /* libdeltawire: keeps inference engines on the trainer's newest weights by moving
  * only the elements that changed, exact to the bit.
  *
- * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h,
- * delta.h.
+ * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
+ * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
@@ -11,7 +11,12 @@
 #include "deltawire/delta.h"
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
+#include "deltawire/follow.h"
 #include "deltawire/progress.h"
+#include "deltawire/publish.h"
+#include "deltawire/sign.h"
+#include "deltawire/store.h"
+#include "deltawire/stream.h"
 #include "deltawire/tensor.h"
 #include "deltawire/version.h"
 

@@ -39,6 +39,7 @@ bool dw_key_is_commit(const char *key, uint64_t *version);
 bool dw_key_is_way(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
 bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way);
+bool dw_key_is_receipt(const char *key, uint64_t *version);
 bool dw_follower_id_valid(const char *id); /* 1 to 64 of A-Za-z0-9_.- , no leading dot */
 
 /* ---- parts of records ---- */

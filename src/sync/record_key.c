@@ -132,6 +132,20 @@ bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way)
     return strcmp(key, again) == 0;
 }
 
+bool dw_key_is_receipt(const char *key, uint64_t *version)
+{
+    const char *at = key;
+    char again[DW_KEY_TEXT];
+    uint64_t epoch, round, rank;
+    if (!skip_text(&at, "receipts/") || !skip_number(&at, version) ||
+        !skip_text(&at, "-") || !skip_number(&at, &epoch) || !skip_text(&at, "-") ||
+        !skip_number(&at, &round) || !skip_text(&at, "-") || !skip_number(&at, &rank) ||
+        rank > UINT32_MAX)
+        return false;
+    dw_key_receipt(again, *version, epoch, round, (uint32_t)rank);
+    return strcmp(key, again) == 0;
+}
+
 bool dw_follower_id_valid(const char *id)
 {
     static const char letters[] =

@@ -17,6 +17,7 @@ struct dw_stream {
     /* what the last public call lent out */
     dw_commit_record shown;
     dw_edge *ways;
+    char held_by[80]; /* what a collection was held back by */
 };
 
 /* Creates stream.json for tensors of these names and shapes, or opens the one that is

@@ -1,0 +1,375 @@
+/* Removing what no kept version needs: docs/PROTOCOL.md, section 5.
+ *
+ * Nothing here is locked, so the order is what keeps others safe:
+ *
+ *     objects listed  ->  ways read  ->  head read  ->  floor chosen and put
+ *     ->  commits above it read  ->  ways removed  ->  objects removed
+ *
+ * An object goes only where every record that can name it was looked at after the object
+ * was seen. A plain object of version N can be named by commit N alone, which was there
+ * (N is not above the head) or never will be. An object of a way can be named by a record
+ * that is about to be written, so one that nothing names is left alone for a while.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+#include "sync/listing.h"
+#include "sync/stream.h"
+
+#define DAY_S  (24u * 60 * 60)
+#define ROUNDS 8 /* of choosing a floor, where other collectors move it meanwhile */
+
+typedef enum object_mark {
+    UNNAMED = 0,
+    STAYS, /* a kept record names it */
+    GOES,  /* a way that is removed named it */
+} object_mark;
+
+typedef struct collection {
+    dw_stream *stream;
+    const dw_collect_options *options;
+    dw_collect_report report;
+
+    dw_listing objects; /* with an object_mark each */
+    dw_listing receipts;
+    dw_way_record *ways;
+    size_t n_ways;
+    size_t n_room;
+    uint64_t *anchors; /* versions that an anchor leads to, of which all is there */
+    size_t n_anchors;
+    uint64_t head;
+    uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
+    char follower[65];
+
+    uint64_t floor;
+    uint64_t n_done; /* bytes removed */
+} collection;
+
+static void release(collection *c)
+{
+    dw_listing_release(&c->objects);
+    dw_listing_release(&c->receipts);
+    for (size_t i = 0; i < c->n_ways; i++)
+        dw_way_record_release(&c->ways[i]);
+    dw_free(c->ways);
+    dw_free(c->anchors);
+    c->ways = NULL;
+    c->anchors = NULL;
+    c->n_anchors = 0;
+    c->n_ways = c->n_room = 0;
+}
+
+/* ---- looking ---- */
+
+static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    collection *c = context;
+    uint64_t version, from;
+    if (!dw_key_is_way(entry->key, &version, &from))
+        return DW_OK;
+    if (!dw_grow_array((void **)&c->ways, &c->n_room, c->n_ways, sizeof *c->ways))
+        return dw_fail_memory(err, entry->key);
+    dw_status status =
+        dw_stream_read_way(c->stream, version, from, &c->ways[c->n_ways], err);
+    c->n_ways += status == DW_OK;
+    return status == DW_NOT_FOUND ? DW_OK : status; /* another collector's work */
+}
+
+static void visit_follower(void *context, const dw_follower_info *follower)
+{
+    collection *c = context;
+    if (follower->version == DW_NO_VERSION ||
+        (c->lowest_follower != DW_NO_VERSION && follower->version >= c->lowest_follower))
+        return;
+    c->lowest_follower = follower->version;
+    snprintf(c->follower, sizeof c->follower, "%s", follower->id);
+}
+
+/* Whether the way alone brings a model to its version: all of it is there. */
+static bool is_good_anchor(const collection *c, const dw_way_record *way)
+{
+    if (way->from != DW_NO_VERSION || way->version > c->head)
+        return false;
+    for (size_t i = 0; i < way->objects.n; i++)
+        if (!dw_listing_has(&c->objects, &way->objects.items[i]))
+            return false;
+    dw_commit_record commit;
+    if (dw_stream_read_commit(c->stream, way->version, &commit, NULL) != DW_OK)
+        return false;
+    bool agrees = commit.state == way->state &&
+                  memcmp(commit.seal.sha256, way->commit_sha256, DW_SHA256_BYTES) == 0;
+    dw_commit_record_release(&commit);
+    return agrees;
+}
+
+static dw_status find_anchors(collection *c, dw_error *err)
+{
+    c->anchors = dw_alloc_array(c->n_ways, sizeof *c->anchors);
+    if (!c->anchors)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < c->n_ways; i++)
+        if (is_good_anchor(c, &c->ways[i]))
+            c->anchors[c->n_anchors++] = c->ways[i].version;
+    return DW_OK;
+}
+
+static dw_status look(collection *c, dw_error *err)
+{
+    dw_store *store = c->stream->store;
+    c->lowest_follower = DW_NO_VERSION;
+    dw_status status = dw_listing_load(&c->objects, store, "objects/", err);
+    if (status == DW_OK)
+        status = dw_listing_load(&c->receipts, store, "receipts/", err);
+    if (status == DW_OK)
+        status = dw_store_list(store, "ways/", NULL, visit_way, c, err);
+    if (status == DW_OK)
+        status = dw_stream_find_head(c->stream, c->stream->head, &c->head, err);
+    if (status == DW_OK)
+        status = dw_stream_followers(c->stream, visit_follower, c, err);
+    if (status == DW_OK)
+        status = dw_stream_read_floor(c->stream, &c->report.old_floor, err);
+    if (status == DW_OK)
+        status = find_anchors(c, err);
+    return status;
+}
+
+/* ---- the floor ---- */
+
+/* The highest anchor above LEAST and not above LIMIT, or LEAST. */
+static uint64_t highest_anchor(const collection *c, uint64_t least, uint64_t limit)
+{
+    uint64_t best = least;
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i] > best && c->anchors[i] <= limit)
+            best = c->anchors[i];
+    return best;
+}
+
+/* Of two collectors at once the slower may have put a floor below the other's: its anchor
+ * is gone then, and the next one up is what the stream really begins at. */
+static uint64_t real_floor(const collection *c, uint64_t limit)
+{
+    const uint64_t floor = c->report.old_floor;
+    uint64_t lowest = limit;
+    bool found = false;
+    for (size_t i = 0; i < c->n_ways; i++)
+        if (c->ways[i].from == DW_NO_VERSION && c->ways[i].version == floor)
+            return floor;
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i] > floor && c->anchors[i] <= lowest) {
+            lowest = c->anchors[i];
+            found = true;
+        }
+    return floor > 0 && found ? lowest : floor;
+}
+
+static void choose_floor(collection *c)
+{
+    uint64_t keep = c->head >= c->options->n_keep ? c->head - c->options->n_keep + 1 : 0;
+    uint64_t by_followers = c->lowest_follower < c->head ? c->lowest_follower : c->head;
+    uint64_t limit = keep < by_followers ? keep : by_followers;
+    uint64_t least = real_floor(c, by_followers);
+    c->floor = highest_anchor(c, least, limit);
+
+    char *held_by = c->stream->held_by;
+    const size_t n = sizeof c->stream->held_by;
+    if (highest_anchor(c, least, keep) > c->floor)
+        snprintf(held_by, n, "follower %s", c->follower);
+    else if (c->floor >= keep || highest_anchor(c, least, c->head) > c->floor)
+        snprintf(held_by, n, "keep");
+    else
+        snprintf(held_by, n, "anchor");
+    c->report.floor = c->floor;
+    c->report.held_by = held_by;
+}
+
+static dw_status put_floor(collection *c, dw_error *err)
+{
+    dw_floor_record record = {.version = c->floor};
+    memcpy(record.stream, c->stream->record.stream, sizeof record.stream);
+    dw_writer bytes = {0};
+    dw_status status = dw_floor_record_write(&bytes, &record, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(c->stream->store, DW_KEY_FLOOR, bytes.bytes,
+                                    bytes.n_bytes, DW_PUT_REPLACE, err);
+    dw_writer_release(&bytes);
+    return status;
+}
+
+/* Puts the floor where it is higher than what is there, and looks whether its anchor is
+ * still there afterwards: *STANDS is false where another collector was faster. */
+static dw_status raise_floor(collection *c, bool *stands, dw_error *err)
+{
+    uint64_t now;
+    dw_status status = dw_stream_read_floor(c->stream, &now, err);
+    *stands = status == DW_OK && now <= c->floor;
+    if (*stands && now < c->floor)
+        status = put_floor(c, err);
+    if (status != DW_OK || !*stands || c->floor == 0)
+        return status;
+    char key[DW_KEY_TEXT];
+    dw_key_way(key, c->floor, DW_NO_VERSION);
+    status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
+    if (status == DW_NOT_FOUND) {
+        /* a floor whose anchor was lost by a fault stays where it is */
+        *stands = c->floor == c->report.old_floor;
+        status = DW_OK;
+    }
+    return status;
+}
+
+/* ---- what stays ---- */
+
+static bool way_stays(const collection *c, const dw_way_record *way)
+{
+    return way->version >= c->floor &&
+           (way->from == DW_NO_VERSION || way->from >= c->floor);
+}
+
+static void mark(collection *c, const dw_objects *objects, object_mark how)
+{
+    for (size_t i = 0; i < objects->n; i++) {
+        dw_listed *found = dw_listing_find(&c->objects, objects->items[i].key);
+        if (found && found->mark != STAYS)
+            found->mark = how;
+    }
+}
+
+static dw_status mark_objects(collection *c, dw_error *err)
+{
+    for (size_t i = 0; i < c->n_ways; i++)
+        mark(c, &c->ways[i].objects, way_stays(c, &c->ways[i]) ? STAYS : GOES);
+    dw_status status = DW_OK;
+    /* the anchor is the way to the floor: its commit's own objects are of no more use */
+    for (uint64_t v = c->floor > 0 ? c->floor + 1 : 0; status == DW_OK && v <= c->head;
+         v++) {
+        dw_commit_record commit;
+        status = dw_stream_read_commit(c->stream, v, &commit, err);
+        if (status == DW_OK) {
+            mark(c, &commit.objects, STAYS);
+            dw_commit_record_release(&commit);
+        } else if (status == DW_NOT_FOUND) {
+            status = dw_fail(err, DW_CORRUPT, dw_store_url(c->stream->store),
+                             "version %" PRIu64 " has no commit, though version %" PRIu64
+                             " has: nothing was removed. `deltawire verify` tells more",
+                             v, c->head);
+        }
+    }
+    return status;
+}
+
+/* ---- removing ---- */
+
+static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
+                            dw_error *err)
+{
+    dw_status status = dw_store_progress(&c->options->progress, c->n_done, 0,
+                                         dw_store_url(c->stream->store), err);
+    if (status == DW_OK && !c->options->dry_run)
+        status = dw_store_remove(c->stream->store, key, err);
+    if (status != DW_OK)
+        return status;
+    c->n_done += n_bytes;
+    c->report.n_objects++;
+    c->report.n_bytes += n_bytes;
+    if (c->options->removed)
+        c->options->removed(c->options->context, key, n_bytes);
+    return DW_OK;
+}
+
+/* Ways that end or begin below the floor. */
+static dw_status remove_ways(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < c->n_ways; i++) {
+        const dw_way_record *way = &c->ways[i];
+        char key[DW_KEY_TEXT];
+        dw_key_way(key, way->version, way->from);
+        if (!way_stays(c, way))
+            status = remove_key(c, key, 0, err);
+    }
+    return status;
+}
+
+static bool may_go(const collection *c, const dw_listed *item, int64_t newest_ms)
+{
+    uint64_t version;
+    bool of_way;
+    if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_way))
+        return false;
+    if (!of_way)
+        return version <= c->head;
+    if (version < c->floor || item->mark == GOES)
+        return true;
+    uint64_t grace_s = c->options->grace_s > 0 ? c->options->grace_s : DAY_S;
+    return item->modified_ms > 0 && newest_ms > item->modified_ms &&
+           (uint64_t)(newest_ms - item->modified_ms) / 1000 >= grace_s;
+}
+
+static dw_status remove_objects(collection *c, dw_error *err)
+{
+    int64_t newest_ms = 0; /* the store's own clock, as far as it has shown */
+    for (size_t i = 0; i < c->objects.n; i++)
+        if (c->objects.items[i].modified_ms > newest_ms)
+            newest_ms = c->objects.items[i].modified_ms;
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < c->objects.n; i++) {
+        const dw_listed *item = &c->objects.items[i];
+        if (may_go(c, item, newest_ms))
+            status = remove_key(c, item->key, item->n_bytes, err);
+    }
+    for (size_t i = 0; status == DW_OK && i < c->receipts.n; i++) {
+        const dw_listed *item = &c->receipts.items[i];
+        uint64_t version;
+        if (dw_key_is_receipt(item->key, &version) && version <= c->head)
+            status = remove_key(c, item->key, item->n_bytes, err);
+    }
+    return status;
+}
+
+/* A slower collector may have put its floor over this one's. */
+static dw_status keep_floor_up(collection *c, dw_error *err)
+{
+    uint64_t now;
+    dw_status status = dw_stream_read_floor(c->stream, &now, err);
+    return status == DW_OK && now < c->floor ? put_floor(c, err) : status;
+}
+
+dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options,
+                            dw_collect_report *report, dw_error *err)
+{
+    if (options->n_keep == 0)
+        return dw_fail(err, DW_INVALID, dw_store_url(stream->store),
+                       "at least one version must be kept");
+    collection c = {.stream = stream, .options = options};
+    dw_status status = DW_OK;
+    bool stands = false;
+    for (unsigned round = 0; status == DW_OK && !stands && round < ROUNDS; round++) {
+        release(&c);
+        status = look(&c, err);
+        if (status == DW_OK)
+            choose_floor(&c);
+        stands = true;
+        if (status == DW_OK && !options->dry_run)
+            status = raise_floor(&c, &stands, err);
+    }
+    if (status == DW_OK && !stands)
+        status = dw_fail(err, DW_CONFLICT, dw_store_url(stream->store),
+                         "other collectors move the floor all the time. Try later");
+    if (status == DW_OK)
+        status = mark_objects(&c, err);
+    if (status == DW_OK)
+        status = remove_ways(&c, err);
+    if (status == DW_OK)
+        status = remove_objects(&c, err);
+    if (status == DW_OK && !options->dry_run)
+        status = keep_floor_up(&c, err);
+    if (report)
+        *report = c.report;
+    release(&c);
+    return status;
+}
