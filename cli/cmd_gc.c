@@ -23,7 +23,6 @@ static const char help[] =
     "\n"
     "  --keep N             versions that stay reachable, at least 1\n"
     "  --dry-run            only say what would go\n"
-    "  --grace HOURS        leave younger leftovers of squash alone (24)\n"
     "  --forget ID          take a follower off the list, so that it holds nothing "
     "back\n" CLI_STORE_HELP CLI_TRUST_HELP "  --json  --quiet  --help\n"
     "\n"
@@ -38,11 +37,10 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { KEEP = CLI_OPT_OWN, DRY_RUN, GRACE, FORGET, TRUST };
+    enum { KEEP = CLI_OPT_OWN, DRY_RUN, FORGET, TRUST };
     static const struct option options[] = {
         {"keep", required_argument, NULL, KEEP},
         {"dry-run", no_argument, NULL, DRY_RUN},
-        {"grace", required_argument, NULL, GRACE},
         {"forget", required_argument, NULL, FORGET},
         {"trust", required_argument, NULL, TRUST},
         CLI_STORE_OPTIONS,
@@ -56,12 +54,6 @@ static arguments parse(cli_session *s, int argc, char **argv)
                 cli_usage_error(s, "--keep: at least 1");
         } else if (option == DRY_RUN) {
             a.collect.dry_run = true;
-        } else if (option == GRACE) {
-            double hours = cli_parse_positive(s, "--grace", optarg);
-            if (hours > 1e6)
-                cli_usage_error(s, "--grace: at most 1000000 hours");
-            /* 0 would mean the default */
-            a.collect.grace_s = (uint64_t)(3600 * hours) + (3600 * hours < 1);
         } else if (option == FORGET) {
             a.forget = optarg;
         } else if (option == TRUST) {

@@ -73,7 +73,6 @@ fails 2 "'2,4,8,16,32' is neither" deltawire publish url ckpt --fold 2,4,8,16,32
 fails 2 "'4,' is neither" deltawire publish url ckpt --fold 4,
 fails 2 "is no version" deltawire pull url --into x --at 99999999999999999
 fails 2 "at most 86400" deltawire follow url --into x --interval 1e9
-fails 2 "not a positive number" deltawire gc url --keep 1 --grace 0
 fails 2 "--trust, .* are for streams" deltawire verify x --trust y
 fails 2 "is a stream" deltawire verify file:///x y
 

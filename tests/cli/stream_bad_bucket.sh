@@ -42,7 +42,8 @@ broken early
 for key in $(object_list "$url" commits/); do object_remove "$url" "$key"; done
 object_remove "$url" latest.json
 deltawire status "$url" --json | holds 'o["head"] is None'
-refuses 6 "version"
+fails 6 "$url" deltawire pull "$url" --into never
+refuses 11 "version 1, which the stream no longer has"
 
 it "a half-written version is none"
 broken half
@@ -64,13 +65,14 @@ it "another model"
 url=$store/zeros
 make_checkpoint zeros.safetensors '{"b": [3], "a": [2]}'
 deltawire publish "$url" zeros.safetensors --quiet >/dev/null
-refuses 5 ""
+keeps model fails 5 "model: .* another model" deltawire pull "$url" --into model
 
 it "another run of the same model"
 url=$store/second
 deltawire synth -o second --params 300K --steps 1 --seed 5 --json >/dev/null
 deltawire publish "$url" second/base --quiet >/dev/null
-refuses 5 ""
+keeps model fails 5 "model: the weights are version 1 of stream" \
+    deltawire pull "$url" --into model
 
 it "an object that is missing"
 broken missing

@@ -86,21 +86,28 @@ wait $four 2>/dev/null || true
 deltawire follow "$url" --into model --until 7 --quiet
 is_at model 7
 
-it "stays at the good version while the store is away"
-if is_file_store; then
-    start five follow "$url" --into model --interval 0.2 --json
-    five=$!
-    wait_until is_following
-    mv store gone
-    wait_until has_events out.five error 1
-    sleep 3
-    [ "$(events out.five error)" -eq 1 ] || die "told more than once: $(cat out.five)"
-    is_at model 7
-    mv gone store
-    publish_step "$url" 8
-    wait_until stands_at model 8
-    wait_until has_events out.five recovered 1
-    kill -INT $five
-    ends $five 0
-    is_at model 8
-fi
+it "stays at the good version while the store fails it, and tells so once"
+start five follow "$url" --into model --interval 0.2 --json
+five=$!
+wait_until is_following
+kill -STOP $five
+publish_step "$url" 8
+key=$(object_of "$url" 8)
+object_get "$url" "$key" lost
+object_remove "$url" "$key"
+kill -CONT $five
+wait_until has_events out.five error 1
+sleep 4
+[ "$(events out.five error)" -eq 1 ] || die "told more than once: $(cat out.five)"
+grep '"event":"error"' out.five | grep -q "$key"
+is_at model 7
+deltawire status "$url" --json |
+    holds 'any(f["status"] == "error" and f["message"] for f in o["followers"])'
+
+it "goes on once it works again, and tells that too"
+object_put "$url" "$key" lost
+wait_until stands_at model 8
+wait_until has_events out.five recovered 1
+kill -INT $five
+ends $five 0
+is_at model 8

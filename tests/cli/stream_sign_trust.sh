@@ -63,6 +63,6 @@ it "says what is wrong with a key"
 fails 6 "nokey" deltawire publish "$url" run/base --sign-key nokey
 grep -q '^try: deltawire keygen nokey$' err.last
 chmod 644 trainer.key
-fails 10 "trainer.key" deltawire publish "$url" run/base --sign-key trainer.key
+fails 2 "trainer.key: .*chmod 600" deltawire publish "$url" run/base --sign-key trainer.key
 echo junk >junk.pub
-fails 2 "junk.pub" deltawire pull "$url" --into x --trust junk.pub
+fails 3 "junk.pub: no public key" deltawire pull "$url" --into x --trust junk.pub
