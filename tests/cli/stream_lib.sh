@@ -17,7 +17,7 @@ is_file_store() {
 # ---- objects ----
 
 s3() { # METHOD PATH [FILE]
-    python3 "$tests/servers/s3_request.py" "$1" "$AWS_ENDPOINT_URL/${*:2}"
+    python3 "$tests/servers/s3_request.py" "$1" "$AWS_ENDPOINT_URL/$2" "${@:3}"
 }
 
 object_get() { # URL KEY FILE
