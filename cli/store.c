@@ -94,14 +94,16 @@ void cli_stream_close(cli_stream *stream)
 
 int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
 {
-    /* the command that is running shall not be told to run itself */
+    /* what is wrong with a local directory is not found out by looking at the stream, and
+     * the command that is running shall not be told to run itself */
+    const bool elsewhere = err->where[0] && !strstr(err->where, url);
     const bool verifies = strcmp(s->verb, "verify") == 0;
     const bool logs = strcmp(s->verb, "log") == 0;
-    if (err->code == DW_CORRUPT && !verifies)
+    if (err->code == DW_CORRUPT && !elsewhere && !verifies)
         return cli_fail(s, err, url, "deltawire verify %s", url);
-    if (err->code == DW_UNTRUSTED && !logs)
+    if (err->code == DW_UNTRUSTED && !elsewhere && !logs)
         return cli_fail(s, err, url, "deltawire log %s", url);
-    if (err->code == DW_CONFLICT && strcmp(s->verb, "publish") == 0)
+    if (err->code == DW_CONFLICT && !elsewhere && strcmp(s->verb, "publish") == 0)
         return cli_fail(s, err, url, "deltawire status %s", url);
     return cli_fail(s, err, url, NULL);
 }

@@ -152,10 +152,8 @@ DW_API dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *op
                                   dw_edge *way, dw_error *err);
 
 typedef struct dw_collect_options {
-    uint64_t n_keep;  /* keep the newest so many versions reachable; at least 1 */
-    bool dry_run;     /* only say what would go */
-    uint64_t grace_s; /* leave objects of unnamed ways alone that are younger, by the
-                         store's clock; 0: a day */
+    uint64_t n_keep; /* keep the newest so many versions reachable; at least 1 */
+    bool dry_run;    /* only say what would go */
     void (*removed)(void *context, const char *key, uint64_t n_bytes); /* may be NULL */
     void *context;
     dw_progress progress;

@@ -1,14 +1,15 @@
 /* Removing what no kept version needs: docs/PROTOCOL.md, section 5.
  *
- * Nothing here is locked, so the order is what keeps others safe:
+ * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
+ * others safe:
  *
  *     objects listed  ->  ways read  ->  head read  ->  floor chosen and put
  *     ->  commits above it read  ->  ways removed  ->  objects removed
  *
- * An object goes only where every record that can name it was looked at after the object
- * was seen. A plain object of version N can be named by commit N alone, which was there
- * (N is not above the head) or never will be. An object of a way can be named by a record
- * that is about to be written, so one that nothing names is left alone for a while.
+ * An object of version N can be named by commit N alone, which was there when it was
+ * looked for (N is not above the head) and so is no one else's any more. An object of a
+ * way can be named by a record that is yet to come, so one that nothing names stays until
+ * the floor has passed it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,9 +20,6 @@
 #include "store/store.h"
 #include "sync/listing.h"
 #include "sync/stream.h"
-
-#define DAY_S  (24u * 60 * 60)
-#define ROUNDS 8 /* of choosing a floor, where other collectors move it meanwhile */
 
 typedef enum object_mark {
     UNNAMED = 0,
@@ -57,10 +55,6 @@ static void release(collection *c)
         dw_way_record_release(&c->ways[i]);
     dw_free(c->ways);
     dw_free(c->anchors);
-    c->ways = NULL;
-    c->anchors = NULL;
-    c->n_anchors = 0;
-    c->n_ways = c->n_room = 0;
 }
 
 /* ---- looking ---- */
@@ -149,76 +143,59 @@ static uint64_t highest_anchor(const collection *c, uint64_t least, uint64_t lim
     return best;
 }
 
-/* Of two collectors at once the slower may have put a floor below the other's: its anchor
- * is gone then, and the next one up is what the stream really begins at. */
-static uint64_t real_floor(const collection *c, uint64_t limit)
-{
-    const uint64_t floor = c->report.old_floor;
-    uint64_t lowest = limit;
-    bool found = false;
-    for (size_t i = 0; i < c->n_ways; i++)
-        if (c->ways[i].from == DW_NO_VERSION && c->ways[i].version == floor)
-            return floor;
-    for (size_t i = 0; i < c->n_anchors; i++)
-        if (c->anchors[i] > floor && c->anchors[i] <= lowest) {
-            lowest = c->anchors[i];
-            found = true;
-        }
-    return floor > 0 && found ? lowest : floor;
-}
-
 static void choose_floor(collection *c)
 {
     uint64_t keep = c->head >= c->options->n_keep ? c->head - c->options->n_keep + 1 : 0;
-    uint64_t by_followers = c->lowest_follower < c->head ? c->lowest_follower : c->head;
-    uint64_t limit = keep < by_followers ? keep : by_followers;
-    uint64_t least = real_floor(c, by_followers);
-    c->floor = highest_anchor(c, least, limit);
+    uint64_t limit = keep < c->lowest_follower ? keep : c->lowest_follower;
+    c->floor = highest_anchor(c, 0, limit);
+    /* an earlier collection may have kept less */
+    const uint64_t old = c->report.old_floor;
+    c->report.floor = c->floor > old ? c->floor : old;
 
     char *held_by = c->stream->held_by;
     const size_t n = sizeof c->stream->held_by;
-    if (highest_anchor(c, least, keep) > c->floor)
+    if (highest_anchor(c, 0, keep) > c->report.floor)
         snprintf(held_by, n, "follower %s", c->follower);
-    else if (c->floor >= keep || highest_anchor(c, least, c->head) > c->floor)
+    else if (c->report.floor >= keep || highest_anchor(c, 0, c->head) > c->report.floor)
         snprintf(held_by, n, "keep");
     else
         snprintf(held_by, n, "anchor");
-    c->report.floor = c->floor;
     c->report.held_by = held_by;
 }
 
-static dw_status put_floor(collection *c, dw_error *err)
+/* What floor.json is to say where it says NOW: never less. But of two collectors at once
+ * the slower may have put its floor over the other's. Its anchor is gone then, and the
+ * next one up is what the stream begins at. */
+static uint64_t floor_to_tell(const collection *c, uint64_t now)
 {
-    dw_floor_record record = {.version = c->floor};
+    if (now <= c->floor)
+        return c->floor;
+    uint64_t above = UINT64_MAX;
+    for (size_t i = 0; i < c->n_ways; i++) {
+        const dw_way_record *way = &c->ways[i];
+        if (way->from == DW_NO_VERSION && way->version >= now && way->version < above)
+            above = way->version;
+    }
+    return above < UINT64_MAX ? above : now;
+}
+
+static dw_status tell_floor(collection *c, dw_error *err)
+{
+    dw_floor_record record;
+    uint64_t now;
+    dw_status status = dw_stream_read_floor(c->stream, &now, err);
+    if (status != DW_OK)
+        return status;
+    record.version = floor_to_tell(c, now);
+    if (record.version == now)
+        return DW_OK;
     memcpy(record.stream, c->stream->record.stream, sizeof record.stream);
     dw_writer bytes = {0};
-    dw_status status = dw_floor_record_write(&bytes, &record, err);
+    status = dw_floor_record_write(&bytes, &record, err);
     if (status == DW_OK)
         status = dw_store_put_bytes(c->stream->store, DW_KEY_FLOOR, bytes.bytes,
                                     bytes.n_bytes, DW_PUT_REPLACE, err);
     dw_writer_release(&bytes);
-    return status;
-}
-
-/* Puts the floor where it is higher than what is there, and looks whether its anchor is
- * still there afterwards: *STANDS is false where another collector was faster. */
-static dw_status raise_floor(collection *c, bool *stands, dw_error *err)
-{
-    uint64_t now;
-    dw_status status = dw_stream_read_floor(c->stream, &now, err);
-    *stands = status == DW_OK && now <= c->floor;
-    if (*stands && now < c->floor)
-        status = put_floor(c, err);
-    if (status != DW_OK || !*stands || c->floor == 0)
-        return status;
-    char key[DW_KEY_TEXT];
-    dw_key_way(key, c->floor, DW_NO_VERSION);
-    status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
-    if (status == DW_NOT_FOUND) {
-        /* a floor whose anchor was lost by a fault stays where it is */
-        *stands = c->floor == c->report.old_floor;
-        status = DW_OK;
-    }
     return status;
 }
 
@@ -295,31 +272,21 @@ static dw_status remove_ways(collection *c, dw_error *err)
     return status;
 }
 
-static bool may_go(const collection *c, const dw_listed *item, int64_t newest_ms)
+static bool may_go(const collection *c, const dw_listed *item)
 {
     uint64_t version;
     bool of_way;
     if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_way))
         return false;
-    if (!of_way)
-        return version <= c->head;
-    if (version < c->floor || item->mark == GOES)
-        return true;
-    uint64_t grace_s = c->options->grace_s > 0 ? c->options->grace_s : DAY_S;
-    return item->modified_ms > 0 && newest_ms > item->modified_ms &&
-           (uint64_t)(newest_ms - item->modified_ms) / 1000 >= grace_s;
+    return of_way ? item->mark == GOES || version < c->floor : version <= c->head;
 }
 
 static dw_status remove_objects(collection *c, dw_error *err)
 {
-    int64_t newest_ms = 0; /* the store's own clock, as far as it has shown */
-    for (size_t i = 0; i < c->objects.n; i++)
-        if (c->objects.items[i].modified_ms > newest_ms)
-            newest_ms = c->objects.items[i].modified_ms;
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < c->objects.n; i++) {
         const dw_listed *item = &c->objects.items[i];
-        if (may_go(c, item, newest_ms))
+        if (may_go(c, item))
             status = remove_key(c, item->key, item->n_bytes, err);
     }
     for (size_t i = 0; status == DW_OK && i < c->receipts.n; i++) {
@@ -331,14 +298,6 @@ static dw_status remove_objects(collection *c, dw_error *err)
     return status;
 }
 
-/* A slower collector may have put its floor over this one's. */
-static dw_status keep_floor_up(collection *c, dw_error *err)
-{
-    uint64_t now;
-    dw_status status = dw_stream_read_floor(c->stream, &now, err);
-    return status == DW_OK && now < c->floor ? put_floor(c, err) : status;
-}
-
 dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options,
                             dw_collect_report *report, dw_error *err)
 {
@@ -346,20 +305,12 @@ dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options
         return dw_fail(err, DW_INVALID, dw_store_url(stream->store),
                        "at least one version must be kept");
     collection c = {.stream = stream, .options = options};
-    dw_status status = DW_OK;
-    bool stands = false;
-    for (unsigned round = 0; status == DW_OK && !stands && round < ROUNDS; round++) {
-        release(&c);
-        status = look(&c, err);
-        if (status == DW_OK)
-            choose_floor(&c);
-        stands = true;
-        if (status == DW_OK && !options->dry_run)
-            status = raise_floor(&c, &stands, err);
+    dw_status status = look(&c, err);
+    if (status == DW_OK) {
+        choose_floor(&c);
+        if (!options->dry_run)
+            status = tell_floor(&c, err);
     }
-    if (status == DW_OK && !stands)
-        status = dw_fail(err, DW_CONFLICT, dw_store_url(stream->store),
-                         "other collectors move the floor all the time. Try later");
     if (status == DW_OK)
         status = mark_objects(&c, err);
     if (status == DW_OK)
@@ -367,7 +318,7 @@ dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options
     if (status == DW_OK)
         status = remove_objects(&c, err);
     if (status == DW_OK && !options->dry_run)
-        status = keep_floor_up(&c, err);
+        status = tell_floor(&c, err);
     if (report)
         *report = c.report;
     release(&c);

@@ -263,6 +263,11 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
             status = copy_objects(c, edge, &way.objects, err);
     }
     dw_way_record_release(&way);
+    if (status == DW_NOT_FOUND &&
+        dw_store_stat(c->stream->store, key, NULL, NULL, NULL) == DW_NOT_FOUND) {
+        c->collected = true; /* the record went meanwhile */
+        status = DW_OK;
+    }
     return status;
 }
 
@@ -369,10 +374,6 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
     dw_stream there = {.store = c->to, .record = c->stream->record};
     dw_status status = dw_stream_find_head(c->stream, c->stream->head, &c->head, err);
     if (status == DW_OK)
-        status = dw_stream_read_floor(c->stream, &c->floor, err);
-    if (status == DW_OK)
-        status = dw_stream_read_floor(&there, floor_there, err);
-    if (status == DW_OK)
         status = dw_listing_load(&c->commits, here, "commits/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->ways, here, "ways/", err);
@@ -382,6 +383,10 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
         status = dw_listing_load(&c->there_ways, c->to, "ways/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->there_known, c->to, "commits/", err);
+    if (status == DW_OK)
+        status = dw_listing_floor(&c->ways, c->stream, &c->floor, err);
+    if (status == DW_OK)
+        status = dw_listing_floor(&c->there_ways, &there, floor_there, err);
     if (status == DW_OK && c->progress && c->progress->report)
         status = count_missing(c, err);
     if (status == DW_OK && *floor_there > c->floor)

@@ -190,8 +190,10 @@ static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_vers
     return status;
 }
 
+/* Encodes a group and lets it wait; what waits goes first where both are too much for one
+ * object. */
 static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version *v,
-                           const dw_piece_group *g, dw_error *err)
+                           const dw_piece_group *g, uploader *u, dw_error *err)
 {
     dw_delta *delta;
     dw_status status = encode_group(&delta, v, g, err);
@@ -203,7 +205,9 @@ static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version
         dw_delta_close(delta);
         return DW_OK;
     }
-    if (out->n_in_memory + info.n_bytes > IN_MEMORY_BYTES)
+    if (p->n_bytes > 0 && p->n_bytes + info.n_bytes > v->max_object_bytes)
+        status = close_object(out, p, v, u, err);
+    if (status == DW_OK && out->n_in_memory + info.n_bytes > IN_MEMORY_BYTES)
         status = spill(out, &delta, info.n_bytes, v->spool_dir, err);
     else
         out->n_in_memory += info.n_bytes;
@@ -237,9 +241,7 @@ static dw_status encode_all(dw_uploaded *out, const dw_encode_version *v, upload
     dw_status status = DW_OK;
     uint64_t start = dw_clock_ms();
     for (size_t g = 0; status == DW_OK && g < v->pieces->n_groups && !failed(u); g++) {
-        status = add_group(out, &p, v, &v->pieces->groups[g], err);
-        if (status == DW_OK && p.n_bytes >= v->max_object_bytes)
-            status = close_object(out, &p, v, u, err);
+        status = add_group(out, &p, v, &v->pieces->groups[g], u, err);
     }
     if (status == DW_OK)
         status = close_object(out, &p, v, u, err);

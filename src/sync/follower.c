@@ -256,18 +256,25 @@ static void forget_path(dw_follower *f)
     f->n_path = f->i_path = 0;
 }
 
+/* Whether GOAL was collected; then ERR says so. */
+static bool was_collected(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    uint64_t floor = 0;
+    if (dw_stream_read_floor(f->stream, &floor, NULL) != DW_OK || goal >= floor)
+        return false;
+    dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+            "version %" PRIu64 " was collected: the stream keeps version %" PRIu64
+            " and those after it",
+            goal, floor);
+    return true;
+}
+
 /* What lies behind a goal that no way leads to. */
 static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
 {
-    const char *url = dw_store_url(f->stream->store);
-    uint64_t floor = 0;
-    if (dw_stream_read_floor(f->stream, &floor, NULL) == DW_OK && goal < floor)
-        return dw_fail(err, DW_NOT_FOUND, url,
-                       "version %" PRIu64
-                       " was collected: the stream keeps version %" PRIu64
-                       " and those after it",
-                       goal, floor);
-    return dw_fail(err, DW_NOT_FOUND, url,
+    if (was_collected(f, goal, err))
+        return DW_NOT_FOUND;
+    return dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
                    "no way leads to version %" PRIu64
                    ": there is neither an anchor below it "
                    "nor a chain of deltas from where the weights are. `deltawire squash "
@@ -275,16 +282,28 @@ static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
                    goal);
 }
 
-static dw_status plan(dw_follower *f, uint64_t goal, bool full, dw_error *err)
+/* A version that is asked for by number must be there. */
+static dw_status check_exists(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    if (f->stream->head != DW_NO_VERSION && goal <= f->stream->head)
+        return DW_OK;
+    uint64_t head;
+    dw_status status = dw_follower_poll(f, &head, err);
+    if (status == DW_OK && goal > head)
+        status = dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+                         "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
+                         goal, head);
+    return status;
+}
+
+static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
 {
     forget_path(f);
     uint64_t at = dw_follower_at(f);
     dw_graph graph;
-    dw_status status = dw_graph_load(&graph, f->stream, at, goal, full, err);
+    dw_status status = dw_graph_load(&graph, f->stream, at, goal, &f->avoid, err);
     if (status != DW_OK)
         return status;
-    for (size_t i = 0; i < f->avoid.n; i++)
-        dw_graph_remove(&graph, f->avoid.edges[i].from, f->avoid.edges[i].to);
     status = dw_graph_plan(&f->path, &f->n_path, NULL, &graph, at, goal, err);
     dw_graph_release(&graph);
     f->goal = goal;
@@ -327,8 +346,9 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                        "the version before is applied but not settled");
     if (*staged == goal)
         return DW_OK;
-    if (!on_path(f, goal))
-        status = plan(f, goal, f->avoid.n > 0, err);
+    status = check_exists(f, goal, err);
+    if (status == DW_OK && !on_path(f, goal))
+        status = plan(f, goal, err);
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
     for (unsigned detours = 0; status == DW_OK; detours++) {
         const dw_edge edge = f->path[f->i_path];
@@ -348,7 +368,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         if (detours == 0 && err)
             first = *err;
         if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK ||
-            plan(f, goal, true, NULL) != DW_OK) {
+            plan(f, goal, NULL) != DW_OK) {
             if (err)
                 *err = first;
             break;
@@ -361,6 +381,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         dw_replica_discard(f->replica, NULL);
         if (first.code != DW_OK)
             status = first.code;
+        if (status == DW_NOT_FOUND)
+            was_collected(f, goal, err);
     }
     return status;
 }

@@ -111,35 +111,71 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, dw_error *err)
     return status;
 }
 
-static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
-                          dw_error *err)
+static bool leads_there(const dw_graph *graph, uint64_t at, uint64_t goal)
 {
-    uint64_t first = 0;
-    dw_status status = dw_stream_read_floor(s, &first, err);
-    if (status == DW_OK)
-        status = dw_graph_load_ways(graph, s, err);
-    /* commits are needed from the newest anchor below the goal on, or from AT */
+    dw_edge *path = NULL;
+    size_t n;
+    bool leads = dw_graph_plan(&path, &n, NULL, graph, at, goal, NULL) == DW_OK;
+    dw_free(path);
+    return leads;
+}
+
+/* The first commit that is needed below version END: the one after the newest anchor
+ * there, or 0. */
+static uint64_t begin_below(const dw_graph *graph, uint64_t end)
+{
+    uint64_t begin = 0;
     for (size_t i = 0; i < graph->n; i++)
-        if (graph->edges[i].from == DW_NO_VERSION && graph->edges[i].to <= goal &&
-            graph->edges[i].to > first)
-            first = graph->edges[i].to;
-    if (at != DW_NO_VERSION && at <= goal && at < first)
-        first = at;
-    for (uint64_t v = first > 0 ? first + 1 : 0; status == DW_OK && v <= goal; v++) {
+        if (graph->edges[i].from == DW_NO_VERSION && graph->edges[i].to + 1 < end &&
+            graph->edges[i].to + 1 > begin)
+            begin = graph->edges[i].to + 1;
+    return begin;
+}
+
+static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t begin, uint64_t end,
+                             const dw_graph *avoid, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (uint64_t v = begin; status == DW_OK && v < end; v++) {
+        if (avoid && dw_graph_has(avoid, v > 0 ? v - 1 : DW_NO_VERSION, v))
+            continue;
         status = add_commit(graph, s, v, err);
         if (status == DW_NOT_FOUND)
             status = dw_fail(err, DW_CORRUPT, dw_store_url(s->store),
                              "commits/ has a hole: version %" PRIu64
                              " is missing below version %" PRIu64
                              ". Restore it, or pull from a mirror",
-                             v, goal);
+                             v, end);
+    }
+    return status;
+}
+
+/* The anchors tell what is there, not floor.json, which is a hint. Commits are read from
+ * the newest anchor on, or from AT; where that does not lead there, for something on the
+ * way is to be avoided, from the anchor before, and so on. */
+static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
+                          const dw_graph *avoid, dw_error *err)
+{
+    dw_status status = dw_graph_load_ways(graph, s, err);
+    for (size_t i = 0; avoid && i < avoid->n; i++)
+        dw_graph_remove(graph, avoid->edges[i].from, avoid->edges[i].to);
+    uint64_t end = goal + 1, begin = begin_below(graph, end + 1);
+    while (status == DW_OK) {
+        if (at != DW_NO_VERSION && at < begin)
+            begin = at + 1;
+        status = add_commits(graph, s, begin, end, avoid, err);
+        if (begin == 0 || leads_there(graph, at, goal))
+            break;
+        end = begin;
+        begin = begin_below(graph, end);
     }
     return status;
 }
 
 dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
-                        bool full, dw_error *err)
+                        const dw_graph *avoid, dw_error *err)
 {
+    const bool full = avoid && avoid->n > 0;
     *out = (dw_graph){0};
     dw_status status = DW_OK;
     if (at != DW_NO_VERSION && at < goal && goal - at == 1 && !full)
@@ -147,18 +183,13 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
                           err); /* the ordinary step: nothing else to read */
     if (!full) {
         status = load_hint(out, s, goal, err);
-        dw_edge *path = NULL;
-        size_t n;
-        if (status == DW_OK &&
-            dw_graph_plan(&path, &n, NULL, out, at, goal, NULL) == DW_OK) {
-            dw_free(path);
+        if (status == DW_OK && leads_there(out, at, goal))
             return DW_OK;
-        }
         dw_graph_release(out);
         if (status != DW_OK && status != DW_NOT_FOUND && status != DW_CORRUPT)
             return status;
     }
-    status = load_all(out, s, at, goal, err);
+    status = load_all(out, s, at, goal, avoid, err);
     if (status != DW_OK)
         dw_graph_release(out);
     return status;

@@ -2,7 +2,7 @@
 #ifndef DW_SYNC_LISTING_H
 #define DW_SYNC_LISTING_H
 
-#include "sync/record.h"
+#include "sync/stream.h"
 
 typedef struct dw_listed {
     char key[DW_KEY_TEXT];
@@ -27,5 +27,10 @@ dw_listed *dw_listing_find(const dw_listing *listing, const char *key);
 
 /* Whether the listing has OBJECT, with its size. */
 bool dw_listing_has(const dw_listing *listing, const dw_object *object);
+
+/* The version that the stream begins at, given its WAYS: floor.json is a hint, so the
+ * lowest anchor from what it says on, and 0 where there is none. */
+dw_status dw_listing_floor(const dw_listing *ways, dw_stream *stream, uint64_t *floor,
+                           dw_error *err);
 
 #endif

@@ -207,7 +207,7 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
         return DW_OK;
     dw_graph_release(&p->graph);
     dw_status status =
-        dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, false, err);
+        dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
     if (status != DW_OK)
         return status;
     prune(p);

@@ -11,8 +11,16 @@
 #include "sync/publisher.h"
 #include "tensor/tensor_list.h"
 
-/* Weights that are diffed at a time: bounds what is encoded and not yet in an object. */
-#define GROUP_BYTES (32u << 20)
+/* Weights that are diffed at a time. A group is not cut again, so it is no larger than an
+ * object may be. */
+#define GROUP_BYTES       (32u << 20)
+#define LEAST_GROUP_BYTES (64u << 10)
+
+static uint64_t group_bytes(const dw_publish_options *options)
+{
+    uint64_t n = options->max_object_bytes;
+    return n > GROUP_BYTES ? GROUP_BYTES : n < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : n;
+}
 
 static dw_status check_store(dw_publisher *p, dw_error *err)
 {
@@ -106,8 +114,8 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_status status = p->sharded ? take_shards(p, tensors, n_tensors, &owned, err)
                                   : take_tensors(p, tensors, n_tensors, &owned, err);
     if (status == DW_OK)
-        status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned, GROUP_BYTES,
-                                err);
+        status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned,
+                                group_bytes(&p->options), err);
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;

@@ -42,10 +42,8 @@ static dw_status check_versions(dw_stream *s, const dw_squash_options *o, uint64
 {
     const char *url = dw_store_url(s->store);
     const bool anchor = o->from == DW_NO_VERSION;
-    uint64_t head, floor;
+    uint64_t head;
     dw_status status = dw_stream_find_head(s, s->head, &head, err);
-    if (status == DW_OK)
-        status = dw_stream_read_floor(s, &floor, err);
     if (status != DW_OK)
         return status;
     *to = o->to == DW_LATEST ? head : o->to;
@@ -67,12 +65,6 @@ static dw_status check_versions(dw_stream *s, const dw_squash_options *o, uint64
                        "from version %" PRIu64 " to %" PRIu64
                        " the commit itself is the way",
                        o->from, *to);
-    if ((anchor ? *to : o->from) < floor)
-        return dw_fail(err, DW_NOT_FOUND, url,
-                       "version %" PRIu64
-                       " was collected: the stream keeps version %" PRIu64
-                       " and those after it",
-                       anchor ? *to : o->from, floor);
     char key[DW_KEY_TEXT];
     dw_key_way(key, *to, o->from);
     status = dw_store_stat(s->store, key, NULL, NULL, err);

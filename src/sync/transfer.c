@@ -227,7 +227,8 @@ dw_status dw_object_fetch_pieces(dw_store *store, const dw_object *object,
                                  dw_object_sink sink, void *context,
                                  const dw_progress *progress, dw_error *err)
 {
-    uint8_t *buffers = dw_alloc(2 * (size_t)PIECE_BYTES);
+    uint8_t *buffers = dw_alloc(object->n_bytes <= PIECE_BYTES ? (size_t)object->n_bytes
+                                                               : 2 * (size_t)PIECE_BYTES);
     if (!buffers)
         return dw_fail_memory(err, object->key);
     dw_status status = fetch(store, object, NULL, buffers, sink, context, progress, err);

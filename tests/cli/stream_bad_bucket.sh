@@ -14,11 +14,7 @@ done
 # broken NAME: a copy of the good stream to break
 broken() {
     url=$store/$1
-    for key in $(object_list "$good" ""); do
-        object_get "$good" "$key" bytes
-        object_put "$url" "$key" bytes
-    done
-    rm bytes
+    deltawire cp "$good" "$url" --quiet >/dev/null
 }
 # refuses CODE PATTERN: pull fails, and the directory stays
 refuses() {
@@ -76,7 +72,7 @@ keeps model fails 5 "model: the weights are version 1 of stream" \
 
 it "an object that is missing"
 broken missing
-key=$(object_of "$url" 3)
+key=$(object_of "$url" 2)
 object_remove "$url" "$key"
 refuses 6 "$key"
 fails 6 "$key" deltawire verify "$url"
@@ -129,12 +125,15 @@ done
 deltawire verify "$url" --json >out.json && die "faults passed"
 holds 'len(o["faults"]) >= 2 and o["error"]["code"] == "corrupt"' <out.json
 
-it "a damaged baseline is no danger"
-cp -r cache cache.good
+it "a damaged baseline"
 find cache -name '*.safetensors' | while read -r file; do
     chmod u+w "$file"
     flip_bit "$file" $(($(stat -c %s "$file") - 7))
 done
+fails 3 "cache/deltawire/baselines/.*Remove the directory" \
+    deltawire publish "$good" run/step_000001
+grep -q '^try: ' err.last && die "the stream is not what is wrong"
+rm -r cache
 deltawire publish "$good" run/step_000001 --quiet >/dev/null
 deltawire pull "$good" --into model --quiet >/dev/null
 [ "$(state_of model)" = "$(state_at 1)" ]

@@ -52,14 +52,10 @@ object_list() {
         (cd "${1#file://}" && find . -type f ! -name '*.tmp-*' | sed 's,^\./,,' |
             grep "^$2" | sort)
     else
-        local bucket root
-        bucket=${1#s3://} root=${1#s3://*/}
-        bucket=${bucket%%/*}
-        python3 - "$root/$2" <<'END' | xargs -d '\n' -I{} \
-            python3 "$tests/servers/s3_request.py" GET "$AWS_ENDPOINT_URL/$bucket?{}" |
-import sys, urllib.parse
-print("list-type=2&prefix=" + urllib.parse.quote(sys.argv[1], safe=""))
-END
+        local bucket=${1#s3://} root prefix
+        root=${bucket#*/} bucket=${bucket%%/*}
+        prefix=$root/$2
+        s3 GET "$bucket?list-type=2&prefix=${prefix//\//%2F}" |
             grep -o '<Key>[^<]*</Key>' | sed "s,<Key>$root/\(.*\)</Key>,\1,"
     fi
 }

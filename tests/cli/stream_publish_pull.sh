@@ -56,8 +56,17 @@ unchanged fails 3 "damaged: the weights .* are not version 3" deltawire verify d
 it "refuses a directory that holds something else"
 mkdir foreign
 cp run/base/model.safetensors foreign/
+flip_bit foreign/model.safetensors $(($(stat -c %s foreign/model.safetensors) - 7))
 echo precious >foreign/notes.txt
-keeps foreign fails 5 "foreign" deltawire pull "$url" --into foreign
+keeps foreign fails 8 "foreign: it holds weights that are neither" deltawire pull "$url" --into foreign
+
+it "takes one that holds the weights of version 0"
+mkdir known
+cp run/base/model.safetensors known/
+echo precious >known/notes.txt
+deltawire pull "$url" --into known --json | holds 'o["from"] == 0 and o["version"] == 3'
+is_at known 3
+[ "$(cat known/notes.txt)" = precious ]
 
 it "does without its baseline"
 rm -r cache
@@ -81,9 +90,3 @@ it "refuses what is no checkpoint"
 fails 6 "nowhere: " deltawire publish "$url" nowhere
 fails 6 "empty" deltawire pull "$store/empty" --into never
 [ ! -e never/model.safetensors ]
-
-it "cuts deltas into objects of a size"
-deltawire publish "$store/cut" run/base --quiet >/dev/null
-deltawire publish "$store/cut" run/step_000001 --max-object 1K --json | holds 'o["objects"] > 1'
-deltawire pull "$store/cut" --into cut --quiet >/dev/null
-is_at cut 1

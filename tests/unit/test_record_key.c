@@ -63,6 +63,9 @@ static void test_inverses(void **state)
         dw_key_way(key, numbers[i], numbers[N_NUMBERS - 1 - i]);
         assert_true(dw_key_is_way(key, &version, &from));
         assert_true(version == numbers[i] && from == numbers[N_NUMBERS - 1 - i]);
+        dw_key_receipt(key, numbers[i], 12, numbers[i], UINT32_MAX);
+        assert_true(dw_key_is_receipt(key, &version));
+        assert_true(version == numbers[i]);
         for (size_t p = 0; p < 3; p++) {
             dw_key_object(key, numbers[i], ID, purposes[p], p == 2 ? UINT32_MAX : 5);
             assert_true(dw_key_is_object(key, &version, &of_way));
@@ -106,12 +109,16 @@ static void test_others_are_refused(void **state)
         "objects/" V7 "-0123456789abcdef",
         "objects/../" V7 "-" ID "-0003.safetensors",
         "objects/7-" ID "-0003.safetensors",
+        "receipts/" V7 "-0000000012-000003-00065.jso",
+        "receipts/" V7 "-0000000012-000003.json",
+        "receipts/" V7 "-12-3-65.json",
     };
     uint64_t version, from;
     bool of_way;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (dw_key_is_commit(keys[i], &version) || dw_key_is_epoch(keys[i], &version) ||
             dw_key_is_way(keys[i], &version, &from) ||
+            dw_key_is_receipt(keys[i], &version) ||
             dw_key_is_object(keys[i], &version, &of_way))
             fail_msg("'%s' was taken", keys[i]);
 }

@@ -1,0 +1,60 @@
+/* A sweep over a whole stream.
+ *
+ *     verify.c         the records and how they hang together
+ *     verify_edge.c    the objects behind one record, faults and what to do about them
+ *     verify_object.c  one object
+ */
+#ifndef DW_SYNC_VERIFY_H
+#define DW_SYNC_VERIFY_H
+
+#include "sync/listing.h"
+#include "sync/stream.h"
+
+/* A commit whose record was found good: what others must agree with. */
+typedef struct dw_seen {
+    uint64_t version;
+    uint8_t sha256[DW_SHA256_BYTES];
+    dw_digest state;
+} dw_seen;
+
+typedef struct dw_sweep {
+    dw_stream *stream;
+    dw_fault_fn fn;
+    void *context;
+    const dw_progress *progress;
+    dw_verify_report report;
+    dw_error first; /* fault */
+
+    uint64_t floor;
+    dw_listing objects;
+    dw_listing commits;
+    dw_listing ways;
+    dw_seen *seen; /* ascending */
+    size_t n_seen;
+    size_t n_room;
+
+    uint64_t n_done; /* bytes of objects */
+    uint64_t n_total;
+} dw_sweep;
+
+/* Whether a failure is the store's as a whole, or the caller's, rather than that of
+ * something in the stream. */
+bool dw_sweep_stops(dw_status status);
+
+/* Takes what a check of KEY came to: a fault is told, and the sweep goes on. */
+dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
+                          const char *advice, const dw_error *found, dw_error *err);
+dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
+                                 const dw_error *found, dw_error *err);
+
+/* The commit of VERSION, where it is good. */
+const dw_seen *dw_sweep_find(const dw_sweep *w, uint64_t version);
+
+/* Whether the objects behind EDGE may be gone for a collection's sake. */
+bool dw_sweep_below_floor(uint64_t floor, const dw_edge *edge);
+
+/* Checks all objects behind EDGE, which the record KEY names. */
+dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
+                           const dw_objects *objects, dw_digest state, dw_error *err);
+
+#endif
