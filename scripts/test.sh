@@ -147,7 +147,9 @@ stage_servers() {
     echo "== servers: stores, streams and other clients over real S3 servers"
     build release build || return
     if start_server radosgw; then
-        run_ctest build -R '^(store/|cli/stream_|e2e/)' -E '^e2e/single_writer'
+        # most of them wait for most of their time
+        run_ctest build -j $((jobs + 2)) -R '^(store/|cli/stream_|e2e/)' \
+            -E '^e2e/single_writer'
         run_pytest tests/interop/test_s3_clients.py
         stop_server
     fi
