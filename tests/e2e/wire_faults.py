@@ -171,9 +171,9 @@ def one_fault_at_each_request(run, kind, n_publish, n_pull):
 
 
 def stale_lists(run):
-    """Most lists, of both, are those of before."""
-    with Proxy(run.dir, plan="random 0.8 stale\n") as proxy:
-        for n in range(10):
+    """Every other list, of both, is one of before."""
+    with Proxy(run.dir, plan="random 0.5 stale GET list-type\n") as proxy:
+        for n in range(16):
             for args in run.publish_args(n), run.pull_args():
                 run.must(*args, endpoint=proxy.endpoint)
             run.is_at(n)
