@@ -35,9 +35,8 @@ static const char help[] =
     "                       default: ~/.cache/deltawire/baselines/HASH\n"
     "  --sign-key FILE      sign with this key; see deltawire keygen\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers apart\n"
-    "  --fold N,N,N|none    also one delta for each so many versions, made out of what "
-    "is\n"
-    "                       in the store (none)\n"
+    "  --fold N,N,N|none    also one delta for each so many versions (4,16,64); keeps a\n"
+    "                       copy of the model for each beside the baseline\n"
     "  --anchor-every N     the whole model each so many versions\n"
     "  --anchor-factor F    the whole model when catching up costs F times as much "
     "(0.1);\n"
@@ -166,7 +165,7 @@ static void take_option(arguments *a, const cli_session *s, int option)
         p->options.single_writer = true;
         break;
     case FOLD:
-        parse_folds(p->folds, s, optarg);
+        parse_folds(p->options.folds, s, optarg);
         break;
     case ANCHOR_EVERY:
         p->options.anchor_every = parse_unsigned(s, "--anchor-every", optarg);
@@ -303,7 +302,8 @@ void cli_published_print(const cli_published *done, const cli_session *s, const 
     fputs("deltawire: ", stderr);
     cli_print_text(stderr, done->aftermath.where[0] ? done->aftermath.where : url);
     fprintf(stderr,
-            ": version %" PRIu64 " is committed, but not folded: ", done->report.version);
+            ": version %" PRIu64 " is committed, but what comes after was not done: ",
+            done->report.version);
     cli_print_text(stderr, done->aftermath.text);
     fputc('\n', stderr);
 }
@@ -325,9 +325,6 @@ static int publish_one(const arguments *a, const cli_session *s)
         return 0;
     if (!done.created && p->options.first != DW_FIRST_ANCHOR)
         fputs("deltawire: the stream was there already: --base and --fork did nothing\n",
-              stderr);
-    if (done.created && p->options.first != DW_FIRST_FORK && (p->step || p->notes))
-        fputs("deltawire: version 0 of a stream carries no --step and no --notes\n",
               stderr);
     return 0;
 }

@@ -12,7 +12,6 @@ typedef struct cli_publish {
     dw_store_options store;
     cli_keys keys; /* loaded */
     dw_publish_options options;
-    unsigned folds[4];    /* --fold: ends with 0 where there are fewer */
     const char *fork_url; /* --fork, without @N; or NULL */
     const char *baseline; /* --baseline, or NULL: in the user's cache */
     const char *step;     /* or NULL */

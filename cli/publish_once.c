@@ -201,66 +201,6 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     return status;
 }
 
-/* ---- folding ---- */
-
-/* A publisher folds what it published itself, and this one publishes a single version; so
- * every N-th version is folded from what lies in the store. */
-static dw_status squash_due(const cli_publish *p, const cli_session *s, dw_stream *stream,
-                            uint64_t version, const char *work_dir, dw_error *err)
-{
-    dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < 4 && p->folds[i] > 0; i++) {
-        if (version % p->folds[i] != 0)
-            continue;
-        cli_progress bar = cli_progress_start(s, "folding");
-        const dw_squash_options options = {
-            .from = version - p->folds[i],
-            .to = version,
-            .work_dir = work_dir,
-            .base = p->options.base,
-            .max_object_bytes = p->options.max_object_bytes,
-            .sign_key = p->keys.sign_key,
-            .n_threads = p->options.n_threads,
-            .progress = cli_progress_hook(&bar),
-        };
-        status = dw_stream_squash(stream, &options, NULL, err);
-        cli_progress_end(&bar);
-        if (status == DW_CONFLICT) /* somebody else did */
-            status = DW_OK;
-    }
-    return status;
-}
-
-static bool is_fold_due(const cli_publish *p, uint64_t version)
-{
-    for (size_t i = 0; i < 4 && p->folds[i] > 0; i++)
-        if (version % p->folds[i] == 0)
-            return version > 0;
-    return false;
-}
-
-/* Works beside the baseline: where that fits, two more copies are likely to. */
-static dw_status fold(const cli_publish *p, const cli_session *s, dw_store *store,
-                      uint64_t version, const char *baseline, dw_error *err)
-{
-    if (!is_fold_due(p, version))
-        return DW_OK;
-    char *work_dir = cli_path_temporary(baseline, 0);
-    if (!work_dir)
-        return cli_error_set(err, DW_NO_MEMORY, baseline, "out of memory");
-    dw_stream *stream = NULL;
-    dw_trust trust = cli_keys_trust(&p->keys);
-    dw_status status = cli_path_make_directories(work_dir, err);
-    if (status == DW_OK)
-        status = dw_stream_open(&stream, store, &trust, err);
-    if (status == DW_OK)
-        status = squash_due(p, s, stream, version, work_dir, err);
-    dw_stream_close(stream);
-    rmdir(work_dir);
-    free(work_dir);
-    return status;
-}
-
 /* With the weights open: everything that needs the store. */
 static dw_status publish_weights(const cli_publish *p, const cli_session *s,
                                  dw_store *store, const cli_weights *weights,
@@ -281,7 +221,8 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     if (!p->baseline && !(baseline = default_baseline(p, store, err)))
         return err->code;
     options.baseline_dir = p->baseline ? p->baseline : baseline;
-    memset(options.folds, 0, sizeof options.folds);
+    options.first_step = p->step;
+    options.first_notes = p->notes;
     options.sign_key = p->keys.sign_key;
     options.trust = cli_keys_trust(&p->keys);
     status = cli_path_make_directories(options.baseline_dir, err);
@@ -289,8 +230,6 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
         status = dw_store_open(&options.fork_store, p->fork_url, &p->store, err);
     if (status == DW_OK)
         status = publish(p, s, store, weights, &options, !before.has_head, out, err);
-    if (status == DW_OK && out->aftermath.code == DW_OK)
-        fold(p, s, store, out->report.version, options.baseline_dir, &out->aftermath);
     dw_store_close(options.fork_store);
     free(baseline);
     return status;

@@ -93,6 +93,10 @@ typedef struct dw_publish_options {
     dw_receipts receipts;
     unsigned rank_timeout_ms; /* how long rank 0 waits for the others; 0: 10 minutes */
 
+    const char
+        *first_step; /* step and notes of version 0, where this makes it; or NULL */
+    const char *first_notes;
+
     dw_progress progress; /* of opening: fetching a baseline, uploading version 0 */
 } dw_publish_options;
 

@@ -178,7 +178,7 @@ dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
                           const dw_progress *progress, dw_error *err)
 {
     dw_fetched fetched;
-    f->arrived = false;
+    f->arrived = f->rewritten = false;
     dw_status status = dw_fetch_ahead_take(&f->ahead, &fetched, f->stream, edge,
                                            f->options.spool_dir, progress, err);
     if (status != DW_OK)
@@ -187,7 +187,8 @@ dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
     uint64_t start = dw_clock_ms();
     f->tally.fetch_ms += fetched.t_ms;
     status = check_departure(f, hop, err);
-    f->rewritten = status != DW_OK;
+    /* a commit says what the history is; a way may be wrong by itself */
+    f->rewritten = status != DW_OK && hop->to - hop->from == 1;
     if (status == DW_OK) {
         f->next_epoch = hop->epoch;
         switch (hop->content) {

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "store/store.h"
 
-#define MAX_DETOURS 8 /* other ways that are tried when one is broken */
+#define MAX_DETOURS 64 /* other ways that are tried when one is broken */
 
 void dw_follow_options_init(dw_follow_options *options)
 {
@@ -83,6 +83,11 @@ static dw_status recognise_any(dw_follower *f, dw_error *err)
     return DW_OK;
 }
 
+static const char *place_of(const dw_follower *f)
+{
+    return f->replica->dir ? f->replica->dir : "memory";
+}
+
 /* The version that the weights are must still be the one in the stream. */
 static dw_status check_history(dw_follower *f, dw_error *err)
 {
@@ -94,14 +99,14 @@ static dw_status check_history(dw_follower *f, dw_error *err)
         return dw_fail(err, DW_UNTRUSTED, url,
                        "the weights in %s are version %" PRIu64 ", which the stream no "
                        "longer has: it was rolled back, or this is a copy that is behind",
-                       f->replica->dir, at->version);
+                       place_of(f), at->version);
     if (status != DW_OK)
         return status;
     if (memcmp(c.seal.sha256, at->commit_sha256, DW_SHA256_BYTES) != 0)
         status = dw_fail(err, DW_UNTRUSTED, url,
                          "version %" PRIu64 " is not the one that the weights in %s came "
                          "from: history was rewritten",
-                         at->version, f->replica->dir);
+                         at->version, place_of(f));
     f->epoch = c.epoch;
     if (f->stream->head == DW_NO_VERSION || f->stream->head < at->version)
         f->stream->head = at->version;
@@ -282,16 +287,16 @@ static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
                    goal);
 }
 
-/* A version that is asked for by number must be there. */
-static dw_status check_exists(dw_follower *f, uint64_t goal, dw_error *err)
+/* A version that is to be reached must be there. */
+static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
 {
-    if (f->stream->head != DW_NO_VERSION && goal <= f->stream->head)
+    uint64_t head = f->stream->head;
+    if (head != DW_NO_VERSION && goal <= head)
         return DW_OK;
-    uint64_t head;
     dw_status status = dw_follower_poll(f, &head, err);
     if (status == DW_OK && goal > head)
         status = dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
-                         "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
+                         "version %" PRIu64 " is not there yet: the newest is %" PRIu64,
                          goal, head);
     return status;
 }
@@ -301,7 +306,9 @@ static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
     forget_path(f);
     uint64_t at = dw_follower_at(f);
     dw_graph graph;
-    dw_status status = dw_graph_load(&graph, f->stream, at, goal, &f->avoid, err);
+    dw_status status = check_goal(f, goal, err);
+    if (status == DW_OK)
+        status = dw_graph_load(&graph, f->stream, at, goal, &f->avoid, err);
     if (status != DW_OK)
         return status;
     status = dw_graph_plan(&f->path, &f->n_path, NULL, &graph, at, goal, err);
@@ -346,8 +353,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                        "the version before is applied but not settled");
     if (*staged == goal)
         return DW_OK;
-    status = check_exists(f, goal, err);
-    if (status == DW_OK && !on_path(f, goal))
+    if (!on_path(f, goal))
         status = plan(f, goal, err);
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
     for (unsigned detours = 0; status == DW_OK; detours++) {
@@ -361,26 +367,25 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
             *staged = edge.to;
             begin_ahead(f);
             f->i_path++;
+            dw_graph_release(&f->avoid); /* after a step forward all count again */
             break;
         }
         if (!is_worth_a_detour(status) || f->rewritten || detours == MAX_DETOURS)
             break;
         if (detours == 0 && err)
             first = *err;
-        if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK ||
-            plan(f, goal, NULL) != DW_OK) {
-            if (err)
-                *err = first;
+        if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK || plan(f, goal, NULL) != DW_OK)
             break;
-        }
         status = DW_OK;
     }
     if (status != DW_OK) {
         forget_path(f);
         dw_graph_release(&f->avoid); /* next time everything is looked at anew */
         dw_replica_discard(f->replica, NULL);
-        if (first.code != DW_OK)
+        if (first.code != DW_OK && is_worth_a_detour(status) && !f->rewritten) {
             status = first.code;
+            *err = first;
+        }
         if (status == DW_NOT_FOUND)
             was_collected(f, goal, err);
     }

@@ -43,6 +43,14 @@ void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to)
 
 /* ---- loading ---- */
 
+/* Records that are missing, damaged or not to be trusted are no edges: others may lead
+ * around them. */
+static bool can_be_passed_over(dw_status status)
+{
+    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
+           status == DW_UNSUPPORTED || status == DW_MISMATCH;
+}
+
 /* The edge that a version's own commit is: from the version before, or, for version 0,
  * from nothing. */
 static dw_status add_commit(dw_graph *graph, dw_stream *s, uint64_t version,
@@ -95,8 +103,7 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, dw_error *err)
         dw_edge edge = found.edges[i];
         dw_way_record way;
         status = dw_stream_read_way(s, edge.to, edge.from, &way, err);
-        if (status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
-            status == DW_UNSUPPORTED) {
+        if (can_be_passed_over(status)) {
             status = DW_OK; /* collected meanwhile, or of no use: there are other ways */
             continue;
         }
@@ -111,63 +118,81 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, dw_error *err)
     return status;
 }
 
+/* Adds the commits FIRST to LAST. The fault of the first that is not good is kept in
+ * FAULT. */
+static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t first, uint64_t last,
+                             dw_error *fault, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (uint64_t v = first; status == DW_OK && v <= last; v++) {
+        dw_error error = {0};
+        status = add_commit(graph, s, v, &error);
+        if (status == DW_NOT_FOUND)
+            status = dw_fail(&error, DW_CORRUPT, dw_store_url(s->store),
+                             "commits/ has a hole: version %" PRIu64
+                             " is missing below version %" PRIu64
+                             ". Restore it, or pull from a mirror",
+                             v, last);
+        if (can_be_passed_over(status)) {
+            if (fault->code == DW_OK)
+                *fault = error;
+            status = DW_OK;
+        } else if (status != DW_OK && err) {
+            *err = error;
+        }
+    }
+    return status;
+}
+
+static void leave_out(dw_graph *graph, const dw_graph *avoid)
+{
+    for (size_t i = 0; avoid && i < avoid->n; i++)
+        dw_graph_remove(graph, avoid->edges[i].from, avoid->edges[i].to);
+}
+
 static bool leads_there(const dw_graph *graph, uint64_t at, uint64_t goal)
 {
-    dw_edge *path = NULL;
+    dw_edge *path;
     size_t n;
     bool leads = dw_graph_plan(&path, &n, NULL, graph, at, goal, NULL) == DW_OK;
     dw_free(path);
     return leads;
 }
 
-/* The first commit that is needed below version END: the one after the newest anchor
- * there, or 0. */
-static uint64_t begin_below(const dw_graph *graph, uint64_t end)
-{
-    uint64_t begin = 0;
-    for (size_t i = 0; i < graph->n; i++)
-        if (graph->edges[i].from == DW_NO_VERSION && graph->edges[i].to + 1 < end &&
-            graph->edges[i].to + 1 > begin)
-            begin = graph->edges[i].to + 1;
-    return begin;
-}
-
-static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t begin, uint64_t end,
-                             const dw_graph *avoid, dw_error *err)
-{
-    dw_status status = DW_OK;
-    for (uint64_t v = begin; status == DW_OK && v < end; v++) {
-        if (avoid && dw_graph_has(avoid, v > 0 ? v - 1 : DW_NO_VERSION, v))
-            continue;
-        status = add_commit(graph, s, v, err);
-        if (status == DW_NOT_FOUND)
-            status = dw_fail(err, DW_CORRUPT, dw_store_url(s->store),
-                             "commits/ has a hole: version %" PRIu64
-                             " is missing below version %" PRIu64
-                             ". Restore it, or pull from a mirror",
-                             v, end);
-    }
-    return status;
-}
-
-/* The anchors tell what is there, not floor.json, which is a hint. Commits are read from
- * the newest anchor on, or from AT; where that does not lead there, for something on the
- * way is to be avoided, from the anchor before, and so on. */
+/* The ways of the store and the commits behind the newest anchor, or near AT; where they
+ * do not lead there, all commits that are kept. */
 static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                           const dw_graph *avoid, dw_error *err)
 {
     dw_status status = dw_graph_load_ways(graph, s, err);
-    for (size_t i = 0; avoid && i < avoid->n; i++)
-        dw_graph_remove(graph, avoid->edges[i].from, avoid->edges[i].to);
-    uint64_t end = goal + 1, begin = begin_below(graph, end + 1);
-    while (status == DW_OK) {
-        if (at != DW_NO_VERSION && at < begin)
-            begin = at + 1;
-        status = add_commits(graph, s, begin, end, avoid, err);
-        if (begin == 0 || leads_there(graph, at, goal))
-            break;
-        end = begin;
-        begin = begin_below(graph, end);
+    if (status != DW_OK)
+        return status;
+    leave_out(graph, avoid);
+    uint64_t first = 0, floor = 0;
+    for (size_t i = 0; i < graph->n; i++)
+        if (graph->edges[i].from == DW_NO_VERSION && graph->edges[i].to <= goal &&
+            graph->edges[i].to > first)
+            first = graph->edges[i].to;
+    if (at != DW_NO_VERSION && at < first && first - at <= MAX_WALK)
+        first = at;
+    dw_error fault = {0};
+    status = add_commits(graph, s, first > 0 ? first + 1 : 0, goal, &fault, err);
+    leave_out(graph, avoid);
+    if (status != DW_OK || leads_there(graph, at, goal))
+        return status;
+    /* a floor is believed where it has its anchor: below, the objects are gone */
+    if (dw_stream_read_floor(s, &floor, NULL) != DW_OK ||
+        !dw_graph_has(graph, DW_NO_VERSION, floor))
+        floor = 0;
+    if (at != DW_NO_VERSION && at < floor)
+        floor = at;
+    if (first > floor)
+        status = add_commits(graph, s, floor > 0 ? floor + 1 : 0, first, &fault, err);
+    leave_out(graph, avoid);
+    if (status == DW_OK && fault.code != DW_OK && !leads_there(graph, at, goal)) {
+        if (err)
+            *err = fault;
+        status = fault.code;
     }
     return status;
 }
@@ -175,21 +200,21 @@ static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t g
 dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
                         const dw_graph *avoid, dw_error *err)
 {
-    const bool full = avoid && avoid->n > 0;
     *out = (dw_graph){0};
     dw_status status = DW_OK;
-    if (at != DW_NO_VERSION && at < goal && goal - at == 1 && !full)
-        return add_commit(out, s, goal,
-                          err); /* the ordinary step: nothing else to read */
-    if (!full) {
+    const bool full = avoid && avoid->n > 0;
+    if (at != DW_NO_VERSION && at < goal && goal - at == 1 && !full) {
+        status = add_commit(out, s, goal, err);
+        if (!can_be_passed_over(status))
+            return status; /* the ordinary step: nothing else to read */
+    } else if (!full) {
         status = load_hint(out, s, goal, err);
         if (status == DW_OK && leads_there(out, at, goal))
             return DW_OK;
-        dw_graph_release(out);
-        if (status != DW_OK && status != DW_NOT_FOUND && status != DW_CORRUPT)
-            return status;
     }
-    status = load_all(out, s, at, goal, avoid, err);
+    dw_graph_release(out);
+    if (status == DW_OK || can_be_passed_over(status))
+        status = load_all(out, s, at, goal, avoid, err);
     if (status != DW_OK)
         dw_graph_release(out);
     return status;

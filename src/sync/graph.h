@@ -20,9 +20,9 @@ bool dw_graph_has(const dw_graph *graph, uint64_t from, uint64_t to);
 void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to);
 
 /* The edges that are of use on the way from AT (DW_NO_VERSION: nothing) to GOAL, which
- * must be committed. Takes them from the hint where that leads there; else, or where some
- * are to be avoided (AVOID may be NULL), lists the store and reads the record of every
- * edge. */
+ * must be committed, without those of AVOID. Takes them from the hint where that leads
+ * there and AVOID, which may be NULL, is empty; else lists the store and reads the record
+ * of every edge. */
 dw_status dw_graph_load(dw_graph *out, dw_stream *stream, uint64_t at, uint64_t goal,
                         const dw_graph *avoid, dw_error *err);
 

@@ -1,5 +1,5 @@
-/* After a commit: the hint, folded deltas, anchors. All of it can fail or be missing
- * without harm to any version. */
+/* After a commit: the hint, anchors, and what publish_folds.c folds. All of it can fail
+ * or be missing without harm to any version. */
 #include <string.h>
 
 #include "base/error.h"
@@ -54,106 +54,17 @@ static dw_status put_latest(dw_publisher *p, dw_error *err)
     return status;
 }
 
-/* ---- folds ---- */
-
-static bool can_fold(const dw_publisher *p)
+/* A way that is there already is as good, and stays. */
+dw_status dw_publisher_add_way(dw_publisher *p, const dw_position *from,
+                               const dw_objects *objects, dw_error *err)
 {
-    return !p->sharded && (p->options.spool_dir || p->options.baseline_dir);
-}
-
-/* Makes the level a copy of the baseline as it is. */
-static dw_status reset_level(dw_publisher *p, dw_fold_level *level, dw_error *err)
-{
-    for (size_t t = 0; t < p->pieces.n_table; t++)
-        if (p->pieces.table[t].n_bytes > 0)
-            memcpy(level->model.tensors[t].data, p->base_data[t],
-                   (size_t)p->pieces.table[t].n_bytes);
-    memcpy(level->digests, p->pieces.digests, p->pieces.cut.n * sizeof(dw_digest));
-    level->at = p->head;
-    (void)err;
-    return DW_OK;
-}
-
-static dw_status open_level(dw_publisher *p, dw_fold_level *level, dw_error *err)
-{
-    dw_status status = dw_scratch_model_make(
-        &level->model, p->pieces.table, p->pieces.n_table, p->options.spool_dir, err);
-    if (status != DW_OK)
+    dw_status status =
+        dw_way_create(p->stream, from, &p->head, objects, p->options.sign_key, err);
+    if (status != DW_OK && status != DW_CONFLICT)
         return status;
-    void **data = dw_alloc_array(p->pieces.n_table, sizeof *data);
-    level->views = dw_alloc_array(p->pieces.cut.n, sizeof *level->views);
-    level->digests = dw_alloc_array(p->pieces.cut.n, sizeof *level->digests);
-    if (!data || !level->views || !level->digests) {
-        dw_free(data);
-        return dw_fail_memory(err, NULL);
-    }
-    for (size_t t = 0; t < p->pieces.n_table; t++)
-        data[t] = level->model.tensors[t].data;
-    dw_pieces_view(&p->pieces, level->views, data);
-    dw_free(data);
-    return reset_level(p, level, err);
-}
-
-/* Folds the versions since the level's into one delta; the level moves to the head. */
-static dw_status fold(dw_publisher *p, dw_fold_level *level, dw_error *err)
-{
-    char write_id[DW_ID_TEXT];
-    dw_status status = dw_random_id(write_id, err);
-    if (status != DW_OK)
-        return status;
-    const dw_position from = level->at;
-    const dw_progress stop = {dw_publisher_stop, p};
-    dw_uploaded uploaded;
-    const dw_encode_version version = {
-        .pieces = &p->pieces,
-        .base = level->views,
-        .next = p->base,
-        .base_digests = level->digests,
-        .next_digests = p->pieces.next,
-        .update_base = true,
-        .from = from.version,
-        .to = p->head.version,
-        .store = p->store,
-        .purpose = "fold",
-        .write_id = write_id,
-        .max_object_bytes = p->options.max_object_bytes,
-        .spool_dir = p->options.spool_dir,
-        .n_threads = p->options.n_threads,
-        .stop = &stop,
-    };
-    status = dw_encode_upload(&uploaded, &version, err);
-    if (status == DW_OK)
-        status = dw_way_create(p->stream, &from, &p->head, &uploaded.objects,
-                               p->options.sign_key, err);
-    if (status == DW_OK)
-        status = dw_graph_add(&p->graph,
-                              (dw_edge){from.version, p->head.version,
-                                        dw_objects_bytes(&uploaded.objects),
-                                        uploaded.objects.n},
-                              err);
-    dw_uploaded_release(&uploaded);
-    /* where it failed half way, the copy is a mix: it starts anew from here */
-    if (status == DW_OK) {
-        memcpy(level->digests, p->pieces.digests, p->pieces.cut.n * sizeof(dw_digest));
-        level->at = p->head;
-    } else {
-        reset_level(p, level, NULL);
-    }
-    return status;
-}
-
-static dw_status fold_due(dw_publisher *p, bool *made, dw_error *err)
-{
-    dw_status first = DW_OK;
-    for (size_t i = 0; i < DW_MAX_FOLDS; i++) {
-        dw_fold_level *level = &p->folds[i];
-        if (level->span == 0 || p->head.version - level->at.version < level->span)
-            continue;
-        dw_status status = fold(p, level, first == DW_OK ? err : NULL);
-        *made = *made || status == DW_OK;
-        first = first == DW_OK ? status : first;
-    }
-    return first;
+    const dw_edge edge = {from ? from->version : DW_NO_VERSION, p->head.version,
+                          dw_objects_bytes(objects), objects->n};
+    return dw_graph_add(&p->graph, edge, err);
 }
 
 /* ---- anchors ---- */
@@ -188,13 +99,7 @@ static dw_status put_anchor(dw_publisher *p, dw_error *err)
                                   &p->pieces.owned, p->base_data, p->head.version, true,
                                   write_id, p->options.max_anchor_bytes, 0, &stop, err);
     if (status == DW_OK)
-        status =
-            dw_way_create(p->stream, NULL, &p->head, &objects, p->options.sign_key, err);
-    if (status == DW_OK)
-        status = dw_graph_add(&p->graph,
-                              (dw_edge){DW_NO_VERSION, p->head.version,
-                                        dw_objects_bytes(&objects), objects.n},
-                              err);
+        status = dw_publisher_add_way(p, NULL, &objects, err);
     dw_objects_release(&objects);
     return status;
 }
@@ -208,14 +113,12 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
     dw_graph_release(&p->graph);
     dw_status status =
         dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
-    if (status != DW_OK)
+    if (status == DW_UNAVAILABLE || status == DW_DENIED || status == DW_NO_MEMORY ||
+        status == DW_CANCELLED)
         return status;
+    status = DW_OK; /* a log with damage: nothing is known, and an anchor is due */
     prune(p);
-    for (size_t i = 0; status == DW_OK && can_fold(p) && i < DW_MAX_FOLDS; i++) {
-        p->folds[i].span = p->options.folds[i];
-        if (p->folds[i].span > 0)
-            status = open_level(p, &p->folds[i], err);
-    }
+    status = dw_folds_open(p, err);
     dw_status hint = put_latest(p, NULL);
     (void)hint; /* the next commit puts it again */
     return status;
@@ -223,11 +126,7 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
 
 void dw_after_close(dw_publisher *p)
 {
-    for (size_t i = 0; i < DW_MAX_FOLDS; i++) {
-        dw_scratch_model_release(&p->folds[i].model);
-        dw_free(p->folds[i].views);
-        dw_free(p->folds[i].digests);
-    }
+    dw_folds_close(p);
     dw_graph_release(&p->graph);
 }
 
@@ -242,7 +141,7 @@ dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
     if (p->baseline_lost)
         return status; /* folds and anchors are made from it */
     bool made = false;
-    dw_status folded = fold_due(p, &made, status == DW_OK ? err : NULL);
+    dw_status folded = dw_folds_make(p, &made, status == DW_OK ? err : NULL);
     status = status == DW_OK ? folded : status;
     if (anchor_due(p)) {
         dw_status anchored = put_anchor(p, status == DW_OK ? err : NULL);

@@ -52,9 +52,20 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
     if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
         return status;
     dw_epoch_record found;
-    dw_status read = dw_stream_read_epoch(p->stream, epoch, &found, err);
-    if (read != DW_OK)
-        return read == DW_NOT_FOUND ? status : read;
+    dw_error reading = {0};
+    dw_status read = dw_stream_read_epoch(p->stream, epoch, &found, &reading);
+    if (read == DW_CORRUPT && status == DW_CONFLICT)
+        return DW_OK; /* whatever it was meant to be, the number is taken */
+    if (read == DW_NOT_FOUND && status == DW_CONFLICT)
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                       "the store says that %s is there, but does not show it", key);
+    if (read == DW_NOT_FOUND)
+        return status; /* it may still arrive, and fence whoever writes by then */
+    if (read != DW_OK) {
+        if (err)
+            *err = reading;
+        return read;
+    }
     *ours = strcmp(found.writer, p->writer) == 0;
     dw_epoch_record_release(&found);
     return DW_OK;
@@ -168,8 +179,12 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
     for (unsigned tries = 0; tries < COMMIT_TRIES; tries++) {
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
                                     DW_PUT_CREATE, err);
-        if (status == DW_OK || status == DW_DENIED || status == DW_INVALID)
+        if (status == DW_OK)
             return status;
+        if (status == DW_DENIED || status == DW_INVALID) {
+            p->unsettled = true; /* an earlier try may still arrive */
+            return status;
+        }
         /* it may be there all the same: a reply can be lost */
         bool ours;
         char write_id[DW_ID_TEXT];

@@ -11,15 +11,17 @@
 #include "sync/publisher.h"
 #include "tensor/tensor_list.h"
 
-/* Weights that are diffed at a time. A group is not cut again, so it is no larger than an
- * object may be. */
-#define GROUP_BYTES       (32u << 20)
-#define LEAST_GROUP_BYTES (64u << 10)
+/* Weights that are diffed at a time: bounds what is encoded and not yet in an object. No
+ * more than an object may have, for a delta of everything is as large as they are. */
+#define GROUP_BYTES     (32u << 20)
+#define GROUP_BYTES_MIN (1u << 10)
 
-static uint64_t group_bytes(const dw_publish_options *options)
+static uint64_t group_bytes(const dw_publisher *p)
 {
-    uint64_t n = options->max_object_bytes;
-    return n > GROUP_BYTES ? GROUP_BYTES : n < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : n;
+    const uint64_t wanted = p->options.max_object_bytes;
+    return wanted > GROUP_BYTES       ? GROUP_BYTES
+           : wanted < GROUP_BYTES_MIN ? GROUP_BYTES_MIN
+                                      : wanted;
 }
 
 static dw_status check_store(dw_publisher *p, dw_error *err)
@@ -75,6 +77,7 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
 {
     const dw_stream_record *s = &p->stream->record;
     const size_t n = p->options.n_shards;
+    size_t n_taken = 0;
     owned_shard *list = dw_alloc_array(n, sizeof *list);
     p->live_data = dw_alloc_zeroed(n, sizeof *p->live_data);
     dw_name_index names;
@@ -93,11 +96,14 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
             break;
         }
         size_t t = dw_name_index_find(&names, tensors[shard->tensor].name);
-        list[i] = (owned_shard){{t, shard->first, shard->n_elems}, shard->data};
+        const dw_slice slice = {t, shard->first, shard->n_elems};
+        /* an uneven split leaves some ranks nothing of a tensor */
+        if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
+            list[n_taken++] = (owned_shard){slice, shard->data};
     }
-    if (status == DW_OK && n > 0)
-        qsort(list, n, sizeof *list, compare_shards);
-    for (size_t i = 0; status == DW_OK && i < n; i++) {
+    if (status == DW_OK && n_taken > 0)
+        qsort(list, n_taken, sizeof *list, compare_shards);
+    for (size_t i = 0; status == DW_OK && i < n_taken; i++) {
         p->live_data[i] = list[i].data;
         status = dw_slices_append(owned, list[i].slice, err);
     }
@@ -115,7 +121,7 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
                                   : take_tensors(p, tensors, n_tensors, &owned, err);
     if (status == DW_OK)
         status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned,
-                                group_bytes(&p->options), err);
+                                group_bytes(p), err);
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;
@@ -196,7 +202,8 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
 
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
 {
-    dw_commit_record commit = {.step = "", .notes = ""};
+    dw_commit_record commit = {.step = (char *)p->options.first_step,
+                               .notes = (char *)p->options.first_notes};
     dw_position position;
     dw_status status = dw_random_id(commit.write_id, err);
     if (status == DW_OK)
@@ -208,7 +215,8 @@ dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
  * others. */
 static dw_status first_version(dw_publisher *p, dw_error *err)
 {
-    dw_commit_record commit = {.step = "", .notes = ""};
+    dw_commit_record commit = {.step = (char *)p->options.first_step,
+                               .notes = (char *)p->options.first_notes};
     dw_position position = {.version = DW_NO_VERSION};
     memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
     dw_status status = dw_random_id(commit.write_id, err);
@@ -254,6 +262,9 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_stream_create(&p->stream, p->store, tensors, n_tensors,
                                   p->options.single_writer, p->options.sign_key,
                                   &p->options.trust, err);
+    if (status == DW_OK) /* the caller's keys are for the call alone */
+        p->options.trust = (dw_trust){
+            (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust};
     if (status == DW_OK)
         status = cut_pieces(p, tensors, n_tensors, err);
     if (status == DW_OK)

@@ -12,6 +12,7 @@
 #include "sync/publisher.h"
 
 #define TIMEOUT_MS  600000
+#define PUT_TRIES   3
 #define POLL_MS     50
 #define POLL_MS_MAX 1000
 
@@ -136,6 +137,8 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
     dw_commit_record commit = {.step = p->step ? p->step : "",
                                .notes = p->notes ? p->notes : ""};
     if (next_version(p) == 0) {
+        commit.step = (char *)p->options.first_step;
+        commit.notes = (char *)p->options.first_notes;
         const bool anchor = p->options.first == DW_FIRST_ANCHOR;
         commit.content = anchor ? DW_CONTENT_ANCHOR : DW_CONTENT_BASE;
         commit.base =
@@ -191,13 +194,42 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
 
 /* ---- through the store ---- */
 
+/* DW_OK where the receipt under KEY is this rank's, byte by byte. */
+static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err)
+{
+    dw_writer found = {0};
+    dw_status status = dw_store_get_all(p->store, key, DW_RECORD_BYTES, &found, err);
+    if (status == DW_OK && (found.n_bytes != p->receipt.n_bytes ||
+                            memcmp(found.bytes, p->receipt.bytes, found.n_bytes) != 0))
+        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "%s is another's: two processes say that they are rank %" PRIu32
+                         " of job '%s'",
+                         key, p->options.rank, p->options.job);
+    dw_writer_release(&found);
+    return status;
+}
+
 static dw_status put_receipt(dw_publisher *p, dw_error *err)
 {
     char key[DW_KEY_TEXT];
     dw_key_receipt(key, next_version(p), p->epoch, p->round, p->options.rank);
-    dw_status status = dw_store_put_bytes(p->store, key, p->receipt.bytes,
-                                          p->receipt.n_bytes, DW_PUT_CREATE, err);
-    return status == DW_CONFLICT ? DW_OK : status; /* only this rank has the name */
+    dw_status status = DW_OK;
+    for (unsigned tries = 0; tries < PUT_TRIES; tries++) {
+        status = dw_store_put_bytes(p->store, key, p->receipt.bytes, p->receipt.n_bytes,
+                                    DW_PUT_CREATE, err);
+        if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
+            return status;
+        dw_error reading = {0};
+        dw_status read = confirm_receipt(p, key, &reading);
+        if (read == DW_OK)
+            return DW_OK; /* the reply was lost */
+        if (read == DW_CONFLICT || (status == DW_CONFLICT && tries + 1 == PUT_TRIES)) {
+            if (err)
+                *err = reading;
+            return read;
+        }
+    }
+    return status;
 }
 
 /* Sleeps a little longer each time; DW_UNAVAILABLE once END has passed. */
@@ -270,8 +302,40 @@ static bool names_object(const dw_commit_record *commit, const char *key)
     return false;
 }
 
-static dw_status wait_for_commit(dw_publisher *p, dw_position *position,
-                                 dw_publish_report *report, dw_error *err)
+/* Whether the object, which is one rank's, lies in what this rank owns. */
+static bool is_of_own_part(const dw_publisher *p, const dw_object *object)
+{
+    dw_cover c = {SIZE_MAX, 0, p->pieces.n_table};
+    if (object->n_covers > 0)
+        c = object->covers[0];
+    const size_t tensor = c.tensor == SIZE_MAX ? (size_t)c.first : c.tensor;
+    const uint64_t first = c.tensor == SIZE_MAX ? 0 : c.first;
+    for (size_t k = 0; k < p->pieces.owned.n; k++) {
+        const dw_slice *s = &p->pieces.owned.items[k];
+        if (s->tensor == tensor &&
+            (s->n == 0 || (first >= s->first && first - s->first < s->n)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the commit was made of this rank's objects MINE: of all of them, and of no
+ * others that are about this rank's part, as those of an earlier round would be. */
+static bool is_made_of(const dw_publisher *p, const dw_commit_record *c,
+                       const dw_objects *mine)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->objects.n; i++)
+        n += is_of_own_part(p, &c->objects.items[i]);
+    bool good = n == mine->n;
+    for (size_t i = 0; good && i < mine->n; i++)
+        good = names_object(c, mine->items[i].key);
+    return good;
+}
+
+static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
+                                 dw_position *position, dw_publish_report *report,
+                                 dw_error *err)
 {
     const uint64_t end = deadline(p), version = next_version(p);
     uint64_t pause = POLL_MS;
@@ -290,16 +354,13 @@ static dw_status wait_for_commit(dw_publisher *p, dw_position *position,
         return status;
     }
     bool ours = c.epoch == p->epoch && strcmp(c.writer, p->writer) == 0;
-    for (size_t i = 0; ours && i < p->part.objects.n; i++)
-        if (!names_object(&c, p->part.objects.items[i].key)) {
-            p->baseline_lost = true; /* an earlier round's: other objects of ours */
-            status =
-                dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                        "version %" PRIu64 " was made of an earlier attempt. The next "
-                        "one covers this one",
-                        version);
-            break;
-        }
+    if (ours && !is_made_of(p, &c, mine)) {
+        p->baseline_lost = true;
+        status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "version %" PRIu64 " was made of an earlier attempt. The next "
+                         "one covers this one",
+                         version);
+    }
     *position = (dw_position){.version = version, .state = c.state};
     memcpy(position->stream, c.stream, sizeof position->stream);
     memcpy(position->commit_sha256, c.seal.sha256, sizeof position->commit_sha256);
@@ -316,13 +377,14 @@ static dw_status wait_for_commit(dw_publisher *p, dw_position *position,
     return status;
 }
 
-dw_status dw_receipts_exchange(dw_publisher *p, dw_position *position,
-                               dw_publish_report *report, dw_error *err)
+dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
+                               dw_position *position, dw_publish_report *report,
+                               dw_error *err)
 {
     if (p->options.rank == 0)
         return collect_and_commit(p, position, report, err);
     dw_status status = put_receipt(p, err);
-    return status == DW_OK ? wait_for_commit(p, position, report, err) : status;
+    return status == DW_OK ? wait_for_commit(p, mine, position, report, err) : status;
 }
 
 /* ---- version 0 ---- */
@@ -363,8 +425,9 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = write_receipt(p, &objects, p->pieces.digests, 0, err);
     if (status == DW_OK)
-        status = dw_receipts_exchange(p, &position, &report, err);
+        status = dw_receipts_exchange(p, &objects, &position, &report, err);
     dw_objects_release(&objects);
+    p->round++;
     if (status == DW_OK)
         p->head = position;
     return status;

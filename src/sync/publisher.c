@@ -43,8 +43,9 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     dw_publish_options *o = &p->options;
     if (!o->spool_dir)
         o->spool_dir = o->baseline_dir;
-    const char **texts[] = {&o->base_name, &o->base, &o->baseline_dir, &o->spool_dir,
-                            &o->job};
+    const char **texts[] = {&o->base_name,  &o->base, &o->baseline_dir,
+                            &o->spool_dir,  &o->job,  &o->first_step,
+                            &o->first_notes};
     bool good = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const bool wanted = *texts[i] != NULL;
@@ -65,9 +66,18 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
             err, DW_INVALID, NULL,
             "a sharded publish needs a rank below n_ranks, shards, and the name "
             "of the job");
-    for (size_t i = 0; i < DW_MAX_FOLDS; i++)
-        if (o->folds[i] == 1)
-            return dw_fail(err, DW_INVALID, NULL, "folding one version is no fold");
+    /* skipped on one rank and not on another, the rounds would never meet again */
+    if (p->sharded)
+        o->when_busy = DW_BUSY_WAIT;
+    for (size_t i = 0, before = 1; i < DW_MAX_FOLDS; i++) {
+        if (o->folds[i] == 0)
+            continue;
+        if (o->folds[i] <= before || o->folds[i] % before != 0)
+            return dw_fail(err, DW_INVALID, NULL,
+                           "folds must be of 2 versions or more, each a multiple of the "
+                           "one before");
+        before = o->folds[i];
+    }
     return DW_OK;
 }
 
@@ -104,6 +114,7 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
         status = start_thread(p, err);
     p->options.shards = NULL; /* the caller's, for the call alone */
     p->options.progress = (dw_progress){0};
+    p->version = p->head.version;
     if (status == DW_OK)
         *out = p;
     else
@@ -143,6 +154,8 @@ void dw_publisher_close(dw_publisher *p)
     dw_free((char *)p->options.baseline_dir);
     dw_free((char *)p->options.spool_dir);
     dw_free((char *)p->options.job);
+    dw_free((char *)p->options.first_step);
+    dw_free((char *)p->options.first_notes);
     dw_free(p);
 }
 
@@ -154,7 +167,7 @@ const char *dw_publisher_stream(const dw_publisher *p)
 uint64_t dw_publisher_version(dw_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
-    uint64_t version = p->head.version;
+    uint64_t version = p->version;
     pthread_mutex_unlock(&p->lock);
     return version;
 }
@@ -281,7 +294,7 @@ static dw_status run_job(dw_publisher *p, dw_publish_report *report, dw_error *e
         status = dw_receipt_make(p, err);
         if (status != DW_OK || p->options.receipts == DW_RECEIPTS_CALLER)
             return status;
-        status = dw_receipts_exchange(p, &position, report, err);
+        status = dw_receipts_exchange(p, &p->part.objects, &position, report, err);
     } else {
         if (!enter_commit(p))
             return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
@@ -305,6 +318,10 @@ static void finish(dw_publisher *p, dw_status status, const dw_error *error,
     fate->status = status;
     fate->error = *error;
     fate->report = *report;
+    p->version = p->head.version;
+    /* the ranks may have heard different things: each looks before the next round */
+    if (p->sharded && status != DW_OK)
+        p->unsettled = true;
     p->round++;
     p->committing = false;
     p->cancel = false;
@@ -383,7 +400,7 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                          "the version before waits for dw_publisher_commit or "
                          "dw_publisher_settle");
     while (status == DW_OK && p->phase != DW_JOB_IDLE) {
-        if (p->options.when_busy == DW_BUSY_FOLD && !p->committing && !p->sharded &&
+        if (p->options.when_busy == DW_BUSY_FOLD && !p->committing &&
             p->phase != DW_JOB_AFTER)
             p->cancel = true;
         pthread_cond_wait(&p->changed, &p->lock);
@@ -415,59 +432,63 @@ static struct timespec after_ms(unsigned timeout_ms)
     return t;
 }
 
-/* Waits, the lock held, until *FLAG or the time is over. */
-static bool wait_for(dw_publisher *p, const bool *flag, unsigned timeout_ms)
+/* The fate of TICKET, or NULL where it is none of the last. */
+static dw_ticket_fate *find_fate(dw_publisher *p, uint64_t ticket)
 {
-    const struct timespec end = after_ms(timeout_ms);
-    while (!*flag) {
-        if (timeout_ms == UINT_MAX)
-            pthread_cond_wait(&p->changed, &p->lock);
-        else if (pthread_cond_timedwait(&p->changed, &p->lock, &end) == ETIMEDOUT)
-            break;
-    }
-    return *flag;
+    dw_ticket_fate *fate = fate_of(p, ticket);
+    return ticket != 0 && fate->ticket == ticket ? fate : NULL;
 }
 
-static dw_status find_fate(dw_publisher *p, uint64_t ticket, dw_ticket_fate **out,
-                           dw_error *err)
+static dw_status fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err)
 {
-    *out = fate_of(p, ticket);
-    if (ticket == 0 || (*out)->ticket != ticket)
-        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                       "ticket %" PRIu64 " is none of the last %d", ticket,
-                       DW_KEPT_TICKETS);
-    return DW_OK;
+    return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                   "ticket %" PRIu64 " is none of the last %d", ticket, DW_KEPT_TICKETS);
+}
+
+/* Waits, the lock held, until TICKET is captured or, with UNTIL_DONE, done, or the time
+ * is over. NULL where the ticket is not known, or not any more. */
+static dw_ticket_fate *wait_for(dw_publisher *p, uint64_t ticket, bool until_done,
+                                unsigned timeout_ms)
+{
+    const struct timespec end = after_ms(timeout_ms);
+    dw_ticket_fate *fate;
+    int over = 0;
+    while ((fate = find_fate(p, ticket)) && !(until_done ? fate->done : fate->captured) &&
+           over == 0)
+        over = timeout_ms == UINT_MAX
+                   ? pthread_cond_wait(&p->changed, &p->lock)
+                   : pthread_cond_timedwait(&p->changed, &p->lock, &end);
+    return fate;
 }
 
 dw_status dw_publisher_captured(dw_publisher *p, uint64_t ticket, unsigned timeout_ms,
                                 bool *done, dw_error *err)
 {
-    dw_ticket_fate *fate;
     pthread_mutex_lock(&p->lock);
-    dw_status status = find_fate(p, ticket, &fate, err);
-    if (status == DW_OK)
-        *done = wait_for(p, &fate->captured, timeout_ms);
+    const dw_ticket_fate *fate = wait_for(p, ticket, false, timeout_ms);
+    if (done)
+        *done = fate && fate->captured;
     pthread_mutex_unlock(&p->lock);
-    return status;
+    return fate ? DW_OK : fail_ticket(p, ticket, err);
 }
 
 dw_status dw_publisher_wait(dw_publisher *p, uint64_t ticket, unsigned timeout_ms,
                             bool *done, dw_publish_report *report, dw_error *err)
 {
-    dw_ticket_fate *fate;
     pthread_mutex_lock(&p->lock);
-    dw_status status = find_fate(p, ticket, &fate, err);
-    bool over = false;
-    if (status == DW_OK) {
-        over = wait_for(p, &fate->done, timeout_ms);
-        if (!over)
-            status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                             "the version is still under way");
-        else
-            status = fate->status;
-        if (over && status != DW_OK && err)
+    const dw_ticket_fate *fate = wait_for(p, ticket, true, timeout_ms);
+    const bool over = fate && fate->done;
+    dw_status status;
+    if (!fate) {
+        status = fail_ticket(p, ticket, err);
+    } else if (!over) {
+        status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "the version is still under way");
+    } else {
+        status = fate->status;
+        if (status != DW_OK && err)
             *err = fate->error;
-        if (over && status == DW_OK && report)
+        if (status == DW_OK && report)
             *report = fate->report;
     }
     if (done)
@@ -494,19 +515,23 @@ dw_status dw_publisher_drain(dw_publisher *p, dw_error *err)
 /* The job is TICKET's, and its upload is over. */
 static dw_status wait_uploaded(dw_publisher *p, uint64_t ticket, dw_error *err)
 {
-    dw_ticket_fate *fate;
     pthread_mutex_lock(&p->lock);
-    dw_status status = find_fate(p, ticket, &fate, err);
-    if (status == DW_OK && p->options.receipts != DW_RECEIPTS_CALLER)
-        status = dw_fail(err, DW_INVALID, NULL, "the receipts go through the store");
-    while (status == DW_OK && p->ticket == ticket && p->phase != DW_JOB_UPLOADED &&
-           !fate->done)
+    const dw_ticket_fate *fate;
+    while ((fate = find_fate(p, ticket)) && p->options.receipts == DW_RECEIPTS_CALLER &&
+           p->ticket == ticket && p->phase != DW_JOB_UPLOADED && !fate->done)
         pthread_cond_wait(&p->changed, &p->lock);
-    if (status == DW_OK && fate->done) {
-        status = fate->status != DW_OK ? fate->status : DW_INVALID;
-        if (err)
-            *err = fate->error;
-    }
+    dw_status status = DW_OK;
+    if (!fate)
+        status = fail_ticket(p, ticket, err);
+    else if (!p->sharded || p->options.receipts != DW_RECEIPTS_CALLER)
+        status = dw_fail(err, DW_INVALID, NULL,
+                         "receipts are for sharded publishes whose caller carries them");
+    else if (fate->done && fate->status == DW_OK)
+        status = dw_fail(err, DW_INVALID, NULL, "the version is committed already");
+    else if (fate->done)
+        status = fate->status;
+    if (fate && fate->done && fate->status != DW_OK && err)
+        *err = fate->error;
     pthread_mutex_unlock(&p->lock);
     return status;
 }
@@ -559,13 +584,13 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
     status =
         dw_receipts_commit(p, receipts, n_bytes, n_receipts, &position, &report, &error);
     if (status == DW_OK)
-        status = write_outcome(p, &position, &error);
+        status = write_outcome(p, &position, &error); /* else the next round finds it */
     if (status == DW_OK) {
         move_on(p, &position, &report);
         *outcome = p->outcome.bytes;
         *n_outcome = p->outcome.n_bytes;
-        dw_error ignored;
-        dw_after_commit(p, report.n_bytes, report.n_objects, &ignored);
+        p->after_status =
+            dw_after_commit(p, report.n_bytes, report.n_objects, &p->after_error);
     }
     end_job(p, status, &error, &report);
     if (status != DW_OK && err)

@@ -8,13 +8,15 @@
  *     publish_commit.c    committing, fencing, lost replies
  *     publish_baseline.c  the baseline and how it moves
  *     publish_ranks.c     receipts of a sharded publish
- *     publish_after.c     latest.json, folds, anchors
+ *     publish_after.c     latest.json, anchors
+ *     publish_folds.c     folded deltas
  */
 #ifndef DW_SYNC_PUBLISHER_H
 #define DW_SYNC_PUBLISHER_H
 
 #include <pthread.h>
 
+#include "base/file.h"
 #include "deltawire/publish.h"
 #include "sync/encoder.h"
 #include "sync/follower.h"
@@ -24,13 +26,14 @@
 #define DW_MAX_FOLDS    4
 #define DW_KEPT_TICKETS 64
 
-/* A copy of the model as it was some versions ago, to fold from. */
+/* A copy of the model as it was some versions ago, to fold from: kept in the directory of
+ * the baseline, or in a nameless file for as long as the process lives. */
 typedef struct dw_fold_level {
-    unsigned span; /* 0: unused */
-    dw_position at;
-    dw_scratch_model model;
-    dw_tensor *views; /* [pieces.cut.n] */
-    dw_digest *digests;
+    unsigned span;  /* 0: unused */
+    dw_position at; /* DW_NO_VERSION: the copy is not good */
+    char *dir;      /* or NULL: nameless */
+    dw_blob blob;   /* nameless */
+    dw_map map;     /* in a directory, while it is worked on */
 } dw_fold_level;
 
 typedef enum dw_job_phase {
@@ -85,6 +88,7 @@ struct dw_publisher {
     pthread_t thread;
     bool has_thread;
     /* guarded by the lock */
+    uint64_t version; /* of the head, as the caller may know it */
     bool closing;
     bool cancel;     /* the job under way is to be given up */
     bool committing; /* too late for that */
@@ -154,11 +158,23 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
                              const size_t *n_bytes, size_t n_receipts,
                              dw_position *position, dw_publish_report *report,
                              dw_error *err);
-/* Through the store: rank 0 collects and commits, the others wait for the commit. */
-dw_status dw_receipts_exchange(dw_publisher *p, dw_position *position,
-                               dw_publish_report *report, dw_error *err);
+/* Through the store: rank 0 collects and commits, the others wait for the commit, which
+ * must be made of MINE, this rank's objects. */
+dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
+                               dw_position *position, dw_publish_report *report,
+                               dw_error *err);
+
+/* ---- publish_folds.c ---- */
+dw_status dw_folds_open(dw_publisher *p, dw_error *err);
+void dw_folds_close(dw_publisher *p);
+/* Folds what is due at the head; *MADE says whether a way was added. */
+dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err);
 
 /* ---- publish_after.c ---- */
+
+/* Creates a way to the head and notes it for the hint. */
+dw_status dw_publisher_add_way(dw_publisher *p, const dw_position *from,
+                               const dw_objects *objects, dw_error *err);
 dw_status dw_after_open(dw_publisher *p, dw_error *err);
 void dw_after_close(dw_publisher *p);
 /* After version p->head was committed with these objects. */

@@ -1,0 +1,160 @@
+/* A follower over a store that fails at every one of its calls in turn, in every way.
+ * After each error the weights are exactly the version that the follower says, and a
+ * retry gets through. */
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+#define HEAD 9
+
+static const dw_fault_kind kinds[] = {DW_FAULT_FAIL,  DW_FAULT_LOST,    DW_FAULT_DENY,
+                                      DW_FAULT_SHORT, DW_FAULT_CORRUPT, DW_FAULT_STALE,
+                                      DW_FAULT_DELAY};
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+typedef struct world {
+    kit k;
+    dw_store *store;
+    size_t log[KIT_COPIES];
+} world;
+
+static int make_world(void **state)
+{
+    static world w;
+    temp_dir_make(state);
+    kit_make(&w.k);
+    w.store = kit_mem_store();
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.spool_dir = temp_dir;
+    options.anchor_every = 6;
+    dw_publisher *p = kit_open(&w.k, w.store, &options);
+    for (uint64_t v = 1; v <= HEAD; v++) {
+        kit_step(&w.k, 20);
+        kit_publish(&w.k, p, v);
+    }
+    dw_publisher_close(p);
+    kit_read_log(&w.k, w.store, w.log);
+    *state = &w;
+    return 0;
+}
+
+static int remove_world(void **state)
+{
+    world *w = *state;
+    kit_free(&w->k);
+    dw_store_close(w->store);
+    return temp_dir_remove(state);
+}
+
+/* The calls of one follower: there, on, back. */
+static const uint64_t goals[] = {3, 4, DW_LATEST, 5, HEAD};
+
+static dw_follower *open_follower(dw_store *store, const dw_follow_options *options,
+                                  kit_faults *faults)
+{
+    dw_error err = {0};
+    dw_follower *f;
+    dw_status status = dw_follower_open(&f, store, options, &err);
+    assert_told(status, &err);
+    if (status == DW_OK)
+        return f;
+    assert_null(f);
+    faults->on = false;
+    assert_ok(dw_follower_open(&f, store, options, &err), &err);
+    return f;
+}
+
+static void follow(world *w, dw_follower *f, kit_faults *faults)
+{
+    for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
+        dw_error err = {0};
+        dw_follow_report report;
+        dw_status status = dw_follower_sync(f, goals[i], NULL, &report, &err);
+        assert_told(status, &err);
+        kit_check_follower(&w->k, f, w->log);
+        assert_true(report.version == dw_follower_version(f));
+        if (status != DW_OK) {
+            const bool was_on = faults->on;
+            faults->on = false;
+            assert_ok(dw_follower_sync(f, goals[i], NULL, NULL, &err), &err);
+            faults->on = was_on;
+        }
+        uint64_t wanted = goals[i] == DW_LATEST ? HEAD : goals[i];
+        assert_int_equal(dw_follower_version(f), wanted);
+        kit_check_follower(&w->k, f, w->log);
+        assert_told(dw_follower_report(f, "following", NULL, &err), &err);
+    }
+}
+
+static void run_one(world *w, kit_faults *faults, bool in_dir)
+{
+    char dir[128], command[160];
+    snprintf(dir, sizeof dir, "%s/into", temp_dir);
+    dw_store *store = kit_fault_store(w->store, faults);
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *bytes = kit_room(&w->k, tensors);
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.n_threads = 1;
+    options.id = "one";
+    options.sweep_every = 2;
+    options.into = in_dir ? dir : NULL;
+    options.tensors = in_dir ? NULL : tensors;
+    options.n_tensors = KIT_TENSORS;
+    dw_follower *f = open_follower(store, &options, faults);
+    follow(w, f, faults);
+    dw_follower_close(f);
+    f = open_follower(store, &options, faults); /* the position is remembered */
+    assert_int_equal(dw_follower_version(f), HEAD);
+    kit_check_follower(&w->k, f, w->log);
+    dw_follower_close(f);
+    dw_store_close(store);
+    free(bytes);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void run_all(world *w, bool in_dir, uint64_t span, unsigned every)
+{
+    kit_faults none = {.on = false};
+    run_one(w, &none, in_dir);
+    assert_true(none.n_seen > 20);
+    unsigned turn = 0;
+    for (uint64_t first = 0; first < none.n_seen; first++)
+        for (size_t i = 0; i < N_KINDS; i++)
+            if (turn++ % every == 0) {
+                kit_faults faults = {
+                    .on = true, .kind = kinds[i], .first = first, .n = span};
+                run_one(w, &faults, in_dir);
+            }
+}
+
+static void test_memory(void **state)
+{
+    run_all(*state, false, 1, 1);
+    run_all(*state, false, 5, 1);
+}
+
+static void test_directory(void **state)
+{
+    run_all(*state, true, 1, 5);
+    run_all(*state, true, 5, 11);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_directory),
+    };
+    return cmocka_run_group_tests(tests, make_world, remove_world);
+}
