@@ -86,8 +86,7 @@ class Run:
             | (env or {}))
 
     def must(self, *args, **how):
-        """A command with nothing in its way succeeds, at the second try where a request
-        of the run before is still on its way."""
+        """A command that must succeed at once."""
         done = self.call(*args, **how)
         if done.returncode != 0:
             raise Failed(f"{self.url}: exit code {done.returncode} of {' '.join(args)}: "
