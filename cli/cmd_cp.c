@@ -55,9 +55,10 @@ static arguments parse(cli_session *s, int argc, char **argv)
         else if (option == TRUST)
             cli_keys_add(&a.from.keys, s, optarg);
         else
-            cli_store_option(&a.from.options, option);
+            cli_store_option(&a.from.options, s, option);
     }
     cli_expect_arguments(s, argc, 2, 2);
+    a.to.deadline_ms = a.from.options.deadline_ms;
     a.from.url = argv[optind];
     a.to_url = argv[optind + 1];
     return a;

@@ -147,7 +147,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
             cli_keys_add(&a->keys, s, optarg);
             break;
         default:
-            cli_store_option(&a->store, option);
+            cli_store_option(&a->store, s, option);
         }
     }
     cli_expect_arguments(s, argc, 1, 1);

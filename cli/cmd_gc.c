@@ -59,7 +59,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         } else if (option == TRUST) {
             cli_keys_add(&a.stream.keys, s, optarg);
         } else {
-            cli_store_option(&a.stream.options, option);
+            cli_store_option(&a.stream.options, s, option);
         }
     }
     cli_expect_arguments(s, argc, 1, 1);

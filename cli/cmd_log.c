@@ -209,7 +209,7 @@ int dw_cmd_log(int argc, char **argv)
         else if (option == TRUST)
             cli_keys_add(&stream.keys, &s, optarg);
         else
-            cli_store_option(&stream.options, option);
+            cli_store_option(&stream.options, &s, option);
     }
     cli_expect_arguments(&s, argc, 1, 1);
     stream.url = argv[optind];

@@ -180,7 +180,7 @@ static void take_option(arguments *a, const cli_session *s, int option)
         a->watch = optarg;
         break;
     default:
-        cli_store_option(&p->store, option);
+        cli_store_option(&p->store, s, option);
     }
 }
 

@@ -61,7 +61,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         else if (option == TRUST)
             cli_keys_add(&a.keys, s, optarg);
         else
-            cli_store_option(&a.store, option);
+            cli_store_option(&a.store, s, option);
     }
     cli_expect_arguments(s, argc, 1, 1);
     if (!a.follow.into)

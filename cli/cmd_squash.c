@@ -83,7 +83,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
             cli_keys_add(&a.stream.keys, s, optarg);
             break;
         default:
-            cli_store_option(&a.stream.options, option);
+            cli_store_option(&a.stream.options, s, option);
         }
     }
     cli_expect_arguments(s, argc, 1, 1);

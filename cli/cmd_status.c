@@ -308,7 +308,7 @@ int dw_cmd_status(int argc, char **argv)
         if (option == TRUST)
             cli_keys_add(&stream.keys, &s, optarg);
         else
-            cli_store_option(&stream.options, option);
+            cli_store_option(&stream.options, &s, option);
     }
     cli_expect_arguments(&s, argc, 1, 1);
     stream.url = argv[optind];

@@ -187,7 +187,7 @@ int dw_cmd_verify(int argc, char **argv)
             with_sha256 = true;
         else if (option == TRUST)
             cli_keys_add(&stream.keys, &s, optarg);
-        for_stream |= cli_store_option(&stream.options, option) || option == TRUST;
+        for_stream |= cli_store_option(&stream.options, &s, option) || option == TRUST;
     }
     cli_expect_arguments(&s, argc, 1, 2);
     const char *path = argv[optind];
@@ -201,8 +201,8 @@ int dw_cmd_verify(int argc, char **argv)
     }
     if (for_stream)
         cli_usage_error(&s,
-                        "%s is no stream: --trust, --endpoint, --region and "
-                        "--profile are for streams",
+                        "%s is no stream: --trust, --endpoint, --region, --profile "
+                        "and --timeout are for streams",
                         path);
     return verify_checkpoint(path, delta_path, with_sha256, &s);
 }

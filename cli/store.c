@@ -8,7 +8,16 @@
 #include "error.h"
 #include "path.h"
 
-bool cli_store_option(dw_store_options *options, int option)
+static unsigned parse_timeout_ms(const cli_session *s, const char *text)
+{
+    double seconds = cli_parse_positive(s, "--timeout", text);
+    if (seconds > 86400)
+        cli_usage_error(s, "--timeout: at most 86400 seconds, a day");
+    /* 0 would mean the default */
+    return (unsigned)(1000 * seconds) + (1000 * seconds < 1);
+}
+
+bool cli_store_option(dw_store_options *options, const cli_session *s, int option)
 {
     if (option == CLI_OPT_ENDPOINT)
         options->endpoint = optarg;
@@ -16,6 +25,8 @@ bool cli_store_option(dw_store_options *options, int option)
         options->region = optarg;
     else if (option == CLI_OPT_PROFILE)
         options->profile = optarg;
+    else if (option == CLI_OPT_TIMEOUT)
+        options->deadline_ms = parse_timeout_ms(s, optarg);
     else
         return false;
     return true;

@@ -11,23 +11,25 @@
 #include "keys.h"
 #include "options.h"
 
-enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE };
+enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT };
 
 /* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_STORE_OPTIONS                                                                \
     {"endpoint", required_argument, NULL, CLI_OPT_ENDPOINT},                             \
         {"region", required_argument, NULL, CLI_OPT_REGION},                             \
+        {"profile", required_argument, NULL, CLI_OPT_PROFILE},                           \
     {                                                                                    \
-        "profile", required_argument, NULL, CLI_OPT_PROFILE                              \
+        "timeout", required_argument, NULL, CLI_OPT_TIMEOUT                              \
     }
 
 /* Their lines in a verb's help. */
 #define CLI_STORE_HELP                                                                   \
     "  --endpoint URL       the S3 server; default: the environment, or Amazon\n"        \
-    "  --region NAME  --profile NAME\n"
+    "  --region NAME  --profile NAME\n"                                                  \
+    "  --timeout S          give a request up after so many seconds of retries (180)\n"
 
 /* Takes an option of the table above; false where it is none. */
-bool cli_store_option(dw_store_options *options, int option);
+bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
 
 /* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
  * stream in it. */

@@ -89,6 +89,7 @@ group_servers() {
     want memcached       memcached -V
     want s3cmd           s3cmd --version
     want iproute2        ip -V
+    want faketime        installed faketime
     want spin            spin -V
 }
 

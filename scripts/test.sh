@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs the tests, stage by stage.
 #
-#     scripts/test.sh [STAGE...]      all, or: release cli python asan tsan fuzz neon
+#     scripts/test.sh [STAGE...]      all, or: release cli python servers asan tsan
+#                                     fuzz neon
 #
 # Every stage runs, whatever became of those before it; what cannot be built or started
 # counts as one failed test. The last line is 'N passed, N failed', followed by
@@ -13,6 +14,7 @@ jobs=${JOBS:-$(nproc)}
 DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
 passed=0 failed=0 skipped=0
+with=() # what runs the tests of a stage: env with variables, or nothing
 
 # The sanitizers of today's distributions fail now and then where the kernel spreads
 # addresses over 32 bits, so that is turned off; not every container allows it.
@@ -64,25 +66,12 @@ run_ctest() { # DIR CTEST-ARGUMENT...
     local dir=$1 status=0
     shift
     rm -f "$dir/ctest.xml"
-    "${no_aslr[@]}" ctest --test-dir "$dir" -j "$jobs" --no-tests=error "$@" \
+    "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" -j "$jobs" --no-tests=error "$@" \
         --output-junit "$PWD/$dir/ctest.xml" >"$dir/ctest.log" 2>&1 || status=$?
     tally_junit "$dir/ctest.xml" "$dir/ctest.log" $status
 }
 
-# ---- the stages ---------------------------------------------------------------------
-stage_release() {
-    echo "== release: unit and fault tests"
-    build release build && run_ctest build -LE cli
-}
-
-stage_cli() {
-    echo "== cli: the command as a user calls it"
-    build release build && run_ctest build -L cli
-}
-
-stage_python() {
-    echo "== python: the stock libraries, the independent decoder"
-    build release build || return
+run_pytest() { # PYTEST-ARGUMENT...
     local out=build/pytest venv status=0
     mkdir -p $out
     rm -f $out/junit.xml
@@ -96,19 +85,89 @@ stage_python() {
         DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
-        "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml=$out/junit.xml \
-        tests/interop tests/format tests/servers >$out/pytest.log 2>&1 || status=$?
+        "${with[@]}" "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+        --junitxml=$out/junit.xml "$@" >$out/pytest.log 2>&1 || status=$?
     tally_junit $out/junit.xml $out/pytest.log $status
+}
+
+# From here to stop_server the tests run over that server. False where there is none,
+# which is counted: as skipped where it cannot run on this machine.
+server='' server_dir=''
+start_server() { # NAME
+    local status=0
+    server=$1 server_dir=$(mktemp -d)
+    "tests/servers/$1.sh" start "$server_dir" 2>"build/$1.log" || status=$?
+    if [ $status -eq 0 ]; then
+        mapfile -t with < <(sed 's/^export //' "$server_dir/env")
+        with=(env "${with[@]}")
+        # shellcheck disable=SC1091 # written by the server's script
+        with+=("$(. "$server_dir/env" && echo "AWS_ENDPOINT_URL=$DW_TEST_S3_ENDPOINT")"
+            "$(. "$server_dir/env" && echo "DW_TEST_STORE=s3://$DW_TEST_S3_BUCKET/tests")")
+        return
+    fi
+    if [ $status -eq 77 ]; then
+        tail -n 1 "build/$1.log" | sed 's/^/   /'
+        tally 0 0 1
+    else
+        broken "build/$1.log" "$1 does not start"
+    fi
+    stop_server
+    return 1
+}
+
+stop_server() {
+    [ -z "$server" ] || "tests/servers/$server.sh" stop "$server_dir" || true
+    rm -rf "$server_dir"
+    server='' server_dir='' with=()
+}
+trap stop_server EXIT
+trap 'exit 130' INT TERM HUP
+
+# ---- the stages ---------------------------------------------------------------------
+stage_release() {
+    echo "== release: unit and fault tests"
+    build release build && run_ctest build -LE 'cli|servers'
+}
+
+stage_cli() {
+    echo "== cli: the command as a user calls it"
+    build release build && run_ctest build -L cli
+}
+
+stage_python() {
+    echo "== python: the stock libraries, the independent decoder"
+    build release build || return
+    run_pytest tests/interop tests/format tests/servers \
+        --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
+}
+
+# Real S3 servers, each started once: RADOS Gateway, and Swift, which has no conditional
+# create.
+stage_servers() {
+    echo "== servers: stores, streams and other clients over real S3 servers"
+    build release build || return
+    if start_server radosgw; then
+        # most of them wait for most of their time
+        run_ctest build -j $((jobs + 2)) -R '^(store/|cli/stream_|e2e/)' \
+            -E '^e2e/single_writer'
+        run_pytest tests/interop/test_s3_clients.py
+        stop_server
+    fi
+    if start_server swift; then
+        with+=(DW_TEST_SKIP=test_list_many) # thousands of objects, each of them slow
+        run_ctest build -R '^(store/conformance|e2e/single_writer)'
+        stop_server
+    fi
 }
 
 stage_asan() {
     echo "== asan: all but the slow tests, with address and undefined sanitizers"
-    build asan build-asan && run_ctest build-asan -LE slow
+    build asan build-asan && run_ctest build-asan -LE 'slow|servers'
 }
 
 stage_tsan() {
     echo "== tsan: unit tests and others with threads, with the thread sanitizer"
-    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE slow
+    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers'
 }
 
 stage_fuzz() {
@@ -129,7 +188,7 @@ stage_neon() {
     fi
 }
 
-[ $# -gt 0 ] || set -- release cli python asan tsan fuzz neon
+[ $# -gt 0 ] || set -- release cli python servers asan tsan fuzz neon
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
     started=$SECONDS

@@ -149,4 +149,7 @@ if ! is_file_store; then
     )
     it "a bucket that is not there"
     fails 6 "no-such-bucket" deltawire pull s3://no-such-bucket-here/run --into never
+    it "a server that is not there"
+    fails 9 "" deltawire pull "$good" --into never --endpoint http://127.0.0.1:9 --timeout 1
+    fails 2 "timeout" deltawire pull "$good" --into never --timeout 0
 fi

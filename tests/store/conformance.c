@@ -1,6 +1,6 @@
 /* What store.h promises, tried on a real store: that of DW_TEST_STORE, else one in memory
  * and one in a directory. Everything happens below a fresh prefix, which is emptied at
- * the end. */
+ * the end. DW_TEST_SKIP names a test to leave out. */
 /* labels: threads */
 #include <pthread.h>
 #include <setjmp.h>
@@ -599,7 +599,9 @@ static int run_on(const char *url)
 
 int main(void)
 {
-    const char *url = getenv("DW_TEST_STORE");
+    const char *url = getenv("DW_TEST_STORE"), *left_out = getenv("DW_TEST_SKIP");
+    if (left_out)
+        cmocka_set_skip_filter(left_out);
     if (url && url[0])
         return run_on(url);
     char dir[] = "/tmp/deltawire-test-XXXXXX", text[64], command[64];

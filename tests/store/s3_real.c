@@ -1,7 +1,7 @@
 /* What only an S3 server can show: uploads in parts, parallel reads, races for a key, and
  * the words for wrong credentials. The server of DW_TEST_S3_ENDPOINT, with its bucket
  * DW_TEST_S3_BUCKET and credentials in AWS's variables; tests/servers starts some. */
-/* labels: threads */
+/* labels: threads servers */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# labels: slow servers
+# Over a store that cannot create conditionally, of which OpenStack Swift is the real one: a
+# publish is refused in words unless somebody says that nobody else writes. DW_TEST_STORE
+# names the store; with any other kind this is skipped (77).
+# shellcheck source=tests/cli/stream_lib.sh
+. "$(dirname "$0")/../cli/stream_lib.sh"
+[ "${DW_TEST_S3_SERVER:-}" = swift ] || {
+    echo "skipped: DW_TEST_S3_SERVER is not swift; scripts/test.sh servers starts one"
+    exit 77
+}
+small_run 3
+url=$store/run
+
+it "refuses to publish, and says how to accept it"
+fails 7 "cannot create an object only where there is none" deltawire publish "$url" run/base
+grep -q -- "--single-writer" err.last || die "no way out: $(cat err.last)"
+fails 6 "no stream" deltawire pull "$url" --into never
+
+it "publishes where somebody vouches for it"
+deltawire publish "$url" run/base --single-writer --quiet >/dev/null
+deltawire pull "$url" --into model --quiet >/dev/null
+is_at model 0
+for i in 1 2 3; do
+    publish_step "$url" $i --single-writer
+    deltawire pull "$url" --into model --quiet >/dev/null
+    is_at model $i
+done
+
+it "asks for it at every start"
+fails 7 "" deltawire publish "$url" run/base
+deltawire status "$url" --json | holds 'o["head"] == 3'
+
+it "is whole, and is looked after"
+deltawire verify "$url" --json | holds 'o["versions"] == 4 and o["faults"] == []'
+deltawire squash "$url" --anchor --quiet >/dev/null
+deltawire gc "$url" --keep 1 --json | holds 'o["floor"] == 3'
+deltawire pull "$url" --into late --quiet >/dev/null
+is_at late 3
+deltawire verify "$url" --json | holds 'o["faults"] == []'

@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# labels: slow servers
+# A trainer, a store and a rollout engine on three hosts, that is, network namespaces:
+#
+#     trainer  10.77.1.2 ---- 10.77.1.1  store  10.77.2.1 ---- 10.77.2.2  rollouts
+#                                     10.77.0.1
+#
+# with links of 200 Mbit/s and, where the kernel has netem, 20 ms there and back. From
+# trainer to rollouts there is no way but the bucket. Twelve steps of a real run go through
+# it, each ends in the state that was recorded with the trace.
+#
+# Exit status 77: not allowed, or not possible, on this machine.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+tests=$(cd "$(dirname "$0")/.." && pwd)
+
+# ---- what is left is removed, also after a SIGKILL -----------------------------------
+clean_up() { # NAME DIR
+    local ns pids
+    for ns in "$1-trainer" "$1-rollouts" "$1-store"; do
+        pids=$(ip netns pids "$ns" 2>/dev/null || true)
+        # shellcheck disable=SC2086 # a list of words
+        [ -z "$pids" ] || kill -KILL $pids 2>/dev/null || true
+    done
+    "$tests/servers/radosgw.sh" stop "$2/server" >/dev/null 2>&1 || true
+    for ns in "$1-trainer" "$1-rollouts" "$1-store"; do
+        ip netns del "$ns" 2>/dev/null || true # and the links in it
+    done
+    rm -rf "$2"
+}
+if [ "${1:-}" = --clean-up-after ]; then # PID NAME DIR
+    tail --pid="$2" -f /dev/null
+    [ ! -e "$4" ] || clean_up "$3" "$4"
+    exit 0
+fi
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+die() {
+    echo "FAILED after: ${said:-the start}: $*" >&2
+    exit 1
+}
+it() {
+    said=$*
+    echo "- $*"
+}
+
+deltawire=${DELTAWIRE:-$tests/../build/deltawire}
+shared=${DW_SHARED:-$tests/../../shared}
+trace=$shared/data/rl-trace
+[ -e "$trace/states.json" ] || trace=$tests/data/trace
+name=dw$$
+[ "$(id -u)" -eq 0 ] || skip "only root makes network namespaces"
+command -v ip >/dev/null || skip "no ip here; scripts/install-deps.sh servers brings it"
+ip netns add "$name-store" 2>/dev/null || skip "network namespaces are not allowed here"
+dir=$(mktemp -d)
+trap 'clean_up "$name" "$dir"' EXIT
+trap 'exit 130' INT TERM HUP
+setsid "$0" --clean-up-after $$ "$name" "$dir" </dev/null >/dev/null 2>&1 &
+disown
+
+# ---- the network -------------------------------------------------------------------
+on() { # HOST COMMAND...
+    ip netns exec "$name-$1" "${@:2}"
+}
+
+slow_down() { # HOST DEVICE
+    on "$1" tc qdisc add dev "$2" root handle 1: tbf rate 200mbit burst 256kb latency 100ms ||
+        skip "the kernel cannot limit links (tbf)"
+    on "$1" tc qdisc add dev "$2" parent 1:1 handle 10: netem delay 10ms 2>/dev/null ||
+        no_delay=1
+}
+
+link_to_store() { # HOST NUMBER
+    ip netns add "$name-$1"
+    on "$1" ip link set lo up
+    ip link add eth0 netns "$name-$1" type veth peer name "$1" netns "$name-store" ||
+        skip "the kernel has no veth"
+    on "$1" ip address add "10.77.$2.2/24" dev eth0
+    on store ip address add "10.77.$2.1/24" dev "$1"
+    on "$1" ip link set eth0 up
+    on store ip link set "$1" up
+    on "$1" ip route add 10.77.0.1 via "10.77.$2.1"
+    slow_down "$1" eth0
+    slow_down store "$1"
+}
+
+no_delay=
+on store ip link set lo up
+on store ip address add 10.77.0.1/32 dev lo
+on store sh -c 'echo 0 >/proc/sys/net/ipv4/ip_forward'
+link_to_store trainer 1
+link_to_store rollouts 2
+[ -z "$no_delay" ] || echo "- (no delay on the links: the kernel has no netem)"
+
+it "has no way between trainer and rollouts"
+# prints what a connection to a port that is listened on ends with
+connect() { # FROM ADDRESS
+    on "$1" python3 - "$2" <<'END'
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 7777), 2).close()
+    print("connected")
+except OSError as e:
+    print(type(e).__name__, e)
+END
+}
+listen() { # HOST
+    ip netns exec "$name-$1" python3 -c '
+import socket
+s = socket.create_server(("0.0.0.0", 7777))
+print("ready", flush=True)
+while True:
+    s.accept()[0].close()' >"$dir/listen.$1" &
+    disown
+    until [ -s "$dir/listen.$1" ]; do sleep 0.05; done
+}
+listen trainer
+listen rollouts
+[ "$(connect store 10.77.1.2)" = connected ] || die "the store does not reach the trainer"
+[ "$(connect store 10.77.2.2)" = connected ] || die "the store does not reach rollouts"
+for pair in "trainer 10.77.2.2" "rollouts 10.77.1.2"; do
+    # shellcheck disable=SC2086 # two words
+    outcome=$(connect $pair)
+    [ "$outcome" != connected ] || die "${pair% *} reaches ${pair#* }"
+    echo "  ${pair% *} to ${pair#* }: $outcome"
+done
+# not even where somebody adds a route: the store passes nothing on
+on trainer ip route add 10.77.2.0/24 via 10.77.1.1
+[ "$(connect trainer 10.77.2.2)" != connected ] || die "the store passes packets on"
+on trainer ip route del 10.77.2.0/24
+
+it "has a store that both reach"
+status=0
+on store env RGW_HOST=10.77.0.1 "$tests/servers/radosgw.sh" start "$dir/server" || status=$?
+[ $status -ne 77 ] || skip "radosgw cannot run here"
+[ $status -eq 0 ] || die "radosgw does not start"
+# shellcheck disable=SC1091 # written by radosgw.sh
+. "$dir/server/env"
+export AWS_ENDPOINT_URL=$DW_TEST_S3_ENDPOINT
+url=s3://$DW_TEST_S3_BUCKET/run
+
+# ---- the stream --------------------------------------------------------------------
+expected() { # STEP
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["states"][sys.argv[2]])' \
+        "$trace/states.json" "$1"
+}
+
+it "follows on rollouts what is published on trainer"
+mkdir "$dir/trainer-disk" "$dir/rollouts-disk"
+cp -r "$trace/base" "$dir/trainer-disk/model"
+chmod -R u+w "$dir/trainer-disk"
+cat >"$dir/rollouts-disk/reload.sh" <<END
+"$deltawire" verify "\$DELTAWIRE_DIR" --sha256 --json >now.json
+python3 -c 'import json, sys
+print(sys.argv[1], json.load(open("now.json"))["sha256"])' "\$DELTAWIRE_VERSION" >>loaded
+END
+(
+    cd "$dir/rollouts-disk"
+    exec ip netns exec "$name-rollouts" "$deltawire" follow "$url" --into model --interval 0.2 \
+        --until 12 --exec 'sh ./reload.sh' --quiet
+) &
+follower=$!
+began=$SECONDS
+for step in $(seq 0 12); do
+    [ "$step" -eq 0 ] ||
+        "$deltawire" apply "$trace/deltas/$(printf 'step_%06d' "$step").safetensors" \
+            --to "$dir/trainer-disk/model" --quiet >/dev/null
+    on trainer env XDG_CACHE_HOME="$dir/trainer-disk/cache" "$deltawire" publish "$url" \
+        "$dir/trainer-disk/model" --step "$step" --quiet >/dev/null
+done
+wait $follower || die "follow ended with exit code $?"
+echo "  13 versions in $((SECONDS - began)) s"
+
+it "has every version bit by bit"
+while read -r version sha256; do
+    [ "$sha256" = "$(expected "$version")" ] || die "version $version differs"
+done <"$dir/rollouts-disk/loaded"
+[ "$(tail -n 1 "$dir/rollouts-disk/loaded")" = "12 $(expected 12)" ] || die "not at 12"
+echo "  $(wc -l <"$dir/rollouts-disk/loaded") versions were loaded"
+
+it "is whole"
+on rollouts "$deltawire" verify "$url" --quiet >/dev/null
