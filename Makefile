@@ -65,5 +65,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps test demo bench fuzz soak install format lint clean help
-.PHONY: all configure deps test demo bench bench-sync fuzz install format lint clean help
+.PHONY: all configure deps test demo bench bench-sync fuzz soak install format lint clean help
