@@ -3,7 +3,9 @@
  * A thread of its own does what takes long: diff, encode, upload, commit, and afterwards
  * folds and anchors. The caller's calls hand it one job at a time and wait for its fate.
  *
- *     publisher.c         the calls, the thread, tickets
+ *     publisher.c         the calls, tickets
+ *     publish_job.c       the thread: one publish after the other
+ *     publish_by_caller.c receipts that the caller carries between ranks
  *     publish_open.c      opening: stream, epoch, baseline, version 0
  *     publish_commit.c    committing, fencing, lost replies
  *     publish_baseline.c  the baseline and how it moves
@@ -106,6 +108,26 @@ struct dw_publisher {
     dw_writer outcome;
     uint64_t t_start;
 };
+
+/* ---- publish_job.c ---- */
+
+/* The publisher's thread. */
+void *dw_job_loop(void *publisher);
+dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
+/* Fills in what is known once a version is committed. */
+void dw_job_report(const dw_publisher *p, const dw_position *position,
+                   dw_publish_report *report);
+/* The version of the part that was uploaded is committed: the baseline moves. */
+void dw_job_move_on(dw_publisher *p, const dw_position *position);
+/* Ends the job under way with its fate; the lock is held. */
+void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
+                   const dw_publish_report *report);
+
+/* ---- publisher.c ---- */
+
+/* The fate of TICKET, or NULL where it is none of the last; the lock is held. */
+dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
+dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err);
 
 /* ---- publish_open.c ---- */
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
