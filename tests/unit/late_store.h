@@ -8,8 +8,8 @@
 /* A store in which commits can be held back: they arrive when somebody says so. */
 typedef struct late_store {
     dw_store *inner;
-    bool hold;          /* commits from now on */
-    bool before_others; /* what is held arrives just before the next commit */
+    _Atomic bool hold;          /* commits from now on */
+    _Atomic bool before_others; /* what is held arrives just before the next commit */
     char key[256];
     uint8_t *bytes;
     size_t n_bytes;

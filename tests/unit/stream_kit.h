@@ -375,7 +375,7 @@ static inline void kit_check_stream(const kit *k, dw_store *store,
 /* Calls FIRST to FIRST + N - 1 have the fault; where PART is given, only those calls
  * count that have it in their key. */
 typedef struct kit_faults {
-    bool on;
+    _Atomic bool on;
     dw_fault_kind kind;
     uint64_t first, n;
     const char *operation;   /* or NULL: any */
