@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,7 @@ static const struct verb {
 int main(int argc, char **argv)
 {
     const size_t n_verbs = sizeof verbs / sizeof *verbs;
+    mallopt(M_MMAP_THRESHOLD, 4 << 20); /* as the command does */
     for (size_t i = 0; argc > 1 && i < n_verbs; i++)
         if (strcmp(argv[1], verbs[i].name) == 0 && argc == verbs[i].n_args + 2) {
             setvbuf(stdout, NULL, _IOLBF, 0);

@@ -43,7 +43,7 @@ typedef struct upload {
     size_t n_free;
 } upload;
 
-/* ---- buffers: every one has a ticket, and there are tickets for 64 MiB ---- */
+/* ---- buffers: every one has a ticket, and there are tickets for 32 MiB ---- */
 
 static uint64_t ticket_bytes(uint64_t n_bytes)
 {

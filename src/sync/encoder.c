@@ -10,7 +10,7 @@
 #include "codec/delta_merge.h"
 
 /* Encoded bytes that are kept in memory; what comes after that is put into files. */
-#define IN_MEMORY_BYTES (32u << 20)
+#define IN_MEMORY_BYTES (16u << 20)
 
 void dw_uploaded_release(dw_uploaded *e)
 {

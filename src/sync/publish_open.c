@@ -6,20 +6,26 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/parallel.h"
 #include "codec/digest.h"
 #include "store/store.h"
 #include "sync/publisher.h"
 #include "tensor/tensor_list.h"
 
-/* Weights that are diffed at a time. A group is not cut again, so it is no larger than an
- * object may be. */
-#define GROUP_BYTES       (32u << 20)
+/* Weights that are diffed at a time: enough to give every thread two blocks, and no more
+ * than an object may have, for a group is not cut again. */
+#define BLOCK_BYTES       (2u << 20) /* of the codec's blocks, for types of two bytes */
+#define GROUP_BYTES       (16u << 20)
 #define LEAST_GROUP_BYTES (1u << 10)
 
 static uint64_t group_bytes(const dw_publish_options *options)
 {
-    uint64_t n = options->max_object_bytes;
-    return n > GROUP_BYTES ? GROUP_BYTES : n < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : n;
+    uint64_t wanted = 2ull * BLOCK_BYTES * dw_worker_count(options->n_threads, 4096);
+    if (wanted < GROUP_BYTES)
+        wanted = GROUP_BYTES;
+    if (wanted > options->max_object_bytes)
+        wanted = options->max_object_bytes;
+    return wanted < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : wanted;
 }
 
 static dw_status check_store(dw_publisher *p, dw_error *err)
