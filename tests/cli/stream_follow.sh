@@ -91,7 +91,7 @@ start five follow "$url" --into model --interval 0.2 --json
 five=$!
 wait_until is_following
 kill -STOP $five
-publish_step "$url" 8
+publish_step "$url" 8 --fold none
 key=$(object_of "$url" 8)
 object_get "$url" "$key" lost
 object_remove "$url" "$key"
