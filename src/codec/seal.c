@@ -6,49 +6,48 @@
 #define XXH_STATIC_LINKING_ONLY /* a hash state on the stack */
 #include <xxhash.h>
 
-#define KEY      "\"seal\":\""
-#define N_KEY    (sizeof KEY - 1)
-#define N_DIGITS (sizeof DW_SEAL_BLANK - 1)
+#define KEY   "\"seal\":\""
+#define N_KEY (sizeof KEY - 1)
 
 /* Where the digits begin; N_JSON where there are none. Quotes inside strings are escaped,
  * so the key cannot be mistaken. */
 static size_t find_digits(const uint8_t *json, size_t n_json)
 {
-    for (size_t i = 0; i + N_KEY + N_DIGITS < n_json; i++)
-        if (memcmp(json + i, KEY, N_KEY) == 0 && json[i + N_KEY + N_DIGITS] == '"')
+    for (size_t i = 0; i + N_KEY + DW_SEAL_DIGITS < n_json; i++)
+        if (memcmp(json + i, KEY, N_KEY) == 0 && json[i + N_KEY + DW_SEAL_DIGITS] == '"')
             return i + N_KEY;
     return n_json;
 }
 
-static void make_digits(char out[N_DIGITS + 1], const uint8_t *json, size_t n_json,
-                        size_t digits, const void *rest, size_t n_rest)
+void dw_seal_make(char out[DW_SEAL_DIGITS + 1], const uint8_t *bytes, size_t n_bytes,
+                  size_t at, const void *rest, size_t n_rest)
 {
     XXH64_state_t state;
     XXH64_reset(&state, 0);
-    XXH64_update(&state, json, digits);
-    XXH64_update(&state, DW_SEAL_BLANK, N_DIGITS);
-    XXH64_update(&state, json + digits + N_DIGITS, n_json - digits - N_DIGITS);
+    XXH64_update(&state, bytes, at);
+    XXH64_update(&state, DW_SEAL_BLANK, DW_SEAL_DIGITS);
+    XXH64_update(&state, bytes + at + DW_SEAL_DIGITS, n_bytes - at - DW_SEAL_DIGITS);
     if (n_rest > 0)
         XXH64_update(&state, rest, n_rest);
-    snprintf(out, N_DIGITS + 1, "%016" PRIx64, (uint64_t)XXH64_digest(&state));
+    snprintf(out, DW_SEAL_DIGITS + 1, "%016" PRIx64, (uint64_t)XXH64_digest(&state));
 }
 
 void dw_seal_set(uint8_t *json, size_t n_json, const void *rest, size_t n_rest)
 {
-    char digits[N_DIGITS + 1];
+    char digits[DW_SEAL_DIGITS + 1];
     size_t at = find_digits(json, n_json);
     if (at == n_json)
         return;
-    make_digits(digits, json, n_json, at, rest, n_rest);
-    memcpy(json + at, digits, N_DIGITS);
+    dw_seal_make(digits, json, n_json, at, rest, n_rest);
+    memcpy(json + at, digits, DW_SEAL_DIGITS);
 }
 
 bool dw_seal_good(const uint8_t *json, size_t n_json, const void *rest, size_t n_rest)
 {
-    char digits[N_DIGITS + 1];
+    char digits[DW_SEAL_DIGITS + 1];
     size_t at = find_digits(json, n_json);
     if (at == n_json)
         return false;
-    make_digits(digits, json, n_json, at, rest, n_rest);
-    return memcmp(json + at, digits, N_DIGITS) == 0;
+    dw_seal_make(digits, json, n_json, at, rest, n_rest);
+    return memcmp(json + at, digits, DW_SEAL_DIGITS) == 0;
 }

@@ -11,7 +11,12 @@
 #include <stdint.h>
 
 /* The value to write "seal" with, before dw_seal_set. */
-#define DW_SEAL_BLANK "0000000000000000"
+#define DW_SEAL_BLANK  "0000000000000000"
+#define DW_SEAL_DIGITS (sizeof DW_SEAL_BLANK - 1)
+
+/* The seal of BYTES whose digits stand at byte AT, and a NUL. REST may be NULL. */
+void dw_seal_make(char out[DW_SEAL_DIGITS + 1], const uint8_t *bytes, size_t n_bytes,
+                  size_t at, const void *rest, size_t n_rest);
 
 /* Puts the seal into a header written with the blank. REST may be NULL. */
 void dw_seal_set(uint8_t *json, size_t n_json, const void *rest, size_t n_rest);

@@ -1,23 +1,8 @@
 /* Reads. The parts of one read must be of one object: objects are written once, and a
  * condition on the ETag is not understood everywhere, so the sizes that the replies name
- * are compared instead.
- *
- * What is large has its SHA-256 in a record. The records themselves are small and have
- * nothing that vouches for every bit, unless they are signed, and a writer takes the hash
- * of the one before into the next: one bit that flips on the way would stay for ever. TLS
- * sees to that. Without it an object that comes in one reply is held against its ETag,
- * which is the MD5 of most objects, and anything of others, encrypted ones: what does not
- * fit is read again, until it does or two replies are alike. */
-#include <stdio.h>
-#include <string.h>
-#include <strings.h>
-
-#include <openssl/evp.h>
-
+ * are compared instead. */
 #include "base/error.h"
 #include "store/s3_driver.h"
-
-enum { MAX_CHECKED_BYTES = 1 << 20, MAX_READINGS = 4, MD5_BYTES = 16, MD5_TEXT = 33 };
 
 typedef struct reading {
     dw_s3 *s3;
@@ -100,69 +85,16 @@ static dw_status read_in_parts(reading *r, size_t n_bytes, const dw_progress *pr
     return dw_s3_run(r->s3, &job, err);
 }
 
-/* Empty where there is no MD5, as in libraries that are allowed approved hashes alone. */
-static void take_md5(char out[MD5_TEXT], const void *bytes, size_t n_bytes)
-{
-    uint8_t md5[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
-    out[0] = '\0';
-    if (EVP_Digest(bytes, n_bytes, md5, &n, EVP_md5(), NULL) != 1 || n != MD5_BYTES)
-        return;
-    for (unsigned i = 0; i < n; i++)
-        snprintf(out + (size_t)2 * i, 3, "%02x", md5[i]);
-}
-
-/* The ETag where it could be an MD5, without the quotes, which are not everywhere; else
- * NULL. */
-static const char *md5_etag(const dw_http_call *call)
-{
-    const char *etag = dw_http_header(call, "etag");
-    if (etag && *etag == '"')
-        etag++;
-    if (!etag || strspn(etag, "0123456789abcdefABCDEF") != MD5_TEXT - 1)
-        return NULL;
-    return etag[MD5_TEXT - 1] == '"' || !etag[MD5_TEXT - 1] ? etag : NULL;
-}
-
-/* Whether the whole object came, whose ETag could be its MD5. */
-static bool is_checked(const reading *r, const dw_http_call *call)
-{
-    return strcmp(r->s3->scheme, "http") == 0 && call->status / 100 == 2 &&
-           r->offset == 0 && r->size_known && r->object_bytes == r->end &&
-           r->end <= MAX_CHECKED_BYTES && md5_etag(call);
-}
-
 static dw_status read_at_once(reading *r, size_t n_bytes, const dw_progress *progress,
                               dw_error *err)
 {
-    const uint64_t end = r->end;
-    char md5[MD5_TEXT] = "", before[MD5_TEXT];
-    for (unsigned i = 0; i < MAX_READINGS; i++) {
-        dw_s3_task task = {0};
-        r->end = end;
-        r->size_known = false;
-        r->least_missing = UINT64_MAX;
-        fill_task(&task, r->key, r->offset, r->into, n_bytes);
-        dw_status status = dw_s3_ask(r->s3, &task, progress, err);
-        if (status == DW_OK)
-            status = part_done(r, &task, err);
-        bool good = status != DW_OK || !is_checked(r, &task.call);
-        if (!good) {
-            memcpy(before, md5, sizeof md5);
-            take_md5(md5, r->into, (size_t)r->end);
-            good = !md5[0] || strncasecmp(md5_etag(&task.call), md5, MD5_TEXT - 1) == 0 ||
-                   strcmp(md5, before) == 0;
-        }
-        dw_s3_task_release(&task);
-        if (good)
-            return status;
-    }
-    char where[DW_ERROR_WHERE_SIZE];
-    return dw_fail(
-        err, DW_UNAVAILABLE, dw_s3_where(r->s3, r->key, where),
-        "each of %d replies held other bytes: something on the way alters them; "
-        "use an https:// endpoint",
-        MAX_READINGS);
+    dw_s3_task task = {0};
+    fill_task(&task, r->key, r->offset, r->into, n_bytes);
+    dw_status status = dw_s3_ask(r->s3, &task, progress, err);
+    if (status == DW_OK)
+        status = part_done(r, &task, err);
+    dw_s3_task_release(&task);
+    return status;
 }
 
 dw_status dw_s3_get(void *self, const char *key, uint64_t offset, void *into,

@@ -49,8 +49,8 @@ static void release(copier *c)
 static dw_status same_there(copier *c, const char *key, const dw_writer *bytes,
                             bool *same, dw_error *err)
 {
-    dw_writer there = {0};
-    dw_status status = dw_store_get_all(c->to, key, DW_RECORD_BYTES, &there, err);
+    dw_writer there;
+    dw_status status = dw_record_fetch(&there, c->to, key, err);
     *same = status == DW_OK && there.n_bytes == bytes->n_bytes &&
             memcmp(there.bytes, bytes->bytes, there.n_bytes) == 0;
     dw_writer_release(&there);
@@ -60,10 +60,15 @@ static dw_status same_there(copier *c, const char *key, const dw_writer *bytes,
 /* Creates KEY there as it is here; *SAME is false where something else is there. */
 static dw_status copy_record(copier *c, const char *key, bool *same, dw_error *err)
 {
-    dw_writer bytes = {0};
+    char where[DW_ERROR_WHERE_SIZE];
+    dw_writer bytes;
+    dw_record_seal seal;
     *same = true;
-    dw_status status =
-        dw_store_get_all(c->stream->store, key, DW_RECORD_BYTES, &bytes, err);
+    dw_status status = dw_record_fetch(&bytes, c->stream->store, key, err);
+    if (status == DW_OK)
+        status = dw_record_check(
+            &seal, bytes.bytes, bytes.n_bytes,
+            dw_store_where(c->stream->store, key, where, sizeof where), err);
     if (status == DW_OK) {
         status = dw_store_put_bytes(c->to, key, bytes.bytes, bytes.n_bytes, DW_PUT_CREATE,
                                     err);
@@ -254,8 +259,8 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
         if (status == DW_OK && !c->collected)
             status = copy_record(c, key, &same, err);
     } else {
-        dw_writer bytes = {0};
-        status = dw_store_get_all(c->stream->store, key, DW_RECORD_BYTES, &bytes, err);
+        dw_writer bytes;
+        status = dw_record_fetch(&bytes, c->stream->store, key, err);
         if (status == DW_OK)
             status = same_there(c, key, &bytes, &same, err);
         dw_writer_release(&bytes);

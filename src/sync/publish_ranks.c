@@ -197,8 +197,8 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
 /* DW_OK where the receipt under KEY is this rank's, byte by byte. */
 static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err)
 {
-    dw_writer found = {0};
-    dw_status status = dw_store_get_all(p->store, key, DW_RECORD_BYTES, &found, err);
+    dw_writer found;
+    dw_status status = dw_record_fetch(&found, p->store, key, err);
     if (status == DW_OK && (found.n_bytes != p->receipt.n_bytes ||
                             memcmp(found.bytes, p->receipt.bytes, found.n_bytes) != 0))
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
@@ -256,7 +256,7 @@ static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
     dw_key_receipt(key, next_version(p), p->epoch, p->round, rank);
     uint64_t pause = POLL_MS;
     for (;;) {
-        dw_status status = dw_store_get_all(p->store, key, DW_RECORD_BYTES, out, err);
+        dw_status status = dw_record_fetch(out, p->store, key, err);
         if (status != DW_NOT_FOUND)
             return status;
         status = pause_for(p, &pause, end, key, err);

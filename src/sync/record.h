@@ -79,7 +79,7 @@ dw_status dw_objects_check(const dw_objects *objects, const dw_tensor *tensors,
                            size_t n_tensors, bool must_cover_all, const char *where,
                            dw_error *err);
 
-/* Every record: what was signed, by whom. */
+/* Every record: by whom it was signed, where it was, and its hash. */
 typedef struct dw_record_seal {
     bool is_signed;
     uint8_t key[DW_PUBLIC_KEY_BYTES]; /* the signature by it was found good */
@@ -181,6 +181,12 @@ typedef struct dw_follower_record {
     char time[32];
 } dw_follower_record;
 
+/* Whether the bytes are as they were written, by the signature or the seal at their end:
+ * DW_UNTRUSTED where the one, DW_CORRUPT where the other does not match, or where there
+ * is neither. Each parse begins with it; this is for who hands records on unparsed. */
+dw_status dw_record_check(dw_record_seal *seal, const void *bytes, size_t n_bytes,
+                          const char *where, dw_error *err);
+
 /* Each parse takes the bytes of a record and the object's name for errors; DW_CORRUPT
  * where they break the format, DW_UNSUPPORTED for another format version or a feature
  * that is required and unknown, DW_UNTRUSTED where a signature is there and wrong. */
@@ -209,9 +215,9 @@ void dw_receipt_record_release(dw_receipt_record *record);
 void dw_latest_record_release(dw_latest_record *record);
 void dw_follower_record_release(dw_follower_record *record);
 
-/* Each write appends the record's bytes to OUT, signed where KEY is not NULL. `seal` of
- * the record is not read; that of stream, epoch, commit, way and receipt is filled with
- * what was written. An empty `created` is filled with the time. */
+/* Each write appends the record's bytes to OUT, signed where KEY is not NULL, else
+ * sealed. `seal` of the record is not read; that of stream, epoch, commit, way and
+ * receipt is filled with what was written. An empty `created` is filled with the time. */
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
                                  const dw_sign_key *key, dw_error *err);
 dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,

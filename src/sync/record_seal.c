@@ -1,19 +1,26 @@
-/* The signature of a record is over its own bytes: it stands at a fixed place before the
- * end, and is made and checked with zeros in that place.
+/* Every record ends in what guards all of its bytes, made and checked with zeros in its
+ * own place: a signature, or else a seal, which is a checksum.
  *
  *     {"format":...  ,"key":"K...K","signature":"0...0"}
- *                    |<---------- tail, 217 bytes ---->|
+ *     {"format":...                  ,"seal":"0...0"}
+ *                    |<------------- tail ------------>|
+ *
+ * Without it a bit that flips on the way could pass, in a digit of a hash say, and would
+ * stay for ever in the chain of hashes that a reader or the next writer builds on it.
  */
 #include "sync/record_seal.h"
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "codec/seal.h"
 
 #define FORMAT_FAMILY "deltawire-stream/"
 #define SIGNED_PREFIX DW_STREAM_FORMAT "\n"
 #define BEFORE_KEY    ",\"key\":\""
 #define BEFORE_SIGN   "\",\"signature\":\""
 #define AFTER_SIGN    "\"}"
+#define BEFORE_SEAL   ",\"seal\":\""
+#define AFTER_SEAL    "\"}"
 
 enum {
     PREFIX_BYTES = sizeof SIGNED_PREFIX - 1,
@@ -24,6 +31,9 @@ enum {
     SIGN_AT = SIGN_NAME_AT + sizeof BEFORE_SIGN - 1,
     SIGN_END = SIGN_AT + SIGN_DIGITS,
     TAIL_BYTES = SIGN_END + sizeof AFTER_SIGN - 1,
+    SEAL_AT = sizeof BEFORE_SEAL - 1, /* places in the other tail */
+    SEAL_END = SEAL_AT + DW_SEAL_DIGITS,
+    SEAL_TAIL_BYTES = SEAL_END + sizeof AFTER_SEAL - 1,
 };
 
 /* ---- reading ---- */
@@ -70,23 +80,55 @@ static dw_status verify(const uint8_t key[DW_PUBLIC_KEY_BYTES],
     return status == DW_OK ? DW_OK : dw_fail(err, status, where, "%s", fault.text);
 }
 
-static dw_status check_seal(dw_fields *f, dw_record_seal *seal, const uint8_t *bytes,
-                            size_t n_bytes)
+static bool ends_in_seal(const uint8_t *bytes, size_t n_bytes)
+{
+    if (n_bytes < SEAL_TAIL_BYTES)
+        return false;
+    const uint8_t *tail = bytes + n_bytes - SEAL_TAIL_BYTES;
+    return memcmp(tail, BEFORE_SEAL, SEAL_AT) == 0 &&
+           memcmp(tail + SEAL_END, AFTER_SEAL, SEAL_TAIL_BYTES - SEAL_END) == 0;
+}
+
+static dw_status check_seal(const uint8_t *bytes, size_t n_bytes, const char *where,
+                            dw_error *err)
+{
+    char wanted[DW_SEAL_DIGITS + 1];
+    size_t at = n_bytes - SEAL_TAIL_BYTES + SEAL_AT;
+    dw_seal_make(wanted, bytes, n_bytes, at, NULL, 0);
+    if (memcmp(bytes + at, wanted, DW_SEAL_DIGITS) == 0)
+        return DW_OK;
+    return dw_fail(err, DW_CORRUPT, where,
+                   "the record was damaged: its seal does not match");
+}
+
+dw_status dw_record_check(dw_record_seal *seal, const void *bytes, size_t n_bytes,
+                          const char *where, dw_error *err)
 {
     uint8_t signature[DW_SIGNATURE_BYTES];
-    bool has_key = json_object_get(f->object, "key") != NULL;
-    bool has_signature = json_object_get(f->object, "signature") != NULL;
-    *seal = (dw_record_seal){.is_signed = has_key && has_signature};
-    if (has_key != has_signature)
-        dw_field(f, has_key ? "signature" : "key"); /* is missing */
-    else if (has_key && !take_tail(seal->key, signature, bytes, n_bytes))
-        dw_fields_fail(f, DW_CORRUPT, "signature",
-                       "does not end the record, 'key' before it, as it should");
-    else if (has_key)
-        f->status = verify(seal->key, signature, bytes, n_bytes, f->where, f->err);
-    if (f->status == DW_OK)
-        f->status = dw_sha256_of(seal->sha256, bytes, n_bytes, f->err);
-    return f->status;
+    *seal = (dw_record_seal){0};
+    dw_status status;
+    if (take_tail(seal->key, signature, bytes, n_bytes)) {
+        seal->is_signed = true;
+        status = verify(seal->key, signature, bytes, n_bytes, where, err);
+    } else if (ends_in_seal(bytes, n_bytes)) {
+        status = check_seal(bytes, n_bytes, where, err);
+    } else {
+        status = dw_fail(err, DW_CORRUPT, where,
+                         "the record has neither a seal nor a signature");
+    }
+    return status == DW_OK ? dw_sha256_of(seal->sha256, bytes, n_bytes, err) : status;
+}
+
+/* What guards a record stands at its end; there is one of the two. */
+static void refuse_misplaced(dw_fields *f, bool is_signed)
+{
+    static const char *const of_sealed[] = {"key", "signature", NULL};
+    static const char *const of_signed[] = {"seal", NULL};
+    const char *const *name = is_signed ? of_signed : of_sealed;
+    for (; f->status == DW_OK && *name; name++)
+        if (json_object_get(f->object, *name))
+            dw_fields_fail(f, DW_CORRUPT, *name, "does not belong to a record that is %s",
+                           is_signed ? "signed" : "sealed");
 }
 
 static void check_format(dw_fields *f)
@@ -122,6 +164,28 @@ static void check_kind(dw_fields *f, const char *kind)
         dw_fields_fail(f, DW_CORRUPT, "kind", "is '%s', not '%s'", found, kind);
 }
 
+/* Another format may end otherwise, or sign otherwise: then its name says more than
+ * FAULT, which is what was found at the end. */
+static dw_status fail_end(dw_status fault, const uint8_t *bytes, size_t n_bytes,
+                          const char *where, dw_error *err)
+{
+    dw_fields f = {.path = "", .where = where};
+    dw_error unused;
+    if (fault == DW_NO_MEMORY || ends_in_seal(bytes, n_bytes) ||
+        dw_json_parse_object(&f.object, bytes, n_bytes, "record", where, &unused) !=
+            DW_OK)
+        return fault;
+    dw_error format = {0};
+    f.err = &format;
+    check_format(&f);
+    json_decref(f.object);
+    if (f.status != DW_UNSUPPORTED)
+        return fault;
+    if (err)
+        *err = format;
+    return f.status;
+}
+
 dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
                          const char *kind, size_t max_bytes, const void *bytes,
                          size_t n_bytes, const char *where, dw_error *err)
@@ -131,14 +195,17 @@ dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_s
         return dw_fail(err, DW_CORRUPT, where,
                        "a record of %zu bytes is over the limit of %zu", n_bytes,
                        max_bytes);
-    dw_status status =
-        dw_json_parse_object(&fields->object, bytes, n_bytes, "record", where, err);
+    dw_record_seal unused;
+    seal = seal ? seal : &unused;
+    dw_status status = dw_record_check(seal, bytes, n_bytes, where, err);
+    if (status != DW_OK)
+        return fail_end(status, bytes, n_bytes, where, err);
+    status = dw_json_parse_object(&fields->object, bytes, n_bytes, "record", where, err);
     if (status != DW_OK)
         return status;
     check_format(fields);
     check_requires(fields);
-    if (fields->status == DW_OK && seal)
-        fields->status = check_seal(fields, seal, bytes, n_bytes);
+    refuse_misplaced(fields, seal->is_signed);
     check_kind(fields, kind);
     dw_field_id(fields, stream, "stream");
     if (fields->status != DW_OK) {
@@ -184,6 +251,19 @@ static dw_status sign_tail(dw_writer *out, size_t start, dw_record_seal *seal,
     return status;
 }
 
+static void seal_tail(dw_writer *out, size_t start)
+{
+    char digits[DW_SEAL_DIGITS + 1];
+    dw_write_text(out, BEFORE_SEAL DW_SEAL_BLANK AFTER_SEAL);
+    if (out->failed)
+        return;
+    uint8_t *bytes = out->bytes + start;
+    size_t n_bytes = out->n_bytes - start;
+    size_t at = n_bytes - SEAL_TAIL_BYTES + SEAL_AT;
+    dw_seal_make(digits, bytes, n_bytes, at, NULL, 0);
+    memcpy(bytes + at, digits, DW_SEAL_DIGITS);
+}
+
 dw_status dw_record_end(dw_writer *out, size_t start, dw_record_seal *seal,
                         const dw_sign_key *key, dw_error *err)
 {
@@ -194,7 +274,7 @@ dw_status dw_record_end(dw_writer *out, size_t start, dw_record_seal *seal,
     if (key)
         status = sign_tail(out, start, seal, key, err);
     else
-        dw_write_u8(out, '}');
+        seal_tail(out, start);
     if (status == DW_OK && out->failed)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK)

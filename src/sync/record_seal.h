@@ -1,14 +1,14 @@
-/* What all records have in common: their first members, and the signature at their end.
- */
+/* What all records have in common: their first members, and the seal or the signature at
+ * their end. */
 #ifndef DW_SYNC_RECORD_SEAL_H
 #define DW_SYNC_RECORD_SEAL_H
 
 #include "sync/record_fields.h"
 
-/* Parses the JSON, checks `format`, `kind` and `requires`, takes `stream`, and checks the
- * signature where there is one. MAX_BYTES bounds what a stranger can make the parser
- * take, for JSON grows in memory. SEAL is NULL for kinds that are never signed. On DW_OK
- * the caller releases FIELDS with json_decref(fields->object). */
+/* Checks the end of the record, then parses the JSON, checks `format`, `kind` and
+ * `requires`, and takes `stream`. MAX_BYTES bounds what a stranger can make the parser
+ * take, for JSON grows in memory. SEAL may be NULL. On DW_OK the caller releases FIELDS
+ * with json_decref(fields->object). */
 dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
                          const char *kind, size_t max_bytes, const void *bytes,
                          size_t n_bytes, const char *where, dw_error *err);
@@ -16,8 +16,8 @@ dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_s
 /* Writes up to and with `stream`; what follows begins with a comma. */
 void dw_record_begin(dw_writer *out, const char *kind, const char *stream);
 
-/* Ends the record that began at byte START of OUT, signed where KEY is not NULL, and
- * fills SEAL, which may be NULL. */
+/* Ends the record that began at byte START of OUT, signed where KEY is not NULL, else
+ * sealed, and fills SEAL, which may be NULL. */
 dw_status dw_record_end(dw_writer *out, size_t start, dw_record_seal *seal,
                         const dw_sign_key *key, dw_error *err);
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/store.h"
+#include "sync/transfer.h"
 #include "tensor/tensor_list.h"
 
 #define WHERE_BYTES DW_ERROR_WHERE_SIZE
@@ -19,8 +20,7 @@ static dw_status read_record(dw_stream *s, const char *key, dw_writer *bytes,
                              char where[WHERE_BYTES], dw_error *err)
 {
     dw_store_where(s->store, key, where, WHERE_BYTES);
-    *bytes = (dw_writer){0};
-    return dw_store_get_all(s->store, key, DW_RECORD_BYTES, bytes, err);
+    return dw_record_fetch(bytes, s->store, key, err);
 }
 
 static dw_status check_stream(const dw_stream *s, const char *id, const char *where,

@@ -17,6 +17,8 @@
 #define PIECE_BYTES     (16u << 20)
 #define IN_MEMORY_BYTES (16u << 20) /* larger blobs are mapped files */
 #define READ_BYTES      (1u << 20)  /* of a source that has no bytes to point at */
+#define RECORD_TRIES    3
+#define OBJECT_TRIES    2
 
 /* ---- blobs ---- */
 
@@ -81,6 +83,25 @@ void dw_blob_release(dw_blob *blob)
     else
         dw_free(blob->bytes);
     *blob = (dw_blob){0};
+}
+
+/* ---- records ---- */
+
+dw_status dw_record_fetch(dw_writer *out, dw_store *store, const char *key, dw_error *err)
+{
+    *out = (dw_writer){0};
+    dw_status status = DW_OK, found = DW_CORRUPT;
+    for (unsigned i = 0; i < RECORD_TRIES && found != DW_OK; i++) {
+        dw_writer_release(out);
+        status = dw_store_get_all(store, key, DW_RECORD_BYTES, out, err);
+        if (status != DW_OK)
+            return status;
+        dw_record_seal seal;
+        found = dw_record_check(&seal, out->bytes, out->n_bytes, key, NULL);
+        if (found == DW_NO_MEMORY)
+            return dw_fail_memory(err, key);
+    }
+    return status;
 }
 
 /* ---- fetching ---- */
@@ -174,9 +195,9 @@ static dw_status check_hash(dw_store *store, const dw_object *object, dw_sha256 
 
 /* Fetches all of OBJECT in pieces: into WHOLE, or, where that is NULL, into two buffers
  * in turn, each of which has been handed on before it is used again. */
-static dw_status fetch(dw_store *store, const dw_object *object, uint8_t *whole,
-                       uint8_t *buffers, dw_object_sink sink, void *context,
-                       const dw_progress *progress, dw_error *err)
+static dw_status fetch_once(dw_store *store, const dw_object *object, uint8_t *whole,
+                            uint8_t *buffers, dw_object_sink sink, void *context,
+                            const dw_progress *progress, dw_error *err)
 {
     dw_sha256 hash;
     dw_status status = dw_sha256_init(&hash, err);
@@ -208,6 +229,17 @@ static dw_status fetch(dw_store *store, const dw_object *object, uint8_t *whole,
     if (status == DW_OK)
         status = check_hash(store, object, &hash, err);
     dw_sha256_release(&hash);
+    return status;
+}
+
+/* What came altered is asked for once more: the fault may be the wire's. */
+static dw_status fetch(dw_store *store, const dw_object *object, uint8_t *whole,
+                       uint8_t *buffers, dw_object_sink sink, void *context,
+                       const dw_progress *progress, dw_error *err)
+{
+    dw_status status = DW_CORRUPT;
+    for (unsigned i = 0; i < OBJECT_TRIES && status == DW_CORRUPT; i++)
+        status = fetch_once(store, object, whole, buffers, sink, context, progress, err);
     return status;
 }
 

@@ -1,4 +1,5 @@
-/* Objects between a store and this process, their SHA-256 taken on the way. */
+/* Objects between a store and this process, their SHA-256 taken on the way, and records.
+ */
 #ifndef DW_SYNC_TRANSFER_H
 #define DW_SYNC_TRANSFER_H
 
@@ -21,13 +22,21 @@ dw_status dw_blob_map(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
                       dw_error *err);
 void dw_blob_release(dw_blob *blob);
 
-/* Fetches an object whole and proves its size and SHA-256. DW_CORRUPT where they differ
- * from what the record says, DW_NOT_FOUND where it is gone. */
+/* Reads the record under KEY whole. One that comes damaged is read again, as a bit may
+ * have flipped on the way; what stays damaged is handed out for its parser to refuse.
+ * The caller releases OUT, whatever the outcome. */
+dw_status dw_record_fetch(dw_writer *out, dw_store *store, const char *key,
+                          dw_error *err);
+
+/* Fetches an object whole and proves its size and SHA-256, at the second try where the
+ * first brought something else. DW_CORRUPT where they differ from what the record says,
+ * DW_NOT_FOUND where it is gone. */
 dw_status dw_object_fetch(dw_blob *out, dw_store *store, const dw_object *object,
                           const char *spool_dir, const dw_progress *progress,
                           dw_error *err);
 
-/* Takes bytes of an object in order, before its SHA-256 is known to be right. */
+/* Takes bytes of an object in order, before its SHA-256 is known to be right: where it is
+ * not, the object comes once more, from offset 0 on. */
 typedef dw_status (*dw_object_sink)(void *context, uint64_t offset, const uint8_t *bytes,
                                     size_t n_bytes, dw_error *err);
 

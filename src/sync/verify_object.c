@@ -115,6 +115,10 @@ static dw_status take_bytes(void *context, uint64_t offset, const uint8_t *bytes
 {
     anchor_check *c = context;
     const dw_anchor *a = c->anchor;
+    if (offset == 0) { /* perhaps not for the first time */
+        c->at = 0;
+        memset(c->shares, 0, a->list.n * sizeof *c->shares);
+    }
     if (offset < a->header.n_bytes) {
         uint64_t left = a->header.n_bytes - offset;
         size_t n = left < n_bytes ? (size_t)left : n_bytes;

@@ -98,6 +98,13 @@ echo junk >bytes
 object_put "$url" "$(commit_key 2)" bytes
 refuses 3 "$(commit_key 2)"
 
+it "a record with a bit that flipped"
+broken flipped
+object_get "$url" "$(commit_key 2)" bytes
+flip_bit bytes $(($(grep -ob parent_sha256 bytes | cut -d: -f1) + 20))
+object_put "$url" "$(commit_key 2)" bytes
+refuses 3 "$(commit_key 2).*seal does not match"
+
 it "a history that was rewritten"
 broken rewritten
 object_edit "$url" "$(commit_key 1)" 'o["notes"] = "another history"'

@@ -60,16 +60,22 @@ object_list() {
     fi
 }
 
-# object_edit URL KEY STATEMENT: Python over the JSON object `o`
+# object_edit URL KEY STATEMENT: Python over the JSON object `o`; a seal is made anew
 object_edit() {
     object_get "$1" "$2" edited.json
-    python3 - "$3" <<'END'
+    PYTHONPATH=$tests/format python3 -B - "$3" <<'END'
 import json, sys
+from decoder import xxh64
 with open("edited.json") as f:
     o = json.load(f)
 exec(sys.argv[1])
+sealed = o.pop("seal", None) is not None
+text = json.dumps(o, separators=(",", ":"))
+if sealed:
+    head, tail = text[:-1] + ',"seal":"', '"}'
+    text = "%s%016x%s" % (head, xxh64((head + "0" * 16 + tail).encode()), tail)
 with open("edited.json", "w") as f:
-    json.dump(o, f, separators=(",", ":"))
+    f.write(text)
 END
     object_put "$1" "$2" edited.json
     rm edited.json

@@ -1,6 +1,7 @@
-/* Records of any bytes, the first of which picks the kind: refused, or what was read can
- * be written and read again, with the same outcome, and its covers can be checked against
- * any table. */
+/* Records of any bytes, the first of which picks the kind and whether the seal is mended
+ * first, so that more than the seal is tried: refused, or what was read can be written
+ * and read again, with the same outcome, and its covers can be checked against any table.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     /* an allocation of its own, so that a read past the end is seen */
     uint8_t *record = malloc(n_bytes);
     memcpy(record, bytes + 1, n_bytes - 1);
+    if (bytes[0] / SAMPLE_COUNT % 2 == 1)
+        reseal(record, n_bytes - 1);
     dw_writer first = {0}, again = {0};
     dw_error err;
     if (parse_sample(sample, record, n_bytes - 1, NULL, NULL, &err) == DW_OK) {

@@ -3,6 +3,7 @@
 #define DW_TEST_SAMPLE_RECORDS_H
 
 #include "sync/record.h"
+#include "unit/reseal.h"
 
 enum {
     SAMPLE_STREAM,

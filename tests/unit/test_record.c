@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 
 #include "base/json.h"
 #include "base/mem.h"
@@ -65,7 +66,8 @@ static void test_bytes_are_those_of_the_protocol(void **state)
     static const char wanted[] =
         "{\"format\":\"deltawire-stream/1\",\"kind\":\"latest\","
         "\"stream\":\"" SAMPLE_STREAM_ID "\",\"version\":17,"
-        "\"edges\":[[-1,10,1000000,4],[10,17,900,2],[16,17,200,1]]}";
+        "\"edges\":[[-1,10,1000000,4],[10,17,900,2],[16,17,200,1]],"
+        "\"seal\":\"80607287cb5d1755\"}";
     dw_writer out = sample_bytes(SAMPLE_LATEST, NULL);
     assert_int_equal(out.n_bytes, sizeof wanted - 1);
     assert_memory_equal(out.bytes, wanted, out.n_bytes);
@@ -78,7 +80,8 @@ static void test_bytes_are_those_of_the_protocol(void **state)
         "\"write_id\":\"" SAMPLE_WRITE_ID "\","
         "\"created\":\"2026-11-15T05:20:59.123Z\",\"step\":\"1200\","
         "\"notes\":\"lr 1e-6, \\\\ and a tab\\t\",\"state\":\"0123456789abcdef\","
-        "\"changed\":99,\"content\":\"base\",\"base\":\"Qwen/Qwen3-8B\",\"objects\":[]}";
+        "\"changed\":99,\"content\":\"base\",\"base\":\"Qwen/Qwen3-8B\",\"objects\":[],"
+        "\"seal\":\"58a6b680cb4f5322\"}";
     out = sample_bytes(SAMPLE_BASE, NULL);
     assert_int_equal(out.n_bytes, sizeof commit - 1);
     assert_memory_equal(out.bytes, commit, out.n_bytes);
@@ -176,10 +179,17 @@ static void test_writers_refuse(void **state)
 
 /* ---- faults, one at a time ---- */
 
+/* A seal, where there is one, is moved to the end and mended. */
 static dw_status parse_json(int sample, json_t *root, dw_error *err)
 {
+    json_t *seal = json_incref(json_object_get(root, "seal"));
+    if (seal) {
+        json_object_del(root, "seal");
+        json_object_set_new(root, "seal", seal);
+    }
     char *text = json_dumps(root, JSON_COMPACT);
     assert_non_null(text);
+    assert_int_equal(reseal(text, strlen(text)), seal != NULL);
     *err = (dw_error){0};
     dw_status status = parse_sample(sample, text, strlen(text), NULL, NULL, err);
     free(text);
@@ -254,7 +264,8 @@ static void spoil_each_member(int sample, json_t *root, json_t *holder)
     json_object_foreach(holder, name, value)
     {
         assert_true(n < 32 && strlen(name) < 32);
-        strcpy(names[n++], name);
+        if (strcmp(name, "seal") != 0)
+            strcpy(names[n++], name);
     }
     for (size_t i = 0; i < n; i++)
         spoil_member(sample, root, holder, names[i]);
@@ -368,11 +379,9 @@ static void test_wrong_values(void **state)
         json_object_set_new(root, cases[i].name, value);
         dw_status status = parse_json(cases[i].sample, root, &err);
         /* a version that is wrong shows in what hangs on it; likewise n_ranks */
-        const char *named = strcmp(cases[i].name, "version") == 0     ? "parent"
-                            : strcmp(cases[i].name, "n_ranks") == 0   ? "rank"
-                            : strcmp(cases[i].name, "signature") == 0 ? "'key'"
-                            : strcmp(cases[i].name, "key") == 0       ? "'signature'"
-                                                                      : cases[i].name;
+        const char *named = strcmp(cases[i].name, "version") == 0   ? "parent"
+                            : strcmp(cases[i].name, "n_ranks") == 0 ? "rank"
+                                                                    : cases[i].name;
         if (status != DW_CORRUPT || !strstr(err.text, named))
             fail_msg("%s = %s: %s, '%s'", cases[i].name, cases[i].json,
                      dw_status_name(status), err.text);
@@ -447,14 +456,20 @@ static void test_not_json(void **state)
         "{",
         "[]",
         "null",
-        "{\"format\":\"deltawire-stream/1\",\"format\":\"x\"}",
-        "{\"format\":\"a\\u0000\"}",
-        "{\"format\":\"\xff\"}"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        "{\"format\":\"deltawire-stream/1\",\"format\":\"x\"",
+        "{\"format\":\"a\\u0000\"",
+        "{\"format\":\"\xff\"",
+        "{\"format\":\"deltawire-stream/1\",\"seal\":1",
+        "{\"format\":\"deltawire-stream/1"};
+    for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
         dw_error err;
-        assert_int_equal(
-            parse_sample(SAMPLE_DELTA, texts[i], strlen(texts[i]), NULL, NULL, &err),
-            DW_CORRUPT);
+        char text[200];
+        snprintf(text, sizeof text, "%s%s", texts[i / 2], i % 2 ? RESEAL_BLANK : "}");
+        assert_int_equal(reseal(text, strlen(text)), i % 2);
+        assert_int_equal(parse_sample(SAMPLE_DELTA, text, strlen(text), NULL, NULL, &err),
+                         DW_CORRUPT);
+        assert_int_equal(strstr(err.text, "neither a seal nor a signature") != NULL,
+                         i % 2 == 0);
     }
     char *huge = malloc(DW_RECORD_BYTES + 1u);
     memset(huge, ' ', DW_RECORD_BYTES + 1u);
@@ -469,7 +484,7 @@ static void test_not_json(void **state)
                          DW_CORRUPT);
         assert_non_null(strstr(err.text, "limit"));
         assert_int_equal(parse_sample(sample, huge, limit, NULL, NULL, &err), DW_CORRUPT);
-        assert_non_null(strstr(err.text, "'format' is missing"));
+        assert_non_null(strstr(err.text, "neither a seal nor a signature"));
     }
     free(huge);
 }
@@ -516,6 +531,63 @@ static void test_truncated(void **state)
                              DW_CORRUPT);
         dw_writer_release(&out);
     }
+}
+
+/* ---- seals ---- */
+
+/* The seal is that of the protocol, and a bit that flips anywhere is seen. */
+static void test_sealed(void **state)
+{
+    (void)state;
+    for (int sample = 0; sample < SAMPLE_COUNT; sample++) {
+        dw_writer out = sample_bytes(sample, NULL);
+        dw_error err;
+        char found[17] = {0}, wanted[17];
+        memcpy(found, out.bytes + out.n_bytes - 18, 16);
+        memset(out.bytes + out.n_bytes - 18, '0', 16);
+        snprintf(wanted, sizeof wanted, "%016llx",
+                 (unsigned long long)XXH64(out.bytes, out.n_bytes, 0));
+        assert_string_equal(found, wanted);
+        memcpy(out.bytes + out.n_bytes - 18, found, 16);
+        for (size_t i = 0; i < 8 * out.n_bytes; i++) {
+            out.bytes[i / 8] ^= (uint8_t)(1u << i % 8);
+            dw_status status =
+                parse_sample(sample, out.bytes, out.n_bytes, NULL, NULL, &err);
+            out.bytes[i / 8] ^= (uint8_t)(1u << i % 8);
+            if (status != DW_CORRUPT || !strstr(err.text, "seal"))
+                fail_msg("sample %d, bit %zu: %s, '%s'", sample, i,
+                         dw_status_name(status), err.text);
+        }
+        dw_writer_release(&out);
+    }
+}
+
+/* Another format is named where the end says nothing against it; a seal that does not
+ * match comes first. */
+static void test_other_format(void **state)
+{
+    (void)state;
+    static const char later[] = "{\"format\":\"deltawire-stream/2\",\"kind\":\"floor\"";
+    char text[sizeof later + sizeof RESEAL_BLANK];
+    dw_error err;
+    sprintf(text, "%s}", later);
+    assert_int_equal(parse_sample(SAMPLE_FLOOR, text, strlen(text), NULL, NULL, &err),
+                     DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "deltawire-stream/2"));
+    assert_string_equal(err.where, "some/object");
+    sprintf(text, "%s%s", later, RESEAL_BLANK);
+    assert_int_equal(parse_sample(SAMPLE_FLOOR, text, strlen(text), NULL, NULL, &err),
+                     DW_CORRUPT);
+    assert_non_null(strstr(err.text, "its seal does not match"));
+    assert_true(reseal(text, strlen(text)));
+    assert_int_equal(parse_sample(SAMPLE_FLOOR, text, strlen(text), NULL, NULL, &err),
+                     DW_UNSUPPORTED);
+    /* one that signs in another way */
+    dw_writer out = sample_bytes(SAMPLE_DELTA, key);
+    memcpy(out.bytes + strlen("{\"format\":\"deltawire-stream/"), "2", 1);
+    assert_int_equal(parse_sample(SAMPLE_DELTA, out.bytes, out.n_bytes, NULL, NULL, &err),
+                     DW_UNSUPPORTED);
+    dw_writer_release(&out);
 }
 
 /* ---- signatures ---- */
@@ -659,7 +731,11 @@ static void test_moved(void **state)
     json_object_set(turned, "signature", json_object_get(root, "signature"));
     json_object_update_missing(turned, root);
     assert_int_equal(parse_json(SAMPLE_DELTA, turned, &err), DW_CORRUPT);
-    assert_non_null(strstr(err.text, "'signature'"));
+    assert_non_null(strstr(err.text, "neither a seal nor a signature"));
+    /* before a seal */
+    json_object_set_new(turned, "seal", json_string(DW_SEAL_BLANK));
+    assert_int_equal(parse_json(SAMPLE_DELTA, turned, &err), DW_CORRUPT);
+    assert_non_null(strstr(err.text, "'key' does not belong"));
     json_decref(turned);
     /* another member, white space or a line's end behind it */
     static const char *const ends[] = {",\"x\":1}", " }", "}\n", "}"};
@@ -683,8 +759,10 @@ static void test_moved(void **state)
     /* one of the two alone, and neither */
     json_object_del(root, "key");
     assert_int_equal(parse_json(SAMPLE_DELTA, root, &err), DW_CORRUPT);
-    assert_non_null(strstr(err.text, "'key' is missing"));
+    assert_non_null(strstr(err.text, "neither a seal nor a signature"));
     json_object_del(root, "signature");
+    assert_int_equal(parse_json(SAMPLE_DELTA, root, &err), DW_CORRUPT);
+    json_object_set_new(root, "seal", json_string(DW_SEAL_BLANK));
     assert_int_equal(parse_json(SAMPLE_DELTA, root, &err), DW_OK);
     json_decref(root);
     free(text);
@@ -730,6 +808,8 @@ int main(void)
         cmocka_unit_test(test_not_json),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_other_format),
         cmocka_unit_test(test_signed),
         cmocka_unit_test(test_written_seal),
         cmocka_unit_test(test_altered),

@@ -131,39 +131,6 @@ static void test_resume(void **state)
     end();
 }
 
-/* Without TLS a small object is held against its MD5, and read again until it fits, or
- * until two replies are alike: not every ETag is an MD5. */
-static void test_altered_on_the_way(void **state)
-{
-    (void)state;
-#define ABC   "ETag: \"900150983cd24fb0d6963f7d28e17f72\"\r\n"
-#define RANGE "Content-Range: bytes 0-2/3\r\n"
-    BEGIN(HEAD("206 Partial Content", RANGE ABC, 3) "abc",
-          HEAD("206 Partial Content", RANGE ABC, 3) "abb",
-          HEAD("206 Partial Content", RANGE ABC, 3) "abc",
-          /* an encrypted object, say */
-          HEAD("200 OK", ABC, 3) "xyz", HEAD("200 OK", ABC, 3) "xyz",
-          /* of parts; of no MD5's length; a part of an object alone */
-          HEAD("200 OK", "ETag: \"900150983cd24fb0d6963f7d28e17f72-2\"\r\n", 3) "xyz",
-          HEAD("200 OK", "ETag: 900150983cd24fb0\r\n", 3) "xyz",
-          HEAD("206 Partial Content", "Content-Range: bytes 0-2/10\r\n" ABC, 3) "xyz",
-          HEAD("200 OK", ABC, 3) "ab1", HEAD("200 OK", ABC, 3) "ab2",
-          HEAD("200 OK", ABC, 3) "ab3", HEAD("200 OK", ABC, 3) "ab4");
-    expect_read(0, 3, "abc");
-    expect_read(0, 20, "abc");
-    for (unsigned i = 0; i < 4; i++)
-        expect_read(0, i < 3 ? 20 : 3, "xyz");
-    char got[8];
-    size_t n_read = 99;
-    expect(DW_UNAVAILABLE, dw_store_get(store, "k", 0, got, 8, &n_read, NULL, &err));
-    assert_non_null(strstr(err.text, "alters them"));
-    assert_int_equal(n_read, 0);
-    dw_store_counts counts;
-    dw_store_get_counts(store, &counts);
-    assert_int_equal(counts.n_requests, 12);
-    end();
-}
-
 static void test_redirects(void **state)
 {
     (void)state;
@@ -471,13 +438,19 @@ int main(void)
 {
     unsetenv("http_proxy");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranges),        cmocka_unit_test(test_wrong_ranges),
-        cmocka_unit_test(test_resume),        cmocka_unit_test(test_altered_on_the_way),
-        cmocka_unit_test(test_redirects),     cmocka_unit_test(test_403_of_the_missing),
-        cmocka_unit_test(test_put_replies),   cmocka_unit_test(test_upload_replies),
-        cmocka_unit_test(test_conditional),   cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_region),        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_no_end),        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_wrong_ranges),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_redirects),
+        cmocka_unit_test(test_403_of_the_missing),
+        cmocka_unit_test(test_put_replies),
+        cmocka_unit_test(test_upload_replies),
+        cmocka_unit_test(test_conditional),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_region),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_end),
+        cmocka_unit_test(test_list),
         cmocka_unit_test(test_content_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

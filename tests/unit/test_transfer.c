@@ -1,0 +1,180 @@
+/* What comes damaged is asked for again: a bit that flips on the way costs a request. */
+/* labels: threads */
+#include <pthread.h>
+
+#include "unit/stream_fixture.h"
+#include "unit/temp_dir.h"
+
+#define MAX_KEYS 200
+
+/* Flips a bit of the first N_FLIPS gets of every key with the prefix. */
+typedef struct bad_wire {
+    const char *prefix;
+    unsigned n_flips;
+    pthread_mutex_t lock;
+    size_t n_keys;
+    unsigned n_gets[MAX_KEYS];
+    char keys[MAX_KEYS][DW_KEY_TEXT];
+    dw_store *store;
+} bad_wire;
+
+static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
+                            const char *key)
+{
+    (void)n;
+    bad_wire *w = context;
+    if (strcmp(operation, "get") != 0 || strncmp(key, w->prefix, strlen(w->prefix)) != 0)
+        return DW_FAULT_NONE;
+    pthread_mutex_lock(&w->lock);
+    size_t i = 0;
+    while (i < w->n_keys && strcmp(w->keys[i], key) != 0)
+        i++;
+    if (i == w->n_keys && i < MAX_KEYS) {
+        snprintf(w->keys[i], sizeof w->keys[i], "%s", key);
+        w->n_gets[w->n_keys++] = 0;
+    }
+    bool flips = i < MAX_KEYS && w->n_gets[i]++ < w->n_flips;
+    pthread_mutex_unlock(&w->lock);
+    return flips ? DW_FAULT_CORRUPT : DW_FAULT_NONE;
+}
+
+static void wire_open(fixture *x, bad_wire *w, const char *prefix, unsigned n_flips)
+{
+    *w = (bad_wire){.prefix = prefix, .n_flips = n_flips};
+    pthread_mutex_init(&w->lock, NULL);
+    const dw_fault_plan plan = {.choose = choose, .context = w};
+    assert_fine(x, dw_store_new_fault(&w->store, x->store, &plan, &x->err));
+}
+
+static void wire_close(bad_wire *w)
+{
+    assert_true(w->n_keys > 0 && w->n_keys < MAX_KEYS);
+    dw_store_close(w->store);
+    pthread_mutex_destroy(&w->lock);
+}
+
+/* Follows to the head, and verifies all. */
+static dw_status read_all(fixture *x, dw_store *store)
+{
+    dw_follow_report report;
+    dw_verify_report verified;
+    dw_stream *s = NULL;
+    dw_status status = fixture_pull(x, store, x->n - 1, &report);
+    if (status == DW_OK)
+        status = dw_stream_open(&s, store, NULL, &x->err);
+    if (status == DW_OK)
+        status = dw_stream_verify(s, NULL, NULL, NULL, &verified, &x->err);
+    dw_stream_close(s);
+    return status;
+}
+
+static void test_records(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"stream.json", "epochs/", "commits/"};
+    fixture x;
+    fixture_make(&x, "mem:transfer-records", 6, 3, 2);
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        for (unsigned n_flips = 1; n_flips <= 3; n_flips++) {
+            bad_wire w;
+            wire_open(&x, &w, prefixes[i], n_flips);
+            dw_status status = read_all(&x, w.store);
+            if (n_flips < 3) {
+                assert_fine(&x, status);
+            } else {
+                assert_int_equal(status, DW_CORRUPT);
+                assert_non_null(strstr(x.err.text, "seal"));
+            }
+            wire_close(&w);
+        }
+    fixture_close(&x);
+}
+
+static void test_signed_records(void **state)
+{
+    (void)state;
+    fixture x = {0};
+    dw_sign_key *key = NULL;
+    char text[DW_PUBLIC_KEY_TEXT];
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    assert_fine(&x, dw_sign_key_create(temp_path("key"), text, NULL));
+    assert_fine(&x, dw_sign_key_open(&key, temp_path("key"), NULL));
+    options.sign_key = key;
+    fixture_open(&x, "mem:transfer-signed", &options);
+    fixture_publish(&x);
+    for (unsigned n_flips = 2; n_flips <= 3; n_flips++) {
+        bad_wire w;
+        wire_open(&x, &w, "", n_flips);
+        dw_stream *s = NULL;
+        dw_status status = dw_stream_open(&s, w.store, NULL, &x.err);
+        assert_true(n_flips == 2 ? status == DW_OK
+                                 : status == DW_UNTRUSTED || status == DW_CORRUPT);
+        dw_stream_close(s);
+        wire_close(&w);
+    }
+    fixture_close(&x);
+    dw_sign_key_close(key);
+}
+
+static void test_objects(void **state)
+{
+    (void)state;
+    fixture x;
+    fixture_make(&x, "mem:transfer-objects", 6, 3, 2);
+    bad_wire w;
+    wire_open(&x, &w, "objects/", 1);
+    assert_fine(&x, read_all(&x, w.store));
+    wire_close(&w);
+    wire_open(&x, &w, "objects/", 1000);
+    assert_int_equal(read_all(&x, w.store), DW_CORRUPT);
+    wire_close(&w);
+    fixture_close(&x);
+}
+
+/* A mirror that is made over a bad wire is the stream, byte for byte, or is not made. */
+static void test_mirror(void **state)
+{
+    (void)state;
+    fixture x;
+    fixture_make(&x, "mem:transfer-mirror", 6, 3, 2);
+    for (unsigned n_flips = 1; n_flips <= 1000; n_flips *= 1000) {
+        bad_wire w;
+        wire_open(&x, &w, "", n_flips);
+        char url[64];
+        snprintf(url, sizeof url, "mem:transfer-to-%u", n_flips);
+        dw_stream *s = NULL;
+        dw_store *to;
+        dw_copy_report report;
+        assert_fine(&x, dw_store_open(&to, url, NULL, &x.err));
+        dw_status status =
+            dw_stream_open(&s, n_flips == 1 ? w.store : x.store, NULL, &x.err);
+        assert_fine(&x, status);
+        if (n_flips > 1)
+            s->store = w.store;
+        status = dw_stream_copy(s, to, NULL, &report, &x.err);
+        if (n_flips == 1) {
+            dw_follow_report followed;
+            assert_fine(&x, status);
+            assert_fine(&x, fixture_pull(&x, to, x.n - 1, &followed));
+        } else {
+            assert_int_equal(status, DW_CORRUPT);
+            assert_int_equal(fixture_count(&x, to, ""), 0);
+        }
+        dw_stream_close(s);
+        dw_store_close(to);
+        wire_close(&w);
+    }
+    fixture_close(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_records),
+        cmocka_unit_test(test_signed_records),
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_mirror),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
