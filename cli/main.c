@@ -84,8 +84,8 @@ static int finish_output(int exit_code)
     return exit_code != 0 ? exit_code : CLI_EXIT_IO;
 }
 
-/* glibc raises the size from which blocks are given back to the system to the largest that
- * was freed, up to 32 MiB: the codec's scratch would stay. */
+/* glibc raises the size from which blocks are given back to the system to the largest
+ * that was freed, up to 32 MiB: the codec's scratch would stay. */
 static void give_memory_back(void)
 {
 #ifdef __GLIBC__

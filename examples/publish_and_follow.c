@@ -99,7 +99,8 @@ int main(int argc, char **argv)
     dw_store *store = NULL;
     for (size_t i = 0; i < N; i++)
         trained[i] = (float)(rand() % 2001 - 1000) / 1000.0f;
-    dw_status status = dw_store_open(&store, argc > 1 ? argv[1] : "mem:example", NULL, &err);
+    dw_status status =
+        dw_store_open(&store, argc > 1 ? argv[1] : "mem:example", NULL, &err);
     if (status == DW_OK)
         status = run(store, &err);
     if (status != DW_OK)

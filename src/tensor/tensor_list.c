@@ -42,8 +42,8 @@ dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
     dw_status status = dw_tensors_check_shapes(tensors, n, err);
     for (size_t i = 0; status == DW_OK && i < n; i++)
         if (!tensors[i].data && tensors[i].n_bytes > 0)
-            status = dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name,
-                                    "it has no data");
+            status =
+                dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name, "it has no data");
     return status;
 }
 

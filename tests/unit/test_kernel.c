@@ -51,13 +51,13 @@ static dw_class_map random_map(unsigned width)
     return (dw_class_map){magnitude[w], (uint32_t)(random64() % (top + 1)), mantissa[w]};
 }
 
-#define CHECK(condition)                                                                \
-    do {                                                                                \
-        if (!(condition)) {                                                             \
-            fprintf(stderr, "%s: width %u, n %zu, %u %%: %s\n", k->name, width, n,      \
-                    percent, #condition);                                               \
-            return 0;                                                                   \
-        }                                                                               \
+#define CHECK(condition)                                                                 \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            fprintf(stderr, "%s: width %u, n %zu, %u %%: %s\n", k->name, width, n,       \
+                    percent, #condition);                                                \
+            return 0;                                                                    \
+        }                                                                                \
     } while (0)
 
 static int one_case(const dw_kernels *k, unsigned width, size_t n, unsigned percent)
@@ -84,10 +84,9 @@ static int one_case(const dw_kernels *k, unsigned width, size_t n, unsigned perc
     dw_class_state state_1 = {0}, state_2 = {0};
     size_t n_front = random64() % (n + 1);
     CHECK(plain->class_diff[w](out_1, &state_1, old, new, n, &map) == n_1);
-    size_t n_changes =
-        k->class_diff[w](out_2, &state_2, old, new, n_front, &map);
+    size_t n_changes = k->class_diff[w](out_2, &state_2, old, new, n_front, &map);
     size_t n_back = k->class_diff[w](out_2 + n_changes, &state_2, old + n_front * width,
-                                     new + n_front * width, n - n_front, &map);
+                                     new + n_front *width, n - n_front, &map);
     for (size_t i = n_changes; i < n_changes + n_back; i++)
         out_2[i].position += (uint32_t)n_front;
     CHECK(n_changes + n_back == n_1);
@@ -107,14 +106,16 @@ static int one_case(const dw_kernels *k, unsigned width, size_t n, unsigned perc
         by_class.first[c + 1] += by_class.first[c];
     memcpy(fill_at, by_class.first, sizeof fill_at);
     for (size_t i = 0; i < n_1; i++)
-        gaps[fill_at[dw_gap_class(out_1[i].class_gap)]++] = dw_gap_size(out_1[i].class_gap);
+        gaps[fill_at[dw_gap_class(out_1[i].class_gap)]++] =
+            dw_gap_size(out_1[i].class_gap);
     dw_locate_state at_state_1, at_state_2;
     dw_locate_begin(&at_state_1, &by_class);
     dw_locate_begin(&at_state_2, &by_class);
     for (size_t at = 0; at < n; at += DW_LOCATE_ELEMS) {
         size_t n_now = n - at < DW_LOCATE_ELEMS ? n - at : DW_LOCATE_ELEMS;
         const uint8_t *part = old + at * width;
-        plain->class_locate[w](found_1 + at / 64, &at_state_1, part, n_now, &map, &by_class);
+        plain->class_locate[w](found_1 + at / 64, &at_state_1, part, n_now, &map,
+                               &by_class);
         k->class_locate[w](found_2 + at / 64, &at_state_2, part, n_now, &map, &by_class);
     }
     CHECK(memcmp(found_1, found_2, (n + 63) / 64 * sizeof *found_1) == 0);
