@@ -3,19 +3,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
-
-typedef struct hop_progress {
-    const dw_progress *outer;
-    uint64_t before;
-    uint64_t total;
-} hop_progress;
-
-static int report_hop(void *context, uint64_t n_done, uint64_t n_total)
-{
-    (void)n_total;
-    const hop_progress *p = context;
-    return p->outer->report(p->outer->context, p->before + n_done, p->total);
-}
+#include "base/progress.h"
 
 static dw_status fetch_objects(dw_fetched *f, dw_stream *stream, const char *spool_dir,
                                const dw_progress *progress, dw_error *err)
@@ -24,16 +12,15 @@ static dw_status fetch_objects(dw_fetched *f, dw_stream *stream, const char *spo
     f->blobs = dw_alloc_zeroed(objects->n, sizeof *f->blobs);
     if (!f->blobs)
         return dw_fail_memory(err, NULL);
-    hop_progress inner = {progress, 0, dw_objects_bytes(objects)};
-    const dw_progress hook = {report_hop, &inner};
-    const bool watched = progress && progress->report;
+    dw_share share = {progress, 0, dw_objects_bytes(objects)};
+    const dw_progress hook = dw_share_hook(&share);
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < objects->n; i++) {
         status = dw_object_fetch(&f->blobs[i], stream->store, &objects->items[i],
-                                 spool_dir, watched ? &hook : NULL, err);
-        inner.before += objects->items[i].n_bytes;
+                                 spool_dir, &hook, err);
+        share.before += objects->items[i].n_bytes;
     }
-    f->n_bytes = inner.before;
+    f->n_bytes = share.before;
     return status;
 }
 

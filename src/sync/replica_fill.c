@@ -4,21 +4,9 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "sync/anchor.h"
 #include "sync/replica.h"
-
-typedef struct fill_progress {
-    const dw_progress *outer;
-    uint64_t before;
-    uint64_t total;
-} fill_progress;
-
-static int report_fill(void *context, uint64_t n_done, uint64_t n_total)
-{
-    (void)n_total;
-    const fill_progress *p = context;
-    return p->outer->report(p->outer->context, p->before + n_done, p->total);
-}
 
 static dw_status fill_object(dw_store *store, const dw_object *object,
                              const dw_tensor *tensors, size_t n_tensors,
@@ -46,14 +34,13 @@ dw_status dw_fill_from_anchor(void *context, const dw_tensor *tensors, size_t n_
                               dw_error *err)
 {
     const dw_anchor_fill *f = context;
-    fill_progress inner = {f->progress, 0, dw_objects_bytes(f->objects)};
-    const dw_progress hook = {report_fill, &inner};
-    const bool watched = f->progress && f->progress->report;
+    dw_share share = {f->progress, 0, dw_objects_bytes(f->objects)};
+    const dw_progress hook = dw_share_hook(&share);
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < f->objects->n; i++) {
-        status = fill_object(f->store, &f->objects->items[i], tensors, n_tensors,
-                             watched ? &hook : NULL, err);
-        inner.before += f->objects->items[i].n_bytes;
+        status =
+            fill_object(f->store, &f->objects->items[i], tensors, n_tensors, &hook, err);
+        share.before += f->objects->items[i].n_bytes;
     }
     return status;
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "store/store.h"
 
 #define PIECE_BYTES     (16u << 20)
@@ -146,28 +147,15 @@ static void begin_piece(piece_work *w)
         do_piece(w);
 }
 
-typedef struct piece_progress {
-    const dw_progress *outer;
-    uint64_t before;
-    uint64_t total;
-} piece_progress;
-
-static int report_piece(void *context, uint64_t n_done, uint64_t n_total)
-{
-    (void)n_total;
-    const piece_progress *p = context;
-    return p->outer->report(p->outer->context, p->before + n_done, p->total);
-}
-
 static dw_status get_piece(dw_store *store, const dw_object *object, uint64_t offset,
                            uint8_t *into, size_t n_bytes, const dw_progress *progress,
                            dw_error *err)
 {
-    piece_progress inner = {progress, offset, object->n_bytes};
-    const dw_progress hook = {report_piece, &inner};
+    dw_share share = {progress, offset, object->n_bytes};
+    const dw_progress hook = dw_share_hook(&share);
     size_t n_read;
-    dw_status status = dw_store_get(store, object->key, offset, into, n_bytes, &n_read,
-                                    progress && progress->report ? &hook : NULL, err);
+    dw_status status =
+        dw_store_get(store, object->key, offset, into, n_bytes, &n_read, &hook, err);
     char where[DW_ERROR_WHERE_SIZE];
     dw_store_where(store, object->key, where, sizeof where);
     if (status == DW_OK && n_read != n_bytes)

@@ -4,24 +4,12 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "store/store.h"
 #include "sync/anchor.h"
 #include "sync/pieces.h"
 
 /* ---- anchors ---- */
-
-typedef struct upload_progress {
-    const dw_progress *outer;
-    uint64_t before;
-    uint64_t total;
-} upload_progress;
-
-static int report_upload(void *context, uint64_t n_done, uint64_t n_total)
-{
-    (void)n_total;
-    const upload_progress *p = context;
-    return p->outer->report(p->outer->context, p->before + n_done, p->total);
-}
 
 /* Points the anchor's tensors, which are some of the pieces, at their data. */
 static void connect(dw_anchor *anchor, const dw_tensor *views, size_t n_views)
@@ -75,19 +63,19 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
     out->items = dw_alloc_zeroed(pieces.n_groups, sizeof *out->items);
     if (!views || !out->items)
         status = dw_fail_memory(err, NULL);
-    upload_progress inner = {.outer = progress};
+    dw_share share = {.whole = progress};
     for (size_t i = 0; status == DW_OK && i < slices->n; i++)
-        inner.total += dw_slice_bytes(table, &slices->items[i]);
-    const dw_progress hook = {report_upload, &inner};
+        share.total += dw_slice_bytes(table, &slices->items[i]);
+    const dw_progress hook = dw_share_hook(&share);
     if (status == DW_OK)
         dw_pieces_view(&pieces, views, data);
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
         dw_key_object(object->key, version, write_id, is_way ? "anchor" : NULL,
                       first_part + (unsigned)g);
-        status = upload_group(object, store, &pieces, &pieces.groups[g], views,
-                              progress && progress->report ? &hook : NULL, err);
-        inner.before += object->n_bytes;
+        status =
+            upload_group(object, store, &pieces, &pieces.groups[g], views, &hook, err);
+        share.before += object->n_bytes;
     }
     dw_free(views);
     dw_pieces_release(&pieces);
