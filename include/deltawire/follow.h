@@ -68,8 +68,9 @@ DW_API const dw_tensor *dw_follower_tensors(const dw_follower *follower,
 DW_API dw_status dw_follower_poll(dw_follower *follower, uint64_t *newest, dw_error *err);
 
 /* Polls until there is a version above the one the weights are at, or TIMEOUT_MS have
- * passed (DW_OK with *NEWEST not above). Asks often at first, then less, up to every
- * MAX_WAIT_MS. PROGRESS is asked now and then, and can cancel. */
+ * passed (DW_OK with *NEWEST not above; DW_NOT_FOUND where there is no version at all).
+ * Asks often at first, then less, up to every MAX_WAIT_MS. PROGRESS is asked now and
+ * then, and can cancel. */
 DW_API dw_status dw_follower_wait(dw_follower *follower, uint64_t *newest,
                                   unsigned timeout_ms, unsigned max_wait_ms,
                                   const dw_progress *progress, dw_error *err);

@@ -92,7 +92,8 @@ typedef struct dw_publish_options {
     uint32_t n_ranks;
     const char *job; /* the same string on every rank, another for every start */
     dw_receipts receipts;
-    unsigned rank_timeout_ms; /* how long rank 0 waits for the others; 0: 10 minutes */
+    unsigned rank_timeout_ms; /* how long ranks wait for each other, rank 0 twice as long;
+                                 0: 10 minutes */
 
     const char
         *first_step; /* step and notes of version 0, where this makes it; or NULL */

@@ -70,7 +70,10 @@ static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error 
     dw_status status =
         dw_stream_read_way(c->stream, version, from, &c->ways[c->n_ways], err);
     c->n_ways += status == DW_OK;
-    return status == DW_NOT_FOUND ? DW_OK : status; /* another collector's work */
+    /* gone by another collector, or of no use to anybody: its objects stay above the
+     * floor
+     */
+    return dw_stream_stops(status) ? status : DW_OK;
 }
 
 static void visit_follower(void *context, const dw_follower_info *follower)

@@ -11,6 +11,8 @@
 #include "store/store.h"
 #include "sync/follower.h"
 
+#define MAX_FORKS 16
+
 static dw_position position_of(const dw_follower *f, const dw_hop *hop)
 {
     dw_position p = {.version = hop->to, .state = hop->state};
@@ -125,11 +127,31 @@ static dw_status open_other_store(const dw_follower *f, dw_store **out, const ch
 }
 
 /* Version 0 is a version of another stream: the weights go there first. */
+/* The version that was forked from must still be what it was. */
+static dw_status check_source(dw_stream *source, const dw_hop *hop, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(source, hop->fork.version, &c, err);
+    if (status != DW_OK)
+        return status;
+    if (c.state != hop->state ||
+        memcmp(c.seal.sha256, hop->fork.commit_sha256, DW_SHA256_BYTES) != 0)
+        status = dw_fail(err, DW_UNTRUSTED, hop->fork.url,
+                         "version %" PRIu64 " there is not the one that was forked from: "
+                         "history was rewritten",
+                         hop->fork.version);
+    dw_commit_record_release(&c);
+    return status;
+}
+
 static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress *progress,
                            dw_error *err)
 {
     dw_store *store = NULL;
     dw_stream *stream = NULL;
+    if (f->depth >= MAX_FORKS)
+        return dw_fail(err, DW_CORRUPT, hop->fork.url,
+                       "forks of forks, %d deep: they may go in a circle", MAX_FORKS);
     dw_status status = DW_OK;
     if (f->fork_store)
         store = f->fork_store;
@@ -143,11 +165,13 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
         status = dw_fail(err, DW_MISMATCH, hop->fork.url,
                          "this is stream %s, but the fork is from stream %s",
                          stream->record.stream, hop->fork.stream);
+    if (status == DW_OK)
+        status = check_source(stream, hop, err);
     if (status == DW_OK) {
         dw_follower other = {.stream = stream,
                              .replica = f->replica,
                              .options = f->options,
-                             .shares_replica = true};
+                             .depth = f->depth + 1};
         other.options.id = NULL;
         dw_follow_report report;
         status = dw_follower_sync(&other, hop->fork.version, progress, &report, err);

@@ -361,6 +361,11 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         status = dw_follower_poll(f, &goal, err);
     if (status != DW_OK)
         return status;
+    /* weights that were there before the stream had a version: are they one now? */
+    if (f->replica->at.version == DW_NO_VERSION && f->replica->has_weights)
+        status = recognise_any(f, err);
+    if (status != DW_OK)
+        return status;
     *staged = dw_follower_at(f);
     if (f->replica->applied)
         return dw_fail(err, DW_INVALID, f->replica->dir,

@@ -12,7 +12,7 @@ struct dw_follower {
     dw_replica *replica;
     dw_follow_options options; /* strings are copies */
     dw_store *fork_store;      /* borrowed: used in place of opening the fork's URL */
-    bool shares_replica;       /* it is another follower's, on the way to a fork */
+    unsigned depth;            /* how many forks lie between it and its caller's */
 
     /* the way that was planned */
     dw_edge *path;

@@ -99,14 +99,6 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
 
 /* ---- hops ---- */
 
-void dw_edge_key(char out[DW_KEY_TEXT], const dw_edge *edge)
-{
-    if (edge->to == 0 || (edge->from != DW_NO_VERSION && edge->from + 1 == edge->to))
-        dw_key_commit(out, edge->to);
-    else
-        dw_key_way(out, edge->to, edge->from);
-}
-
 static bool is_way(const dw_edge *edge)
 {
     return edge->to != 0 && (edge->from == DW_NO_VERSION || edge->from + 1 != edge->to);
@@ -161,7 +153,6 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
     } else {
         out->content = c.content;
         memcpy(out->from_sha256, c.parent_sha256, sizeof out->from_sha256);
-        out->n_changed = c.n_changed;
         out->objects = c.objects;
         out->fork = c.fork;
         out->base = c.base;

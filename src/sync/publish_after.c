@@ -121,6 +121,17 @@ static dw_status put_anchor(dw_publisher *p, dw_error *err)
 
 /* ---- all of it ---- */
 
+void dw_after_catch_up(dw_publisher *p)
+{
+    dw_graph graph;
+    if (p->options.rank != 0 || dw_graph_load(&graph, p->stream, DW_NO_VERSION,
+                                              p->head.version, NULL, NULL) != DW_OK)
+        return; /* the hint then lacks an edge or two, which only costs */
+    dw_graph_release(&p->graph);
+    p->graph = graph;
+    prune(p);
+}
+
 dw_status dw_after_open(dw_publisher *p, dw_error *err)
 {
     if (p->options.rank != 0)
@@ -128,8 +139,7 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
     dw_graph_release(&p->graph);
     dw_status status =
         dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
-    if (status == DW_UNAVAILABLE || status == DW_DENIED || status == DW_NO_MEMORY ||
-        status == DW_CANCELLED)
+    if (dw_stream_stops(status))
         return status;
     status = DW_OK; /* a log with damage: nothing is known, and an anchor is due */
     prune(p);

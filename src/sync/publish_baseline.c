@@ -154,6 +154,11 @@ dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
     dw_status status = DW_OK;
     if (!r->has_weights) {
         status = dw_replica_fill(r, position, dw_fill_from_tensors, live, err);
+    } else if (r->state != position->state && r->dir && !r->has_record) {
+        status =
+            dw_fail(err, DW_CONFLICT, r->dir,
+                    "it holds weights that are not the ones to publish, and no record "
+                    "of a baseline. Name a directory of its own for the baseline");
     } else if (r->state != position->state) {
         status = dw_replica_stage_copy(r, position, live, NULL, err);
         if (status == DW_OK)

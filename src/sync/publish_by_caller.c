@@ -69,6 +69,9 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
 {
     *outcome = "";
     *n_outcome = 1;
+    if (p->options.rank != 0)
+        return dw_fail(err, DW_INVALID, NULL, "rank 0 commits, this is rank %" PRIu32,
+                       p->options.rank);
     dw_status status = wait_uploaded(p, ticket, err);
     if (status != DW_OK)
         return status;
@@ -84,8 +87,12 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
         dw_job_move_on(p, &position);
         *outcome = p->outcome.bytes;
         *n_outcome = p->outcome.n_bytes;
-        p->after_status =
-            dw_after_commit(p, report.n_bytes, report.n_objects, &p->after_error);
+        dw_error after = {0};
+        dw_status later = dw_after_commit(p, report.n_bytes, report.n_objects, &after);
+        if (later != DW_OK) {
+            p->after_status = later;
+            p->after_error = after;
+        }
     }
     end_job(p, status, &error, &report);
     if (status != DW_OK && err)
@@ -106,6 +113,8 @@ static bool read_outcome(dw_position *out, const char *text, size_t n_bytes)
 dw_status dw_publisher_settle(dw_publisher *p, uint64_t ticket, const void *outcome,
                               size_t n_outcome, dw_error *err)
 {
+    if (p->options.rank == 0)
+        return dw_fail(err, DW_INVALID, NULL, "rank 0 commits, the others settle");
     dw_status status = wait_uploaded(p, ticket, err);
     if (status != DW_OK)
         return status;

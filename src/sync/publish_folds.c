@@ -141,6 +141,13 @@ static dw_status reset_level(dw_publisher *p, dw_fold_level *level, dw_error *er
 
 /* ---- folding ---- */
 
+/* The model's state where its pieces have these digests. */
+static dw_digest state_of(const dw_publisher *p, const dw_digest *digests)
+{
+    return dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
+                         dw_pieces_share(&p->pieces, digests));
+}
+
 /* Views of the pieces in the copy, and their digests; DW_CORRUPT where it is not what its
  * record says. */
 static dw_status open_copy(dw_publisher *p, dw_fold_level *level, dw_tensor *views,
@@ -163,10 +170,7 @@ static dw_status open_copy(dw_publisher *p, dw_fold_level *level, dw_tensor *vie
     dw_free(data);
     status = dw_digest_tensors(digests, NULL, views, p->pieces.cut.n,
                                p->options.n_threads, NULL, err);
-    if (status == DW_OK &&
-        level->at.state !=
-            dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
-                          dw_pieces_share(&p->pieces, digests)))
+    if (status == DW_OK && level->at.state != state_of(p, digests))
         status = dw_fail(err, DW_CORRUPT, level->dir, "the copy was changed");
     return status;
 }
@@ -201,6 +205,11 @@ static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tenso
         .stop = &stop,
     };
     status = dw_encode_upload(&uploaded, &version, err);
+    if (status == DW_OK && state_of(p, p->pieces.next) != p->head.state)
+        status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
+                         "the baseline is not version %" PRIu64
+                         " any more: somebody changed it",
+                         p->head.version);
     if (status == DW_OK)
         status = dw_publisher_add_way(p, &from, &uploaded.objects, err);
     dw_uploaded_release(&uploaded);
@@ -251,13 +260,15 @@ dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
 static bool find_copy(const dw_publisher *p, dw_fold_level *level)
 {
     dw_position next;
+    bool exists;
     struct stat st;
     char *path = weights_path(level);
-    bool found = path && stat(path, &st) == 0 &&
-                 dw_replica_state_read(&level->at, &next, level->dir, NULL) == DW_OK &&
-                 level->at.version != DW_NO_VERSION &&
-                 strcmp(level->at.stream, p->stream->record.stream) == 0 &&
-                 level->at.version <= p->head.version;
+    bool found =
+        path && stat(path, &st) == 0 &&
+        dw_replica_state_read(&level->at, &next, &exists, level->dir, NULL) == DW_OK &&
+        level->at.version != DW_NO_VERSION &&
+        strcmp(level->at.stream, p->stream->record.stream) == 0 &&
+        level->at.version <= p->head.version;
     dw_free(path);
     return found;
 }

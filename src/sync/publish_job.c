@@ -43,8 +43,11 @@ static dw_status settle_past(dw_publisher *p, dw_error *err)
                        "another writer took over the stream; open it again to take it "
                        "back");
     dw_status status = dw_commit_settle(p, err);
-    if (status == DW_OK && p->baseline_lost)
+    if (status == DW_OK && p->baseline_lost) {
         status = dw_baseline_catch_up(p, err);
+        if (status == DW_OK)
+            dw_after_catch_up(p);
+    }
     return status;
 }
 
@@ -175,8 +178,10 @@ static void follow_up(dw_publisher *p, const dw_position *position,
                                                               report->n_objects, &error)
                                             : DW_OK;
     pthread_mutex_lock(&p->lock);
-    p->after_status = status;
-    p->after_error = error;
+    if (status != DW_OK) {
+        p->after_status = status;
+        p->after_error = error;
+    }
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -271,10 +271,11 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
             (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust};
     if (status == DW_OK)
         status = cut_pieces(p, tensors, n_tensors, err);
-    if (status == DW_OK)
-        status = p->options.rank == 0 ? dw_epoch_claim(p, err) : dw_epoch_join(p, err);
+    /* what can fail here fails before the writer before is fenced */
     if (status == DW_OK)
         status = dw_baseline_allocate(p, err);
+    if (status == DW_OK)
+        status = p->options.rank == 0 ? dw_epoch_claim(p, err) : dw_epoch_join(p, err);
     if (status != DW_OK)
         return status;
     uint64_t head;

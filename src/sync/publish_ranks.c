@@ -21,10 +21,13 @@ static uint64_t next_version(const dw_publisher *p)
     return p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
 }
 
+/* Rank 0 waits twice as long: one that gave up on the round before is behind by the time
+ * that it waited. */
 static uint64_t deadline(const dw_publisher *p)
 {
-    return dw_clock_ms() +
-           (p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : TIMEOUT_MS);
+    const uint64_t limit =
+        p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : TIMEOUT_MS;
+    return dw_clock_ms() + (p->options.rank == 0 ? 2 * limit : limit);
 }
 
 /* ---- one's own receipt ---- */
@@ -149,6 +152,10 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
         status = dw_random_id(commit.write_id, err);
     if (status == DW_OK)
         status = join_receipts(p, receipts, &commit, err);
+    if (status == DW_OK) /* what no reader would take must not become a commit */
+        status = dw_objects_check(&commit.objects, p->pieces.table, p->pieces.n_table,
+                                  commit.content == DW_CONTENT_ANCHOR,
+                                  dw_store_url(p->store), err);
     if (status == DW_OK)
         status = dw_commit_create(p, &commit, position, err);
     if (status == DW_OK) {

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "codec/digest.h"
 #include "store/store.h"
@@ -172,6 +173,11 @@ uint64_t dw_publisher_version(dw_publisher *p)
 
 /* ---- the caller's side ---- */
 
+static bool note_valid(const char *text)
+{
+    return !text || (strlen(text) <= DW_MAX_NOTE && dw_utf8_valid(text));
+}
+
 static bool replace_text(char **text, const char *new_text)
 {
     char *copy = dw_copy_string(new_text ? new_text : "");
@@ -186,6 +192,9 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                                const dw_publish_note *note, dw_error *err)
 {
     *ticket = DW_TICKET_SKIPPED;
+    if (note && !(note_valid(note->step) && note_valid(note->notes)))
+        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                       "step and notes are UTF-8 of at most %d bytes", DW_MAX_NOTE);
     pthread_mutex_lock(&p->lock);
     dw_status status = DW_OK;
     if (p->phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {

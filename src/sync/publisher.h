@@ -199,6 +199,8 @@ dw_status dw_publisher_add_way(dw_publisher *p, const dw_position *from,
                                const dw_objects *objects, dw_error *err);
 dw_status dw_after_open(dw_publisher *p, dw_error *err);
 void dw_after_close(dw_publisher *p);
+/* The head moved without this process's doing: the edges to it are read. */
+void dw_after_catch_up(dw_publisher *p);
 /* After version p->head was committed with these objects. */
 dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                           dw_error *err);

@@ -1,5 +1,6 @@
 #include "sync/replica.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +17,7 @@
 #include "codec/digest.h"
 #include "sync/anchor.h"
 #include "sync/stage.h"
+#include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
 
 #define WEIGHTS_NAME "model.safetensors"
@@ -133,7 +135,8 @@ static dw_status lock_dir(dw_replica *r, dw_error *err)
 static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
     dw_position at;
-    dw_status status = dw_replica_state_read(&at, &r->was_next, r->dir, err);
+    dw_status status =
+        dw_replica_state_read(&at, &r->was_next, &r->has_record, r->dir, err);
     if (status == DW_OK)
         status = digest_weights(r, progress, err);
     if (status != DW_OK)
@@ -165,6 +168,21 @@ static dw_status open_place(dw_replica *r, dw_error *err)
     return take_data(r, found, n_found, r->dir, err);
 }
 
+/* Whether there is anything that a checkpoint is made of, whole or not. */
+static bool has_weight_files(const char *path)
+{
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;) {
+        const size_t n = strlen(e->d_name), n_end = strlen(".safetensors");
+        found = strcmp(e->d_name, DW_SHARD_INDEX_NAME) == 0 ||
+                (n > n_end && strcmp(e->d_name + n - n_end, ".safetensors") == 0);
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
 dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
                               const char *dir, unsigned n_threads,
                               const dw_progress *progress, dw_error *err)
@@ -175,7 +193,6 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
     if (status != DW_OK)
         return status;
     r->dir = dw_copy_string(dir);
-    r->spool_dir = r->dir;
     status = r->dir ? lock_dir(r, err) : dw_fail_memory(err, dir);
     if (status == DW_OK) {
         char *path = dw_join_path(dir, WEIGHTS_NAME);
@@ -185,7 +202,7 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
         status = open_place(r, err);
         if (status == DW_OK)
             status = find_position(r, progress, err);
-        else if (status == DW_NOT_FOUND)
+        else if (status == DW_NOT_FOUND && !has_weight_files(dir))
             status = DW_OK; /* empty: to be filled */
     }
     if (status == DW_OK)
@@ -413,11 +430,12 @@ dw_status dw_replica_apply(dw_replica *r, dw_error *err)
         status = dw_replica_state_write(&r->at, &r->next, r->dir, err);
         if (status == DW_OK)
             status = dw_place_store(r->place, err);
+        /* once it is committed there is only forward, whatever failed after that */
+        r->applied = status == DW_OK || !dw_place_staged_path(r->place);
     } else {
         status = dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
+        r->applied = status == DW_OK;
     }
-    if (status == DW_OK)
-        r->applied = true;
     return status;
 }
 
@@ -425,11 +443,18 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
 {
     dw_status status = DW_OK;
     if (r->place) {
-        status = dw_place_settle(r->place, sweep, err);
+        status = dw_place_store(r->place, err); /* where that failed half way */
+        if (status == DW_OK)
+            status = dw_place_settle(r->place, sweep, err);
     } else if (sweep) {
         status = digest_weights(r, NULL, err);
         if (status == DW_OK)
             status = check_filled(r, &r->next, err);
+        if (status == DW_MISMATCH) { /* memory went bad: it is filled anew */
+            dw_replica_discard(r, NULL);
+            r->at = nowhere;
+            r->has_weights = false;
+        }
     }
     if (status != DW_OK)
         return status;

@@ -31,10 +31,10 @@ typedef struct dw_replica {
     size_t n_tensors;
     dw_digest *digests; /* [n_tensors], once at a version */
     dw_position at;     /* version DW_NO_VERSION: empty */
+    bool has_record;    /* the directory says that it is a replica, of whatever version */
     bool has_weights; /* at no version of the stream, but somebody's weights are there */
     dw_digest state;  /* of those weights */
     unsigned n_threads;
-    const char *spool_dir; /* borrowed; NULL: TMPDIR */
 
     /* a directory */
     char *dir;
@@ -101,8 +101,8 @@ dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
 /* ---- the file that remembers (replica_state.c) ---- */
 
 /* AT and NEXT are of version DW_NO_VERSION where the file is not there or names none. */
-dw_status dw_replica_state_read(dw_position *at, dw_position *next, const char *dir,
-                                dw_error *err);
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, bool *exists,
+                                const char *dir, dw_error *err);
 dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
                                  const char *dir, dw_error *err);
 

@@ -99,19 +99,19 @@ static dw_status parse_state(dw_position *at, dw_position *next, const dw_map *m
                       "then looked at anew");
 }
 
-dw_status dw_replica_state_read(dw_position *at, dw_position *next, const char *dir,
-                                dw_error *err)
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, bool *exists,
+                                const char *dir, dw_error *err)
 {
+    *exists = false;
     *at = *next = (dw_position){.version = DW_NO_VERSION};
     char *path = dw_join_path(dir, DW_REPLICA_STATE);
     if (!path)
         return dw_fail_memory(err, dir);
-    bool exists = false;
     dw_map map = {.fd = -1};
-    dw_status status = dw_file_exists(path, &exists, err);
-    if (status == DW_OK && exists)
+    dw_status status = dw_file_exists(path, exists, err);
+    if (status == DW_OK && *exists)
         status = dw_map_open(&map, path, false, err);
-    if (status == DW_OK && exists) {
+    if (status == DW_OK && *exists) {
         if (map.n_bytes > 1u << 20)
             status = dw_fail(err, DW_CORRUPT, path, "the file is too long for a record");
         else

@@ -129,6 +129,12 @@ dw_status dw_stream_read_epoch(dw_stream *s, uint64_t epoch, dw_epoch_record *ou
     return status;
 }
 
+bool dw_stream_stops(dw_status status)
+{
+    return status == DW_NO_MEMORY || status == DW_CANCELLED || status == DW_UNAVAILABLE ||
+           status == DW_DENIED;
+}
+
 dw_status dw_stream_read_latest(dw_stream *s, dw_latest_record *out, dw_error *err)
 {
     char where[WHERE_BYTES];
@@ -145,10 +151,7 @@ dw_status dw_stream_read_latest(dw_stream *s, dw_latest_record *out, dw_error *e
     }
     dw_writer_release(&bytes);
     /* a hint that cannot be had is done without, unless the store as a whole cannot */
-    return status == DW_UNAVAILABLE || status == DW_DENIED || status == DW_CANCELLED ||
-                   status == DW_NO_MEMORY
-               ? status
-               : DW_OK;
+    return dw_stream_stops(status) ? status : DW_OK;
 }
 
 dw_status dw_stream_read_floor(dw_stream *s, uint64_t *floor, dw_error *err)
@@ -165,7 +168,7 @@ dw_status dw_stream_read_floor(dw_stream *s, uint64_t *floor, dw_error *err)
         status = check_stream(s, record.stream, where, err);
     if (status == DW_OK)
         *floor = record.version;
-    return status == DW_NOT_FOUND ? DW_OK : status;
+    return dw_stream_stops(status) ? status : DW_OK; /* a hint too */
 }
 
 dw_status dw_stream_check_child(const dw_stream *s, const dw_commit_record *parent,
@@ -408,9 +411,7 @@ static dw_status visit_follower(void *context, const dw_store_entry *entry, dw_e
     follower_walk *w = context;
     dw_status status = show_follower(w->stream, entry->key, w->fn, w->context, err);
     /* one that left meanwhile, or wrote rubbish, is not the others' fault */
-    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNSUPPORTED
-               ? DW_OK
-               : status;
+    return dw_stream_stops(status) ? status : DW_OK;
 }
 
 dw_status dw_stream_followers(dw_stream *s, dw_follower_fn fn, void *context,

@@ -40,6 +40,10 @@ dw_status dw_stream_read_way(dw_stream *stream, uint64_t version, uint64_t from,
 dw_status dw_stream_read_epoch(dw_stream *stream, uint64_t epoch, dw_epoch_record *out,
                                dw_error *err);
 
+/* Whether a failure is the store's as a whole, or the caller's, rather than that of
+ * something in the stream. */
+bool dw_stream_stops(dw_status status);
+
 /* The hint, empty (version DW_NO_VERSION) where it is missing, damaged or another's. */
 dw_status dw_stream_read_latest(dw_stream *stream, dw_latest_record *out, dw_error *err);
 
@@ -52,9 +56,6 @@ dw_status dw_stream_check_child(const dw_stream *stream, const dw_commit_record 
 dw_status dw_stream_find_head(dw_stream *stream, uint64_t known, uint64_t *head,
                               dw_error *err);
 
-/* The key of the record behind an edge: a commit's or a way's. */
-void dw_edge_key(char out[DW_KEY_TEXT], const dw_edge *edge);
-
 /* What an edge leads over, out of its commit or way. */
 typedef struct dw_hop {
     uint64_t from; /* DW_NO_VERSION: from nothing */
@@ -66,7 +67,6 @@ typedef struct dw_hop {
     dw_objects objects;
     dw_fork fork;
     char *base;
-    uint64_t n_changed; /* 0 where not known */
     uint64_t epoch;
 } dw_hop;
 
@@ -75,7 +75,7 @@ typedef struct dw_hop {
 dw_status dw_hop_read(dw_hop *out, dw_stream *stream, const dw_edge *edge, dw_error *err);
 void dw_hop_release(dw_hop *hop);
 
-/* Follower id's and floors */
+/* The floor that a collector told; 0 where there is none that can be read. */
 dw_status dw_stream_read_floor(dw_stream *stream, uint64_t *floor, dw_error *err);
 
 #endif

@@ -235,7 +235,18 @@ dw_status dw_object_fetch(dw_blob *out, dw_store *store, const dw_object *object
                           const char *spool_dir, const dw_progress *progress,
                           dw_error *err)
 {
-    dw_status status = dw_blob_make(out, object->n_bytes, spool_dir, err);
+    /* room is not taken on a record's word alone */
+    dw_status status = DW_OK;
+    uint64_t n_bytes = object->n_bytes;
+    *out = (dw_blob){0};
+    if (n_bytes > IN_MEMORY_BYTES)
+        status = dw_store_stat(store, object->key, &n_bytes, NULL, err);
+    if (status == DW_OK && n_bytes != object->n_bytes)
+        status = dw_fail(err, DW_CORRUPT, object->key,
+                         "the object has %" PRIu64 " bytes, its record says %" PRIu64,
+                         n_bytes, object->n_bytes);
+    if (status == DW_OK)
+        status = dw_blob_make(out, object->n_bytes, spool_dir, err);
     if (status == DW_OK)
         status = fetch(store, object, out->bytes, NULL, NULL, NULL, progress, err);
     if (status != DW_OK)

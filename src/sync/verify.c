@@ -59,8 +59,8 @@ static dw_status check_writer(dw_sweep *w, const dw_commit_record *commit,
                        ", whose record is missing",
                        commit->version, commit->epoch);
     if (status != DW_OK)
-        return dw_sweep_stops(status) ? status
-                                      : DW_OK; /* told as the epoch's own fault */
+        return dw_stream_stops(status) ? status
+                                       : DW_OK; /* told as the epoch's own fault */
     if (strcmp(epoch.writer, commit->writer) != 0)
         status = dw_fail(found, DW_UNTRUSTED, NULL,
                          "version %" PRIu64 " was written by %s, but epoch %" PRIu64

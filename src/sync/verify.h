@@ -37,10 +37,6 @@ typedef struct dw_sweep {
     uint64_t n_total;
 } dw_sweep;
 
-/* Whether a failure is the store's as a whole, or the caller's, rather than that of
- * something in the stream. */
-bool dw_sweep_stops(dw_status status);
-
 /* Takes what a check of KEY came to: a fault is told, and the sweep goes on. */
 dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
                           const char *advice, const dw_error *found, dw_error *err);

@@ -12,18 +12,12 @@
 
 /* ---- faults ---- */
 
-bool dw_sweep_stops(dw_status status)
-{
-    return status == DW_NO_MEMORY || status == DW_CANCELLED || status == DW_UNAVAILABLE ||
-           status == DW_DENIED;
-}
-
 dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
                           const char *advice, const dw_error *found, dw_error *err)
 {
     if (status == DW_OK)
         return DW_OK;
-    if (dw_sweep_stops(status)) {
+    if (dw_stream_stops(status)) {
         if (err)
             *err = *found;
         return status;
@@ -114,7 +108,7 @@ static dw_status look_at_floor(dw_sweep *w, const dw_edge *edge, bool *collected
         status = dw_listing_floor(&ways, w->stream, &w->floor, err);
     dw_listing_release(&ways);
     *collected = status == DW_OK && dw_sweep_below_floor(w->floor, edge);
-    return dw_sweep_stops(status) ? status : DW_OK;
+    return dw_stream_stops(status) ? status : DW_OK;
 }
 
 static dw_status check_object(dw_sweep *w, const dw_expected *x, const dw_object *object,

@@ -8,18 +8,24 @@
 #include "store/store.h"
 #include "sync/anchor.h"
 #include "sync/pieces.h"
+#include "tensor/tensor_list.h"
 
 /* ---- anchors ---- */
 
 /* Points the anchor's tensors, which are some of the pieces, at their data. */
-static void connect(dw_anchor *anchor, const dw_tensor *views, size_t n_views)
+static dw_status connect(dw_anchor *anchor, const dw_tensor *views, size_t n_views,
+                         dw_error *err)
 {
-    for (size_t i = 0; i < anchor->list.n; i++)
-        for (size_t k = 0; k < n_views; k++)
-            if (strcmp(anchor->list.tensors[i].name, views[k].name) == 0) {
-                anchor->list.tensors[i].data = views[k].data;
-                break;
-            }
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, views, n_views, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; i < anchor->list.n; i++) {
+        dw_tensor *t = &anchor->list.tensors[i];
+        t->data = views[dw_name_index_find(&names, t->name)].data;
+    }
+    dw_name_index_release(&names);
+    return DW_OK;
 }
 
 static dw_status upload_group(dw_object *object, dw_store *store, const dw_pieces *pieces,
@@ -32,9 +38,10 @@ static dw_status upload_group(dw_object *object, dw_store *store, const dw_piece
                                       object->key, err);
     if (status != DW_OK)
         return status;
-    connect(&anchor, views + group->first, group->n);
     const dw_source source = dw_anchor_source(&anchor);
-    status = dw_object_put(store, object, &source, progress, err);
+    status = connect(&anchor, views + group->first, group->n, err);
+    if (status == DW_OK)
+        status = dw_object_put(store, object, &source, progress, err);
     if (status == DW_OK)
         status = dw_covers_of_slices(&object->covers, &object->n_covers, &slices,
                                      pieces->table, pieces->n_table, err);
