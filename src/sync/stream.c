@@ -53,6 +53,23 @@ dw_status dw_stream_check_seal(const dw_stream *s, const dw_record_seal *seal,
                    text);
 }
 
+/* An object belongs to one record and carries its version and kind in its name: the
+ * collector relies on it. */
+static dw_status check_names(const dw_objects *objects, uint64_t version, bool of_way,
+                             const char *where, dw_error *err)
+{
+    for (size_t i = 0; i < objects->n; i++) {
+        uint64_t named;
+        bool is_of_way;
+        const char *key = objects->items[i].key;
+        if (!dw_key_is_object(key, &named, &is_of_way) || named != version ||
+            is_of_way != of_way)
+            return dw_fail(err, DW_CORRUPT, where, "'%s' is another record's object",
+                           key);
+    }
+    return DW_OK;
+}
+
 dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record *out,
                                 dw_error *err)
 {
@@ -73,6 +90,8 @@ dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record
                          out->version);
     if (status == DW_OK)
         status = dw_stream_check_seal(s, &out->seal, where, err);
+    if (status == DW_OK)
+        status = check_names(&out->objects, version, false, where, err);
     if (status == DW_OK)
         status = dw_objects_check(&out->objects, s->record.tensors, s->record.n_tensors,
                                   out->content == DW_CONTENT_ANCHOR, where, err);
@@ -100,6 +119,8 @@ dw_status dw_stream_read_way(dw_stream *s, uint64_t version, uint64_t from,
                          "copied it here");
     if (status == DW_OK)
         status = dw_stream_check_seal(s, &out->seal, where, err);
+    if (status == DW_OK)
+        status = check_names(&out->objects, version, true, where, err);
     if (status == DW_OK)
         status = dw_objects_check(&out->objects, s->record.tensors, s->record.n_tensors,
                                   from == DW_NO_VERSION, where, err);
