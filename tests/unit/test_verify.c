@@ -175,7 +175,7 @@ static void test_commits(void **state)
         dw_status code;
         const char *words;
     } cases[] = {
-        {3, name_other_objects, DW_CORRUPT, "leads from version 3 to 4"},
+        {3, name_other_objects, DW_CORRUPT, "another record's object"},
         {3, lower_epoch, DW_UNTRUSTED, "had been replaced"},
         {0, change_state, DW_CORRUPT, "the anchor's weights have the state"},
         {2, change_state, DW_CORRUPT, "not what the commits say"},
