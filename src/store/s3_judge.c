@@ -57,9 +57,12 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
     if (strcmp(code, "NoSuchBucket") == 0)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no bucket '%s'; create it",
                        s3->bucket);
-    if (task->create &&
-        (status == 412 || status == 409 || strcmp(code, "PreconditionFailed") == 0))
+    if (task->create && (status == 412 || strcmp(code, "PreconditionFailed") == 0))
         return dw_fail(err, DW_CONFLICT, where, "the object exists already");
+    if (task->create && status == 409) /* who asked looks which of the two is so */
+        return dw_fail(err, DW_UNAVAILABLE, where,
+                       "another write to this name is under way (409%s%s)",
+                       *code ? " " : "", code);
     if (status == 404)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
     if (status == 401 || status == 403)
