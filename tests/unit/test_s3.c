@@ -417,6 +417,20 @@ static void test_list(void **state)
     end();
 }
 
+static void test_list_out_of_order(void **state)
+{
+    (void)state;
+    unsigned n = 0;
+    BEGIN(OK_TEXT("<ListBucketResult>"
+                  "<Contents><Key>pre/b</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/c</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/a</Key><Size>1</Size></Contents>"
+                  "</ListBucketResult>"));
+    expect(DW_UNSUPPORTED, dw_store_list(store, "", NULL, count_entry, &n, &err));
+    assert_non_null(strstr(err.text, "'a' after 'c'"));
+    end();
+}
+
 static void test_content_range(void **state)
 {
     (void)state;
@@ -457,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_no_end),
         cmocka_unit_test(test_list),
+        cmocka_unit_test(test_list_out_of_order),
         cmocka_unit_test(test_content_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
