@@ -261,6 +261,7 @@ static dw_status complete_upload(upload *u, dw_error *err)
     dw_status status = body.failed || !name_upload(u, &task)
                            ? dw_fail_memory(err, u->s3->url)
                            : dw_s3_ask(u->s3, &task, NULL, err);
+    /* Also where a PUT is known to be conditional: that says nothing about this one. */
     if (status == DW_UNSUPPORTED && task.create) {
         task.create = false;
         status = dw_s3_ask(u->s3, &task, NULL, err);
@@ -362,7 +363,12 @@ static dw_status put_bytes(const upload *u, const void *bytes, dw_error *err)
         dw_status status = send_single(u, bytes, true, err);
         if (status != DW_UNSUPPORTED)
             return status;
-        atomic_store(&u->s3->conditional, DW_S3_CONDITIONAL_NO);
+        /* A server that is known to create conditionally has not unlearned it: one reply
+         * of a proxy must not take away what keeps two writers apart. */
+        int known = DW_S3_CONDITIONAL_UNKNOWN;
+        atomic_compare_exchange_strong(&u->s3->conditional, &known, DW_S3_CONDITIONAL_NO);
+        if (known == DW_S3_CONDITIONAL_YES)
+            return status;
     }
     dw_status status = refuse_taken(u, err);
     return status == DW_OK ? send_single(u, bytes, false, err) : status;

@@ -269,6 +269,21 @@ static void test_upload_replies(void **state)
     end();
 }
 
+/* What the probe found out holds, whatever one reply says later. */
+static void test_conditional_is_kept(void **state)
+{
+    (void)state;
+    bool conditional;
+    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("204 No Content"),
+          ERROR_OF("501 Not Implemented", "NotImplemented"), EMPTY("200 OK"));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err));
+    assert_true(conditional);
+    expect(DW_UNSUPPORTED, put(DW_PUT_CREATE));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    assert_non_null(strstr(server.requests[4], "If-None-Match: *\r\n"));
+    end();
+}
+
 static void test_conditional(void **state)
 {
     (void)state;
@@ -466,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_put_replies),
         cmocka_unit_test(test_upload_replies),
         cmocka_unit_test(test_conditional),
+        cmocka_unit_test(test_conditional_is_kept),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_region),
         cmocka_unit_test(test_errors),
