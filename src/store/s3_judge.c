@@ -191,6 +191,24 @@ static void count_reply(dw_s3 *s3, const dw_s3_task *task)
     atomic_fetch_add(&s3->bytes_written, call->n_sent);
 }
 
+/* The status that an error would have come with, had the server known in time. */
+static int status_of_error(const char *code)
+{
+    static const struct {
+        const char *code;
+        int status;
+    } known[] = {
+        {"PreconditionFailed", 412},
+        {"ConditionalRequestConflict", 409},
+        {"NoSuchUpload", 404},
+        {"AccessDenied", 403},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(code, known[i].code) == 0)
+            return known[i].status;
+    return 500;
+}
+
 static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
                               dw_s3_verdict *verdict, dw_error *err)
 {
@@ -201,10 +219,14 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
         return DW_OK;
     bool has_error =
         dw_s3_error_parse(&task->error, call->text.bytes, call->text.n_bytes);
+    /* An upload is complete when the server says so: not by a body that was cut off, nor
+     * by the page of some proxy. Where it was, the next try finds no such upload. */
     if (good && !has_error)
-        return DW_OK;
+        return dw_s3_is_complete_result(call->text.bytes, call->text.n_bytes)
+                   ? DW_OK
+                   : try_again(s3, task, "an answer that is no result", verdict, err);
     if (good)
-        call->status = 500; /* which it would have been, had the server known */
+        call->status = status_of_error(task->error.code);
     char reason[128];
     snprintf(reason, sizeof reason, "%d%s%s", call->status, has_error ? " " : "",
              task->error.code);

@@ -224,6 +224,9 @@ static void test_put_replies(void **state)
 #define UPLOAD_ID                                                                        \
     OK_TEXT("<InitiateMultipartUploadResult><UploadId>a/b</UploadId>"                    \
             "</InitiateMultipartUploadResult>")
+#define COMPLETE                                                                         \
+    OK_TEXT("<CompleteMultipartUploadResult><Key>k</Key></"                              \
+            "CompleteMultipartUploadResult>")
 #define PART        HEAD("200 OK", "ETag: \"e\"\r\n", 0)
 #define PUT_N_BYTES ((size_t)20 << 20) /* three parts */
 
@@ -261,6 +264,28 @@ static void test_upload_replies(void **state)
           ERROR_OF("404 Not Found", "NoSuchUpload"), HEAD("200 OK", "", 20971520),
           EMPTY("404 Not Found"));
     expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
+    end();
+
+    /* 200 alone is no result */
+    BEGIN(UPLOAD_ID, PART, PART, PART, OK_TEXT("\n\n"), OK_TEXT("<html>welcome</html>"),
+          COMPLETE);
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+    BEGIN(UPLOAD_ID, PART, PART, PART, EMPTY("200 OK"),
+          OK_TEXT("<Error><Code>NoSuchUpload</Code></Error>"),
+          HEAD("200 OK", "", 20971520));
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+
+    /* errors inside of it that are final, as they are outside of it */
+    BEGIN(EMPTY("404 Not Found"), UPLOAD_ID, PART, PART, PART,
+          OK_TEXT("<Error><Code>PreconditionFailed</Code></Error>"),
+          EMPTY("204 No Content"));
+    expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
+    end();
+    BEGIN(UPLOAD_ID, PART, PART, PART,
+          OK_TEXT("<Error><Code>AccessDenied</Code></Error>"), EMPTY("204 No Content"));
+    expect(DW_DENIED, put_large(DW_PUT_REPLACE));
     end();
 
     /* a part without an ETag cannot be named later */
