@@ -16,6 +16,12 @@ static const char *key_tail(const dw_s3 *s3)
     return n > 8 ? s3->access_key + n - 4 : "";
 }
 
+/* These come with 400. */
+static bool is_bad_token(const char *code)
+{
+    return strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0;
+}
+
 static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char *where,
                              dw_error *err)
 {
@@ -34,7 +40,7 @@ static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char
                        "the server does not know access key '...%s'; set "
                        "AWS_ACCESS_KEY_ID, or the endpoint the key is for",
                        key_tail(s3));
-    if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0)
+    if (is_bad_token(code))
         return dw_fail(err, DW_DENIED, where,
                        "the session token has expired or is wrong; get new credentials "
                        "and set AWS_SESSION_TOKEN");
@@ -65,7 +71,7 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
                        *code ? " " : "", code);
     if (status == 404)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
-    if (status == 401 || status == 403)
+    if (status == 401 || status == 403 || is_bad_token(code))
         return fail_denied(s3, task, where, err);
     if (status == 501 || strcmp(code, "NotImplemented") == 0)
         return dw_fail(err, DW_UNSUPPORTED, where,

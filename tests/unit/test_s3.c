@@ -329,8 +329,11 @@ static void test_conditional(void **state)
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
     assert_false(conditional);
     end();
-    BEGIN(EMPTY("403 Forbidden"), EMPTY("400 Bad Request"));
+    BEGIN(EMPTY("403 Forbidden"), ERROR_OF("400 Bad Request", "ExpiredToken"),
+          EMPTY("400 Bad Request"), ERROR_OF("400 Bad Request", "InvalidArgument"));
     expect(DW_DENIED, dw_store_conditional(store, &conditional, &err));
+    expect(DW_DENIED, dw_store_conditional(store, &conditional, &err));
+    expect(DW_IO, dw_store_conditional(store, &conditional, &err));
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
     assert_false(conditional);
     end();
@@ -390,10 +393,15 @@ static void test_errors(void **state)
     BEGIN(ERROR_OF("403 Forbidden", "SignatureDoesNotMatch"),
           ERROR_OF("403 Forbidden", "InvalidAccessKeyId"),
           ERROR_OF("400 Bad Request", "InvalidRequest"),
+          ERROR_OF("400 Bad Request", "ExpiredToken"),
+          ERROR_OF("400 Bad Request", "InvalidToken"),
           HEAD("503 Slow Down", "Retry-After: 3600\r\n", 0));
-    const dw_status codes[] = {DW_DENIED, DW_DENIED, DW_IO, DW_UNAVAILABLE};
-    const char *const texts[] = {"...EYID", "...EYID", "InvalidRequest", "503"};
-    for (size_t i = 0; i < 4; i++) {
+    const dw_status codes[] = {DW_DENIED, DW_DENIED, DW_IO,
+                               DW_DENIED, DW_DENIED, DW_UNAVAILABLE};
+    const char *const texts[] = {"...EYID",           "...EYID",
+                                 "InvalidRequest",    "AWS_SESSION_TOKEN",
+                                 "AWS_SESSION_TOKEN", "503"};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         expect(codes[i], put(DW_PUT_REPLACE));
         assert_non_null(strstr(err.text, texts[i]));
         assert_string_equal(err.where, "s3://bucket/pre/k");
