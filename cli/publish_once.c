@@ -227,7 +227,7 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     options.trust = cli_keys_trust(&p->keys);
     status = cli_path_make_directories(options.baseline_dir, err);
     if (status == DW_OK && p->fork_url)
-        status = dw_store_open(&options.fork_store, p->fork_url, &p->store, err);
+        status = cli_store_open_at(&options.fork_store, p->fork_url, &p->store, err);
     if (status == DW_OK)
         status = publish(p, s, store, weights, &options, !before.has_head, out, err);
     dw_store_close(options.fork_store);
@@ -246,7 +246,7 @@ dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
         return status;
     out->opened = true;
     count_weights(out, &weights);
-    status = dw_store_open(&store, p->url, &p->store, err);
+    status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = publish_weights(p, s, store, &weights, out, err);
     dw_store_close(store);

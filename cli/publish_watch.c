@@ -169,7 +169,7 @@ static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publis
     uint64_t head;
     dw_trust trust = cli_keys_trust(&p->keys);
     *has_step = false;
-    dw_status status = dw_store_open(&store, p->url, &p->store, err);
+    dw_status status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = dw_stream_open(&stream, store, &trust, err);
     if (status == DW_OK)

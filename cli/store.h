@@ -35,6 +35,11 @@ bool cli_store_option(dw_store_options *options, const cli_session *s, int optio
  * stream in it. */
 bool cli_is_stream(const char *text);
 
+/* As dw_store_open, but that an error always says where: a caller that put the URL there
+ * would show the secrets in one that is refused for having them. */
+dw_status cli_store_open_at(dw_store **out, const char *url,
+                            const dw_store_options *options, dw_error *err);
+
 /* Returns 0, or the exit code of the error it reported. */
 int cli_store_open(dw_store **out, const cli_session *s, const char *url,
                    const dw_store_options *options);
