@@ -33,7 +33,7 @@ static _Noreturn void be_child(const cli_publish *p, const cli_session *s,
                                const char *checkpoint, int pipe_end)
 {
     outcome o = {0};
-    setpgid(0, 0); /* so that a signal comes once, from the parent */
+    cli_catch_signals_as_child();
     o.status = cli_publish_once(p, s, checkpoint, &o.done, &o.err);
     const char *from = (const char *)&o;
     for (size_t n = 0; n < sizeof o;) {
