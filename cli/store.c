@@ -74,10 +74,22 @@ int cli_store_open(dw_store **out, const cli_session *s, const char *url,
     return cli_fail(s, &err, NULL, NULL);
 }
 
+/* A path without a scheme is a directory's. */
+static bool same_scheme(const char *a, const char *b)
+{
+    const char *scheme_a = has_scheme(a) ? a : "file:";
+    const char *scheme_b = has_scheme(b) ? b : "file:";
+    size_t n = strcspn(scheme_a, ":");
+    return n == strcspn(scheme_b, ":") && strncmp(scheme_a, scheme_b, n) == 0;
+}
+
 dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
                               dw_error *err)
 {
-    return cli_store_open_at(out, url, context, err);
+    const cli_fork_opener *opener = context;
+    const dw_store_options elsewhere = {.deadline_ms = opener->options->deadline_ms};
+    const bool beside = same_scheme(url, opener->url);
+    return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
 }
 
 int cli_stream_open(cli_stream *stream, const cli_session *s)
