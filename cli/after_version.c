@@ -46,24 +46,28 @@ void cli_after_version(const cli_session *s, const char *command, const char *di
 {
     dw_error err;
     dw_version_info info;
-    dw_status status = dw_stream_version(stream, version, &info, &err);
-    if (status == DW_OK) {
-        char number[24], state[17];
-        snprintf(number, sizeof number, "%" PRIu64, version);
+    char number[24], state[17] = "";
+    const char *step = "";
+    /* the weights are there all the same, and whoever waits for them wants to know */
+    if (dw_stream_version(stream, version, &info, &err) == DW_OK) {
+        step = info.step;
         snprintf(state, sizeof state, "%016" PRIx64, info.state);
-        char *variables[] = {make_variable("DELTAWIRE_VERSION", number),
-                             make_variable("DELTAWIRE_DIR", dir),
-                             make_variable("DELTAWIRE_STEP", info.step),
-                             make_variable("DELTAWIRE_STATE", state), NULL};
-        int fate = 0;
-        bool complete = variables[0] && variables[1] && variables[2] && variables[3];
-        status = complete ? cli_hook_run(s, command, variables, &fate, &err)
-                          : cli_error_set(&err, DW_NO_MEMORY, "", "out of memory");
-        if (status == DW_OK)
-            tell_command(s, command, version, fate);
-        for (size_t i = 0; i < 4; i++)
-            free(variables[i]);
+    } else {
+        cli_tell_error(s, "error", "--exec", &err);
     }
-    if (status != DW_OK)
+    snprintf(number, sizeof number, "%" PRIu64, version);
+    char *variables[] = {make_variable("DELTAWIRE_VERSION", number),
+                         make_variable("DELTAWIRE_DIR", dir),
+                         make_variable("DELTAWIRE_STEP", step),
+                         make_variable("DELTAWIRE_STATE", state), NULL};
+    int fate = 0;
+    bool complete = variables[0] && variables[1] && variables[2] && variables[3];
+    dw_status status = complete ? cli_hook_run(s, command, variables, &fate, &err)
+                                : cli_error_set(&err, DW_NO_MEMORY, "", "out of memory");
+    if (status == DW_OK)
+        tell_command(s, command, version, fate);
+    else
         cli_tell_error(s, "error", command, &err);
+    for (size_t i = 0; i < 4; i++)
+        free(variables[i]);
 }

@@ -53,6 +53,7 @@ static const char help[] =
 typedef struct arguments {
     const char *url;
     dw_store_options store;
+    cli_fork_opener fork_opener;
     cli_keys keys;
     dw_follow_options follow;
     const char *command; /* --exec, or NULL */
@@ -161,8 +162,9 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
     }
     a->follow.n_threads = s->n_threads;
     a->follow.open_store = cli_store_open_fork;
-    a->follow.open_context = &a->store;
+    a->follow.open_context = &a->fork_opener;
     a->url = argv[optind];
+    a->fork_opener = (cli_fork_opener){a->url, &a->store};
 }
 
 /* ---- following ---- */

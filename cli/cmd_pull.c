@@ -33,6 +33,7 @@ static const char help[] =
 typedef struct arguments {
     const char *url;
     dw_store_options store;
+    cli_fork_opener fork_opener;
     cli_keys keys;
     dw_follow_options follow;
     uint64_t goal;
@@ -94,7 +95,8 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     dw_follow_report report = {0};
     a->follow.trust = cli_keys_trust(&a->keys);
     a->follow.open_store = cli_store_open_fork;
-    a->follow.open_context = &a->store;
+    a->fork_opener = (cli_fork_opener){a->url, &a->store};
+    a->follow.open_context = &a->fork_opener;
     cli_progress bar = cli_progress_start(s, "pulling");
     dw_progress hook = cli_progress_hook(&bar);
     dw_status status = dw_follower_open(&follower, store, &a->follow, &err);

@@ -1,6 +1,7 @@
 #include "hook.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -67,7 +68,10 @@ static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
     /* a group of its own, so that a signal reaches all of it, and once */
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-    if (s->json)
+    /* which is none of the terminal's foreground: it would stop where it reads there */
+    refused = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
+                                               O_RDONLY, 0);
+    if (s->json && !refused)
         refused =
             posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     char *copy = strdup(command);

@@ -21,19 +21,32 @@ static void on_signal(int number)
     caught = number;
 }
 
-void cli_catch_signals(void)
+static void catch_stops(int flags)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    /* a write past `ulimit -f` shall fail as one to a full disk does */
-    signal(SIGXFSZ, SIG_IGN);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        struct sigaction action = {.sa_handler = on_signal,
-                                   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
         struct sigaction before;
         /* one that the parent had ignored, as nohup does, stays ignored */
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i], &action, NULL);
     }
+}
+
+void cli_catch_signals(void)
+{
+    /* a write past `ulimit -f` shall fail as one to a full disk does */
+    signal(SIGXFSZ, SIG_IGN);
+    /* where the parent had ignored it, nobody could wait for a child */
+    signal(SIGCHLD, SIG_DFL);
+    catch_stops((int)(SA_RESETHAND | SA_RESTART));
+}
+
+void cli_catch_signals_as_child(void)
+{
+    setpgid(0, 0);
+    signal(SIGTTOU, SIG_IGN);
+    catch_stops(SA_RESTART);
 }
 
 int cli_signal(void)
@@ -144,6 +157,7 @@ int cli_wait_child(pid_t pid)
     while (waitpid(pid, &status, WNOHANG) == 0) {
         if (caught && !passed_on) {
             kill(-pid, caught);
+            kill(-pid, SIGCONT); /* one that is stopped would not get it */
             passed_on = true;
         }
         nanosleep(&slice, NULL);

@@ -13,6 +13,12 @@
 /* The first SIGINT, SIGTERM or SIGHUP asks to stop; a second one kills as usual. */
 void cli_catch_signals(void);
 
+/* In a child that the parent waits for with cli_wait_child: in a group of its own, so
+ * that what the terminal sends comes from the parent alone. Further signals do not kill:
+ * a service manager signals both processes, and then the parent passes it on. Writes to
+ * the terminal do not stop the child either. */
+void cli_catch_signals_as_child(void);
+
 /* The signal that asked to stop, or 0. */
 int cli_signal(void);
 

@@ -184,9 +184,12 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     cli_progress_end(&bar);
     if (status != DW_OK)
         return status;
+    dw_error unreported = {.code = DW_OK};
     if (is_new && o.first != DW_FIRST_FORK) {
         out->created = true;
-        status = report_first(out, p, store, t_start, err);
+        /* version 0 is committed, whether its record can be read just now or not */
+        if (report_first(out, p, store, t_start, err) != DW_OK)
+            unreported = *err;
     } else {
         const dw_publish_note note = {p->step, p->notes};
         uint64_t ticket = 0;
@@ -196,7 +199,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
         out->created = status == DW_OK && is_new;
     }
     if (status == DW_OK && dw_publisher_drain(publisher, &out->aftermath) == DW_OK)
-        out->aftermath.code = DW_OK;
+        out->aftermath = unreported;
     dw_publisher_close(publisher);
     return status;
 }
@@ -227,7 +230,7 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     options.trust = cli_keys_trust(&p->keys);
     status = cli_path_make_directories(options.baseline_dir, err);
     if (status == DW_OK && p->fork_url)
-        status = dw_store_open(&options.fork_store, p->fork_url, &p->store, err);
+        status = cli_store_open_at(&options.fork_store, p->fork_url, &p->store, err);
     if (status == DW_OK)
         status = publish(p, s, store, weights, &options, !before.has_head, out, err);
     dw_store_close(options.fork_store);
@@ -246,7 +249,7 @@ dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
         return status;
     out->opened = true;
     count_weights(out, &weights);
-    status = dw_store_open(&store, p->url, &p->store, err);
+    status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = publish_weights(p, s, store, &weights, out, err);
     dw_store_close(store);

@@ -33,7 +33,7 @@ static _Noreturn void be_child(const cli_publish *p, const cli_session *s,
                                const char *checkpoint, int pipe_end)
 {
     outcome o = {0};
-    setpgid(0, 0); /* so that a signal comes once, from the parent */
+    cli_catch_signals_as_child();
     o.status = cli_publish_once(p, s, checkpoint, &o.done, &o.err);
     const char *from = (const char *)&o;
     for (size_t n = 0; n < sizeof o;) {
@@ -66,6 +66,8 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
 {
     int ends[2];
     *out = (outcome){0};
+    /* what goes wrong here is not the checkpoint's fault: it is tried again */
+    out->done.opened = true;
     fflush(stdout);
     if (pipe(ends) != 0) {
         out->status = cli_error_errno(&out->err, checkpoint, "make a pipe");
@@ -83,12 +85,12 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
         setpgid(pid, pid); /* here too, or a signal could come before the child does it */
         int fate = cli_wait_child(pid);
         if (!read_outcome(out, ends[0])) {
-            *out = (outcome){0};
-            out->status =
-                cli_error_set(&out->err, DW_STALE, checkpoint,
-                              WIFSIGNALED(fate) && WTERMSIG(fate) == SIGBUS
-                                  ? "it changed while it was read: it is looked at again"
-                                  : "the process that published it ended without a word");
+            const bool changed = WIFSIGNALED(fate) && WTERMSIG(fate) == SIGBUS;
+            *out = (outcome){.done.opened = !changed};
+            out->status = cli_error_set(
+                &out->err, DW_STALE, checkpoint,
+                changed ? "it changed while it was read: it is looked at again"
+                        : "the process that published it ended without a word");
         }
     }
     close(ends[0]);
@@ -117,7 +119,7 @@ static void tell_passed_over(const cli_session *s, const char *path, const dw_er
 static bool is_final(dw_status status)
 {
     return status == DW_CONFLICT || status == DW_UNTRUSTED || status == DW_UNSUPPORTED ||
-           status == DW_INVALID || status == DW_CANCELLED;
+           status == DW_INVALID;
 }
 
 /* Publishes one; *ERR says why the watch ends where it returns an error. */
@@ -169,7 +171,7 @@ static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publis
     uint64_t head;
     dw_trust trust = cli_keys_trust(&p->keys);
     *has_step = false;
-    dw_status status = dw_store_open(&store, p->url, &p->store, err);
+    dw_status status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = dw_stream_open(&stream, store, &trust, err);
     if (status == DW_OK)

@@ -1,6 +1,7 @@
 #include "store.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,20 +54,42 @@ bool cli_is_stream(const char *text)
     return is_stream;
 }
 
+dw_status cli_store_open_at(dw_store **out, const char *url,
+                            const dw_store_options *options, dw_error *err)
+{
+    *out = NULL;
+    dw_status status = dw_store_open(out, url, options, err);
+    /* the library leaves out a URL that may hold a secret; nor shall one be put in */
+    if (status != DW_OK && !err->where[0])
+        snprintf(err->where, sizeof err->where, "the store's URL");
+    return status;
+}
+
 int cli_store_open(dw_store **out, const cli_session *s, const char *url,
                    const dw_store_options *options)
 {
     dw_error err;
-    *out = NULL;
-    if (dw_store_open(out, url, options, &err) == DW_OK)
+    if (cli_store_open_at(out, url, options, &err) == DW_OK)
         return 0;
-    return cli_fail(s, &err, url, NULL);
+    return cli_fail(s, &err, NULL, NULL);
+}
+
+/* A path without a scheme is a directory's. */
+static bool same_scheme(const char *a, const char *b)
+{
+    const char *scheme_a = has_scheme(a) ? a : "file:";
+    const char *scheme_b = has_scheme(b) ? b : "file:";
+    size_t n = strcspn(scheme_a, ":");
+    return n == strcspn(scheme_b, ":") && strncmp(scheme_a, scheme_b, n) == 0;
 }
 
 dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
                               dw_error *err)
 {
-    return dw_store_open(out, url, context, err);
+    const cli_fork_opener *opener = context;
+    const dw_store_options elsewhere = {.deadline_ms = opener->options->deadline_ms};
+    const bool beside = same_scheme(url, opener->url);
+    return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
 }
 
 int cli_stream_open(cli_stream *stream, const cli_session *s)

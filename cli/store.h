@@ -35,12 +35,24 @@ bool cli_store_option(dw_store_options *options, const cli_session *s, int optio
  * stream in it. */
 bool cli_is_stream(const char *text);
 
+/* As dw_store_open, but that an error always says where: a caller that put the URL there
+ * would show the secrets in one that is refused for having them. */
+dw_status cli_store_open_at(dw_store **out, const char *url,
+                            const dw_store_options *options, dw_error *err);
+
 /* Returns 0, or the exit code of the error it reported. */
 int cli_store_open(dw_store **out, const cli_session *s, const char *url,
                    const dw_store_options *options);
 
-/* Opens the store of a stream that another forks from, by the same dw_store_options, to
- * which CONTEXT points: the two lie beside each other as a rule. */
+/* Of a stream that may be a fork. */
+typedef struct cli_fork_opener {
+    const char *url;
+    const dw_store_options *options;
+} cli_fork_opener;
+
+/* Opens the store of a stream that another forks from; CONTEXT is a cli_fork_opener. The
+ * two lie beside each other as a rule, so the same options hold; but the URL comes from a
+ * record, and an endpoint or a profile is not for a store of another kind. */
 dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
                               dw_error *err);
 

@@ -258,8 +258,10 @@ static dw_status create_name(const dw_dir *d, const char *key, draft *made, int 
     if (errno == EEXIST) {
         /* over NFS the reply to a link that was made can be lost, and the second try
          * finds the name taken, by the draft itself */
-        struct stat st;
-        if (fstat(made->fd, &st) == 0 && st.st_nlink > 1)
+        struct stat ours, there;
+        if (fstat(made->fd, &ours) == 0 &&
+            fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+            ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
             return DW_OK;
         return fail_taken(d, key, dir, name, err);
     }

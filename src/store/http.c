@@ -1,6 +1,7 @@
 #include "store/http.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -188,9 +189,23 @@ static void collect_finished(dw_http_thread *t)
     }
 }
 
+static void end_handles(dw_http_thread *t)
+{
+    while (t->n_idle > 0)
+        curl_easy_cleanup(t->idle[--t->n_idle]);
+    curl_multi_cleanup(t->multi);
+    t->multi = NULL;
+}
+
 static void *run_thread(void *argument)
 {
     dw_http_thread *t = argument;
+    /* CURLOPT_NOSIGNAL keeps libcurl from doing so itself, and TLS writes to connections
+     * that the peer has closed. */
+    sigset_t pipe_signal;
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, NULL);
     for (;;) {
         pthread_mutex_lock(&t->lock);
         for (dw_http_call *call; (call = take_first(&t->submitted)) != NULL;)
@@ -202,7 +217,7 @@ static void *run_thread(void *argument)
         t->cancels = false;
         pthread_mutex_unlock(&t->lock);
         if (stop)
-            return NULL;
+            break;
         while (t->waiting && t->n_active < t->max_active)
             start(t, take_first(&t->waiting));
         int n_running;
@@ -212,14 +227,14 @@ static void *run_thread(void *argument)
             continue;
         curl_multi_poll(t->multi, NULL, 0, 1000, NULL);
     }
+    end_handles(t); /* here, since closing a connection may write to it */
+    return NULL;
 }
 
 /* ---- the engine ---- */
 
 static void free_thread(dw_http_thread *t)
 {
-    for (unsigned i = 0; i < t->n_idle; i++)
-        curl_easy_cleanup(t->idle[i]);
     if (t->multi)
         curl_multi_cleanup(t->multi);
     pthread_mutex_destroy(&t->lock);
@@ -299,8 +314,8 @@ void dw_http_close(dw_http *http)
         dw_http_thread *t = http->threads[i];
         pthread_mutex_lock(&t->lock);
         t->stop = true;
+        curl_multi_wakeup(t->multi); /* under the lock: who sees `stop` ends the handle */
         pthread_mutex_unlock(&t->lock);
-        curl_multi_wakeup(t->multi);
         pthread_join(t->thread, NULL);
         free_thread(t);
     }

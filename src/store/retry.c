@@ -45,8 +45,10 @@ dw_retry_verdict dw_retry_judge(int status, const char *s3_code)
 {
     static const char *const slower[] = {"SlowDown", "ServiceUnavailable", "Throttling",
                                          "RequestLimitExceeded", "TooManyRequests"};
-    static const char *const again[] = {"RequestTimeout", "InternalError",
-                                        "OperationAborted", "IncompleteBody"};
+    static const char *const again[] = {
+        "RequestTimeout", "InternalError", "OperationAborted", "IncompleteBody",
+        /* two creates at once, neither of which has won */
+        "ConditionalRequestConflict"};
     if (status == 429 || status == 503)
         return DW_RETRY_SLOWER;
     for (size_t i = 0; i < sizeof slower / sizeof *slower; i++)

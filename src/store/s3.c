@@ -53,14 +53,25 @@ static dw_status remove_object(void *self, const char *key, dw_error *err)
     return status == DW_NOT_FOUND && !no_bucket ? DW_OK : status;
 }
 
-/* One conditional create; *HTTP_STATUS is what the server said. */
-static dw_status create_probe(dw_s3 *s3, const char *key, int *http_status, dw_error *err)
+/* Whether the server refuses the condition, rather than the request: 400 is also what it
+ * says to a token that has expired. */
+static bool refuses_condition(dw_status status, const dw_s3_task *task)
+{
+    const char *code = task->error.code;
+    return status == DW_UNSUPPORTED || task->call.status == 405 ||
+           (task->call.status == 400 && (strcmp(code, "NotImplemented") == 0 ||
+                                         strcmp(code, "InvalidArgument") == 0 ||
+                                         strcmp(code, "InvalidRequest") == 0));
+}
+
+/* One conditional create. */
+static dw_status create_probe(dw_s3 *s3, const char *key, bool *refused, dw_error *err)
 {
     dw_s3_task task = {.method = "PUT", .key = key, .create = true, .sign_payload = true};
     task.call.send = "probe";
     task.call.n_send = 5;
     dw_status status = dw_s3_ask(s3, &task, NULL, err);
-    *http_status = task.call.status;
+    *refused = status != DW_OK && refuses_condition(status, &task);
     dw_s3_task_release(&task);
     return status;
 }
@@ -73,15 +84,15 @@ static dw_status probe(dw_s3 *s3, bool *conditional, dw_error *err)
     if (status != DW_OK)
         return status;
     dw_hex_encode(key + 6, random, sizeof random);
-    int http_status = 0;
+    bool refused = false;
     *conditional = false;
-    status = create_probe(s3, key, &http_status, err);
-    if (status == DW_UNSUPPORTED || http_status == 400 || http_status == 405)
+    status = create_probe(s3, key, &refused, err);
+    if (refused)
         return DW_OK; /* it refuses conditions; nothing was made */
     /* A reply that was lost makes the first create a conflict with itself. */
     if (status != DW_OK && status != DW_CONFLICT)
         return status;
-    status = create_probe(s3, key, &http_status, err);
+    status = create_probe(s3, key, &refused, err);
     *conditional = status == DW_CONFLICT;
     if (status == DW_CONFLICT || status == DW_UNSUPPORTED)
         status = DW_OK;

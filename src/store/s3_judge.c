@@ -16,6 +16,12 @@ static const char *key_tail(const dw_s3 *s3)
     return n > 8 ? s3->access_key + n - 4 : "";
 }
 
+/* These come with 400. */
+static bool is_bad_token(const char *code)
+{
+    return strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0;
+}
+
 static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char *where,
                              dw_error *err)
 {
@@ -34,7 +40,7 @@ static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char
                        "the server does not know access key '...%s'; set "
                        "AWS_ACCESS_KEY_ID, or the endpoint the key is for",
                        key_tail(s3));
-    if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0)
+    if (is_bad_token(code))
         return dw_fail(err, DW_DENIED, where,
                        "the session token has expired or is wrong; get new credentials "
                        "and set AWS_SESSION_TOKEN");
@@ -57,12 +63,15 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
     if (strcmp(code, "NoSuchBucket") == 0)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no bucket '%s'; create it",
                        s3->bucket);
-    if (task->create &&
-        (status == 412 || status == 409 || strcmp(code, "PreconditionFailed") == 0))
+    if (task->create && (status == 412 || strcmp(code, "PreconditionFailed") == 0))
         return dw_fail(err, DW_CONFLICT, where, "the object exists already");
+    if (task->create && status == 409) /* who asked looks which of the two is so */
+        return dw_fail(err, DW_UNAVAILABLE, where,
+                       "another write to this name is under way (409%s%s)",
+                       *code ? " " : "", code);
     if (status == 404)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
-    if (status == 401 || status == 403)
+    if (status == 401 || status == 403 || is_bad_token(code))
         return fail_denied(s3, task, where, err);
     if (status == 501 || strcmp(code, "NotImplemented") == 0)
         return dw_fail(err, DW_UNSUPPORTED, where,
@@ -188,6 +197,24 @@ static void count_reply(dw_s3 *s3, const dw_s3_task *task)
     atomic_fetch_add(&s3->bytes_written, call->n_sent);
 }
 
+/* The status that an error would have come with, had the server known in time. */
+static int status_of_error(const char *code)
+{
+    static const struct {
+        const char *code;
+        int status;
+    } known[] = {
+        {"PreconditionFailed", 412},
+        {"ConditionalRequestConflict", 409},
+        {"NoSuchUpload", 404},
+        {"AccessDenied", 403},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(code, known[i].code) == 0)
+            return known[i].status;
+    return 500;
+}
+
 static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
                               dw_s3_verdict *verdict, dw_error *err)
 {
@@ -198,10 +225,14 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
         return DW_OK;
     bool has_error =
         dw_s3_error_parse(&task->error, call->text.bytes, call->text.n_bytes);
+    /* An upload is complete when the server says so: not by a body that was cut off, nor
+     * by the page of some proxy. Where it was, the next try finds no such upload. */
     if (good && !has_error)
-        return DW_OK;
+        return dw_s3_is_complete_result(call->text.bytes, call->text.n_bytes)
+                   ? DW_OK
+                   : try_again(s3, task, "an answer that is no result", verdict, err);
     if (good)
-        call->status = 500; /* which it would have been, had the server known */
+        call->status = status_of_error(task->error.code);
     char reason[128];
     snprintf(reason, sizeof reason, "%d%s%s", call->status, has_error ? " " : "",
              task->error.code);

@@ -55,13 +55,12 @@ static dw_status fetch_page(listing *l, unsigned max_keys, dw_s3_list_page *page
     return status;
 }
 
-/* What another program left under names of its own is passed over, and so is what comes
- * twice or out of order: not every server honours start-after. */
+/* What another program left under names of its own is passed over, and so is what was
+ * not asked for: not every server honours start-after. */
 static bool wanted(const listing *l, const char *key)
 {
     return dw_store_key_valid(key) && strncmp(key, l->prefix, strlen(l->prefix)) == 0 &&
-           (!l->after || strcmp(key, l->after) > 0) &&
-           (!l->last || strcmp(key, l->last) > 0);
+           (!l->after || strcmp(key, l->after) > 0);
 }
 
 static dw_status hand_over(listing *l, const dw_s3_list_page *page, dw_error *err)
@@ -72,6 +71,15 @@ static dw_status hand_over(listing *l, const dw_s3_list_page *page, dw_error *er
         const dw_s3_list_entry *e = &page->entries[i];
         if (strncmp(e->key, l->s3->prefix, n_prefix) != 0 ||
             !wanted(l, e->key + n_prefix))
+            continue;
+        /* Once more is harmless. Out of order is not: whoever asks for what comes after
+         * a key would miss what such a server put before it. */
+        int order = l->last ? strcmp(e->key + n_prefix, l->last) : 1;
+        if (order < 0)
+            return dw_fail(err, DW_UNSUPPORTED, l->s3->url,
+                           "the server lists '%s' after '%s': its lists are not in order",
+                           e->key + n_prefix, l->last);
+        if (order == 0)
             continue;
         char *copy = dw_copy_string(e->key + n_prefix);
         if (!copy)

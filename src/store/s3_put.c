@@ -229,6 +229,21 @@ static dw_status look_for_result(const upload *u, dw_error *err)
                    "the server lost the upload before it was complete");
 }
 
+/* After a create that was answered with 409, which says that others write the same name
+ * at this moment, not that one of them has. */
+static dw_status settle_conflict(const upload *u, dw_error *err)
+{
+    char where[DW_ERROR_WHERE_SIZE];
+    dw_s3_where(u->s3, u->key, where);
+    dw_status status = dw_s3_stat(u->s3, u->key, NULL, NULL, err);
+    if (status == DW_OK)
+        return dw_fail(err, DW_CONFLICT, where, "the object exists already");
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_UNAVAILABLE, where,
+                       "others write this name at the same time, and none has yet");
+    return status;
+}
+
 static dw_status complete_upload(upload *u, dw_error *err)
 {
     dw_writer body = {0};
@@ -246,6 +261,7 @@ static dw_status complete_upload(upload *u, dw_error *err)
     dw_status status = body.failed || !name_upload(u, &task)
                            ? dw_fail_memory(err, u->s3->url)
                            : dw_s3_ask(u->s3, &task, NULL, err);
+    /* Also where a PUT is known to be conditional: that says nothing about this one. */
     if (status == DW_UNSUPPORTED && task.create) {
         task.create = false;
         status = dw_s3_ask(u->s3, &task, NULL, err);
@@ -253,6 +269,9 @@ static dw_status complete_upload(upload *u, dw_error *err)
     if ((task.retry.n_tries > 1 || task.call.sent_twice) &&
         strcmp(task.error.code, "NoSuchUpload") == 0)
         status = look_for_result(u, err);
+    else if (status != DW_OK && status != DW_CANCELLED && task.create &&
+             task.call.status == 409)
+        status = settle_conflict(u, err);
     dw_s3_task_release(&task);
     dw_writer_release(&body);
     return status;
@@ -319,6 +338,8 @@ static dw_status send_single(const upload *u, const void *bytes, bool create,
     task.call.send = bytes;
     task.call.n_send = (size_t)u->source->n_bytes;
     dw_status status = dw_s3_ask(u->s3, &task, u->progress, err);
+    if (status != DW_OK && status != DW_CANCELLED && create && task.call.status == 409)
+        status = settle_conflict(u, err);
     dw_s3_task_release(&task);
     return status;
 }
@@ -342,7 +363,12 @@ static dw_status put_bytes(const upload *u, const void *bytes, dw_error *err)
         dw_status status = send_single(u, bytes, true, err);
         if (status != DW_UNSUPPORTED)
             return status;
-        atomic_store(&u->s3->conditional, DW_S3_CONDITIONAL_NO);
+        /* A server that is known to create conditionally has not unlearned it: one reply
+         * of a proxy must not take away what keeps two writers apart. */
+        int known = DW_S3_CONDITIONAL_UNKNOWN;
+        atomic_compare_exchange_strong(&u->s3->conditional, &known, DW_S3_CONDITIONAL_NO);
+        if (known == DW_S3_CONDITIONAL_YES)
+            return status;
     }
     dw_status status = refuse_taken(u, err);
     return status == DW_OK ? send_single(u, bytes, false, err) : status;

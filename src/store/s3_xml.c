@@ -410,6 +410,23 @@ dw_status dw_s3_upload_id_parse(char **out, const void *xml, size_t n_bytes,
     return status;
 }
 
+static void end_unread(document *d, unsigned level, const char *name)
+{
+    (void)d, (void)level, (void)name;
+}
+
+bool dw_s3_is_complete_result(const void *xml, size_t n_bytes)
+{
+    document *d = new_document(NULL, NULL);
+    if (!d)
+        return false;
+    d->root = "CompleteMultipartUploadResult";
+    d->end = end_unread;
+    bool is_result = parse_document(d, xml, n_bytes) == DW_OK;
+    dw_free(d);
+    return is_result;
+}
+
 static void write_escaped(dw_writer *out, const char *text)
 {
     for (; *text; text++) {

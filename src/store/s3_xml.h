@@ -55,6 +55,9 @@ int64_t dw_s3_time_parse(const char *text);
 dw_status dw_s3_upload_id_parse(char **out, const void *xml, size_t n_bytes,
                                 const char *where, dw_error *err);
 
+/* Whether the body is a CompleteMultipartUploadResult; false when out of memory. */
+bool dw_s3_is_complete_result(const void *xml, size_t n_bytes);
+
 /* Appends the body of CompleteMultipartUpload: parts 1 to N_ETAGS. */
 void dw_s3_complete_write(dw_writer *out, char *const *etags, size_t n_etags);
 

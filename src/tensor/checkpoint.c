@@ -6,6 +6,7 @@
  */
 #include "tensor/checkpoint.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -58,6 +59,21 @@ static dw_status find_in_directory(char **out, const char *dir, const char *name
     return DW_OK;
 }
 
+/* How many files a checkpoint has of which one is named NAME, by the custom of
+ * model-00001-of-00030.safetensors; 1 where it is named otherwise. */
+static unsigned long count_shards(const char *name)
+{
+    const char *of = NULL;
+    for (const char *at = name; (at = strstr(at, "-of-")) != NULL; at++)
+        of = at;
+    if (!of || of == name || !isdigit((unsigned char)of[-1]) ||
+        !isdigit((unsigned char)of[4]))
+        return 1;
+    char *end;
+    unsigned long n = strtoul(of + 4, &end, 10);
+    return strcmp(end, ".safetensors") == 0 ? n : 1;
+}
+
 /* Sets *OUT to the only .safetensors file in the directory. */
 static dw_status find_only_file(char **out, const char *dir, dw_error *err)
 {
@@ -66,11 +82,13 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
         return dw_fail_errno(err, dir, "read the directory");
     dw_status status = DW_OK;
     size_t n_found = 0;
+    unsigned long n_shards = 1;
     *out = NULL;
     errno = 0;
     for (struct dirent *entry; status == DW_OK && (entry = readdir(stream)); errno = 0) {
         if (!ends_with(entry->d_name, ".safetensors") || ++n_found > 1)
             continue;
+        n_shards = count_shards(entry->d_name);
         *out = dw_join_path(dir, entry->d_name);
         if (!*out)
             status = dw_fail_memory(err, dir);
@@ -84,6 +102,9 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
                          "the directory holds %zu .safetensors files and no index: name "
                          "one of them",
                          n_found);
+    else if (status == DW_OK && n_shards > 1)
+        status = dw_fail(err, DW_NOT_FOUND, dir,
+                         "the directory holds one of %lu shards, and no index", n_shards);
     closedir(stream);
     if (status != DW_OK) {
         dw_free(*out);

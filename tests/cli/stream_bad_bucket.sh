@@ -33,6 +33,19 @@ fails 6 "$url" deltawire gc "$url" --keep 1
 fails 6 "$url" deltawire squash "$url" --anchor
 fails 6 "$url" deltawire cp "$url" "$store/x"
 
+it "a URL with a secret in it, which is not shown"
+secret='s3://KEYID:SECRET@bucket/run'
+for command in "log $secret" "status $secret" "verify $secret" "pull $secret --into never" \
+    "follow $secret --into never" "cp $good $secret" "cp $secret $good" "gc $secret --keep 1" \
+    "squash $secret --anchor" "publish $secret run/base" "publish $secret --watch run" \
+    "publish $store/new run/base --fork $secret"; do
+    # shellcheck disable=SC2086
+    fails 2 "URL" deltawire $command
+    # shellcheck disable=SC2086
+    deltawire $command --json >>err.last 2>&1 && die "taken: $command"
+    grep -q SECRET err.last && die "shown by $command: $(cat err.last)"
+done
+
 it "one without a version yet"
 broken early
 for key in $(object_list "$url" commits/); do object_remove "$url" "$key"; done

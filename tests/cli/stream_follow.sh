@@ -50,6 +50,19 @@ it "tells that the command failed, and goes on"
 grep -q '^deltawire: version 3: --exec ended with exit code 3: sh ./hook.sh$' err.two
 grep -q '^version 4 from 3: 1 hop, ' out.two
 
+it "keeps the command from the terminal's input"
+deltawire follow "$url" --into typed --until 4 --exec 'cat >in.hook; touch done.hook' \
+    --no-report --quiet <<<"typed"
+[ -e done.hook ] && [ ! -s in.hook ]
+
+it "waits for the command where children were ignored"
+(
+    trap '' CHLD
+    deltawire follow "$url" --into ignored --until 4 --exec 'sleep 0.3; exit 3' \
+        --no-report --quiet 2>err.ignored
+)
+grep -q 'ended with exit code 3' err.ignored
+
 it "moves only when more than so many behind"
 start three follow "$url" --into model --interval 0.2 --max-behind 1 --json
 three=$!

@@ -198,6 +198,19 @@ static void test_what_cannot_be_opened(void **state)
     assert_open_refused(path, DW_INVALID, path,
                         "the directory holds 2 .safetensors files and no index: name one "
                         "of them");
+    path = temp_path("part");
+    assert_int_equal(mkdir(path, 0777), 0);
+    put_text(temp_path("part/model-00001-of-00030.safetensors"), "");
+    assert_open_refused(path, DW_NOT_FOUND, path,
+                        "the directory holds one of 30 shards, and no index");
+    /* by its own name it can be opened, and so can one that is all there is */
+    path = temp_path("part/model-00001-of-00030.safetensors");
+    assert_open_refused(path, DW_CORRUPT, path,
+                        "0 bytes are too few for a safetensors file");
+    assert_int_equal(rename(path, temp_path("part/model-00001-of-00001.safetensors")), 0);
+    assert_open_refused(temp_path("part"), DW_CORRUPT,
+                        temp_path("part/model-00001-of-00001.safetensors"),
+                        "0 bytes are too few for a safetensors file");
     path = temp_path("fifo.safetensors");
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_open_refused(path, DW_INVALID, path, "not a regular file");

@@ -81,6 +81,8 @@ static void test_judge(void **state)
         {500, "SlowDown", DW_RETRY_SLOWER},
         {400, "RequestTimeout", DW_RETRY_AGAIN},
         {200, "InternalError", DW_RETRY_AGAIN},
+        {409, "ConditionalRequestConflict", DW_RETRY_AGAIN},
+        {409, "", DW_RETRY_FINAL},
         {501, "NotImplemented", DW_RETRY_FINAL},
         {400, "InvalidRequest", DW_RETRY_FINAL},
         {403, "AccessDenied", DW_RETRY_FINAL},

@@ -190,7 +190,11 @@ static void test_403_of_the_missing(void **state)
 static void test_put_replies(void **state)
 {
     (void)state;
-    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("409 Conflict"),
+    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"),
+          /* 409: others are about it. Again, and then a look who has won */
+          ERROR_OF("409 Conflict", "ConditionalRequestConflict"), EMPTY("200 OK"),
+          EMPTY("409 Conflict"), HEAD("200 OK", "", 7), EMPTY("409 Conflict"),
+          EMPTY("404 Not Found"),
           /* the reply of a create is lost: the next try meets its own object */
           "", EMPTY("412 Precondition Failed"),
           /* and a failure at the end is no answer to whether it is there */
@@ -205,11 +209,13 @@ static void test_put_replies(void **state)
     assert_non_null(strstr(server.requests[0], ";if-none-match;"));
     assert_non_null(strstr(server.requests[0], "x-amz-security-token: sessiontoken\r\n"));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    expect(DW_OK, put(DW_PUT_CREATE));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    expect(DW_UNAVAILABLE, put(DW_PUT_CREATE));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
     expect(DW_UNAVAILABLE, put(DW_PUT_CREATE));
     expect(DW_OK, put(DW_PUT_CREATE));
-    assert_null(strstr(server.requests[10], "If-None-Match"));
+    assert_null(strstr(server.requests[15], "If-None-Match"));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
     end();
 }
@@ -218,6 +224,9 @@ static void test_put_replies(void **state)
 #define UPLOAD_ID                                                                        \
     OK_TEXT("<InitiateMultipartUploadResult><UploadId>a/b</UploadId>"                    \
             "</InitiateMultipartUploadResult>")
+#define COMPLETE                                                                         \
+    OK_TEXT("<CompleteMultipartUploadResult><Key>k</Key></"                              \
+            "CompleteMultipartUploadResult>")
 #define PART        HEAD("200 OK", "ETag: \"e\"\r\n", 0)
 #define PUT_N_BYTES ((size_t)20 << 20) /* three parts */
 
@@ -257,9 +266,46 @@ static void test_upload_replies(void **state)
     expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
     end();
 
+    /* 200 alone is no result */
+    BEGIN(UPLOAD_ID, PART, PART, PART, OK_TEXT("\n\n"), OK_TEXT("<html>welcome</html>"),
+          COMPLETE);
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+    BEGIN(UPLOAD_ID, PART, PART, PART, EMPTY("200 OK"),
+          OK_TEXT("<Error><Code>NoSuchUpload</Code></Error>"),
+          HEAD("200 OK", "", 20971520));
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+
+    /* errors inside of it that are final, as they are outside of it */
+    BEGIN(EMPTY("404 Not Found"), UPLOAD_ID, PART, PART, PART,
+          OK_TEXT("<Error><Code>PreconditionFailed</Code></Error>"),
+          EMPTY("204 No Content"));
+    expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
+    end();
+    BEGIN(UPLOAD_ID, PART, PART, PART,
+          OK_TEXT("<Error><Code>AccessDenied</Code></Error>"), EMPTY("204 No Content"));
+    expect(DW_DENIED, put_large(DW_PUT_REPLACE));
+    end();
+
     /* a part without an ETag cannot be named later */
     BEGIN(UPLOAD_ID, EMPTY("200 OK"), EMPTY("204 No Content"));
     expect(DW_CORRUPT, put_large(DW_PUT_REPLACE));
+    end();
+}
+
+/* What the probe found out holds, whatever one reply says later. */
+static void test_conditional_is_kept(void **state)
+{
+    (void)state;
+    bool conditional;
+    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("204 No Content"),
+          ERROR_OF("501 Not Implemented", "NotImplemented"), EMPTY("200 OK"));
+    expect(DW_OK, dw_store_conditional(store, &conditional, &err));
+    assert_true(conditional);
+    expect(DW_UNSUPPORTED, put(DW_PUT_CREATE));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    assert_non_null(strstr(server.requests[4], "If-None-Match: *\r\n"));
     end();
 }
 
@@ -283,8 +329,11 @@ static void test_conditional(void **state)
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
     assert_false(conditional);
     end();
-    BEGIN(EMPTY("403 Forbidden"), EMPTY("400 Bad Request"));
+    BEGIN(EMPTY("403 Forbidden"), ERROR_OF("400 Bad Request", "ExpiredToken"),
+          EMPTY("400 Bad Request"), ERROR_OF("400 Bad Request", "InvalidArgument"));
     expect(DW_DENIED, dw_store_conditional(store, &conditional, &err));
+    expect(DW_DENIED, dw_store_conditional(store, &conditional, &err));
+    expect(DW_IO, dw_store_conditional(store, &conditional, &err));
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
     assert_false(conditional);
     end();
@@ -344,10 +393,15 @@ static void test_errors(void **state)
     BEGIN(ERROR_OF("403 Forbidden", "SignatureDoesNotMatch"),
           ERROR_OF("403 Forbidden", "InvalidAccessKeyId"),
           ERROR_OF("400 Bad Request", "InvalidRequest"),
+          ERROR_OF("400 Bad Request", "ExpiredToken"),
+          ERROR_OF("400 Bad Request", "InvalidToken"),
           HEAD("503 Slow Down", "Retry-After: 3600\r\n", 0));
-    const dw_status codes[] = {DW_DENIED, DW_DENIED, DW_IO, DW_UNAVAILABLE};
-    const char *const texts[] = {"...EYID", "...EYID", "InvalidRequest", "503"};
-    for (size_t i = 0; i < 4; i++) {
+    const dw_status codes[] = {DW_DENIED, DW_DENIED, DW_IO,
+                               DW_DENIED, DW_DENIED, DW_UNAVAILABLE};
+    const char *const texts[] = {"...EYID",           "...EYID",
+                                 "InvalidRequest",    "AWS_SESSION_TOKEN",
+                                 "AWS_SESSION_TOKEN", "503"};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         expect(codes[i], put(DW_PUT_REPLACE));
         assert_non_null(strstr(err.text, texts[i]));
         assert_string_equal(err.where, "s3://bucket/pre/k");
@@ -411,6 +465,20 @@ static void test_list(void **state)
     end();
 }
 
+static void test_list_out_of_order(void **state)
+{
+    (void)state;
+    unsigned n = 0;
+    BEGIN(OK_TEXT("<ListBucketResult>"
+                  "<Contents><Key>pre/b</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/c</Key><Size>1</Size></Contents>"
+                  "<Contents><Key>pre/a</Key><Size>1</Size></Contents>"
+                  "</ListBucketResult>"));
+    expect(DW_UNSUPPORTED, dw_store_list(store, "", NULL, count_entry, &n, &err));
+    assert_non_null(strstr(err.text, "'a' after 'c'"));
+    end();
+}
+
 static void test_content_range(void **state)
 {
     (void)state;
@@ -446,11 +514,13 @@ int main(void)
         cmocka_unit_test(test_put_replies),
         cmocka_unit_test(test_upload_replies),
         cmocka_unit_test(test_conditional),
+        cmocka_unit_test(test_conditional_is_kept),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_region),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_no_end),
         cmocka_unit_test(test_list),
+        cmocka_unit_test(test_list_out_of_order),
         cmocka_unit_test(test_content_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
