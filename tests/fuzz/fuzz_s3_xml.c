@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     dw_error err;
     dw_s3_error answer;
-    dw_s3_error_parse(&answer, bytes, n_bytes);
+    bool is_error = dw_s3_error_parse(&answer, bytes, n_bytes);
+    check(!is_error || !dw_s3_is_complete_result(bytes, n_bytes));
     check(memchr(answer.code, 0, sizeof answer.code) &&
           memchr(answer.message, 0, sizeof answer.message));
 

@@ -284,6 +284,28 @@ static void test_bounds(void **state)
 
 /* ---- multipart ---- */
 
+static void test_complete_result(void **state)
+{
+    (void)state;
+    const char *const results[] = {
+        "<CompleteMultipartUploadResult/>",
+        "\n \n<?xml version=\"1.0\"?><CompleteMultipartUploadResult xmlns=\"x\">"
+        "<ETag>e</ETag></CompleteMultipartUploadResult>\n",
+    };
+    const char *const others[] = {
+        "",
+        "\n",
+        "<html/>",
+        "<Error><Code>c</Code></Error>",
+        "<CompleteMultipartUploadResult><ETag>",
+        "not XML",
+    };
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        assert_true(dw_s3_is_complete_result(results[i], strlen(results[i])));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(dw_s3_is_complete_result(others[i], strlen(others[i])));
+}
+
 static void test_upload_id(void **state)
 {
     (void)state;
@@ -370,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_entities_are_refused),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_upload_id),
+        cmocka_unit_test(test_complete_result),
         cmocka_unit_test(test_complete),
         cmocka_unit_test(test_no_memory),
     };
