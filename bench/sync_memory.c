@@ -62,7 +62,8 @@ void sync_memory_publish(char **args)
     const uint64_t between = bench_anonymous_bytes();
     bench_peak *after_peak = bench_peak_start();
     sync_drain(publisher);
-    uint64_t after = bench_peak_stop(after_peak) + between - before;
+    uint64_t after = bench_peak_stop(after_peak) + between;
+    after = after > before ? after - before : 0;
     opening = opening > w.n_bytes ? opening - w.n_bytes : 0; /* less the baseline */
     printf("{\"model_bytes\": %" PRIu64 ", \"n_changed\": %" PRIu64
            ", \"delta_bytes\": %" PRIu64 ", \"n_objects\": %" PRIu64
