@@ -95,8 +95,7 @@ typedef struct dw_publish_options {
     unsigned rank_timeout_ms; /* how long ranks wait for each other, rank 0 twice as long;
                                  0: 10 minutes */
 
-    const char
-        *first_step; /* step and notes of version 0, where this makes it; or NULL */
+    const char *first_step; /* step and notes of version 0, where this makes it */
     const char *first_notes;
 
     dw_progress progress; /* of opening: fetching a baseline, uploading version 0 */
