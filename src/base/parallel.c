@@ -91,6 +91,10 @@ static void *work(void *argument)
 dw_status dw_parallel(unsigned n_workers, size_t n_items, dw_item_fn fn, void *context,
                       const dw_parallel_progress *progress, dw_error *err)
 {
+    /* asked before anything is done: of a few items the caller's thread may get none */
+    if (progress && progress->report.report &&
+        progress->report.report(progress->report.context, 0, progress->bytes_total) != 0)
+        return dw_fail(err, DW_CANCELLED, NULL, "stopped at the caller's request");
     loop l = {.fn = fn, .context = context, .n_items = n_items, .progress = progress};
     worker *workers = dw_alloc_zeroed(n_workers, sizeof *workers);
     if (!workers)

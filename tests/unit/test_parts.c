@@ -277,7 +277,7 @@ static void test_progress(void **state)
     dw_patch_free(patch);
     assert_int_equal(w.total, 200);
     assert_int_equal(w.last, 200);
-    for (unsigned stop_at = 1; stop_at <= 3; stop_at += 2) { /* in either part */
+    for (unsigned stop_at = 1; stop_at <= 4; stop_at += 3) { /* before either part */
         w = (watch){.stop_at = stop_at};
         assert_int_equal(
             dw_parts_stage_memory(&patch, base.tensors, 1, two, 2, 1, &progress, NULL),
