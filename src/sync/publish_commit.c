@@ -180,8 +180,10 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
     dw_key_commit(key, commit->version);
     dw_status status = DW_OK;
     for (unsigned tries = 0; tries < COMMIT_TRIES; tries++) {
-        if (tries > 0 && (status = check_fence(p, err)) != DW_OK)
-            break; /* a successor may be at work: whether the first try arrived is open */
+        if (tries > 0 && (status = check_fence(p, err)) != DW_OK) {
+            p->unsettled = true; /* whether the first try arrived is open */
+            return status;
+        }
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
                                     DW_PUT_CREATE, err);
         if (status == DW_OK)
