@@ -97,8 +97,7 @@ static bool is_good_anchor(const collection *c, const dw_way_record *way)
     dw_commit_record commit;
     if (dw_stream_read_commit(c->stream, way->version, &commit, NULL) != DW_OK)
         return false;
-    bool agrees = commit.state == way->state &&
-                  memcmp(commit.seal.sha256, way->commit_sha256, DW_SHA256_BYTES) == 0;
+    bool agrees = dw_way_agrees(way, &commit);
     dw_commit_record_release(&commit);
     return agrees;
 }

@@ -174,7 +174,7 @@ static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_vers
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
         dw_key_object(object.key, v->to, v->write_id, v->purpose,
-                      v->first_part + (unsigned)out->objects.n);
+                      (unsigned)out->objects.n);
         out->deltas[out->objects.n] = merged;
         out->objects.items[out->objects.n++] = object;
         u->n_ready = out->objects.n;

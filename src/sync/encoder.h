@@ -8,6 +8,10 @@
 #include "sync/pieces.h"
 #include "sync/transfer.h"
 
+/* Objects are no larger, where the caller does not say. */
+#define DW_OBJECT_BYTES (32ull << 20)
+#define DW_ANCHOR_BYTES (4ull << 30)
+
 typedef struct dw_encode_version {
     dw_pieces *pieces;
     const dw_tensor *base; /* [pieces->cut.n] views */
@@ -20,7 +24,6 @@ typedef struct dw_encode_version {
     dw_store *store;
     const char *purpose; /* of the objects' names: NULL, "fold" */
     const char *write_id;
-    unsigned first_part; /* where the numbers of the objects begin */
     uint64_t max_object_bytes;
     const char *spool_dir;
     unsigned n_threads;

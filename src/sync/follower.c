@@ -17,16 +17,11 @@ void dw_follow_options_init(dw_follow_options *options)
         .at = DW_NO_VERSION, .sweep_every = 64, .max_ahead_bytes = 32u << 20};
 }
 
-uint64_t dw_follower_at(const dw_follower *f)
+uint64_t dw_follower_version(const dw_follower *f)
 {
     const dw_position *at = &f->replica->at;
     return strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
                                                              : DW_NO_VERSION;
-}
-
-uint64_t dw_follower_version(const dw_follower *f)
-{
-    return dw_follower_at(f);
 }
 
 dw_stream *dw_follower_stream(dw_follower *f)
@@ -44,8 +39,7 @@ const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
 
 static bool is_worth_a_detour(dw_status status)
 {
-    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
-           status == DW_UNSUPPORTED || status == DW_STALE || status == DW_MISMATCH;
+    return dw_stream_passes_over(status) || status == DW_STALE;
 }
 
 /* Where weights are that no record says the version of: are they one that is likely? */
@@ -56,9 +50,7 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
     if (c.state == f->replica->state) {
-        dw_position p = {.version = version, .state = c.state};
-        memcpy(p.stream, c.stream, sizeof p.stream);
-        memcpy(p.commit_sha256, c.seal.sha256, sizeof p.commit_sha256);
+        const dw_position p = dw_position_of(&c);
         status = dw_replica_adopt(f->replica, &p, err);
         *found = true;
     }
@@ -158,8 +150,8 @@ static dw_status find_start(dw_follower *f, dw_error *err)
     const dw_replica *r = f->replica;
     if (r->at.version == DW_NO_VERSION)
         return r->has_weights ? recognise_any(f, err) : DW_OK;
-    return dw_follower_at(f) != DW_NO_VERSION ? check_history(f, err)
-                                              : check_other_stream(f, err);
+    return dw_follower_version(f) != DW_NO_VERSION ? check_history(f, err)
+                                                   : check_other_stream(f, err);
 }
 
 static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
@@ -238,7 +230,7 @@ void dw_follower_close(dw_follower *f)
 
 dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
 {
-    uint64_t known = f->stream->head, at = dw_follower_at(f);
+    uint64_t known = f->stream->head, at = dw_follower_version(f);
     if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
         known = at;
     return dw_stream_find_head(f->stream, known, newest, err);
@@ -254,7 +246,7 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
         dw_status status = dw_follower_poll(f, newest, err);
         if (status != DW_OK && status != DW_NOT_FOUND)
             return status;
-        uint64_t at = dw_follower_at(f), now = dw_clock_ms();
+        uint64_t at = dw_follower_version(f), now = dw_clock_ms();
         if (status == DW_OK && (at == DW_NO_VERSION || *newest > at))
             return DW_OK;
         if (now >= end)
@@ -324,7 +316,7 @@ static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
 static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
 {
     forget_path(f);
-    uint64_t at = dw_follower_at(f);
+    uint64_t at = dw_follower_version(f);
     dw_graph graph;
     dw_status status = check_goal(f, goal, err);
     if (status == DW_OK)
@@ -342,7 +334,7 @@ static bool on_path(const dw_follower *f, uint64_t goal)
     if (f->goal != goal || f->i_path >= f->n_path)
         return false;
     uint64_t from = f->path[f->i_path].from;
-    return from == DW_NO_VERSION || from == dw_follower_at(f);
+    return from == DW_NO_VERSION || from == dw_follower_version(f);
 }
 
 static void begin_ahead(dw_follower *f)
@@ -366,7 +358,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         status = recognise_any(f, err);
     if (status != DW_OK)
         return status;
-    *staged = dw_follower_at(f);
+    *staged = dw_follower_version(f);
     if (f->replica->applied)
         return dw_fail(err, DW_INVALID, f->replica->dir,
                        "the version before is applied but not settled");
@@ -456,13 +448,13 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
                            dw_follow_report *report, dw_error *err)
 {
     const dw_follow_report before = f->tally;
-    const uint64_t from = dw_follower_at(f);
+    const uint64_t from = dw_follower_version(f);
     dw_status status = DW_OK;
     if (goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
     if (status == DW_OK && f->replica->applied)
         status = dw_follower_settle(f, err); /* what an earlier call could not finish */
-    while (status == DW_OK && dw_follower_at(f) != goal) {
+    while (status == DW_OK && dw_follower_version(f) != goal) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);
         if (status == DW_OK)
@@ -473,7 +465,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (report)
         *report = (dw_follow_report){
             .from = from,
-            .version = dw_follower_at(f),
+            .version = dw_follower_version(f),
             .n_hops = f->tally.n_hops - before.n_hops,
             .n_objects = f->tally.n_objects - before.n_objects,
             .n_bytes = f->tally.n_bytes - before.n_bytes,
@@ -494,7 +486,7 @@ dw_status dw_follower_report(dw_follower *f, const char *status_word, const char
         return DW_OK;
     char host[256] = "?", key[DW_KEY_TEXT];
     gethostname(host, sizeof host - 1);
-    dw_follower_record record = {.version = dw_follower_at(f),
+    dw_follower_record record = {.version = dw_follower_version(f),
                                  .host = host,
                                  .status = (char *)status_word,
                                  .message = (char *)(message ? message : "")};

@@ -30,9 +30,6 @@ struct dw_follower {
     dw_follow_report tally; /* since it was opened */
 };
 
-/* The version of the follower's own stream that the weights are at. */
-uint64_t dw_follower_at(const dw_follower *f);
-
 /* Fetches and stages one edge (follow_hop.c). */
 dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
                           const dw_progress *progress, dw_error *err);

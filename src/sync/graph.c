@@ -43,14 +43,6 @@ void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to)
 
 /* ---- loading ---- */
 
-/* Records that are missing, damaged or not to be trusted are no edges: others may lead
- * around them. */
-static bool can_be_passed_over(dw_status status)
-{
-    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
-           status == DW_UNSUPPORTED || status == DW_MISMATCH;
-}
-
 /* The edge that a version's own commit is: from the version before, or, for version 0,
  * from nothing. */
 static dw_status add_commit(dw_graph *graph, dw_stream *s, uint64_t version,
@@ -103,7 +95,7 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, dw_error *err)
         dw_edge edge = found.edges[i];
         dw_way_record way;
         status = dw_stream_read_way(s, edge.to, edge.from, &way, err);
-        if (can_be_passed_over(status)) {
+        if (dw_stream_passes_over(status)) {
             status = DW_OK; /* collected meanwhile, or of no use: there are other ways */
             continue;
         }
@@ -133,7 +125,7 @@ static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t begin, uint
                              " is missing below version %" PRIu64
                              ". Restore it, or pull from a mirror",
                              v, end);
-        if (can_be_passed_over(status)) {
+        if (dw_stream_passes_over(status)) {
             if (fault->code == DW_OK)
                 *fault = error;
             status = DW_OK;
@@ -224,7 +216,7 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
     const bool full = avoid && avoid->n > 0;
     if (at != DW_NO_VERSION && at < goal && goal - at == 1 && !full) {
         status = add_commit(out, s, goal, err);
-        if (!can_be_passed_over(status))
+        if (!dw_stream_passes_over(status))
             return status; /* the ordinary step: nothing else to read */
     } else if (!full) {
         status = load_hint(out, s, goal, err);
@@ -232,7 +224,7 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
             return DW_OK;
     }
     dw_graph_release(out);
-    if (status == DW_OK || can_be_passed_over(status))
+    if (status == DW_OK || dw_stream_passes_over(status))
         status = load_all(out, s, at, goal, avoid, err);
     if (status != DW_OK)
         dw_graph_release(out);
@@ -241,7 +233,7 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
 
 /* ---- planning ---- */
 
-static int compare_edges(const void *left, const void *right)
+int dw_edge_compare(const void *left, const void *right)
 {
     const dw_edge *a = left, *b = right;
     return a->to != b->to ? (a->to > b->to) - (a->to < b->to)
@@ -298,7 +290,7 @@ static dw_status plan(dw_edge **path, size_t *n, uint64_t *n_bytes, const dw_gra
         goto out;
     if (graph->n > 0)
         memcpy(edges, graph->edges, graph->n * sizeof *edges);
-    qsort(edges, graph->n, sizeof *edges, compare_edges);
+    qsort(edges, graph->n, sizeof *edges, dw_edge_compare);
     /* edges lead upwards, so their order by end is an order of travel */
     for (size_t i = 0; i < graph->n; i++) {
         const dw_edge *e = &edges[i];

@@ -13,6 +13,9 @@ typedef struct dw_graph {
 void dw_graph_release(dw_graph *graph);
 dw_status dw_graph_add(dw_graph *graph, dw_edge edge, dw_error *err);
 
+/* For qsort over dw_edge: by end, then by beginning. */
+int dw_edge_compare(const void *left, const void *right);
+
 /* Whether the edge is there. */
 bool dw_graph_has(const dw_graph *graph, uint64_t from, uint64_t to);
 

@@ -116,8 +116,7 @@ void dw_hop_release(dw_hop *hop)
 static dw_status check_way(dw_stream *s, const dw_way_record *way,
                            const dw_commit_record *commit, dw_error *err)
 {
-    if (way->state == commit->state &&
-        memcmp(way->commit_sha256, commit->seal.sha256, DW_SHA256_BYTES) == 0)
+    if (dw_way_agrees(way, commit))
         return DW_OK;
     char key[DW_KEY_TEXT], where[DW_ERROR_WHERE_SIZE];
     dw_key_way(key, way->version, way->from);
@@ -168,13 +167,6 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
 
 /* ---- the ways, for people ---- */
 
-static int compare_ways(const void *left, const void *right)
-{
-    const dw_edge *a = left, *b = right;
-    return a->to != b->to ? (a->to > b->to) - (a->to < b->to)
-                          : (a->from > b->from) - (a->from < b->from);
-}
-
 dw_status dw_stream_ways(dw_stream *s, const dw_edge **ways, size_t *n_ways,
                          dw_error *err)
 {
@@ -185,7 +177,7 @@ dw_status dw_stream_ways(dw_stream *s, const dw_edge **ways, size_t *n_ways,
         return status;
     }
     if (graph.n > 0)
-        qsort(graph.edges, graph.n, sizeof *graph.edges, compare_ways);
+        qsort(graph.edges, graph.n, sizeof *graph.edges, dw_edge_compare);
     dw_free(s->ways);
     s->ways = graph.edges;
     *ways = s->ways;

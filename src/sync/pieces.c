@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "codec/digest.h"
 
 static dw_status cut_groups(dw_pieces *p, uint64_t group_bytes, dw_error *err)
 {
@@ -75,4 +76,10 @@ void dw_pieces_view(const dw_pieces *p, dw_tensor *views, void *const *data)
 dw_digest dw_pieces_share(const dw_pieces *p, const dw_digest *digests)
 {
     return dw_slices_share(p->table, p->cut.items, digests, p->cut.n);
+}
+
+dw_digest dw_pieces_state(const dw_pieces *p, const dw_digest *digests)
+{
+    return dw_digest_add(dw_state_floor(p->table, p->n_table),
+                         dw_pieces_share(p, digests));
 }

@@ -34,6 +34,9 @@ void dw_pieces_release(dw_pieces *pieces);
 /* Points VIEWS, [cut.n] tensors, at data: DATA[k] holds owned slice k. */
 void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data);
 
+/* The model's state where its pieces, which are all of it, have these digests. */
+dw_digest dw_pieces_state(const dw_pieces *pieces, const dw_digest *digests);
+
 /* The share of the pieces with these digests in the model's state. */
 dw_digest dw_pieces_share(const dw_pieces *pieces, const dw_digest *digests);
 

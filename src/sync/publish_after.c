@@ -1,6 +1,5 @@
 /* After a commit: the hint, anchors, and what publish_folds.c folds. All of it can fail
  * or be missing without harm to any version. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -40,8 +39,7 @@ static void prune(dw_publisher *p)
 
 static dw_status put_latest(dw_publisher *p, dw_error *err)
 {
-    enum { MAX_EDGES = 65536 };
-    size_t skip = p->graph.n > MAX_EDGES ? p->graph.n - MAX_EDGES : 0;
+    size_t skip = p->graph.n > DW_MAX_EDGES ? p->graph.n - DW_MAX_EDGES : 0;
     dw_latest_record latest = {.version = p->head.version,
                                .edges = p->graph.edges + skip,
                                .n_edges = p->graph.n - skip};
@@ -96,7 +94,7 @@ static void unpin_source(dw_publisher *p)
     char id[65], key[DW_KEY_TEXT];
     if (p->options.first != DW_FIRST_FORK || !p->options.fork_store)
         return;
-    snprintf(id, sizeof id, "fork-%s", p->stream->record.stream);
+    dw_fork_follower_id(id, p);
     dw_key_follower(key, id);
     (void)dw_store_remove(p->options.fork_store, key, NULL);
 }
@@ -110,7 +108,7 @@ static dw_status put_anchor(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_anchor_upload(&objects, p->store, p->pieces.table, p->pieces.n_table,
                                   &p->pieces.owned, p->base_data, p->head.version, true,
-                                  write_id, p->options.max_anchor_bytes, 0, &stop, err);
+                                  write_id, p->options.max_anchor_bytes, &stop, err);
     if (status == DW_OK)
         status = dw_publisher_add_way(p, NULL, &objects, err);
     if (status == DW_OK)
@@ -141,8 +139,7 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
         dw_graph_load(&p->graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
     if (dw_stream_stops(status))
         return status;
-    status = DW_OK; /* a log with damage: nothing is known, and an anchor is due */
-    prune(p);
+    prune(p); /* of a log with damage nothing is known, and an anchor is due */
     status = dw_folds_open(p, err);
     dw_status hint = put_latest(p, NULL);
     (void)hint; /* the next commit puts it again */

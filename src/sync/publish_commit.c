@@ -14,13 +14,9 @@
 #define JOIN_WAIT_MS  10
 #define JOIN_WAIT_MAX 500
 
-dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err)
+uint64_t dw_publisher_next(const dw_publisher *p)
 {
-    uint8_t bytes[(DW_ID_TEXT - 1) / 2];
-    dw_status status = dw_random_bytes(bytes, sizeof bytes, err);
-    if (status == DW_OK)
-        dw_hex_encode(out, bytes, sizeof bytes);
-    return status;
+    return p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
 }
 
 /* ---- epochs ---- */
@@ -230,7 +226,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     memcpy(commit->parent_sha256, p->head.commit_sha256, sizeof commit->parent_sha256);
     memcpy(commit->writer, p->writer, sizeof commit->writer);
     commit->epoch = p->epoch;
-    commit->version = p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+    commit->version = dw_publisher_next(p);
     if (commit->version == 0)
         memset(commit->parent_sha256, 0, sizeof commit->parent_sha256);
     dw_writer bytes = {0};
@@ -242,9 +238,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     dw_writer_release(&bytes);
     if (status != DW_OK)
         return status;
-    *position = (dw_position){.version = commit->version, .state = commit->state};
-    memcpy(position->stream, commit->stream, sizeof position->stream);
-    memcpy(position->commit_sha256, commit->seal.sha256, sizeof position->commit_sha256);
+    *position = dw_position_of(commit);
     p->stream->head = commit->version;
     return DW_OK;
 }
@@ -255,7 +249,7 @@ dw_status dw_commit_settle(dw_publisher *p, dw_error *err)
         return DW_OK;
     bool ours;
     char write_id[DW_ID_TEXT];
-    uint64_t version = p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+    uint64_t version = dw_publisher_next(p);
     dw_status status = look_at_commit(p, version, &ours, write_id, err);
     if (status == DW_NOT_FOUND) {
         p->unsettled = false; /* it never arrived */

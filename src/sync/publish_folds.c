@@ -141,13 +141,6 @@ static dw_status reset_level(dw_publisher *p, dw_fold_level *level, dw_error *er
 
 /* ---- folding ---- */
 
-/* The model's state where its pieces have these digests. */
-static dw_digest state_of(const dw_publisher *p, const dw_digest *digests)
-{
-    return dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
-                         dw_pieces_share(&p->pieces, digests));
-}
-
 /* Views of the pieces in the copy, and their digests; DW_CORRUPT where it is not what its
  * record says. */
 static dw_status open_copy(dw_publisher *p, dw_fold_level *level, dw_tensor *views,
@@ -170,7 +163,7 @@ static dw_status open_copy(dw_publisher *p, dw_fold_level *level, dw_tensor *vie
     dw_free(data);
     status = dw_digest_tensors(digests, NULL, views, p->pieces.cut.n,
                                p->options.n_threads, NULL, err);
-    if (status == DW_OK && level->at.state != state_of(p, digests))
+    if (status == DW_OK && level->at.state != dw_pieces_state(&p->pieces, digests))
         status = dw_fail(err, DW_CORRUPT, level->dir, "the copy was changed");
     return status;
 }
@@ -205,7 +198,7 @@ static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tenso
         .stop = &stop,
     };
     status = dw_encode_upload(&uploaded, &version, err);
-    if (status == DW_OK && state_of(p, p->pieces.next) != p->head.state)
+    if (status == DW_OK && dw_pieces_state(&p->pieces, p->pieces.next) != p->head.state)
         status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
                          "the baseline is not version %" PRIu64
                          " any more: somebody changed it",

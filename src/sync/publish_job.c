@@ -93,8 +93,7 @@ static dw_status commit_whole(dw_publisher *p, const char *write_id,
                                .n_changed = p->part.n_changed,
                                .objects = p->part.objects};
     memcpy(commit.write_id, write_id, sizeof commit.write_id);
-    commit.state = dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
-                                 dw_pieces_share(&p->pieces, p->pieces.next));
+    commit.state = dw_pieces_state(&p->pieces, p->pieces.next);
     return dw_commit_create(p, &commit, position, err);
 }
 

@@ -142,6 +142,11 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
 
 /* ---- version 0 ---- */
 
+void dw_fork_follower_id(char out[65], const dw_publisher *p)
+{
+    snprintf(out, 65, "fork-%s", p->stream->record.stream);
+}
+
 /* Keeps the source's version from being collected: the fork is listed as a follower of
  * it. Where that may not be written, the operator must see to it. */
 static void pin_source(dw_publisher *p, const dw_stream *source, uint64_t version)
@@ -150,7 +155,7 @@ static void pin_source(dw_publisher *p, const dw_stream *source, uint64_t versio
     dw_follower_record record = {
         .version = version, .host = "", .status = "fork", .message = note};
     memcpy(record.stream, source->record.stream, sizeof record.stream);
-    snprintf(record.id, sizeof record.id, "fork-%s", p->stream->record.stream);
+    dw_fork_follower_id(record.id, p);
     dw_key_follower(key, record.id);
     dw_writer bytes = {0};
     if (dw_follower_record_write(&bytes, &record, NULL) == DW_OK)
@@ -201,7 +206,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
     return dw_anchor_upload(&commit->objects, p->store, p->pieces.table,
                             p->pieces.n_table, &p->pieces.owned, p->base_data, 0, false,
                             commit->write_id, p->options.max_anchor_bytes,
-                            p->options.rank * 10000u, &p->options.progress, err);
+                            &p->options.progress, err);
 }
 
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
@@ -229,9 +234,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
                                    p->options.n_threads, NULL, err);
     if (status != DW_OK)
         return status;
-    commit.state = position.state =
-        dw_digest_add(dw_state_floor(p->pieces.table, p->pieces.n_table),
-                      dw_pieces_share(&p->pieces, p->pieces.digests));
+    commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
     status = dw_baseline_take_live(p, &position, err);
     if (status == DW_OK)
         status = dw_baseline_connect(p, err);

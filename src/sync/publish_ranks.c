@@ -16,11 +16,6 @@
 #define POLL_MS     10
 #define POLL_MS_MAX 1000
 
-static uint64_t next_version(const dw_publisher *p)
-{
-    return p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
-}
-
 /* Rank 0 waits twice as long: one that gave up on the round before is behind by the time
  * that it waited. */
 static uint64_t deadline(const dw_publisher *p)
@@ -36,7 +31,7 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                                const dw_digest *digests, uint64_t n_changed,
                                dw_error *err)
 {
-    dw_receipt_record r = {.version = next_version(p),
+    dw_receipt_record r = {.version = dw_publisher_next(p),
                            .epoch = p->epoch,
                            .round = p->round,
                            .rank = p->options.rank,
@@ -79,7 +74,7 @@ static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r
         return status;
     if (strcmp(r->stream, p->stream->record.stream) != 0 ||
         strcmp(r->writer, p->writer) != 0 || r->epoch != p->epoch ||
-        r->version != next_version(p) || r->round != p->round ||
+        r->version != dw_publisher_next(p) || r->round != p->round ||
         r->n_ranks != p->options.n_ranks || r->rank >= r->n_ranks)
         return dw_fail(err, DW_MISMATCH, url,
                        "the receipt of rank %" PRIu32 " is for version %" PRIu64
@@ -87,7 +82,7 @@ static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r
                        " ranks; this is version %" PRIu64 ", epoch %" PRIu64
                        ", round %" PRIu64 " of %" PRIu32,
                        r->rank, r->version, r->epoch, r->round, r->n_ranks,
-                       next_version(p), p->epoch, p->round, p->options.n_ranks);
+                       dw_publisher_next(p), p->epoch, p->round, p->options.n_ranks);
     return dw_objects_check(&r->objects, p->pieces.table, p->pieces.n_table, false, url,
                             err);
 }
@@ -139,7 +134,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
 {
     dw_commit_record commit = {.step = p->step ? p->step : "",
                                .notes = p->notes ? p->notes : ""};
-    if (next_version(p) == 0) {
+    if (dw_publisher_next(p) == 0) {
         commit.step = (char *)p->options.first_step;
         commit.notes = (char *)p->options.first_notes;
         const bool anchor = p->options.first == DW_FIRST_ANCHOR;
@@ -219,7 +214,7 @@ static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err
 static dw_status put_receipt(dw_publisher *p, dw_error *err)
 {
     char key[DW_KEY_TEXT];
-    dw_key_receipt(key, next_version(p), p->epoch, p->round, p->options.rank);
+    dw_key_receipt(key, dw_publisher_next(p), p->epoch, p->round, p->options.rank);
     dw_status status = DW_OK;
     for (unsigned tries = 0; tries < PUT_TRIES; tries++) {
         status = dw_store_put_bytes(p->store, key, p->receipt.bytes, p->receipt.n_bytes,
@@ -247,7 +242,7 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
         return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                        "%s did not come in time: version %" PRIu64
                        " was not committed. The next one covers it",
-                       what, next_version(p));
+                       what, dw_publisher_next(p));
     if (dw_publisher_stop(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                        "given up for a newer version");
@@ -260,7 +255,7 @@ static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
                                   dw_writer *out, dw_error *err)
 {
     char key[DW_KEY_TEXT];
-    dw_key_receipt(key, next_version(p), p->epoch, p->round, rank);
+    dw_key_receipt(key, dw_publisher_next(p), p->epoch, p->round, rank);
     uint64_t pause = POLL_MS;
     for (;;) {
         dw_status status = dw_record_fetch(out, p->store, key, err);
@@ -344,7 +339,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
                                  dw_position *position, dw_publish_report *report,
                                  dw_error *err)
 {
-    const uint64_t end = deadline(p), version = next_version(p);
+    const uint64_t end = deadline(p), version = dw_publisher_next(p);
     uint64_t pause = POLL_MS;
     dw_commit_record c;
     dw_status status;
@@ -368,9 +363,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
                          "one covers this one",
                          version);
     }
-    *position = (dw_position){.version = version, .state = c.state};
-    memcpy(position->stream, c.stream, sizeof position->stream);
-    memcpy(position->commit_sha256, c.seal.sha256, sizeof position->commit_sha256);
+    *position = dw_position_of(&c);
     report->n_changed = c.n_changed;
     report->n_objects = c.objects.n;
     report->n_bytes = dw_objects_bytes(&c.objects);
@@ -425,10 +418,9 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_random_id(write_id, err);
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
-        status =
-            dw_anchor_upload(&objects, p->store, p->pieces.table, p->pieces.n_table,
-                             &p->pieces.owned, p->base_data, 0, false, write_id,
-                             p->options.max_anchor_bytes, 0, &p->options.progress, err);
+        status = dw_anchor_upload(&objects, p->store, p->pieces.table, p->pieces.n_table,
+                                  &p->pieces.owned, p->base_data, 0, false, write_id,
+                                  p->options.max_anchor_bytes, &p->options.progress, err);
     if (status == DW_OK)
         status = write_receipt(p, &objects, p->pieces.digests, 0, err);
     if (status == DW_OK)

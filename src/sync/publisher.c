@@ -14,9 +14,6 @@
 #include "codec/digest.h"
 #include "store/store.h"
 
-#define OBJECT_BYTES (32u << 20)
-#define ANCHOR_BYTES (4ull << 30)
-
 void dw_publish_options_init(dw_publish_options *options)
 {
     *options = (dw_publish_options){.fork_version = DW_LATEST,
@@ -55,9 +52,9 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     if (!good)
         return dw_fail_memory(err, NULL);
     if (o->max_object_bytes == 0)
-        o->max_object_bytes = OBJECT_BYTES;
+        o->max_object_bytes = DW_OBJECT_BYTES;
     if (o->max_anchor_bytes == 0)
-        o->max_anchor_bytes = ANCHOR_BYTES;
+        o->max_anchor_bytes = DW_ANCHOR_BYTES;
     if (o->n_ranks == 0)
         o->n_ranks = 1;
     p->sharded = o->n_ranks > 1 || o->shards;

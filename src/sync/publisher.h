@@ -133,6 +133,8 @@ dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *e
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err);
 
+/* The name under which a fork is listed in the stream that it comes from. */
+void dw_fork_follower_id(char out[65], const dw_publisher *p);
 /* Commits version 0 as a fork of another stream's. */
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err);
 
@@ -154,7 +156,8 @@ dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
 
 /* ---- publish_commit.c ---- */
 
-dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err);
+/* The version after the head. */
+uint64_t dw_publisher_next(const dw_publisher *p);
 
 /* Claims the next free epoch. */
 dw_status dw_epoch_claim(dw_publisher *p, dw_error *err);

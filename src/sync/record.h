@@ -18,6 +18,7 @@
 #define DW_SMALL_BYTES   (128u << 10) /* ... of kind epoch, floor, follower */
 #define DW_ID_TEXT       33           /* 32 hexadecimal digits and a NUL */
 #define DW_MAX_NOTE      4096         /* bytes of step, notes, job, messages */
+#define DW_MAX_EDGES     65536        /* of the hint */
 #define DW_KEY_TEXT      160          /* any key of a stream, with its NUL */
 
 /* ---- keys ---- */
@@ -41,6 +42,11 @@ bool dw_key_is_epoch(const char *key, uint64_t *epoch);
 bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way);
 bool dw_key_is_receipt(const char *key, uint64_t *version);
 bool dw_follower_id_valid(const char *id); /* 1 to 64 of A-Za-z0-9_.- , no leading dot */
+
+/* ---- ids ---- */
+
+/* One that nobody has drawn before: of a stream, a writer, an attempt. */
+dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err);
 
 /* ---- parts of records ---- */
 
@@ -163,7 +169,7 @@ typedef struct dw_latest_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
     dw_edge *edges;
-    size_t n_edges; /* at most 65,536 */
+    size_t n_edges; /* at most DW_MAX_EDGES */
 } dw_latest_record;
 
 typedef struct dw_floor_record {

@@ -4,7 +4,6 @@
 #include "base/mem.h"
 #include "sync/record_seal.h"
 
-#define MAX_EDGES  65536
 #define MAX_STATUS 32
 
 /* ---- latest ---- */
@@ -35,9 +34,9 @@ dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_
     out->version = dw_field_number(&f, "version");
     const json_t *edges = dw_field_array(&f, "edges");
     size_t n_edges = json_array_size(edges);
-    if (n_edges > MAX_EDGES)
+    if (n_edges > DW_MAX_EDGES)
         dw_fields_fail(&f, DW_CORRUPT, "edges", "has %zu entries, over the limit of %d",
-                       n_edges, MAX_EDGES);
+                       n_edges, DW_MAX_EDGES);
     if (f.status == DW_OK) {
         out->edges = dw_alloc_array(n_edges, sizeof *out->edges);
         if (!out->edges)

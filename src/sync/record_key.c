@@ -2,6 +2,8 @@
  * file would write is recognised, so that an object has one name. */
 #include "sync/record.h"
 
+#include "base/clock.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -152,4 +154,15 @@ bool dw_follower_id_valid(const char *id)
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
     size_t n = strspn(id, letters);
     return n >= 1 && n <= 64 && id[n] == '\0' && id[0] != '.';
+}
+
+/* ---- ids ---- */
+
+dw_status dw_random_id(char out[DW_ID_TEXT], dw_error *err)
+{
+    uint8_t bytes[(DW_ID_TEXT - 1) / 2];
+    dw_status status = dw_random_bytes(bytes, sizeof bytes, err);
+    if (status == DW_OK)
+        dw_hex_encode(out, bytes, sizeof bytes);
+    return status;
 }

@@ -24,6 +24,14 @@
 
 static const dw_position nowhere = {.version = DW_NO_VERSION};
 
+dw_position dw_position_of(const dw_commit_record *commit)
+{
+    dw_position p = {.version = commit->version, .state = commit->state};
+    memcpy(p.stream, commit->stream, sizeof p.stream);
+    memcpy(p.commit_sha256, commit->seal.sha256, sizeof p.commit_sha256);
+    return p;
+}
+
 /* ---- opening ---- */
 
 static dw_status make_replica(dw_replica **out, const dw_tensor *table, size_t n_tensors,

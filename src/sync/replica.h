@@ -25,6 +25,8 @@ typedef struct dw_position {
     dw_digest state;
 } dw_position;
 
+dw_position dw_position_of(const dw_commit_record *commit);
+
 typedef struct dw_replica {
     dw_tensor
         *tensors; /* names ascending, as in the stream's table; data of the target */

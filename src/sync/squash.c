@@ -11,10 +11,7 @@
 #include "store/store.h"
 #include "sync/publisher.h"
 
-#define GROUP_BYTES      (32u << 20) /* of weights that are diffed at a time */
-#define OBJECT_BYTES     (32u << 20)
-#define ANCHOR_BYTES     (4ull << 30)
-#define MAX_LATEST_EDGES 65536
+#define GROUP_BYTES (32u << 20) /* of weights that are diffed at a time */
 
 /* ---- asking the caller whether to go on ---- */
 
@@ -80,9 +77,7 @@ static dw_status read_position(dw_stream *s, uint64_t version, dw_position *out,
     dw_status status = dw_stream_read_commit(s, version, &c, err);
     if (status != DW_OK)
         return status;
-    *out = (dw_position){.version = version, .state = c.state};
-    memcpy(out->stream, c.stream, sizeof out->stream);
-    memcpy(out->commit_sha256, c.seal.sha256, sizeof out->commit_sha256);
+    *out = dw_position_of(&c);
     dw_commit_record_release(&c);
     return DW_OK;
 }
@@ -177,7 +172,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
             .store = q->stream->store,
             .purpose = "fold",
             .write_id = q->write_id,
-            .max_object_bytes = max_bytes > 0 ? max_bytes : OBJECT_BYTES,
+            .max_object_bytes = max_bytes > 0 ? max_bytes : DW_OBJECT_BYTES,
             .spool_dir = q->options->work_dir,
             .n_threads = q->options->n_threads,
             .stop = &q->stop,
@@ -185,9 +180,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
         status = dw_encode_upload(&uploaded, &version, err);
     }
     /* what was diffed is what the commit names, or it must not be called that */
-    if (status == DW_OK &&
-        dw_digest_add(dw_state_floor(pieces->table, pieces->n_table),
-                      dw_pieces_share(pieces, pieces->next)) != q->to.state)
+    if (status == DW_OK && dw_pieces_state(pieces, pieces->next) != q->to.state)
         status = dw_fail(err, DW_CORRUPT, q->options->work_dir,
                          "the weights changed while they were diffed");
     if (status == DW_OK) {
@@ -215,7 +208,7 @@ static dw_status upload(squash *q, dw_objects *out, dw_error *err)
         status =
             dw_anchor_upload(out, q->stream->store, r->tensors, r->n_tensors, &all,
                              q->new_data, q->to.version, true, q->write_id,
-                             max_bytes > 0 ? max_bytes : ANCHOR_BYTES, 0, &q->stop, err);
+                             max_bytes > 0 ? max_bytes : DW_ANCHOR_BYTES, &q->stop, err);
     else if (status == DW_OK) {
         status =
             dw_pieces_open(&pieces, r->tensors, r->n_tensors, &all, GROUP_BYTES, err);
@@ -271,7 +264,7 @@ static void refresh_latest(dw_stream *s, dw_edge way)
     dw_graph graph = {latest.edges, latest.n_edges, latest.n_edges};
     dw_writer bytes = {0};
     if (latest.version != DW_NO_VERSION && way.to <= latest.version &&
-        graph.n < MAX_LATEST_EDGES && !dw_graph_has(&graph, way.from, way.to) &&
+        graph.n < DW_MAX_EDGES && !dw_graph_has(&graph, way.from, way.to) &&
         dw_graph_add(&graph, way, NULL) == DW_OK) {
         latest.edges = graph.edges;
         latest.n_edges = graph.n;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/store.h"
@@ -156,6 +155,12 @@ bool dw_stream_stops(dw_status status)
            status == DW_DENIED;
 }
 
+bool dw_stream_passes_over(dw_status status)
+{
+    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
+           status == DW_UNSUPPORTED || status == DW_MISMATCH;
+}
+
 dw_status dw_stream_read_latest(dw_stream *s, dw_latest_record *out, dw_error *err)
 {
     char where[WHERE_BYTES];
@@ -210,6 +215,12 @@ dw_status dw_stream_check_child(const dw_stream *s, const dw_commit_record *pare
                        "(epoch %" PRIu64 " after %" PRIu64 ")",
                        child->version, child->epoch, parent->epoch);
     return DW_OK;
+}
+
+bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit)
+{
+    return way->state == commit->state &&
+           memcmp(way->commit_sha256, commit->seal.sha256, DW_SHA256_BYTES) == 0;
 }
 
 /* ---- opening ---- */
@@ -312,13 +323,10 @@ static dw_status put_stream_record(dw_store *store, const dw_tensor *tensors,
     qsort(sorted, n_tensors, sizeof *sorted, dw_tensor_compare_names);
     dw_stream_record record = {
         .single_writer = single_writer, .tensors = sorted, .n_tensors = n_tensors};
-    uint8_t id[(DW_ID_TEXT - 1) / 2];
     dw_writer bytes = {0};
-    dw_status status = dw_random_bytes(id, sizeof id, err);
-    if (status == DW_OK) {
-        dw_hex_encode(record.stream, id, sizeof id);
+    dw_status status = dw_random_id(record.stream, err);
+    if (status == DW_OK)
         status = dw_stream_record_write(&bytes, &record, key, err);
-    }
     if (status == DW_OK)
         status = dw_store_put_bytes(store, DW_KEY_STREAM, bytes.bytes, bytes.n_bytes,
                                     DW_PUT_CREATE, err);

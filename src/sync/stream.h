@@ -44,12 +44,19 @@ dw_status dw_stream_read_epoch(dw_stream *stream, uint64_t epoch, dw_epoch_recor
  * something in the stream. */
 bool dw_stream_stops(dw_status status);
 
+/* Whether a record with that outcome is missing, damaged or not to be trusted: others may
+ * lead around it. */
+bool dw_stream_passes_over(dw_status status);
+
 /* The hint, empty (version DW_NO_VERSION) where it is missing, damaged or another's. */
 dw_status dw_stream_read_latest(dw_stream *stream, dw_latest_record *out, dw_error *err);
 
 /* DW_UNTRUSTED unless CHILD follows PARENT: its number, hash and epoch. */
 dw_status dw_stream_check_child(const dw_stream *stream, const dw_commit_record *parent,
                                 const dw_commit_record *child, dw_error *err);
+
+/* Whether the way leads to the very version that was committed. */
+bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit);
 
 /* The newest version, walking up from KNOWN (DW_NO_VERSION: from the hint, or a list).
  * One request where KNOWN is the newest. DW_NOT_FOUND where the stream has none. */

@@ -52,8 +52,8 @@ static dw_status upload_group(dw_object *object, dw_store *store, const dw_piece
 dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
                            size_t n_tensors, const dw_slices *slices, void *const *data,
                            uint64_t version, bool is_way, const char *write_id,
-                           uint64_t max_object_bytes, unsigned first_part,
-                           const dw_progress *progress, dw_error *err)
+                           uint64_t max_object_bytes, const dw_progress *progress,
+                           dw_error *err)
 {
     *out = (dw_objects){0};
     dw_pieces pieces = {0};
@@ -79,7 +79,7 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
         dw_key_object(object->key, version, write_id, is_way ? "anchor" : NULL,
-                      first_part + (unsigned)g);
+                      (unsigned)g);
         status =
             upload_group(object, store, &pieces, &pieces.groups[g], views, &hook, err);
         share.before += object->n_bytes;

@@ -6,13 +6,13 @@
 #include "sync/replica.h"
 
 /* Uploads the weights of SLICES, owned slice k at DATA[k], as anchor objects of at most
- * MAX_OBJECT_BYTES each; OUT, to be released in any case, takes what was uploaded. The
- * numbers in their names begin at FIRST_PART. IS_WAY: not version 0's own. */
+ * MAX_OBJECT_BYTES each; OUT, to be released in any case, takes what was uploaded.
+ * IS_WAY: not version 0's own. */
 dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
                            size_t n_tensors, const dw_slices *slices, void *const *data,
                            uint64_t version, bool is_way, const char *write_id,
-                           uint64_t max_object_bytes, unsigned first_part,
-                           const dw_progress *progress, dw_error *err);
+                           uint64_t max_object_bytes, const dw_progress *progress,
+                           dw_error *err);
 
 /* Creates the record of a way to TO, from FROM or, where that is NULL, from nothing.
  * DW_CONFLICT where there is one already. */
