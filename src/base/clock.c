@@ -44,6 +44,17 @@ void dw_sleep_ms(uint64_t ms)
         ;
 }
 
+bool dw_condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes) != 0)
+        return false;
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    bool good = pthread_cond_init(condition, &attributes) == 0;
+    pthread_condattr_destroy(&attributes);
+    return good;
+}
+
 dw_status dw_random_bytes(void *out, size_t n_bytes, dw_error *err)
 {
     if (n_bytes > 1 << 20 || RAND_bytes(out, (int)n_bytes) != 1)

@@ -2,6 +2,8 @@
 #ifndef DW_BASE_CLOCK_H
 #define DW_BASE_CLOCK_H
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +21,10 @@ int64_t dw_wall_clock_ms(void);
 void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms);
 
 void dw_sleep_ms(uint64_t ms);
+
+/* A condition whose timed waits go by the clock that never goes back; false where it
+ * cannot be had. */
+bool dw_condition_init(pthread_cond_t *condition);
 
 /* Bytes that nobody can guess. */
 dw_status dw_random_bytes(void *out, size_t n_bytes, dw_error *err);

@@ -28,9 +28,14 @@ dw_slice dw_slice_whole(const dw_tensor *tensors, size_t t)
     return (dw_slice){t, 0, elems_of(&tensors[t])};
 }
 
-static bool is_whole(const dw_tensor *tensors, const dw_slice *s)
+bool dw_slice_is_whole(const dw_tensor *tensors, const dw_slice *s)
 {
     return s->first == 0 && s->n == elems_of(&tensors[s->tensor]);
+}
+
+uint64_t dw_slice_bytes(const dw_tensor *tensors, const dw_slice *slice)
+{
+    return bytes_before(&tensors[slice->tensor], slice->n);
 }
 
 static dw_status check_slice(const dw_tensor *tensors, size_t n_tensors,
@@ -107,7 +112,7 @@ static dw_status fill_list(dw_slice_list *out, const dw_tensor *tensors,
         const dw_tensor *whole = &tensors[s->tensor];
         dw_tensor *t = &out->tensors[i];
         *t = *whole;
-        if (is_whole(tensors, s))
+        if (dw_slice_is_whole(tensors, s))
             continue;
         const uint64_t first_byte = bytes_before(whole, s->first);
         const size_t n_name = strlen(whole->name) + SUFFIX_BYTES;

@@ -19,6 +19,8 @@ typedef struct dw_slice {
 
 /* All of tensor T. */
 dw_slice dw_slice_whole(const dw_tensor *tensors, size_t t);
+bool dw_slice_is_whole(const dw_tensor *tensors, const dw_slice *slice);
+uint64_t dw_slice_bytes(const dw_tensor *tensors, const dw_slice *slice);
 
 /* Slices as tensors of their own, in the order they were named. A whole tensor keeps its
  * name and shape; a slice is `NAME[FIRST:END]`, of shape [n]. */

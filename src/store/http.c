@@ -44,23 +44,12 @@ struct dw_http {
 
 /* ---- the inbox ---- */
 
-static bool init_condition(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes) != 0)
-        return false;
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    bool good = pthread_cond_init(condition, &attributes) == 0;
-    pthread_condattr_destroy(&attributes);
-    return good;
-}
-
 dw_status dw_http_inbox_init(dw_http_inbox *inbox, dw_error *err)
 {
     inbox->first = inbox->last = NULL;
     if (pthread_mutex_init(&inbox->lock, NULL) != 0)
         return dw_fail_memory(err, NULL);
-    if (!init_condition(&inbox->arrived)) {
+    if (!dw_condition_init(&inbox->arrived)) {
         pthread_mutex_destroy(&inbox->lock);
         return dw_fail_memory(err, NULL);
     }

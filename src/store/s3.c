@@ -269,12 +269,7 @@ static dw_status set_credentials(dw_s3 *s3, const dw_sigv4_credentials *c, dw_er
 
 static bool init_locks(dw_s3 *s3)
 {
-    pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes) != 0)
-        return false;
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    bool good = pthread_cond_init(&s3->buffer_back, &attributes) == 0;
-    pthread_condattr_destroy(&attributes);
+    bool good = dw_condition_init(&s3->buffer_back);
     if (good && pthread_mutex_init(&s3->lock, NULL) != 0) {
         pthread_cond_destroy(&s3->buffer_back);
         good = false;

@@ -21,24 +21,6 @@ dw_status dw_slices_append(dw_slices *slices, dw_slice slice, dw_error *err)
     return DW_OK;
 }
 
-static uint64_t elems_of(const dw_tensor *t)
-{
-    uint64_t n_elems = 0;
-    dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL);
-    return n_elems;
-}
-
-uint64_t dw_slice_bytes(const dw_tensor *tensors, const dw_slice *slice)
-{
-    unsigned bits = dw_dtype_bits(tensors[slice->tensor].dtype);
-    return slice->n / 8 * bits + slice->n % 8 * bits / 8;
-}
-
-bool dw_slice_is_whole(const dw_tensor *tensors, const dw_slice *slice)
-{
-    return slice->first == 0 && slice->n == elems_of(&tensors[slice->tensor]);
-}
-
 dw_status dw_slices_of_covers(dw_slices *out, const dw_cover *covers, size_t n_covers,
                               const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
@@ -57,8 +39,7 @@ dw_status dw_slices_of_covers(dw_slices *out, const dw_cover *covers, size_t n_c
             continue;
         }
         for (uint64_t t = c->first; status == DW_OK && t < c->end; t++)
-            status = dw_slices_append(
-                out, (dw_slice){(size_t)t, 0, elems_of(&tensors[t])}, err);
+            status = dw_slices_append(out, dw_slice_whole(tensors, (size_t)t), err);
     }
     if (status != DW_OK)
         dw_slices_free(out);
@@ -133,4 +114,39 @@ dw_status dw_cut_next(dw_slices *out, dw_cut *cut, const dw_slices *slices,
             break;
     }
     return DW_OK;
+}
+
+dw_status dw_slices_digest(dw_digest *out, const dw_slices *slices,
+                           const dw_tensor *tensors, size_t n_tensors,
+                           const dw_digest *known, unsigned n_threads, dw_error *err)
+{
+    const size_t n = slices->n;
+    size_t n_cut = 0;
+    dw_slice *cut = dw_alloc_array(n, sizeof *cut);
+    size_t *place = dw_alloc_array(n, sizeof *place);
+    dw_digest *read = dw_alloc_array(n, sizeof *read);
+    dw_status status = cut && place && read ? DW_OK : dw_fail_memory(err, NULL);
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        const dw_slice *s = &slices->items[i];
+        if (dw_slice_is_whole(tensors, s)) {
+            out[i] = known[s->tensor];
+        } else {
+            place[n_cut] = i;
+            cut[n_cut++] = *s;
+        }
+    }
+    if (status == DW_OK && n_cut > 0) {
+        dw_slice_list list;
+        status = dw_slices_open(&list, tensors, n_tensors, cut, n_cut, err);
+        if (status == DW_OK)
+            status =
+                dw_digest_tensors(read, NULL, list.tensors, list.n, n_threads, NULL, err);
+        for (size_t i = 0; status == DW_OK && i < n_cut; i++)
+            out[place[i]] = read[i];
+        dw_slices_release(&list);
+    }
+    dw_free(cut);
+    dw_free(place);
+    dw_free(read);
+    return status;
 }

@@ -24,8 +24,16 @@ dw_status dw_slices_of_covers(dw_slices *out, const dw_cover *covers, size_t n_c
 dw_status dw_covers_of_slices(dw_cover **out, size_t *n, const dw_slices *slices,
                               const dw_tensor *tensors, size_t n_tensors, dw_error *err);
 
-uint64_t dw_slice_bytes(const dw_tensor *tensors, const dw_slice *slice);
-bool dw_slice_is_whole(const dw_tensor *tensors, const dw_slice *slice);
+/* The digests of SLICES of TENSORS, whose own are KNOWN: what is only a piece is read. */
+dw_status dw_slices_digest(dw_digest *out, const dw_slices *slices,
+                           const dw_tensor *tensors, size_t n_tensors,
+                           const dw_digest *known, unsigned n_threads, dw_error *err);
+
+/* Data of several tensors lies in one block, each at a multiple of 64. */
+static inline uint64_t dw_padded(uint64_t n_bytes)
+{
+    return (n_bytes + 63) / 64 * 64;
+}
 
 /* Where a walk over slices stands: item, and elements of it that are done. */
 typedef struct dw_cut {

@@ -6,11 +6,6 @@
 #include "codec/digest.h"
 #include "sync/publisher.h"
 
-static uint64_t round_up(uint64_t n_bytes)
-{
-    return (n_bytes + 63) / 64 * 64;
-}
-
 static dw_replica *replica_of(dw_publisher *p)
 {
     return p->baseline->replica;
@@ -21,7 +16,7 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
 {
     uint64_t total = 0;
     for (size_t k = 0; k < p->pieces.owned.n; k++)
-        total += round_up(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
+        total += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
     p->memory = total <= SIZE_MAX ? dw_alloc((size_t)total) : NULL;
     if (!p->memory)
         return dw_fail_memory(err, NULL);
@@ -31,9 +26,21 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
         p->base_data[k] = at;
         if (n > 0)
             memcpy(at, p->live_data[k], (size_t)n);
-        at += round_up(n);
+        at += dw_padded(n);
     }
     return DW_OK;
+}
+
+/* How the publisher follows its own stream. */
+static dw_follow_options follow_options(const dw_publisher *p)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.base = p->options.base;
+    options.spool_dir = p->options.spool_dir;
+    options.trust = p->options.trust;
+    options.n_threads = p->options.n_threads;
+    return options;
 }
 
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
@@ -43,12 +50,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         status = copy_live(p, err);
     if (status != DW_OK || p->sharded)
         return status;
-    dw_follow_options options;
-    dw_follow_options_init(&options);
-    options.base = p->options.base;
-    options.spool_dir = p->options.spool_dir;
-    options.trust = p->options.trust;
-    options.n_threads = p->options.n_threads;
+    dw_follow_options options = follow_options(p);
     dw_tensor *memory = NULL;
     if (p->options.baseline_dir) {
         options.into = p->options.baseline_dir;
@@ -72,11 +74,15 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
 
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
 {
-    for (size_t t = 0; !p->sharded && t < p->pieces.n_table; t++)
-        p->base_data[t] = replica_of(p)->tensors[t].data;
+    const dw_replica *r = p->sharded ? NULL : replica_of(p);
+    for (size_t t = 0; r && t < p->pieces.n_table; t++)
+        p->base_data[t] = r->tensors[t].data;
     dw_pieces_view(&p->pieces, p->base, p->base_data);
-    return dw_digest_tensors(p->pieces.digests, NULL, p->base, p->pieces.cut.n,
-                             p->options.n_threads, NULL, err);
+    /* a replica knows the digests of whole tensors: only pieces of them are read */
+    return r ? dw_slices_digest(p->pieces.digests, &p->pieces.cut, r->tensors,
+                                r->n_tensors, r->digests, p->options.n_threads, err)
+             : dw_digest_tensors(p->pieces.digests, NULL, p->base, p->pieces.cut.n,
+                                 p->options.n_threads, NULL, err);
 }
 
 /* A rank reads back the whole model, and keeps what it owns. */
@@ -88,14 +94,9 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                                              p->options.spool_dir, err);
     if (status != DW_OK)
         return status;
-    dw_follow_options options;
-    dw_follow_options_init(&options);
+    dw_follow_options options = follow_options(p);
     options.tensors = model.tensors;
     options.n_tensors = p->pieces.n_table;
-    options.base = p->options.base;
-    options.spool_dir = p->options.spool_dir;
-    options.trust = p->options.trust;
-    options.n_threads = p->options.n_threads;
     status = dw_follower_open(&f, p->store, &options, err);
     if (status == DW_OK) {
         f->fork_store = p->options.fork_store;

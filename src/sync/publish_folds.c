@@ -23,16 +23,11 @@ static const dw_position nowhere = {.version = DW_NO_VERSION};
 
 /* ---- the copy of a level ---- */
 
-static uint64_t round_up(uint64_t n_bytes)
-{
-    return (n_bytes + 63) / 64 * 64;
-}
-
 static uint64_t copy_bytes(const dw_publisher *p)
 {
     uint64_t n = 64; /* a model without elements is a file all the same */
     for (size_t t = 0; t < p->pieces.n_table; t++)
-        n += round_up(p->pieces.table[t].n_bytes);
+        n += dw_padded(p->pieces.table[t].n_bytes);
     return n;
 }
 
@@ -48,7 +43,7 @@ static uint8_t *bytes_of(const dw_fold_level *level)
 
 static void unmap_copy(dw_fold_level *level)
 {
-    if (level->dir && level->map.bytes)
+    if (level->dir)
         dw_map_close(&level->map);
     level->map = (dw_map){.fd = -1};
 }
@@ -132,7 +127,7 @@ static dw_status reset_level(dw_publisher *p, dw_fold_level *level, dw_error *er
         const uint64_t n = p->pieces.table[t].n_bytes;
         if (n > 0)
             memcpy(at, p->base_data[t], (size_t)n);
-        at += round_up(n);
+        at += dw_padded(n);
     }
     status = note_position(level, &p->head, err);
     unmap_copy(level);
@@ -157,7 +152,7 @@ static dw_status open_copy(dw_publisher *p, dw_fold_level *level, dw_tensor *vie
     uint8_t *at = bytes_of(level);
     for (size_t t = 0; t < p->pieces.n_table; t++) {
         data[t] = at;
-        at += round_up(p->pieces.table[t].n_bytes);
+        at += dw_padded(p->pieces.table[t].n_bytes);
     }
     dw_pieces_view(&p->pieces, views, data);
     dw_free(data);

@@ -81,15 +81,15 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
 
 static dw_status start_thread(dw_publisher *p, dw_error *err)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    if (!dw_condition_init(&p->changed))
+        return dw_fail(err, DW_NO_MEMORY, NULL, "cannot make a condition variable");
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
     p->has_thread = pthread_create(&p->thread, NULL, dw_job_loop, p) == 0;
-    return p->has_thread ? DW_OK
-                         : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
+    if (p->has_thread)
+        return DW_OK;
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+    return dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
 }
 
 dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor *tensors,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "codec/slice.h"
 
 typedef struct place {
     uint64_t tensor;
@@ -89,13 +90,6 @@ void dw_write_covers(dw_writer *out, const dw_cover *covers, size_t n_covers)
 /* ---- against a table of tensors ---- */
 
 /* The table has been checked: shapes have sizes. */
-static uint64_t count_elems(const dw_tensor *t)
-{
-    uint64_t n_elems = 0;
-    dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL);
-    return n_elems;
-}
-
 static bool is_whole_bytes(const dw_tensor *t, uint64_t n_elems)
 {
     return n_elems % 8 * dw_dtype_bits(t->dtype) % 8 == 0;
@@ -104,10 +98,10 @@ static bool is_whole_bytes(const dw_tensor *t, uint64_t n_elems)
 static dw_status check_slice(const dw_cover *c, const dw_tensor *t, const char *where,
                              dw_error *err)
 {
-    if (c->end > count_elems(t))
+    if (c->end > dw_slice_whole(t, 0).n)
         return dw_fail_tensor(err, DW_CORRUPT, where, t->name,
                               "a slice ends at element %" PRIu64 " of %" PRIu64, c->end,
-                              count_elems(t));
+                              dw_slice_whole(t, 0).n);
     if (!is_whole_bytes(t, c->first) || !is_whole_bytes(t, c->end))
         return dw_fail_tensor(err, DW_CORRUPT, where, t->name,
                               "the slice from %" PRIu64 " to %" PRIu64
@@ -173,7 +167,7 @@ static dw_status check_line(const dw_cover *covers, size_t n_covers,
             return fail_at(reached, tensors, n_tensors, "no object holds it", where, err);
         reached = end_of(&covers[i]);
         if (reached.element > 0 &&
-            reached.element == count_elems(&tensors[reached.tensor]))
+            reached.element == dw_slice_whole(tensors, reached.tensor).n)
             reached = (place){reached.tensor + 1, 0};
     }
     if (must_cover_all && reached.tensor < n_tensors)

@@ -2,11 +2,11 @@
  * file would write is recognised, so that an object has one name. */
 #include "sync/record.h"
 
-#include "base/clock.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/clock.h"
 
 #define MAX_NUMBER (1ull << 53)
 

@@ -64,7 +64,7 @@ dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
         return dw_fail_memory(err, NULL);
     uint64_t total = 0;
     for (size_t i = 0; i < n_tensors; i++)
-        total += (table[i].n_bytes + 63) / 64 * 64;
+        total += dw_padded(table[i].n_bytes);
     dw_status status = dw_blob_make(&out->blob, total, spool_dir, err);
     if (status != DW_OK) {
         dw_scratch_model_release(out);
@@ -74,7 +74,7 @@ dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
     for (size_t i = 0; i < n_tensors; i++) {
         out->tensors[i] = table[i];
         out->tensors[i].data = at;
-        at += (table[i].n_bytes + 63) / 64 * 64;
+        at += dw_padded(table[i].n_bytes);
     }
     return DW_OK;
 }

@@ -36,42 +36,11 @@ void dw_staging_close(dw_staging *s)
     *s = (dw_staging){0};
 }
 
-/* Digests of the slices: known where a slice is a whole tensor, else read. */
-static dw_status take_digests(struct dw_staged_part *p, const dw_tensor *tensors,
-                              size_t n_tensors, const dw_digest *digests,
-                              unsigned n_threads, dw_error *err)
+static dw_status make_digests(struct dw_staged_part *p, dw_error *err)
 {
-    size_t n = p->slices.n, n_cut = 0;
-    p->before = dw_alloc_zeroed(n, sizeof *p->before);
-    p->after = dw_alloc_zeroed(n, sizeof *p->after);
-    dw_slice *cut = dw_alloc_array(n, sizeof *cut);
-    size_t *place = dw_alloc_array(n, sizeof *place);
-    dw_digest *read = dw_alloc_array(n, sizeof *read);
-    dw_slice_list list = {0};
-    dw_status status =
-        p->before && p->after && cut && place && read ? DW_OK : dw_fail_memory(err, NULL);
-    for (size_t i = 0; status == DW_OK && i < n; i++) {
-        const dw_slice *s = &p->slices.items[i];
-        if (dw_slice_is_whole(tensors, s)) {
-            p->before[i] = digests[s->tensor];
-        } else {
-            place[n_cut] = i;
-            cut[n_cut++] = *s;
-        }
-    }
-    if (status == DW_OK && n_cut > 0) {
-        status = dw_slices_open(&list, tensors, n_tensors, cut, n_cut, err);
-        if (status == DW_OK)
-            status =
-                dw_digest_tensors(read, NULL, list.tensors, list.n, n_threads, NULL, err);
-        for (size_t i = 0; status == DW_OK && i < n_cut; i++)
-            p->before[place[i]] = read[i];
-        dw_slices_release(&list);
-    }
-    dw_free(cut);
-    dw_free(place);
-    dw_free(read);
-    return status;
+    p->before = dw_alloc_zeroed(p->slices.n, sizeof *p->before);
+    p->after = dw_alloc_zeroed(p->slices.n, sizeof *p->after);
+    return p->before && p->after ? DW_OK : dw_fail_memory(err, NULL);
 }
 
 static void connect(dw_staging *s, size_t i, const dw_delta *delta)
@@ -97,7 +66,10 @@ static dw_status add_part(dw_staging *out, size_t i, const dw_object *object,
     dw_status status = dw_slices_of_covers(&p->slices, object->covers, object->n_covers,
                                            tensors, n_tensors, err);
     if (status == DW_OK)
-        status = take_digests(p, tensors, n_tensors, digests, n_threads, err);
+        status = make_digests(p, err);
+    if (status == DW_OK)
+        status = dw_slices_digest(p->before, &p->slices, tensors, n_tensors, digests,
+                                  n_threads, err);
     if (status == DW_OK)
         connect(out, i, delta);
     return status;
