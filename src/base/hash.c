@@ -65,9 +65,18 @@ void dw_hex_encode(char *out, const void *bytes, size_t n_bytes)
     out[2 * n_bytes] = '\0';
 }
 
+int dw_hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* One spelling for each number: lower case alone. */
 static int digit_of(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= 'A' && c <= 'F' ? -1 : dw_hex_digit(c);
 }
 
 bool dw_hex_decode(void *out, size_t n_bytes, const char *text)

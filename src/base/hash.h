@@ -30,6 +30,9 @@ dw_status dw_hmac_sha256(uint8_t out[DW_SHA256_BYTES], const void *key, size_t n
 /* Lower case, 2 * N_BYTES characters and a NUL. */
 void dw_hex_encode(char *out, const void *bytes, size_t n_bytes);
 
+/* The value of a digit of either case, or -1. */
+int dw_hex_digit(char c);
+
 /* Exactly 2 * N_BYTES lower-case digits and then the end; false otherwise. */
 bool dw_hex_decode(void *out, size_t n_bytes, const char *text);
 

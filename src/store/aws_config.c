@@ -1,6 +1,5 @@
 #include "store/aws_config.h"
 
-#include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -9,15 +8,9 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "store/aws_ini.h"
+#include "store/credentials.h"
 
 /* ---- where to look ---- */
-
-/* A variable that is set to nothing is not set. */
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
 
 static const char *either(const char *first, const char *second)
 {
@@ -28,8 +21,8 @@ static const char *either(const char *first, const char *second)
 static dw_status profile_path(char **out, const char *variable_name, const char *name,
                               dw_error *err)
 {
-    const char *given = variable(variable_name);
-    const char *home = variable("HOME");
+    const char *given = dw_environment(variable_name);
+    const char *home = dw_environment("HOME");
     char *dir = NULL;
     if (!given && home)
         dir = dw_join_path(home, ".aws");
@@ -147,7 +140,7 @@ static dw_status find_profile(profile *out, const files *f,
                               const dw_store_options *options, dw_error *err)
 {
     *out = (profile){0};
-    const char *named = either(options->profile, variable("AWS_PROFILE"));
+    const char *named = either(options->profile, dw_environment("AWS_PROFILE"));
     const char *name = either(named, "default");
     take_file(out, &f->config, name, true);
     take_file(out, &f->credentials, name, false); /* the later one wins */
@@ -172,9 +165,9 @@ static dw_status choose_credentials(choice *c, const profile *p,
 {
     const char *from = "the environment has";
     if (!options->profile) {
-        c->access_key = variable("AWS_ACCESS_KEY_ID");
-        c->secret_key = variable("AWS_SECRET_ACCESS_KEY");
-        c->session_token = variable("AWS_SESSION_TOKEN");
+        c->access_key = dw_environment("AWS_ACCESS_KEY_ID");
+        c->secret_key = dw_environment("AWS_SECRET_ACCESS_KEY");
+        c->session_token = dw_environment("AWS_SESSION_TOKEN");
     }
     if (!c->access_key && !c->secret_key) {
         const char *setting = p->fetched_keys;
@@ -201,12 +194,12 @@ static dw_status choose_credentials(choice *c, const profile *p,
 
 static void choose_endpoint(choice *c, const profile *p, const dw_store_options *options)
 {
-    const char *ignore = variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+    const char *ignore = dw_environment("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
     c->endpoint = options->endpoint;
     if (ignore && strcasecmp(ignore, "true") == 0)
         return;
-    c->endpoint = either(c->endpoint, variable("AWS_ENDPOINT_URL_S3"));
-    c->endpoint = either(c->endpoint, variable("AWS_ENDPOINT_URL"));
+    c->endpoint = either(c->endpoint, dw_environment("AWS_ENDPOINT_URL_S3"));
+    c->endpoint = either(c->endpoint, dw_environment("AWS_ENDPOINT_URL"));
     c->endpoint = either(c->endpoint, p->services_endpoint);
     c->endpoint = either(c->endpoint, p->endpoint);
 }
@@ -258,8 +251,8 @@ static dw_status choose(dw_aws_config *out, const files *f,
     if (status != DW_OK)
         return status;
     choose_endpoint(&c, &p, options);
-    c.region = either(options->region, variable("AWS_REGION"));
-    c.region = either(c.region, variable("AWS_DEFAULT_REGION"));
+    c.region = either(options->region, dw_environment("AWS_REGION"));
+    c.region = either(c.region, dw_environment("AWS_DEFAULT_REGION"));
     c.region = either(c.region, either(p.region, "us-east-1"));
     return copy_choice(out, &c, err);
 }
@@ -279,20 +272,13 @@ dw_status dw_aws_config_load(dw_aws_config *out, const dw_store_options *options
     return status;
 }
 
-static void wipe(char *secret)
-{
-    if (secret)
-        OPENSSL_cleanse(secret, strlen(secret));
-    dw_free(secret);
-}
-
 void dw_aws_config_release(dw_aws_config *config)
 {
     dw_free(config->endpoint);
     dw_free(config->region);
     dw_free(config->addressing);
-    wipe(config->access_key);
-    wipe(config->secret_key);
-    wipe(config->session_token);
+    dw_secret_free(config->access_key);
+    dw_secret_free(config->secret_key);
+    dw_secret_free(config->session_token);
     *config = (dw_aws_config){0};
 }

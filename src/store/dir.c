@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "store/store.h"
 
@@ -218,14 +219,6 @@ static void dir_close(void *self)
 
 /* ---- opening ---------------------------------------------------------------------- */
 
-static int hex_value(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* The path of a file: URL, with what %XX spells. */
 static dw_status path_of_url(dw_writer *path, const char *url, dw_error *err)
 {
@@ -239,8 +232,8 @@ static dw_status path_of_url(dw_writer *path, const char *url, dw_error *err)
                        "a file URL has an absolute path and no host: file:///DIR; a "
                        "relative path is written without file:");
     for (; *at; at++) {
-        int high = at[0] == '%' ? hex_value(at[1]) : -1;
-        int low = high >= 0 ? hex_value(at[2]) : -1;
+        int high = at[0] == '%' ? dw_hex_digit(at[1]) : -1;
+        int low = high >= 0 ? dw_hex_digit(at[2]) : -1;
         int byte = at[0] == '%' ? high * 16 + low : (unsigned char)at[0];
         if ((at[0] == '%' && (low < 0 || byte == 0)) || at[0] == '?' || at[0] == '#')
             return dw_fail(

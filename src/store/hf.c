@@ -9,16 +9,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "store/credentials.h"
 #include "store/s3.h"
 
 enum { MAX_TOKEN = 4096 };
-
-/* A variable that is set to nothing is not set. */
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
 
 /* ---- the URL ---- */
 
@@ -68,8 +62,8 @@ static dw_status open_gateway(dw_store **out, const char *url, const bucket_name
                               const dw_sigv4_credentials *credentials,
                               const dw_store_options *options, dw_error *err)
 {
-    const char *given =
-        options && options->endpoint ? options->endpoint : variable("HF_S3_ENDPOINT");
+    const char *given = options && options->endpoint ? options->endpoint
+                                                     : dw_environment("HF_S3_ENDPOINT");
     dw_writer endpoint = {0};
     dw_write_text(&endpoint, given ? given : "https://s3.hf.co/");
     if (!given)
@@ -96,8 +90,8 @@ static dw_status open_gateway(dw_store **out, const char *url, const bucket_name
 
 static dw_status token_path(char **out, dw_error *err)
 {
-    const char *given = variable("HF_TOKEN_PATH");
-    const char *hub = variable("HF_HOME"), *home = variable("HOME");
+    const char *given = dw_environment("HF_TOKEN_PATH");
+    const char *hub = dw_environment("HF_HOME"), *home = dw_environment("HOME");
     *out = dw_copy_string("");
     if (given || hub || home) {
         dw_free(*out);
@@ -112,7 +106,7 @@ static dw_status token_path(char **out, dw_error *err)
 static dw_status find_token(char token[MAX_TOKEN], dw_error *err)
 {
     token[0] = '\0';
-    const char *given = variable("HF_TOKEN");
+    const char *given = dw_environment("HF_TOKEN");
     if (given) {
         if (strlen(given) >= MAX_TOKEN)
             return dw_fail(err, DW_INVALID, NULL, "HF_TOKEN is too long to be a token");
@@ -136,15 +130,6 @@ static dw_status find_token(char token[MAX_TOKEN], dw_error *err)
     return DW_OK;
 }
 
-/* It goes into a header line. */
-static bool is_token(const char *text)
-{
-    for (; *text; text++)
-        if (*text <= ' ' || *text > '~')
-            return false;
-    return true;
-}
-
 static dw_status open_with_token(dw_store **out, const char *url,
                                  const bucket_name *bucket,
                                  const dw_store_options *options, dw_error *err)
@@ -158,7 +143,7 @@ static dw_status open_with_token(dw_store **out, const char *url,
                        "there are no credentials: set HF_S3_ACCESS_KEY_ID and "
                        "HF_S3_SECRET_ACCESS_KEY (made in the Hub's token settings), or "
                        "HF_TOKEN to read only");
-    const char *endpoint = variable("HF_ENDPOINT");
+    const char *endpoint = dw_environment("HF_ENDPOINT");
     dw_writer names = {0};
     dw_write_text(&names, bucket->namespace);
     dw_write_u8(&names, '/');
@@ -166,7 +151,7 @@ static dw_status open_with_token(dw_store **out, const char *url,
     dw_write_u8(&names, 0);
     if (names.failed)
         status = dw_fail_memory(err, url);
-    else if (!is_token(token))
+    else if (!dw_is_header_word(token))
         status = dw_fail(err, DW_INVALID, url,
                          "the Hub's token holds a character that it cannot have");
     else
@@ -186,8 +171,8 @@ dw_status dw_hf_store_open(dw_store **out, const char *url,
                            const dw_store_options *options, dw_error *err)
 {
     *out = NULL;
-    dw_sigv4_credentials keys = {variable("HF_S3_ACCESS_KEY_ID"),
-                                 variable("HF_S3_SECRET_ACCESS_KEY"), NULL};
+    dw_sigv4_credentials keys = {dw_environment("HF_S3_ACCESS_KEY_ID"),
+                                 dw_environment("HF_S3_SECRET_ACCESS_KEY"), NULL};
     bucket_name bucket = {0};
     dw_status status = parse_url(&bucket, url, err);
     if (status == DW_OK && !keys.access_key != !keys.secret_key)

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include <curl/curl.h>
-#include <openssl/crypto.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -14,6 +13,7 @@
 #include "base/mem.h"
 #include "store/aws_config.h"
 #include "store/s3_driver.h"
+#include "store/credentials.h"
 
 enum { N_CONNECTIONS = 16, MAX_CONNECTIONS = 256, MAX_BUCKET = 255 };
 
@@ -128,13 +128,6 @@ static void get_counts(const void *self, dw_store_counts *out)
 
 /* ---- opening and closing ---- */
 
-static void wipe(char *text)
-{
-    if (text)
-        OPENSSL_cleanse(text, strlen(text));
-    dw_free(text);
-}
-
 static void close_driver(void *self)
 {
     dw_s3 *s3 = self;
@@ -148,8 +141,8 @@ static void close_driver(void *self)
     dw_free(s3->bucket);
     dw_free(s3->prefix);
     dw_free(s3->access_key);
-    wipe(s3->secret_key);
-    wipe(s3->session_token);
+    dw_secret_free(s3->secret_key);
+    dw_secret_free(s3->session_token);
     dw_free(s3);
 }
 
@@ -326,11 +319,8 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place
 /* Names with dots match no wildcard certificate. */
 static bool choose_path_style(const dw_aws_config *config, const char *bucket)
 {
-    const char *how = config->addressing ? config->addressing : "auto";
-    if (strcmp(how, "path") == 0)
-        return true;
-    if (strcmp(how, "host") == 0 || strcmp(how, "virtual") == 0)
-        return false;
+    if (config->addressing) /* "path" or "host" */
+        return strcmp(config->addressing, "path") == 0;
     return (config->endpoint && !strstr(config->endpoint, ".amazonaws.com")) ||
            strchr(bucket, '.');
 }

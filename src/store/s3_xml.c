@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 /* ---- documents: elements with text in them ---- */
@@ -304,14 +305,6 @@ static void end_in_list(document *d, unsigned level, const char *name)
         stop_corrupt(d, "lists an object without a key");
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* In place. A space is sent as '+', as in a form. */
 static bool percent_decode(char *text)
 {
@@ -321,8 +314,8 @@ static bool percent_decode(char *text)
             *to++ = *p == '+' ? ' ' : *p;
             continue;
         }
-        int high = hex_digit(p[1]);
-        int low = high < 0 ? -1 : hex_digit(p[2]);
+        int high = dw_hex_digit(p[1]);
+        int low = high < 0 ? -1 : dw_hex_digit(p[2]);
         if (low < 0 || high + low == 0)
             return false;
         *to++ = (char)(high << 4 | low);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "store/credentials.h"
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
 
@@ -223,24 +224,16 @@ dw_status dw_sigv4_signature(char out[DW_SHA256_TEXT], const dw_writer *canonica
 
 /* ---- the header ---- */
 
-static bool is_graphic(const char *text)
-{
-    for (; *text; text++)
-        if (*text <= ' ' || *text > '~')
-            return false;
-    return true;
-}
-
 /* These come from files and variables, and go into header lines: a line break that was
  * pasted along would end one. Neither may stand in a message. */
 static dw_status check_words(const dw_sigv4_request *request,
                              const dw_sigv4_credentials *credentials, dw_error *err)
 {
     const char *bad =
-        !is_graphic(request->region)           ? "region"
-        : !is_graphic(credentials->access_key) ? "access key id"
-        : !is_graphic(credentials->secret_key) ? "secret access key"
-        : credentials->session_token && !is_graphic(credentials->session_token)
+        !dw_is_header_word(request->region)           ? "region"
+        : !dw_is_header_word(credentials->access_key) ? "access key id"
+        : !dw_is_header_word(credentials->secret_key) ? "secret access key"
+        : credentials->session_token && !dw_is_header_word(credentials->session_token)
             ? "session token"
             : NULL;
     if (bad)

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "store/store.h"
 #include "sync/listing.h"
 #include "sync/stream.h"
@@ -122,14 +123,6 @@ static dw_status copy_epochs(copier *c, dw_error *err)
 
 /* ---- objects ---- */
 
-static int report_bytes(void *context, uint64_t n_done, uint64_t n_total)
-{
-    (void)n_total;
-    const copier *c = context;
-    return c->progress->report(c->progress->context, c->report.n_bytes + n_done,
-                               c->n_total);
-}
-
 static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
 {
     if (dw_listing_has(&c->there, object)) {
@@ -137,10 +130,9 @@ static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
         return DW_OK;
     }
     dw_blob blob;
-    const dw_progress hook = {report_bytes, c};
-    dw_status status =
-        dw_object_fetch(&blob, c->stream->store, object, NULL,
-                        c->progress && c->progress->report ? &hook : NULL, err);
+    dw_share share = {c->progress, c->report.n_bytes, c->n_total};
+    const dw_progress hook = dw_share_hook(&share);
+    dw_status status = dw_object_fetch(&blob, c->stream->store, object, NULL, &hook, err);
     if (status != DW_OK)
         return status;
     /* names are never used twice: what is there and has another size is damaged */

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "store/store.h"
 #include "sync/verify.h"
 #include "sync/verify_object.h"
@@ -71,13 +72,6 @@ static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edg
 
 /* ---- objects ---- */
 
-static int report_bytes(void *context, uint64_t n_done, uint64_t n_total)
-{
-    (void)n_total;
-    const dw_sweep *w = context;
-    return w->progress->report(w->progress->context, w->n_done + n_done, w->n_total);
-}
-
 const dw_seen *dw_sweep_find(const dw_sweep *w, uint64_t version)
 {
     size_t low = 0, high = w->n_seen;
@@ -130,11 +124,11 @@ static dw_status check_object(dw_sweep *w, const dw_expected *x, const dw_object
         return dw_fail(found, DW_CORRUPT, NULL,
                        "the object has %" PRIu64 " bytes, its record says %" PRIu64,
                        n_bytes, object->n_bytes);
-    const dw_progress hook = {report_bytes, w};
-    const dw_progress *progress = w->progress && w->progress->report ? &hook : NULL;
+    dw_share share = {w->progress, w->n_done, w->n_total};
+    const dw_progress hook = dw_share_hook(&share);
     return x->from == DW_NO_VERSION
-               ? dw_verify_anchor(x, w->stream->store, object, progress, found)
-               : dw_verify_delta(x, w->stream->store, object, progress, found);
+               ? dw_verify_anchor(x, w->stream->store, object, &hook, found)
+               : dw_verify_delta(x, w->stream->store, object, &hook, found);
 }
 
 dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
