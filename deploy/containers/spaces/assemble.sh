@@ -8,7 +8,7 @@ mkdir -p "$1"
 into=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../../.."
 
-# The Hub wants files above 10 MB elsewhere; tests and pictures are not needed.
+# The Hub takes large files only by another way; tests and pictures are not needed.
 git archive HEAD -- . ':!tests' ':!docs/img' ':!README.md' | tar -x -C "$into"
 cp deploy/containers/spaces.Dockerfile "$into/Dockerfile"
 cp deploy/containers/spaces/README.md "$into/README.md"
