@@ -39,6 +39,12 @@ bench-sync: ## install what is missing, and measure streams over a real S3 serve
 	@cmake --build build -j $(JOBS) --target bench_sync_programs
 	@scripts/bench-sync.sh
 
+bench-pause: ## install what is missing, and measure how long an engine stands still
+	@scripts/install-deps.sh build test bench
+	@cmake --preset release -DDW_BUILD_TESTS=ON >/dev/null
+	@cmake --build build -j $(JOBS) --target deltawire pause_bench http_engine
+	@scripts/bench-pause.sh
+
 fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
@@ -65,4 +71,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps test demo bench bench-sync fuzz soak install format lint clean help
+.PHONY: all configure deps test demo bench bench-sync bench-pause fuzz soak install format lint clean help
