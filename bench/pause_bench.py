@@ -72,9 +72,9 @@ def measure_peers(args, snapshot):
     """Versions N-1 and N as checkpoints, and what TRL would send between them."""
     store, old = f"file://{args.work}/store", f"{args.work}/old"
     raw = f"{args.work}/raw.safetensors"
-    subprocess.run([args.deltawire, "pull", store, "--into", old, "--version",
+    subprocess.run([args.deltawire, "pull", store, "--into", old, "--at",
                     str(args.versions - 1), "--quiet"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([args.deltawire, "diff", old, snapshot, "-o", raw, "--codec", "raw",
+    subprocess.run([args.deltawire, "diff", old, snapshot, "-o", raw, "--trl", "v3", "--codec", "raw",
                     "--quiet"], check=True, stdout=subprocess.DEVNULL)
     out = subprocess.run([args.python, Path(__file__).with_name("pause_peers.py"), old, raw,
                           snapshot, str(args.rounds)], check=True, capture_output=True, text=True)
