@@ -2,19 +2,25 @@
  * only the elements that changed, exact to the bit.
  *
  * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
- * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h.
+ * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h; and
+ * where they are served, control.h, snapshot.h, engine.h, rollout.h, agent.h.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
 
+#include "deltawire/agent.h"
 #include "deltawire/checkpoint.h"
+#include "deltawire/control.h"
 #include "deltawire/delta.h"
 #include "deltawire/digest.h"
+#include "deltawire/engine.h"
 #include "deltawire/error.h"
 #include "deltawire/follow.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
+#include "deltawire/rollout.h"
 #include "deltawire/sign.h"
+#include "deltawire/snapshot.h"
 #include "deltawire/store.h"
 #include "deltawire/stream.h"
 #include "deltawire/tensor.h"

@@ -3,7 +3,9 @@
  *     dw_follower_open    a directory, or the caller's memory
  *     dw_follower_poll    is there something new?
  *     dw_follower_stage   fetch, decode, verify: the weights stay as they are
+ *     dw_follower_commit  make what is staged durable: from here there is only forward
  *     dw_follower_apply   the stores, at memory speed: what an engine pauses for
+ *     dw_follower_settle  make the stores durable, read them back, remember the position
  *
  * or, all in one, dw_follower_sync. Whatever fails, the weights stay at the version they
  * had, and that is what dw_follower_version says.
@@ -34,6 +36,14 @@ typedef struct dw_follow_options {
     uint64_t at;           /* memory: the version its contents may be; DW_NO_VERSION */
     const char *base;      /* the checkpoint behind a version 0 that was not uploaded */
     const char *spool_dir; /* for what does not fit in memory; NULL: INTO, or TMPDIR */
+    unsigned n_copies; /* of the weights in INTO: 1, the default, or 2. With 2 they lie in
+                          INTO/copy-0 and INTO/copy-1, the link INTO/current names the one
+                          to read, and a version is written to the other one first, so
+                          that readers never wait (control.h) */
+    const char *weights_dir; /* where the files of the weights are made, for instance on
+                                hugetlbfs; INTO then holds links to them. NULL: INTO */
+    unsigned reader_wait_ms; /* how long an apply waits for readers that hold the weights
+                                (control.h) before it is DW_UNAVAILABLE; default 10,000 */
     dw_trust trust;
     const char *id;       /* report under followers/ID.json; NULL: do not report */
     unsigned sweep_every; /* read all weights and compare each so many versions; default
@@ -82,13 +92,37 @@ DW_API dw_status dw_follower_wait(dw_follower *follower, uint64_t *newest,
 DW_API dw_status dw_follower_stage(dw_follower *follower, uint64_t goal, uint64_t *staged,
                                    const dw_progress *progress, dw_error *err);
 
-/* The staged list as a file (into a directory), for processes that apply it themselves;
- * NULL for memory or where nothing is staged. */
+/* The staged list as a file (into a directory), for processes that apply it themselves,
+ * until it is settled; dw_follower_commit gives it another name. NULL for memory or where
+ * nothing is staged. */
 DW_API const char *dw_follower_staged_path(const dw_follower *follower);
+
+/* Makes the staged list durable, and does all that takes time before the stores. From
+ * here on the version is reached, after a crash too: another cannot be staged before it
+ * is settled. Called by dw_follower_apply where the caller did not. */
+DW_API dw_status dw_follower_commit(dw_follower *follower, dw_error *err);
 
 /* Does the stores. Between dw_follower_apply and dw_follower_settle the weights are those
  * of the staged version, but not yet synced: an engine can go on. */
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
+
+/* What is staged and not settled: the version it leads to and that version's digest.
+ * False where nothing is. An empty target is filled while it is staged, with no list:
+ * then the weights are that version already, and the steps up to settle have nothing to
+ * do. */
+DW_API bool dw_follower_staged(const dw_follower *follower, uint64_t *version,
+                               dw_digest *state);
+
+/* The digest of the version the weights are at; 0 where that is none. */
+DW_API dw_digest dw_follower_state(const dw_follower *follower);
+
+/* The checkpoint directory that holds the version the weights are at: INTO, or one of its
+ * copies. NULL for memory. */
+DW_API const char *dw_follower_dir(const dw_follower *follower);
+
+/* Whether an apply to INTO was interrupted, so that dw_follower_open will write weights
+ * at once. Writes nothing. */
+DW_API dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err);
 
 /* Makes it durable, checks it, remembers the position. */
 DW_API dw_status dw_follower_settle(dw_follower *follower, dw_error *err);
@@ -111,6 +145,9 @@ typedef struct dw_follow_report {
 DW_API dw_status dw_follower_sync(dw_follower *follower, uint64_t goal,
                                   const dw_progress *progress, dw_follow_report *report,
                                   dw_error *err);
+
+/* The sums since it was opened; `from` is where it stood then. */
+DW_API void dw_follower_totals(const dw_follower *follower, dw_follow_report *out);
 
 /* Says in followers/ID.json how it goes; STATUS is a word, MESSAGE a line or NULL. What
  * fails here is no reason to stop. */

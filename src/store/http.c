@@ -267,12 +267,20 @@ static void init_curl(void)
     curl_ready = curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-dw_status dw_http_open(dw_http **out, unsigned n_connections, dw_error *err)
+dw_status dw_http_init(dw_error *err)
 {
     pthread_once(&curl_once, init_curl);
     if (curl_ready != CURLE_OK)
         return dw_fail(err, DW_IO, NULL, "libcurl does not start: %s",
                        curl_easy_strerror(curl_ready));
+    return DW_OK;
+}
+
+dw_status dw_http_open(dw_http **out, unsigned n_connections, dw_error *err)
+{
+    dw_status status = dw_http_init(err);
+    if (status != DW_OK)
+        return status;
     if (n_connections > MAX_CONNECTIONS)
         n_connections = MAX_CONNECTIONS;
     dw_http *http = dw_alloc_zeroed(1, sizeof *http);
@@ -284,7 +292,7 @@ dw_status dw_http_open(dw_http **out, unsigned n_connections, dw_error *err)
         n_threads = n_connections;
     for (unsigned i = 0; i < n_threads; i++) {
         unsigned share = (n_connections + n_threads - 1 - i) / n_threads;
-        dw_status status = new_thread(&http->threads[i], share, err);
+        status = new_thread(&http->threads[i], share, err);
         if (status != DW_OK) {
             dw_http_close(http);
             return status;

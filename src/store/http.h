@@ -19,6 +19,9 @@
 #include "base/bytes.h"
 #include "deltawire/error.h"
 
+/* Starts libcurl, once in a process; dw_http_open does it itself. */
+dw_status dw_http_init(dw_error *err);
+
 typedef struct dw_http dw_http;
 
 /* At most N_CONNECTIONS at once, at least 1. */

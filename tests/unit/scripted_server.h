@@ -13,7 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SCRIPT_MAX = 32, SCRIPT_REQUEST = 16384 };
+enum { SCRIPT_MAX = 32, SCRIPT_REQUEST = 16384, SCRIPT_BODY = 4096 };
+
+#define SCRIPT_SILENCE "silence" /* a reply: nothing, until the peer hangs up */
 
 typedef struct scripted_server {
     int fd;
@@ -22,11 +24,13 @@ typedef struct scripted_server {
     const char *replies[SCRIPT_MAX]; /* "" closes the connection instead */
     unsigned n_replies;
     char requests[SCRIPT_MAX][SCRIPT_REQUEST]; /* heads */
+    char bodies[SCRIPT_MAX][SCRIPT_BODY];      /* their first bytes */
     unsigned n_requests;
 } scripted_server;
 
-/* Reads the head into REQUEST, and the body away; false when the peer is gone. */
-static bool script_read(int fd, char *request)
+/* Reads the head into REQUEST, and of the body as much as fits into BODY; false when the
+ * peer is gone. */
+static bool script_read(int fd, char *request, char *body)
 {
     size_t n = 0, n_head = 0, n_body = 0;
     for (;;) {
@@ -43,15 +47,23 @@ static bool script_read(int fd, char *request)
         n_body = length && length < end ? strtoul(length + 17, NULL, 10) : 0;
         break;
     }
-    size_t n_left = n_head + n_body - n;
-    request[n_head] = 0;
-    while (n_left > 0) {
-        char sink[4096];
+    size_t n_kept = 0, n_left = n_head + n_body - n;
+    const char *bytes = request + n_head;
+    char sink[4096];
+    for (size_t n_new = n - n_head;;) {
+        for (size_t i = 0; i < n_new && n_kept < SCRIPT_BODY - 1; i++)
+            body[n_kept++] = bytes[i];
+        body[n_kept] = 0;
+        if (n_left == 0)
+            break;
         ssize_t n_got = recv(fd, sink, n_left < sizeof sink ? n_left : sizeof sink, 0);
         if (n_got <= 0)
             return false;
-        n_left -= (size_t)n_got;
+        bytes = sink;
+        n_new = (size_t)n_got;
+        n_left -= n_new;
     }
+    request[n_head] = 0;
     return true;
 }
 
@@ -64,15 +76,19 @@ static void *script_serve(void *argument)
             fd = accept(s->fd, NULL, NULL);
         if (fd < 0)
             return NULL;
-        if (!script_read(fd, s->requests[s->n_requests])) {
+        if (!script_read(fd, s->requests[s->n_requests], s->bodies[s->n_requests])) {
             close(fd);
             fd = -1;
             continue;
         }
         const char *reply = s->replies[s->n_requests++];
-        send(fd, reply, strlen(reply), MSG_NOSIGNAL);
+        bool silent = strcmp(reply, SCRIPT_SILENCE) == 0;
+        char sink[64];
+        while (silent && recv(fd, sink, sizeof sink, 0) > 0)
+            ;
+        send(fd, reply, silent ? 0 : strlen(reply), MSG_NOSIGNAL);
         /* a reply that says so, or none at all, ends the connection */
-        if (!*reply || strstr(reply, "Connection: close")) {
+        if (!*reply || silent || strstr(reply, "Connection: close")) {
             close(fd);
             fd = -1;
         }

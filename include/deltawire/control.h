@@ -1,0 +1,117 @@
+/* The control block of a snapshot: which version the weights in a directory are, and
+ * whether they are being written. For readers that map the weights themselves; this
+ * header needs nothing of the library, and may be copied into a C or C++ program.
+ *
+ * `deltawire follow --into DIR` keeps the block in DIR/.deltawire-control, a file of
+ * DW_CONTROL_BYTES that is mapped shared. All numbers are little-endian and 64 bits wide.
+ *
+ * There is one copy of the weights, in DIR itself, or there are two, in DIR/copy-0 and
+ * DIR/copy-1, of which `current` says the one to read. Each copy has a sequence number
+ * that is odd while it is being written. There are two ways to read:
+ *
+ *     look twice    begin; read; end. Where end says no, what was read may be a mix:
+ *                   throw it away and begin again. Needs to read the block alone.
+ *     hold          hold; read; drop. While a copy is held nobody writes it: with one
+ *                   copy the writer waits for the reader, with two it writes the other
+ *                   one. Needs to write the block, and a slot.
+ *
+ * A slot belongs to who has locked its bytes (a lock of the open file description, which
+ * ends with its process); the writer is there while the bytes of the block's head are
+ * locked the same way. dw_snapshot_open (snapshot.h) does the mapping and the locking.
+ */
+#ifndef DELTAWIRE_CONTROL_H
+#define DELTAWIRE_CONTROL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DW_CONTROL_NAME  ".deltawire-control"
+#define DW_CONTROL_MAGIC "DWCTRL1" /* 8 bytes with its NUL */
+#define DW_CONTROL_BYTES 4096
+#define DW_CONTROL_SLOTS 56
+
+typedef struct dw_control_copy {
+    uint64_t sequence; /* odd: being written */
+    uint64_t version;  /* UINT64_MAX: none yet */
+    uint64_t state;    /* the model's digest */
+    uint64_t reserved;
+} dw_control_copy;
+
+typedef struct dw_control_slot {
+    uint64_t holds; /* 0: nothing; else the number of the copy plus 1 */
+    uint64_t reserved[7];
+} dw_control_slot;
+
+typedef struct dw_control {
+    char magic[8];
+    uint64_t n_copies; /* 1 or 2 */
+    uint64_t current;  /* 0 or 1: the copy to read */
+    uint64_t reserved[5];
+    char stream[64]; /* the stream's id, ended by a NUL */
+    dw_control_copy copies[2];
+    uint64_t reserved2[40];
+    dw_control_slot slots[DW_CONTROL_SLOTS];
+} dw_control; /* head 128 bytes, copies at 128, slots at 512 */
+
+/* What a reader has before it. */
+typedef struct dw_control_mark {
+    uint64_t copy;
+    uint64_t sequence;
+    uint64_t version;
+    uint64_t state;
+} dw_control_mark;
+
+/* True: the copy MARK names is whole, as of now. False: it is being written, or there is
+ * no version yet; try again in a moment. */
+static inline bool dw_control_begin(const dw_control *control, dw_control_mark *mark)
+{
+    mark->copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
+    const dw_control_copy *copy = &control->copies[mark->copy];
+    mark->sequence = __atomic_load_n(&copy->sequence, __ATOMIC_SEQ_CST);
+    mark->version = __atomic_load_n(&copy->version, __ATOMIC_RELAXED);
+    mark->state = __atomic_load_n(&copy->state, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return (mark->sequence & 1) == 0 && mark->version != UINT64_MAX &&
+           __atomic_load_n(&copy->sequence, __ATOMIC_RELAXED) == mark->sequence;
+}
+
+/* True: all that was read since begin is of MARK's version. */
+static inline bool dw_control_end(const dw_control *control, const dw_control_mark *mark)
+{
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return __atomic_load_n(&control->copies[mark->copy].sequence, __ATOMIC_RELAXED) ==
+           mark->sequence;
+}
+
+/* Gives back what a slot holds. */
+static inline void dw_control_drop(dw_control *control, unsigned slot)
+{
+    __atomic_store_n(&control->slots[slot].holds, 0, __ATOMIC_SEQ_CST);
+}
+
+/* True: the copy MARK names is whole, and stays as it is until dw_control_drop. SLOT is
+ * one whose bytes the caller has locked. The writer makes the sequence odd and then looks
+ * at the slots; this takes the slot and then looks at the sequence: one of the two sees
+ * the other. */
+static inline bool dw_control_hold(dw_control *control, unsigned slot,
+                                   dw_control_mark *mark)
+{
+    uint64_t copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
+    __atomic_store_n(&control->slots[slot].holds, copy + 1, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (dw_control_begin(control, mark) && mark->copy == copy)
+        return true;
+    dw_control_drop(control, slot);
+    return false;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,313 @@
+/* vLLM: its own HTTP control interface (docs/ENGINES.md).
+ *
+ *     probe     GET  /version, /weight_info
+ *     pause     POST /pause?mode=keep     requests wait, caches are dropped
+ *     apply     POST /start_weight_update, /update_weights, /finish_weight_update
+ *     resume    POST /resume
+ *
+ * A session of an update is a flag in vLLM's workers, which outlives who set it. */
+#include "engine/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "deltawire/stream.h"
+#include "engine/http.h"
+
+#define NO_ROUTE                                                                         \
+    "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; 0.28 or later is needed"
+
+typedef struct vllm {
+    dw_engine_http http;
+    unsigned pause_ms, apply_ms, probe_ms;
+    /* Its weights are known to be those of one version: it was found serving, or took an
+     * update over, and no update has gone wrong since. An engine that is found paused is
+     * perhaps what a killed process left in the middle of one. */
+    bool whole;
+} vllm;
+
+/* ---- probe ---- */
+
+static dw_status ask_text(vllm *v, const char *path, const char *member, char *out,
+                          size_t n_out, int *http_status, dw_error *err)
+{
+    dw_engine_question question = {"GET", path, NULL, v->probe_ms, NO_ROUTE};
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
+    *http_status = answer.status;
+    if (status != DW_OK)
+        return status;
+    const char *text = dw_engine_text(answer.body, member);
+    if (text)
+        snprintf(out, n_out, "%s", text);
+    else
+        status =
+            dw_engine_nonsense(&v->http, &question, "vLLM names a version there", err);
+    json_decref(answer.body);
+    return status;
+}
+
+static dw_status ask_paused(vllm *v, bool *paused, dw_error *err)
+{
+    dw_engine_question question = {"GET", "/is_paused", NULL, v->probe_ms, NO_ROUTE};
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
+    if (status != DW_OK)
+        return status;
+    json_t *is_paused = json_object_get(answer.body, "is_paused");
+    *paused = json_is_true(is_paused);
+    if (!json_is_boolean(is_paused))
+        status = dw_engine_nonsense(&v->http, &question,
+                                    "it says not whether it is "
+                                    "paused",
+                                    err);
+    json_decref(answer.body);
+    return status;
+}
+
+/* Whether VERSION, "0.32.0" or "0.11.1.dev3+g12ab", is below 0.28. */
+static bool is_old(const char *version)
+{
+    char *end;
+    unsigned long major = strtoul(version, &end, 10);
+    unsigned long minor = *end == '.' ? strtoul(end + 1, NULL, 10) : 0;
+    return end != version && major == 0 && minor < 28;
+}
+
+/* /weight_info is not there: tells an old vLLM from one that hides its routes. */
+static dw_status explain_missing(vllm *v, const char *version, dw_error *err)
+{
+    bool paused;
+    bool has_routes = ask_paused(v, &paused, NULL) == DW_OK;
+    if (has_routes || is_old(version))
+        return dw_fail(err, DW_UNSUPPORTED, v->http.url,
+                       "vLLM %.40s is too old: it cannot say which weights it serves; "
+                       "0.28 or later is needed",
+                       version);
+    return dw_fail(err, DW_UNSUPPORTED, v->http.url,
+                   "vLLM %.40s does not show its control interface: start it with "
+                   "VLLM_SERVER_DEV_MODE=1 in its environment",
+                   version);
+}
+
+static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
+{
+    vllm *v = self;
+    char version[64] = "", label[64] = "";
+    int http_status;
+    dw_status status =
+        ask_text(v, "/version", "version", version, sizeof version, &http_status, err);
+    if (http_status == 404)
+        return dw_fail(err, DW_UNSUPPORTED, v->http.url,
+                       "there is no /version: what listens there is not vLLM");
+    if (status != DW_OK)
+        return status;
+    dw_engine_software(out->software, "vLLM", version);
+    status = ask_text(v, "/weight_info", "weight_version", label, sizeof label,
+                      &http_status, err);
+    if (http_status == 404)
+        return explain_missing(v, version, err);
+    if (status == DW_OK)
+        out->version = dw_engine_label_version(label);
+    return status;
+}
+
+/* ---- pause and resume ---- */
+
+/* PATH is a POST that is to be answered with {"status": WANTED}. */
+static dw_status switch_to(vllm *v, const char *path, const char *wanted, dw_error *err)
+{
+    dw_engine_question question = {"POST", path, NULL, v->pause_ms, NO_ROUTE};
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
+    if (status != DW_OK)
+        return status;
+    const char *word = dw_engine_text(answer.body, "status");
+    if (!word || strcmp(word, wanted) != 0)
+        status = dw_engine_nonsense(&v->http, &question, "it does not say that it did it",
+                                    err);
+    json_decref(answer.body);
+    return status;
+}
+
+static dw_status pause_engine(void *self, const dw_engine_update *update, dw_error *err)
+{
+    vllm *v = self;
+    (void)update;
+    if (!v->whole) {
+        bool paused = true;
+        dw_status status = ask_paused(v, &paused, err);
+        if (status != DW_OK)
+            return status;
+        v->whole = !paused;
+    }
+    /* clear_cache stays at its default, true: else old keys and values would be used with
+     * new weights */
+    return switch_to(v, "/pause?mode=keep", "paused", err);
+}
+
+static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
+{
+    (void)update;
+    return switch_to(self, "/resume", "resumed", err);
+}
+
+/* ---- apply ---- */
+
+/* ANSWER is left without a body. */
+static dw_status post(vllm *v, const char *path, const char *json,
+                      dw_engine_answer *answer, dw_error *err)
+{
+    dw_engine_question question = {"POST", path, json, v->apply_ms, NO_ROUTE};
+    dw_status status = dw_engine_ask(&v->http, &question, answer, err);
+    json_decref(answer->body);
+    answer->body = NULL;
+    return status;
+}
+
+static dw_status start(vllm *v, dw_error *err)
+{
+    static const char path[] = "/start_weight_update";
+    dw_engine_answer answer;
+    dw_status status = post(v, path, "{}", &answer, err);
+    if (strstr(answer.words, "already active")) {
+        /* of somebody who did not come to its end: what it did is not known */
+        v->whole = false;
+        status =
+            post(v, "/finish_weight_update", "{\"weight_version\":null}", &answer, err);
+        if (status == DW_OK)
+            status = post(v, path, "{}", &answer, err);
+    }
+    if (strstr(answer.words, "not configured"))
+        return dw_fail(err, DW_UNSUPPORTED, v->http.url,
+                       "vLLM has no back end for weights: start it with "
+                       "--weight-transfer-config '{\"backend\":\"deltawire\"}'");
+    return status;
+}
+
+static void write_member(dw_writer *w, const char *name, const char *text)
+{
+    dw_write_format(w, ",\"%s\":", name);
+    if (text)
+        dw_write_json_string(w, text);
+    else
+        dw_write_text(w, "null");
+}
+
+static void write_update(dw_writer *w, const dw_engine_update *update)
+{
+    dw_write_format(w, "{\"update_info\":{\"format\":\"deltawire/1\",\"kind\":\"%s\"",
+                    update->patch ? "patch" : "snapshot");
+    write_member(w, "stream", update->stream);
+    if (update->patch)
+        dw_write_format(w, ",\"from\":%" PRIu64, update->from);
+    else
+        dw_write_text(w, ",\"from\":null");
+    dw_write_format(w, ",\"version\":%" PRIu64 ",\"state\":\"%016" PRIx64 "\"",
+                    update->version, update->state);
+    write_member(w, "dir", update->dir);
+    write_member(w, "patch", update->patch);
+    dw_write_text(w, "}}");
+    dw_write_u8(w, 0);
+}
+
+static dw_status check_update(const vllm *v, const dw_engine_update *update,
+                              dw_error *err)
+{
+    if (!update->dir)
+        return dw_fail(err, DW_UNSUPPORTED, v->http.url,
+                       "vLLM is given weights in a directory, not in memory");
+    const char *texts[] = {update->stream, update->dir, update->patch};
+    for (size_t i = 0; i < 3; i++)
+        if (texts[i] && !dw_utf8_valid(texts[i]))
+            return dw_fail(err, DW_INVALID, texts[i],
+                           "the path is not UTF-8, which JSON "
+                           "cannot carry");
+    return DW_OK;
+}
+
+static dw_status transfer(vllm *v, const dw_engine_update *update, dw_error *err)
+{
+    dw_engine_answer answer;
+    dw_writer json = {0};
+    write_update(&json, update);
+    if (json.failed) {
+        dw_writer_release(&json);
+        return dw_fail_memory(err, v->http.url);
+    }
+    bool was_whole = v->whole;
+    v->whole = false;
+    dw_status status = post(v, "/update_weights", (const char *)json.bytes, &answer, err);
+    dw_writer_release(&json);
+    /* refused by the server itself, before any worker heard of it */
+    if (answer.status == 400 || answer.status == 401 || answer.status == 403 ||
+        answer.status == 404)
+        v->whole = was_whole;
+    return status;
+}
+
+static dw_status finish(vllm *v, const dw_engine_update *update, dw_error *err)
+{
+    char json[64];
+    dw_engine_answer answer;
+    snprintf(json, sizeof json, "{\"weight_version\":\"%" PRIu64 "\"}", update->version);
+    return post(v, "/finish_weight_update", json, &answer, err);
+}
+
+static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
+                       dw_error *err)
+{
+    vllm *v = self;
+    dw_status status = check_update(v, update, err);
+    if (status == DW_OK)
+        status = start(v, err);
+    if (status == DW_OK)
+        status = transfer(v, update, err);
+    if (status == DW_OK)
+        status = finish(v, update, err);
+    if (status == DW_OK)
+        v->whole = true;
+    *whole = v->whole;
+    return status;
+}
+
+/* ---- opening ---- */
+
+static void close_driver(void *self)
+{
+    vllm *v = self;
+    dw_engine_http_release(&v->http);
+    dw_free(v);
+}
+
+static const dw_engine_driver vllm_driver = {
+    .struct_bytes = sizeof vllm_driver,
+    .name = "vllm",
+    .probe = probe,
+    .pause = pause_engine,
+    .apply = apply,
+    .resume = resume_engine,
+    .close = close_driver,
+};
+
+dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options *options,
+                       dw_error *err)
+{
+    vllm *v = dw_alloc_zeroed(1, sizeof *v);
+    if (!v)
+        return dw_fail_memory(err, url);
+    v->pause_ms = options->pause_ms;
+    v->apply_ms = options->apply_ms;
+    v->probe_ms = options->probe_ms;
+    dw_status status = dw_engine_http_init(&v->http, url, options->token, err);
+    if (status != DW_OK) {
+        close_driver(v);
+        return status;
+    }
+    return dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
+}

@@ -1,0 +1,81 @@
+/* Drivers of engines against scripted servers: the replies, and the ways to fail. */
+#ifndef DW_TESTS_ENGINE_SCRIPT_H
+#define DW_TESTS_ENGINE_SCRIPT_H
+
+#include "engine/engine.h"
+#include "unit/scripted_server.h"
+
+enum { TEST_LIMIT_MS = 300 };
+
+/* A reply of STATUS with JSON; its end is that of the connection. */
+#define REPLY(status, json)                                                              \
+    "HTTP/1.1 " status                                                                   \
+    "\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" json
+
+/* One way for a call to fail, and the code that it is to get. */
+typedef struct call_fault {
+    const char *name;
+    const char *reply;
+    dw_status code;
+    const char *words; /* that the error must hold */
+} call_fault;
+
+static const call_fault call_faults[] = {
+    {"no answer", SCRIPT_SILENCE, DW_UNAVAILABLE, "no answer within 300 ms"},
+    {"hung up", "", DW_UNAVAILABLE, "no whole answer"},
+    {"half a head", "HTTP/1.1 200 OK\r\nContent-Le", DW_UNAVAILABLE, "no "},
+    {"half a body",
+     "HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{\"status\":",
+     DW_UNAVAILABLE, "no whole answer"},
+    {"500", REPLY("500 X", "{\"error\":{\"message\":\"a worker\\nfell\",\"code\":500}}"),
+     DW_CONFLICT, "answered 500: a worker\\x0afell"},
+    {"500 bare", REPLY("500 X", "{\"error\":\"Failed: it\"}"), DW_CONFLICT, "Failed: it"},
+    {"503 text", REPLY("503 X", "busy \x1b[2J"), DW_CONFLICT, "503: busy \\x1b[2J"},
+    {"503 bytes", REPLY("503 X", "\xff\xfe"), DW_CONFLICT, "answered 503"},
+    {"409", REPLY("409 X", ""), DW_CONFLICT, "answered 409"},
+    {"401", REPLY("401 X", "{\"error\":\"Unauthorized\"}"), DW_DENIED, "wants a token"},
+    {"403", REPLY("403 X", ""), DW_DENIED, "answered 403"},
+    {"302",
+     "HTTP/1.1 302 X\r\nLocation: http://127.0.0.1:1/\r\nConnection: close\r\n\r\n",
+     DW_INVALID, "leads elsewhere"},
+    {"no JSON", REPLY("200 OK", "<html>"), DW_INVALID, "makes no sense"},
+    {"no object", REPLY("200 OK", "[1]"), DW_INVALID, "makes no sense"},
+    {"twice", REPLY("200 OK", "{\"a\":1,\"a\":2}"), DW_INVALID, "makes no sense"},
+    {"no HTTP", "SSH-2.0-OpenSSH_9.2\r\n\r\n", DW_INVALID, "makes no sense"},
+};
+enum { N_CALL_FAULTS = sizeof call_faults / sizeof *call_faults };
+
+static inline dw_engine *open_engine(const char *driver, const char *url,
+                                     const char *token)
+{
+    dw_engine_options options = {.pause_ms = TEST_LIMIT_MS,
+                                 .apply_ms = TEST_LIMIT_MS,
+                                 .probe_ms = TEST_LIMIT_MS,
+                                 .token = token};
+    char spec[256];
+    dw_engine *engine = NULL;
+    dw_error err = {0};
+    snprintf(spec, sizeof spec, "%s=%s", driver, url);
+    assert_int_equal(dw_engine_open(&engine, spec, &options, &err), DW_OK);
+    return engine;
+}
+
+/* An address where nobody listens. */
+static inline void find_free_url(char out[64])
+{
+    scripted_server s;
+    script_start(&s, NULL, 0);
+    strcpy(out, s.endpoint);
+    script_end(&s);
+}
+
+static const dw_engine_update a_patch = {
+    .stream = "0123456789abcdef0123456789abcdef",
+    .from = 6,
+    .version = 7,
+    .state = 0xabcdef,
+    .dir = "/models/a \"b\"",
+    .patch = "/models/a \"b\"/.deltawire-patch",
+};
+
+#endif

@@ -1,0 +1,416 @@
+/* The driver of vLLM against a server that says what vLLM says, and fails as it may. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "deltawire/deltawire.h"
+#include "unit/engine_script.h"
+
+#define VERSION REPLY("200 OK", "{\"version\":\"0.32.0\"}")
+#define LABEL   REPLY("200 OK", "{\"weight_version\":\"7\"}")
+#define SERVING REPLY("200 OK", "{\"is_paused\":false}")
+#define STOPPED REPLY("200 OK", "{\"is_paused\":true}")
+#define PAUSED  REPLY("200 OK", "{\"status\":\"paused\"}")
+#define RESUMED REPLY("200 OK", "{\"status\":\"resumed\"}")
+#define DONE    REPLY("200 OK", "{\"message\":\"Weights updated\"}")
+#define MISSING REPLY("404 Not Found", "{\"detail\":\"Not Found\"}")
+#define ACTIVE                                                                           \
+    REPLY("500 X", "{\"error\":{\"message\":\"Call to collective_rpc method failed: "    \
+                   "start_weight_update called while a weight update is already "        \
+                   "active.\"}}")
+
+static void test_probe(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *label;
+        uint64_t version;
+    } labels[] = {
+        {"{\"weight_version\":\"7\"}", 7},
+        {"{\"weight_version\":\"0\"}", 0},
+        {"{\"weight_version\":\"default\"}", DW_NO_VERSION},
+        {"{\"weight_version\":\"\"}", DW_NO_VERSION},
+        {"{\"weight_version\":\"07\"}", DW_NO_VERSION},
+        {"{\"weight_version\":\"-1\"}", DW_NO_VERSION},
+        {"{\"weight_version\":\"18446744073709551615\"}", DW_NO_VERSION},
+        {"{\"weight_version\":\"9999999999999999999\"}", 9999999999999999999u},
+    };
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
+        char reply[256];
+        snprintf(reply, sizeof reply, REPLY("200 OK", "%s"), labels[i].label);
+        scripted_server s;
+        script_start(&s, (const char *const[]){VERSION, reply}, 2);
+        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+        dw_engine_info info;
+        dw_error err = {0};
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(info.version, labels[i].version);
+        assert_string_equal(info.software, "vLLM 0.32.0");
+        dw_engine_close(engine);
+        script_end(&s);
+        assert_memory_equal(s.requests[0], "GET /version HTTP/1.1\r\n", 23);
+        assert_memory_equal(s.requests[1], "GET /weight_info HTTP/1.1\r\n", 27);
+    }
+}
+
+static void check_probe_fails(const char *const *replies, unsigned n, dw_status code,
+                              const char *words)
+{
+    scripted_server s;
+    script_start(&s, replies, n);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_engine_info info;
+    dw_error err = {0};
+    assert_int_equal(dw_engine_probe(engine, &info, &err), code);
+    assert_non_null(strstr(err.text, words));
+    assert_non_null(strstr(err.where, s.endpoint));
+    assert_false(dw_engine_is_gone(engine));
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+static void test_probe_refuses(void **state)
+{
+    (void)state;
+    check_probe_fails((const char *const[]){MISSING}, 1, DW_UNSUPPORTED, "is not vLLM");
+    check_probe_fails((const char *const[]){REPLY("200 OK", "{\"version\":7}")}, 1,
+                      DW_INVALID, "names a version there");
+    check_probe_fails((const char *const[]){VERSION, MISSING, MISSING}, 3, DW_UNSUPPORTED,
+                      "vLLM 0.32.0 does not show its control interface: start it with "
+                      "VLLM_SERVER_DEV_MODE=1");
+    check_probe_fails((const char *const[]){REPLY("200 OK", "{\"version\":\"0.9.1\"}"),
+                                            MISSING, MISSING},
+                      3, DW_UNSUPPORTED, "vLLM 0.9.1 is too old");
+    /* it has the routes, but no versions */
+    check_probe_fails(
+        (const char *const[]){REPLY("200 OK", "{\"version\":\"dev\"}"), MISSING, SERVING},
+        3, DW_UNSUPPORTED, "vLLM dev is too old");
+    for (size_t i = 0; i < N_CALL_FAULTS; i++) {
+        const call_fault *f = &call_faults[i];
+        check_probe_fails((const char *const[]){f->reply}, 1, f->code, f->words);
+        check_probe_fails((const char *const[]){VERSION, f->reply}, 2, f->code, f->words);
+    }
+}
+
+static void test_pause_resume(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){SERVING, PAUSED, RESUMED, PAUSED}, 4);
+    dw_engine *engine = open_engine("vllm", s.endpoint, "top-secret");
+    dw_error err = {0};
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
+    /* it was found serving once: no need to ask again */
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[0], "GET /is_paused HTTP/1.1\r\n", 25);
+    assert_memory_equal(s.requests[1], "POST /pause?mode=keep HTTP/1.1\r\n", 32);
+    assert_memory_equal(s.requests[2], "POST /resume HTTP/1.1\r\n", 23);
+    assert_non_null(strstr(s.requests[1], "Content-Length: 0\r\n"));
+    for (unsigned i = 0; i < 4; i++)
+        assert_non_null(strstr(s.requests[i], "Authorization: Bearer top-secret\r\n"));
+}
+
+static void test_pause_resume_fail(void **state)
+{
+    (void)state;
+    call_fault more[] = {
+        {"missing", MISSING, DW_UNSUPPORTED, "VLLM_SERVER_DEV_MODE=1"},
+        {"wrong", REPLY("200 OK", "{\"status\":\"ok\"}"), DW_INVALID, "makes no sense"},
+        {"empty", REPLY("200 OK", "{}"), DW_INVALID, "makes no sense"},
+    };
+    for (size_t i = 0; i < N_CALL_FAULTS + 3; i++) {
+        const call_fault *f =
+            i < N_CALL_FAULTS ? &call_faults[i] : &more[i - N_CALL_FAULTS];
+        for (unsigned at = 0; at < 3; at++) {
+            const char *replies[] = {SERVING, PAUSED, RESUMED};
+            replies[at] = f->reply;
+            scripted_server s;
+            script_start(&s, replies, at + 1);
+            dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+            dw_error err = {0};
+            dw_status status = dw_engine_pause(engine, &a_patch, &err);
+            if (at == 2) {
+                assert_int_equal(status, DW_OK);
+                status = dw_engine_resume(engine, &a_patch, &err);
+            }
+            assert_int_equal(status, f->code);
+            assert_int_equal(err.code, f->code);
+            assert_non_null(strstr(err.text, f->words));
+            assert_false(dw_engine_is_gone(engine));
+            dw_engine_close(engine);
+            script_end(&s);
+        }
+    }
+}
+
+static void test_apply(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){DONE, DONE, DONE, DONE, DONE, DONE}, 6);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole = false;
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    assert_true(whole);
+    dw_engine_update snapshot = a_patch;
+    snapshot.patch = NULL;
+    assert_int_equal(dw_engine_apply(engine, &snapshot, &whole, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[0], "POST /start_weight_update HTTP/1.1\r\n", 36);
+    assert_string_equal(s.bodies[0], "{}");
+    assert_memory_equal(s.requests[1], "POST /update_weights HTTP/1.1\r\n", 31);
+    assert_non_null(strstr(s.requests[1], "Content-Type: application/json\r\n"));
+    assert_string_equal(
+        s.bodies[1],
+        "{\"update_info\":{\"format\":\"deltawire/1\",\"kind\":\"patch\","
+        "\"stream\":\"0123456789abcdef0123456789abcdef\",\"from\":6,\"version\":7,"
+        "\"state\":\"0000000000abcdef\",\"dir\":\"/models/a \\\"b\\\"\","
+        "\"patch\":\"/models/a \\\"b\\\"/.deltawire-patch\"}}");
+    assert_memory_equal(s.requests[2], "POST /finish_weight_update HTTP/1.1\r\n", 37);
+    assert_string_equal(s.bodies[2], "{\"weight_version\":\"7\"}");
+    assert_non_null(strstr(s.bodies[4], "\"kind\":\"snapshot\""));
+    assert_non_null(strstr(s.bodies[4], "\"from\":null"));
+    assert_non_null(strstr(s.bodies[4], "\"patch\":null"));
+}
+
+/* Each call of an update fails in each way. WHOLE must be true where nothing was touched
+ * and the engine was found serving, and only there. */
+static void test_apply_fails(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_CALL_FAULTS; i++)
+        for (unsigned at = 2; at < 5; at++)
+            for (unsigned was_paused = 0; was_paused < 2; was_paused++) {
+                const call_fault *f = &call_faults[i];
+                const char *replies[] = {was_paused ? STOPPED : SERVING, PAUSED, DONE,
+                                         DONE, DONE};
+                replies[at] = f->reply;
+                scripted_server s;
+                script_start(&s, replies, at + 1);
+                dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+                dw_error err = {0};
+                assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+                bool whole = true;
+                assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err),
+                                 f->code);
+                assert_non_null(strstr(err.text, f->words));
+                bool untouched = at == 2 || (at == 3 && f->code == DW_DENIED);
+                assert_int_equal(whole, untouched && !was_paused);
+                dw_engine_close(engine);
+                script_end(&s);
+            }
+}
+
+/* After an update that went wrong the engine counts as a mix until one went well. */
+static void test_whole_again(void **state)
+{
+    (void)state;
+    const char *replies[] = {SERVING,
+                             PAUSED,
+                             DONE,
+                             REPLY("500 X", ""), /* update */
+                             STOPPED,
+                             PAUSED,
+                             REPLY("500 X", ""), /* start */
+                             DONE,
+                             DONE,
+                             DONE, /* all of it */
+                             PAUSED,
+                             REPLY("500 X", "")}; /* start */
+    scripted_server s;
+    script_start(&s, replies, 12);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole;
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
+    assert_false(whole);
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
+    assert_false(whole);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    assert_true(whole);
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
+    assert_true(whole);
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+/* A session that a killed process left open is closed, and its weights are not trusted.
+ */
+static void test_session_left_open(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){ACTIVE, DONE, DONE, DONE, DONE}, 5);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole;
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[1], "POST /finish_weight_update ", 27);
+    assert_string_equal(s.bodies[1], "{\"weight_version\":null}");
+    assert_memory_equal(s.requests[2], "POST /start_weight_update ", 26);
+
+    script_start(&s, (const char *const[]){SERVING, PAUSED, ACTIVE, ACTIVE}, 4);
+    engine = open_engine("vllm", s.endpoint, NULL);
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
+    assert_false(whole);
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+static void test_no_back_end(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s,
+                 (const char *const[]){
+                     REPLY("500 X", "{\"error\":{\"message\":\"Weight transfer not "
+                                    "configured. Please set it.\"}}")},
+                 1);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole;
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "--weight-transfer-config"));
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+static void test_what_json_cannot_carry(void **state)
+{
+    (void)state;
+    dw_engine *engine = open_engine("vllm", "http://127.0.0.1:1", NULL);
+    dw_engine_update bad = a_patch;
+    dw_error err = {0};
+    bool whole;
+    bad.dir = "/a\xff";
+    assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
+    bad.dir = NULL;
+    assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_UNSUPPORTED);
+    dw_engine_close(engine);
+}
+
+/* Nobody there is told from no answer. A proxy in the environment is not asked. */
+static void test_gone(void **state)
+{
+    (void)state;
+    char url[64];
+    find_free_url(url);
+    scripted_server proxy;
+    script_start(&proxy, NULL, 0);
+    setenv("http_proxy", proxy.endpoint, 1);
+    setenv("all_proxy", proxy.endpoint, 1);
+    dw_engine *engine = open_engine("vllm", url, NULL);
+    dw_engine_info info;
+    dw_error err = {0};
+    bool whole;
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_UNAVAILABLE);
+    assert_true(dw_engine_is_gone(engine));
+    assert_non_null(strstr(err.text, "nobody listens there"));
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_UNAVAILABLE);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_UNAVAILABLE);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_UNAVAILABLE);
+    assert_true(dw_engine_is_gone(engine));
+    dw_engine_close(engine);
+    unsetenv("http_proxy");
+    unsetenv("all_proxy");
+    script_end(&proxy);
+}
+
+/* A connection that was kept and has died meanwhile is no reason to fail; then nobody
+ * is there. */
+static void test_kept_connection(void **state)
+{
+    (void)state;
+    scripted_server s;
+    /* the server reads the second request, hangs up, and gets it again */
+    static const char kept[] = "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n"
+                               "{\"status\":\"resumed\"}";
+    script_start(&s, (const char *const[]){kept, "", RESUMED}, 3);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_error err = {0};
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_OK);
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_OK);
+    script_end(&s);
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_UNAVAILABLE);
+    assert_true(dw_engine_is_gone(engine));
+    dw_engine_close(engine);
+}
+
+static void test_long_reply(void **state)
+{
+    (void)state;
+    size_t n = (1 << 20) + 1000;
+    char *reply = malloc(n + 1);
+    assert_non_null(reply);
+    memset(reply, ' ', n);
+    reply[n] = '\0';
+    static const char head[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{";
+    memcpy(reply, head, sizeof head - 1);
+    check_probe_fails((const char *const[]){reply}, 1, DW_INVALID, "too long");
+    /* of a long failure the beginning is shown */
+    static const char bad[] = "HTTP/1.1 500 X\r\nConnection: close\r\n\r\n\xc3\xa4";
+    memset(reply, 'e', 5000);
+    memcpy(reply, bad, sizeof bad - 1);
+    reply[5000] = '\0';
+    check_probe_fails((const char *const[]){reply}, 1, DW_CONFLICT,
+                      "500: \xc3\xa4"
+                      "eee");
+    free(reply);
+}
+
+/* A server that repeats the token does not get it into a message. */
+static void test_token_stays_hidden(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s,
+                 (const char *const[]){REPLY("403 X", "no top-secret here"),
+                                       REPLY("200 OK", "{\"status\":\"top-secret\"}")},
+                 2);
+    dw_engine *engine = open_engine("vllm", s.endpoint, "top-secret");
+    dw_error err = {0};
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_DENIED);
+    assert_null(strstr(err.text, "top-secret"));
+    assert_non_null(strstr(err.text, "another token"));
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_INVALID);
+    assert_null(strstr(err.text, "top-secret"));
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_probe_refuses),
+        cmocka_unit_test(test_pause_resume),
+        cmocka_unit_test(test_pause_resume_fail),
+        cmocka_unit_test(test_apply),
+        cmocka_unit_test(test_apply_fails),
+        cmocka_unit_test(test_whole_again),
+        cmocka_unit_test(test_session_left_open),
+        cmocka_unit_test(test_no_back_end),
+        cmocka_unit_test(test_what_json_cannot_carry),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_kept_connection),
+        cmocka_unit_test(test_long_reply),
+        cmocka_unit_test(test_token_stays_hidden),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
