@@ -28,6 +28,7 @@ N_VERSIONS = 7
 N_TOKENS = 24
 # The long one fills whole blocks of the cache of prefixes, which an update must empty.
 PROMPTS = [[3, 4, 5], [(7 * i) % VOCABULARY for i in range(200)]]
+MAX_ANSWER = vllm_server.MAX_TOKENS - len(PROMPTS[0])
 
 
 def deltawire(*args):
@@ -89,9 +90,7 @@ class World:
         self.server.wait()
 
     def stop(self):
-        if self.follower is not None and self.follower.poll() is None:
-            self.follower.kill()
-            self.follower.wait()
+        self.kill_follower()
         self.server.kill()
 
     def publish_next(self):
@@ -105,6 +104,11 @@ class World:
                 [DELTAWIRE, "follow", self.url, "--into", self.directory,
                  "--engine", f"vllm={self.server.url}", "--interval", "0.2", "--json"],
                 stdout=log, stderr=log)
+
+    def kill_follower(self):
+        if self.follower is not None:
+            self.follower.kill()
+            self.follower.wait()
 
     def updates_to(self, version):
         """What the back end was told to go to VERSION by, in order."""
@@ -186,9 +190,6 @@ def test_requests_outlive_an_update(world):
     world.reaches_newest()
 
 
-MAX_ANSWER = vllm_server.MAX_TOKENS - len(PROMPTS[0])
-
-
 def test_an_update_that_fails_is_tried_again(world):
     world.ask_for("refuse")
     world.publish_next()
@@ -200,9 +201,15 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     hold = world.ask_for("hold")
     world.publish_next()
     wait_until(lambda: world.updates_to(world.newest), "the update has begun")
-    world.follower.send_signal(signal.SIGKILL)
-    world.follower.wait()
+    world.kill_follower()
     hold.unlink()
+    world.follow()
+    world.reaches_newest()
+
+
+def test_a_driver_killed_before_it_resumed_leaves_that_to_the_next(world):
+    world.kill_follower()
+    world.server.call("POST", "/pause?mode=keep")
     world.follow()
     world.reaches_newest()
 
