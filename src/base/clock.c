@@ -19,6 +19,13 @@ uint64_t dw_clock_ms(void)
     return (uint64_t)read_ms(CLOCK_MONOTONIC);
 }
 
+uint64_t dw_clock_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
 int64_t dw_wall_clock_ms(void)
 {
     return read_ms(CLOCK_REALTIME);

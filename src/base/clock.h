@@ -11,6 +11,7 @@
 
 /* Never goes back, whatever becomes of the wall clock: for waits and deadlines. */
 uint64_t dw_clock_ms(void);
+uint64_t dw_clock_us(void);
 
 /* Milliseconds since 1970: for people, and for requests that carry a date. */
 int64_t dw_wall_clock_ms(void);

@@ -440,8 +440,10 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
     if (!f->arrived && !f->replica->staged)
         return false;
     const dw_position *p = f->arrived ? &f->replica->at : &f->replica->next;
-    *version = p->version;
-    *state = p->state;
+    if (version)
+        *version = p->version;
+    if (state)
+        *state = p->state;
     return true;
 }
 
