@@ -36,7 +36,9 @@ static const char help[] =
     "DIR\n"
     "  --no-report          do not report\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_ENGINE_HELP CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
+    "uploaded\n" CLI_ENGINE_HELP
+    "  --listen HOST:PORT   answer there how it goes: /status, /metrics, /healthz, a "
+    "page\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
     "  --threads N  --quiet  --help\n"
     "\n"
@@ -84,10 +86,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         ID,
         NO_REPORT,
         BASE,
-        TRUST,
-        ENGINE,
-        AGENT = ENGINE + CLI_N_ENGINE_OPTIONS,
-        AGENT_END = AGENT + CLI_N_AGENT_OPTIONS
+        TRUST
     };
     static const struct option options[] = {
         {"into", required_argument, NULL, INTO},
@@ -99,8 +98,8 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         {"no-report", no_argument, NULL, NO_REPORT},
         {"base", required_argument, NULL, BASE},
         {"trust", required_argument, NULL, TRUST},
-        CLI_ENGINE_OPTIONS(ENGINE),
-        CLI_AGENT_OPTIONS(AGENT),
+        CLI_ENGINE_OPTIONS,
+        CLI_AGENT_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -111,6 +110,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
                       .report = true};
     dw_follow_options_init(&a->follow);
     cli_engines_init(&a->engines);
+    cli_agent_options_init(&a->agent_options);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         switch (option) {
         case INTO:
@@ -143,11 +143,8 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
             cli_keys_add(&a->keys, s, optarg);
             break;
         default:
-            if (option >= ENGINE && option < AGENT)
-                cli_engines_option(&a->engines, s, option - ENGINE);
-            else if (option >= AGENT && option < AGENT_END)
-                cli_agent_option(&a->agent_options, s, option - AGENT);
-            else
+            if (!cli_engines_option(&a->engines, s, option) &&
+                !cli_agent_option(&a->agent_options, option))
                 cli_store_option(&a->store_options, s, option);
         }
     }
@@ -160,6 +157,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         make_id(default_id, a->follow.into);
         a->follow.id = default_id;
     }
+    cli_agent_options_check(&a->agent_options, s);
     a->follow.n_threads = s->n_threads;
     a->follow.open_store = cli_store_open_fork;
     a->follow.open_context = &a->fork_opener;

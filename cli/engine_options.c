@@ -19,39 +19,42 @@ static unsigned parse_ms(const cli_session *s, const char *option)
     return (unsigned)(1000 * seconds) + 1;
 }
 
-void cli_engines_option(cli_engines *e, const cli_session *s, int code)
+bool cli_engines_option(cli_engines *e, const cli_session *s, int option)
 {
-    switch (code) {
-    case CLI_ENGINE_SPEC:
+    switch (option) {
+    case CLI_OPT_ENGINE:
         if (e->n == DW_MAX_ENGINES)
             cli_usage_error(s, "--engine: at most %d", DW_MAX_ENGINES);
         e->specs[e->n++] = optarg;
         break;
-    case CLI_ENGINE_PAUSE:
+    case CLI_OPT_PAUSE:
         e->options.shell_pause = optarg;
         break;
-    case CLI_ENGINE_APPLY:
+    case CLI_OPT_APPLY:
         e->options.shell_apply = optarg;
         break;
-    case CLI_ENGINE_RESUME:
+    case CLI_OPT_RESUME:
         e->options.shell_resume = optarg;
         break;
-    case CLI_ENGINE_TOKEN:
+    case CLI_OPT_ENGINE_TOKEN:
         e->token_path = optarg;
         break;
-    case CLI_ENGINE_TIMEOUT:
+    case CLI_OPT_ENGINE_TIMEOUT:
         e->options.apply_ms = parse_ms(s, "--engine-timeout");
         break;
-    case CLI_ENGINE_PATIENCE:
+    case CLI_OPT_ENGINE_PATIENCE:
         e->patience_ms = parse_ms(s, "--engine-patience");
         break;
-    case CLI_ENGINE_LOADED:
+    case CLI_OPT_ENGINE_LOADED:
         e->loaded = true;
         break;
-    case CLI_ENGINE_CHECK:
+    case CLI_OPT_ENGINE_CHECK:
         e->check_every = parse_ms(s, "--engine-check") / 1000.0;
         break;
+    default:
+        return false;
     }
+    return true;
 }
 
 static bool has_exec(const cli_engines *e)

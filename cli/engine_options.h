@@ -22,32 +22,30 @@
     "                       them load it again\n"                                        \
     "  --engine-check S     look after the engines so often (5)\n"
 
-/* Their codes, from FIRST on, of which there are CLI_N_ENGINE_OPTIONS. */
 enum {
-    CLI_ENGINE_SPEC,
-    CLI_ENGINE_PAUSE,
-    CLI_ENGINE_APPLY,
-    CLI_ENGINE_RESUME,
-    CLI_ENGINE_TOKEN,
-    CLI_ENGINE_TIMEOUT,
-    CLI_ENGINE_PATIENCE,
-    CLI_ENGINE_LOADED,
-    CLI_ENGINE_CHECK,
-    CLI_N_ENGINE_OPTIONS
+    CLI_OPT_ENGINE = 1536,
+    CLI_OPT_PAUSE,
+    CLI_OPT_APPLY,
+    CLI_OPT_RESUME,
+    CLI_OPT_ENGINE_TOKEN,
+    CLI_OPT_ENGINE_TIMEOUT,
+    CLI_OPT_ENGINE_PATIENCE,
+    CLI_OPT_ENGINE_LOADED,
+    CLI_OPT_ENGINE_CHECK,
 };
 
-/* A line of a verb's table of options. */
-#define CLI_ENGINE_OPTIONS(FIRST)                                                        \
-    {"engine", required_argument, NULL, (FIRST) + CLI_ENGINE_SPEC},                      \
-        {"pause", required_argument, NULL, (FIRST) + CLI_ENGINE_PAUSE},                  \
-        {"apply", required_argument, NULL, (FIRST) + CLI_ENGINE_APPLY},                  \
-        {"resume", required_argument, NULL, (FIRST) + CLI_ENGINE_RESUME},                \
-        {"engine-token-file", required_argument, NULL, (FIRST) + CLI_ENGINE_TOKEN},      \
-        {"engine-timeout", required_argument, NULL, (FIRST) + CLI_ENGINE_TIMEOUT},       \
-        {"engine-patience", required_argument, NULL, (FIRST) + CLI_ENGINE_PATIENCE},     \
-        {"engine-loaded", no_argument, NULL, (FIRST) + CLI_ENGINE_LOADED},               \
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_ENGINE_OPTIONS                                                               \
+    {"engine", required_argument, NULL, CLI_OPT_ENGINE},                                 \
+        {"pause", required_argument, NULL, CLI_OPT_PAUSE},                               \
+        {"apply", required_argument, NULL, CLI_OPT_APPLY},                               \
+        {"resume", required_argument, NULL, CLI_OPT_RESUME},                             \
+        {"engine-token-file", required_argument, NULL, CLI_OPT_ENGINE_TOKEN},            \
+        {"engine-timeout", required_argument, NULL, CLI_OPT_ENGINE_TIMEOUT},             \
+        {"engine-patience", required_argument, NULL, CLI_OPT_ENGINE_PATIENCE},           \
+        {"engine-loaded", no_argument, NULL, CLI_OPT_ENGINE_LOADED},                     \
     {                                                                                    \
-        "engine-check", required_argument, NULL, (FIRST) + CLI_ENGINE_CHECK              \
+        "engine-check", required_argument, NULL, CLI_OPT_ENGINE_CHECK                    \
     }
 
 typedef struct cli_engines {
@@ -64,8 +62,8 @@ typedef struct cli_engines {
 
 void cli_engines_init(cli_engines *engines);
 
-/* Takes the option CODE, counted from 0, with its value in optarg. */
-void cli_engines_option(cli_engines *engines, const cli_session *s, int code);
+/* Takes an option of the table above, its value in optarg; false where it is none. */
+bool cli_engines_option(cli_engines *engines, const cli_session *s, int option);
 
 /* Checks what belongs together, and opens them. Returns 0, or the exit code of the error
  * it reported. */

@@ -21,6 +21,9 @@ int64_t dw_wall_clock_ms(void);
 /* "2026-11-15T05:20:59.123Z", with its NUL. */
 void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms);
 
+/* The other way; any number of digits behind the point. 0 where TEXT is no such time. */
+int64_t dw_time_parse(const char *text);
+
 void dw_sleep_ms(uint64_t ms);
 
 /* A condition whose timed waits go by the clock that never goes back; false where it

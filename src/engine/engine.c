@@ -71,6 +71,10 @@ dw_status dw_engine_open(dw_engine **out, const char *spec,
     const char *url;
     if (spec && (url = value_of(spec, "vllm")))
         return dw_vllm_open(out, url, &all, err);
+    if (spec && (url = value_of(spec, "sglang")))
+        return dw_sglang_open(out, url, &all, err);
+    if (spec && strcmp(spec, "exec") == 0)
+        return dw_exec_open(out, &all, err);
     /* what follows an unknown name may be secret */
     return dw_fail(err, DW_INVALID, NULL,
                    "no engine is named by '%.*s': it is vllm=URL, sglang=URL or exec",

@@ -35,8 +35,11 @@ bool dw_engine_is_gone(const dw_engine *engine);
 dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *self,
                          const char *where, const bool *gone, dw_error *err);
 
-/* URL is what stands behind `vllm=`; of OPTIONS no limit is 0. */
+/* URL is what stands behind `vllm=` or `sglang=`; of OPTIONS no limit is 0. */
 dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options *options,
                        dw_error *err);
+dw_status dw_sglang_open(dw_engine **out, const char *url,
+                         const dw_engine_options *options, dw_error *err);
+dw_status dw_exec_open(dw_engine **out, const dw_engine_options *options, dw_error *err);
 
 #endif

@@ -34,10 +34,13 @@ static dw_status check_url(CURLU *parts, const char *url, dw_error *err)
                    "with no user, query or fragment; a token is an option of its own");
 }
 
-dw_status dw_engine_http_init(dw_engine_http *http, const char *url, const char *token,
-                              dw_error *err)
+dw_status dw_engine_http_init(dw_engine_http *http, const char *url,
+                              const dw_engine_options *options, dw_error *err)
 {
-    *http = (dw_engine_http){0};
+    const char *token = options->token;
+    *http = (dw_engine_http){.pause_ms = options->pause_ms,
+                             .apply_ms = options->apply_ms,
+                             .probe_ms = options->probe_ms};
     dw_status status = dw_http_init(err);
     if (status != DW_OK)
         return status;
@@ -220,7 +223,12 @@ static dw_status judge(dw_engine_http *http, const dw_engine_question *question,
                                             call->text.n_bytes - 1, "body", NULL, &fault);
     if (status == DW_NO_MEMORY)
         return dw_fail_memory(err, http->url);
-    return status == DW_OK ? DW_OK : dw_engine_nonsense(http, question, fault.text, err);
+    if (status != DW_OK)
+        return dw_engine_nonsense(http, question, fault.text, err);
+    const char *words = find_words(answer->body);
+    if (words)
+        take_words(http, answer, words);
+    return DW_OK;
 }
 
 /* ---- asking ---- */
@@ -264,6 +272,21 @@ dw_status dw_engine_ask(dw_engine_http *http, const dw_engine_question *question
     dw_http_easy_detach(&call);
     dw_http_call_release(&call);
     dw_writer_release(&url);
+    return status;
+}
+
+dw_status dw_engine_order(dw_engine_http *http, const dw_engine_question *question,
+                          const char *done, dw_error *err)
+{
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(http, question, &answer, err);
+    if (status != DW_OK)
+        return status;
+    const char *word = dw_engine_text(answer.body, "status");
+    if (!word || strcmp(word, done) != 0)
+        status =
+            dw_engine_nonsense(http, question, "it does not say that it did it", err);
+    json_decref(answer.body);
     return status;
 }
 

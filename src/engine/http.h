@@ -3,21 +3,23 @@
 #define DW_ENGINE_HTTP_H
 
 #include "base/json.h"
+#include "deltawire/engine.h"
 #include "store/http_easy.h"
 
 typedef struct dw_engine_http {
     char *url; /* without a slash at its end */
     char *token;
     char *authorization; /* the header line; NULL where there is no token */
+    unsigned pause_ms, apply_ms, probe_ms;
     CURL *easy;
     dw_http_sockets sockets;
     bool gone; /* the last question was refused a connection: nobody listens */
 } dw_engine_http;
 
-/* URL is http[s]://HOST[:PORT][/PATH]. TOKEN may be NULL. Whatever it returns, the result
- * is to be released. */
-dw_status dw_engine_http_init(dw_engine_http *http, const char *url, const char *token,
-                              dw_error *err);
+/* URL is http[s]://HOST[:PORT][/PATH]. Whatever it returns, the result is to be
+ * released. */
+dw_status dw_engine_http_init(dw_engine_http *http, const char *url,
+                              const dw_engine_options *options, dw_error *err);
 void dw_engine_http_release(dw_engine_http *http);
 
 typedef struct dw_engine_question {
@@ -31,7 +33,7 @@ typedef struct dw_engine_question {
 typedef struct dw_engine_answer {
     int status;   /* 0: none came */
     json_t *body; /* after DW_OK an object, to be released with json_decref; else NULL */
-    char words[512]; /* what it says of a failure, in one line; may be empty */
+    char words[512]; /* what it says for people; may be empty */
 } dw_engine_answer;
 
 /* DW_OK: it answered with success and a JSON object. ANSWER is filled in any case. Codes
@@ -39,6 +41,11 @@ typedef struct dw_engine_answer {
  * reads files of this machine. */
 dw_status dw_engine_ask(dw_engine_http *http, const dw_engine_question *question,
                         dw_engine_answer *answer, dw_error *err);
+
+/* Asks where the answer says no more than that it is done: its member `status` must be
+ * DONE. */
+dw_status dw_engine_order(dw_engine_http *http, const dw_engine_question *question,
+                          const char *done, dw_error *err);
 
 /* For an answer of success that does not say what it should. */
 dw_status dw_engine_nonsense(const dw_engine_http *http,

@@ -24,7 +24,6 @@
 
 typedef struct vllm {
     dw_engine_http http;
-    unsigned pause_ms, apply_ms, probe_ms;
     /* Its weights are known to be those of one version: it was found serving, or took an
      * update over, and no update has gone wrong since. An engine that is found paused is
      * perhaps what a killed process left in the middle of one. */
@@ -36,7 +35,7 @@ typedef struct vllm {
 static dw_status ask_text(vllm *v, const char *path, const char *member, char *out,
                           size_t n_out, int *http_status, dw_error *err)
 {
-    dw_engine_question question = {"GET", path, NULL, v->probe_ms, NO_ROUTE};
+    dw_engine_question question = {"GET", path, NULL, v->http.probe_ms, NO_ROUTE};
     dw_engine_answer answer;
     dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
     *http_status = answer.status;
@@ -54,7 +53,7 @@ static dw_status ask_text(vllm *v, const char *path, const char *member, char *o
 
 static dw_status ask_paused(vllm *v, bool *paused, dw_error *err)
 {
-    dw_engine_question question = {"GET", "/is_paused", NULL, v->probe_ms, NO_ROUTE};
+    dw_engine_question question = {"GET", "/is_paused", NULL, v->http.probe_ms, NO_ROUTE};
     dw_engine_answer answer;
     dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
     if (status != DW_OK)
@@ -119,20 +118,10 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
 
 /* ---- pause and resume ---- */
 
-/* PATH is a POST that is to be answered with {"status": WANTED}. */
-static dw_status switch_to(vllm *v, const char *path, const char *wanted, dw_error *err)
+static dw_status switch_to(vllm *v, const char *path, const char *done, dw_error *err)
 {
-    dw_engine_question question = {"POST", path, NULL, v->pause_ms, NO_ROUTE};
-    dw_engine_answer answer;
-    dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
-    if (status != DW_OK)
-        return status;
-    const char *word = dw_engine_text(answer.body, "status");
-    if (!word || strcmp(word, wanted) != 0)
-        status = dw_engine_nonsense(&v->http, &question, "it does not say that it did it",
-                                    err);
-    json_decref(answer.body);
-    return status;
+    dw_engine_question question = {"POST", path, NULL, v->http.pause_ms, NO_ROUTE};
+    return dw_engine_order(&v->http, &question, done, err);
 }
 
 static dw_status pause_engine(void *self, const dw_engine_update *update, dw_error *err)
@@ -163,7 +152,7 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
 static dw_status post(vllm *v, const char *path, const char *json,
                       dw_engine_answer *answer, dw_error *err)
 {
-    dw_engine_question question = {"POST", path, json, v->apply_ms, NO_ROUTE};
+    dw_engine_question question = {"POST", path, json, v->http.apply_ms, NO_ROUTE};
     dw_status status = dw_engine_ask(&v->http, &question, answer, err);
     json_decref(answer->body);
     answer->body = NULL;
@@ -301,10 +290,7 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
     vllm *v = dw_alloc_zeroed(1, sizeof *v);
     if (!v)
         return dw_fail_memory(err, url);
-    v->pause_ms = options->pause_ms;
-    v->apply_ms = options->apply_ms;
-    v->probe_ms = options->probe_ms;
-    dw_status status = dw_engine_http_init(&v->http, url, options->token, err);
+    dw_status status = dw_engine_http_init(&v->http, url, options, err);
     if (status != DW_OK) {
         close_driver(v);
         return status;

@@ -69,6 +69,38 @@ static inline void find_free_url(char out[64])
     script_end(&s);
 }
 
+/* A server that gives every request the same reply. */
+typedef struct same_server {
+    int fd;
+    char endpoint[64];
+    const char *reply;
+    pthread_t thread;
+} same_server;
+
+static inline void *same_serve(void *argument)
+{
+    same_server *s = argument;
+    char request[SCRIPT_REQUEST], body[SCRIPT_BODY];
+    for (int fd; (fd = accept(s->fd, NULL, NULL)) >= 0; close(fd))
+        if (script_read(fd, request, body))
+            send(fd, s->reply, strlen(s->reply), MSG_NOSIGNAL);
+    return NULL;
+}
+
+static inline void same_start(same_server *s, const char *reply)
+{
+    s->reply = reply;
+    s->fd = script_listen(s->endpoint);
+    assert_int_equal(pthread_create(&s->thread, NULL, same_serve, s), 0);
+}
+
+static inline void same_end(same_server *s)
+{
+    shutdown(s->fd, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->fd);
+}
+
 static const dw_engine_update a_patch = {
     .stream = "0123456789abcdef0123456789abcdef",
     .from = 6,

@@ -98,18 +98,24 @@ static void *script_serve(void *argument)
     return NULL;
 }
 
-static void script_start(scripted_server *s, const char *const *replies, unsigned n)
+/* Listens at a free port of this machine, of which ENDPOINT takes the URL. */
+static int script_listen(char endpoint[64])
 {
-    memset(s, 0, sizeof *s);
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n_address = sizeof address;
-    s->fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(s->fd, (struct sockaddr *)&address, n_address), 0);
-    assert_int_equal(listen(s->fd, 16), 0);
-    getsockname(s->fd, (struct sockaddr *)&address, &n_address);
-    snprintf(s->endpoint, sizeof s->endpoint, "http://127.0.0.1:%u",
-             (unsigned)ntohs(address.sin_port));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, n_address), 0);
+    assert_int_equal(listen(fd, 16), 0);
+    getsockname(fd, (struct sockaddr *)&address, &n_address);
+    snprintf(endpoint, 64, "http://127.0.0.1:%u", (unsigned)ntohs(address.sin_port));
+    return fd;
+}
+
+static void script_start(scripted_server *s, const char *const *replies, unsigned n)
+{
+    memset(s, 0, sizeof *s);
+    s->fd = script_listen(s->endpoint);
     assert_true(n <= SCRIPT_MAX);
     s->n_replies = n;
     for (unsigned i = 0; i < n; i++)

@@ -1,0 +1,188 @@
+/* SGLang: its own HTTP control interface (docs/ENGINES.md).
+ *
+ *     probe     GET  /model_info, before 0.5.6 /get_model_info
+ *     pause     POST /pause_generation              requests go back to the queue
+ *     apply     POST /update_weights_from_disk      the directory, whole
+ *     resume    POST /continue_generation
+ */
+#include "engine/engine.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "deltawire/stream.h"
+#include "engine/http.h"
+
+#define NO_ROUTE "SGLang 0.5.6 or later is needed"
+
+typedef struct sglang {
+    dw_engine_http http;
+    char software[64]; /* empty: ask again */
+    bool whole;        /* it took an update over, and none has gone wrong since */
+} sglang;
+
+/* ---- probe ---- */
+
+/* GETs PATH, or where that is not there OLD_PATH. */
+static dw_status ask_either(sglang *g, const char *path, const char *old_path,
+                            json_t **out, dw_error *err)
+{
+    dw_engine_question question = {"GET", path, NULL, g->http.probe_ms, NO_ROUTE};
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(&g->http, &question, &answer, err);
+    if (answer.status == 404) {
+        question.path = old_path;
+        status = dw_engine_ask(&g->http, &question, &answer, err);
+    }
+    *out = answer.body;
+    return status;
+}
+
+/* For people: what cannot be had is done without. */
+static void ask_software(sglang *g)
+{
+    json_t *info = NULL;
+    if (ask_either(g, "/server_info", "/get_server_info", &info, NULL) == DW_OK)
+        dw_engine_software(g->software, "SGLang", dw_engine_text(info, "version"));
+    json_decref(info);
+}
+
+static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
+{
+    sglang *g = self;
+    json_t *info = NULL;
+    dw_status status = ask_either(g, "/model_info", "/get_model_info", &info, err);
+    if (status != DW_OK) {
+        g->software[0] = '\0'; /* what comes back may be another */
+        return status;
+    }
+    const char *label = dw_engine_text(info, "weight_version");
+    bool is_told = label != NULL;
+    out->version = dw_engine_label_version(label);
+    json_decref(info);
+    if (!g->software[0])
+        ask_software(g);
+    memcpy(out->software, g->software, sizeof out->software);
+    if (!is_told)
+        return dw_fail(err, DW_UNSUPPORTED, g->http.url,
+                       "%s does not say which weights it serves: SGLang 0.5.6 or later "
+                       "is needed",
+                       g->software[0] ? g->software : "what listens there");
+    return DW_OK;
+}
+
+/* ---- pause and resume ---- */
+
+static dw_status pause_engine(void *self, const dw_engine_update *update, dw_error *err)
+{
+    sglang *g = self;
+    (void)update;
+    /* `retract`: running requests are kept, and what was computed of them with the old
+     * weights is dropped. With `in_place` it stays, and the cache cannot be flushed; with
+     * `abort` requests are lost */
+    dw_engine_question question = {"POST", "/pause_generation", "{\"mode\":\"retract\"}",
+                                   g->http.pause_ms, NO_ROUTE};
+    return dw_engine_order(&g->http, &question, "ok", err);
+}
+
+static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
+{
+    sglang *g = self;
+    (void)update;
+    dw_engine_question question = {"POST", "/continue_generation", "{}", g->http.pause_ms,
+                                   NO_ROUTE};
+    return dw_engine_order(&g->http, &question, "ok", err);
+}
+
+/* ---- apply ---- */
+
+static dw_status take_directory(sglang *g, const char *json, int *http_status,
+                                dw_error *err)
+{
+    dw_engine_question question = {"POST", "/update_weights_from_disk", json,
+                                   g->http.apply_ms, NO_ROUTE};
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(&g->http, &question, &answer, err);
+    *http_status = answer.status;
+    if (status != DW_OK)
+        return status;
+    json_t *success = json_object_get(answer.body, "success");
+    if (json_is_false(success)) {
+        status =
+            dw_fail(err, DW_CONFLICT, g->http.url, "SGLang did not take the weights: %s",
+                    *answer.words ? answer.words : "it does not say why");
+    } else if (!json_is_true(success)) {
+        status = dw_engine_nonsense(&g->http, &question, "it does not say that it did it",
+                                    err);
+    }
+    json_decref(answer.body);
+    return status;
+}
+
+static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
+                       dw_error *err)
+{
+    sglang *g = self;
+    *whole = g->whole;
+    if (!update->dir)
+        return dw_fail(err, DW_UNSUPPORTED, g->http.url,
+                       "SGLang is given weights in a directory, not in memory");
+    if (!dw_utf8_valid(update->dir))
+        return dw_fail(err, DW_INVALID, update->dir,
+                       "the path is not UTF-8, which JSON cannot carry");
+    dw_writer json = {0};
+    dw_write_text(&json, "{\"model_path\":");
+    dw_write_json_string(&json, update->dir);
+    dw_write_format(&json,
+                    ",\"weight_version\":\"%" PRIu64 "\",\"flush_cache\":true,"
+                    "\"abort_all_requests\":false}",
+                    update->version);
+    dw_write_u8(&json, 0);
+    int http_status = 0;
+    dw_status status =
+        json.failed ? dw_fail_memory(err, g->http.url)
+                    : take_directory(g, (const char *)json.bytes, &http_status, err);
+    bool tried = !json.failed;
+    dw_writer_release(&json);
+    /* refused by the server itself, before any worker heard of it */
+    bool untouched =
+        !tried || http_status == 401 || http_status == 403 || http_status == 404;
+    g->whole = status == DW_OK || (untouched && g->whole);
+    *whole = g->whole;
+    return status;
+}
+
+/* ---- opening ---- */
+
+static void close_driver(void *self)
+{
+    sglang *g = self;
+    dw_engine_http_release(&g->http);
+    dw_free(g);
+}
+
+static const dw_engine_driver sglang_driver = {
+    .struct_bytes = sizeof sglang_driver,
+    .name = "sglang",
+    .probe = probe,
+    .pause = pause_engine,
+    .apply = apply,
+    .resume = resume_engine,
+    .close = close_driver,
+};
+
+dw_status dw_sglang_open(dw_engine **out, const char *url,
+                         const dw_engine_options *options, dw_error *err)
+{
+    sglang *g = dw_alloc_zeroed(1, sizeof *g);
+    if (!g)
+        return dw_fail_memory(err, url);
+    dw_status status = dw_engine_http_init(&g->http, url, options, err);
+    if (status != DW_OK) {
+        close_driver(g);
+        return status;
+    }
+    return dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
+}

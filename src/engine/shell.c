@@ -1,0 +1,257 @@
+#include "engine/shell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+
+enum {
+    GRACE_MS = 2000, /* from SIGTERM to SIGKILL, and from there to giving up */
+    TICK_MS = 20,    /* to look for an end that closing the pipe did not announce */
+};
+
+extern char **environ;
+
+/* ---- starting ---- */
+
+static bool is_replaced(const char *entry, char *const *extra)
+{
+    size_t n = strcspn(entry, "=") + 1;
+    for (; *extra; extra++)
+        if (strncmp(*extra, entry, n) == 0)
+            return true;
+    return false;
+}
+
+/* The environment with EXTRA in it; the strings are borrowed. */
+static char **extend_environment(char *const *extra)
+{
+    size_t n = 0, n_all = 0;
+    while (environ && environ[n])
+        n++;
+    while (extra[n_all])
+        n_all++;
+    char **all = dw_alloc_zeroed(n + n_all + 1, sizeof *all);
+    if (!all)
+        return NULL;
+    memcpy(all, extra, n_all * sizeof *all);
+    for (size_t i = 0; i < n; i++)
+        if (!is_replaced(environ[i], extra))
+            all[n_all++] = environ[i];
+    return all;
+}
+
+static int set_files(posix_spawn_file_actions_t *actions, int err_fd)
+{
+    /* its group is none of the terminal's foreground: it would stop where it reads there
+     */
+    int refused =
+        posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    /* standard output is this process's own, for data */
+    if (!refused)
+        refused = posix_spawn_file_actions_adddup2(actions, STDERR_FILENO, STDOUT_FILENO);
+    if (!refused)
+        refused = posix_spawn_file_actions_adddup2(actions, err_fd, STDERR_FILENO);
+    return refused;
+}
+
+/* What this process ignores or blocks, the command did not ask for. */
+static int set_signals(posix_spawnattr_t *attributes)
+{
+    sigset_t all, none;
+    sigfillset(&all);
+    sigdelset(&all, SIGKILL);
+    sigdelset(&all, SIGSTOP);
+    sigemptyset(&none);
+    posix_spawnattr_setsigdefault(attributes, &all);
+    posix_spawnattr_setsigmask(attributes, &none);
+    posix_spawnattr_setpgroup(attributes, 0);
+    return posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF |
+                                                    POSIX_SPAWN_SETSIGMASK |
+                                                    POSIX_SPAWN_SETPGROUP);
+}
+
+static int spawn(pid_t *pid, char *command, char **environment, int err_fd)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    int refused = posix_spawn_file_actions_init(&actions);
+    if (refused)
+        return refused;
+    refused = posix_spawnattr_init(&attributes);
+    if (!refused) {
+        char *argv[] = {"sh", "-c", command, NULL};
+        refused = set_files(&actions, err_fd);
+        if (!refused)
+            refused = set_signals(&attributes);
+        if (!refused)
+            refused =
+                posix_spawn(pid, "/bin/sh", &actions, &attributes, argv, environment);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    return refused;
+}
+
+/* ---- its last words ---- */
+
+typedef struct line_keeper {
+    char line[256]; /* of which the NUL is the last */
+    size_t n;
+    bool ended;
+} line_keeper;
+
+static void keep(line_keeper *k, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] == '\n' || bytes[i] == '\r') {
+            k->ended = true;
+            continue;
+        }
+        if (k->ended)
+            k->n = 0;
+        k->ended = false;
+        if (k->n < sizeof k->line - 1)
+            k->line[k->n++] = bytes[i];
+    }
+}
+
+/* Takes what is there; false at the end of the pipe. */
+static bool read_some(int fd, line_keeper *k)
+{
+    char bytes[4096];
+    ssize_t n = read(fd, bytes, sizeof bytes);
+    if (n > 0)
+        keep(k, bytes, (size_t)n);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+/* ---- waiting ---- */
+
+typedef struct watch {
+    pid_t pid;
+    int fd; /* -1: its other end is closed */
+    line_keeper keeper;
+    int status;
+    bool lost; /* somebody else took the exit code */
+} watch;
+
+static bool has_ended(watch *w)
+{
+    pid_t got;
+    do
+        got = waitpid(w->pid, &w->status, WNOHANG);
+    while (got < 0 && errno == EINTR);
+    w->lost = got < 0;
+    return got != 0;
+}
+
+/* Waits until the command has ended (true) or UNTIL_MS has come. What it left behind in
+ * the background may keep the pipe open: that is not waited for. */
+static bool wait_until(watch *w, uint64_t until_ms)
+{
+    for (uint64_t tick_ms = 1;;) {
+        if (has_ended(w))
+            return true;
+        uint64_t now_ms = dw_clock_ms();
+        if (now_ms >= until_ms)
+            return false;
+        uint64_t left_ms = until_ms - now_ms;
+        uint64_t wait_ms = w->fd >= 0 ? TICK_MS : tick_ms;
+        if (wait_ms > left_ms)
+            wait_ms = left_ms;
+        struct pollfd poll_fd = {.fd = w->fd, .events = POLLIN}; /* -1 is passed over */
+        if (poll(&poll_fd, 1, (int)wait_ms) > 0 && !read_some(w->fd, &w->keeper)) {
+            close(w->fd);
+            w->fd = -1;
+        } else if (w->fd < 0 && tick_ms < TICK_MS) {
+            tick_ms *= 2;
+        }
+    }
+}
+
+static bool wait_for_end(watch *w, unsigned limit_ms, dw_shell_end *end)
+{
+    bool ended = wait_until(w, dw_clock_ms() + limit_ms);
+    end->timed_out = !ended;
+    if (!ended) {
+        kill(-w->pid, SIGTERM);
+        ended = wait_until(w, dw_clock_ms() + GRACE_MS);
+        kill(-w->pid, SIGKILL); /* also those of the group that its leader left behind */
+    }
+    return ended || wait_until(w, dw_clock_ms() + GRACE_MS);
+}
+
+static void take_end(watch *w, dw_shell_end *end)
+{
+    while (w->fd >= 0) { /* what it wrote last; the pipe does not block */
+        char byte;
+        ssize_t n = read(w->fd, &byte, 1);
+        if (n <= 0)
+            break;
+        keep(&w->keeper, &byte, 1);
+    }
+    memcpy(end->last_line, w->keeper.line, w->keeper.n);
+    end->last_line[w->keeper.n] = '\0';
+    end->signal = WIFSIGNALED(w->status) ? WTERMSIG(w->status) : 0;
+    end->code = WIFEXITED(w->status) ? WEXITSTATUS(w->status) : -1;
+}
+
+static bool open_pipe(int fds[2])
+{
+    if (pipe(fds) != 0)
+        return false;
+    for (int i = 0; i < 2; i++)
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    return true;
+}
+
+static dw_status run(char *command, char **environment, unsigned limit_ms,
+                     dw_shell_end *end, dw_error *err)
+{
+    int fds[2];
+    if (!open_pipe(fds))
+        return dw_fail_errno(err, command, "make a pipe");
+    watch w = {.fd = fds[0]};
+    errno = spawn(&w.pid, command, environment, fds[1]);
+    dw_status status = errno ? dw_fail_errno(err, command, "run") : DW_OK;
+    close(fds[1]);
+    if (status == DW_OK) {
+        end->began = true;
+        bool ended = wait_for_end(&w, limit_ms, end);
+        take_end(&w, end);
+        if (!ended)
+            status = dw_fail(err, DW_UNAVAILABLE, command,
+                             "does not end, not even by SIGKILL");
+        else if (w.lost)
+            status = dw_fail(err, DW_IO, command,
+                             "its exit code is lost: this process must not ignore "
+                             "SIGCHLD or wait for children that are not its own");
+    }
+    if (w.fd >= 0)
+        close(w.fd);
+    return status;
+}
+
+dw_status dw_shell_run(const char *command, char *const *extra, unsigned limit_ms,
+                       dw_shell_end *end, dw_error *err)
+{
+    *end = (dw_shell_end){.code = -1};
+    char *copy = dw_copy_string(command);
+    char **environment = extend_environment(extra);
+    dw_status status = copy && environment ? run(copy, environment, limit_ms, end, err)
+                                           : dw_fail_memory(err, command);
+    dw_free(copy);
+    dw_free(environment);
+    return status;
+}

@@ -1,0 +1,245 @@
+/* The driver of SGLang against a server that says what SGLang says, and fails as it may.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "deltawire/deltawire.h"
+#include "unit/engine_script.h"
+#include "unit/failing_allocator.h"
+
+#define INFO     REPLY("200 OK", "{\"model_path\":\"/m\",\"weight_version\":\"7\"}")
+#define SERVER   REPLY("200 OK", "{\"version\":\"0.5.23\",\"weight_version\":\"old\"}")
+#define OK_REPLY REPLY("200 OK", "{\"message\":\"done\",\"status\":\"ok\"}")
+#define UPDATED  REPLY("200 OK", "{\"success\":true,\"message\":\"Succeeded\"}")
+#define MISSING  REPLY("404 Not Found", "{\"detail\":\"Not Found\"}")
+
+static void test_probe(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){INFO, SERVER, INFO}, 3);
+    dw_engine *engine = open_engine("sglang", s.endpoint, "key");
+    dw_engine_info info;
+    dw_error err = {0};
+    for (unsigned i = 0; i < 2; i++) { /* the software is asked for once */
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(info.version, 7);
+        assert_string_equal(info.software, "SGLang 0.5.23");
+    }
+    assert_string_equal(dw_engine_driver_name(engine), "sglang");
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[0], "GET /model_info HTTP/1.1\r\n", 26);
+    assert_memory_equal(s.requests[1], "GET /server_info HTTP/1.1\r\n", 27);
+    assert_non_null(strstr(s.requests[2], "Authorization: Bearer key\r\n"));
+}
+
+static void test_probe_older(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s,
+                 (const char *const[]){
+                     MISSING, REPLY("200 OK", "{\"weight_version\":\"default\"}"),
+                     MISSING, REPLY("500 X", "")},
+                 4);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    dw_engine_info info;
+    dw_error err = {0};
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+    assert_int_equal(info.version, DW_NO_VERSION);
+    assert_string_equal(info.software, "");
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[1], "GET /get_model_info ", 20);
+    assert_memory_equal(s.requests[3], "GET /get_server_info ", 21);
+
+    /* too old: by name and number */
+    script_start(&s,
+                 (const char *const[]){MISSING, REPLY("200 OK", "{\"model_path\":\"a\"}"),
+                                       MISSING,
+                                       REPLY("200 OK", "{\"version\":\"0.4.9\"}")},
+                 4);
+    engine = open_engine("sglang", s.endpoint, NULL);
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "SGLang 0.4.9 does not say"));
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+typedef dw_status (*engine_call)(dw_engine *engine, bool *whole, dw_error *err);
+
+static dw_status call_probe(dw_engine *engine, bool *whole, dw_error *err)
+{
+    dw_engine_info info;
+    *whole = false;
+    return dw_engine_probe(engine, &info, err);
+}
+
+static dw_status call_pause(dw_engine *engine, bool *whole, dw_error *err)
+{
+    *whole = false;
+    return dw_engine_pause(engine, &a_patch, err);
+}
+
+static dw_status call_apply(dw_engine *engine, bool *whole, dw_error *err)
+{
+    return dw_engine_apply(engine, &a_patch, whole, err);
+}
+
+static dw_status call_resume(dw_engine *engine, bool *whole, dw_error *err)
+{
+    *whole = false;
+    return dw_engine_resume(engine, &a_patch, err);
+}
+
+static void check_fails(engine_call call, const char *reply, dw_status code,
+                        const char *words)
+{
+    scripted_server s;
+    script_start(&s, &reply, 1);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole = true;
+    assert_int_equal(call(engine, &whole, &err), code);
+    assert_int_equal(err.code, code);
+    assert_non_null(strstr(err.text, words));
+    assert_false(whole);
+    assert_false(dw_engine_is_gone(engine));
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+static void test_every_call_fails(void **state)
+{
+    (void)state;
+    static const engine_call calls[] = {call_probe, call_pause, call_apply, call_resume};
+    for (size_t c = 0; c < 4; c++)
+        for (size_t i = 0; i < N_CALL_FAULTS; i++)
+            check_fails(calls[c], call_faults[i].reply, call_faults[i].code,
+                        call_faults[i].words);
+    for (size_t c = 1; c < 4; c++) {
+        check_fails(calls[c], MISSING, DW_UNSUPPORTED, "SGLang 0.5.6 or later");
+        check_fails(calls[c], REPLY("200 OK", "{}"), DW_INVALID, "makes no sense");
+    }
+    check_fails(call_pause, REPLY("200 OK", "{\"status\":\"paused\"}"), DW_INVALID,
+                "makes no sense");
+    check_fails(call_apply,
+                REPLY("400 X", "{\"success\":false,\"message\":\"no such file\"}"),
+                DW_CONFLICT, "400: no such file");
+    check_fails(call_apply,
+                REPLY("200 OK", "{\"success\":false,\"message\":\"no such file\"}"),
+                DW_CONFLICT, "did not take the weights: no such file");
+    check_fails(call_apply, REPLY("200 OK", "{\"success\":false}"), DW_CONFLICT,
+                "does not say why");
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){OK_REPLY, UPDATED, OK_REPLY}, 3);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole = false;
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    assert_true(whole);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[0], "POST /pause_generation HTTP/1.1\r\n", 33);
+    assert_string_equal(s.bodies[0], "{\"mode\":\"retract\"}");
+    assert_memory_equal(s.requests[1], "POST /update_weights_from_disk HTTP/1.1\r\n", 41);
+    assert_string_equal(
+        s.bodies[1], "{\"model_path\":\"/models/a \\\"b\\\"\",\"weight_version\":\"7\","
+                     "\"flush_cache\":true,\"abort_all_requests\":false}");
+    assert_memory_equal(s.requests[2], "POST /continue_generation HTTP/1.1\r\n", 36);
+    assert_string_equal(s.bodies[2], "{}");
+}
+
+/* Whole is what took an update over and was not touched since. */
+static void test_whole(void **state)
+{
+    (void)state;
+    static const char denied[] = REPLY("401 X", "");
+    static const char failed[] = REPLY("400 X", "{\"success\":false}");
+    scripted_server s;
+    script_start(&s, (const char *const[]){UPDATED, denied, failed, denied}, 4);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole;
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
+    assert_true(whole);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
+    assert_false(whole);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
+    assert_false(whole);
+    dw_engine_update bad = a_patch;
+    bad.dir = NULL;
+    assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_UNSUPPORTED);
+    bad.dir = "/\xff";
+    assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+static void test_gone(void **state)
+{
+    (void)state;
+    char url[64];
+    find_free_url(url);
+    dw_engine *engine = open_engine("sglang", url, NULL);
+    dw_error err = {0};
+    bool whole;
+    assert_int_equal(call_probe(engine, &whole, &err), DW_UNAVAILABLE);
+    assert_true(dw_engine_is_gone(engine));
+    dw_engine_close(engine);
+}
+
+static same_server agreeable;
+
+static dw_status run_all(dw_error *err)
+{
+    char spec[128];
+    snprintf(spec, sizeof spec, "sglang=%s", agreeable.endpoint);
+    dw_engine_options options = {.token = "token"};
+    dw_engine *engine = NULL;
+    dw_engine_info info;
+    bool whole = true;
+    dw_status status = dw_engine_open(&engine, spec, &options, err);
+    if (status == DW_OK)
+        status = dw_engine_probe(engine, &info, err);
+    if (status == DW_OK)
+        status = dw_engine_pause(engine, &a_patch, err);
+    if (status == DW_OK)
+        status = dw_engine_apply(engine, &a_patch, &whole, err);
+    dw_engine_close(engine);
+    return status;
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    same_start(
+        &agreeable,
+        REPLY("200 OK", "{\"status\":\"ok\",\"success\":true,\"weight_version\":\"7\"}"));
+    fail_every_allocation(run_all, NULL);
+    same_end(&agreeable);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_probe),       cmocka_unit_test(test_probe_older),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_whole),       cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
