@@ -44,12 +44,17 @@ void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error 
         fputs("trying again until it works\n", stderr);
 }
 
-void cli_trouble_sleep(const cli_trouble *trouble)
+double cli_trouble_wait(const cli_trouble *trouble)
 {
     double seconds = T_FIRST;
     for (unsigned i = 1; i < trouble->n_tries && seconds < T_MOST; i++)
         seconds *= 2;
-    cli_sleep(seconds < T_MOST ? seconds : T_MOST);
+    return seconds < T_MOST ? seconds : T_MOST;
+}
+
+void cli_trouble_sleep(const cli_trouble *trouble)
+{
+    cli_sleep(cli_trouble_wait(trouble));
 }
 
 void cli_trouble_end(cli_trouble *trouble, const cli_session *s)

@@ -17,7 +17,10 @@ typedef struct cli_trouble {
 /* Takes an error: tells it where it is a new one. */
 void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error *err);
 
-/* Sleeps before the next try: 1 s, 2 s, up to 60 s; a signal ends it. */
+/* Seconds to wait before the next try: 1, 2, 4, up to 60. */
+double cli_trouble_wait(const cli_trouble *trouble);
+
+/* Sleeps so long; a signal ends it. */
 void cli_trouble_sleep(const cli_trouble *trouble);
 
 /* Tells that it is over, where there was any. */

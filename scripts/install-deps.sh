@@ -51,6 +51,7 @@ group_build() {
     want libssl-dev     pkg-config --exists libcrypto
     want libcurl4-openssl-dev pkg-config --exists libcurl
     want libexpat1-dev  pkg-config --exists expat
+    want libmicrohttpd-dev pkg-config --exists libmicrohttpd
 }
 
 group_python() {
@@ -63,7 +64,7 @@ group_test() {
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
     want spin          spin -V # for model/check.sh
-    want libmicrohttpd-dev pkg-config --exists libmicrohttpd
+    want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
     # libFuzzer comes apart from clang, in a package named after clang's version:

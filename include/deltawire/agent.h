@@ -2,15 +2,17 @@
  *
  *     GET  /          the page
  *     GET  /healthz   200 while the process works
- *     GET  /readyz    200 while a version is served and nothing is wrong, else 503 and
- * why GET  /status    JSON; ?since=N leaves out the history up to version N GET  /metrics
- * Prometheus' text format, or OpenMetrics where it is asked for POST /pin {"version": N}:
- * hold that version; without a body, the one it is at POST /unpin     follow the newest
- * again
+ *     GET  /readyz    200 while a version is served and nothing is wrong; else 503, why
+ *     GET  /status    JSON; ?since=N leaves out the history up to version N
+ *     GET  /metrics   Prometheus' text format; OpenMetrics where it is asked for
+ *     POST /pin       {"version": N}: hold that version; no body: the one it is at
+ *     POST /unpin     follow the newest again
  *
- * docs/ENGINES.md describes each. The server has a thread of its own; what it shows is
- * what it was told. The tell functions copy what they are given, never wait for the
- * network, and may be called from any thread.
+ * docs/OPERATIONS.md describes each. The server has a thread of its own, which sleeps
+ * until somebody asks; what it shows is what it was told. The tell functions copy what
+ * they are given, never wait for the network, and may be called from any thread. They,
+ * and those that ask, take NULL for an agent that nobody wanted: nothing is told, nothing
+ * is pinned, nobody watches.
  */
 #ifndef DELTAWIRE_AGENT_H
 #define DELTAWIRE_AGENT_H
@@ -38,10 +40,12 @@ typedef struct dw_agent_options {
 
 DW_API void dw_agent_options_init(dw_agent_options *options);
 
-/* Binds and starts to answer. */
+/* Binds and starts to answer. DW_INVALID for an address, a token or a lack of one that
+ * cannot be, DW_CONFLICT where the port is taken, DW_MISMATCH where the key is not that
+ * of the certificate. */
 DW_API dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options,
                                 dw_error *err);
-DW_API void dw_agent_stop(dw_agent *agent);
+DW_API void dw_agent_stop(dw_agent *agent); /* nobody may be using it */
 
 /* "http://127.0.0.1:9470/": where it listens. Lives as long as the agent. */
 DW_API const char *dw_agent_url(const dw_agent *agent);
@@ -96,7 +100,7 @@ DW_API void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *fol
 DW_API bool dw_agent_pinned(dw_agent *agent, uint64_t *version);
 
 /* Waits until /pin or /unpin was called since the last such wait (true), or TIMEOUT_MS
- * have passed. */
+ * have passed. For one thread at a time. */
 DW_API bool dw_agent_wait_pin(dw_agent *agent, unsigned timeout_ms);
 
 /* Whether somebody looked at the page or the status in the last half minute: what costs

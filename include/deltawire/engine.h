@@ -74,8 +74,9 @@ typedef struct dw_engine_info {
     char software[64]; /* "vLLM 0.32.0"; empty where unknown */
 } dw_engine_info;
 
-/* `self` is what dw_engine_new was given. Codes: DW_UNAVAILABLE where the engine cannot
- * be reached or does not answer in time, DW_DENIED, DW_UNSUPPORTED where it cannot do
+/* `self` is what dw_engine_new was given. Codes: DW_NOT_FOUND where nobody is there: its
+ * process has ended, or has not begun to serve; DW_UNAVAILABLE where it does not answer
+ * in time, or half, so that nobody knows what it did; DW_DENIED, DW_UNSUPPORTED where it cannot do
  * what is asked for, DW_INVALID for an answer that makes no sense, DW_CONFLICT where it
  * refuses. Any function may be NULL where there is nothing to do. All but apply can be
  * asked twice with the same result as once; so can apply, with the same update. */

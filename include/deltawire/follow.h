@@ -107,7 +107,9 @@ DW_API dw_status dw_follower_commit(dw_follower *follower, dw_error *err);
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
 /* What is staged and not settled: the version it leads to and that version's digest.
- * False where nothing is. */
+ * False where nothing is. An empty target is filled while it is staged, with no list:
+ * then the weights are that version already, and the steps up to settle have nothing to
+ * do. Either output may be NULL. */
 DW_API bool dw_follower_staged(const dw_follower *follower, uint64_t *version,
                                dw_digest *state);
 

@@ -118,8 +118,10 @@ DW_API void dw_rollout_close(dw_rollout *rollout);
 
 DW_API dw_follower *dw_rollout_follower(dw_rollout *rollout); /* borrowed */
 
-/* Brings weights and engines to GOAL (DW_LATEST: the head). DW_UNAVAILABLE where an
- * engine is in the way: its status says why, and the next call goes on from there. */
+/* Brings the weights to GOAL (DW_LATEST: the head), and the engines with them. DW_OK: the
+ * weights are there; an engine that could not take them over says so in its status, and
+ * dw_rollout_check goes on with it. DW_UNAVAILABLE where one could not be paused: the
+ * weights stay as they are, and the next call goes on from there. */
 DW_API dw_status dw_rollout_sync(dw_rollout *rollout, uint64_t goal,
                                  const dw_progress *progress, dw_error *err);
 

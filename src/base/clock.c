@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <openssl/rand.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/error.h"
@@ -17,6 +18,13 @@ static int64_t read_ms(clockid_t clock)
 uint64_t dw_clock_ms(void)
 {
     return (uint64_t)read_ms(CLOCK_MONOTONIC);
+}
+
+uint64_t dw_clock_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 int64_t dw_wall_clock_ms(void)
@@ -35,6 +43,32 @@ void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms)
              (unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u,
              (unsigned)t.tm_min % 100u, (unsigned)t.tm_sec % 100u,
              (unsigned)(wall_ms % 1000) % 1000u);
+}
+
+int64_t dw_time_parse(const char *text)
+{
+    int year, month, day, hour, minute, second, n_read = 0;
+    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute,
+               &second, &n_read) != 6 ||
+        year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 || hour < 0 ||
+        hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60)
+        return 0;
+    text += n_read;
+    int ms = 0;
+    if (*text == '.') {
+        int unit = 100;
+        for (text++; *text >= '0' && *text <= '9'; text++, unit /= 10)
+            ms += unit * (*text - '0');
+    }
+    if (strcmp(text, "Z") != 0)
+        return 0;
+    struct tm t = {.tm_year = year - 1900,
+                   .tm_mon = month - 1,
+                   .tm_mday = day,
+                   .tm_hour = hour,
+                   .tm_min = minute,
+                   .tm_sec = second};
+    return (int64_t)timegm(&t) * 1000 + ms;
 }
 
 void dw_sleep_ms(uint64_t ms)

@@ -11,6 +11,7 @@
 
 /* Never goes back, whatever becomes of the wall clock: for waits and deadlines. */
 uint64_t dw_clock_ms(void);
+uint64_t dw_clock_us(void);
 
 /* Milliseconds since 1970: for people, and for requests that carry a date. */
 int64_t dw_wall_clock_ms(void);
@@ -19,6 +20,9 @@ int64_t dw_wall_clock_ms(void);
 
 /* "2026-11-15T05:20:59.123Z", with its NUL. */
 void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms);
+
+/* The other way; any number of digits behind the point. 0 where TEXT is no such time. */
+int64_t dw_time_parse(const char *text);
 
 void dw_sleep_ms(uint64_t ms);
 

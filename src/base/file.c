@@ -77,6 +77,28 @@ dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err)
     return errno == 0 ? DW_OK : dw_fail_errno(err, path, "make room for the stores");
 }
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+void dw_pages_prepare(void *bytes, size_t n_bytes, bool write)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *start = (uint8_t *)((uintptr_t)bytes & ~(uintptr_t)(page - 1));
+    const size_t n = n_bytes + (size_t)((uint8_t *)bytes - start);
+    if (n_bytes == 0 ||
+        madvise(start, n, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 ||
+        errno != EINVAL)
+        return;
+    /* a kernel before 5.14 */
+    for (size_t i = 0; i < n; i += page)
+        if (write)
+            __atomic_fetch_or(start + i, 0, __ATOMIC_RELAXED);
+        else
+            (void)*(volatile uint8_t *)(start + i);
+}
+
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)
 {
     struct stat st;

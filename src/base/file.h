@@ -24,6 +24,11 @@ void dw_map_close(dw_map *map);
  * and a full disk would then raise SIGBUS. */
 dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err);
 
+/* Makes the pages of BYTES present, and writable where WRITE, so that the next touch of
+ * them costs no fault. Where the system has no call for it they are touched here. A
+ * mapped range of this process, whole or not. What fails is left to that touch. */
+void dw_pages_prepare(void *bytes, size_t n_bytes, bool write);
+
 /* Sets *EXISTS; only a path that cannot be looked at is an error. */
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
 

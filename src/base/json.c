@@ -62,36 +62,65 @@ void dw_write_json_string(dw_writer *w, const char *text)
     dw_write_u8(w, '"');
 }
 
+/* Bytes of the UTF-8 character at P; 0 where there is none. */
+static size_t character_bytes(const unsigned char *p)
+{
+    const unsigned char lead = *p;
+    /* the second byte's range shuts out long forms, surrogates and the far end */
+    unsigned char low = 0x80, high = 0xbf;
+    size_t n_bytes;
+    if (lead < 0x80)
+        return 1;
+    if (lead >= 0xc2 && lead <= 0xdf) {
+        n_bytes = 2;
+    } else if (lead >= 0xe0 && lead <= 0xef) {
+        n_bytes = 3;
+        low = lead == 0xe0 ? 0xa0 : low;
+        high = lead == 0xed ? 0x9f : high;
+    } else if (lead >= 0xf0 && lead <= 0xf4) {
+        n_bytes = 4;
+        low = lead == 0xf0 ? 0x90 : low;
+        high = lead == 0xf4 ? 0x8f : high;
+    } else {
+        return 0;
+    }
+    for (size_t i = 1; i < n_bytes; i++) { /* the NUL at the end is out of range too */
+        if (p[i] < low || p[i] > high)
+            return 0;
+        low = 0x80;
+        high = 0xbf;
+    }
+    return n_bytes;
+}
+
 bool dw_utf8_valid(const char *text)
 {
     const unsigned char *p = (const unsigned char *)text;
     while (*p) {
-        unsigned char lead = *p++;
-        if (lead < 0x80)
-            continue;
-        /* the second byte's range shuts out long forms, surrogates and the far end */
-        unsigned char low = 0x80, high = 0xbf;
-        unsigned n_more;
-        if (lead >= 0xc2 && lead <= 0xdf) {
-            n_more = 1;
-        } else if (lead >= 0xe0 && lead <= 0xef) {
-            n_more = 2;
-            low = lead == 0xe0 ? 0xa0 : low;
-            high = lead == 0xed ? 0x9f : high;
-        } else if (lead >= 0xf0 && lead <= 0xf4) {
-            n_more = 3;
-            low = lead == 0xf0 ? 0x90 : low;
-            high = lead == 0xf4 ? 0x8f : high;
-        } else {
+        size_t n_bytes = character_bytes(p);
+        if (n_bytes == 0)
             return false;
-        }
-        for (; n_more > 0; n_more--) { /* the NUL at the end is out of range too */
-            if (*p < low || *p > high)
-                return false;
-            p++;
-            low = 0x80;
-            high = 0xbf;
-        }
+        p += n_bytes;
     }
     return true;
+}
+
+json_t *dw_json_text(const char *text)
+{
+    if (dw_utf8_valid(text))
+        return json_string_nocheck(text);
+    dw_writer valid = {0};
+    for (const char *p = text; *p;) {
+        size_t n_bytes = character_bytes((const unsigned char *)p);
+        if (n_bytes > 0)
+            dw_write_bytes(&valid, p, n_bytes);
+        else
+            dw_write_text(&valid, "\xef\xbf\xbd"); /* U+FFFD */
+        p += n_bytes > 0 ? n_bytes : 1;
+    }
+    json_t *string = valid.failed
+                         ? NULL
+                         : json_stringn_nocheck((const char *)valid.bytes, valid.n_bytes);
+    dw_writer_release(&valid);
+    return string;
 }

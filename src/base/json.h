@@ -21,4 +21,8 @@ void dw_write_json_string(dw_writer *w, const char *text);
  * nothing above U+10FFFF. */
 bool dw_utf8_valid(const char *text);
 
+/* TEXT as a JSON string, with U+FFFD for each byte that is not UTF-8; NULL when out of
+ * memory. */
+json_t *dw_json_text(const char *text);
+
 #endif

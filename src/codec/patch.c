@@ -183,6 +183,41 @@ static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_er
     return DW_OK;
 }
 
+/* Runs of pages that are stored to, and no others: those would be written to disk for
+ * nothing. */
+static dw_status prepare_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    (void)err;
+    const dw_patch_binding *b = context;
+    const dw_segment *s = &b->patch->segments[i];
+    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
+    const unsigned width = dw_dtype_element(t->dtype).width;
+    const uint8_t *data = (const uint8_t *)t->data + s->first * width;
+    const size_t page = 4096; /* at most: a run may be cut finer than it could be */
+    uint8_t *from = NULL, *to = NULL; /* the run so far */
+    for (uint32_t k = 0; k < s->n; k++) {
+        uint8_t *at = (uint8_t *)data + (size_t)s->positions[k] * width;
+        if (from && (uintptr_t)at / page <= (uintptr_t)to / page + 1) {
+            to = at + width - 1;
+            continue;
+        }
+        if (from)
+            dw_pages_prepare(from, (size_t)(to - from) + 1, true);
+        from = at;
+        to = at + width - 1;
+    }
+    if (from)
+        dw_pages_prepare(from, (size_t)(to - from) + 1, true);
+    return DW_OK;
+}
+
+dw_status dw_patch_prepare(const dw_patch_binding *b, unsigned n_threads, dw_error *err)
+{
+    dw_pages_prepare(b->patch->map.bytes, b->patch->map.n_bytes, false);
+    return for_segments(b, n_threads, prepare_segment, err);
+}
+
 dw_status dw_patch_scatter(const dw_patch_binding *b, unsigned n_threads, dw_error *err)
 {
     return for_segments(b, n_threads, scatter_segment, err);

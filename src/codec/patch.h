@@ -65,6 +65,11 @@ dw_status dw_patch_bind(dw_patch_binding *out, const dw_patch *patch,
                         dw_error *err);
 void dw_patch_unbind(dw_patch_binding *binding);
 
+/* Makes the pages that the stores need present and writable, so that they cause no
+ * faults. */
+dw_status dw_patch_prepare(const dw_patch_binding *binding, unsigned n_threads,
+                           dw_error *err);
+
 /* Does the stores. */
 dw_status dw_patch_scatter(const dw_patch_binding *binding, unsigned n_threads,
                            dw_error *err);

@@ -15,7 +15,8 @@ struct dw_place {
     const dw_tensor *tensors;
     size_t n_tensors;
 
-    enum { EMPTY, STAGED, COMMITTED, STORED } state;
+    /* NAMED: the patch file has its name, which may not be durable yet */
+    enum { EMPTY, STAGED, NAMED, COMMITTED, STORED } state;
     /* but for EMPTY: */
     dw_patch *patch;
     dw_patch_goal goal;
@@ -75,7 +76,7 @@ static dw_status roll_forward(dw_place *p, dw_error *err)
     dw_status status = load(p, p->target.patch_path, err);
     if (status != DW_OK)
         return status;
-    p->state = COMMITTED;
+    p->state = NAMED; /* the run before may have been killed before it was durable */
     status = dw_place_store(p, err);
     return status == DW_OK ? dw_place_settle(p, true, err) : status;
 }
@@ -177,27 +178,44 @@ dw_status dw_place_stage(dw_place *p, const dw_part *parts, size_t n_parts,
 
 const char *dw_place_staged_path(const dw_place *p)
 {
-    return p->state == STAGED ? p->target.staged_path : NULL;
+    if (p->state == EMPTY)
+        return NULL;
+    return p->state == STAGED ? p->target.staged_path : p->target.patch_path;
+}
+
+bool dw_place_is_committed(const dw_place *p)
+{
+    return p->state > STAGED;
 }
 
 /* ---- the commit, and after ---- */
 
-dw_status dw_place_store(dw_place *p, dw_error *err)
+dw_status dw_place_commit(dw_place *p, dw_error *err)
 {
     dw_status status = DW_OK;
     if (p->state == EMPTY)
         return dw_fail(err, DW_INVALID, p->target.path, "nothing is staged");
     if (p->state == STAGED) {
         status = dw_rename_file(p->target.staged_path, p->target.patch_path, err);
-        if (status != DW_OK)
-            return status;
-        p->state = COMMITTED;
+        if (status == DW_OK)
+            p->state = NAMED;
     }
-    if (p->state == COMMITTED) {
+    if (status == DW_OK && p->state == NAMED) {
         /* the name must be durable before the first store is: also where it was found */
         status = dw_sync_parent(p->target.patch_path, err);
         if (status == DW_OK)
-            status = dw_patch_scatter(&p->binding, p->n_threads, err);
+            status = dw_patch_prepare(&p->binding, p->n_threads, err);
+        if (status == DW_OK)
+            p->state = COMMITTED;
+    }
+    return status;
+}
+
+dw_status dw_place_store(dw_place *p, dw_error *err)
+{
+    dw_status status = dw_place_commit(p, err);
+    if (status == DW_OK && p->state == COMMITTED) {
+        status = dw_patch_scatter(&p->binding, p->n_threads, err);
         if (status == DW_OK)
             p->state = STORED;
     }

@@ -4,8 +4,9 @@
  *     open     lock; finish what an interrupted run left; map
  *     stage    decode and verify; write the list of stores beside the checkpoint; make
  *              room on the disk. The weights are untouched
- *     store    rename the list to the patch file: the commit. Then do the stores. This is
- *              what an engine pauses for
+ *     commit   rename the list to the patch file, and make that durable; make the pages
+ *              that will be stored to present and writable
+ *     store    do the stores. This is what an engine pauses for
  *     settle   sync the weights; read back; remove the patch file
  *
  * Before the rename the checkpoint is the old version, and what is staged is dropped by
@@ -41,18 +42,27 @@ const dw_tensor *dw_place_tensors(const dw_place *place, size_t *n_tensors);
 /* Stages a version, instead of what was staged before, which is gone also where this
  * fails. Where GOAL has a digest and the parts cover the model, they must lead to it;
  * where they cover less, the caller, who knows the rest, checks new_digests. PROGRESS may
- * be NULL. DW_INVALID between store and settle. */
+ * be NULL. DW_INVALID between commit and settle. */
 dw_status dw_place_stage(dw_place *place, const dw_part *parts, size_t n_parts,
                          const dw_patch_goal *goal, const dw_progress *progress,
                          dw_error *err);
 
-/* The file that holds what is staged; NULL where nothing is. */
+/* The file that holds what is staged, under the name it has now: the commit gives it
+ * another. NULL where nothing is staged, and after settle. */
 const char *dw_place_staged_path(const dw_place *place);
+
+/* Whether there is only forward. */
+bool dw_place_is_committed(const dw_place *place);
 
 /* Drops what is staged. DW_INVALID once it is committed. */
 dw_status dw_place_discard(dw_place *place, dw_error *err);
 
-/* Commits and does the stores. May be called again where it failed. */
+/* Commits, and does all before the stores that takes time or can fail. May be called
+ * again where it failed. */
+dw_status dw_place_commit(dw_place *place, dw_error *err);
+
+/* Does the stores; commits first where that was not done. May be called again where it
+ * failed. */
 dw_status dw_place_store(dw_place *place, dw_error *err);
 
 /* Makes the stores durable, and proves them: with SWEEP by reading all weights, where the

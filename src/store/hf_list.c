@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/hf_native.h"
@@ -46,7 +47,7 @@ static dw_status take_item(listing *l, json_t *item, dw_error *err)
     }
     l->entries = entries;
     l->entries[l->n_entries++] = (dw_s3_list_entry){
-        key, (uint64_t)json_integer_value(size), time ? dw_s3_time_parse(time) : 0};
+        key, (uint64_t)json_integer_value(size), time ? dw_time_parse(time) : 0};
     return DW_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -236,32 +237,6 @@ static bool parse_size(const char *text, uint64_t *out)
     return true;
 }
 
-int64_t dw_s3_time_parse(const char *text)
-{
-    int year, month, day, hour, minute, second, n_read = 0;
-    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute,
-               &second, &n_read) != 6 ||
-        year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 || hour < 0 ||
-        hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60)
-        return 0;
-    text += n_read;
-    int ms = 0;
-    if (*text == '.') {
-        int unit = 100;
-        for (text++; *text >= '0' && *text <= '9'; text++, unit /= 10)
-            ms += unit * (*text - '0');
-    }
-    if (strcmp(text, "Z") != 0)
-        return 0;
-    struct tm t = {.tm_year = year - 1900,
-                   .tm_mon = month - 1,
-                   .tm_mday = day,
-                   .tm_hour = hour,
-                   .tm_min = minute,
-                   .tm_sec = second};
-    return (int64_t)timegm(&t) * 1000 + ms;
-}
-
 static void begin_in_list(document *d, unsigned level, const char *name)
 {
     list_state *state = d->context;
@@ -297,7 +272,7 @@ static void end_in_list(document *d, unsigned level, const char *name)
     else if (is_inside(d, level, "Contents", name, "Key"))
         replace_text(d, &entry->key, MAX_TEXT);
     else if (is_inside(d, level, "Contents", name, "LastModified"))
-        entry->modified_ms = dw_s3_time_parse(d->text);
+        entry->modified_ms = dw_time_parse(d->text);
     else if (is_inside(d, level, "Contents", name, "Size") &&
              !parse_size(d->text, &entry->n_bytes))
         stop_corrupt(d, "has a size that is no number");

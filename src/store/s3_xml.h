@@ -48,9 +48,6 @@ dw_status dw_s3_list_parse(dw_s3_list_page *out, const void *xml, size_t n_bytes
                            const char *where, dw_error *err);
 void dw_s3_list_page_release(dw_s3_list_page *page);
 
-/* "2009-10-12T17:50:30.000Z" in milliseconds since 1970; 0 where it reads otherwise. */
-int64_t dw_s3_time_parse(const char *text);
-
 /* The UploadId of an InitiateMultipartUploadResult, to be freed with dw_free. */
 dw_status dw_s3_upload_id_parse(char **out, const void *xml, size_t n_bytes,
                                 const char *where, dw_error *err);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "deltawire/delta.h"
 #include "store/store.h"
 
 #define MAX_DETOURS 64 /* other ways that are tried when one is broken */
@@ -35,7 +36,29 @@ const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
     return f->replica->tensors;
 }
 
+dw_digest dw_follower_state(const dw_follower *f)
+{
+    return dw_follower_version(f) != DW_NO_VERSION ? f->replica->at.state : 0;
+}
+
+const char *dw_follower_dir(const dw_follower *f)
+{
+    return f->replica->dir;
+}
+
 /* ---- opening ---- */
+
+dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
+{
+    dw_error fault = {0};
+    *pending = false;
+    dw_status status = dw_checkpoint_pending(into, pending, &fault);
+    if (status == DW_NOT_FOUND)
+        return DW_OK; /* no weights, nothing to write to */
+    if (status != DW_OK && err)
+        *err = fault;
+    return status;
+}
 
 static bool is_worth_a_detour(dw_status status)
 {
@@ -204,6 +227,8 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
     if (status == DW_OK)
         status = find_start(f, err);
     if (status == DW_OK)
+        f->tally.from = dw_follower_version(f);
+    if (status == DW_OK)
         *out = f;
     else
         dw_follower_close(f);
@@ -359,9 +384,9 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK)
         return status;
     *staged = dw_follower_version(f);
-    if (f->replica->applied)
+    if (f->replica->committed)
         return dw_fail(err, DW_INVALID, f->replica->dir,
-                       "the version before is applied but not settled");
+                       "the version before is committed but not settled");
     if (*staged == goal)
         return DW_OK;
     if (!on_path(f, goal))
@@ -410,14 +435,38 @@ const char *dw_follower_staged_path(const dw_follower *f)
                : NULL;
 }
 
+bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
+{
+    if (!f->arrived && !f->replica->staged)
+        return false;
+    const dw_position *p = f->arrived ? &f->replica->at : &f->replica->next;
+    if (version)
+        *version = p->version;
+    if (state)
+        *state = p->state;
+    return true;
+}
+
+static dw_status fail_nothing_staged(const dw_follower *f, dw_error *err)
+{
+    return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is staged");
+}
+
+dw_status dw_follower_commit(dw_follower *f, dw_error *err)
+{
+    if (f->arrived)
+        return DW_OK;
+    return f->replica->staged ? dw_replica_commit(f->replica, err)
+                              : fail_nothing_staged(f, err);
+}
+
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
     if (!f->replica->staged)
-        return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is staged");
+        return fail_nothing_staged(f, err);
     uint64_t start = dw_clock_ms();
-    f->tally.n_changed += f->replica->n_changed;
     dw_status status = dw_replica_apply(f->replica, err);
     f->tally.apply_ms += dw_clock_ms() - start;
     return status;
@@ -432,6 +481,7 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
     }
     if (!f->replica->applied)
         return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is applied");
+    const uint64_t n_changed = f->replica->n_changed;
     bool sweep =
         f->options.sweep_every > 0 && ++f->n_since_sweep >= f->options.sweep_every;
     dw_status status = dw_replica_settle(f->replica, sweep, err);
@@ -441,6 +491,7 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
         f->n_since_sweep = 0;
     f->epoch = f->next_epoch;
     f->tally.n_hops++;
+    f->tally.n_changed += n_changed;
     return DW_OK;
 }
 
@@ -452,8 +503,11 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     dw_status status = DW_OK;
     if (goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
+    /* what an earlier call could not finish, or the caller began */
+    if (status == DW_OK && f->replica->committed)
+        status = dw_follower_apply(f, err);
     if (status == DW_OK && f->replica->applied)
-        status = dw_follower_settle(f, err); /* what an earlier call could not finish */
+        status = dw_follower_settle(f, err);
     while (status == DW_OK && dw_follower_version(f) != goal) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);
@@ -475,6 +529,12 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
             .apply_ms = f->tally.apply_ms - before.apply_ms,
         };
     return status;
+}
+
+void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
+{
+    *out = f->tally;
+    out->version = dw_follower_version(f);
 }
 
 /* ---- telling others ---- */

@@ -418,32 +418,53 @@ dw_status dw_replica_stage_copy(dw_replica *r, const dw_position *position,
     return status;
 }
 
+static void forget_staged(dw_replica *r)
+{
+    dw_patch_free(r->patch);
+    r->patch = NULL;
+    r->has_patch = r->staged = r->committed = r->applied = false;
+}
+
 dw_status dw_replica_discard(dw_replica *r, dw_error *err)
 {
     dw_status status = DW_OK;
+    if (r->committed)
+        return dw_fail(err, DW_INVALID, r->dir,
+                       "version %" PRIu64 " is committed, and to be settled first",
+                       r->next.version);
     if (r->has_patch && r->place)
         status = dw_place_discard(r->place, err);
-    dw_patch_free(r->patch);
-    r->patch = NULL;
-    r->has_patch = r->staged = r->applied = false;
+    forget_staged(r);
     return status;
 }
 
 /* ---- applying ---- */
 
-dw_status dw_replica_apply(dw_replica *r, dw_error *err)
+dw_status dw_replica_commit(dw_replica *r, dw_error *err)
 {
     dw_status status = DW_OK;
     if (r->place) {
-        status = dw_replica_state_write(&r->at, &r->next, r->dir, err);
+        if (!r->committed)
+            status = dw_replica_state_write(&r->at, &r->next, r->dir, err);
         if (status == DW_OK)
-            status = dw_place_store(r->place, err);
-        /* once it is committed there is only forward, whatever failed after that */
-        r->applied = status == DW_OK || !dw_place_staged_path(r->place);
+            status = dw_place_commit(r->place, err);
+        /* whatever failed after the rename */
+        r->committed = dw_place_is_committed(r->place);
     } else {
-        status = dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
-        r->applied = status == DW_OK;
+        r->committed = true;
     }
+    return status;
+}
+
+dw_status dw_replica_apply(dw_replica *r, dw_error *err)
+{
+    dw_status status = dw_replica_commit(r, err);
+    if (status != DW_OK || r->applied)
+        return status;
+    status = r->place
+                 ? dw_place_store(r->place, err)
+                 : dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
+    r->applied = status == DW_OK;
     return status;
 }
 
@@ -451,15 +472,13 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
 {
     dw_status status = DW_OK;
     if (r->place) {
-        status = dw_place_store(r->place, err); /* where that failed half way */
-        if (status == DW_OK)
-            status = dw_place_settle(r->place, sweep, err);
+        status = dw_place_settle(r->place, sweep, err);
     } else if (sweep) {
         status = digest_weights(r, NULL, err);
         if (status == DW_OK)
             status = check_filled(r, &r->next, err);
         if (status == DW_MISMATCH) { /* memory went bad: it is filled anew */
-            dw_replica_discard(r, NULL);
+            forget_staged(r);
             r->at = nowhere;
             r->has_weights = false;
         }
@@ -469,8 +488,6 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
     r->at = r->next;
     r->state = r->next.state;
     memcpy(r->digests, r->next_digests, r->n_tensors * sizeof *r->digests);
-    dw_patch_free(r->patch);
-    r->patch = NULL;
-    r->has_patch = r->staged = r->applied = false;
+    forget_staged(r);
     return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
 }

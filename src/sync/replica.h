@@ -1,8 +1,9 @@
 /* A replica: weights that stand at a known version of a stream, in a checkpoint directory
  * or in memory. The follower's target, and the publisher's baseline.
  *
- *     empty ──fill──▶ at a version ──stage──▶ staged ──apply──▶ applied ──settle──▶ at
- * the next
+ *     empty ──fill──▶ at a version ──stage──▶ staged ──commit──▶ committed
+ *                           ▲                                        │ apply
+ *                           └────────────settle──────────── applied ◀┘
  *
  * A directory remembers its position in `.deltawire-state.json`. Before the weights
  * change the file names both the version they are at and the one they are to become, so
@@ -47,6 +48,7 @@ typedef struct dw_replica {
     /* what is staged */
     bool has_patch; /* written, though perhaps not good */
     bool staged;
+    bool committed; /* there is only forward */
     bool applied;
     dw_position next;
     dw_digest *next_digests; /* [n_tensors] */
@@ -96,7 +98,10 @@ dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
 
+/* Drops what is staged. DW_INVALID once it is committed. */
 dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
+dw_status dw_replica_commit(dw_replica *replica, dw_error *err);
+/* Commits first where that was not done. */
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
 

@@ -282,6 +282,8 @@ static dw_status run_steps(const held *h, bool sweep, dw_error *err)
     for (int i = 0; status == DW_OK && i < 2; i++)
         status = stage_in(place, h, err);
     if (status == DW_OK)
+        status = dw_place_commit(place, err);
+    if (status == DW_OK)
         status = dw_place_store(place, err);
     if (status == DW_OK)
         status = dw_place_settle(place, sweep, err);
@@ -346,6 +348,32 @@ static void test_held_killed_at_every_call(void **state)
     }
 }
 
+/* Between the commit and the stores, for which an engine may take its time. */
+static void test_held_killed_when_committed(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        held h;
+        held_make(&h, "held_committed", sharded);
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) {
+            dw_place *place;
+            if (dw_place_open(&place, h.disk.path, 1, NULL, NULL) != DW_OK ||
+                stage_in(place, &h, NULL) != DW_OK ||
+                dw_place_commit(place, NULL) != DW_OK)
+                _exit(1);
+            _exit(KILLED);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == KILLED);
+        assert_true(disk_is_old(&h.disk) && disk_has_patch(&h.disk));
+        check_next_open(&h);
+        held_free(&h);
+    }
+}
+
 static void test_held_every_call_fails(void **state)
 {
     (void)state;
@@ -382,28 +410,29 @@ static void test_held_steps_repeat(void **state)
     (void)state;
     held h;
     held_make(&h, "held_again", true);
-    for (int step = 0; step < 4; step++) { /* stage, store, settle, discard */
+    for (int step = 0; step < 5; step++) { /* stage, commit, store, settle; discard */
         unsigned n_steps = 0;
         for (bool reached = true; reached; n_steps++) {
             dw_place *place;
             disk_reset(&h.disk);
             assert_int_equal(dw_place_open(&place, h.disk.path, 1, NULL, NULL), DW_OK);
-            for (int s = 0; s < 3; s++) {
+            for (int s = 0; s < 4; s++) {
                 dw_status status = DW_IO;
                 for (int attempt = 0; status != DW_OK && attempt < 2; attempt++) {
-                    const bool now = attempt == 0 && s == step % 3;
+                    const bool now = attempt == 0 && s == step % 4;
                     if (now) {
                         calls_left = (int)n_steps;
                         wrong_errno = EIO;
                     }
-                    if (step == 3 && s == 0) {
+                    if (step == 4 && s == 0) {
                         calls_left = NEVER;
                         assert_int_equal(stage_in(place, &h, NULL), DW_OK);
                         calls_left = now ? (int)n_steps : NEVER;
                         status = dw_place_discard(place, NULL);
                     } else {
                         status = s == 0   ? stage_in(place, &h, NULL)
-                                 : s == 1 ? dw_place_store(place, NULL)
+                                 : s == 1 ? dw_place_commit(place, NULL)
+                                 : s == 2 ? dw_place_store(place, NULL)
                                           : dw_place_settle(place, n_steps % 2, NULL);
                     }
                     if (now)
@@ -411,14 +440,14 @@ static void test_held_steps_repeat(void **state)
                     calls_left = NEVER;
                 }
                 assert_int_equal(status, DW_OK);
-                if (step == 3 && s == 0)
+                if (step == 4 && s == 0)
                     break;
             }
             dw_place_close(place);
             assert_true(disk_is_tidy(&h.disk) && !disk_has_patch(&h.disk));
-            assert_true(step == 3 ? disk_is_old(&h.disk) : disk_is_new(&h.disk));
+            assert_true(step == 4 ? disk_is_old(&h.disk) : disk_is_new(&h.disk));
         }
-        assert_true(n_steps > 2);
+        assert_true(step == 2 || n_steps > 2); /* the stores are no calls */
     }
     held_free(&h);
 }
@@ -494,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_killed_while_recovering),
         cmocka_unit_test(test_every_call_fails),
         cmocka_unit_test(test_held_killed_at_every_call),
+        cmocka_unit_test(test_held_killed_when_committed),
         cmocka_unit_test(test_held_every_call_fails),
         cmocka_unit_test(test_held_steps_repeat),
         cmocka_unit_test(test_saving),

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -132,6 +133,111 @@ static void test_positions(void **state)
     assert_int_equal(dw_follower_version(f), 6);
     kit_check_follower(&k, f, log);
     dw_follower_close(f);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* What is staged, committed and applied, as engines are told of it. */
+static void test_commit(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_error err = {0};
+    dw_publish_options publish = plain();
+    fill_stream(&k, store, &publish, 5);
+    size_t log[KIT_COPIES];
+    kit_read_log(&k, store, log);
+    char dir[128];
+    snprintf(dir, sizeof dir, "%s/commit", temp_dir);
+    dw_tensor tensors[KIT_TENSORS];
+    uint8_t *bytes = kit_room(&k, tensors);
+    for (int in_dir = 0; in_dir < 2; in_dir++) {
+        dw_follow_options options = into_dir(in_dir ? dir : NULL);
+        options.tensors = in_dir ? NULL : tensors;
+        options.n_tensors = KIT_TENSORS;
+        bool pending = true;
+        uint64_t staged, version;
+        dw_digest digest;
+        dw_follow_report totals;
+        assert_ok(dw_follower_pending(dir, &pending, &err), &err); /* nothing there */
+        assert_false(pending);
+        dw_follower *f = open_ok(store, &options);
+        assert_fails(dw_follower_commit(f, &err), DW_INVALID, &err);
+        assert_false(dw_follower_staged(f, &version, &digest));
+        assert_int_equal(dw_follower_state(f), 0);
+        /* filled while it is staged */
+        assert_ok(dw_follower_stage(f, 0, &staged, NULL, &err), &err);
+        assert_int_equal(dw_follower_version(f), 0);
+        assert_true(dw_follower_staged(f, &version, &digest) && version == 0);
+        assert_true(digest == dw_follower_state(f) && digest != 0);
+        assert_null(dw_follower_staged_path(f));
+        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_apply(f, &err), &err);
+        assert_ok(dw_follower_settle(f, &err), &err);
+        assert_false(dw_follower_staged(f, &version, &digest));
+        /* patched */
+        const dw_digest before = dw_follower_state(f);
+        assert_ok(dw_follower_stage(f, 1, &staged, NULL, &err), &err);
+        assert_ok(dw_follower_stage(f, 1, &staged, NULL, &err), &err);
+        assert_true(dw_follower_staged(f, &version, &digest) && version == 1);
+        assert_true(digest != before && dw_follower_state(f) == before);
+        char path[160] = "";
+        if (in_dir) {
+            snprintf(path, sizeof path, "%s", dw_follower_staged_path(f));
+            assert_string_equal(dw_follower_dir(f), dir);
+        } else {
+            assert_null(dw_follower_staged_path(f));
+            assert_null(dw_follower_dir(f));
+        }
+        for (int i = 0; i < 2; i++) {
+            assert_ok(dw_follower_commit(f, &err), &err);
+            kit_check_follower(&k, f, log); /* not written yet */
+            assert_int_equal(dw_follower_version(f), 0);
+            assert_true(dw_follower_staged(f, &version, &digest) && version == 1);
+            if (in_dir) {
+                assert_string_not_equal(dw_follower_staged_path(f), path);
+                assert_int_equal(access(dw_follower_staged_path(f), F_OK), 0);
+                assert_ok(dw_follower_pending(dir, &pending, &err), &err);
+                assert_true(pending);
+            }
+            assert_fails(dw_follower_stage(f, 2, &staged, NULL, &err), DW_INVALID, &err);
+            assert_fails(dw_follower_settle(f, &err), DW_INVALID, &err);
+        }
+        assert_ok(dw_follower_apply(f, &err), &err);
+        assert_ok(dw_follower_apply(f, &err), &err); /* done already */
+        assert_fails(dw_follower_stage(f, 2, &staged, NULL, &err), DW_INVALID, &err);
+        assert_ok(dw_follower_settle(f, &err), &err);
+        assert_int_equal(dw_follower_version(f), 1);
+        assert_true(dw_follower_state(f) == digest);
+        kit_check_follower(&k, f, log);
+        dw_follower_totals(f, &totals);
+        assert_true(totals.from == DW_NO_VERSION && totals.version == 1);
+        assert_int_equal(totals.n_hops, 2);
+        assert_true(totals.n_objects > 1 && totals.n_changed > 0);
+        /* committed, and then by sync: to that version, and on */
+        for (uint64_t goal = 2; goal <= 4; goal += 2) {
+            assert_ok(dw_follower_stage(f, goal, &staged, NULL, &err), &err);
+            assert_ok(dw_follower_commit(f, &err), &err);
+            sync_ok(&k, f, goal, log);
+        }
+        /* committed, and left so: the next one writes at once */
+        assert_ok(dw_follower_stage(f, 5, &staged, NULL, &err), &err);
+        assert_ok(dw_follower_commit(f, &err), &err);
+        dw_follower_close(f);
+        if (!in_dir)
+            continue;
+        assert_ok(dw_follower_pending(dir, &pending, &err), &err);
+        assert_true(pending);
+        f = open_ok(store, &options);
+        assert_int_equal(dw_follower_version(f), 5);
+        kit_check_follower(&k, f, log);
+        assert_ok(dw_follower_pending(dir, &pending, &err), &err);
+        assert_false(pending);
+        dw_follower_close(f);
+    }
+    free(bytes);
     dw_store_close(store);
     kit_free(&k);
 }
@@ -576,6 +682,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_commit),
         cmocka_unit_test(test_foreign_directories),
         cmocka_unit_test(test_rewritten_history),
         cmocka_unit_test(test_rollback),

@@ -74,15 +74,26 @@ static void test_steps(void **state)
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
             assert_false(pending);
 
+            assert_false(dw_place_is_committed(place));
+
+            for (int again = 0; again < 2; again++) { /* it can be done by store alone */
+                if (!sweep)
+                    assert_int_equal(dw_place_commit(place, NULL), DW_OK);
+                assert_true(disk_is_old(&disk) && disk_has_patch(&disk) == !sweep);
+                assert_int_equal(dw_place_is_committed(place), !sweep);
+            }
             assert_int_equal(dw_place_store(place, NULL), DW_OK);
-            assert_null(dw_place_staged_path(place));
+            assert_string_equal(dw_place_staged_path(place), disk.patch);
             assert_true(disk_is_new(&disk) && disk_has_patch(&disk) &&
                         disk_is_tidy(&disk));
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
             assert_true(pending);
             assert_int_equal(dw_place_store(place, NULL), DW_OK); /* done already */
 
+            assert_int_equal(dw_place_commit(place, NULL), DW_OK); /* and stored */
             assert_int_equal(dw_place_settle(place, sweep, NULL), DW_OK);
+            assert_null(dw_place_staged_path(place));
+            assert_false(dw_place_is_committed(place));
             assert_true(disk_is_new(&disk) && !disk_has_patch(&disk) &&
                         disk_is_tidy(&disk));
             dw_place_close(place);
@@ -170,6 +181,8 @@ static void test_wrong_order(void **state)
     make(false, 300);
     dw_error err;
     dw_place *place = hold();
+    assert_int_equal(dw_place_commit(place, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is staged");
     assert_int_equal(dw_place_store(place, &err), DW_INVALID);
     assert_string_equal(err.text, "nothing is staged");
     assert_int_equal(dw_place_settle(place, true, &err), DW_INVALID);

@@ -1,0 +1,101 @@
+#include "agent_options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "json.h"
+
+#define MAX_TOKEN 4096
+
+void cli_agent_options_init(cli_agent_options *options)
+{
+    *options = (cli_agent_options){0};
+    dw_agent_options_init(&options->agent);
+    options->agent.listen = NULL;
+}
+
+bool cli_agent_option(cli_agent_options *options, int option)
+{
+    dw_agent_options *agent = &options->agent;
+    if (option == CLI_OPT_LISTEN)
+        agent->listen = optarg;
+    else if (option == CLI_OPT_TOKEN_FILE)
+        options->token_file = optarg;
+    else if (option == CLI_OPT_TLS_CERT)
+        agent->tls_cert = optarg;
+    else if (option == CLI_OPT_TLS_KEY)
+        agent->tls_key = optarg;
+    else if (option == CLI_OPT_PLAIN)
+        agent->plain = true;
+    else
+        return false;
+    return true;
+}
+
+void cli_agent_options_check(const cli_agent_options *options, const cli_session *s)
+{
+    const dw_agent_options *agent = &options->agent;
+    const bool says_how =
+        options->token_file || agent->tls_cert || agent->tls_key || agent->plain;
+    if (says_how && !agent->listen)
+        cli_usage_error(s, "--token-file, --tls-cert, --tls-key and --plain go with "
+                           "--listen");
+    if (!agent->tls_cert != !agent->tls_key)
+        cli_usage_error(s, "--tls-cert and --tls-key go together");
+}
+
+/* The first line, and no more than that may be in the file. */
+static dw_status read_token(char out[MAX_TOKEN + 2], const char *path, dw_error *err)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return cli_error_errno(err, path, "open");
+    size_t n = fread(out, 1, MAX_TOKEN + 1, file);
+    const bool failed = ferror(file) != 0;
+    fclose(file);
+    if (failed)
+        return cli_error_errno(err, path, "read");
+    while (n > 0 && strchr("\r\n", out[n - 1]))
+        n--;
+    out[n] = '\0';
+    if (n == 0 || n > MAX_TOKEN || strlen(out) != n)
+        return cli_error_set(err, DW_INVALID, path,
+                             "no token in it: one line, as `openssl rand -hex 32` gives");
+    return DW_OK;
+}
+
+static void tell_url(const cli_session *s, const char *url)
+{
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "listening");
+        cli_json_text(object, "url", url);
+        cli_json_event(object);
+    } else if (!s->quiet) {
+        fprintf(stderr, "listening at %s\n", url);
+    }
+}
+
+int cli_agent_start(dw_agent **out, const cli_agent_options *options,
+                    const cli_session *s)
+{
+    dw_error err;
+    char token[MAX_TOKEN + 2];
+    dw_agent_options agent = options->agent;
+    dw_status status = DW_OK;
+    *out = NULL;
+    if (!agent.listen)
+        return 0;
+    if (options->token_file) {
+        status = read_token(token, options->token_file, &err);
+        agent.token = token;
+    }
+    if (status == DW_OK)
+        status = dw_agent_start(out, &agent, &err);
+    if (status != DW_OK)
+        return cli_fail(s, &err, agent.listen, "deltawire %s --help", s->verb);
+    tell_url(s, dw_agent_url(*out));
+    return 0;
+}

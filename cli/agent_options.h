@@ -1,0 +1,56 @@
+/* The options of verbs that can be asked over HTTP how they are, and the agent that
+ * answers. */
+#ifndef CLI_AGENT_OPTIONS_H
+#define CLI_AGENT_OPTIONS_H
+
+#include <stdbool.h>
+
+#include <deltawire/agent.h>
+
+#include "options.h"
+
+enum {
+    CLI_OPT_LISTEN = 1280,
+    CLI_OPT_TOKEN_FILE,
+    CLI_OPT_TLS_CERT,
+    CLI_OPT_TLS_KEY,
+    CLI_OPT_PLAIN,
+};
+
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_AGENT_OPTIONS                                                                \
+    {"listen", required_argument, NULL, CLI_OPT_LISTEN},                                 \
+        {"token-file", required_argument, NULL, CLI_OPT_TOKEN_FILE},                     \
+        {"tls-cert", required_argument, NULL, CLI_OPT_TLS_CERT},                         \
+        {"tls-key", required_argument, NULL, CLI_OPT_TLS_KEY},                           \
+    {                                                                                    \
+        "plain", no_argument, NULL, CLI_OPT_PLAIN                                        \
+    }
+
+/* Their lines in a verb's help, after the one of --listen, whose default differs. */
+#define CLI_AGENT_HELP                                                                   \
+    "  --token-file F       ask for the token in this file (Authorization: Bearer)\n"    \
+    "  --tls-cert F  --tls-key F   speak HTTPS, with these PEM files\n"                  \
+    "  --plain              listen elsewhere than on loopback without TLS\n"
+
+typedef struct cli_agent_options {
+    dw_agent_options agent; /* `listen` NULL: no agent is wanted */
+    const char *token_file;
+} cli_agent_options;
+
+void cli_agent_options_init(cli_agent_options *options);
+
+/* Takes an option of the table above; false where it is none. */
+bool cli_agent_option(cli_agent_options *options, int option);
+
+/* To be called after the last option: those that say how to listen are a usage error
+ * without --listen. */
+void cli_agent_options_check(const cli_agent_options *options, const cli_session *s);
+
+/* Reads the token, starts to answer, and tells where: a line on stderr, or with --json an
+ * event {"event": "listening", "url": ...}. *OUT is NULL where no agent is wanted, which
+ * the functions of agent.h take. Returns 0, or the exit code of the error it reported. */
+int cli_agent_start(dw_agent **out, const cli_agent_options *options,
+                    const cli_session *s);
+
+#endif

@@ -1,0 +1,73 @@
+/* Engines on the command line: --engine SPEC and what goes with it. */
+#ifndef CLI_ENGINE_OPTIONS_H
+#define CLI_ENGINE_OPTIONS_H
+
+#include <deltawire/rollout.h>
+
+#include "options.h"
+
+#define CLI_ENGINE_HELP                                                                  \
+    "  --engine SPEC        an engine that serves the weights, and is paused while "     \
+    "they\n"                                                                             \
+    "                       change; repeatable: vllm=URL, sglang=URL, exec\n"            \
+    "  --pause CMD  --apply CMD  --resume CMD\n"                                         \
+    "                       exec: commands for sh -c; see docs/ENGINES.md for their\n"   \
+    "                       environment\n"                                               \
+    "  --engine-token-file F  send the token in F to the engines\n"                      \
+    "  --engine-timeout S   wait so long for an engine to take an update over (600)\n"   \
+    "  --engine-patience S  do without an engine that is away for so long; default: "    \
+    "wait\n"                                                                             \
+    "  --engine-loaded      the engines were started from DIR as it is now: do not "     \
+    "make\n"                                                                             \
+    "                       them load it again\n"                                        \
+    "  --engine-check S     look after the engines so often (5)\n"
+
+enum {
+    CLI_OPT_ENGINE = 1536,
+    CLI_OPT_PAUSE,
+    CLI_OPT_APPLY,
+    CLI_OPT_RESUME,
+    CLI_OPT_ENGINE_TOKEN,
+    CLI_OPT_ENGINE_TIMEOUT,
+    CLI_OPT_ENGINE_PATIENCE,
+    CLI_OPT_ENGINE_LOADED,
+    CLI_OPT_ENGINE_CHECK,
+};
+
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_ENGINE_OPTIONS                                                               \
+    {"engine", required_argument, NULL, CLI_OPT_ENGINE},                                 \
+        {"pause", required_argument, NULL, CLI_OPT_PAUSE},                               \
+        {"apply", required_argument, NULL, CLI_OPT_APPLY},                               \
+        {"resume", required_argument, NULL, CLI_OPT_RESUME},                             \
+        {"engine-token-file", required_argument, NULL, CLI_OPT_ENGINE_TOKEN},            \
+        {"engine-timeout", required_argument, NULL, CLI_OPT_ENGINE_TIMEOUT},             \
+        {"engine-patience", required_argument, NULL, CLI_OPT_ENGINE_PATIENCE},           \
+        {"engine-loaded", no_argument, NULL, CLI_OPT_ENGINE_LOADED},                     \
+    {                                                                                    \
+        "engine-check", required_argument, NULL, CLI_OPT_ENGINE_CHECK                    \
+    }
+
+typedef struct cli_engines {
+    const char *specs[DW_MAX_ENGINES];
+    dw_engine *engines[DW_MAX_ENGINES];
+    size_t n;
+    dw_engine_options options;
+    const char *token_path;
+    char *token;
+    unsigned patience_ms;
+    bool loaded;
+    double check_every; /* seconds */
+} cli_engines;
+
+void cli_engines_init(cli_engines *engines);
+
+/* Takes an option of the table above, its value in optarg; false where it is none. */
+bool cli_engines_option(cli_engines *engines, const cli_session *s, int option);
+
+/* Checks what belongs together, and opens them. Returns 0, or the exit code of the error
+ * it reported. */
+int cli_engines_open(cli_engines *engines, const cli_session *s);
+void cli_engines_close(cli_engines *engines);
+
+#endif

@@ -1,0 +1,239 @@
+/* The loop of `follow`: ask for news, go there, look after the engines, wait.
+ *
+ * While nothing is new the store is asked often at first, then less, up to --interval: a
+ * trainer's steps come at even distances, and the next one is rarely right after this.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "after_version.h"
+#include "error.h"
+#include "follow.h"
+#include "json.h"
+#include "progress.h"
+#include "sync_report.h"
+
+#define T_HEARTBEAT 60.0 /* seconds between reports while nothing is new */
+#define T_REPORT    5.0  /* the least between two reports */
+#define T_FIRST_ASK 0.1  /* between the first two questions after a version */
+#define T_SLICE     0.1  /* how late a signal may be noticed */
+
+/* ---- telling ---- */
+
+static void tell_version(const cli_follow *f, const dw_follow_report *report,
+                         double seconds)
+{
+    const cli_session *s = f->session;
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "version");
+        cli_json_text(object, "into", f->follow.into);
+        cli_sync_report_json(object, report, seconds);
+        if (f->engines.n > 0)
+            cli_json_real(object, "stopped_ms", (double)f->stopped_us / 1000);
+        cli_json_event(object);
+    } else if (!s->quiet) {
+        cli_sync_report_line(report, seconds);
+        if (f->n_stops > 0)
+            printf("  engines stopped for %.1f ms%s\n", (double)f->stopped_us / 1000,
+                   f->n_stops > 1 ? " in all" : "");
+        fflush(stdout);
+    }
+}
+
+/* Reports are for people: what fails there is no reason to stop, nor to tell. */
+static void send_report(cli_follow *f, const char *status, const char *message)
+{
+    if (!f->report)
+        return;
+    dw_follower_report(f->follower, status, message, NULL);
+    f->t_report = cli_now();
+}
+
+static void tell_trouble(cli_follow *f, const dw_error *err)
+{
+    cli_trouble_add(&f->trouble, f->session, err);
+    if (!f->agent)
+        return;
+    dw_agent_tell_error(f->agent, err);
+    if (err->code == DW_CORRUPT)
+        dw_agent_tell_verified(f->agent, false);
+}
+
+static void tell_end_of_trouble(cli_follow *f)
+{
+    if (f->trouble.n_tries > 0 && f->agent)
+        dw_agent_tell_error(f->agent, NULL);
+    cli_trouble_end(&f->trouble, f->session);
+}
+
+/* ---- deciding ---- */
+
+static bool is_reached(const cli_follow *f)
+{
+    uint64_t version = dw_follower_version(f->follower);
+    return f->until != DW_NO_VERSION && version != DW_NO_VERSION && version >= f->until &&
+           dw_rollout_is_serving(f->rollout);
+}
+
+/* The version to go to now; that of the weights where there is none. */
+static uint64_t choose_goal(const cli_follow *f)
+{
+    uint64_t version = dw_follower_version(f->follower), pinned;
+    if (f->agent && dw_agent_pinned(f->agent, &pinned))
+        return pinned;
+    if (f->newest == DW_NO_VERSION || version == DW_NO_VERSION)
+        return f->newest;
+    if (f->newest <= version)
+        return version;
+    return f->newest - version > f->max_behind ||
+                   (f->until != DW_NO_VERSION && f->newest >= f->until)
+               ? f->newest
+               : version;
+}
+
+static bool check_is_due(const cli_follow *f)
+{
+    return f->engines.n > 0 && cli_now() - f->t_check >= f->engines.check_every;
+}
+
+/* ---- doing ---- */
+
+static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
+{
+    dw_follow_report before, after;
+    const uint64_t from = dw_follower_version(f->follower);
+    f->stopped_us = f->n_stops = 0;
+    dw_follower_totals(f->follower, &before);
+    cli_progress bar = cli_progress_start(f->session, "following");
+    dw_progress hook = cli_progress_hook(&bar);
+    dw_status status = dw_rollout_sync(f->rollout, goal, &hook, err);
+    cli_progress_end(&bar);
+    f->t_check = cli_now();
+    dw_follower_totals(f->follower, &after);
+    const dw_follow_report report = {
+        .from = from,
+        .version = dw_follower_version(f->follower),
+        .n_hops = after.n_hops - before.n_hops,
+        .n_objects = after.n_objects - before.n_objects,
+        .n_bytes = after.n_bytes - before.n_bytes,
+        .n_changed = after.n_changed - before.n_changed,
+        .fetch_ms = after.fetch_ms - before.fetch_ms,
+        .stage_ms = after.stage_ms - before.stage_ms,
+        .apply_ms = after.apply_ms - before.apply_ms,
+    };
+    /* one that failed on the way may have come some of it */
+    if (report.n_hops == 0 || report.version == DW_NO_VERSION)
+        return status;
+    tell_version(f, &report, cli_now() - bar.t_start);
+    if (f->command)
+        cli_after_version(f->session, f->command, dw_follower_dir(f->follower),
+                          dw_follower_stream(f->follower), report.version);
+    return status;
+}
+
+/* Asks for news, and goes there. *MOVED where the weights did. */
+static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
+{
+    const uint64_t before = dw_follower_version(f->follower);
+    dw_status status = dw_follower_poll(f->follower, &f->newest, err);
+    if (status == DW_NOT_FOUND) {
+        f->newest = DW_NO_VERSION;
+        status = DW_OK;
+    }
+    if (status != DW_OK)
+        return status;
+    cli_follow_tell(f);
+    const uint64_t goal = choose_goal(f);
+    /* what an earlier try left on the way is finished also where nothing is new */
+    if (goal != dw_follower_version(f->follower) ||
+        (goal != DW_NO_VERSION && dw_follower_staged(f->follower, NULL, NULL)))
+        status = move(f, goal, err);
+    *moved = dw_follower_version(f->follower) != before;
+    if (*moved)
+        cli_follow_tell(f);
+    return status;
+}
+
+static size_t count_away(const cli_follow *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->engines.n; i++)
+        n += dw_rollout_engine(f->rollout, i)->state == DW_ENGINE_AWAY;
+    return n;
+}
+
+/* Looks after the engines. *BACK where one came back that was away. */
+static dw_status check_engines(cli_follow *f, bool *back, dw_error *err)
+{
+    const size_t n_away = count_away(f);
+    dw_status status = dw_rollout_check(f->rollout, err);
+    f->t_check = cli_now();
+    *back = count_away(f) < n_away;
+    return status;
+}
+
+/* Waits, until a pin changes, an engine comes back, or a signal asks to stop. */
+static dw_status wait_for_news(cli_follow *f, double seconds, dw_error *err)
+{
+    const double end = cli_now() + seconds;
+    for (double now; (now = cli_now()) < end;) {
+        double slice = end - now < T_SLICE ? end - now : T_SLICE;
+        if (f->agent) {
+            if (dw_agent_wait_pin(f->agent, (unsigned)(1000 * slice) + 1))
+                return DW_OK;
+        } else {
+            cli_sleep(slice);
+        }
+        bool back = false;
+        dw_status status = cli_check_signal(err);
+        if (status == DW_OK && check_is_due(f))
+            status = check_engines(f, &back, err);
+        if (status != DW_OK || back)
+            return status;
+    }
+    return cli_check_signal(err);
+}
+
+/* Whether the stream is to be told where this one is. */
+static bool report_is_due(const cli_follow *f, bool has_news)
+{
+    return cli_now() - f->t_report >= (has_news ? T_REPORT : T_HEARTBEAT);
+}
+
+dw_status cli_follow_loop(cli_follow *f, dw_error *err)
+{
+    double wait = T_FIRST_ASK;
+    bool has_news = false; /* that were not reported */
+    send_report(f, "following", NULL);
+    for (;;) {
+        bool moved = false;
+        dw_status status = follow_once(f, &moved, err);
+        has_news = has_news || moved;
+        if (status == DW_CANCELLED || status == DW_INVALID)
+            return status;
+        if (status == DW_OK) {
+            tell_end_of_trouble(f);
+            if (is_reached(f))
+                return DW_OK;
+            if (report_is_due(f, has_news)) {
+                send_report(f, "following", NULL);
+                has_news = false;
+            }
+            wait = moved ? T_FIRST_ASK : 2 * wait;
+            wait = wait < f->interval ? wait : f->interval;
+            status = wait_for_news(f, wait, err);
+            if (status != DW_OK)
+                return status;
+        } else {
+            tell_trouble(f, err);
+            /* a store that is away takes no reports, and long to say so */
+            if (status != DW_UNAVAILABLE || !dw_rollout_is_serving(f->rollout))
+                send_report(f, "error", err->text);
+            status = wait_for_news(f, cli_trouble_wait(&f->trouble), err);
+            if (status == DW_CANCELLED)
+                return status;
+        }
+    }
+}

@@ -1,0 +1,176 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "follow.h"
+#include "json.h"
+#include "progress.h"
+
+#define N_OLD_VERSIONS 32   /* that the charts begin with */
+#define T_FOLLOWERS    10.0 /* seconds between two looks at the other followers */
+
+/* ---- as it happens ---- */
+
+static void take_phase(void *context, dw_phase phase, uint64_t version)
+{
+    cli_follow *f = context;
+    if (f->agent)
+        dw_agent_tell_phase(f->agent, phase, version);
+}
+
+static void take_hop(void *context, const dw_rollout_hop *hop)
+{
+    cli_follow *f = context;
+    f->stopped_us += hop->stopped_us;
+    f->n_stops += hop->stopped_us > 0;
+    if (!f->agent)
+        return;
+    dw_agent_tell_hop(f->agent, hop);
+    dw_agent_tell_verified(f->agent, true); /* or there would have been no hop */
+}
+
+static void take_engine(void *context, size_t i, const dw_engine_status *status)
+{
+    cli_follow *f = context;
+    if (f->agent)
+        dw_agent_tell_engine(f->agent, i, status);
+    if (f->session->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "engine");
+        cli_json_text(object, "engine", status->driver);
+        cli_json_text(object, "where", status->where ? status->where : "");
+        cli_json_text(object, "state", dw_engine_state_name(status->state));
+        cli_json_version(object, "version", status->version);
+        if (status->error.code != DW_OK)
+            cli_json_text(object, "text", status->error.text);
+        cli_json_event(object);
+    } else if (status->error.code != DW_OK && status->state != DW_ENGINE_SERVING) {
+        cli_tell_error(f->session, "engine", status->driver, &status->error);
+    }
+}
+
+dw_rollout_watch cli_follow_watch(cli_follow *f)
+{
+    return (dw_rollout_watch){take_phase, take_hop, take_engine, f};
+}
+
+/* ---- now and then ---- */
+
+static void tell_old_versions(cli_follow *f, dw_stream *stream)
+{
+    uint64_t head, floor;
+    dw_version_info info;
+    if (dw_stream_head(stream, &head, NULL) != DW_OK ||
+        dw_stream_floor(stream, &floor, NULL) != DW_OK)
+        return;
+    uint64_t first = head >= N_OLD_VERSIONS ? head - N_OLD_VERSIONS + 1 : 0;
+    for (uint64_t v = first > floor ? first : floor; v <= head && !cli_signal(); v++)
+        if (dw_stream_version(stream, v, &info, NULL) == DW_OK)
+            dw_agent_tell_commit(f->agent, &info);
+}
+
+void cli_follow_tell_stream(cli_follow *f)
+{
+    if (!f->agent)
+        return;
+    dw_stream *stream = dw_follower_stream(f->follower);
+    size_t n_tensors;
+    const dw_tensor *tensors = dw_stream_tensors(stream, &n_tensors);
+    dw_agent_identity identity = {.url = dw_store_url(f->store),
+                                  .stream = dw_stream_id(stream),
+                                  .id = f->report ? f->follow.id : NULL,
+                                  .dir = f->follow.into,
+                                  .n_tensors = n_tensors};
+    for (size_t i = 0; i < n_tensors; i++) {
+        uint64_t n_elems = 0;
+        dw_shape_size(tensors[i].dtype, tensors[i].n_dims, tensors[i].dims, &n_elems,
+                      NULL);
+        identity.n_elems += n_elems;
+        identity.n_bytes += tensors[i].n_bytes;
+    }
+    dw_agent_tell_identity(f->agent, &identity);
+    tell_old_versions(f, stream);
+}
+
+/* When a version was committed, to be freed; NULL where that cannot be told. */
+static char *find_created(dw_stream *stream, uint64_t version)
+{
+    dw_version_info info;
+    return dw_stream_version(stream, version, &info, NULL) == DW_OK ? strdup(info.created)
+                                                                    : NULL;
+}
+
+static void tell_head(cli_follow *f)
+{
+    dw_version_info info;
+    dw_stream *stream = dw_follower_stream(f->follower);
+    if (f->newest == DW_NO_VERSION)
+        return;
+    if (f->newest != f->told_head &&
+        dw_stream_version(stream, f->newest, &info, NULL) == DW_OK) {
+        dw_agent_tell_head(f->agent, f->newest, info.created, info.step);
+        dw_agent_tell_commit(f->agent, &info);
+        f->told_head = f->newest;
+    }
+}
+
+typedef struct crowd {
+    dw_follower_info *followers;
+    size_t n, n_room;
+} crowd;
+
+static void add_follower(void *context, const dw_follower_info *follower)
+{
+    crowd *c = context;
+    if (c->n == c->n_room) {
+        size_t n_room = c->n_room ? 2 * c->n_room : 16;
+        dw_follower_info *more = realloc(c->followers, n_room * sizeof *more);
+        if (!more)
+            return;
+        c->followers = more;
+        c->n_room = n_room;
+    }
+    c->followers[c->n++] = (dw_follower_info){
+        strdup(follower->id),     follower->version,         strdup(follower->host),
+        strdup(follower->status), strdup(follower->message), strdup(follower->time)};
+}
+
+static void tell_followers(cli_follow *f)
+{
+    crowd c = {0};
+    const double now = cli_now();
+    if (now - f->t_followers < T_FOLLOWERS || !dw_agent_watched(f->agent))
+        return;
+    f->t_followers = now;
+    if (dw_stream_followers(dw_follower_stream(f->follower), add_follower, &c, NULL) ==
+        DW_OK)
+        dw_agent_tell_followers(f->agent, c.followers, c.n);
+    for (size_t i = 0; i < c.n; i++) {
+        free((char *)c.followers[i].id);
+        free((char *)c.followers[i].host);
+        free((char *)c.followers[i].status);
+        free((char *)c.followers[i].message);
+        free((char *)c.followers[i].time);
+    }
+    free(c.followers);
+}
+
+void cli_follow_tell(cli_follow *f)
+{
+    dw_store_counts counts;
+    if (!f->agent)
+        return;
+    tell_head(f);
+    const uint64_t version = dw_follower_version(f->follower);
+    const bool behind =
+        f->newest != DW_NO_VERSION && (version == DW_NO_VERSION || version < f->newest);
+    char *created = behind
+                        ? find_created(dw_follower_stream(f->follower),
+                                       version == DW_NO_VERSION ? f->newest : version + 1)
+                        : NULL;
+    dw_agent_tell_version(f->agent, version, created);
+    free(created);
+    dw_store_get_counts(f->store, &counts);
+    dw_agent_tell_counts(f->agent, &counts);
+    tell_followers(f);
+}

@@ -1,0 +1,36 @@
+#include "secret_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+#define MAX_BYTES 4096
+
+dw_status cli_secret_file_read(char **out, const char *path, dw_error *err)
+{
+    char text[MAX_BYTES + 2];
+    *out = NULL;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return cli_error_errno(err, path, "open");
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    const int failed = ferror(file);
+    fclose(file);
+    if (failed)
+        return cli_error_set(err, DW_IO, path, "cannot read it");
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
+        n--;
+    text[n] = '\0';
+    bool printable = n > 0 && n <= MAX_BYTES && strlen(text) == n;
+    for (size_t i = 0; printable && i < n; i++)
+        printable = text[i] > ' ' && text[i] <= '~';
+    if (!printable)
+        return cli_error_set(err, DW_INVALID, path,
+                             "not a token: one line of up to %d printable characters is "
+                             "wanted",
+                             MAX_BYTES);
+    *out = strdup(text);
+    return *out ? DW_OK : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+}

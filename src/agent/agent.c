@@ -1,0 +1,163 @@
+#include "agent/agent.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+
+#define DEFAULT_LISTEN  "127.0.0.1:0"
+#define DEFAULT_HISTORY 512
+#define MAX_HISTORY     65536
+#define WATCHED_MS      30000
+
+void dw_agent_options_init(dw_agent_options *options)
+{
+    *options = (dw_agent_options){.listen = DEFAULT_LISTEN, .n_history = DEFAULT_HISTORY};
+}
+
+/* ---- start and stop ---- */
+
+static dw_status open_agent(dw_agent *agent, const dw_agent_options *options,
+                            dw_error *err)
+{
+    if (!dw_told_init(&agent->told, options->stream_only, options->n_history))
+        return dw_fail_memory(err, options->listen);
+    return dw_server_start(&agent->server, agent, options, err);
+}
+
+dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options, dw_error *err)
+{
+    dw_agent_options wanted = *options;
+    *out = NULL;
+    if (!wanted.listen)
+        wanted.listen = DEFAULT_LISTEN;
+    if (wanted.n_history == 0)
+        wanted.n_history = DEFAULT_HISTORY;
+    if (wanted.n_history > MAX_HISTORY)
+        return dw_fail(err, DW_INVALID, wanted.listen, "at most %d versions of history",
+                       MAX_HISTORY);
+    dw_agent *agent = dw_alloc_zeroed(1, sizeof *agent);
+    if (!agent)
+        return dw_fail_memory(err, wanted.listen);
+    if (!dw_condition_init(&agent->pin_asked)) {
+        dw_free(agent);
+        return dw_fail_memory(err, wanted.listen);
+    }
+    pthread_mutex_init(&agent->lock, NULL);
+    dw_status status = open_agent(agent, &wanted, err);
+    if (status == DW_OK)
+        *out = agent;
+    else
+        dw_agent_stop(agent);
+    return status;
+}
+
+void dw_agent_stop(dw_agent *agent)
+{
+    if (!agent)
+        return;
+    dw_server_stop(agent->server);
+    dw_told_release(&agent->told);
+    pthread_cond_destroy(&agent->pin_asked);
+    pthread_mutex_destroy(&agent->lock);
+    dw_free(agent);
+}
+
+const char *dw_agent_url(const dw_agent *agent)
+{
+    return dw_server_url(agent->server);
+}
+
+/* ---- for the server ---- */
+
+void dw_agent_view(dw_agent *agent, dw_told *view)
+{
+    pthread_mutex_lock(&agent->lock);
+    dw_told_copy(view, &agent->told);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+void dw_agent_watch(dw_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    agent->t_watched_ms = dw_clock_ms();
+    pthread_mutex_unlock(&agent->lock);
+}
+
+static void set_pin(dw_agent *agent, uint64_t version)
+{
+    agent->told.pinned = version;
+    agent->n_pins++;
+    pthread_cond_broadcast(&agent->pin_asked);
+}
+
+dw_status dw_agent_pin(dw_agent *agent, const uint64_t *version, uint64_t *pinned,
+                       dw_error *err)
+{
+    dw_status status = DW_OK;
+    pthread_mutex_lock(&agent->lock);
+    const dw_told *told = &agent->told;
+    *pinned = version ? *version : told->version;
+    if (*pinned == DW_NO_VERSION)
+        status = dw_fail(err, DW_CONFLICT, NULL, "there is no version yet to hold");
+    else if (told->head != DW_NO_VERSION && *pinned > told->head)
+        status = dw_fail(err, DW_CONFLICT, NULL,
+                         "there is no version %" PRIu64 ": the newest is %" PRIu64,
+                         *pinned, told->head);
+    else
+        set_pin(agent, *pinned);
+    pthread_mutex_unlock(&agent->lock);
+    return status;
+}
+
+void dw_agent_unpin(dw_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    set_pin(agent, DW_NO_VERSION);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* ---- asking ---- */
+
+bool dw_agent_pinned(dw_agent *agent, uint64_t *version)
+{
+    if (!agent)
+        return false;
+    pthread_mutex_lock(&agent->lock);
+    *version = agent->told.pinned;
+    pthread_mutex_unlock(&agent->lock);
+    return *version != DW_NO_VERSION;
+}
+
+bool dw_agent_wait_pin(dw_agent *agent, unsigned timeout_ms)
+{
+    if (!agent) {
+        dw_sleep_ms(timeout_ms);
+        return false;
+    }
+    const uint64_t end_ms = dw_clock_ms() + timeout_ms;
+    const struct timespec end = {(time_t)(end_ms / 1000),
+                                 (long)(end_ms % 1000) * 1000000};
+    pthread_mutex_lock(&agent->lock);
+    int waited = 0;
+    while (agent->n_pins == agent->n_pins_seen && waited != ETIMEDOUT)
+        waited = pthread_cond_timedwait(&agent->pin_asked, &agent->lock, &end);
+    bool asked = agent->n_pins != agent->n_pins_seen;
+    agent->n_pins_seen = agent->n_pins;
+    pthread_mutex_unlock(&agent->lock);
+    return asked;
+}
+
+bool dw_agent_watched(dw_agent *agent)
+{
+    if (!agent)
+        return false;
+    pthread_mutex_lock(&agent->lock);
+    uint64_t t_ms = agent->t_watched_ms;
+    pthread_mutex_unlock(&agent->lock);
+    return t_ms != 0 && dw_clock_ms() - t_ms < WATCHED_MS;
+}

@@ -1,0 +1,34 @@
+/* The agent's inside: what it was told, behind one lock, and the server that shows it. */
+#ifndef DW_AGENT_AGENT_H
+#define DW_AGENT_AGENT_H
+
+#include <pthread.h>
+
+#include "agent/server.h"
+#include "agent/told.h"
+
+struct dw_agent {
+    dw_server *server;
+
+    pthread_mutex_t lock;
+    pthread_cond_t pin_asked;
+    /* guarded by the lock: */
+    dw_told told;
+    uint64_t n_pins;       /* times that /pin or /unpin was called */
+    uint64_t n_pins_seen;  /* of them, before the last wait */
+    uint64_t t_watched_ms; /* when somebody looked; 0: never */
+};
+
+/* Makes VIEW, which dw_told_init made with as many versions, a copy of what was told. */
+void dw_agent_view(dw_agent *agent, dw_told *view);
+
+/* Notes that somebody looks. */
+void dw_agent_watch(dw_agent *agent);
+
+/* Holds VERSION; with NULL the one it is at. *PINNED takes it. DW_CONFLICT where there is
+ * no such version. */
+dw_status dw_agent_pin(dw_agent *agent, const uint64_t *version, uint64_t *pinned,
+                       dw_error *err);
+void dw_agent_unpin(dw_agent *agent);
+
+#endif

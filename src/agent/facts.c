@@ -1,0 +1,82 @@
+/* What follows from what the agent was told. */
+#include <stdio.h>
+
+#include "agent/told.h"
+
+/* So long an error may last before it makes unready: a store that is away for a moment is
+ * no reason to send requests elsewhere. */
+#define PATIENCE_MS 60000
+
+bool dw_told_lag_versions(const dw_told *told, uint64_t *n)
+{
+    if (told->stream_only || told->head == DW_NO_VERSION ||
+        told->version == DW_NO_VERSION)
+        return false;
+    *n = told->head > told->version ? told->head - told->version : 0;
+    return true;
+}
+
+bool dw_told_lag_seconds(const dw_told *told, int64_t now_ms, double *seconds)
+{
+    uint64_t n_behind;
+    *seconds = 0;
+    if (!dw_told_lag_versions(told, &n_behind) || n_behind == 0)
+        return !told->stream_only && told->head != DW_NO_VERSION &&
+               told->version != DW_NO_VERSION;
+    int64_t since_ms = told->next_ms;
+    if (since_ms == 0 && n_behind == 1)
+        since_ms = told->head_ms;
+    if (since_ms == 0)
+        return false;
+    if (now_ms > since_ms) /* the writer's clock may be ahead */
+        *seconds = (double)(now_ms - since_ms) / 1000;
+    return true;
+}
+
+const dw_told_error *dw_told_current_error(const dw_told *told)
+{
+    const dw_told_error *newest = &told->errors[0];
+    return told->n_errors > 0 && newest->until_ms == 0 ? newest : NULL;
+}
+
+/* What is the matter with an engine that does not serve; NULL: nothing. One that is
+ * paused for an update goes on in a moment. */
+static const char *engine_trouble(dw_engine_state state)
+{
+    switch (state) {
+    case DW_ENGINE_SERVING:
+    case DW_ENGINE_PAUSED:
+        return NULL;
+    case DW_ENGINE_UNKNOWN:
+        return "was not asked yet";
+    case DW_ENGINE_BEHIND:
+        return "serves another version";
+    case DW_ENGINE_BROKEN:
+        return "is paused, its weights are being mended";
+    case DW_ENGINE_AWAY:
+        return "does not answer";
+    }
+    return "is in an unknown state";
+}
+
+bool dw_told_ready(const dw_told *told, int64_t now_ms, char reason[DW_READY_REASON])
+{
+    reason[0] = '\0';
+    const dw_told_error *e = dw_told_current_error(told);
+    if ((told->stream_only ? told->head : told->version) == DW_NO_VERSION)
+        snprintf(reason, DW_READY_REASON, "no version yet%s%s", e ? ": " : "",
+                 e ? dw_status_name(e->error.code) : "");
+    else if (told->verify_failed)
+        snprintf(reason, DW_READY_REASON, "a verification failed");
+    for (size_t i = 0; !reason[0] && i < told->n_engines; i++) {
+        const char *trouble = engine_trouble(told->engines[i].state);
+        if (trouble)
+            snprintf(reason, DW_READY_REASON, "engine %zu (%s) %s", i,
+                     told->engines[i].driver, trouble);
+    }
+    if (!reason[0] && e && now_ms - told->failing_ms >= PATIENCE_MS)
+        snprintf(reason, DW_READY_REASON, "failing for %lld s: %s",
+                 (long long)(now_ms - told->failing_ms) / 1000,
+                 dw_status_name(e->error.code));
+    return !reason[0];
+}

@@ -1,0 +1,56 @@
+/* What is known of the versions: one row each, of the highest so many.
+ *
+ * A row comes from a commit of the stream, or from a hop that this process made, which
+ * knows more and so replaces it. Rows may be told in any order.
+ */
+#ifndef DW_AGENT_HISTORY_H
+#define DW_AGENT_HISTORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "deltawire/rollout.h"
+
+typedef struct dw_history_row {
+    dw_rollout_hop hop; /* `version` is the row's key */
+    int64_t time_ms;    /* of the apply, or of the commit */
+    bool applied;       /* by this process: the times of the hop are measured */
+} dw_history_row;
+
+typedef struct dw_history {
+    dw_history_row *rows; /* by version, ascending; owned */
+    size_t n_rows;
+    size_t n_room;
+    uint64_t sequence; /* goes up with every change that is no new highest version */
+} dw_history;
+
+/* False when out of memory. */
+bool dw_history_init(dw_history *history, size_t n_room);
+void dw_history_release(dw_history *history);
+
+void dw_history_add_commit(dw_history *history, const dw_version_info *version);
+void dw_history_add_hop(dw_history *history, const dw_rollout_hop *hop, int64_t time_ms);
+
+/* The first row above VERSION; n_rows where there is none. */
+size_t dw_history_above(const dw_history *history, uint64_t version);
+
+/* Copies FROM's rows; both have the same room. */
+void dw_history_copy(dw_history *to, const dw_history *from);
+
+/* What a changed element took; -1 where that means nothing: nothing changed, or it does
+ * not start from another version. */
+double dw_hop_bits_per_change(const dw_rollout_hop *hop);
+
+/* The durations of a hop, by name. */
+typedef struct dw_hop_time {
+    const char *name; /* "fetch", ... */
+    size_t offset;    /* in dw_rollout_hop */
+} dw_hop_time;
+
+#define DW_N_HOP_TIMES 7
+extern const dw_hop_time dw_hop_times[DW_N_HOP_TIMES];
+
+uint64_t dw_hop_time_us(const dw_rollout_hop *hop, const dw_hop_time *time);
+
+#endif

@@ -1,0 +1,209 @@
+#include "agent/metrics.h"
+
+#include <stdio.h>
+
+#include "agent/exposition.h"
+#include "base/clock.h"
+#include "deltawire/deltawire.h"
+
+#define GAUGE   DW_METRIC_GAUGE
+#define COUNTER DW_METRIC_COUNTER
+
+/* ---- families of one sample ---- */
+
+static void gauge(dw_exposition *e, const char *name, uint64_t n, const char *help)
+{
+    dw_metric_begin(e, name, GAUGE, NULL, help);
+    dw_metric_count(e, DW_NO_LABELS, n);
+}
+
+/* Left out where there is none: 0 is a version. */
+static void version(dw_exposition *e, const char *name, uint64_t n, const char *help)
+{
+    if (n != DW_NO_VERSION)
+        gauge(e, name, n, help);
+}
+
+static void seconds(dw_exposition *e, const char *name, double v, const char *help)
+{
+    dw_metric_begin(e, name, GAUGE, "seconds", help);
+    dw_metric_real(e, DW_NO_LABELS, v);
+}
+
+static void counter(dw_exposition *e, const char *name, const char *unit, uint64_t n,
+                    const char *help)
+{
+    dw_metric_begin(e, name, COUNTER, unit, help);
+    dw_metric_count(e, DW_NO_LABELS, n);
+}
+
+/* ---- parts ---- */
+
+static void write_process(dw_exposition *e, const dw_told *told, int64_t now_ms)
+{
+    char reason[DW_READY_REASON];
+    dw_metric_begin(e, "deltawire_build", DW_METRIC_INFO, NULL, "What runs here.");
+    dw_metric_count(e,
+                    DW_LABELS({"version", dw_version()}, {"kernel", dw_kernel_name()},
+                              {"kind", told->stream_only ? "stream" : "follower"}),
+                    1);
+    seconds(e, "deltawire_start_time_seconds", (double)told->started_ms / 1000,
+            "When the process began to answer, in seconds since 1970.");
+    gauge(e, "deltawire_ready", dw_told_ready(told, now_ms, reason),
+          "1 while /readyz says that all is well.");
+    gauge(e, "deltawire_failing", dw_told_current_error(told) != NULL,
+          "1 while the last try failed.");
+    counter(e, "deltawire_failures", NULL, told->n_failures, "Tries that failed.");
+    dw_metric_begin(e, "deltawire_verifications", COUNTER, NULL,
+                    "Checks of the weights or of the stream's bytes, by result.");
+    dw_metric_count(e, DW_LABELS({"result", "good"}), told->n_verified);
+    dw_metric_count(e, DW_LABELS({"result", "bad"}), told->n_verify_failures);
+}
+
+static void write_store(dw_exposition *e, const dw_store_counts *counts)
+{
+    counter(e, "deltawire_store_requests", NULL, counts->n_requests,
+            "Requests to the store, retries among them.");
+    counter(e, "deltawire_store_retries", NULL, counts->n_retries,
+            "Requests to the store that were made again.");
+    counter(e, "deltawire_store_read_bytes", "bytes", counts->bytes_read,
+            "Bytes read from the store.");
+    counter(e, "deltawire_store_written_bytes", "bytes", counts->bytes_written,
+            "Bytes written to the store.");
+}
+
+/* The newest row that is a step from one version to another; of a follower, one that it
+ * made itself. */
+static const dw_rollout_hop *last_step(const dw_told *told)
+{
+    const dw_history *h = &told->history;
+    for (size_t i = h->n_rows; i > 0; i--) {
+        const dw_history_row *row = &h->rows[i - 1];
+        if ((row->applied || told->stream_only) && dw_hop_bits_per_change(&row->hop) >= 0)
+            return &row->hop;
+    }
+    return NULL;
+}
+
+static void write_stream(dw_exposition *e, const dw_told *told)
+{
+    const dw_rollout_hop *step = last_step(told);
+    const uint64_t n_elems = told->identity ? told->identity->n_elems : 0;
+    version(e, "deltawire_head_version", told->head, "The newest version of the stream.");
+    if (told->head_ms > 0)
+        seconds(e, "deltawire_head_created_timestamp_seconds",
+                (double)told->head_ms / 1000,
+                "When the newest version was made, in seconds since 1970.");
+    if (!step)
+        return;
+    dw_metric_begin(e, "deltawire_bytes_per_change", GAUGE, NULL,
+                    "Size of the last step for each element that it changed; eight times "
+                    "that are bits.");
+    dw_metric_real(e, DW_NO_LABELS, dw_hop_bits_per_change(step) / 8);
+    if (n_elems == 0)
+        return;
+    dw_metric_begin(e, "deltawire_density_ratio", GAUGE, "ratio",
+                    "Share of the elements that the last step changed.");
+    dw_metric_real(e, DW_NO_LABELS, (double)step->n_changed / (double)n_elems);
+}
+
+static void write_follower(dw_exposition *e, const dw_told *told, int64_t now_ms)
+{
+    uint64_t n_behind;
+    double lag;
+    version(e, "deltawire_version", told->version, "The version the weights are at.");
+    if (dw_told_lag_versions(told, &n_behind))
+        gauge(e, "deltawire_lag_versions", n_behind,
+              "Versions between the weights and the newest one.");
+    if (dw_told_lag_seconds(told, now_ms, &lag))
+        seconds(
+            e, "deltawire_lag_seconds", lag,
+            "Age of the first version that the weights do not have; 0: they have all.");
+    gauge(e, "deltawire_pinned", told->pinned != DW_NO_VERSION,
+          "1 while a version is held.");
+    version(e, "deltawire_pinned_version", told->pinned, "The version that is held.");
+    counter(e, "deltawire_applied_versions", NULL, told->n_hops,
+            "Steps from a version to another that were made.");
+    counter(e, "deltawire_fetched_objects", NULL, told->n_objects,
+            "Objects fetched for them.");
+    counter(e, "deltawire_fetched_bytes", "bytes", told->n_bytes,
+            "Bytes fetched for them.");
+    counter(e, "deltawire_changed_elements", NULL, told->n_changed,
+            "Elements that they changed.");
+    dw_metric_begin(e, "deltawire_phase_seconds", DW_METRIC_HISTOGRAM, "seconds",
+                    "How long the phases of a step took.");
+    for (size_t i = 0; i < DW_N_HOP_TIMES; i++)
+        dw_metric_histogram(e, DW_LABELS({"phase", dw_hop_times[i].name}),
+                            &told->times[i]);
+    dw_metric_begin(e, "deltawire_pause_seconds", DW_METRIC_HISTOGRAM, "seconds",
+                    "How long the engines stood still for a step.");
+    dw_metric_histogram(e, DW_NO_LABELS, &told->stopped);
+}
+
+static void write_engines(dw_exposition *e, const dw_told *told)
+{
+    if (told->n_engines == 0)
+        return;
+    dw_metric_begin(e, "deltawire_engine_state", GAUGE, NULL,
+                    "1 for the state that an engine is in, 0 for the others.");
+    for (size_t i = 0; i < told->n_engines; i++) {
+        const dw_told_engine *engine = &told->engines[i];
+        char number[24];
+        snprintf(number, sizeof number, "%zu", i);
+        for (int s = DW_ENGINE_UNKNOWN; s <= DW_ENGINE_AWAY; s++)
+            dw_metric_count(
+                e,
+                DW_LABELS({"engine", number}, {"driver", engine->driver},
+                          {"where", engine->where},
+                          {"state", dw_engine_state_name((dw_engine_state)s)}),
+                engine->state == (dw_engine_state)s);
+    }
+    dw_metric_begin(e, "deltawire_engine_version", GAUGE, NULL,
+                    "The version that an engine serves.");
+    for (size_t i = 0; i < told->n_engines; i++) {
+        const dw_told_engine *engine = &told->engines[i];
+        char number[24];
+        snprintf(number, sizeof number, "%zu", i);
+        if (engine->version != DW_NO_VERSION)
+            dw_metric_count(e,
+                            DW_LABELS({"engine", number}, {"driver", engine->driver},
+                                      {"where", engine->where}),
+                            engine->version);
+    }
+}
+
+/* Of the whole stream: only where that is what is shown, for each of them shows itself.
+ */
+static void write_followers(dw_exposition *e, const dw_told *told)
+{
+    const dw_told_followers *all = told->followers;
+    gauge(e, "deltawire_followers", all ? all->n_items : 0,
+          "Followers that report to the stream.");
+    dw_metric_begin(e, "deltawire_follower_version", GAUGE, NULL,
+                    "The version that a follower reported.");
+    for (size_t i = 0; all && i < all->n_items; i++)
+        if (all->items[i].version != DW_NO_VERSION)
+            dw_metric_count(e, DW_LABELS({"follower", all->items[i].id}),
+                            all->items[i].version);
+    dw_metric_begin(e, "deltawire_follower_report_timestamp_seconds", GAUGE, "seconds",
+                    "When a follower reported last, in seconds since 1970.");
+    for (size_t i = 0; all && i < all->n_items; i++)
+        dw_metric_real(e, DW_LABELS({"follower", all->items[i].id}),
+                       (double)dw_time_parse(all->items[i].time) / 1000);
+}
+
+void dw_metrics_write(dw_writer *out, const dw_told *told, int64_t now_ms,
+                      bool is_openmetrics)
+{
+    dw_exposition e = {.out = out, .is_openmetrics = is_openmetrics};
+    write_process(&e, told, now_ms);
+    write_store(&e, &told->counts);
+    write_stream(&e, told);
+    if (told->stream_only) {
+        write_followers(&e, told);
+    } else {
+        write_follower(&e, told, now_ms);
+        write_engines(&e, told);
+    }
+    dw_exposition_end(&e);
+}

@@ -1,0 +1,247 @@
+/* Telling the agent. What has to be allocated is made before the lock is taken; where
+ * there is no memory, what was told before stays. */
+#include <string.h>
+
+#include "agent/agent.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+static dw_told *lock(dw_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    return &agent->told;
+}
+
+static void unlock(dw_agent *agent)
+{
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* ---- texts ---- */
+
+static size_t text_bytes(const char *text)
+{
+    return text ? strlen(text) + 1 : 0;
+}
+
+/* Copies TEXT to *ROOM and moves on. */
+static const char *pack(char **room, const char *text)
+{
+    const size_t n = text_bytes(text);
+    char *at = *room;
+    if (n == 0)
+        return NULL;
+    memcpy(at, text, n);
+    *room += n;
+    return at;
+}
+
+/* Cuts at a whole character. */
+static void copy_text(char *to, size_t size, const char *from)
+{
+    size_t n = from ? strlen(from) : 0;
+    if (n >= size) {
+        n = size - 1;
+        while (n > 0 && ((unsigned char)from[n] & 0xc0) == 0x80)
+            n--;
+    }
+    if (n > 0)
+        memcpy(to, from, n);
+    to[n] = '\0';
+}
+
+/* ---- the stream ---- */
+
+void dw_agent_tell_identity(dw_agent *agent, const dw_agent_identity *identity)
+{
+    if (!agent)
+        return;
+    dw_agent_identity *copy = dw_shared_new(
+        sizeof *copy + text_bytes(identity->url) + text_bytes(identity->stream) +
+        text_bytes(identity->id) + text_bytes(identity->dir));
+    if (!copy)
+        return;
+    char *room = (char *)(copy + 1);
+    *copy = *identity;
+    copy->url = pack(&room, identity->url);
+    copy->stream = pack(&room, identity->stream);
+    copy->id = pack(&room, identity->id);
+    copy->dir = pack(&room, identity->dir);
+    dw_told *told = lock(agent);
+    const void *old = told->identity;
+    told->identity = copy;
+    unlock(agent);
+    dw_shared_drop(old);
+}
+
+void dw_agent_tell_head(dw_agent *agent, uint64_t version, const char *created,
+                        const char *step)
+{
+    if (!agent)
+        return;
+    char *copy = step ? dw_shared_new(text_bytes(step)) : NULL;
+    if (copy)
+        memcpy(copy, step, text_bytes(step));
+    int64_t created_ms = created ? dw_time_parse(created) : 0;
+    dw_told *told = lock(agent);
+    const void *old = told->head_step;
+    told->head = version;
+    told->head_ms = created_ms;
+    told->head_step = copy;
+    unlock(agent);
+    dw_shared_drop(old);
+}
+
+void dw_agent_tell_commit(dw_agent *agent, const dw_version_info *version)
+{
+    if (!agent)
+        return;
+    dw_history_add_commit(&lock(agent)->history, version);
+    unlock(agent);
+}
+
+static size_t follower_bytes(const dw_follower_info *f)
+{
+    return sizeof *f + text_bytes(f->id) + text_bytes(f->host) + text_bytes(f->status) +
+           text_bytes(f->message) + text_bytes(f->time);
+}
+
+void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *followers,
+                             size_t n_followers)
+{
+    if (!agent)
+        return;
+    size_t n =
+        n_followers < DW_AGENT_MAX_FOLLOWERS ? n_followers : DW_AGENT_MAX_FOLLOWERS;
+    size_t n_bytes = sizeof(dw_told_followers);
+    for (size_t i = 0; i < n; i++)
+        n_bytes += follower_bytes(&followers[i]);
+    dw_told_followers *copy = dw_shared_new(n_bytes);
+    if (!copy)
+        return;
+    copy->n_items = n;
+    char *room = (char *)&copy->items[n];
+    for (size_t i = 0; i < n; i++)
+        copy->items[i] = (dw_follower_info){
+            pack(&room, followers[i].id),      followers[i].version,
+            pack(&room, followers[i].host),    pack(&room, followers[i].status),
+            pack(&room, followers[i].message), pack(&room, followers[i].time)};
+    dw_told *told = lock(agent);
+    const void *old = told->followers;
+    told->followers = copy;
+    unlock(agent);
+    dw_shared_drop(old);
+}
+
+void dw_agent_tell_counts(dw_agent *agent, const dw_store_counts *counts)
+{
+    if (!agent)
+        return;
+    lock(agent)->counts = *counts;
+    unlock(agent);
+}
+
+/* ---- the weights ---- */
+
+void dw_agent_tell_version(dw_agent *agent, uint64_t version, const char *next_created)
+{
+    if (!agent)
+        return;
+    int64_t next_ms = next_created ? dw_time_parse(next_created) : 0;
+    dw_told *told = lock(agent);
+    told->version = version;
+    told->next_ms = next_ms;
+    unlock(agent);
+}
+
+void dw_agent_tell_phase(dw_agent *agent, dw_phase phase, uint64_t version)
+{
+    if (!agent)
+        return;
+    dw_told *told = lock(agent);
+    told->phase = phase;
+    told->phase_version = phase == DW_PHASE_IDLE ? DW_NO_VERSION : version;
+    unlock(agent);
+}
+
+void dw_agent_tell_hop(dw_agent *agent, const dw_rollout_hop *hop)
+{
+    if (!agent)
+        return;
+    dw_told *told = lock(agent);
+    told->n_hops++;
+    told->n_objects += hop->n_objects;
+    told->n_bytes += hop->n_bytes;
+    told->n_changed += hop->n_changed;
+    for (size_t i = 0; i < DW_N_HOP_TIMES; i++)
+        dw_histogram_add(&told->times[i], dw_hop_time_us(hop, &dw_hop_times[i]));
+    dw_histogram_add(&told->stopped, hop->stopped_us);
+    dw_history_add_hop(&told->history, hop, dw_wall_clock_ms());
+    unlock(agent);
+}
+
+void dw_agent_tell_engine(dw_agent *agent, size_t i, const dw_engine_status *status)
+{
+    if (!agent || i >= DW_MAX_ENGINES)
+        return;
+    dw_told *told = lock(agent);
+    dw_told_engine *engine = &told->engines[i];
+    for (; told->n_engines <= i; told->n_engines++)
+        told->engines[told->n_engines] = (dw_told_engine){.version = DW_NO_VERSION};
+    copy_text(engine->driver, sizeof engine->driver, status->driver);
+    copy_text(engine->where, sizeof engine->where, status->where);
+    copy_text(engine->software, sizeof engine->software, status->software);
+    engine->state = status->state;
+    engine->version = status->version;
+    engine->error = status->error;
+    unlock(agent);
+}
+
+/* ---- what goes wrong ---- */
+
+/* One that goes on stays one: tries that fail in the same way are many. */
+static bool goes_on(const dw_told_error *last, const dw_error *err)
+{
+    return last->error.code == err->code && strcmp(last->error.where, err->where) == 0;
+}
+
+static void add_error(dw_told *told, const dw_error *err, int64_t now_ms)
+{
+    const size_t n_kept =
+        told->n_errors < DW_AGENT_ERRORS ? told->n_errors : DW_AGENT_ERRORS - 1;
+    memmove(told->errors + 1, told->errors, n_kept * sizeof *told->errors);
+    told->errors[0] = (dw_told_error){*err, now_ms, 0};
+    told->n_errors = n_kept + 1;
+}
+
+void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
+{
+    if (!agent)
+        return;
+    const int64_t now_ms = dw_wall_clock_ms();
+    dw_told *told = lock(agent);
+    const bool is_open = dw_told_current_error(told) != NULL;
+    if (err && is_open && goes_on(&told->errors[0], err)) {
+        told->errors[0].error = *err;
+    } else {
+        if (is_open)
+            told->errors[0].until_ms = now_ms;
+        if (err)
+            add_error(told, err, now_ms);
+    }
+    told->n_failures += err != NULL;
+    if (!err || told->failing_ms == 0)
+        told->failing_ms = err ? now_ms : 0;
+    unlock(agent);
+}
+
+void dw_agent_tell_verified(dw_agent *agent, bool good)
+{
+    if (!agent)
+        return;
+    dw_told *told = lock(agent);
+    told->n_verified += good;
+    told->n_verify_failures += !good;
+    told->verify_failed = !good;
+    unlock(agent);
+}

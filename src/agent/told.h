@@ -1,0 +1,102 @@
+/* What the agent was told: plain values, and blocks that are shared and never changed, so
+ * that who wants to show it all takes a copy under the lock in microseconds and does the
+ * rest without. */
+#ifndef DW_AGENT_TOLD_H
+#define DW_AGENT_TOLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/histogram.h"
+#include "agent/history.h"
+#include "deltawire/agent.h"
+
+#define DW_AGENT_ERRORS        20
+#define DW_AGENT_MAX_FOLLOWERS 4096 /* further ones are left out */
+
+typedef struct dw_told_engine {
+    char driver[32];
+    char where[512]; /* may be empty */
+    dw_engine_state state;
+    uint64_t version;
+    char software[64];
+    dw_error error;
+} dw_told_engine;
+
+typedef struct dw_told_error {
+    dw_error error;
+    int64_t since_ms;
+    int64_t until_ms; /* 0: it is not over */
+} dw_told_error;
+
+typedef struct dw_told_followers {
+    size_t n_items;
+    dw_follower_info items[]; /* their texts follow */
+} dw_told_followers;
+
+typedef struct dw_told {
+    bool stream_only;
+    int64_t started_ms;
+
+    const dw_agent_identity *identity; /* shared; NULL: not known yet */
+    uint64_t head;                     /* or DW_NO_VERSION */
+    int64_t head_ms;                   /* when it was made; 0: unknown */
+    const char *head_step;             /* shared; may be NULL */
+    uint64_t version;                  /* or DW_NO_VERSION */
+    int64_t next_ms; /* when the first version above it was made; 0: unknown */
+    dw_phase phase;
+    uint64_t phase_version;
+    uint64_t pinned; /* or DW_NO_VERSION */
+
+    const dw_told_followers *followers; /* shared; may be NULL */
+    dw_store_counts counts;
+
+    uint64_t n_hops, n_objects, n_bytes, n_changed; /* of all hops */
+    dw_histogram times[DW_N_HOP_TIMES];
+    dw_histogram stopped;
+    uint64_t n_failures, n_verified, n_verify_failures;
+    bool verify_failed; /* the last one */
+    int64_t failing_ms; /* since when errors were told, of whatever kind; 0: none */
+
+    dw_told_error errors[DW_AGENT_ERRORS]; /* newest first */
+    size_t n_errors;
+    dw_told_engine engines[DW_MAX_ENGINES];
+    size_t n_engines;
+    dw_history history;
+} dw_told;
+
+/* False when out of memory. */
+bool dw_told_init(dw_told *told, bool stream_only, size_t n_history);
+void dw_told_release(dw_told *told);
+
+/* Makes TO, which has as much room for history, a copy. */
+void dw_told_copy(dw_told *to, const dw_told *from);
+
+/* ---- shared blocks ---- */
+
+/* With one owner; NULL when out of memory. */
+void *dw_shared_new(size_t n_bytes);
+
+/* Another owner; accepts NULL. */
+const void *dw_shared_keep(const void *block);
+
+/* One owner less; the last one frees it. Accepts NULL. */
+void dw_shared_drop(const void *block);
+
+/* ---- what follows from it, at NOW_MS of the wall clock ---- */
+
+/* False where they cannot be told. */
+bool dw_told_lag_versions(const dw_told *told, uint64_t *n);
+bool dw_told_lag_seconds(const dw_told *told, int64_t now_ms, double *seconds);
+
+/* The error that is not over, or NULL. */
+const dw_told_error *dw_told_current_error(const dw_told *told);
+
+#define DW_READY_REASON 128
+
+/* Whether all is well; REASON says what is not, without names or texts of others: it is
+ * shown to who has no token. */
+bool dw_told_ready(const dw_told *told, int64_t now_ms, char reason[DW_READY_REASON]);
+
+#endif

@@ -1,0 +1,256 @@
+/* One hop: fetch while the engines serve; pause; apply; resume.
+ *
+ *            one copy of the weights              two copies
+ *     1      stage, commit                        stage, commit, apply, which writes the
+ *                                                 copy that nobody reads and flips
+ *     2      pause                                pause
+ *     3      apply: the stores; engines' update   engines' update
+ *     4      resume                               resume
+ *     after  settle: sync, read back              settle: the other copy
+ *
+ * What fails before the stores leaves the weights as they are: the engines are resumed
+ * and go on. From the commit on there is only forward, so the next call begins at
+ * phase 2.
+ */
+#include "engine/four_phase.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+
+/* ---- what the engines are told ---- */
+
+static dw_status absolute(char **out, const char *path, dw_error *err)
+{
+    *out = NULL;
+    if (!path)
+        return DW_OK;
+    char *real = realpath(path, NULL);
+    if (!real)
+        return dw_fail_errno(err, path, "resolve");
+    *out = dw_copy_string(real);
+    free(real);
+    return *out ? DW_OK : dw_fail_memory(err, path);
+}
+
+static dw_status find_paths(dw_engine_update *u, dw_update_paths *paths, const char *dir,
+                            const char *patch, dw_error *err)
+{
+    *paths = (dw_update_paths){0};
+    dw_status status = absolute(&paths->dir, dir, err);
+    if (status == DW_OK)
+        status = absolute(&paths->patch, patch, err);
+    u->dir = paths->dir;
+    u->patch = paths->patch;
+    return status;
+}
+
+dw_status dw_update_of_version(dw_engine_update *out, dw_update_paths *paths,
+                               dw_follower *f, dw_error *err)
+{
+    *out = (dw_engine_update){.stream = dw_stream_id(dw_follower_stream(f)),
+                              .from = DW_NO_VERSION,
+                              .version = dw_follower_version(f),
+                              .state = dw_follower_state(f)};
+    return find_paths(out, paths, dw_follower_dir(f), NULL, err);
+}
+
+/* The same for what is committed. With two copies the directory is the one that was
+ * flipped to, so it is asked for after the apply. */
+static dw_status update_of_staged(dw_engine_update *out, dw_update_paths *paths,
+                                  const dw_rollout *r, dw_error *err)
+{
+    dw_follower *f = r->follower;
+    *out = (dw_engine_update){.stream = dw_stream_id(dw_follower_stream(f)),
+                              .from = r->from};
+    dw_follower_staged(f, &out->version, &out->state);
+    return find_paths(out, paths, dw_follower_dir(f), dw_follower_staged_path(f), err);
+}
+
+void dw_update_paths_release(dw_update_paths *paths)
+{
+    dw_free(paths->dir);
+    dw_free(paths->patch);
+    *paths = (dw_update_paths){0};
+}
+
+/* ---- telling ---- */
+
+static void tell_phase(const dw_rollout *r, dw_phase phase, uint64_t version)
+{
+    if (r->options.watch.phase)
+        r->options.watch.phase(r->options.watch.context, phase, version);
+}
+
+/* The times of the engines: of several, the stop is the longest of any. */
+static void tell_hop(const dw_rollout *r, dw_rollout_hop *hop, uint64_t t_asked,
+                     uint64_t t_applied)
+{
+    uint64_t t_paused = 0, t_updated = 0, t_resume = 0, t_resumed = 0;
+    for (size_t i = 0; i < r->n_members; i++) {
+        const dw_member *m = &r->members[i];
+        if (m->t_paused > t_paused)
+            t_paused = m->t_paused;
+        if (m->t_updated > t_updated)
+            t_updated = m->t_updated;
+        if (m->t_resume > 0 && (t_resume == 0 || m->t_resume < t_resume))
+            t_resume = m->t_resume;
+        if (m->t_resumed > t_resumed)
+            t_resumed = m->t_resumed;
+    }
+    if (t_paused > t_asked)
+        hop->pause_us = t_paused - t_asked;
+    if (t_updated > t_applied)
+        hop->update_us = t_updated - t_applied;
+    if (t_paused > 0 && t_resume > t_paused)
+        hop->stopped_us = t_resume - t_paused;
+    if (t_resume > 0 && t_resumed > t_resume)
+        hop->resume_us = t_resumed - t_resume;
+    if (r->options.watch.hop)
+        r->options.watch.hop(r->options.watch.context, hop);
+}
+
+/* ---- the phases ---- */
+
+/* Weights of no version of this stream are written while they are staged (a fork's
+ * first), so the engines must not read them then. */
+static bool stage_writes(dw_follower *f)
+{
+    size_t n_tensors;
+    const dw_tensor *tensors = dw_follower_tensors(f, &n_tensors);
+    return dw_follower_version(f) == DW_NO_VERSION && n_tensors > 0 && tensors[0].data;
+}
+
+static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
+                       const dw_progress *progress, dw_error *err)
+{
+    dw_follow_report before, after;
+    const dw_engine_update none = {.from = DW_NO_VERSION, .version = DW_NO_VERSION};
+    const bool writes = stage_writes(r->follower);
+    dw_status status = writes ? dw_crew_pause(r, &none, err) : DW_OK;
+    if (status != DW_OK)
+        return status;
+    dw_follower_totals(r->follower, &before);
+    status = dw_follower_stage(r->follower, goal, &hop->version, progress, err);
+    dw_follower_totals(r->follower, &after);
+    hop->n_objects = after.n_objects - before.n_objects;
+    hop->n_bytes = after.n_bytes - before.n_bytes;
+    hop->fetch_us = 1000 * (after.fetch_ms - before.fetch_ms);
+    hop->decode_us = 1000 * (after.stage_ms - before.stage_ms);
+    if (writes && status != DW_OK)
+        dw_crew_resume(r, NULL);
+    return status;
+}
+
+/* Phase 3, our part of it. */
+static dw_status scatter(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
+{
+    const uint64_t start = dw_clock_us();
+    dw_status status = dw_follower_apply(r->follower, err);
+    hop->scatter_us = dw_clock_us() - start;
+    return status;
+}
+
+static dw_status settle(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
+{
+    dw_follow_report before, after;
+    tell_phase(r, DW_PHASE_SETTLE, hop->version);
+    dw_follower_totals(r->follower, &before);
+    const uint64_t start = dw_clock_us();
+    dw_status status = dw_follower_settle(r->follower, err);
+    hop->settle_us = dw_clock_us() - start;
+    dw_follower_totals(r->follower, &after);
+    hop->n_changed = after.n_changed - before.n_changed;
+    return status;
+}
+
+/* Readers that hold the weights keep them from being written: all is as before. After any
+ * other failure nobody knows, and engines that read them in place stay where they are. */
+static void stop_after_scatter(dw_rollout *r, dw_status status)
+{
+    for (size_t i = 0; i < r->n_members; i++)
+        r->members[i].mixed = r->members[i].paused && status != DW_UNAVAILABLE;
+    dw_crew_resume(r, NULL);
+}
+
+/* Phases 2 to 4, with what is staged and committed. */
+static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
+                              const dw_engine_update *update, dw_error *err)
+{
+    tell_phase(r, DW_PHASE_PAUSE, update->version);
+    const uint64_t t_asked = dw_clock_us();
+    dw_status status = dw_crew_pause(r, update, err);
+    if (status != DW_OK)
+        return status;
+    tell_phase(r, DW_PHASE_APPLY, update->version);
+    if (r->n_copies < 2)
+        status = scatter(r, hop, err);
+    const uint64_t t_applied = dw_clock_us();
+    if (status != DW_OK) {
+        stop_after_scatter(r, status);
+        return status;
+    }
+    dw_crew_take_over(r, update);
+    tell_phase(r, DW_PHASE_RESUME, update->version);
+    status = settle(r, hop, err);
+    if (status == DW_OK)
+        tell_hop(r, hop, t_asked, t_applied);
+    return status;
+}
+
+static void ask_version(dw_member *m, void *context)
+{
+    const dw_rollout *r = context;
+    dw_member_probe(m, r->options.patience_ms);
+}
+
+/* A whole model was put where nothing was: there is nothing to scatter, and no engine can
+ * have been reading it. They are told by dw_rollout_check. */
+static dw_status arrive(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
+{
+    dw_status status = dw_follower_apply(r->follower, err);
+    if (status == DW_OK)
+        status = settle(r, hop, err);
+    if (status == DW_OK)
+        tell_hop(r, hop, 0, 0);
+    return status == DW_OK ? dw_rollout_check(r, err) : status;
+}
+
+dw_status dw_four_phase_hop(dw_rollout *r, uint64_t goal, const dw_progress *progress,
+                            dw_error *err)
+{
+    dw_follower *f = r->follower;
+    dw_update_paths paths = {0};
+    dw_engine_update update;
+    dw_rollout_hop hop = {0};
+    dw_status status = DW_OK;
+    if (!dw_follower_staged(f, &hop.version, NULL)) {
+        r->from = dw_follower_version(f);
+        tell_phase(r, DW_PHASE_FETCH, goal);
+        status = stage(r, goal, &hop, progress, err);
+        if (status == DW_OK && hop.version == dw_follower_version(f)) {
+            hop.from = r->from;
+            status = arrive(r, &hop, err);
+            goto out;
+        }
+    }
+    hop.from = r->from;
+    if (status == DW_OK)
+        status = dw_follower_commit(f, err);
+    if (status == DW_OK && r->n_copies == 2)
+        status = scatter(r, &hop, err);
+    if (status == DW_OK)
+        status = update_of_staged(&update, &paths, r, err);
+    /* one that was restarted since says another version, and is told to load all */
+    if (status == DW_OK) {
+        dw_crew_each(r, ask_version, r);
+        status = move_engines(r, &hop, &update, err);
+    }
+out:
+    tell_phase(r, DW_PHASE_IDLE, dw_follower_version(f));
+    dw_update_paths_release(&paths);
+    return status;
+}

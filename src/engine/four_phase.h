@@ -1,0 +1,23 @@
+/* One hop of a rollout host through the four phases. */
+#ifndef DW_ENGINE_FOUR_PHASE_H
+#define DW_ENGINE_FOUR_PHASE_H
+
+#include "engine/rollout.h"
+
+/* Goes one hop on the way to GOAL, or finishes the one that is under way. */
+dw_status dw_four_phase_hop(dw_rollout *rollout, uint64_t goal,
+                            const dw_progress *progress, dw_error *err);
+
+/* The strings of an update; release them after it. */
+typedef struct dw_update_paths {
+    char *dir;
+    char *patch;
+} dw_update_paths;
+
+/* What an engine is told that takes the version the weights are at. */
+dw_status dw_update_of_version(dw_engine_update *out, dw_update_paths *paths,
+                               dw_follower *follower, dw_error *err);
+
+void dw_update_paths_release(dw_update_paths *paths);
+
+#endif

@@ -1,0 +1,185 @@
+#include "engine/rollout.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "deltawire/delta.h"
+#include "engine/engine.h"
+#include "engine/four_phase.h"
+
+const char *dw_phase_name(dw_phase phase)
+{
+    static const char *const names[] = {"idle",  "fetch",  "pause",
+                                        "apply", "resume", "settle"};
+    return (size_t)phase < sizeof names / sizeof *names ? names[phase] : "?";
+}
+
+void dw_rollout_options_init(dw_rollout_options *options)
+{
+    *options = (dw_rollout_options){.n_tries = 3};
+}
+
+/* ---- opening ---- */
+
+static dw_status make_members(dw_rollout *r, dw_error *err)
+{
+    r->n_members = r->options.n_engines;
+    if (r->n_members > DW_MAX_ENGINES)
+        return dw_fail(err, DW_INVALID, NULL, "%zu engines: at most %d", r->n_members,
+                       DW_MAX_ENGINES);
+    r->members = dw_alloc_zeroed(r->n_members, sizeof *r->members);
+    if (!r->members)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < r->n_members; i++)
+        dw_member_init(&r->members[i], r->options.engines[i]);
+    return DW_OK;
+}
+
+/* Weights that a killed process left half written are written on as soon as the follower
+ * opens: before that the engines, which may be reading them, are to stand. One that is
+ * not there does not read. */
+static dw_status pause_for_recovery(dw_rollout *r, dw_error *err)
+{
+    const dw_engine_update none = {.from = DW_NO_VERSION, .version = DW_NO_VERSION};
+    dw_status status = dw_crew_pause(r, &none, err);
+    if (status == DW_OK)
+        return status;
+    for (size_t i = 0; i < r->n_members; i++) {
+        const dw_member *m = &r->members[i];
+        if (m->t_paused == 0 && dw_member_counts(m) &&
+            m->status.error.code != DW_NOT_FOUND)
+            return status;
+    }
+    /* those that are there were resumed again: once more, without the others */
+    for (size_t i = 0; i < r->n_members; i++)
+        r->members[i].left_out = r->members[i].t_paused == 0;
+    return dw_crew_pause(r, &none, err);
+}
+
+/* The store is needed to go on, but not to have whole weights. */
+static void recover_without_store(dw_rollout *r, const char *into)
+{
+    if (dw_checkpoint_recover(into, 0, NULL, NULL) == DW_OK)
+        dw_crew_resume(r, NULL);
+}
+
+dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
+                          const dw_follow_options *follow,
+                          const dw_rollout_options *options, dw_error *err)
+{
+    bool pending = false;
+    *out = NULL;
+    dw_rollout *r = dw_alloc_zeroed(1, sizeof *r);
+    if (!r)
+        return dw_fail_memory(err, NULL);
+    r->options = *options;
+    r->n_copies = follow->n_copies;
+    dw_status status = make_members(r, err);
+    /* of two copies nobody reads the one that was being written */
+    if (status == DW_OK && follow->into && r->n_copies < 2 && r->n_members > 0)
+        status = dw_follower_pending(follow->into, &pending, err);
+    if (status == DW_OK && pending)
+        status = pause_for_recovery(r, err);
+    if (status == DW_OK) {
+        status = dw_follower_open(&r->follower, store, follow, err);
+        if (status != DW_OK && pending)
+            recover_without_store(r, follow->into);
+    }
+    if (status == DW_OK && options->engines_loaded && !pending)
+        for (size_t i = 0; i < r->n_members; i++) {
+            r->members[i].assumed = true;
+            r->members[i].told = dw_follower_version(r->follower);
+        }
+    if (status == DW_OK)
+        *out = r;
+    else
+        dw_rollout_close(r);
+    return status;
+}
+
+void dw_rollout_close(dw_rollout *r)
+{
+    if (!r)
+        return;
+    /* a follower that is not there was the reason to pause: see recover_without_store */
+    if (r->follower)
+        dw_crew_resume(r, NULL);
+    dw_follower_close(r->follower);
+    dw_free(r->members);
+    dw_free(r);
+}
+
+dw_follower *dw_rollout_follower(dw_rollout *r)
+{
+    return r->follower;
+}
+
+/* ---- how they are ---- */
+
+const dw_engine_status *dw_rollout_engine(const dw_rollout *r, size_t i)
+{
+    return &r->members[i].status;
+}
+
+bool dw_rollout_is_serving(const dw_rollout *r)
+{
+    for (size_t i = 0; i < r->n_members; i++)
+        if (r->members[i].status.state != DW_ENGINE_SERVING)
+            return false;
+    return true;
+}
+
+typedef struct inspection {
+    dw_rollout *rollout;
+    const dw_engine_update *update; /* NULL: they are asked, and nothing is done */
+} inspection;
+
+static void inspect(dw_member *m, void *context)
+{
+    const inspection *c = context;
+    const dw_rollout_options *o = &c->rollout->options;
+    dw_member_probe(m, o->patience_ms);
+    if (m->status.state == DW_ENGINE_AWAY || !c->update)
+        return;
+    if (dw_member_serves(m, c->update->version))
+        dw_member_confirm(m, c->update);
+    else if (dw_clock_ms() >= m->try_at && dw_member_pause(m, c->update, o->patience_ms))
+        dw_member_take_over(m, c->update, o->n_tries);
+}
+
+dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
+{
+    dw_update_paths paths = {0};
+    dw_engine_update update;
+    dw_status status = DW_OK;
+    /* with stores outstanding the weights are not to be loaded now: sync goes on */
+    bool whole = dw_follower_version(r->follower) != DW_NO_VERSION &&
+                 !dw_follower_staged(r->follower, NULL, NULL);
+    if (whole)
+        status = dw_update_of_version(&update, &paths, r->follower, err);
+    if (status == DW_OK) {
+        inspection c = {r, whole ? &update : NULL};
+        dw_crew_each(r, inspect, &c);
+    }
+    dw_update_paths_release(&paths);
+    return status;
+}
+
+/* ---- going there ---- */
+
+dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progress,
+                          dw_error *err)
+{
+    dw_follower *f = r->follower;
+    dw_status status = DW_OK;
+    if (goal == DW_LATEST)
+        status = dw_follower_poll(f, &goal, err);
+    /* what an earlier call left on the way first, whatever the goal is now */
+    if (status == DW_OK && dw_follower_staged(f, NULL, NULL))
+        status = dw_four_phase_hop(r, goal, progress, err);
+    while (status == DW_OK && dw_follower_version(f) != goal)
+        status = dw_four_phase_hop(r, goal, progress, err);
+    return status;
+}

@@ -1,0 +1,83 @@
+/* The inside of a rollout host: a follower, and what is known of each engine. */
+#ifndef DW_ENGINE_ROLLOUT_H
+#define DW_ENGINE_ROLLOUT_H
+
+#include "deltawire/rollout.h"
+
+/* One engine. What PAUSED and MIXED say together:
+ *
+ *                 whole                              mixed
+ *     running     serves some version                does not happen
+ *     paused      is resumed on every way out        stays paused until it is mended
+ */
+typedef struct dw_member {
+    dw_engine *engine;
+    dw_engine_status status;
+    bool paused;   /* it was asked to, and not resumed since */
+    bool mixed;    /* its weights may be those of no version */
+    bool met;      /* it answered once: before, it may have been paused by another */
+    bool assumed;  /* where it says no version it is believed to serve TOLD */
+    bool left_out; /* away for longer than anybody waits: the weights move without it */
+    uint64_t told; /* the version it was last brought to, or DW_NO_VERSION */
+    uint64_t away_at;  /* when it was first met away, ms; 0: it is not */
+    unsigned n_failed; /* updates in a row */
+    uint64_t try_at;   /* before that it is not asked to take an update by itself, ms */
+    bool is_news;      /* the status changed since it was told */
+
+    /* of the take-over under way, us */
+    uint64_t t_paused; /* when the pause was acknowledged */
+    uint64_t t_updated;
+    uint64_t t_resume; /* when the resume was sent */
+    uint64_t t_resumed;
+} dw_member;
+
+struct dw_rollout {
+    dw_follower *follower;
+    dw_rollout_options options;
+    unsigned n_copies; /* of the weights, as the follower has it */
+    dw_member *members;
+    size_t n_members;
+    uint64_t from; /* where the hop under way began */
+};
+
+/* ---- one engine (member.c) ---- */
+
+void dw_member_init(dw_member *member, dw_engine *engine);
+
+/* Asks it how it is. Sets whether it is there, and the version it serves. */
+void dw_member_probe(dw_member *member, unsigned patience_ms);
+
+/* Whether it serves VERSION, or would once it is resumed. */
+bool dw_member_serves(const dw_member *member, uint64_t version);
+
+/* It does serve the right version: resumes it where it may be paused. */
+void dw_member_confirm(dw_member *member, const dw_engine_update *update);
+
+/* Whether it must be paused before weights are written. */
+bool dw_member_counts(const dw_member *member);
+
+/* False where it could not be paused; it is then asked to resume, in case it is. */
+bool dw_member_pause(dw_member *member, const dw_engine_update *update,
+                     unsigned patience_ms);
+
+/* Brings a paused engine to UPDATE, by the patch or whole, and resumes it. */
+void dw_member_take_over(dw_member *member, const dw_engine_update *update,
+                         unsigned n_tries);
+
+/* Resumes it where it is paused and whole. UPDATE may be NULL. */
+void dw_member_resume(dw_member *member, const dw_engine_update *update);
+
+/* ---- all of them (crew.c) ---- */
+
+typedef void (*dw_member_fn)(dw_member *member, void *context);
+
+/* Does FN for each engine, side by side, and tells what is new about them. */
+void dw_crew_each(dw_rollout *rollout, dw_member_fn fn, void *context);
+
+/* Pauses all that count. Where one cannot be, the others are resumed. */
+dw_status dw_crew_pause(dw_rollout *rollout, const dw_engine_update *update,
+                        dw_error *err);
+void dw_crew_take_over(dw_rollout *rollout, const dw_engine_update *update);
+void dw_crew_resume(dw_rollout *rollout, const dw_engine_update *update);
+
+#endif

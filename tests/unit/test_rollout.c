@@ -1,0 +1,468 @@
+/* Rollout hosts: engines that fail at every call in every way, and are never seen to run
+ * on a mix of two versions. */
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "deltawire/checkpoint.h"
+#include "deltawire/rollout.h"
+#include "engine/rollout.h"
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+#define LAST      4 /* version of the stream */
+#define MAX_CALLS 400
+
+typedef enum fault {
+    NONE,
+    SILENT,      /* does nothing, and does not answer */
+    ANSWER_LOST, /* does it, but nobody hears */
+    DIES,        /* and comes back as another process, which loads the directory */
+    DIES_AFTER,  /* the same, once it has done it */
+    REFUSES,
+    HALF_DONE, /* of an update: some weights are new, some old; and of the next ones */
+} fault;
+
+/* An engine that reads the directory in place, or keeps weights of its own. */
+typedef struct toy {
+    const char *dir;
+    bool own_copy;
+    bool running;
+    uint64_t version;       /* that it says; DW_NO_VERSION after a start */
+    dw_digest holds;        /* own copy: digest of its weights; 1: a mix */
+    bool is_down;           /* until the next probe */
+    const dw_digest *truth; /* [LAST + 1] */
+    unsigned n_calls;
+    unsigned fail_at; /* number of the call; from 1 */
+    fault fault;
+    unsigned n_half_done;
+    unsigned n_updates, n_patches;
+} toy;
+
+static dw_digest digest_dir(const char *dir)
+{
+    dw_error err = {0};
+    dw_checkpoint *ckpt;
+    dw_digest digests[KIT_TENSORS], state;
+    size_t n;
+    assert_ok(dw_checkpoint_open(&ckpt, dir, DW_CHECKPOINT_READ, &err), &err);
+    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
+    assert_int_equal(n, KIT_TENSORS);
+    assert_ok(dw_digest_tensors(digests, &state, tensors, n, 1, NULL, &err), &err);
+    dw_checkpoint_close(ckpt);
+    return state;
+}
+
+/* What a request would be answered from. */
+static dw_digest look(const toy *t)
+{
+    return t->own_copy ? t->holds : digest_dir(t->dir);
+}
+
+/* While it runs, its weights are those of one version: of the one it says, if it says
+ * one. */
+static void assert_whole(const toy *t)
+{
+    bool known = false;
+    if (!t->running || t->is_down)
+        return;
+    const dw_digest state = look(t);
+    for (uint64_t v = 0; v <= LAST; v++)
+        known = known || (t->truth[v] == state &&
+                          (t->version == DW_NO_VERSION || t->version == v));
+    assert_true(known);
+}
+
+static void start(toy *t)
+{
+    t->running = true;
+    t->is_down = false;
+    t->version = DW_NO_VERSION;
+    t->holds = digest_dir(t->dir);
+}
+
+static dw_status say(dw_error *err, dw_status code)
+{
+    *err = (dw_error){.code = code, .where = "toy", .text = "as planned"};
+    return code;
+}
+
+/* The fault of this call. */
+static fault draw(toy *t)
+{
+    assert_whole(t);
+    return ++t->n_calls == t->fail_at ? t->fault : NONE;
+}
+
+static dw_status finish(toy *t, fault f, dw_error *err)
+{
+    if (f == DIES_AFTER)
+        t->is_down = true;
+    return f == ANSWER_LOST  ? say(err, DW_UNAVAILABLE)
+           : f == DIES_AFTER ? say(err, DW_NOT_FOUND)
+                             : DW_OK;
+}
+
+/* True where the call ends here. */
+static bool fails_first(toy *t, fault f, dw_status *status, dw_error *err)
+{
+    if (f == DIES)
+        t->is_down = true;
+    if (t->is_down)
+        *status = say(err, DW_NOT_FOUND);
+    else if (f == SILENT)
+        *status = say(err, DW_UNAVAILABLE);
+    else if (f == REFUSES)
+        *status = say(err, DW_CONFLICT);
+    else
+        return false;
+    return true;
+}
+
+static dw_status toy_probe(void *self, dw_engine_info *out, dw_error *err)
+{
+    toy *t = self;
+    dw_status status;
+    const bool was_down = t->is_down;
+    if (fails_first(t, draw(t), &status, err)) {
+        if (was_down)
+            start(t); /* it is back by the next one */
+        return status;
+    }
+    out->version = t->version;
+    return DW_OK;
+}
+
+static dw_status toy_pause(void *self, const dw_engine_update *update, dw_error *err)
+{
+    toy *t = self;
+    dw_status status;
+    fault f = draw(t);
+    (void)update;
+    if (fails_first(t, f, &status, err))
+        return status;
+    t->running = false;
+    return finish(t, f, err);
+}
+
+static dw_status toy_apply(void *self, const dw_engine_update *update, bool *whole,
+                           dw_error *err)
+{
+    toy *t = self;
+    dw_status status;
+    fault f = draw(t);
+    if (fails_first(t, f, &status, err)) {
+        *whole = f == REFUSES;
+        return status;
+    }
+    assert_false(t->running);
+    t->n_updates++;
+    if (update->patch) {
+        t->n_patches++;
+        assert_true(update->from == t->version);
+        assert_int_equal(access(update->patch, R_OK), 0);
+    }
+    assert_true(update->dir[0] == '/');
+    assert_true(digest_dir(update->dir) == t->truth[update->version]);
+    assert_true(update->state == t->truth[update->version]);
+    /* for longer than one call tries */
+    if (t->fault == HALF_DONE && t->n_calls >= t->fail_at && t->n_half_done < 5) {
+        t->n_half_done++;
+        t->holds = 1;
+        return say(err, DW_CONFLICT);
+    }
+    t->holds = update->state;
+    t->version = update->version;
+    return finish(t, f, err);
+}
+
+static dw_status toy_resume(void *self, const dw_engine_update *update, dw_error *err)
+{
+    toy *t = self;
+    dw_status status;
+    fault f = draw(t);
+    (void)update;
+    if (fails_first(t, f, &status, err))
+        return status;
+    t->running = true;
+    assert_whole(t);
+    return finish(t, f, err);
+}
+
+static const dw_engine_driver toy_driver = {
+    sizeof toy_driver, "toy", toy_probe, toy_pause, toy_apply, toy_resume, NULL};
+
+/* ---- a stream, a host, engines ---- */
+
+typedef struct bed {
+    kit k;
+    dw_store *store;
+    dw_digest truth[LAST + 1];
+} bed;
+
+static void bed_make(bed *b)
+{
+    dw_error err = {0};
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    memset(options.folds, 0, sizeof options.folds);
+    options.anchor_factor = 0;
+    options.spool_dir = temp_dir;
+    options.n_threads = 1;
+    kit_make(&b->k);
+    b->store = kit_mem_store();
+    dw_publisher *p = kit_open(&b->k, b->store, &options);
+    for (uint64_t v = 1; v <= LAST; v++) {
+        kit_step(&b->k, 200);
+        kit_publish(&b->k, p, v);
+        assert_ok(dw_publisher_drain(p, &err), &err);
+    }
+    dw_publisher_close(p);
+    dw_stream *stream;
+    assert_ok(dw_stream_open(&stream, b->store, NULL, &err), &err);
+    for (uint64_t v = 0; v <= LAST; v++) {
+        dw_version_info info;
+        assert_ok(dw_stream_version(stream, v, &info, &err), &err);
+        b->truth[v] = info.state;
+    }
+    dw_stream_close(stream);
+}
+
+static void bed_free(bed *b)
+{
+    dw_store_close(b->store);
+    kit_free(&b->k);
+}
+
+static dw_follow_options follow_into(const char *dir)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = dir;
+    options.n_threads = 1;
+    return options;
+}
+
+/* A name that was not used before; to be freed. */
+static char *new_dir(void)
+{
+    static unsigned n;
+    char name[32];
+    snprintf(name, sizeof name, "host-%u", n++);
+    return strdup(temp_path(name));
+}
+
+/* A directory at version 0, as a killed engine or operator would have left it. */
+static void pull_first(const bed *b, const char *dir)
+{
+    dw_error err = {0};
+    dw_follow_options options = follow_into(dir);
+    dw_follower *f;
+    assert_ok(dw_follower_open(&f, b->store, &options, &err), &err);
+    assert_ok(dw_follower_sync(f, 0, NULL, NULL, &err), &err);
+    dw_follower_close(f);
+}
+
+static void watch_engine(void *context, size_t i, const dw_engine_status *status)
+{
+    (void)i;
+    assert_true(status->state != DW_ENGINE_SERVING || status->error.code == DW_OK);
+    ++*(unsigned *)context;
+}
+
+/* Goes to GOAL and until all engines serve it; whatever fails on the way is tried
+ * again. */
+static void follow_to(dw_rollout *r, uint64_t goal)
+{
+    dw_error err = {0};
+    for (unsigned i = 0; i < 50; i++) {
+        for (size_t e = 0; e < r->n_members; e++)
+            r->members[e].try_at = 0; /* no rest, for the test's sake */
+        if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&
+            dw_rollout_check(r, &err) == DW_OK && dw_rollout_is_serving(r))
+            return;
+    }
+    fail_msg("it never gets to version %u", (unsigned)goal);
+}
+
+/* One run with a fault; false where the call never came. */
+static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
+                     size_t n_toys, bool kill_host)
+{
+    char *dir = new_dir();
+    toy toys[2];
+    dw_engine *engines[2];
+    dw_error err = {0};
+    unsigned n_news = 0;
+    pull_first(b, dir);
+    for (size_t i = 0; i < n_toys; i++) {
+        toys[i] = (toy){.dir = dir,
+                        .own_copy = own_copy,
+                        .truth = b->truth,
+                        .fail_at = i == 0 ? fail_at : 0,
+                        .fault = f};
+        start(&toys[i]);
+        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], "here", &err), &err);
+    }
+    dw_rollout_options options;
+    dw_rollout_options_init(&options);
+    options.engines = engines;
+    options.n_engines = n_toys;
+    options.n_tries = 2;
+    options.watch.engine = watch_engine;
+    options.watch.context = &n_news;
+    dw_follow_options follow = follow_into(dir);
+    dw_rollout *r;
+    assert_ok(dw_rollout_open(&r, b->store, &follow, &options, &err), &err);
+    follow_to(r, 1);
+    follow_to(r, 2);
+    if (kill_host) {
+        dw_rollout_close(r);
+        assert_ok(dw_rollout_open(&r, b->store, &follow, &options, &err), &err);
+    }
+    follow_to(r, LAST);
+    assert_true(n_news > 0);
+    for (size_t i = 0; i < n_toys; i++) {
+        assert_true(toys[i].running);
+        assert_int_equal(toys[i].version, LAST);
+        assert_true(look(&toys[i]) == b->truth[LAST]);
+    }
+    bool came = fail_at <= toys[0].n_calls;
+    dw_rollout_close(r);
+    for (size_t i = 0; i < n_toys; i++)
+        dw_engine_close(engines[i]);
+    assert_true(digest_dir(dir) == b->truth[LAST]);
+    free(dir);
+    return came;
+}
+
+static void test_every_call_fails(void **state)
+{
+    (void)state;
+    bed b;
+    bed_make(&b);
+    for (fault f = SILENT; f <= HALF_DONE; f++)
+        for (int own_copy = 0; own_copy < 2; own_copy++) {
+            unsigned n = 1;
+            while (run_with(&b, n, f, own_copy, 1, n % 2))
+                assert_true(++n < MAX_CALLS);
+            assert_true(n > 12); /* probes, pauses, updates, resumes of three versions */
+        }
+    bed_free(&b);
+}
+
+static void test_two_engines(void **state)
+{
+    (void)state;
+    bed b;
+    bed_make(&b);
+    for (fault f = NONE; f <= HALF_DONE; f++)
+        for (unsigned n = 1; n < 12; n++)
+            run_with(&b, n, f, n % 2, 2, false);
+    bed_free(&b);
+}
+
+/* With nothing wrong each version is a patch, but for the first contact. */
+static void test_patches(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (int loaded = 0; loaded < 2; loaded++) {
+        char *dir = new_dir();
+        pull_first(&b, dir);
+        toy t = {.dir = dir, .truth = b.truth};
+        start(&t);
+        dw_engine *engine;
+        assert_ok(dw_engine_new(&engine, &toy_driver, &t, NULL, &err), &err);
+        dw_rollout_options options;
+        dw_rollout_options_init(&options);
+        options.engines = &engine;
+        options.n_engines = 1;
+        options.engines_loaded = loaded;
+        dw_follow_options follow = follow_into(dir);
+        dw_rollout *r;
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        if (loaded)
+            t.version = 0; /* so that the patch fits what it says */
+        assert_ok(dw_rollout_check(r, &err), &err);
+        assert_int_equal(t.n_updates, loaded ? 0 : 1);
+        for (uint64_t v = 1; v <= LAST; v++)
+            assert_ok(dw_rollout_sync(r, v, NULL, &err), &err);
+        assert_true(dw_rollout_is_serving(r));
+        assert_int_equal(t.n_patches, LAST);
+        assert_int_equal(t.n_updates, LAST + (loaded ? 0 : 1));
+        assert_int_equal(dw_rollout_engine(r, 0)->version, LAST);
+        dw_rollout_close(r);
+        dw_engine_close(engine);
+        free(dir);
+    }
+    bed_free(&b);
+}
+
+/* One that is away is waited for, or done without. */
+static void test_away(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (int patient = 0; patient < 2; patient++) {
+        char *dir = new_dir();
+        pull_first(&b, dir);
+        toy t = {.dir = dir, .truth = b.truth};
+        start(&t);
+        dw_engine *engine;
+        assert_ok(dw_engine_new(&engine, &toy_driver, &t, NULL, &err), &err);
+        dw_rollout_options options;
+        dw_rollout_options_init(&options);
+        options.engines = &engine;
+        options.n_engines = 1;
+        options.patience_ms = patient ? 0 : 1;
+        dw_follow_options follow = follow_into(dir);
+        dw_rollout *r;
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        follow_to(r, 1);
+        t.fail_at = t.n_calls + 1; /* the next probe; it is down for the pause too */
+        t.fault = DIES;
+        dw_status status = dw_rollout_sync(r, 2, NULL, &err);
+        if (!patient && status != DW_OK) {
+            dw_sleep_ms(2);
+            t.is_down = true; /* still */
+            status = dw_rollout_sync(r, 2, NULL, &err);
+        }
+        if (patient) {
+            assert_fails(status, DW_UNAVAILABLE, &err);
+            assert_true(digest_dir(dir) == b.truth[1]);
+        } else {
+            assert_ok(status, &err);
+            assert_true(digest_dir(dir) == b.truth[2]);
+        }
+        assert_false(dw_rollout_is_serving(r));
+        follow_to(r, LAST);
+        assert_int_equal(t.version, LAST);
+        dw_rollout_close(r);
+        dw_engine_close(engine);
+        free(dir);
+    }
+    bed_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_away),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
