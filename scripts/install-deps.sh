@@ -39,6 +39,10 @@ qemu() {
     qemu-aarch64-static --version || qemu-aarch64 --version
 }
 
+debian() {
+    grep -qx ID=debian /etc/os-release
+}
+
 group_build() {
     want gcc            gcc --version
     want libc6-dev      links gcc
@@ -67,6 +71,11 @@ group_test() {
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
+    # for tests/page, which is skipped elsewhere: Ubuntu's package is an empty one
+    if debian 2>/dev/null; then
+        want chromium        chromium --version
+        want chromium-driver chromedriver --version
+    fi
     # libFuzzer comes apart from clang, in a package named after clang's version:
     # known once clang is there, hence the second pass below.
     clang=$(clang -dumpversion 2>/dev/null) && want "libclang-rt-${clang%%.*}-dev" fuzzes
