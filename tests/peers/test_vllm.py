@@ -75,7 +75,7 @@ class World:
         vllm_server.install_plugin(self.plugin)
         self.updates = where / "updates"
         self.server = Server(self.directory, self.plugin, where / "vllm.log", self.updates)
-        self.follower = None
+        self.follower, self.follow_log = None, where / "follow.log"
         self.references = []
 
     def start(self):
@@ -99,10 +99,11 @@ class World:
                   "--baseline", self.where / "baseline")
 
     def follow(self):
-        with open(self.where / "follow.log", "ab") as log:
+        with open(self.follow_log, "ab") as log:
             self.follower = subprocess.Popen(
                 [DELTAWIRE, "follow", self.url, "--into", self.directory,
-                 "--engine", f"vllm={self.server.url}", "--interval", "0.2", "--json"],
+                 "--engine", f"vllm={self.server.url}", "--engine-check", "0.5",
+                 "--interval", "0.2", "--json"],
                 stdout=log, stderr=log)
 
     def kill_follower(self):
@@ -202,8 +203,11 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     world.publish_next()
     wait_until(lambda: world.updates_to(world.newest), "the update has begun")
     world.kill_follower()
-    hold.unlink()
+    told = world.follow_log.stat().st_size
     world.follow()
+    # it meets the engine busy with what the killed one began, and says so
+    wait_until(lambda: world.follow_log.stat().st_size > told, "the engine is met")
+    hold.unlink()
     world.reaches_newest()
 
 
