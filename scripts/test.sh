@@ -136,9 +136,9 @@ stage_cli() {
 }
 
 stage_python() {
-    echo "== python: the stock libraries, the independent decoder"
+    echo "== python: the stock libraries, the independent decoder, the page in a browser"
     build release build || return
-    run_pytest tests/interop tests/format tests/servers \
+    run_pytest tests/interop tests/format tests/servers tests/page \
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 

@@ -2,7 +2,8 @@
  *
  *     probe     GET  /version, /weight_info
  *     pause     POST /pause?mode=keep     requests wait, caches are dropped
- *     apply     POST /start_weight_update, /update_weights, /finish_weight_update
+ *     apply     POST /start_weight_update, GET /is_paused,
+ *               POST /update_weights, /finish_weight_update
  *     resume    POST /resume
  *
  * A session of an update is a flag in vLLM's workers, which outlives who set it. */
@@ -21,6 +22,10 @@
 
 #define NO_ROUTE                                                                         \
     "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; 0.28 or later is needed"
+
+/* clear_cache stays at its default, true: else old keys and values would be used with new
+ * weights */
+#define PAUSE "/pause?mode=keep"
 
 typedef struct vllm {
     dw_engine_http http;
@@ -135,9 +140,7 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
             return status;
         v->whole = !paused;
     }
-    /* clear_cache stays at its default, true: else old keys and values would be used with
-     * new weights */
-    return switch_to(v, "/pause?mode=keep", "paused", err);
+    return switch_to(v, PAUSE, "paused", err);
 }
 
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
@@ -176,6 +179,17 @@ static dw_status start(vllm *v, dw_error *err)
         return dw_fail(err, DW_UNSUPPORTED, v->http.url,
                        "vLLM has no back end for weights: start it with "
                        "--weight-transfer-config '{\"backend\":\"deltawire\"}'");
+    return status;
+}
+
+/* An engine that was started anew since it was paused serves. Asked after `start`: what
+ * is started anew after that has no session and takes no update. */
+static dw_status stay_paused(vllm *v, dw_error *err)
+{
+    bool paused = false;
+    dw_status status = ask_paused(v, &paused, err);
+    if (status == DW_OK && !paused)
+        status = switch_to(v, PAUSE, "paused", err);
     return status;
 }
 
@@ -255,6 +269,8 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     dw_status status = check_update(v, update, err);
     if (status == DW_OK)
         status = start(v, err);
+    if (status == DW_OK)
+        status = stay_paused(v, err);
     if (status == DW_OK)
         status = transfer(v, update, err);
     if (status == DW_OK)

@@ -156,7 +156,9 @@ static void test_apply(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s, (const char *const[]){DONE, DONE, DONE, DONE, DONE, DONE}, 6);
+    script_start(
+        &s, (const char *const[]){DONE, STOPPED, DONE, DONE, DONE, STOPPED, DONE, DONE},
+        8);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole = false;
@@ -169,19 +171,36 @@ static void test_apply(void **state)
     script_end(&s);
     assert_memory_equal(s.requests[0], "POST /start_weight_update HTTP/1.1\r\n", 36);
     assert_string_equal(s.bodies[0], "{}");
-    assert_memory_equal(s.requests[1], "POST /update_weights HTTP/1.1\r\n", 31);
-    assert_non_null(strstr(s.requests[1], "Content-Type: application/json\r\n"));
+    assert_memory_equal(s.requests[1], "GET /is_paused HTTP/1.1\r\n", 25);
+    assert_memory_equal(s.requests[2], "POST /update_weights HTTP/1.1\r\n", 31);
+    assert_non_null(strstr(s.requests[2], "Content-Type: application/json\r\n"));
     assert_string_equal(
-        s.bodies[1],
+        s.bodies[2],
         "{\"update_info\":{\"format\":\"deltawire/1\",\"kind\":\"patch\","
         "\"stream\":\"0123456789abcdef0123456789abcdef\",\"from\":6,\"version\":7,"
         "\"state\":\"0000000000abcdef\",\"dir\":\"/models/a \\\"b\\\"\","
         "\"patch\":\"/models/a \\\"b\\\"/.deltawire-patch\"}}");
-    assert_memory_equal(s.requests[2], "POST /finish_weight_update HTTP/1.1\r\n", 37);
-    assert_string_equal(s.bodies[2], "{\"weight_version\":\"7\"}");
-    assert_non_null(strstr(s.bodies[4], "\"kind\":\"snapshot\""));
-    assert_non_null(strstr(s.bodies[4], "\"from\":null"));
-    assert_non_null(strstr(s.bodies[4], "\"patch\":null"));
+    assert_memory_equal(s.requests[3], "POST /finish_weight_update HTTP/1.1\r\n", 37);
+    assert_string_equal(s.bodies[3], "{\"weight_version\":\"7\"}");
+    assert_non_null(strstr(s.bodies[6], "\"kind\":\"snapshot\""));
+    assert_non_null(strstr(s.bodies[6], "\"from\":null"));
+    assert_non_null(strstr(s.bodies[6], "\"patch\":null"));
+}
+
+/* One that was started anew since it was paused is paused again before it is touched. */
+static void test_restarted(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){DONE, SERVING, PAUSED, DONE, DONE}, 5);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_error err = {0};
+    bool whole = false;
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[2], "POST /pause?mode=keep ", 22);
+    assert_memory_equal(s.requests[3], "POST /update_weights ", 21);
 }
 
 /* Each call of an update fails in each way. WHOLE must be true where nothing was touched
@@ -189,12 +208,13 @@ static void test_apply(void **state)
 static void test_apply_fails(void **state)
 {
     (void)state;
+    enum { START = 2, ASK, UPDATE, FINISH, N_CALLS };
     for (size_t i = 0; i < N_CALL_FAULTS; i++)
-        for (unsigned at = 2; at < 5; at++)
+        for (unsigned at = START; at < N_CALLS; at++)
             for (unsigned was_paused = 0; was_paused < 2; was_paused++) {
                 const call_fault *f = &call_faults[i];
-                const char *replies[] = {was_paused ? STOPPED : SERVING, PAUSED, DONE,
-                                         DONE, DONE};
+                const char *replies[] = {
+                    was_paused ? STOPPED : SERVING, PAUSED, DONE, STOPPED, DONE, DONE};
                 replies[at] = f->reply;
                 scripted_server s;
                 script_start(&s, replies, at + 1);
@@ -205,7 +225,7 @@ static void test_apply_fails(void **state)
                 assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err),
                                  f->code);
                 assert_non_null(strstr(err.text, f->words));
-                bool untouched = at == 2 || (at == 3 && f->code == DW_DENIED);
+                bool untouched = at < UPDATE || (at == UPDATE && f->code == DW_DENIED);
                 assert_int_equal(whole, untouched && !was_paused);
                 dw_engine_close(engine);
                 script_end(&s);
@@ -216,20 +236,13 @@ static void test_apply_fails(void **state)
 static void test_whole_again(void **state)
 {
     (void)state;
-    const char *replies[] = {SERVING,
-                             PAUSED,
-                             DONE,
-                             REPLY("500 X", ""), /* update */
-                             STOPPED,
-                             PAUSED,
-                             REPLY("500 X", ""), /* start */
-                             DONE,
-                             DONE,
-                             DONE, /* all of it */
-                             PAUSED,
-                             REPLY("500 X", "")}; /* start */
+    static const char failed[] = REPLY("500 X", "");
+    const char *replies[] = {SERVING, PAUSED,  DONE,   STOPPED, failed, /* update */
+                             STOPPED, PAUSED,  failed,                  /* start */
+                             DONE,    STOPPED, DONE,   DONE,            /* all of it */
+                             PAUSED,  failed};                          /* start */
     scripted_server s;
-    script_start(&s, replies, 12);
+    script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole;
@@ -254,7 +267,7 @@ static void test_session_left_open(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s, (const char *const[]){ACTIVE, DONE, DONE, DONE, DONE}, 5);
+    script_start(&s, (const char *const[]){ACTIVE, DONE, DONE, STOPPED, DONE, DONE}, 6);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole;
@@ -420,7 +433,7 @@ static void test_allocations(void **state)
 {
     (void)state;
     same_start(&agreeable,
-               REPLY("200 OK", "{\"status\":\"paused\",\"is_paused\":false,\"version\":"
+               REPLY("200 OK", "{\"status\":\"paused\",\"is_paused\":true,\"version\":"
                                "\"0.32.0\",\"weight_version\":\"7\"}"));
     fail_every_allocation(run_all, NULL);
     same_end(&agreeable);
@@ -434,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_pause_resume),
         cmocka_unit_test(test_pause_resume_fail),
         cmocka_unit_test(test_apply),
+        cmocka_unit_test(test_restarted),
         cmocka_unit_test(test_apply_fails),
         cmocka_unit_test(test_whole_again),
         cmocka_unit_test(test_session_left_open),
