@@ -24,6 +24,14 @@ test: ## install what is missing, build and run every test
 	@scripts/install-deps.sh build test servers
 	@scripts/test.sh
 
+test-peers: ## install a real vLLM (3.5 GB, once), and run the tests that drive it
+	@scripts/install-deps.sh build test
+	@scripts/test.sh peers
+
+test-deploy: ## build the containers, and run them, the units and the pod under deploy/
+	@scripts/install-deps.sh deploy
+	@scripts/test-deploy.sh
+
 demo: deps ## install what is missing, build, and show the core at work
 	@$(MAKE) all
 	@scripts/demo.sh
@@ -38,6 +46,12 @@ bench-sync: ## install what is missing, and measure streams over a real S3 serve
 	@$(MAKE) all
 	@cmake --build build -j $(JOBS) --target bench_sync_programs
 	@scripts/bench-sync.sh
+
+bench-pause: ## install what is missing, and measure how long an engine stands still
+	@scripts/install-deps.sh build test bench
+	@cmake --preset release -DDW_BUILD_TESTS=ON >/dev/null
+	@cmake --build build -j $(JOBS) --target deltawire pause_bench http_engine
+	@scripts/bench-pause.sh
 
 fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
@@ -65,4 +79,5 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps test demo bench bench-sync fuzz soak install format lint clean help
+.PHONY: all configure deps test test-deploy test-peers demo bench bench-sync bench-pause fuzz soak \
+	install format lint clean help

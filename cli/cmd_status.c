@@ -27,8 +27,7 @@ static const char help[] =
     "  deltawire status s3://bucket/run --json | jq '.followers[] | select(.lag > 5)'\n";
 
 typedef struct findings {
-    uint64_t n_elems, n_model_bytes;
-    size_t n_tensors;
+    cli_model_size model;
     uint64_t head; /* DW_NO_VERSION: none yet */
     double age;
     uint64_t floor;
@@ -42,18 +41,6 @@ typedef struct findings {
 } findings;
 
 /* ---- sizes ---- */
-
-static void count_model(findings *f, dw_stream *stream)
-{
-    const dw_tensor *tensors = dw_stream_tensors(stream, &f->n_tensors);
-    for (size_t i = 0; i < f->n_tensors; i++) {
-        const dw_tensor *t = &tensors[i];
-        uint64_t n_elems = 0;
-        if (dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL))
-            f->n_elems += n_elems;
-        f->n_model_bytes += t->n_bytes;
-    }
-}
 
 static dw_status add_entry(void *context, const dw_store_entry *entry, dw_error *err)
 {
@@ -167,7 +154,7 @@ static void add_follower(void *context, const dw_follower_info *info)
 
 static dw_status look(findings *f, cli_stream *stream, dw_error *err)
 {
-    count_model(f, stream->stream);
+    f->model = cli_model_count(stream->stream);
     dw_status status = dw_stream_head(stream->stream, &f->head, err);
     if (status == DW_NOT_FOUND) {
         f->head = DW_NO_VERSION;
@@ -211,9 +198,9 @@ static void print_json(const findings *f, const cli_stream *stream)
     cli_json_text(object, "stream", dw_stream_id(stream->stream));
     cli_json_text(object, "writers",
                   dw_stream_single_writer(stream->stream) ? "single" : "conditional");
-    cli_json_count(object, "tensors", f->n_tensors);
-    cli_json_count(object, "elements", f->n_elems);
-    cli_json_count(object, "model_bytes", f->n_model_bytes);
+    cli_json_count(object, "tensors", f->model.n_tensors);
+    cli_json_count(object, "elements", f->model.n_elems);
+    cli_json_count(object, "model_bytes", f->model.n_bytes);
     cli_json_version(object, "head", f->head);
     cli_json_real(object, "age_seconds", f->age < 0 ? NAN : f->age);
     cli_json_count(object, "floor", f->floor);
@@ -280,9 +267,9 @@ static void print_text(const findings *f, const cli_stream *stream)
                   dw_stream_single_writer(stream->stream)
                       ? ", for a single writer: the store cannot keep two apart"
                       : "");
-    cli_print_row("model", "%zu tensors, %s elements, %s", f->n_tensors,
-                  cli_format_count(count, f->n_elems),
-                  cli_format_size(size, f->n_model_bytes));
+    cli_print_row("model", "%zu tensors, %s elements, %s", f->model.n_tensors,
+                  cli_format_count(count, f->model.n_elems),
+                  cli_format_size(size, f->model.n_bytes));
     if (f->head == DW_NO_VERSION) {
         cli_print_row("head", "no version yet");
         return;

@@ -19,6 +19,7 @@ static const struct verb {
     {"follow", dw_cmd_follow, "keep a directory at the newest version"},
     {"log", dw_cmd_log, "list the versions of a stream"},
     {"status", dw_cmd_status, "show a stream's size and its followers"},
+    {"serve-status", dw_cmd_serve_status, "show a stream in a browser, and as metrics"},
     {"squash", dw_cmd_squash, "add a shorter way to a version of a stream"},
     {"gc", dw_cmd_gc, "remove old versions of a stream"},
     {"cp", dw_cmd_cp, "mirror a stream to another store"},
@@ -43,7 +44,7 @@ static void print_help(FILE *out)
           "\n",
           out);
     for (size_t i = 0; i < N_VERBS; i++)
-        fprintf(out, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
+        fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].summary);
     fputs(
         "\n"
         "Every verb takes\n"

@@ -157,6 +157,14 @@ double cli_parse_positive(const cli_session *s, const char *option, const char *
     return v;
 }
 
+double cli_parse_seconds(const cli_session *s, const char *option, const char *text)
+{
+    double seconds = cli_parse_positive(s, option, text);
+    if (seconds > 86400)
+        cli_usage_error(s, "%s: at most 86400 seconds, a day", option);
+    return seconds;
+}
+
 void cli_choose_codec(const cli_session *s, cli_codec_choice choice, dw_codec *codec,
                       unsigned *trl_layout)
 {

@@ -49,6 +49,7 @@ uint64_t cli_parse_count(const cli_session *s, const char *option, const char *t
 uint64_t cli_parse_version(const cli_session *s, const char *option, const char *text);
 uint64_t cli_parse_scaled(const cli_session *s, const char *option, const char *text);
 double cli_parse_positive(const cli_session *s, const char *option, const char *text);
+double cli_parse_seconds(const cli_session *s, const char *option, const char *text);
 
 /* --codec and --trl, which are not independent: v1 has no gaps, and class is no TRL. */
 typedef struct cli_codec_choice {

@@ -1,5 +1,8 @@
 #include "progress.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,14 +19,43 @@
 
 static volatile sig_atomic_t caught;
 
+/* What a sleep waits for: a signal that comes between the look and the sleep, or that
+ * another thread takes, would be slept over. */
+static int wake_pipe[2] = {-1, -1};
+
 static void on_signal(int number)
 {
+    const int before = errno;
     caught = number;
+    if (wake_pipe[1] >= 0) {
+        ssize_t n = write(wake_pipe[1], "", 1);
+        (void)n; /* where it is full, the sleep is over */
+    }
+    errno = before;
+}
+
+/* A child's is its own, so that it does not take what is the parent's. */
+static void make_wake_pipe(void)
+{
+    int fds[2];
+    for (size_t i = 0; i < 2; i++) {
+        if (wake_pipe[i] >= 0)
+            close(wake_pipe[i]);
+        wake_pipe[i] = -1;
+    }
+    if (pipe(fds) != 0)
+        return;
+    for (size_t i = 0; i < 2; i++) {
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+        fcntl(fds[i], F_SETFL, O_NONBLOCK);
+        wake_pipe[i] = fds[i];
+    }
 }
 
 static void catch_stops(int flags)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    make_wake_pipe();
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
         struct sigaction before;
@@ -142,10 +174,10 @@ void cli_sleep(double seconds)
 {
     double t_end = cli_now() + seconds;
     for (double left; !caught && (left = t_end - cli_now()) > 0;) {
-        /* in slices: a signal between the look and the sleep would be slept over */
-        double slice = left < T_FRAME ? left : T_FRAME;
-        struct timespec t = {.tv_nsec = (long)(1e9 * slice)};
-        nanosleep(&t, NULL);
+        struct pollfd wake = {.fd = wake_pipe[0], .events = POLLIN};
+        /* without a pipe in slices */
+        const double most = wake_pipe[0] < 0 ? T_FRAME : 60;
+        poll(&wake, 1, (int)(1000 * (left < most ? left : most)) + 1);
     }
 }
 

@@ -11,9 +11,7 @@
 
 static unsigned parse_timeout_ms(const cli_session *s, const char *text)
 {
-    double seconds = cli_parse_positive(s, "--timeout", text);
-    if (seconds > 86400)
-        cli_usage_error(s, "--timeout: at most 86400 seconds, a day");
+    double seconds = cli_parse_seconds(s, "--timeout", text);
     /* 0 would mean the default */
     return (unsigned)(1000 * seconds) + (1000 * seconds < 1);
 }

@@ -22,6 +22,20 @@ const char *cli_content_name(dw_content content)
     return "?";
 }
 
+cli_model_size cli_model_count(const dw_stream *stream)
+{
+    cli_model_size size = {0};
+    const dw_tensor *tensors = dw_stream_tensors(stream, &size.n_tensors);
+    for (size_t i = 0; i < size.n_tensors; i++) {
+        const dw_tensor *t = &tensors[i];
+        uint64_t n_elems = 0;
+        if (dw_shape_size(t->dtype, t->n_dims, t->dims, &n_elems, NULL))
+            size.n_elems += n_elems;
+        size.n_bytes += t->n_bytes;
+    }
+    return size;
+}
+
 double cli_age(const char *rfc3339)
 {
     struct tm t = {0};

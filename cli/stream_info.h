@@ -10,6 +10,14 @@ const char *cli_content_name(dw_content content);
 /* Seconds between a time of a record and now; -1 where it does not parse. */
 double cli_age(const char *rfc3339);
 
+typedef struct cli_model_size {
+    size_t n_tensors;
+    uint64_t n_elems;
+    uint64_t n_bytes;
+} cli_model_size;
+
+cli_model_size cli_model_count(const dw_stream *stream);
+
 #define CLI_AGE_SIZE 32
 
 /* "12 s", "3 min", "5.2 h", "9 days"; "unknown" for less than 0. Returns OUT. */

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by Debian and Ubuntu package name.
 #
-#     scripts/install-deps.sh GROUP...    groups: build test servers bench dev
+#     scripts/install-deps.sh GROUP...    groups: build test servers bench deploy dev
 #
 # What counts is that the tool or library works, not who brought it: each package is
 # named beside a command that succeeds when it is not needed. So nothing is touched
@@ -39,6 +39,10 @@ qemu() {
     qemu-aarch64-static --version || qemu-aarch64 --version
 }
 
+debian() {
+    grep -qx ID=debian /etc/os-release
+}
+
 group_build() {
     want gcc            gcc --version
     want libc6-dev      links gcc
@@ -67,6 +71,11 @@ group_test() {
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
+    # for tests/page, which is skipped elsewhere: Ubuntu's package is an empty one
+    if debian 2>/dev/null; then
+        want chromium        chromium --version
+        want chromium-driver chromedriver --version
+    fi
     # libFuzzer comes apart from clang, in a package named after clang's version:
     # known once clang is there, hence the second pass below.
     clang=$(clang -dumpversion 2>/dev/null) && want "libclang-rt-${clang%%.*}-dev" fuzzes
@@ -96,6 +105,17 @@ group_servers() {
 
 group_bench() {
     group_python
+}
+
+# Containers, which scripts/test-deploy.sh builds and runs.
+group_deploy() {
+    want podman         podman --version
+    want runc           runc --version
+    want podman-compose installed podman-compose
+    want mmdebstrap     mmdebstrap --version
+    want python3-yaml   python3 -c 'import yaml'
+    want openssl        openssl version
+    want curl           curl --version
 }
 
 group_dev() {
@@ -165,9 +185,9 @@ install_missing() {
 
 for group in "$@"; do
     case $group in
-    build | test | servers | bench | dev) ;;
+    build | test | servers | bench | deploy | dev) ;;
     *)
-        echo "install-deps: no group '$group' (build, test, servers, bench, dev)" >&2
+        echo "install-deps: no group '$group' (build, test, servers, bench, deploy, dev)" >&2
         exit 2
         ;;
     esac

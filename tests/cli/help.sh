@@ -2,7 +2,7 @@
 # Help, version and wrong usage.
 . "$(dirname "$0")/lib.sh"
 
-verbs='publish pull follow log status squash gc cp keygen'
+verbs='publish pull follow log status serve-status squash gc cp keygen'
 verbs="$verbs diff apply inspect verify recover convert synth bench"
 
 it "prints its version"
@@ -54,6 +54,7 @@ fails 2 "an argument is missing" deltawire publish url
 fails 2 "too many" deltawire publish url ckpt --watch dir
 fails 2 "--into DIR is missing" deltawire pull url
 fails 2 "--into DIR is missing" deltawire follow url
+fails 2 "an argument is missing" deltawire serve-status
 fails 2 "an argument is missing" deltawire cp url
 fails 2 "an argument is missing" deltawire keygen
 fails 2 "--keep N is missing" deltawire gc url
@@ -73,6 +74,8 @@ fails 2 "'2,4,8,16,32' is neither" deltawire publish url ckpt --fold 2,4,8,16,32
 fails 2 "'4,' is neither" deltawire publish url ckpt --fold 4,
 fails 2 "is no version" deltawire pull url --into x --at 99999999999999999
 fails 2 "at most 86400" deltawire follow url --into x --interval 1e9
+fails 2 "at most 86400" deltawire serve-status url --interval 1e9
+fails 2 "--tls-cert and --tls-key go together" deltawire serve-status url --tls-cert x
 fails 2 "--trust, .* are for streams" deltawire verify x --trust y
 fails 2 "is a stream" deltawire verify file:///x y
 

@@ -1,0 +1,296 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <deltawire/agent.h>
+#include <deltawire/stream.h>
+
+#include "agent_options.h"
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "progress.h"
+#include "store.h"
+#include "stream_info.h"
+#include "trouble.h"
+
+#define DEFAULT_LISTEN "127.0.0.1:9470"
+
+static const char help[] =
+    "usage: deltawire serve-status URL [--listen HOST:PORT] [OPTION...]\n"
+    "\n"
+    "Shows a stream in a browser: its versions, their sizes, where its followers are. "
+    "The\n"
+    "same is there as JSON (/status) and for Prometheus (/metrics). Runs until SIGINT "
+    "or\n"
+    "SIGTERM; while the store fails, it says so and tries again.\n"
+    "\n"
+    "  --listen HOST:PORT   default " DEFAULT_LISTEN "; port 0: any that is free\n"
+    "                       elsewhere than on loopback a token and TLS are "
+    "needed\n" CLI_AGENT_HELP "  --interval S         ask the store so often, in "
+    "seconds (5)\n" CLI_TRUST_HELP CLI_STORE_HELP
+    "  --json               one JSON object a line for each event\n"
+    "  --quiet  --help\n"
+    "\n"
+    "  deltawire serve-status s3://bucket/run\n"
+    "  deltawire serve-status s3://bucket/run --listen 0.0.0.0:9470 \\\n"
+    "      --token-file token --tls-cert cert.pem --tls-key key.pem\n";
+
+#define N_COMMITS   200  /* told of those that were there before */
+#define T_FOLLOWERS 60.0 /* seconds between looks at the followers while nobody watches  \
+                          */
+
+typedef struct server {
+    const cli_session *s;
+    cli_agent_options options;
+    double interval; /* seconds */
+    cli_stream stream;
+    dw_agent *agent;
+    cli_trouble trouble;
+    uint64_t head;    /* that was told, or DW_NO_VERSION */
+    uint64_t n_older; /* versions below `oldest` to be told yet */
+    uint64_t oldest;
+    double t_followers; /* when they were asked for last; 0: never */
+} server;
+
+/* ---- versions ---- */
+
+static dw_status tell_version(server *v, uint64_t version, bool is_head, dw_error *err)
+{
+    dw_version_info info;
+    dw_status status = cli_check_signal(err);
+    if (status == DW_OK)
+        status = dw_stream_version(v->stream.stream, version, &info, err);
+    if (status == DW_OK && is_head)
+        dw_agent_tell_head(v->agent, version, info.created, info.step);
+    if (status == DW_OK)
+        dw_agent_tell_commit(v->agent, &info);
+    return status;
+}
+
+/* The head's record is read each time: that nothing is new and that nothing is there any
+ * more look alike otherwise. */
+static dw_status look_at_head(server *v, dw_error *err)
+{
+    uint64_t head = 0;
+    dw_status status = dw_stream_head(v->stream.stream, &head, err);
+    if (status == DW_NOT_FOUND) /* no version yet, or no stream any more */
+        return dw_store_stat(v->stream.store, "stream.json", NULL, NULL, err);
+    if (status == DW_OK)
+        status = tell_version(v, head, true, err);
+    if (status != DW_OK)
+        return status;
+    uint64_t n_new = head < N_COMMITS ? head : N_COMMITS - 1;
+    if (v->head == DW_NO_VERSION) {
+        v->oldest = head;
+        v->n_older = n_new;
+    } else {
+        n_new = head - v->head < n_new ? head - v->head : n_new;
+        for (uint64_t i = 1; status == DW_OK && i < n_new; i++)
+            status = tell_version(v, head - i, false, err);
+    }
+    if (status == DW_OK)
+        v->head = head;
+    return status;
+}
+
+/* Tells those that were there before, newest first, for as long as there is time. */
+static dw_status tell_older(server *v, double t_end, dw_error *err)
+{
+    dw_status status = DW_OK;
+    while (v->n_older > 0 && cli_now() < t_end) {
+        status = tell_version(v, v->oldest - 1, false, err);
+        if (status == DW_NOT_FOUND) { /* of a mirror that begins later */
+            v->n_older = 0;
+            return DW_OK;
+        }
+        if (status != DW_OK)
+            return status;
+        v->oldest--;
+        v->n_older--;
+    }
+    return DW_OK;
+}
+
+/* ---- followers ---- */
+
+typedef struct follower_list {
+    dw_follower_info *items;
+    size_t n_items;
+    size_t n_room;
+    bool no_memory;
+} follower_list;
+
+static void release_followers(follower_list *list)
+{
+    for (size_t i = 0; i < list->n_items; i++) {
+        const dw_follower_info *f = &list->items[i];
+        const char *texts[] = {f->id, f->host, f->status, f->message, f->time};
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+            free((char *)(uintptr_t)texts[k]);
+    }
+    free(list->items);
+}
+
+static void add_follower(void *context, const dw_follower_info *f)
+{
+    follower_list *list = context;
+    if (list->n_items == list->n_room) {
+        size_t n_room = 2 * list->n_room + 16;
+        dw_follower_info *grown = realloc(list->items, n_room * sizeof *grown);
+        if (!grown) {
+            list->no_memory = true;
+            return;
+        }
+        list->items = grown;
+        list->n_room = n_room;
+    }
+    dw_follower_info copy = {strdup(f->id),     f->version,         strdup(f->host),
+                             strdup(f->status), strdup(f->message), strdup(f->time)};
+    list->no_memory |=
+        !copy.id || !copy.host || !copy.status || !copy.message || !copy.time;
+    list->items[list->n_items++] = copy;
+}
+
+static dw_status look_at_followers(server *v, dw_error *err)
+{
+    const double t = cli_now();
+    if (v->t_followers > 0 && t - v->t_followers < T_FOLLOWERS &&
+        !dw_agent_watched(v->agent))
+        return DW_OK;
+    follower_list list = {0};
+    dw_status status = dw_stream_followers(v->stream.stream, add_follower, &list, err);
+    if (status == DW_OK && list.no_memory)
+        status = cli_error_set(err, DW_NO_MEMORY, v->stream.url, "out of memory");
+    if (status == DW_OK) {
+        dw_agent_tell_followers(v->agent, list.items, list.n_items);
+        v->t_followers = t;
+    }
+    release_followers(&list);
+    return status;
+}
+
+/* ---- rounds ---- */
+
+/* A stream that is not there yet, or a store that is away, is waited for. */
+static dw_status open_stream(server *v, dw_error *err)
+{
+    dw_trust trust = cli_keys_trust(&v->stream.keys);
+    dw_status status = dw_stream_open(&v->stream.stream, v->stream.store, &trust, err);
+    if (status != DW_OK)
+        return status;
+    cli_model_size model = cli_model_count(v->stream.stream);
+    dw_agent_tell_identity(v->agent,
+                           &(dw_agent_identity){.url = dw_store_url(v->stream.store),
+                                                .stream = dw_stream_id(v->stream.stream),
+                                                .n_tensors = model.n_tensors,
+                                                .n_elems = model.n_elems,
+                                                .n_bytes = model.n_bytes});
+    return DW_OK;
+}
+
+static dw_status serve_round(server *v, dw_error *err)
+{
+    const double t_end = cli_now() + v->interval;
+    dw_store_counts counts;
+    dw_status status = v->stream.stream ? DW_OK : open_stream(v, err);
+    if (status == DW_OK)
+        status = look_at_head(v, err);
+    if (status == DW_OK)
+        status = look_at_followers(v, err);
+    dw_store_get_counts(v->stream.store, &counts);
+    dw_agent_tell_counts(v->agent, &counts);
+    if (status != DW_OK)
+        return status;
+    dw_agent_tell_error(v->agent, NULL);
+    cli_trouble_end(&v->trouble, v->s);
+    status = tell_older(v, t_end, err);
+    if (status == DW_OK)
+        cli_sleep(t_end - cli_now());
+    return status;
+}
+
+/* Before the stream was there once, what waiting does not mend is not waited for. */
+static bool is_passing(const server *v, dw_status status)
+{
+    if (status == DW_CANCELLED || status == DW_INVALID)
+        return false;
+    return v->stream.stream || status == DW_UNAVAILABLE || status == DW_NOT_FOUND;
+}
+
+static dw_status serve(server *v, dw_error *err)
+{
+    for (;;) {
+        dw_status status = cli_check_signal(err);
+        if (status == DW_OK)
+            status = serve_round(v, err);
+        if (status == DW_OK)
+            continue;
+        if (!is_passing(v, status))
+            return status;
+        dw_agent_tell_error(v->agent, err);
+        cli_trouble_add(&v->trouble, v->s, err);
+        cli_trouble_sleep(&v->trouble);
+    }
+}
+
+static int run(server *v)
+{
+    dw_error err;
+    int exit_code = cli_agent_start(&v->agent, &v->options, v->s);
+    if (exit_code != 0)
+        return exit_code;
+    dw_status status = serve(v, &err);
+    dw_agent_stop(v->agent);
+    if (status != DW_CANCELLED)
+        return cli_stream_fail(v->s, &err, v->stream.url);
+    /* to be stopped is how serving ends */
+    if (v->s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "stopped");
+        cli_json_event(object);
+    }
+    return 0;
+}
+
+static void parse(server *v, cli_session *s, int argc, char **argv)
+{
+    enum { INTERVAL = CLI_OPT_OWN, TRUST };
+    static const struct option options[] = {
+        {"interval", required_argument, NULL, INTERVAL},
+        {"trust", required_argument, NULL, TRUST},
+        CLI_AGENT_OPTIONS,
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    *v = (server){.s = s, .interval = 5, .head = DW_NO_VERSION};
+    cli_agent_options_init(&v->options);
+    v->options.agent.listen = DEFAULT_LISTEN;
+    v->options.agent.stream_only = true;
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        if (option == INTERVAL)
+            v->interval = cli_parse_seconds(s, "--interval", optarg);
+        else if (option == TRUST)
+            cli_keys_add(&v->stream.keys, s, optarg);
+        else if (!cli_agent_option(&v->options, option))
+            cli_store_option(&v->stream.options, s, option);
+    }
+    cli_agent_options_check(&v->options, s);
+    cli_expect_arguments(s, argc, 1, 1);
+    v->stream.url = v->trouble.what = argv[optind];
+}
+
+int dw_cmd_serve_status(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    server v;
+    parse(&v, &s, argc, argv);
+    int exit_code = cli_keys_load(&v.stream.keys, &s);
+    if (exit_code == 0)
+        exit_code = cli_store_open(&v.stream.store, &s, v.stream.url, &v.stream.options);
+    if (exit_code == 0)
+        exit_code = run(&v);
+    cli_stream_close(&v.stream);
+    return exit_code;
+}
