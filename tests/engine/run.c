@@ -361,6 +361,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("SEED=%" PRIu64 "\n", run.seed);
     signal(SIGUSR1, SIG_IGN); /* and so for those it starts, until they handle it */
+    if (access("/dev/shm", W_OK) == 0)
+        setenv("SOAK_ROOT", "/dev/shm", 0); /* where weights lie that are mapped */
     soak_begin();
     prepare();
     pthread_t publisher;

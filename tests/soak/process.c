@@ -25,7 +25,8 @@ static void die(const char *what)
 
 void soak_begin(void)
 {
-    strcpy(soak_dir, "/tmp/deltawire-soak-XXXXXX");
+    const char *root = getenv("SOAK_ROOT");
+    snprintf(soak_dir, sizeof soak_dir, "%s/deltawire-soak-XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(soak_dir))
         die(soak_dir);
 }
