@@ -8,7 +8,7 @@
 # that start together share one; the stamp tells a whole one from an interrupted one.
 set -eu
 
-packages='numpy safetensors pytest hypothesis botocore boto3'
+packages='numpy safetensors pytest hypothesis botocore boto3 prometheus_client'
 for extra in "$@"; do
     case $extra in
     torch) packages="$packages torch==2.13.0" ;;
