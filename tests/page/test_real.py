@@ -18,13 +18,13 @@ def deltawire(*words):
 class Stream:
     """Twelve steps of a real run, published one by one."""
 
-    def __init__(self, directory):
-        self.directory = directory
+    def __init__(self, directory, trace=TRACE):
+        self.directory, self.trace = directory, trace
         self.store = directory / "store"
         self.url = f"file://{self.store}"
         self.version = 0
-        deltawire("publish", self.url, TRACE / "base", *self.baseline())
-        subprocess.run(["cp", "-r", TRACE / "base", directory / "trainer"], check=True)
+        deltawire("publish", self.url, trace / "base", *self.baseline())
+        subprocess.run(["cp", "-r", trace / "base", directory / "trainer"], check=True)
         subprocess.run(["chmod", "-R", "u+w", directory / "trainer"], check=True)
 
     def baseline(self):
@@ -33,7 +33,7 @@ class Stream:
     def publish(self):
         self.version += 1
         trainer = self.directory / "trainer"
-        deltawire("apply", TRACE / f"deltas/step_{self.version:06d}.safetensors",
+        deltawire("apply", self.trace / f"deltas/step_{self.version:06d}.safetensors",
                   "--to", trainer)
         deltawire("publish", self.url, trainer, "--step", 10 * self.version,
                   *self.baseline())

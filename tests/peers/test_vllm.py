@@ -17,6 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
+import psutil  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import vllm_server  # noqa: E402
@@ -75,7 +76,7 @@ class World:
         vllm_server.install_plugin(self.plugin)
         self.updates = where / "updates"
         self.server = Server(self.directory, self.plugin, where / "vllm.log", self.updates)
-        self.follower, self.follow_log = None, where / "follow.log"
+        self.follower = None
         self.references = []
 
     def start(self):
@@ -99,7 +100,7 @@ class World:
                   "--baseline", self.where / "baseline")
 
     def follow(self):
-        with open(self.follow_log, "ab") as log:
+        with open(self.where / "follow.log", "ab") as log:
             self.follower = subprocess.Popen(
                 [DELTAWIRE, "follow", self.url, "--into", self.directory,
                  "--engine", f"vllm={self.server.url}", "--engine-check", "0.5",
@@ -203,10 +204,11 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     world.publish_next()
     wait_until(lambda: world.updates_to(world.newest), "the update has begun")
     world.kill_follower()
-    told = world.follow_log.stat().st_size
     world.follow()
-    # it meets the engine busy with what the killed one began, and says so
-    wait_until(lambda: world.follow_log.stat().st_size > told, "the engine is met")
+    # it meets the engine busy with what the killed one began
+    follower = psutil.Process(world.follower.pid)
+    wait_until(lambda: any(c.raddr and c.raddr.port == world.server.port
+                           for c in follower.net_connections()), "the engine is asked")
     hold.unlink()
     world.reaches_newest()
 
