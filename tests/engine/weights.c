@@ -11,11 +11,11 @@
 #include "base/clock.h"
 #include "codec/patch.h"
 #include "deltawire/checkpoint.h"
-#include "deltawire/delta.h"
+#include "deltawire/snapshot.h"
 #include "deltawire/stream.h"
 #include "mishap.h"
 
-enum { MAX_VERSIONS = 1 << 16, MAX_TENSORS = 256, HOLD_MS = 1000, REST_US = 400 };
+enum { MAX_VERSIONS = 1 << 16, MAX_TENSORS = 256, HOLD_MS = 50, REST_US = 400 };
 
 static struct {
     const char *dir, *truth_path;
@@ -116,9 +116,23 @@ static void end_reading(void)
     pthread_mutex_unlock(&w.lock);
 }
 
+static void check_held(dw_snapshot *snapshot)
+{
+    dw_snapshot_view view;
+    if (dw_snapshot_hold(snapshot, HOLD_MS, &view, NULL) != DW_OK)
+        return; /* being written: nothing to serve */
+    dw_digest digest = digest_of(view.tensors, view.n_tensors);
+    dw_snapshot_release(snapshot);
+    if (digest != view.state || digest != weights_truth(view.version))
+        weights_fault("the snapshot of version %" PRIu64 " has digest %016" PRIx64
+                      ", which is not its own",
+                      view.version, digest);
+}
+
 static void *serve(void *unused)
 {
     (void)unused;
+    dw_snapshot *snapshot = NULL;
     for (;; usleep(REST_US)) {
         dw_digest expected;
         uint64_t version;
@@ -131,8 +145,14 @@ static void *serve(void *unused)
                 weights_fault("served %016" PRIx64 " where version %" PRIu64
                               " is %016" PRIx64,
                               digest, version, expected);
+        } else if (snapshot || dw_snapshot_open(&snapshot, w.dir, NULL) == DW_OK) {
+            check_held(snapshot);
         }
         end_reading();
+        if (!held) {
+            dw_snapshot_close(snapshot);
+            snapshot = NULL;
+        }
     }
     return NULL;
 }
@@ -164,20 +184,27 @@ static void make_copy(const dw_tensor *map)
 /* False: there is no version yet, or it is being written. */
 static bool load(void)
 {
-    if (dw_checkpoint_open(&w.map, w.dir, DW_CHECKPOINT_READ, NULL) != DW_OK)
+    dw_snapshot *snapshot;
+    dw_snapshot_view view;
+    if (dw_snapshot_open(&snapshot, w.dir, NULL) != DW_OK)
         return false;
-    w.tensors = dw_checkpoint_tensors(w.map, &w.n_tensors);
-    if (w.own_copy) {
-        const dw_tensor *map = w.tensors;
-        make_copy(map);
-        copy_weights(map);
+    bool good = dw_snapshot_hold(snapshot, HOLD_MS, &view, NULL) == DW_OK &&
+                dw_checkpoint_open(&w.map, w.dir, DW_CHECKPOINT_READ, NULL) == DW_OK;
+    if (good) {
+        w.tensors = dw_checkpoint_tensors(w.map, &w.n_tensors);
+        if (w.own_copy) {
+            const dw_tensor *map = w.tensors;
+            make_copy(map);
+            copy_weights(map);
+        }
+        w.expected = weights_truth(view.version);
+        if (digest_of(w.tensors, w.n_tensors) != w.expected)
+            weights_fault("started from version %" PRIu64 ", which is a mix",
+                          view.version);
+        dw_snapshot_release(snapshot);
     }
-    w.expected = digest_of(w.tensors, w.n_tensors);
-    read_truth();
-    bool known = false;
-    for (uint64_t i = 0; i < n_truth; i++)
-        known = known || truth[i] == w.expected;
-    return known;
+    dw_snapshot_close(snapshot);
+    return good;
 }
 
 void weights_open(const char *dir, const char *truth_path, bool own_copy,
@@ -326,6 +353,7 @@ bool weights_take_patch(const char *path, uint64_t version, dw_digest state, cha
     return good;
 }
 
+/* Copies DIR, or maps it anew: its files may have been replaced. */
 static bool do_load(const char *dir, char *why)
 {
     dw_checkpoint *map;
@@ -334,14 +362,20 @@ static bool do_load(const char *dir, char *why)
         return refuse(why, "%s: %s", err.where, err.text);
     size_t n;
     const dw_tensor *tensors = dw_checkpoint_tensors(map, &n);
-    bool good = n == w.n_tensors;
+    if (n != w.n_tensors) {
+        dw_checkpoint_close(map);
+        return refuse(why, "%s: another model", dir);
+    }
     mishap_point(1);
-    if (good)
+    if (w.own_copy) {
         copy_weights(tensors);
-    else
-        refuse(why, "%s: another model", dir);
-    dw_checkpoint_close(map);
-    return good;
+        dw_checkpoint_close(map);
+    } else {
+        dw_checkpoint_close(w.map);
+        w.map = map;
+        w.tensors = tensors;
+    }
+    return true;
 }
 
 void weights_set_version(uint64_t version)
@@ -360,7 +394,7 @@ bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, bool i
                       char *why)
 {
     begin_update();
-    bool good = (!w.own_copy || do_load(dir, why)) && check_state(version, state, why);
+    bool good = do_load(dir, why) && check_state(version, state, why);
     if (good && is_told)
         weights_set_version(version);
     end_update();
