@@ -165,8 +165,10 @@ static void start_agent(actor *a)
         a->pid =
             soak_start_program(getenv("DELTAWIRE"), argv, sizeof argv / sizeof *argv);
     } else {
-        const char *argv[] = {run.store, run.into, "400", specs[0], specs[1]};
-        a->pid = soak_start_program(AGENT_PROGRAM, argv, 5);
+        char seed[32];
+        snprintf(seed, sizeof seed, "%" PRIu64, 1 + draw(UINT32_MAX));
+        const char *argv[] = {run.store, run.into, "400", seed, specs[0], specs[1]};
+        a->pid = soak_start_program(AGENT_PROGRAM, argv, 6);
     }
 }
 
@@ -202,7 +204,7 @@ static bool has_ended(size_t i)
     run.n_killed += killed;
     run.n_died += planned;
     a->pid = 0;
-    a->start_at = a->ending ? UINT64_MAX : soak_now_ms() + draw(40);
+    a->start_at = a->ending ? UINT64_MAX : soak_now_ms() + draw(2) * draw(40);
     return true;
 }
 
