@@ -18,6 +18,12 @@
 #define TIMEOUT_S        10
 #define TLS_VERSIONS     "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
+#if MHD_VERSION >= 0x00097601 /* where the other name is on its way out */
+#define STRICT_OPTION MHD_OPTION_CLIENT_DISCIPLINE_LVL
+#else
+#define STRICT_OPTION MHD_OPTION_STRICT_FOR_CLIENT
+#endif
+
 struct dw_server {
     struct MHD_Daemon *daemon;
     dw_desk desk;
@@ -71,8 +77,8 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, /* */
         MHD_OPTION_NOTIFY_COMPLETED, dw_desk_completed, &server->desk,
-        MHD_OPTION_NOTIFY_CONNECTION, dw_crowd_notify, &server->crowd,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, /* */
+        MHD_OPTION_NOTIFY_CONNECTION, dw_crowd_notify, &server->crowd, STRICT_OPTION,
+        1, /* */
         MHD_OPTION_ARRAY, tls->cert ? tls_options : &tls_options[3], MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (server->daemon)
