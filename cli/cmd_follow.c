@@ -15,6 +15,7 @@
 #include "path.h"
 #include "print.h"
 #include "progress.h"
+#include "snapshot_options.h"
 #include "store.h"
 #include "sync_report.h"
 #include "trouble.h"
@@ -39,7 +40,7 @@ static const char help[] =
     "DIR\n"
     "  --no-report          do not report\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_TRUST_HELP CLI_STORE_HELP
+    "uploaded\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
     "  --threads N  --quiet  --help\n"
     "\n"
@@ -111,6 +112,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"no-report", no_argument, NULL, NO_REPORT},
         {"base", required_argument, NULL, BASE},
         {"trust", required_argument, NULL, TRUST},
+        CLI_SNAPSHOT_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -148,7 +150,8 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
             cli_keys_add(&a->keys, s, optarg);
             break;
         default:
-            cli_store_option(&a->store, s, option);
+            if (!cli_snapshot_option(&a->follow, s, option))
+                cli_store_option(&a->store, s, option);
         }
     }
     cli_expect_arguments(s, argc, 1, 1);
