@@ -118,7 +118,7 @@ static bool has_ended(size_t i)
         return false;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    const bool planned = i != AGENT && code == DEATH_BY_PLAN && !run.calm;
+    const bool planned = i != AGENT && code == DEATH_BY_PLAN;
     if (!killed && !planned && !(a->ending && code == 0)) {
         printf("%s %zu (process %d) ended with %s %d\n", i == AGENT ? "agent" : "engine",
                i, (int)a->pid, code < 0 ? "signal" : "status",
