@@ -11,7 +11,8 @@
 #include "deltawire/delta.h"
 #include "store/store.h"
 
-#define MAX_DETOURS 64 /* other ways that are tried when one is broken */
+#define T_PRESENCE_MS 10000 /* between two looks whether the stream is still there */
+#define MAX_DETOURS   64    /* other ways that are tried when one is broken */
 
 void dw_follow_options_init(dw_follow_options *options)
 {
@@ -230,6 +231,7 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
     if (status == DW_OK)
         status = dw_stream_open(&f->stream, store, &options->trust, err);
     if (status == DW_OK) {
+        f->seen_ms = dw_clock_ms();
         const dw_stream_record *s = &f->stream->record;
         if (options->into)
             status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream,
@@ -275,12 +277,39 @@ void dw_follower_close(dw_follower *f)
 
 /* ---- polling ---- */
 
+/* A stream that was removed, or a store that is not where it was, looks like one in which
+ * nothing is new: now and then it is looked for. */
+static dw_status check_presence(dw_follower *f, dw_status found, dw_error *err)
+{
+    const uint64_t now = dw_clock_ms();
+    if (f->seen_ms != 0 && now - f->seen_ms < T_PRESENCE_MS)
+        return found;
+    dw_error fault = {0};
+    dw_status status = dw_store_stat(f->stream->store, DW_KEY_STREAM, NULL, NULL, &fault);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(f->stream->store),
+                       "the stream is not there any more: it was removed, or its place "
+                       "cannot be reached");
+    if (status != DW_OK) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    f->seen_ms = now;
+    return found;
+}
+
 dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
 {
     uint64_t known = f->stream->head, at = dw_follower_version(f);
     if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
         known = at;
-    return dw_stream_find_head(f->stream, known, newest, err);
+    dw_status status = dw_stream_find_head(f->stream, known, newest, err);
+    if (status == DW_OK && (known == DW_NO_VERSION || *newest > known))
+        f->seen_ms = dw_clock_ms();
+    else if (status == DW_OK || status == DW_NOT_FOUND)
+        status = check_presence(f, status, err);
+    return status;
 }
 
 dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms,

@@ -142,6 +142,14 @@ dw_status dw_replica_check(const dw_replica *replica, const dw_position *positio
 
 /* Tells the control block what the weights are (replica_dir.c). */
 void dw_replica_tell(const dw_replica *replica);
+
+/* Maps the checkpoint of the directory. */
+dw_status dw_replica_open_place(dw_replica *replica, dw_error *err);
+
+#define DW_WEIGHTS_NAME "model.safetensors"
+
+/* Makes the file of the weights, in the directory or where they are kept, and maps it
+ * (replica_file.c). */
 dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
                               dw_fill_fn source, void *context, dw_error *err);
 

@@ -1,21 +1,14 @@
-/* A replica in a directory: opening it, filling it, and telling readers about it. */
+/* A replica in a directory: opening it, and telling readers about it. */
 #include <dirent.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "deltawire/checkpoint.h"
-#include "sync/anchor.h"
+#include "codec/checkpoint_target.h"
 #include "sync/replica.h"
 #include "tensor/shard_index.h"
-#include "tensor/tensor_list.h"
-
-#define WEIGHTS_NAME "model.safetensors"
 
 void dw_replica_tell(const dw_replica *r)
 {
@@ -65,7 +58,7 @@ dw_status dw_replica_forget_next(dw_replica *r, dw_error *err)
     return status;
 }
 
-static dw_status open_place(dw_replica *r, dw_error *err)
+dw_status dw_replica_open_place(dw_replica *r, dw_error *err)
 {
     bool recovered;
     dw_status status = dw_place_open(&r->place, r->dir, r->n_threads, &recovered, err);
@@ -104,14 +97,16 @@ bool dw_dir_has_weights(const char *path)
 
 static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
-    char *path = dw_join_path(r->dir, WEIGHTS_NAME);
+    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
     if (!path)
         return dw_fail_memory(err, r->dir);
     dw_remove_leftovers(path); /* the lock says that nobody is writing */
+    dw_status status = dw_target_forget_lost(path, err);
     dw_free(path);
-    dw_status status = make_way(r, err);
     if (status == DW_OK)
-        status = open_place(r, err);
+        status = make_way(r, err);
+    if (status == DW_OK)
+        status = dw_replica_open_place(r, err);
     if (status == DW_OK)
         status = find_position(r, progress, err);
     else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
@@ -139,75 +134,5 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
         *out = r;
     else
         dw_replica_close(r);
-    return status;
-}
-
-/* ---- filling ---- */
-
-/* Fills a file that is mapped and has no name yet, digests it, and names it. */
-static dw_status fill_file(dw_replica *r, dw_new_file *file, dw_anchor *layout,
-                           const dw_position *position, dw_fill_fn source, void *context,
-                           dw_error *err)
-{
-    dw_status status =
-        dw_new_file_write(file, layout->header.bytes, layout->header.n_bytes, err);
-    int failed =
-        status == DW_OK ? posix_fallocate(file->fd, 0, (off_t)layout->n_bytes) : 0;
-    if (failed)
-        status = dw_fail(err, DW_IO, r->dir,
-                         "there is no room for the model's %" PRIu64 " bytes: %s",
-                         layout->n_bytes, strerror(failed));
-    if (status != DW_OK)
-        return status;
-    uint8_t *bytes = mmap(NULL, (size_t)layout->n_bytes, PROT_READ | PROT_WRITE,
-                          MAP_SHARED, file->fd, 0);
-    if (bytes == MAP_FAILED)
-        return dw_fail_errno(err, file->path, "map");
-    for (size_t i = 0; i < layout->list.n; i++) {
-        const dw_tensor *key = &layout->list.tensors[i];
-        dw_tensor *t =
-            bsearch(key, r->tensors, r->n_tensors, sizeof *t, dw_tensor_compare_names);
-        t->data = bytes + layout->offsets[i];
-    }
-    status = source(context, r->tensors, r->n_tensors, err);
-    if (status == DW_OK)
-        status = dw_replica_digest(r, NULL, err);
-    if (status == DW_OK)
-        status = dw_replica_check(r, position, err);
-    if (status == DW_OK && msync(bytes, (size_t)layout->n_bytes, MS_SYNC) != 0)
-        status = dw_fail_errno(err, file->path, "sync");
-    munmap(bytes, (size_t)layout->n_bytes);
-    for (size_t i = 0; i < r->n_tensors; i++)
-        r->tensors[i].data = NULL;
-    return status;
-}
-
-dw_status dw_replica_fill_dir(dw_replica *r, const dw_position *position,
-                              dw_fill_fn source, void *context, dw_error *err)
-{
-    char *path = dw_join_path(r->dir, WEIGHTS_NAME);
-    dw_new_file file = {.fd = -1};
-    dw_anchor layout = {0};
-    dw_slices all = {0};
-    dw_status status = path ? DW_OK : dw_fail_memory(err, r->dir);
-    if (status == DW_OK)
-        status = dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, err);
-    if (status == DW_OK)
-        status = dw_anchor_open(&layout, r->tensors, r->n_tensors, &all, r->dir, err);
-    if (status == DW_OK)
-        status = dw_new_file_open(&file, path, err);
-    if (status == DW_OK)
-        status = fill_file(r, &file, &layout, position, source, context, err);
-    if (status == DW_OK)
-        status = dw_replica_state_write(&dw_nowhere, position, r->dir, err);
-    if (status == DW_OK)
-        status = dw_new_file_commit(&file, err);
-    else
-        dw_new_file_abort(&file);
-    if (status == DW_OK)
-        status = open_place(r, err);
-    dw_anchor_release(&layout);
-    dw_slices_free(&all);
-    dw_free(path);
     return status;
 }

@@ -3,10 +3,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -49,6 +51,12 @@ static dw_status lock_dir(dw_weights *w, dw_error *err)
     w->lock = open(w->into, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (w->lock < 0)
         return dw_fail_errno(err, w->into, "open the directory");
+    struct statfs fs;
+    if (fstatfs(w->lock, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC)
+        return dw_fail(
+            err, DW_INVALID, w->into,
+            "this is hugetlbfs, where files can only be mapped: name it for the "
+            "weights alone (--weights-dir)");
     if (flock(w->lock, LOCK_EX | LOCK_NB) != 0)
         return errno == EWOULDBLOCK
                    ? dw_fail(err, DW_CONFLICT, w->into,

@@ -67,11 +67,11 @@ def agent():
     agent.stop()
 
 
-def publish(agent, n=1):
+def publish(agent, n=1, **changes):
     """N more versions, which the host has applied."""
     now = copy.deepcopy(agent.answer)
     for row in history(n, now["head"]["version"] + 1, seed=n):
-        now["history"].append(row)
+        now["history"].append(row | changes)
     at = now["history"][-1]["version"]
     now["head"] = {"version": at, "created": rfc(), "step": ""}
     now["follower"]["version"] = at
@@ -171,10 +171,19 @@ def test_scale_holds_and_cuts(screen, agent):
     screen.open(agent.url)
     screen.expect("▲ beyond the scale: 1.19 GB.", "figure:nth-child(1)")
     screen.expect("8 MB", "figure:nth-child(1)")
-    at = publish(agent)
-    agent.answer["history"][-1]["bytes"] = 4_000_000
-    screen.expect(f"Version {at}:", "figure:nth-child(1)")
+
+
+def test_scale_does_not_shrink_at_once(screen, agent):
+    agent.answer = status(n=512)
+    for row in agent.answer["history"]:
+        row["bytes"] = 5_500_000
+    agent.answer["history"][0]["bytes"] = 7_000_000
+    screen.open(agent.url)
     screen.expect("8 MB", "figure:nth-child(1)")
+    at = publish(agent, bytes=5_500_000)  # the large one leaves; what is left would fit below 6 MB
+    screen.expect(f"Version {at}:", "figure:nth-child(1)")
+    assert plots(screen, "aria-valuemin")[0] == "2"
+    assert "8 MB" in screen.text("figure:nth-child(1)")
 
 
 def test_window_of_512(screen, agent):
@@ -204,6 +213,15 @@ def test_agent_goes_and_comes(screen, agent):
     finally:
         again.stop()
         agent.server = Agent().server
+
+
+def test_agent_that_hangs(screen, agent):
+    screen.open(agent.url)
+    screen.expect("● live", "#top")
+    agent.may_answer.clear()
+    screen.expect("No answer from the agent for", "#banner")
+    agent.may_answer.set()
+    screen.expect("● live", "#top")
 
 
 def test_never_an_answer(screen, agent):

@@ -35,6 +35,13 @@ static inline int agent_end(void **state)
     return 0;
 }
 
+/* It answers, whatever came before. */
+static inline void expect_alive(void)
+{
+    assert_int_equal(http_get(port, "/healthz", &reply), 200);
+    assert_string_equal(reply.body, "ok\n");
+}
+
 /* GET PATH as JSON, to be freed. */
 static inline json_t *agent_json(const char *path)
 {
@@ -72,5 +79,46 @@ static inline json_t *json_at(json_t *from, const char *path)
 #define expect_null(json, path) assert_true(json_is_null(json_at(json, path)))
 #define expect_bool(json, path, is)                                                      \
     assert_int_equal(json_is_true(json_at(json, path)), is)
+
+/* ---- something to tell ---- */
+
+#define CREATED "2026-11-15T05:20:59.123Z"
+
+static inline void tell_identity(void)
+{
+    dw_agent_tell_identity(agent, &(dw_agent_identity){.url = "s3://bucket/run",
+                                                       .stream = "0123456789abcdef",
+                                                       .id = "host-1",
+                                                       .dir = "/models/\xff",
+                                                       .n_tensors = 10,
+                                                       .n_elems = 1000,
+                                                       .n_bytes = 2000});
+}
+
+static inline dw_rollout_hop hop_to(uint64_t version)
+{
+    return (dw_rollout_hop){.from = version - 1,
+                            .version = version,
+                            .n_objects = 2,
+                            .n_bytes = 100,
+                            .n_changed = 50,
+                            .fetch_us = 1000,
+                            .decode_us = 2000,
+                            .pause_us = 300,
+                            .scatter_us = 400,
+                            .update_us = 500,
+                            .resume_us = 600,
+                            .settle_us = 700,
+                            .stopped_us = 1500};
+}
+
+static inline void tell_engine(size_t i, dw_engine_state state)
+{
+    dw_engine_status status = {"vllm", "http://engine:8000", state,
+                               6,      "vLLM 0.32.0",        {.code = DW_OK}};
+    if (state == DW_ENGINE_AWAY)
+        status.error = (dw_error){DW_UNAVAILABLE, "http://engine:8000", "no answer"};
+    dw_agent_tell_engine(agent, i, &status);
+}
 
 #endif
