@@ -10,7 +10,6 @@
 
 #include "deltawire/deltawire.h"
 #include "unit/engine_script.h"
-#include "unit/failing_allocator.h"
 
 #define VERSION REPLY("200 OK", "{\"version\":\"0.32.0\"}")
 #define LABEL   REPLY("200 OK", "{\"weight_version\":\"7\"}")
@@ -408,35 +407,12 @@ static void test_token_stays_hidden(void **state)
     script_end(&s);
 }
 
-static same_server agreeable;
-
-static dw_status run_all(dw_error *err)
-{
-    char spec[128];
-    snprintf(spec, sizeof spec, "vllm=%s", agreeable.endpoint);
-    dw_engine_options options = {.token = "token"};
-    dw_engine *engine = NULL;
-    dw_engine_info info;
-    bool whole = true;
-    dw_status status = dw_engine_open(&engine, spec, &options, err);
-    if (status == DW_OK)
-        status = dw_engine_probe(engine, &info, err);
-    if (status == DW_OK)
-        status = dw_engine_pause(engine, &a_patch, err);
-    if (status == DW_OK)
-        status = dw_engine_apply(engine, &a_patch, &whole, err);
-    dw_engine_close(engine);
-    return status;
-}
-
 static void test_allocations(void **state)
 {
     (void)state;
-    same_start(&agreeable,
-               REPLY("200 OK", "{\"status\":\"paused\",\"is_paused\":true,\"version\":"
-                               "\"0.32.0\",\"weight_version\":\"7\"}"));
-    fail_every_allocation(run_all, NULL);
-    same_end(&agreeable);
+    check_allocations(
+        "vllm", REPLY("200 OK", "{\"status\":\"paused\",\"is_paused\":true,\"version\":"
+                                "\"0.32.0\",\"weight_version\":\"7\"}"));
 }
 
 int main(void)
