@@ -68,6 +68,8 @@ group_test() {
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
     want spin          spin -V # for model/check.sh
+    want curl          curl --version
+    want openssl       openssl version
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
