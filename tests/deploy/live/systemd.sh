@@ -59,6 +59,7 @@ deltawire synth -o /srv/run --params 300K --steps 3 --write checkpoints -q >/dev
 cd /etc/deltawire
 deltawire keygen trainer.key >/dev/null
 echo secret-of-the-test >token
+echo secret-of-the-engine >engine-token
 printf '[default]\naws_access_key_id = a\naws_secret_access_key = secret-of-s3\n' >aws-credentials
 cat >publish-test.env <<'X'
 URL=file:///srv/bucket/run
@@ -67,7 +68,7 @@ OPTIONS=--fold 16
 X
 cat >follow-test.env <<'X'
 URL=file:///srv/bucket/run
-ENGINE=--engine exec --pause true --apply 'echo "$DELTAWIRE_VERSION" >>"$DELTAWIRE_DIR/../applied"'
+ENGINE=--engine exec --pause true --apply 'echo "$DELTAWIRE_VERSION" >>"$DELTAWIRE_DIR/../applied"' --engine-token-file /run/credentials/deltawire-follow@test.service/engine
 OPTIONS=--interval 1 --trust /etc/deltawire/trainer.key.pub
 X
 cat >serve-status-test.env <<'X'
