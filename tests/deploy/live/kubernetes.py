@@ -108,6 +108,7 @@ class Pod:
             command += ["localhost/deltawire-agent"]
         else:
             command += ["--entrypoint", "engine", "localhost/deltawire-machine"]
+            command += c["command"][2:]  # vllm serve
         command += [re.sub(r"\$\((\w+)\)", lambda m: values[m[1]], a) for a in c["args"]]
         return podman(*command)
 
