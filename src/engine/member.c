@@ -227,6 +227,8 @@ void dw_member_take_over(dw_member *m, const dw_engine_update *update, unsigned 
     const uint64_t rest = (uint64_t)T_REST_MS << doublings;
     m->try_at = done ? 0 : dw_clock_ms() + (rest < MAX_REST ? rest : MAX_REST);
     if (!done && means_away(&err)) {
+        if (err.code != DW_NOT_FOUND)
+            dw_member_resume(m, update); /* where it is whole */
         is_away(m, 0, &err);
         return;
     }

@@ -86,9 +86,9 @@ static bool take(json_t *info, char *why)
     json_int_t version;
     json_error_t fault;
     if (json_unpack_ex(info, &fault, JSON_STRICT, "{s:s,s:s,s:s,s:o,s:I,s:s,s:s,s:o}",
-                       "format", &format, "kind", &kind, "stream", &stream, "from", &from,
-                       "version", &version, "state", &state, "dir", &dir, "patch",
-                       &patch) != 0) {
+                       "format", &format, "kind", &kind, "stream", &stream,
+                       "from_version", &from, "version", &version, "state", &state, "dir",
+                       &dir, "patch", &patch) != 0) {
         snprintf(why, WHY_SIZE, "Invalid update_info: %s", fault.text);
         return false;
     }
