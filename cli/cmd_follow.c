@@ -122,9 +122,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
             a->command = optarg;
             break;
         case INTERVAL:
-            a->interval = cli_parse_positive(s, "--interval", optarg);
-            if (a->interval > 86400)
-                cli_usage_error(s, "--interval: at most 86400, a day");
+            a->interval = cli_parse_seconds(s, "--interval", optarg);
             break;
         case MAX_BEHIND:
             a->max_behind = cli_parse_count(s, "--max-behind", optarg);
