@@ -238,6 +238,20 @@ void dw_new_file_abort(dw_new_file *file)
     *file = (dw_new_file){.fd = -1};
 }
 
+dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
+                        dw_error *err)
+{
+    dw_new_file file;
+    dw_status status = dw_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_new_file_write(&file, bytes, n_bytes, err);
+    if (status == DW_OK)
+        return dw_new_file_commit(&file, err);
+    dw_new_file_abort(&file);
+    return status;
+}
+
 dw_status dw_rename_file(const char *from, const char *to, dw_error *err)
 {
     return rename(from, to) == 0 ? DW_OK : dw_fail_errno(err, to, "rename into place");
@@ -248,18 +262,10 @@ dw_status dw_link_file(const char *from, const char *to, dw_error *err)
     if (link(from, to) == 0)
         return DW_OK;
     dw_map map;
-    dw_new_file file;
     dw_status status = dw_map_open(&map, from, false, err);
     if (status != DW_OK)
         return status;
-    status = dw_new_file_open(&file, to, err);
-    if (status == DW_OK) {
-        status = dw_new_file_write(&file, map.bytes, map.n_bytes, err);
-        if (status == DW_OK)
-            status = dw_new_file_commit(&file, err);
-        else
-            dw_new_file_abort(&file);
-    }
+    status = dw_write_file(to, map.bytes, map.n_bytes, err);
     dw_map_close(&map);
     return status;
 }
@@ -307,6 +313,12 @@ void dw_remove_leftovers(const char *path)
     if (dir)
         closedir(dir);
     dw_free(dir_path);
+}
+
+bool dw_name_ends(const char *name, const char *end)
+{
+    const size_t n = strlen(name), n_end = strlen(end);
+    return n >= n_end && strcmp(name + n - n_end, end) == 0;
 }
 
 char *dw_join_path(const char *dir, const char *name)

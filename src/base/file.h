@@ -52,6 +52,10 @@ dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *b
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
 void dw_new_file_abort(dw_new_file *file);
 
+/* A whole file at once. */
+dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
+                        dw_error *err);
+
 /* Makes the names in the directory that holds PATH durable. */
 dw_status dw_sync_parent(const char *path, dw_error *err);
 
@@ -72,6 +76,8 @@ dw_status dw_remove_file(const char *path, dw_error *err);
 /* Removes what killed processes left of PATH under construction. Whoever calls this must
  * know that nobody is writing PATH now. */
 void dw_remove_leftovers(const char *path);
+
+bool dw_name_ends(const char *name, const char *end);
 
 /* DIR/NAME, to be freed with dw_free; NULL when out of memory. */
 char *dw_join_path(const char *dir, const char *name);

@@ -66,8 +66,7 @@ static dw_status find_index_of(char **dir, char **first, const char *file, dw_er
 
 static bool is_kept_elsewhere(const char *path)
 {
-    const size_t n = strlen(path), n_end = strlen(DW_WEIGHTS_SUFFIX);
-    return n > n_end && strcmp(path + n - n_end, DW_WEIGHTS_SUFFIX) == 0;
+    return dw_name_ends(path, DW_WEIGHTS_SUFFIX);
 }
 
 /* The directory of the link that led to them. */

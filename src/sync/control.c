@@ -137,19 +137,9 @@ static dw_status write_block(const char *path, unsigned n_copies, dw_error *err)
 {
     dw_control block = {.magic = DW_CONTROL_MAGIC, .n_copies = n_copies};
     block.copies[0].version = block.copies[1].version = UINT64_MAX;
-    dw_new_file file;
     dw_remove_leftovers(path);
     dw_status status = dw_remove_file(path, err); /* a link, a pipe, whatever it is */
-    if (status == DW_OK)
-        status = dw_new_file_open(&file, path, err);
-    if (status != DW_OK)
-        return status;
-    status = dw_new_file_write(&file, &block, sizeof block, err);
-    if (status == DW_OK)
-        status = dw_new_file_commit(&file, err);
-    else
-        dw_new_file_abort(&file);
-    return status;
+    return status == DW_OK ? dw_write_file(path, &block, sizeof block, err) : status;
 }
 
 dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,

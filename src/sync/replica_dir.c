@@ -85,11 +85,9 @@ bool dw_dir_has_weights(const char *path)
 {
     DIR *dir = opendir(path);
     bool found = false;
-    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;) {
-        const size_t n = strlen(e->d_name), n_end = strlen(".safetensors");
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
         found = strcmp(e->d_name, DW_SHARD_INDEX_NAME) == 0 ||
-                (n > n_end && strcmp(e->d_name + n - n_end, ".safetensors") == 0);
-    }
+                dw_name_ends(e->d_name, ".safetensors");
     if (dir)
         closedir(dir);
     return found;

@@ -42,16 +42,8 @@ dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
     }
     dw_write_text(&w, "}\n");
     char *path = dw_join_path(dir, DW_REPLICA_STATE);
-    dw_new_file file;
-    dw_status status =
-        w.failed || !path ? dw_fail_memory(err, dir) : dw_new_file_open(&file, path, err);
-    if (status == DW_OK) {
-        status = dw_new_file_write(&file, w.bytes, w.n_bytes, err);
-        if (status == DW_OK)
-            status = dw_new_file_commit(&file, err);
-        else
-            dw_new_file_abort(&file);
-    }
+    dw_status status = w.failed || !path ? dw_fail_memory(err, dir)
+                                         : dw_write_file(path, w.bytes, w.n_bytes, err);
     dw_free(path);
     dw_writer_release(&w);
     return status;

@@ -215,18 +215,12 @@ dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n
 
 /* ---- links ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), n_end = strlen(end);
-    return n >= n_end && strcmp(text + n - n_end, end) == 0;
-}
-
 /* Whether a file of INTO belongs to the checkpoint and is not of the weights. */
 static bool is_other_file(int dir, const char *name)
 {
     struct stat st;
-    return name[0] != '.' && !ends_with(name, ".safetensors") &&
-           !ends_with(name, ".safetensors.index.json") && !strstr(name, ".tmp-") &&
+    return name[0] != '.' && !dw_name_ends(name, ".safetensors") &&
+           !dw_name_ends(name, ".safetensors.index.json") && !strstr(name, ".tmp-") &&
            fstatat(dir, name, &st, 0) == 0 && S_ISREG(st.st_mode);
 }
 

@@ -38,13 +38,6 @@ struct dw_checkpoint {
 
 /* ---- which file a path means ------------------------------------------------ */
 
-static bool ends_with(const char *text, const char *tail)
-{
-    size_t n_text = strlen(text);
-    size_t n_tail = strlen(tail);
-    return n_text >= n_tail && strcmp(text + n_text - n_tail, tail) == 0;
-}
-
 /* Sets *OUT to DIR/NAME where that exists, else to NULL. */
 static dw_status find_in_directory(char **out, const char *dir, const char *name,
                                    dw_error *err)
@@ -87,7 +80,7 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
     *out = NULL;
     errno = 0;
     for (struct dirent *entry; status == DW_OK && (entry = readdir(stream)); errno = 0) {
-        if (!ends_with(entry->d_name, ".safetensors") || ++n_found > 1)
+        if (!dw_name_ends(entry->d_name, ".safetensors") || ++n_found > 1)
             continue;
         n_shards = count_shards(entry->d_name);
         *out = dw_join_path(dir, entry->d_name);
@@ -236,7 +229,7 @@ static dw_status open_index(dw_checkpoint *ckpt, const char *path, dw_error *err
 
 static dw_status open_file(dw_checkpoint *ckpt, const char *path, dw_error *err)
 {
-    if (ends_with(path, ".json"))
+    if (dw_name_ends(path, ".json"))
         return open_index(ckpt, path, err);
     dw_status status = open_single(ckpt, path, err);
     if (status == DW_OK)

@@ -32,17 +32,7 @@ static int make_world(void **state)
     temp_dir_make(state);
     kit_make(&w.k);
     w.store = kit_mem_store();
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    options.spool_dir = temp_dir;
-    options.anchor_every = 6;
-    dw_publisher *p = kit_open(&w.k, w.store, &options);
-    for (uint64_t v = 1; v <= HEAD; v++) {
-        kit_step(&w.k, 20);
-        kit_publish(&w.k, p, v);
-    }
-    dw_publisher_close(p);
-    kit_read_log(&w.k, w.store, w.log);
+    kit_make_stream(&w.k, w.store, temp_dir, HEAD, 6, w.log);
     *state = &w;
     return 0;
 }

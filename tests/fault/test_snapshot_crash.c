@@ -168,17 +168,7 @@ static int make_world(void **state)
     temp_dir_make(state);
     kit_make(&k);
     store = kit_mem_store();
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    options.spool_dir = temp_dir;
-    options.anchor_every = 2;
-    dw_publisher *p = kit_open(&k, store, &options);
-    for (uint64_t v = 1; v <= HEAD; v++) {
-        kit_step(&k, 20);
-        kit_publish(&k, p, v);
-    }
-    dw_publisher_close(p);
-    kit_read_log(&k, store, version_log);
+    kit_make_stream(&k, store, temp_dir, HEAD, 2, version_log);
     snprintf(into, sizeof into, "%s/into", temp_dir);
     snprintf(synced, sizeof synced, "%s/synced", temp_dir);
     return 0;

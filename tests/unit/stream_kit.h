@@ -317,6 +317,24 @@ static inline uint64_t kit_read_log(const kit *k, dw_store *store, size_t log[KI
     return head;
 }
 
+/* A stream of versions up to LAST, which the kit is at then, with anchors; LOG as of
+ * kit_read_log. */
+static inline void kit_make_stream(kit *k, dw_store *store, const char *spool_dir,
+                                   uint64_t last, unsigned anchor_every, size_t *log)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.spool_dir = spool_dir;
+    options.anchor_every = anchor_every;
+    dw_publisher *p = kit_open(k, store, &options);
+    for (uint64_t v = 1; v <= last; v++) {
+        kit_step(k, 20);
+        kit_publish(k, p, v);
+    }
+    dw_publisher_close(p);
+    kit_read_log(k, store, log);
+}
+
 static inline void kit_tell_fault(void *context, const dw_error *fault)
 {
     (void)context;

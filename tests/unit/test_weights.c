@@ -35,17 +35,7 @@ static int make_world(void **state)
     snprintf(store_dir, sizeof store_dir, "%s/store", temp_dir);
     snprintf(url, sizeof url, "file://%s", store_dir); /* children read it too */
     assert_ok(dw_store_open(&store, url, NULL, &err), &err);
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    options.spool_dir = temp_dir;
-    options.anchor_every = 4;
-    dw_publisher *p = kit_open(&k, store, &options);
-    for (uint64_t v = 1; v <= HEAD; v++) {
-        kit_step(&k, 20);
-        kit_publish(&k, p, v);
-    }
-    dw_publisher_close(p);
-    kit_read_log(&k, store, version_log);
+    kit_make_stream(&k, store, temp_dir, HEAD, 4, version_log);
     return 0;
 }
 
