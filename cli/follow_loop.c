@@ -228,7 +228,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
             wait = moved ? T_FIRST_ASK : 2 * wait;
             wait = wait < f->interval ? wait : f->interval;
             status = wait_for_news(f, wait, err);
-            if (status != DW_OK)
+            if (status == DW_CANCELLED)
                 return status;
         } else {
             tell_trouble(f, err);

@@ -126,8 +126,8 @@ DW_API dw_digest dw_follower_state(const dw_follower *follower);
  * copies. NULL for memory. */
 DW_API const char *dw_follower_dir(const dw_follower *follower);
 
-/* Whether an apply to INTO was interrupted, so that dw_follower_open will write weights
- * at once. Writes nothing. */
+/* Whether an apply to INTO was interrupted, or its two copies are not the same, so that
+ * dw_follower_open will write weights at once. Writes nothing. */
 DW_API dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err);
 
 /* Makes it durable, checks it, remembers the position. Of two copies the other one is

@@ -191,9 +191,13 @@ static void write_followers(dw_exposition *e, const dw_told *told)
                             all->items[i].version);
     dw_metric_begin(e, "deltawire_follower_report_timestamp_seconds", GAUGE, "seconds",
                     "When a follower reported last, in seconds since 1970.");
-    for (size_t i = 0; all && i < all->n_items; i++)
-        dw_metric_real(e, DW_LABELS({"follower", all->items[i].id}),
-                       (double)dw_time_parse(all->items[i].time) / 1000);
+    for (size_t i = 0; all && i < all->n_items; i++) {
+        const char *time = all->items[i].time;
+        const int64_t ms = time ? dw_time_parse(time) : 0;
+        if (ms > 0) /* a time that does not parse is no time, not 1970 */
+            dw_metric_real(e, DW_LABELS({"follower", all->items[i].id}),
+                           (double)ms / 1000);
+    }
 }
 
 void dw_metrics_write(dw_writer *out, const dw_told *told, int64_t now_ms,

@@ -38,7 +38,6 @@ static const char *header(const call *c, const char *name)
 
 static dw_answer get_page(const call *c)
 {
-    dw_agent_watch(c->desk->agent);
     return (dw_answer){.code = MHD_HTTP_OK,
                        .type = "text/html; charset=utf-8",
                        .fixed = dw_page,

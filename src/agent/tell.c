@@ -230,6 +230,7 @@ void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
             add_error(told, err, now_ms);
     }
     told->n_failures += err != NULL;
+    told->verify_failed = told->verify_failed && err; /* it is over */
     if (!err || told->failing_ms == 0)
         told->failing_ms = err ? now_ms : 0;
     unlock(agent);

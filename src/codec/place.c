@@ -18,6 +18,7 @@ struct dw_place {
     /* NAMED: the patch file has its name, which may not be durable yet */
     enum { EMPTY, STAGED, NAMED, COMMITTED, STORED } state;
     /* but for EMPTY: */
+    bool sync_failed; /* of the stores */
     dw_patch *patch;
     dw_patch_goal goal;
     dw_patch_binding binding;
@@ -29,6 +30,7 @@ static void forget(dw_place *p)
     dw_patch_unbind(&p->binding);
     dw_patch_free(p->patch);
     p->patch = NULL;
+    p->sync_failed = false;
     p->state = EMPTY;
 }
 
@@ -266,7 +268,14 @@ dw_status dw_place_settle(dw_place *p, bool sweep, dw_error *err)
 {
     if (p->state != STORED)
         return dw_fail(err, DW_INVALID, p->target.path, "nothing is stored");
-    dw_status status = dw_checkpoint_sync(p->ckpt, err);
+    /* the system tells of a failed write once, and takes the pages for clean from then on
+     */
+    dw_status status =
+        p->sync_failed ? dw_patch_scatter(&p->binding, p->n_threads, err) : DW_OK;
+    if (status == DW_OK) {
+        status = dw_checkpoint_sync(p->ckpt, err);
+        p->sync_failed = status != DW_OK;
+    }
     if (status == DW_OK)
         status = sweep && p->goal.has_digest
                      ? sweep_all(p, err)

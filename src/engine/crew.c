@@ -58,7 +58,8 @@ static void resume_member(dw_member *m, void *context)
 static void take_over_member(dw_member *m, void *context)
 {
     const order *o = context;
-    dw_member_take_over(m, o->update, o->rollout->options.n_tries);
+    if (dw_member_counts(m))
+        dw_member_take_over(m, o->update, o->rollout->options.n_tries);
 }
 
 dw_status dw_crew_pause(dw_rollout *r, const dw_engine_update *update, dw_error *err)

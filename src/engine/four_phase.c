@@ -140,6 +140,10 @@ static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
     hop->n_bytes = after.n_bytes - before.n_bytes;
     hop->fetch_us = 1000 * (after.fetch_ms - before.fetch_ms);
     hop->decode_us = 1000 * (after.stage_ms - before.stage_ms);
+    /* a directory is whole all the same, memory is perhaps filled half way */
+    for (size_t i = 0; status != DW_OK && i < r->n_members; i++)
+        if (writes && r->members[i].paused && !dw_follower_dir(r->follower))
+            dw_member_mistrust(&r->members[i], err);
     if (writes && status != DW_OK)
         dw_crew_resume(r, NULL);
     return status;
@@ -169,11 +173,23 @@ static dw_status settle(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
 
 /* Readers that hold the weights keep them from being written: all is as before. After any
  * other failure nobody knows, and engines that read them in place stay where they are. */
-static void stop_after_scatter(dw_rollout *r, dw_status status)
+static void stop_after_scatter(dw_rollout *r, dw_status status, const dw_error *err)
 {
     for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].mixed = r->members[i].paused && status != DW_UNAVAILABLE;
+        if (r->members[i].paused && status != DW_UNAVAILABLE)
+            dw_member_mistrust(&r->members[i], err);
     dw_crew_resume(r, NULL);
+}
+
+/* The weights are not what they were to be: no engine goes on with them. */
+static void stop_after_settle(dw_rollout *r, const dw_engine_update *update,
+                              dw_error *err)
+{
+    for (size_t i = 0; i < r->n_members; i++) {
+        r->members[i].skipped = false;
+        dw_member_mistrust(&r->members[i], err); /* so that nothing resumes it */
+    }
+    dw_crew_pause(r, update, NULL);
 }
 
 /* Of two copies the one that was read is written next: an engine that runs, and did not
@@ -182,7 +198,9 @@ static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
 {
     for (size_t i = 0; r->n_copies == 2 && i < r->n_members; i++) {
         const dw_member *m = &r->members[i];
-        if (m->paused || m->left_out || m->status.state == DW_ENGINE_SERVING ||
+        /* a resume whose answer did not come may have been done */
+        const bool stands = m->paused && m->t_paused > 0 && m->t_resume == 0;
+        if (stands || m->left_out || m->status.state == DW_ENGINE_SERVING ||
             m->status.error.code == DW_NOT_FOUND)
             continue;
         if (err) {
@@ -208,9 +226,10 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
         status = scatter(r, hop, err);
     const uint64_t t_applied = dw_clock_us();
     if (status != DW_OK) {
-        stop_after_scatter(r, status);
+        stop_after_scatter(r, status, err);
         return status;
     }
+    r->applied = true;
     dw_crew_take_over(r, update);
     status = leave_old_copy(r, err);
     if (status != DW_OK)
@@ -219,13 +238,40 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
     status = settle(r, hop, err);
     if (status == DW_OK)
         tell_hop(r, hop, t_asked, t_applied);
+    if (status == DW_CORRUPT || status == DW_MISMATCH)
+        stop_after_settle(r, update, err);
     return status;
 }
 
+typedef struct question {
+    const dw_rollout *rollout;
+    uint64_t version;
+} question;
+
+/* One that was restarted since says another version, and is told to load all. Where the
+ * stores were done by an earlier call, those that took them over need not stop again. */
 static void ask_version(dw_member *m, void *context)
 {
-    const dw_rollout *r = context;
-    dw_member_probe(m, r->options.patience_ms);
+    const question *q = context;
+    dw_member_begin(m);
+    dw_member_probe(m, q->rollout->options.patience_ms);
+    m->skipped = q->rollout->applied && !m->paused && dw_member_serves(m, q->version);
+}
+
+/* No engine is stopped where it is known that another one cannot be. */
+static dw_status check_all_there(const dw_rollout *r, dw_error *err)
+{
+    for (size_t i = 0; i < r->n_members; i++) {
+        const dw_member *m = &r->members[i];
+        if (!dw_member_counts(m) || m->status.state != DW_ENGINE_AWAY)
+            continue;
+        if (err) {
+            *err = m->status.error;
+            err->code = DW_UNAVAILABLE;
+        }
+        return DW_UNAVAILABLE;
+    }
+    return DW_OK;
 }
 
 /* A whole model was put where nothing was: there is nothing to scatter, and no engine can
@@ -235,6 +281,9 @@ static dw_status arrive(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
     dw_status status = dw_follower_apply(r->follower, err);
     if (status == DW_OK)
         status = settle(r, hop, err);
+    for (size_t i = 0; i < r->n_members; i++)
+        r->members[i].reload =
+            true; /* what it names may be a version of another stream */
     if (status == DW_OK)
         tell_hop(r, hop, 0, 0);
     return status == DW_OK ? dw_rollout_check(r, err) : status;
@@ -250,6 +299,7 @@ dw_status dw_four_phase_hop(dw_rollout *r, uint64_t goal, const dw_progress *pro
     dw_status status = DW_OK;
     if (!dw_follower_staged(f, &hop.version, NULL)) {
         r->from = dw_follower_version(f);
+        r->applied = false;
         tell_phase(r, DW_PHASE_FETCH, goal);
         status = stage(r, goal, &hop, progress, err);
         if (status == DW_OK && hop.version == dw_follower_version(f)) {
@@ -261,15 +311,21 @@ dw_status dw_four_phase_hop(dw_rollout *r, uint64_t goal, const dw_progress *pro
     hop.from = r->from;
     if (status == DW_OK)
         status = dw_follower_commit(f, err);
-    if (status == DW_OK && r->n_copies == 2)
+    if (status == DW_OK && r->n_copies == 2) {
         status = scatter(r, &hop, err);
+        r->applied = status == DW_OK;
+    }
     if (status == DW_OK)
         status = update_of_staged(&update, &paths, r, err);
-    /* one that was restarted since says another version, and is told to load all */
     if (status == DW_OK) {
-        dw_crew_each(r, ask_version, r);
-        status = move_engines(r, &hop, &update, err);
+        question q = {r, update.version};
+        dw_crew_each(r, ask_version, &q);
+        status = check_all_there(r, err);
     }
+    if (status == DW_OK)
+        status = move_engines(r, &hop, &update, err);
+    if (status == DW_OK)
+        r->applied = false;
 out:
     tell_phase(r, DW_PHASE_IDLE, dw_follower_version(f));
     dw_update_paths_release(&paths);

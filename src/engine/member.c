@@ -71,9 +71,11 @@ static void is_away(dw_member *m, unsigned patience_ms, const dw_error *err)
     const uint64_t now = dw_clock_ms();
     if (err->code == DW_NOT_FOUND)
         is_gone(m);
+    set_version(m, DW_NO_VERSION); /* it may come back as another */
     if (m->away_at == 0)
         m->away_at = now > 0 ? now : 1;
-    m->left_out = patience_ms > 0 && now - m->away_at >= patience_ms;
+    if (patience_ms > 0)
+        m->left_out = now - m->away_at >= patience_ms;
     set_state(m, DW_ENGINE_AWAY, err);
 }
 
@@ -86,8 +88,14 @@ static bool means_away(const dw_error *err)
 static void is_there(dw_member *m)
 {
     m->answered = true;
-    m->away_at = 0;
     m->left_out = false;
+}
+
+/* It does what it is asked to: an answer to a question alone is no proof of that. */
+static void is_well(dw_member *m)
+{
+    is_there(m);
+    m->away_at = 0;
 }
 
 static void is_in_trouble(dw_member *m, const dw_error *err)
@@ -121,7 +129,18 @@ void dw_member_probe(dw_member *m, unsigned patience_ms)
 
 bool dw_member_serves(const dw_member *m, uint64_t version)
 {
-    return !m->mixed && m->status.version == version;
+    return !m->mixed && !m->reload && m->status.version == version;
+}
+
+void dw_member_begin(dw_member *m)
+{
+    m->t_paused = m->t_updated = m->t_resume = m->t_resumed = 0;
+}
+
+void dw_member_mistrust(dw_member *m, const dw_error *err)
+{
+    m->mixed = true;
+    set_state(m, DW_ENGINE_BROKEN, err);
 }
 
 void dw_member_confirm(dw_member *m, const dw_engine_update *update)
@@ -132,33 +151,32 @@ void dw_member_confirm(dw_member *m, const dw_engine_update *update)
     if (m->paused)
         return; /* it says why */
     m->met = true;
+    is_well(m);
     set_state(m, DW_ENGINE_SERVING, NULL);
 }
 
 bool dw_member_counts(const dw_member *m)
 {
-    return !m->left_out;
+    return !m->left_out && !m->skipped;
 }
 
 bool dw_member_pause(dw_member *m, const dw_engine_update *update, unsigned patience_ms)
 {
     dw_error err = {0};
-    m->t_paused = m->t_updated = m->t_resume = m->t_resumed = 0;
+    dw_member_begin(m);
     dw_status status = with_code(m, dw_engine_pause(m->engine, update, &err), &err);
     if (status == DW_OK) {
         m->t_paused = dw_clock_us();
         m->paused = true;
-        is_there(m);
+        is_well(m);
         set_state(m, m->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_PAUSED, NULL);
         return true;
     }
     /* the answer may have been lost, and not the question */
     m->paused = true;
-    if (status != DW_NOT_FOUND)
-        dw_member_resume(m, update);
-    if (means_away(&err))
-        is_away(m, patience_ms, &err);
-    else
+    const bool refuses = !means_away(&err);
+    is_away(m, patience_ms, &err); /* for as long as it cannot be paused */
+    if (refuses)
         is_in_trouble(m, &err);
     return false;
 }
@@ -166,7 +184,7 @@ bool dw_member_pause(dw_member *m, const dw_engine_update *update, unsigned pati
 void dw_member_resume(dw_member *m, const dw_engine_update *update)
 {
     dw_error err = {0};
-    if (!m->paused || m->mixed)
+    if (!m->paused || m->mixed || m->held)
         return;
     m->t_resume = dw_clock_us();
     dw_status status = with_code(m, dw_engine_resume(m->engine, update, &err), &err);
@@ -188,7 +206,7 @@ static bool update_once(dw_member *m, const dw_engine_update *update, dw_error *
     bool whole = false;
     dw_status status = with_code(m, dw_engine_apply(m->engine, update, &whole, err), err);
     if (status == DW_OK) {
-        m->mixed = m->assumed = false;
+        m->mixed = m->assumed = m->reload = false;
         m->met = true;
         m->told = update->version;
         set_version(m, update->version);
@@ -213,7 +231,8 @@ void dw_member_take_over(dw_member *m, const dw_engine_update *update, unsigned 
     dw_engine_update whole = *update;
     whole.patch = NULL;
     whole.from = DW_NO_VERSION;
-    bool fits = update->patch && !m->mixed && m->status.version == update->from;
+    bool fits = update->patch && update->from != DW_NO_VERSION &&
+                dw_member_serves(m, update->from);
     bool done = false;
     uint64_t wait_ms = T_RETRY_MS;
     for (unsigned i = 0; !done && i < n_tries; i++) {

@@ -1,6 +1,9 @@
 #include "engine/rollout.h"
 
-#include <string.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -37,32 +40,46 @@ static dw_status make_members(dw_rollout *r, dw_error *err)
     return DW_OK;
 }
 
-/* Weights that a killed process left half written are written on as soon as the follower
- * opens: before that the engines, which may be reading them, are to stand. One that is
- * not there does not read. */
-static dw_status pause_for_recovery(dw_rollout *r, dw_error *err)
+/* Two processes that keep one directory would stop and start each other's engines. */
+static dw_status check_lock(const char *into, dw_error *err)
 {
-    const dw_engine_update none = {.from = DW_NO_VERSION, .version = DW_NO_VERSION};
-    dw_status status = dw_crew_pause(r, &none, err);
-    if (status == DW_OK)
-        return status;
-    for (size_t i = 0; i < r->n_members; i++) {
-        const dw_member *m = &r->members[i];
-        if (m->t_paused == 0 && dw_member_counts(m) &&
-            m->status.error.code != DW_NOT_FOUND)
-            return status;
-    }
-    /* those that are there were resumed again: once more, without the others */
-    for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].left_out = r->members[i].t_paused == 0;
-    return dw_crew_pause(r, &none, err);
+    int fd = open(into, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return dw_fail_errno(err, into, "open the directory");
+    const bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return taken ? dw_fail(err, DW_CONFLICT, into,
+                           "another process keeps this directory up to date")
+                 : DW_OK;
 }
 
-/* The store is needed to go on, but not to have whole weights. */
-static void recover_without_store(dw_rollout *r, const char *into)
+/* Weights that a killed process left half written are written on as soon as the follower
+ * opens: before that the engines, which may be reading them, are to stand, and until then
+ * none is resumed. One that is not there does not read. */
+static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *err)
 {
-    if (dw_checkpoint_recover(into, 0, NULL, NULL) == DW_OK)
-        dw_crew_resume(r, NULL);
+    const dw_engine_update none = {.from = DW_NO_VERSION, .version = DW_NO_VERSION};
+    dw_status status = check_lock(into, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; i < r->n_members; i++)
+        r->members[i].held = true;
+    status = dw_crew_pause(r, &none, err);
+    for (size_t i = 0; status != DW_OK && i < r->n_members; i++) {
+        const dw_member *m = &r->members[i];
+        if (m->t_paused == 0 && m->status.error.code != DW_NOT_FOUND) {
+            if (err)
+                *err = m->status.error;
+            return err ? err->code = DW_UNAVAILABLE : DW_UNAVAILABLE;
+        }
+    }
+    return DW_OK; /* who did not answer is not there */
+}
+
+static void end_recovery(dw_rollout *r)
+{
+    for (size_t i = 0; i < r->n_members; i++)
+        r->members[i].held = false;
 }
 
 dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
@@ -77,16 +94,14 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
     r->options = *options;
     r->n_copies = follow->n_copies;
     dw_status status = make_members(r, err);
-    /* of two copies nobody reads the one that was being written */
-    if (status == DW_OK && follow->into && r->n_copies < 2 && r->n_members > 0)
+    if (status == DW_OK && follow->into && r->n_members > 0)
         status = dw_follower_pending(follow->into, &pending, err);
     if (status == DW_OK && pending)
-        status = pause_for_recovery(r, err);
-    if (status == DW_OK) {
+        status = pause_for_recovery(r, follow->into, err);
+    if (status == DW_OK)
         status = dw_follower_open(&r->follower, store, follow, err);
-        if (status != DW_OK && pending)
-            recover_without_store(r, follow->into);
-    }
+    if (status == DW_OK)
+        end_recovery(r);
     if (status == DW_OK && options->engines_loaded && !pending)
         for (size_t i = 0; i < r->n_members; i++) {
             r->members[i].assumed = true;
@@ -103,9 +118,7 @@ void dw_rollout_close(dw_rollout *r)
 {
     if (!r)
         return;
-    /* a follower that is not there was the reason to pause: see recover_without_store */
-    if (r->follower)
-        dw_crew_resume(r, NULL);
+    dw_crew_resume(r, NULL);
     dw_follower_close(r->follower);
     dw_free(r->members);
     dw_free(r);
@@ -145,8 +158,12 @@ static void inspect(dw_member *m, void *context)
         return;
     if (dw_member_serves(m, c->update->version))
         dw_member_confirm(m, c->update);
-    else if (dw_clock_ms() >= m->try_at && dw_member_pause(m, c->update, o->patience_ms))
+    else if (dw_clock_ms() < m->try_at)
+        dw_member_resume(m, c->update); /* with what it has, for now */
+    else if (dw_member_pause(m, c->update, o->patience_ms))
         dw_member_take_over(m, c->update, o->n_tries);
+    else
+        dw_member_resume(m, c->update);
 }
 
 dw_status dw_rollout_check(dw_rollout *r, dw_error *err)

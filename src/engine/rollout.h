@@ -18,6 +18,9 @@ typedef struct dw_member {
     bool met;      /* it answered once: before, it may have been paused by another */
     bool assumed;  /* where it says no version it is believed to serve TOLD */
     bool answered; /* any question: from then on its end is noticed */
+    bool held;     /* not to be resumed: weights that it may read are half written */
+    bool reload;   /* the version it names is not of this stream: it takes all anew */
+    bool skipped;  /* in this hop: it serves the version already */
     bool left_out; /* away for longer than anybody waits: the weights move without it */
     uint64_t told; /* the version it was last brought to, or DW_NO_VERSION */
     uint64_t away_at;  /* when it was first met away, ms; 0: it is not */
@@ -39,6 +42,7 @@ struct dw_rollout {
     dw_member *members;
     size_t n_members;
     uint64_t from; /* where the hop under way began */
+    bool applied;  /* its stores are done */
 };
 
 /* ---- one engine (member.c) ---- */
@@ -57,7 +61,13 @@ void dw_member_confirm(dw_member *member, const dw_engine_update *update);
 /* Whether it must be paused before weights are written. */
 bool dw_member_counts(const dw_member *member);
 
-/* False where it could not be paused; it is then asked to resume, in case it is. */
+/* Forgets the times of the hop before. */
+void dw_member_begin(dw_member *member);
+
+/* Its weights, or those it reads in place, may be a mix. ERR says why. */
+void dw_member_mistrust(dw_member *member, const dw_error *err);
+
+/* False where it did not acknowledge: it may be paused or not, and is to be resumed. */
 bool dw_member_pause(dw_member *member, const dw_engine_update *update,
                      unsigned patience_ms);
 

@@ -21,6 +21,7 @@ typedef struct sglang {
     dw_engine_http http;
     char software[64]; /* empty: ask again */
     bool whole;        /* it took an update over, and none has gone wrong since */
+    uint64_t label;    /* the version it said it serves, when it was last asked */
 } sglang;
 
 /* ---- probe ---- */
@@ -60,7 +61,7 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
     }
     const char *label = dw_engine_text(info, "weight_version");
     bool is_told = label != NULL;
-    out->version = dw_engine_label_version(label);
+    g->label = out->version = dw_engine_label_version(label);
     json_decref(info);
     if (!g->software[0])
         ask_software(g);
@@ -90,7 +91,14 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     sglang *g = self;
-    (void)update;
+    /* it cannot be asked whether somebody who was killed left it amid an update; but a
+     * label is set at the end of one */
+    if (update && update->version != DW_NO_VERSION && g->label == update->version)
+        g->whole = true;
+    if (!g->whole)
+        return dw_fail(err, DW_CONFLICT, g->http.url,
+                       "SGLang is not resumed: it may be in the middle of an update that "
+                       "nobody ended. It is once it has taken one over");
     dw_engine_question question = {"POST", "/continue_generation", "{}", g->http.pause_ms,
                                    NO_ROUTE};
     return dw_engine_order(&g->http, &question, "ok", err);
@@ -179,6 +187,7 @@ dw_status dw_sglang_open(dw_engine **out, const char *url,
     sglang *g = dw_alloc_zeroed(1, sizeof *g);
     if (!g)
         return dw_fail_memory(err, url);
+    g->label = DW_NO_VERSION;
     dw_status status = dw_engine_http_init(&g->http, url, options, err);
     if (status != DW_OK) {
         close_driver(g);

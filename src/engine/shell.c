@@ -193,12 +193,15 @@ static bool wait_for_end(watch *w, unsigned limit_ms, dw_shell_end *end)
 
 static void take_end(watch *w, dw_shell_end *end)
 {
-    while (w->fd >= 0) { /* what it wrote last; the pipe does not block */
-        char byte;
-        ssize_t n = read(w->fd, &byte, 1);
+    /* what it wrote last; the pipe does not block, and holds no more than this. What it
+     * left running may write on */
+    for (size_t n_left = 64 << 10; w->fd >= 0 && n_left > 0;) {
+        char bytes[4096];
+        ssize_t n = read(w->fd, bytes, sizeof bytes < n_left ? sizeof bytes : n_left);
         if (n <= 0)
             break;
-        keep(&w->keeper, &byte, 1);
+        keep(&w->keeper, bytes, (size_t)n);
+        n_left -= (size_t)n;
     }
     memcpy(end->last_line, w->keeper.line, w->keeper.n);
     end->last_line[w->keeper.n] = '\0';

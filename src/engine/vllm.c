@@ -277,8 +277,11 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     dw_status status = check_update(v, update, err);
     if (status == DW_OK)
         status = start(v, err);
-    if (status == DW_OK)
+    if (status == DW_OK) {
         status = stay_paused(v, err);
+        /* a back end may have begun to make room */
+        v->whole = v->whole && status == DW_OK;
+    }
     if (status == DW_OK)
         status = transfer(v, update, err);
     if (status == DW_OK)

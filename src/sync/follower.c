@@ -55,6 +55,22 @@ const char *dw_follower_dir(const dw_follower *f)
 
 /* ---- opening ---- */
 
+/* Of two copies that are not the same version the older one is written when they are
+ * opened. */
+static bool copies_differ(const char *into)
+{
+    dw_position at[2], next;
+    bool exists[2] = {false, false};
+    for (int i = 0; i < 2; i++) {
+        char *dir = dw_join_path(into, i == 0 ? DW_COPY_NAME "0" : DW_COPY_NAME "1");
+        if (!dir || dw_replica_state_read(&at[i], &next, &exists[i], dir, NULL) != DW_OK)
+            exists[i] = false;
+        dw_free(dir);
+    }
+    return exists[0] && exists[1] &&
+           (at[0].version != at[1].version || strcmp(at[0].stream, at[1].stream) != 0);
+}
+
 dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
 {
     static const char *const names[] = {"", DW_COPY_NAME "0", DW_COPY_NAME "1"};
@@ -72,6 +88,7 @@ dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
             return status;
         }
     }
+    *pending = *pending || copies_differ(into);
     return DW_OK;
 }
 
@@ -430,11 +447,15 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK)
         return status;
     /* weights that were there before the stream had a version: are they one now? */
-    if (f->weights->now->at.version == DW_NO_VERSION && f->weights->now->has_weights)
+    const bool unknown =
+        f->weights->now->at.version == DW_NO_VERSION && f->weights->now->has_weights;
+    if (unknown)
         status = recognise_any(f, err);
     if (status != DW_OK)
         return status;
     *staged = dw_follower_version(f);
+    if (unknown && *staged == goal)
+        f->arrived = true; /* with nothing to store */
     if (dw_weights_is_committed(f->weights))
         return dw_fail(err, DW_INVALID, f->weights->now->dir,
                        "the version before is committed but not settled");

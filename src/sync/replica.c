@@ -261,7 +261,7 @@ static void forget_staged(dw_replica *r)
 {
     dw_patch_free(r->patch);
     r->patch = NULL;
-    r->has_patch = r->staged = r->committed = r->applied = false;
+    r->has_patch = r->staged = r->committed = r->applied = r->settled = false;
 }
 
 dw_status dw_replica_discard(dw_replica *r, dw_error *err)
@@ -281,6 +281,8 @@ dw_status dw_replica_discard(dw_replica *r, dw_error *err)
 
 dw_status dw_replica_commit(dw_replica *r, dw_error *err)
 {
+    if (r->settled)
+        return DW_OK;
     dw_status status = DW_OK;
     if (r->place) {
         if (!r->committed)
@@ -315,14 +317,15 @@ dw_status dw_replica_apply(dw_replica *r, dw_error *err)
 dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
 {
     dw_status status = DW_OK;
-    if (r->place) {
+    if (r->place && !r->settled) {
         /* without the patch file the block is all that readers have to go by */
         status = dw_control_sync(r->control, err);
         if (status == DW_OK)
             status = dw_place_settle(r->place, sweep, err);
         if (status == DW_CORRUPT) /* not what it says: nobody is to read it */
             dw_control_mark_written(r->control, r->copy);
-    } else if (sweep) {
+        r->settled = status == DW_OK;
+    } else if (!r->place && sweep) {
         status = dw_replica_digest(r, NULL, err);
         if (status == DW_OK)
             status = dw_replica_check(r, &r->next, err);
@@ -332,6 +335,8 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
             r->has_weights = false;
         }
     }
+    if (status == DW_OK && r->dir)
+        status = dw_replica_state_write(&r->next, NULL, r->dir, err);
     if (status != DW_OK)
         return status;
     r->at = r->next;
@@ -339,5 +344,5 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
     memcpy(r->digests, r->next_digests, r->n_tensors * sizeof *r->digests);
     forget_staged(r);
     dw_replica_tell(r);
-    return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
+    return DW_OK;
 }

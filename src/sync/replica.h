@@ -56,6 +56,7 @@ typedef struct dw_replica {
     bool staged;
     bool committed; /* there is only forward */
     bool applied;
+    bool settled; /* but for the file that remembers */
     dw_position next;
     dw_digest *next_digests; /* [n_tensors] */
     dw_patch *patch;         /* memory */
