@@ -19,6 +19,7 @@ static const struct verb {
     {"follow", dw_cmd_follow, "keep a directory at the newest version"},
     {"log", dw_cmd_log, "list the versions of a stream"},
     {"status", dw_cmd_status, "show a stream's size and its followers"},
+    {"stats", dw_cmd_stats, "analyse the steps of a stream, or deltas on disk"},
     {"squash", dw_cmd_squash, "add a shorter way to a version of a stream"},
     {"gc", dw_cmd_gc, "remove old versions of a stream"},
     {"cp", dw_cmd_cp, "mirror a stream to another store"},
