@@ -209,11 +209,14 @@ int dw_cmd_stats(int argc, char **argv)
     arguments a;
     stats_source source = {0};
     dw_error err;
+    int exit_code = 0;
     parse(&a, &s, argc, argv);
     if (a.html && cli_path_check_output(a.html, &err) != DW_OK)
-        return cli_fail(&s, &err, a.html, NULL);
-    int exit_code = a.is_stream ? stats_stream_open(&source, &a.stream, &s)
-                                : stats_deltas_open(&source, &a.deltas, &s);
+        exit_code = cli_fail(&s, &err, a.html, NULL);
+    else if (a.is_stream)
+        exit_code = stats_stream_open(&source, &a.stream, &s);
+    else
+        exit_code = stats_deltas_open(&source, &a.deltas, &s);
     if (exit_code == 0 && source.n_steps > MAX_STEPS)
         exit_code = cli_fail_as(&s, "too many", "", "more than 4096 steps",
                                 "deltawire %s URL --from N --to N", s.verb);

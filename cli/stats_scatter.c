@@ -10,7 +10,8 @@
 #include "stats.h"
 
 #define N_ELEMS     (UINT64_C(1) << 25) /* of 2 bytes: more than caches hold */
-#define N_ROUNDS    5
+#define MIN_ROUNDS  5
+#define T_ROUNDS    0.15 /* seconds; the best counts, for others use the machine too */
 #define MAX_DENSITY 0.5
 
 static uint64_t mix(uint64_t x) /* splitmix64's */
@@ -50,7 +51,8 @@ static dw_status time_stores(double *out, const dw_tensor *old, const dw_tensor 
     if (status == DW_OK)
         status = dw_delta_stage(&patch, delta, old, 1, &apply, err);
     double best = INFINITY;
-    for (int i = 0; status == DW_OK && i < N_ROUNDS; i++) {
+    const double t_end = cli_now() + T_ROUNDS;
+    for (int i = 0; status == DW_OK && (i < MIN_ROUNDS || cli_now() < t_end); i++) {
         double start = cli_now();
         status = dw_patch_apply(patch, old, 1, n_threads, err);
         best = fmin(best, cli_now() - start);
