@@ -262,7 +262,8 @@ static void print_folds(const stats_report *r)
 {
     char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
     const double mean = cli_ratio((double)wire_bytes(r), (double)r->n_steps);
-    printf("\nFolded deltas: each element once, however often it changed; means over windows\n"
+    printf("\nFolded deltas: each element once, however often it changed; means over "
+           "windows\n"
            "  %6s %8s %17s %17s %9s\n",
            "steps", "windows", "sum of changes", "union", "saved");
     for (unsigned i = 0; i < STATS_N_FOLDS; i++) {
