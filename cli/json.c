@@ -1,18 +1,15 @@
 #include "json.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <deltawire/stream.h>
 
-#include "error.h"
-#include "path.h"
+#include "new_file.h"
 
 #define REPLACEMENT   "\xef\xbf\xbd" /* U+FFFD */
 #define N_REPLACEMENT 3
@@ -101,36 +98,11 @@ void cli_json_event(json_t *object)
     fflush(stdout);
 }
 
-/* A new file beside PATH under a name of its own, to be freed. */
-static FILE *open_temporary(char **name, const char *path)
-{
-    for (unsigned n = 0;; n++) {
-        *name = cli_path_temporary(path, n);
-        FILE *file = *name ? fopen(*name, "wx") : NULL;
-        if (file)
-            return file;
-        int refused = errno;
-        free(*name);
-        *name = NULL;
-        errno = refused;
-        if (refused != EEXIST)
-            return NULL;
-    }
-}
-
 dw_status cli_json_save(const json_t *object, const char *path, dw_error *err)
 {
-    char *name = NULL;
-    FILE *file = open_temporary(&name, path);
-    if (!file)
-        return cli_error_errno(err, path, "create");
-    bool written = dump(object, file);
-    written &= fclose(file) == 0;
-    dw_status status = DW_OK;
-    if (!written || rename(name, path) != 0) {
-        status = cli_error_errno(err, path, "write");
-        unlink(name);
-    }
-    free(name);
-    return status;
+    cli_new_file file;
+    dw_status status = cli_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    return cli_new_file_close(&file, dump(object, file.file), err);
 }

@@ -100,10 +100,15 @@ static void check_fails(engine_call call, const char *reply, dw_status code,
                         const char *words)
 {
     scripted_server s;
-    script_start(&s, &reply, 1);
+    /* it is resumed only once it is known to be whole */
+    const bool resumes = call == call_resume;
+    const char *replies[] = {UPDATED, reply};
+    script_start(&s, resumes ? replies : &reply, resumes ? 2 : 1);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
     bool whole = true;
+    if (resumes)
+        assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
     assert_int_equal(call(engine, &whole, &err), code);
     assert_int_equal(err.code, code);
     assert_non_null(strstr(err.text, words));
@@ -135,6 +140,21 @@ static void test_every_call_fails(void **state)
                 DW_CONFLICT, "did not take the weights: no such file");
     check_fails(call_apply, REPLY("200 OK", "{\"success\":false}"), DW_CONFLICT,
                 "does not say why");
+}
+
+/* Nobody can tell whether it was left amid an update: its label can, or another one. */
+static void test_not_resumed(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){OK_REPLY}, 1);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    dw_error err = {0};
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_CONFLICT);
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_CONFLICT);
+    dw_engine_close(engine);
+    script_end(&s);
 }
 
 static void test_calls(void **state)
@@ -212,9 +232,13 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probe),       cmocka_unit_test(test_probe_older),
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_whole),       cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_probe_older),
+        cmocka_unit_test(test_not_resumed),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_gone),
         cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

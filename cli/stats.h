@@ -1,0 +1,188 @@
+/* Analytics of a run: what `deltawire stats` finds out, and the parts it is made of.
+ *
+ *     stats_stream.c, stats_deltas.c   versions, from a stream or from files
+ *     stats_walk.c                     step by step over them
+ *     stats_count.c                    the pass over memory
+ *     stats_forecast.c                 other learning rates, other models
+ *     stats_text.c, stats_json.c, stats_html.c   the report
+ */
+#ifndef CLI_STATS_H
+#define CLI_STATS_H
+
+#include <jansson.h>
+
+#include <deltawire/stream.h>
+
+#include "options.h"
+#include "progress.h"
+#include "stats_count.h"
+#include "stats_model.h"
+
+/* ---- the report ---- */
+
+#define STATS_N_FOLDS 5 /* over 1, 2, 4, 8, 16 steps */
+
+typedef struct stats_step {
+    uint64_t from, to; /* versions */
+    const char *path;  /* of the delta; NULL for streams */
+    uint64_t n_bytes;  /* as they travel */
+    uint64_t n_objects;
+    stats_counts sum;
+    uint64_t n_union[STATS_N_FOLDS]; /* changed in the last 2^i steps at least once; 0:
+                                        the walk is not as old */
+    bool is_judged;                  /* the predictors had something to learn from */
+    double plain_bits;               /* of the mask, by density alone */
+    double predictor_bits[STATS_N_PREDICTORS];
+} stats_step;
+
+/* A way of a stream inside the steps that were walked. */
+typedef struct stats_way {
+    dw_edge edge;
+    uint64_t n_deltas, n_delta_bytes; /* that it stands for; of an anchor: all walked up
+                                         to it */
+} stats_way;
+
+typedef struct stats_forecast_row {
+    double lr_factor;
+    double density;
+    double bits_a_change;
+    double changes_a_second; /* of the scatter */
+} stats_forecast_row;
+
+#define STATS_N_FACTORS 4
+#define STATS_MAX_SIZES 8
+
+typedef struct stats_forecast {
+    stats_forecast_row rows[STATS_N_FACTORS];
+    uint64_t n_params[STATS_MAX_SIZES];
+    size_t n_sizes;
+    double elem_bytes; /* of the model at hand, on average */
+    double overhead;   /* codec's bits over the bound's */
+    bool measured;     /* the scatter, here; else it was given */
+} stats_forecast;
+
+typedef struct stats_report {
+    const char *source; /* URL, or the base checkpoint */
+    bool is_stream;
+    const stats_model *model;
+    stats_step *steps;
+    size_t n_steps;
+    stats_counts total;
+    stats_counts *groups;                         /* [model->n_groups] over all steps */
+    stats_exponents (*exponents)[DW_DTYPE_COUNT]; /* [kinds] by type, over all steps */
+    size_t n_judged; /* steps; plain_bits and predictor_bits are sums over them */
+    uint64_t n_judged_changes;
+    double plain_bits;
+    double predictor_bits[STATS_N_PREDICTORS];
+    stats_bins bins[STATS_N_PREDICTORS];
+    stats_way *ways;
+    size_t n_ways;
+    stats_forecast forecast;
+} stats_report;
+
+extern const char *const stats_predictor_names[STATS_N_PREDICTORS];
+
+#define STATS_N_PRECISIONS 3
+extern const double stats_precisions[STATS_N_PRECISIONS];
+
+static inline double stats_bound_bits(const stats_counts *c)
+{
+    return c->mask_bits + c->move_bits;
+}
+
+/* Changes over a fold's steps, summed and as a union, over all windows of that length. */
+typedef struct stats_fold {
+    unsigned n_steps;
+    uint64_t n_windows, n_sum, n_union;
+} stats_fold;
+
+stats_fold stats_fold_of(const stats_report *report, unsigned i);
+
+/* Bits for the direction of all changes: given nothing, and given the history. */
+void stats_direction_bits(const stats_counts *counts, double *plain, double *given);
+
+/* Changes by direction, of all types. */
+uint64_t stats_ups(const stats_counts *counts);
+
+/* How often what changed had changed before. The first step has no past and does not
+ * count. */
+typedef struct stats_recurrence {
+    uint64_t n_changed;
+    uint64_t n_again;     /* in the step before, or within 15 */
+    double by_density;    /* what chance would give: by the density of those steps, */
+    double by_exponent;   /* and by exponent and tensor */
+    uint64_t n_same_sign; /* in the step before: in the same direction */
+} stats_recurrence;
+
+stats_recurrence stats_recurrence_of(const stats_report *report, bool any);
+
+/* Sums over the groups of a kind, or of a layer. */
+stats_counts stats_sum_kind(const stats_report *report, stats_kind kind);
+stats_counts stats_sum_layer(const stats_report *report, uint32_t layer);
+
+/* ---- progress over many phases ---- */
+
+typedef struct stats_bar {
+    cli_progress bar;
+    uint64_t done, share, total;
+} stats_bar;
+
+/* The next phase, which is SHARE of the total; the hook is good until the next one. */
+dw_progress stats_bar_phase(stats_bar *bar, uint64_t share);
+
+/* ---- versions ---- */
+
+/* Where versions come from. `first` brings `now` to the first version, `next` to the one
+ * after, and says what it was. */
+typedef struct stats_source {
+    void *self;
+    size_t n_steps;
+    const dw_tensor *tensors; /* names and shapes */
+    size_t n_tensors;
+    dw_status (*first)(void *self, stats_model *model, const dw_progress *progress,
+                       dw_error *err);
+    dw_status (*next)(void *self, stats_model *model, const dw_digest *digests,
+                      stats_step *step, const dw_progress *progress, dw_error *err);
+} stats_source;
+
+/* Walks all steps. The report's steps and sums are filled, also where it fails on the
+ * way; release it in any case. */
+dw_status stats_walk(stats_report *report, stats_model *model, const stats_source *source,
+                     const char *work_dir, const cli_session *s, dw_error *err);
+void stats_report_release(stats_report *report);
+
+/* ---- the forecast ---- */
+
+typedef struct stats_forecast_options {
+    double scatter_rate; /* changes a second; 0: measured */
+    uint64_t n_params[STATS_MAX_SIZES];
+    size_t n_sizes;
+    unsigned n_threads;
+} stats_forecast_options;
+
+dw_status stats_forecast_make(stats_report *report, const stats_forecast_options *options,
+                              const cli_session *s, dw_error *err);
+
+/* A rate at another learning rate; the middle of stats_forecast.c, and of its page in
+ * docs/OPERATIONS.md. */
+double stats_scaled_rate(double rate, double factor);
+
+double stats_forecast_changes(const stats_forecast_row *row, double n_params);
+double stats_forecast_bytes(const stats_forecast *f, const stats_forecast_row *row,
+                            double n_params);
+double stats_forecast_trl_bytes(const stats_forecast *f, const stats_forecast_row *row,
+                                double n_params);
+
+/* Changes that this machine stores in a second, at that density. */
+dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
+                                dw_error *err);
+
+/* ---- output ---- */
+
+void stats_print_text(const stats_report *report);
+json_t *stats_report_json(const stats_report *report);
+
+/* One page without outside requests; it appears whole or not at all. */
+dw_status stats_save_html(const json_t *report, const char *path, dw_error *err);
+
+#endif

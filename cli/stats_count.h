@@ -1,0 +1,114 @@
+/* The pass over memory: what one step changed, counted tensor by tensor on all threads.
+ *
+ * Each element falls into a cell: the exponent of its old value, and a class of its own
+ * history. From how many elements a cell holds, and how many of them changed, follow the
+ * bound, recurrence, unions and most predictors; only rows and columns need more.
+ *
+ * What earlier steps taught (stats_learn.h) predicts a rate for each cell, row and
+ * column. The product of all three sorts the element into a bin, an eighth of an octave
+ * wide: the elements of a bin share a prediction, and what changed in it tells how good
+ * that was.
+ */
+#ifndef CLI_STATS_COUNT_H
+#define CLI_STATS_COUNT_H
+
+#include <deltawire/progress.h>
+
+#include "stats_model.h"
+
+/* ---- classes of history ---- */
+
+#define STATS_N_HISTORIES   16
+#define STATS_HISTORY_STEPS 15 /* that are remembered */
+
+/* By how long ago the last change was: 1 step, 2 to 3, 4 to 7, 8 to 15, longer. */
+typedef enum stats_age {
+    STATS_AGE_1,
+    STATS_AGE_3,
+    STATS_AGE_7,
+    STATS_AGE_15,
+    STATS_AGE_NONE,
+    STATS_N_AGES
+} stats_age;
+
+/* By the low 15 bits of an element's history; and the age that the class stands for. */
+unsigned stats_history_class(unsigned history);
+stats_age stats_history_age(unsigned history_class);
+
+/* ---- what is counted ---- */
+
+#define STATS_N_ULPS 33 /* moves of 1, 2, 3-4, 5-8, ... ulps: up to 2^i */
+
+enum { STATS_DOWN, STATS_UP };
+
+/* Sums over tensors. */
+typedef struct stats_counts {
+    uint64_t n_elems, n_changed;
+    double mask_bits, move_bits; /* order-0, by tensor and exponent of the old value */
+    uint64_t n_class_bytes; /* what the codec `class` takes for the changed tensors */
+    uint64_t n_trl_bytes;   /* index and value of each change */
+    /* moves of floats */
+    uint64_t ulps[STATS_N_ULPS][2];
+    uint64_t n_across_zero;
+    uint64_t n_special;   /* from or to NaN or infinity */
+    uint64_t n_no_ulps;   /* changes of other types */
+    uint64_t n_away;      /* of those in `ulps`: away from zero */
+    uint64_t n_with_past; /* changes in steps after the first: those below are of them */
+    /* changes by when the element had changed last, and what chance would give */
+    uint64_t n_by_age[STATS_N_AGES];
+    double expected_by_age[STATS_N_AGES];
+    uint64_t n_quiet[STATS_N_AGES]; /* not changed now, but so long ago */
+    uint64_t n_same_sign;           /* changed in the step before in the same direction */
+    /* directions by class of history and last direction */
+    uint64_t directions[STATS_N_HISTORIES][2][2];
+} stats_counts;
+
+void stats_counts_add(stats_counts *to, const stats_counts *more);
+
+static inline void stats_add(uint64_t *to, const uint64_t *more, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] += more[i];
+}
+
+/* ---- predictors ---- */
+
+typedef enum stats_predictor {
+    STATS_BY_TENSOR,
+    STATS_BY_EXPONENT,
+    STATS_BY_ROW,
+    STATS_BY_COLUMN,
+    STATS_BY_HISTORY,
+    STATS_BY_EXPONENT_HISTORY,
+    STATS_BY_ALL,
+    STATS_N_PREDICTORS
+} stats_predictor;
+
+#define STATS_N_BINS 256
+
+/* Elements and changes by predicted rate: bin i is 2^(-i / 8). */
+typedef struct stats_bins {
+    uint64_t n_elems[STATS_N_BINS];
+    uint64_t n_changed[STATS_N_BINS];
+} stats_bins;
+
+/* Elements and changes by exponent, for the forecast: over steps and tensors. */
+typedef struct stats_exponents {
+    uint64_t n_elems[STATS_MAX_EXPONENTS];
+    uint64_t n_changed[STATS_MAX_EXPONENTS];
+} stats_exponents;
+
+/* One step. */
+typedef struct stats_step_counts {
+    stats_counts *groups;                         /* [n_groups] */
+    stats_bins bins[STATS_N_PREDICTORS];          /* empty before the third step */
+    stats_exponents (*exponents)[DW_DTYPE_COUNT]; /* [kinds] by type; added to */
+} stats_step_counts;
+
+/* Compares `now` with `then`, fills OUT, learns for the next step, and brings `then` and
+ * the history up to date. STEP counts from 0. CLASS_BYTES [n_tensors]. */
+dw_status stats_count_step(stats_model *model, unsigned step, const uint64_t *class_bytes,
+                           unsigned n_threads, const dw_progress *progress,
+                           stats_step_counts *out, dw_error *err);
+
+#endif

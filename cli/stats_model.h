@@ -1,0 +1,119 @@
+/* The model that `deltawire stats` looks at: its tensors, what each is in a transformer,
+ * and where two versions of it and the history of each element lie.
+ *
+ *     then     the version before a step      [elements], a nameless mapped file
+ *     now      the version after it           [elements]
+ *     history  of each element, 16 bits       bit 0: changed in the step before, bit 1:
+ *                                             in the one before that, ... bit 14;
+ *                                             bit 15: the last change went up
+ *
+ * Elements are units of the codec: C64 is two F32, types below a byte are bytes.
+ */
+#ifndef CLI_STATS_MODEL_H
+#define CLI_STATS_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <deltawire/error.h>
+#include <deltawire/tensor.h>
+
+/* What the bits of an element mean. */
+typedef struct stats_format {
+    dw_dtype dtype; /* of a unit: F32 for C64 */
+    unsigned n_bits;
+    unsigned exponent_shift;
+    uint32_t exponent_mask; /* 0: none that tells anything; all elements are one class */
+    bool is_float;          /* ordered by sign and magnitude */
+    bool has_ulps;          /* moves are counted in ulps */
+    bool is_fnuz;           /* no -0: its pattern is the only NaN */
+    uint64_t first_special; /* magnitudes from here on are infinite or NaN */
+} stats_format;
+
+#define STATS_MAX_EXPONENTS 256
+
+typedef enum stats_kind {
+    STATS_EMBED,
+    STATS_Q_PROJ,
+    STATS_K_PROJ,
+    STATS_V_PROJ,
+    STATS_QKV_PROJ,
+    STATS_O_PROJ,
+    STATS_GATE_PROJ,
+    STATS_UP_PROJ,
+    STATS_GATE_UP_PROJ,
+    STATS_DOWN_PROJ,
+    STATS_EXPERTS,
+    STATS_ROUTER,
+    STATS_NORM,
+    STATS_LM_HEAD,
+    STATS_OTHER,
+    STATS_N_KINDS
+} stats_kind;
+
+/* "embed", "q_proj", ... */
+const char *stats_kind_name(stats_kind kind);
+
+/* By the tensor's name. */
+stats_kind stats_kind_of(const char *name);
+
+#define STATS_NO_LAYER UINT32_MAX
+
+/* The first part of the name that is a number. */
+uint32_t stats_layer_of(const char *name);
+
+/* What rows and columns did in the steps before: see stats_learn.h. */
+typedef struct stats_line {
+    double n_changed;
+    double n_expected;
+} stats_line;
+
+typedef struct stats_tensor {
+    stats_kind kind;
+    uint32_t layer;
+    size_t group; /* of its kind in its layer */
+    stats_format format;
+    uint64_t n_elems;
+    uint64_t n_rows, n_columns; /* a column is the last dimension; 1 x n_elems where lines
+                                   are not looked at */
+    bool has_rows, has_columns; /* long enough to tell something */
+    uint8_t *then, *now;        /* [n_elems] of the format */
+    uint16_t *history;          /* [n_elems] */
+
+    /* learnt from the step before; NULL before the second step */
+    double density;
+    uint32_t first_exponent, n_exponents;
+    uint32_t *rates;            /* [n_exponents][STATS_N_HISTORIES], fixed point */
+    stats_line *rows, *columns; /* [n_rows], [n_columns]; NULL where not looked at */
+} stats_tensor;
+
+/* A kind of tensors in a layer. */
+typedef struct stats_group {
+    stats_kind kind;
+    uint32_t layer;
+} stats_group;
+
+typedef struct stats_model {
+    size_t n_tensors;
+    stats_tensor *tensors;
+    dw_tensor *then, *now; /* [n_tensors] the same for the library; names are borrowed */
+    uint64_t n_elems, n_bytes;
+    stats_group *groups; /* ascending by layer, those without one last; then by kind */
+    size_t n_groups;
+    uint8_t *scratch;
+    size_t n_scratch_bytes;
+} stats_model;
+
+/* Room for two versions of these tensors, zeros, in a nameless file in WORK_DIR (NULL:
+ * TMPDIR, or /tmp). Names and shapes of TENSORS are borrowed. */
+dw_status stats_model_init(stats_model *out, const dw_tensor *tensors, size_t n_tensors,
+                           const char *work_dir, dw_error *err);
+void stats_model_release(stats_model *model);
+
+/* A mapped file without a name: it goes with the process, however that ends. */
+dw_status stats_scratch_map(uint8_t **out, uint64_t n_bytes, const char *work_dir,
+                            dw_error *err);
+void stats_scratch_unmap(uint8_t *scratch, size_t n_bytes);
+
+#endif

@@ -1,0 +1,52 @@
+/* Where the versions come from that `deltawire stats` walks over. */
+#ifndef CLI_STATS_SOURCE_H
+#define CLI_STATS_SOURCE_H
+
+#include <deltawire/follow.h>
+
+#include "stats.h"
+#include "store.h"
+#include "weights.h"
+
+/* ---- a stream ---- */
+
+typedef struct stats_stream {
+    cli_stream stream; /* url, options and keys are the caller's to set */
+    const char *base;  /* the checkpoint behind a version 0 that was not uploaded */
+    const char *work_dir;
+    uint64_t from, to; /* DW_NO_VERSION: the last 16 steps */
+    unsigned n_threads;
+    cli_fork_opener fork_opener;
+    dw_follower *follower;
+    uint64_t at;
+} stats_stream;
+
+/* Opens the stream and finds the versions to walk. Returns 0, or the exit code of the
+ * error it reported. */
+int stats_stream_open(stats_source *out, stats_stream *self, const cli_session *s);
+void stats_stream_close(stats_stream *self);
+
+/* The ways of the stream between the versions that were walked. */
+dw_status stats_stream_ways(stats_report *report, stats_stream *self, dw_error *err);
+
+/* ---- deltas on disk ---- */
+
+typedef struct stats_delta {
+    dw_delta *delta;
+} stats_delta;
+
+typedef struct stats_deltas {
+    const char *base; /* a checkpoint; never written */
+    char **paths;
+    size_t n_paths;
+    unsigned n_threads;
+    cli_weights weights;
+    stats_delta *deltas; /* [n_paths] */
+    size_t at;
+} stats_deltas;
+
+/* Opens base and deltas, and so checks all of them before the first step. */
+int stats_deltas_open(stats_source *out, stats_deltas *self, const cli_session *s);
+void stats_deltas_close(stats_deltas *self);
+
+#endif
