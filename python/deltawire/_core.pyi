@@ -422,9 +422,6 @@ class Follower:
     def dir(self) -> str | None: ...
     @property
     def totals(self) -> FollowReport: ...
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The weights. They keep the follower open."""
     def poll(self) -> int | None:
         """The newest version of the stream."""
     def wait(

@@ -1,0 +1,30 @@
+"""The package `deltawire`, as installed: the stage `package` of scripts/test.sh builds the
+wheel and puts it on the path."""
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+deltawire = pytest.importorskip("deltawire", reason="the package is not built")
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Of a stream that is not there yet."""
+    return f"file://{tmp_path}/stream"
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Runs a script in another interpreter, and gives its output. A crash or a hang fails."""
+    def run(script, *args, status=0, timeout=60, **variables):
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script),
+             *map(str, args)],
+            capture_output=True, text=True, timeout=timeout, cwd=tmp_path,
+            env={**os.environ, **variables})
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout
+    return run
