@@ -53,8 +53,51 @@ def named_tensors(
         seen.add(key)
         if name in found:
             raise ValueError(f"two tensors are named {name!r}")
-        found[name] = tensor.detach()
+        found[name] = tensor
     return found
+
+
+class _Copy:
+    """The tensors that are published from a copy: masters in float32, as bfloat16; what the
+    library cannot read where it lies, on a device or not contiguous; and a module's buffers,
+    which change in every forward pass."""
+
+    def __init__(
+        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool
+    ) -> None:
+        self.live: dict[str, torch.Tensor] = {}
+        self.copies: dict[str, torch.Tensor] = {}
+        self._seen: dict[str, int] = {}
+        for name, tensor in live.items():
+            is_master = dtype is not None and tensor.dtype == torch.float32
+            is_buffer = is_module and not isinstance(tensor, torch.nn.Parameter)
+            if not (is_master or is_buffer) and tensor.is_cpu and tensor.is_contiguous():
+                continue
+            self.live[name] = tensor
+            self.copies[name] = torch.empty(
+                tensor.shape, dtype=dtype if is_master else tensor.dtype,
+                pin_memory=tensor.is_cuda)
+        self.take()
+
+    def take(self) -> None:
+        changed = {name: tensor for name, tensor in self.live.items()
+                   if not self._is_frozen(name, tensor)}
+        casts = {name: tensor.detach() for name, tensor in changed.items()
+                 if tensor.is_cpu and tensor.is_contiguous()}
+        _core.cast(casts, {name: self.copies[name] for name in casts})
+        with torch.no_grad():
+            for name, tensor in changed.items():
+                if name not in casts:
+                    self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
+        if any(tensor.is_cuda for tensor in changed.values()):
+            torch.cuda.synchronize()
+        self._seen = {name: tensor._version for name, tensor in self.live.items()}
+
+    def _is_frozen(self, name: str, tensor: torch.Tensor) -> bool:
+        """A parameter that takes no gradient, and that nobody wrote to since the last look.
+        Buffers take none either, but change."""
+        return (isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+                and self._seen.get(name) == tensor._version)
 
 
 class Publisher:
@@ -83,34 +126,22 @@ class Publisher:
         if publish_every < 1:
             raise ValueError("publish_every is 1 or more")
         live = named_tensors(model, prefix=prefix, names=names)
-        self._masters = {name: tensor for name, tensor in live.items()
-                         if dtype is not None and tensor.dtype == torch.float32}
-        self._copies = {name: torch.empty_like(tensor, dtype=dtype,
-                                               memory_format=torch.contiguous_format)
-                        for name, tensor in self._masters.items()}
-        self._cast(self._masters)
-        self._published = {**live, **self._copies}
-        self._every, self._steps = publish_every, 0
-        self._ticket = 0
-        self._native = _core.Publisher(url, self._published, **options)
+        self._copy = _Copy(live, dtype, isinstance(model, torch.nn.Module))
+        self._in_place = len(live) > len(self._copy.copies)
+        self._every, self._steps, self._ticket = publish_every, 0, 0
+        self._native = _core.Publisher(
+            url, {name: self._copy.copies.get(name, tensor.detach())
+                  for name, tensor in live.items()}, **options)
         self._hooks = []
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
                            optimizer.register_step_post_hook(self._after_step)]
 
-    def _cast(self, masters: dict[str, torch.Tensor]) -> None:
-        _core.cast(masters, {name: self._copies[name] for name in masters})
-
-    def _trained(self) -> dict[str, torch.Tensor]:
-        """Masters that may have changed: what is frozen was cast once, at the start."""
-        return {name: tensor for name, tensor in self._masters.items()
-                if tensor.requires_grad or self._sources[name].requires_grad}
-
     # ---- hooks ------------------------------------------------------------------------
 
     def _before_step(self, *_: Any) -> None:
         """What is read from where it lies must have been read before it changes."""
-        if len(self._copies) < len(self._published):
+        if self._in_place:
             self._wait_captured()
 
     def _after_step(self, *_: Any) -> None:
@@ -139,7 +170,7 @@ class Publisher:
 
     def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
         self._wait_captured()  # the copy may not change before it was read
-        self._cast(self._masters)
+        self._copy.take()
         ticket = self._native.publish(step=step, notes=notes)
         if ticket:
             self._ticket = ticket
@@ -187,9 +218,10 @@ class Follower:
         **options: Any,
     ) -> None:
         """`options` are those of deltawire.Follower."""
-        self._tensors = named_tensors(model, prefix=prefix, names=names)
+        tensors = {name: tensor.detach() for name, tensor
+                   in named_tensors(model, prefix=prefix, names=names).items()}
         self._pause, self._resume = pause, resume
-        self._native = _core.Follower(url, tensors=self._tensors, **options)
+        self._native = _core.Follower(url, tensors=tensors, **options)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._stop = threading.Event()

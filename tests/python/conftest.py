@@ -7,6 +7,9 @@ import textwrap
 
 import pytest
 
+# Small models: more threads only wait for each other. Read when PyTorch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 deltawire = pytest.importorskip("deltawire", reason="the package is not built")
 
 
