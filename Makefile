@@ -28,6 +28,10 @@ test-peers: ## install a real vLLM (3.5 GB, once), and run the tests that drive 
 	@scripts/install-deps.sh build test
 	@scripts/test.sh peers
 
+test-deploy: ## build the containers, and run them, the units and the pod under deploy/
+	@scripts/install-deps.sh deploy
+	@scripts/test-deploy.sh
+
 demo: deps ## install what is missing, build, and show the core at work
 	@$(MAKE) all
 	@scripts/demo.sh
@@ -75,5 +79,5 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps test test-peers demo bench bench-sync bench-pause fuzz soak \
+.PHONY: all configure deps test test-deploy test-peers demo bench bench-sync bench-pause fuzz soak \
 	install format lint clean help

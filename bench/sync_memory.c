@@ -90,7 +90,7 @@ void sync_memory_follow(char **args)
     sync_check(dw_follower_stage(follower, 1, &staged, NULL, &err), &err);
     double seconds = bench_seconds() - start;
     uint64_t list =
-        follower->replica->patch ? dw_patch_bytes(follower->replica->patch) : 0;
+        follower->weights->now->patch ? dw_patch_bytes(follower->weights->now->patch) : 0;
     sync_check(dw_follower_apply(follower, &err), &err);
     sync_check(dw_follower_settle(follower, &err), &err);
     uint64_t following = bench_peak_stop(peak);

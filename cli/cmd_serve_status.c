@@ -37,9 +37,10 @@ static const char help[] =
     "  deltawire serve-status s3://bucket/run --listen 0.0.0.0:9470 \\\n"
     "      --token-file token --tls-cert cert.pem --tls-key key.pem\n";
 
-#define N_COMMITS   200  /* told of those that were there before */
-#define T_FOLLOWERS 60.0 /* seconds between looks at the followers while nobody watches  \
-                          */
+#define N_COMMITS 200 /* told of those that were there before */
+#define T_FOLLOWERS                                                                      \
+    60.0 /* seconds between looks at the followers while nobody watches                  \
+          */
 
 typedef struct server {
     const cli_session *s;
@@ -128,7 +129,7 @@ static void release_followers(follower_list *list)
         const dw_follower_info *f = &list->items[i];
         const char *texts[] = {f->id, f->host, f->status, f->message, f->time};
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
-            free((char *)(uintptr_t)texts[k]);
+            free((char *)texts[k]);
     }
     free(list->items);
 }

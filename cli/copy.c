@@ -12,10 +12,11 @@
 #include "error.h"
 #include "path.h"
 
-#define PIECE_BYTES (16u << 20)
-#define PATCH_NAME  ".deltawire-patch" /* as the library names them */
-#define STAGED_NAME ".deltawire-staged"
-#define MAX_NAMES   10000 /* temporary names to try */
+#define PIECE_BYTES  (16u << 20)
+#define PATCH_NAME   ".deltawire-patch" /* as the library names them */
+#define STAGED_NAME  ".deltawire-staged"
+#define CONTROL_NAME ".deltawire-control"
+#define MAX_NAMES    10000 /* temporary names to try */
 
 /* Whether NAME is [FILE]SUFFIX[.tmp-PID-N]. */
 static bool has_suffix(const char *name, const char *suffix)
@@ -27,11 +28,12 @@ static bool has_suffix(const char *name, const char *suffix)
     return false;
 }
 
-/* Patch files, staged ones and their temporaries are the state of an apply, not of the
- * checkpoint. */
+/* Patch files, staged ones, control blocks and their temporaries are the state of who
+ * writes, not of the checkpoint. */
 static bool is_patch(const char *name)
 {
-    return has_suffix(name, PATCH_NAME) || has_suffix(name, STAGED_NAME);
+    return has_suffix(name, PATCH_NAME) || has_suffix(name, STAGED_NAME) ||
+           has_suffix(name, CONTROL_NAME);
 }
 
 static dw_status fail_memory(dw_error *err, const char *path)

@@ -206,10 +206,14 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
 {
     double wait = T_FIRST_ASK;
     bool has_news = false; /* that were not reported */
+    bool back;
+    dw_status status = f->engines.n > 0 ? check_engines(f, &back, err) : DW_OK;
     send_report(f, "following", NULL);
+    if (status == DW_OK && is_reached(f))
+        return DW_OK; /* before it started */
     for (;;) {
         bool moved = false;
-        dw_status status = follow_once(f, &moved, err);
+        status = follow_once(f, &moved, err);
         has_news = has_news || moved;
         if (status == DW_CANCELLED || status == DW_INVALID)
             return status;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by Debian and Ubuntu package name.
 #
-#     scripts/install-deps.sh GROUP...    groups: build test servers bench dev
+#     scripts/install-deps.sh GROUP...    groups: build test servers bench deploy dev
 #
 # What counts is that the tool or library works, not who brought it: each package is
 # named beside a command that succeeds when it is not needed. So nothing is touched
@@ -68,6 +68,8 @@ group_test() {
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
     want spin          spin -V # for model/check.sh
+    want curl          curl --version
+    want openssl       openssl version
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
@@ -105,6 +107,17 @@ group_servers() {
 
 group_bench() {
     group_python
+}
+
+# Containers, which scripts/test-deploy.sh builds and runs.
+group_deploy() {
+    want podman         podman --version
+    want runc           runc --version
+    want podman-compose installed podman-compose
+    want mmdebstrap     mmdebstrap --version
+    want python3-yaml   python3 -c 'import yaml'
+    want openssl        openssl version
+    want curl           curl --version
 }
 
 group_dev() {
@@ -174,9 +187,9 @@ install_missing() {
 
 for group in "$@"; do
     case $group in
-    build | test | servers | bench | dev) ;;
+    build | test | servers | bench | deploy | dev) ;;
     *)
-        echo "install-deps: no group '$group' (build, test, servers, bench, dev)" >&2
+        echo "install-deps: no group '$group' (build, test, servers, bench, deploy, dev)" >&2
         exit 2
         ;;
     esac

@@ -84,6 +84,7 @@ run_pytest() { # PYTEST-ARGUMENT...
     }
     DELTAWIRE=$PWD/build/deltawire DW_LIB=$PWD/build/libdeltawire.so \
         DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
+        DW_AGENT_DRIVER=$PWD/build/tests/agent_driver \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "${with[@]}" "$venv/bin/python" -m pytest -q -p no:cacheprovider \

@@ -8,7 +8,7 @@
 # that start together share one; the stamp tells a whole one from an interrupted one.
 set -eu
 
-packages='numpy safetensors pytest hypothesis botocore boto3 selenium'
+packages='numpy safetensors pytest hypothesis botocore boto3 selenium prometheus_client'
 vllm=
 for extra in "$@"; do
     case $extra in

@@ -18,6 +18,10 @@
  * A slot belongs to who has locked its bytes (a lock of the open file description, which
  * ends with its process); the writer is there while the bytes of the block's head are
  * locked the same way. dw_snapshot_open (snapshot.h) does the mapping and the locking.
+ *
+ * After a power loss the block may be older than the weights; then there is a patch file
+ * beside them until the writer has come back. So who finds no writer looks for one:
+ * docs/FORMAT.md, section 13, has it all.
  */
 #ifndef DELTAWIRE_CONTROL_H
 #define DELTAWIRE_CONTROL_H
@@ -39,12 +43,13 @@ typedef struct dw_control_copy {
     uint64_t sequence; /* odd: being written */
     uint64_t version;  /* UINT64_MAX: none yet */
     uint64_t state;    /* the model's digest */
-    uint64_t reserved;
+    uint64_t files;    /* another number when the files were made anew: map them again */
 } dw_control_copy;
 
 typedef struct dw_control_slot {
-    uint64_t holds; /* 0: nothing; else the number of the copy plus 1 */
-    uint64_t reserved[7];
+    uint64_t holds;   /* 0: nothing; else the number of the copy plus 1 */
+    uint64_t process; /* who has it, for messages */
+    uint64_t reserved[6];
 } dw_control_slot;
 
 typedef struct dw_control {
@@ -64,26 +69,46 @@ typedef struct dw_control_mark {
     uint64_t sequence;
     uint64_t version;
     uint64_t state;
+    uint64_t files;
 } dw_control_mark;
 
+static inline void dw_control_fence(void)
+{
+#if defined(__SANITIZE_THREAD__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#if defined(__SANITIZE_THREAD__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+}
+
 /* True: the copy MARK names is whole, as of now. False: it is being written, or there is
- * no version yet; try again in a moment. */
+ * no version yet; try again in a moment. With two copies the current one is never being
+ * written: it is false before the first version alone. */
 static inline bool dw_control_begin(const dw_control *control, dw_control_mark *mark)
 {
-    mark->copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
-    const dw_control_copy *copy = &control->copies[mark->copy];
-    mark->sequence = __atomic_load_n(&copy->sequence, __ATOMIC_SEQ_CST);
-    mark->version = __atomic_load_n(&copy->version, __ATOMIC_RELAXED);
-    mark->state = __atomic_load_n(&copy->state, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return (mark->sequence & 1) == 0 && mark->version != UINT64_MAX &&
-           __atomic_load_n(&copy->sequence, __ATOMIC_RELAXED) == mark->sequence;
+    /* with two the writer may flip in between: then it is the other one that is whole */
+    for (unsigned i = 0; i < (control->n_copies == 2 ? 1000 : 1); i++) {
+        mark->copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
+        const dw_control_copy *copy = &control->copies[mark->copy];
+        mark->sequence = __atomic_load_n(&copy->sequence, __ATOMIC_SEQ_CST);
+        mark->version = __atomic_load_n(&copy->version, __ATOMIC_RELAXED);
+        mark->state = __atomic_load_n(&copy->state, __ATOMIC_RELAXED);
+        mark->files = __atomic_load_n(&copy->files, __ATOMIC_RELAXED);
+        dw_control_fence();
+        if ((mark->sequence & 1) == 0 &&
+            __atomic_load_n(&copy->sequence, __ATOMIC_RELAXED) == mark->sequence)
+            return mark->version != UINT64_MAX;
+    }
+    return false;
 }
 
 /* True: all that was read since begin is of MARK's version. */
 static inline bool dw_control_end(const dw_control *control, const dw_control_mark *mark)
 {
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    dw_control_fence();
     return __atomic_load_n(&control->copies[mark->copy].sequence, __ATOMIC_RELAXED) ==
            mark->sequence;
 }
@@ -101,11 +126,15 @@ static inline void dw_control_drop(dw_control *control, unsigned slot)
 static inline bool dw_control_hold(dw_control *control, unsigned slot,
                                    dw_control_mark *mark)
 {
-    uint64_t copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
-    __atomic_store_n(&control->slots[slot].holds, copy + 1, __ATOMIC_SEQ_CST);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (dw_control_begin(control, mark) && mark->copy == copy)
-        return true;
+    bool whole = true;
+    for (unsigned i = 0; whole && i < 1000; i++) {
+        uint64_t copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
+        __atomic_store_n(&control->slots[slot].holds, copy + 1, __ATOMIC_SEQ_CST);
+        dw_control_fence();
+        whole = dw_control_begin(control, mark);
+        if (whole && mark->copy == copy)
+            return true;
+    }
     dw_control_drop(control, slot);
     return false;
 }

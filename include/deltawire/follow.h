@@ -70,7 +70,8 @@ DW_API dw_stream *dw_follower_stream(dw_follower *follower); /* borrowed */
 /* The version the weights are at, or DW_NO_VERSION. */
 DW_API uint64_t dw_follower_version(const dw_follower *follower);
 
-/* The weights, in the order of the stream's table. Valid until close. */
+/* The weights, in the order of the stream's table. Valid until close; of two copies,
+ * those of the one to read, until the next apply. */
 DW_API const dw_tensor *dw_follower_tensors(const dw_follower *follower,
                                             size_t *n_tensors);
 

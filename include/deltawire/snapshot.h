@@ -23,24 +23,27 @@ typedef struct dw_snapshot dw_snapshot;
 typedef struct dw_snapshot_view {
     uint64_t version;
     dw_digest state;
-    const dw_tensor *tensors; /* names ascending; read-only; valid until close */
+    const dw_tensor *tensors; /* names ascending; read-only. They stay where they are, one
+                                 place for each copy, as long as mark.files is the same */
     size_t n_tensors;
     dw_control_mark mark;
 } dw_snapshot_view;
 
 /* Maps what the follower keeps in DIR. DW_NOT_FOUND where there is no control block or no
- * version yet; DW_UNAVAILABLE where the writer died in the middle of a write: it is to be
- * started again first. DW_CONFLICT where every slot is taken. Where the control block may
- * not be written (a read-only mount), the snapshot is opened to look twice alone. */
+ * version yet; DW_UNAVAILABLE where the writer died in the middle of a write, or where a
+ * power loss may have interrupted one: it is to be started again first. DW_CONFLICT where
+ * every slot is taken. Where the control block may not be written (a read-only mount),
+ * the snapshot is opened to look twice alone. */
 DW_API dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err);
 DW_API void dw_snapshot_close(dw_snapshot *snapshot);
 
 /* The version that would be read now, or the last one where it is being written. */
 DW_API uint64_t dw_snapshot_version(const dw_snapshot *snapshot);
 
-/* Holds the newest version: it stays as it is until dw_snapshot_release. Waits while it
- * is being written, at most TIMEOUT_MS: then DW_UNAVAILABLE. DW_UNSUPPORTED where the
- * snapshot can only be looked at twice. */
+/* Holds the newest version: it stays as it is until dw_snapshot_release, or the next
+ * hold. Waits while it is being written, at most TIMEOUT_MS: then DW_UNAVAILABLE, and the
+ * text says whether the writer is still there. With two copies there is nothing to wait
+ * for. DW_UNSUPPORTED where the snapshot can only be looked at twice. */
 DW_API dw_status dw_snapshot_hold(dw_snapshot *snapshot, unsigned timeout_ms,
                                   dw_snapshot_view *view, dw_error *err);
 DW_API void dw_snapshot_release(dw_snapshot *snapshot);

@@ -22,7 +22,7 @@ static struct MHD_Response *make_response(dw_answer *a)
     }
     /* the library takes pointers to bytes that it does not change */
     if (a->fixed)
-        return MHD_create_response_from_buffer(a->n_fixed, (void *)(uintptr_t)a->fixed,
+        return MHD_create_response_from_buffer(a->n_fixed, (void *)a->fixed,
                                                MHD_RESPMEM_PERSISTENT);
     struct MHD_Response *response = MHD_create_response_from_buffer_with_free_callback(
         a->body.n_bytes, a->body.bytes, dw_free);

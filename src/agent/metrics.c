@@ -140,35 +140,39 @@ static void write_follower(dw_exposition *e, const dw_told *told, int64_t now_ms
     dw_metric_histogram(e, DW_NO_LABELS, &told->stopped);
 }
 
+typedef struct engine_labels {
+    char number[24];
+    dw_metric_label labels[4]; /* the last is free */
+} engine_labels;
+
+static void label_engine(engine_labels *out, const dw_told *told, size_t i)
+{
+    snprintf(out->number, sizeof out->number, "%zu", i);
+    out->labels[0] = (dw_metric_label){"engine", out->number};
+    out->labels[1] = (dw_metric_label){"driver", told->engines[i].driver};
+    out->labels[2] = (dw_metric_label){"where", told->engines[i].where};
+}
+
 static void write_engines(dw_exposition *e, const dw_told *told)
 {
+    engine_labels l;
     if (told->n_engines == 0)
         return;
     dw_metric_begin(e, "deltawire_engine_state", GAUGE, NULL,
                     "1 for the state that an engine is in, 0 for the others.");
     for (size_t i = 0; i < told->n_engines; i++) {
-        const dw_told_engine *engine = &told->engines[i];
-        char number[24];
-        snprintf(number, sizeof number, "%zu", i);
-        for (int s = DW_ENGINE_UNKNOWN; s <= DW_ENGINE_AWAY; s++)
-            dw_metric_count(
-                e,
-                DW_LABELS({"engine", number}, {"driver", engine->driver},
-                          {"where", engine->where},
-                          {"state", dw_engine_state_name((dw_engine_state)s)}),
-                engine->state == (dw_engine_state)s);
+        label_engine(&l, told, i);
+        for (dw_engine_state s = DW_ENGINE_UNKNOWN; s <= DW_ENGINE_AWAY; s++) {
+            l.labels[3] = (dw_metric_label){"state", dw_engine_state_name(s)};
+            dw_metric_count(e, l.labels, 4, told->engines[i].state == s);
+        }
     }
     dw_metric_begin(e, "deltawire_engine_version", GAUGE, NULL,
                     "The version that an engine serves.");
     for (size_t i = 0; i < told->n_engines; i++) {
-        const dw_told_engine *engine = &told->engines[i];
-        char number[24];
-        snprintf(number, sizeof number, "%zu", i);
-        if (engine->version != DW_NO_VERSION)
-            dw_metric_count(e,
-                            DW_LABELS({"engine", number}, {"driver", engine->driver},
-                                      {"where", engine->where}),
-                            engine->version);
+        label_engine(&l, told, i);
+        if (told->engines[i].version != DW_NO_VERSION)
+            dw_metric_count(e, l.labels, 3, told->engines[i].version);
     }
 }
 

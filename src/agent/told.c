@@ -25,7 +25,7 @@ void *dw_shared_new(size_t n_bytes)
 
 static owners *owners_of(const void *block)
 {
-    return (owners *)((uintptr_t)block - sizeof(owners));
+    return (owners *)block - 1;
 }
 
 const void *dw_shared_keep(const void *block)

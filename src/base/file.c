@@ -243,6 +243,45 @@ dw_status dw_rename_file(const char *from, const char *to, dw_error *err)
     return rename(from, to) == 0 ? DW_OK : dw_fail_errno(err, to, "rename into place");
 }
 
+dw_status dw_link_file(const char *from, const char *to, dw_error *err)
+{
+    if (link(from, to) == 0)
+        return DW_OK;
+    dw_map map;
+    dw_new_file file;
+    dw_status status = dw_map_open(&map, from, false, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_new_file_open(&file, to, err);
+    if (status == DW_OK) {
+        status = dw_new_file_write(&file, map.bytes, map.n_bytes, err);
+        if (status == DW_OK)
+            status = dw_new_file_commit(&file, err);
+        else
+            dw_new_file_abort(&file);
+    }
+    dw_map_close(&map);
+    return status;
+}
+
+dw_status dw_symlink_file(const char *target, const char *path, dw_error *err)
+{
+    size_t n_bytes = strlen(path) + sizeof TEMPORARY + 20;
+    char *temporary = dw_alloc(n_bytes);
+    if (!temporary)
+        return dw_fail_memory(err, path);
+    snprintf(temporary, n_bytes, "%s" TEMPORARY "link", path);
+    dw_status status = DW_OK;
+    if (unlink(temporary) != 0 && errno != ENOENT)
+        status = dw_fail_errno(err, temporary, "remove");
+    else if (symlink(target, temporary) != 0 || rename(temporary, path) != 0)
+        status = dw_fail_errno(err, path, "link");
+    if (status != DW_OK)
+        unlink(temporary);
+    dw_free(temporary);
+    return status;
+}
+
 dw_status dw_remove_file(const char *path, dw_error *err)
 {
     if (unlink(path) != 0) {

@@ -58,6 +58,14 @@ dw_status dw_sync_parent(const char *path, dw_error *err);
 /* Renames, inside one directory. Durable after dw_sync_parent. */
 dw_status dw_rename_file(const char *from, const char *to, dw_error *err);
 
+/* Makes TO another name of the file FROM, or a synced copy of it where there can be none.
+ * TO must not be there. */
+dw_status dw_link_file(const char *from, const char *to, dw_error *err);
+
+/* Makes PATH a symbolic link to TARGET, in place of whatever file or link it was: at no
+ * instant it is neither. Durable after dw_sync_parent. */
+dw_status dw_symlink_file(const char *target, const char *path, dw_error *err);
+
 /* Removes PATH, and makes that durable. A missing file is no error. */
 dw_status dw_remove_file(const char *path, dw_error *err);
 

@@ -64,6 +64,27 @@ static dw_status find_index_of(char **dir, char **first, const char *file, dw_er
     return status;
 }
 
+static bool is_kept_elsewhere(const char *path)
+{
+    const size_t n = strlen(path), n_end = strlen(DW_WEIGHTS_SUFFIX);
+    return n > n_end && strcmp(path + n - n_end, DW_WEIGHTS_SUFFIX) == 0;
+}
+
+/* The directory of the link that led to them. */
+static dw_status find_link(dw_target *t, const char *file, dw_error *err)
+{
+    if (is_kept_elsewhere(file))
+        return dw_fail(err, DW_INVALID, file,
+                       "these weights are kept for a directory that has a link to them: "
+                       "name that");
+    char *dir = dw_parent_path(file);
+    dw_free(t->identity);
+    t->identity = NULL;
+    dw_status status = dir ? resolve(&t->identity, dir, err) : dw_fail_memory(err, file);
+    dw_free(dir);
+    return status;
+}
+
 static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error *err)
 {
     const char *index = dw_checkpoint_index(ckpt);
@@ -77,6 +98,8 @@ static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error
     dw_free(parent);
     if (status != DW_OK || index)
         return status;
+    if (is_kept_elsewhere(t->identity))
+        return find_link(t, first, err);
     char *dir = NULL, *first_shard = NULL;
     status = find_index_of(&dir, &first_shard, t->identity, err);
     if (status == DW_OK && dir) {
@@ -137,6 +160,26 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     if (status != DW_OK)
         dw_target_release(t);
     return status;
+}
+
+dw_status dw_target_forget_lost(const char *path, dw_error *err)
+{
+    static const char *const names[] = {PATCH_NAME, STAGED_NAME};
+    char target[4096];
+    struct stat st;
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n < 0 ? 0 : n] = '\0';
+    if (!is_kept_elsewhere(target) || stat(path, &st) == 0 || errno != ENOENT)
+        return DW_OK;
+    char *dir = dw_parent_path(path);
+    dw_status status = dir ? DW_OK : dw_fail_memory(err, path);
+    for (size_t i = 0; status == DW_OK && i < 2; i++) {
+        char *beside = dw_join_path(dir, names[i]);
+        status = beside ? dw_remove_file(beside, err) : dw_fail_memory(err, path);
+        dw_free(beside);
+    }
+    dw_free(dir);
+    return status == DW_OK ? dw_remove_file(path, err) : status;
 }
 
 dw_status dw_target_lock(dw_target *t, dw_error *err)

@@ -7,7 +7,11 @@
 /* A checkpoint, by whatever path it was named, links resolved: its directory where it has
  * an index, or its only file. The patch file is DIR/.deltawire-patch or
  * FILE.deltawire-patch, what is staged .deltawire-staged likewise; the lock is on the
- * first file, so that nothing is left behind. */
+ * first file, so that nothing is left behind.
+ *
+ * Weights that are kept elsewhere, in memory for instance, are a file of the name
+ * *.deltawire-weights that model.safetensors is a link to: then patch and staged file are
+ * DIR/.deltawire-patch and so on in the directory of the link. */
 typedef struct dw_target {
     char *path; /* as named */
     char *identity;
@@ -22,6 +26,12 @@ dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
 
 /* DW_CONFLICT where another has the lock, in this process or any other. */
 dw_status dw_target_lock(dw_target *target, dw_error *err);
+
+#define DW_WEIGHTS_SUFFIX ".deltawire-weights"
+
+/* Where PATH is a link to weights that are kept elsewhere and are not there any more, as
+ * after a reboot: removes it, and what stood beside it. */
+dw_status dw_target_forget_lost(const char *path, dw_error *err);
 
 /* Gives the lock back too. */
 void dw_target_release(dw_target *target);

@@ -136,6 +136,11 @@ const dw_tensor *dw_place_tensors(const dw_place *p, size_t *n_tensors)
     return p->tensors;
 }
 
+uint64_t dw_place_files(const dw_place *p)
+{
+    return dw_checkpoint_identity(p->ckpt);
+}
+
 /* ---- staging ---- */
 
 static dw_status fail_committed(const dw_place *p, dw_error *err)
@@ -173,6 +178,22 @@ dw_status dw_place_stage(dw_place *p, const dw_part *parts, size_t n_parts,
         p->state = STAGED;
     else
         dw_remove_file(path, NULL); /* it may stand there, not known to be durable */
+    return status;
+}
+
+dw_status dw_place_stage_same(dw_place *p, const dw_place *from, dw_error *err)
+{
+    const char *path = p->target.staged_path, *other = dw_place_staged_path(from);
+    dw_status status = dw_place_discard(p, err);
+    if (status == DW_OK)
+        status = other ? dw_link_file(other, path, err)
+                       : dw_fail(err, DW_INVALID, from->target.path, "nothing is staged");
+    if (status == DW_OK)
+        status = load(p, path, err);
+    if (status == DW_OK)
+        p->state = STAGED;
+    else
+        dw_remove_file(path, NULL);
     return status;
 }
 

@@ -36,6 +36,9 @@ void dw_place_close(dw_place *place);
 dw_status dw_place_recover(const char *path, unsigned n_threads, bool *recovered,
                            dw_error *err);
 
+/* As dw_checkpoint_identity. */
+uint64_t dw_place_files(const dw_place *place);
+
 /* The weights, writable and shared with the files. Valid until close. */
 const dw_tensor *dw_place_tensors(const dw_place *place, size_t *n_tensors);
 
@@ -46,6 +49,9 @@ const dw_tensor *dw_place_tensors(const dw_place *place, size_t *n_tensors);
 dw_status dw_place_stage(dw_place *place, const dw_part *parts, size_t n_parts,
                          const dw_patch_goal *goal, const dw_progress *progress,
                          dw_error *err);
+
+/* Stages the list that is staged at FROM, a place whose weights are the same. */
+dw_status dw_place_stage_same(dw_place *place, const dw_place *from, dw_error *err);
 
 /* The file that holds what is staged, under the name it has now: the commit gives it
  * another. NULL where nothing is staged, and after settle. */

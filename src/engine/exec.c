@@ -88,9 +88,6 @@ static dw_status judge(const char *command, const dw_shell_end *end, unsigned li
     if (end->signal)
         return dw_fail(err, DW_CONFLICT, command, "was ended by signal %d%s%s",
                        end->signal, colon, end->last_line);
-    if (end->code == NOTHING_TOUCHED)
-        return dw_fail(err, DW_UNAVAILABLE, command, "failed for now (exit code %d)%s%s",
-                       end->code, colon, end->last_line);
     if (end->code != 0)
         return dw_fail(err, DW_CONFLICT, command, "failed with exit code %d%s%s",
                        end->code, colon, end->last_line);

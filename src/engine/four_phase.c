@@ -1,8 +1,8 @@
 /* One hop: fetch while the engines serve; pause; apply; resume.
  *
  *            one copy of the weights              two copies
- *     1      stage, commit                        stage, commit, apply, which writes the
- *                                                 copy that nobody reads and flips
+ *     1      stage, commit                        stage; commit: the stores to the copy
+ *                                                 that nobody reads; apply: the flip
  *     2      pause                                pause
  *     3      apply: the stores; engines' update   engines' update
  *     4      resume                               resume
@@ -176,6 +176,24 @@ static void stop_after_scatter(dw_rollout *r, dw_status status)
     dw_crew_resume(r, NULL);
 }
 
+/* Of two copies the one that was read is written next: an engine that runs, and did not
+ * take the new one over, may be reading it still. */
+static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
+{
+    for (size_t i = 0; r->n_copies == 2 && i < r->n_members; i++) {
+        const dw_member *m = &r->members[i];
+        if (m->paused || m->left_out || m->status.state == DW_ENGINE_SERVING ||
+            m->status.error.code == DW_NOT_FOUND)
+            continue;
+        if (err) {
+            *err = m->status.error;
+            err->code = DW_UNAVAILABLE;
+        }
+        return DW_UNAVAILABLE;
+    }
+    return DW_OK;
+}
+
 /* Phases 2 to 4, with what is staged and committed. */
 static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
                               const dw_engine_update *update, dw_error *err)
@@ -194,6 +212,9 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
         return status;
     }
     dw_crew_take_over(r, update);
+    status = leave_old_copy(r, err);
+    if (status != DW_OK)
+        return status;
     tell_phase(r, DW_PHASE_RESUME, update->version);
     status = settle(r, hop, err);
     if (status == DW_OK)

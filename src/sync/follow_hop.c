@@ -26,7 +26,7 @@ static dw_status check_departure(const dw_follower *f, const dw_hop *hop, dw_err
 {
     const char *url = dw_store_url(f->stream->store);
     if (hop->from != DW_NO_VERSION &&
-        memcmp(hop->from_sha256, f->replica->at.commit_sha256, DW_SHA256_BYTES) != 0)
+        memcmp(hop->from_sha256, f->weights->now->at.commit_sha256, DW_SHA256_BYTES) != 0)
         return dw_fail(err, DW_UNTRUSTED, url,
                        "version %" PRIu64 " was not made after the version %" PRIu64
                        " that the weights are: history was rewritten. Find out by whom; "
@@ -45,10 +45,9 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
                             dw_fill_fn source, void *context, const dw_progress *progress,
                             dw_error *err)
 {
-    dw_replica *r = f->replica;
+    const dw_replica *r = f->weights->now;
     if (!r->has_weights) {
-        f->arrived = true;
-        dw_status status = dw_replica_fill(r, position, source, context, err);
+        dw_status status = dw_weights_fill(f->weights, position, source, context, err);
         f->arrived = status == DW_OK;
         return status;
     }
@@ -59,7 +58,8 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
         return status;
     status = source(context, model.tensors, r->n_tensors, err);
     if (status == DW_OK)
-        status = dw_replica_stage_copy(r, position, model.tensors, progress, err);
+        status =
+            dw_weights_stage_copy(f->weights, position, model.tensors, progress, err);
     dw_scratch_model_release(&model);
     return status;
 }
@@ -96,12 +96,12 @@ static dw_status take_base(dw_follower *f, const dw_hop *hop, const dw_progress 
     size_t n_tensors;
     const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
     dw_replica *source = NULL;
-    status = n_tensors == f->replica->n_tensors
+    status = n_tensors == f->weights->now->n_tensors
                  ? dw_replica_open_memory(&source, f->stream->record.tensors, n_tensors,
                                           tensors, f->options.n_threads, err)
                  : dw_fail(err, DW_MISMATCH, f->options.base,
                            "the checkpoint has %zu tensors, the stream's model %zu",
-                           n_tensors, f->replica->n_tensors);
+                           n_tensors, f->weights->now->n_tensors);
     if (status == DW_OK && source->state != hop->state)
         status = dw_fail(err, DW_MISMATCH, f->options.base,
                          "the stream starts from %s with the state digest %016" PRIx64
@@ -169,7 +169,7 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
         status = check_source(stream, hop, err);
     if (status == DW_OK) {
         dw_follower other = {.stream = stream,
-                             .replica = f->replica,
+                             .weights = f->weights,
                              .options = f->options,
                              .depth = f->depth + 1};
         other.options.id = NULL;
@@ -182,15 +182,15 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
         dw_free(other.path);
     }
     dw_position position = position_of(f, hop);
-    if (status == DW_OK && (f->replica->at.state != hop->state ||
-                            memcmp(f->replica->at.commit_sha256, hop->fork.commit_sha256,
-                                   DW_SHA256_BYTES) != 0))
+    if (status == DW_OK && (f->weights->now->at.state != hop->state ||
+                            memcmp(f->weights->now->at.commit_sha256,
+                                   hop->fork.commit_sha256, DW_SHA256_BYTES) != 0))
         status = dw_fail(err, DW_UNTRUSTED, hop->fork.url,
                          "version %" PRIu64 " there is not the one that was forked from: "
                          "history was rewritten",
                          hop->fork.version);
     if (status == DW_OK)
-        status = dw_replica_adopt(f->replica, &position, err);
+        status = dw_weights_adopt(f->weights, &position, err);
     f->arrived = status == DW_OK;
     dw_stream_close(stream);
     if (!f->fork_store)
@@ -218,7 +218,7 @@ dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
         switch (hop->content) {
         case DW_CONTENT_DELTA: {
             dw_position position = position_of(f, hop);
-            status = dw_replica_stage(f->replica, &position, &hop->objects, fetched.blobs,
+            status = dw_weights_stage(f->weights, &position, &hop->objects, fetched.blobs,
                                       NULL, err);
             f->tally.stage_ms += dw_clock_ms() - start;
             f->tally.n_objects += hop->objects.n;

@@ -6,21 +6,28 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "deltawire/delta.h"
 #include "store/store.h"
 
-#define MAX_DETOURS 64 /* other ways that are tried when one is broken */
+#define T_PRESENCE_MS 10000 /* between two looks whether the stream is still there */
+#define MAX_DETOURS   64    /* other ways that are tried when one is broken */
 
 void dw_follow_options_init(dw_follow_options *options)
 {
     *options = (dw_follow_options){
-        .at = DW_NO_VERSION, .sweep_every = 64, .max_ahead_bytes = 32u << 20};
+        .at = DW_NO_VERSION,
+        .n_copies = 1,
+        .reader_wait_ms = 10000,
+        .sweep_every = 64,
+        .max_ahead_bytes = 32u << 20,
+    };
 }
 
 uint64_t dw_follower_version(const dw_follower *f)
 {
-    const dw_position *at = &f->replica->at;
+    const dw_position *at = &f->weights->now->at;
     return strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
                                                              : DW_NO_VERSION;
 }
@@ -32,32 +39,40 @@ dw_stream *dw_follower_stream(dw_follower *f)
 
 const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
 {
-    *n_tensors = f->replica->n_tensors;
-    return f->replica->tensors;
+    *n_tensors = f->weights->now->n_tensors;
+    return f->weights->now->tensors;
 }
 
 dw_digest dw_follower_state(const dw_follower *f)
 {
-    return dw_follower_version(f) != DW_NO_VERSION ? f->replica->at.state : 0;
+    return dw_follower_version(f) != DW_NO_VERSION ? f->weights->now->at.state : 0;
 }
 
 const char *dw_follower_dir(const dw_follower *f)
 {
-    return f->replica->dir;
+    return f->weights->now->dir;
 }
 
 /* ---- opening ---- */
 
 dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
 {
-    dw_error fault = {0};
+    static const char *const names[] = {"", DW_COPY_NAME "0", DW_COPY_NAME "1"};
     *pending = false;
-    dw_status status = dw_checkpoint_pending(into, pending, &fault);
-    if (status == DW_NOT_FOUND)
-        return DW_OK; /* no weights, nothing to write to */
-    if (status != DW_OK && err)
-        *err = fault;
-    return status;
+    for (size_t i = 0; !*pending && i < sizeof names / sizeof *names; i++) {
+        char *dir = *names[i] ? dw_join_path(into, names[i]) : dw_copy_string(into);
+        dw_error fault = {0};
+        dw_status status = dir ? dw_checkpoint_pending(dir, pending, &fault)
+                               : dw_fail_memory(&fault, into);
+        dw_free(dir);
+        if (status != DW_OK &&
+            status != DW_NOT_FOUND) { /* no weights: nothing to write */
+            if (err)
+                *err = fault;
+            return status;
+        }
+    }
+    return DW_OK;
 }
 
 static bool is_worth_a_detour(dw_status status)
@@ -72,9 +87,9 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    if (c.state == f->replica->state) {
+    if (c.state == f->weights->now->state) {
         const dw_position p = dw_position_of(&c);
-        status = dw_replica_adopt(f->replica, &p, err);
+        status = dw_weights_adopt(f->weights, &p, err);
         *found = true;
     }
     dw_commit_record_release(&c);
@@ -103,30 +118,30 @@ static dw_status recognise_any(dw_follower *f, dw_error *err)
     }
     if (status != DW_OK || found)
         return status;
-    if (f->replica->dir && fault.code != DW_OK) {
+    if (f->weights->now->dir && fault.code != DW_OK) {
         if (err)
             *err = fault;
         return fault.code;
     }
-    if (f->replica->dir)
-        return dw_fail(err, DW_CONFLICT, f->replica->dir,
+    if (f->weights->now->dir)
+        return dw_fail(err, DW_CONFLICT, f->weights->now->dir,
                        "it holds weights that are neither version 0 nor version %" PRIu64
                        " of the stream, and no record of which they are. Name an empty "
                        "directory, or remove them",
                        head);
-    f->replica->has_weights = false; /* the caller's memory, still to be filled */
+    f->weights->now->has_weights = false; /* the caller's memory, still to be filled */
     return DW_OK;
 }
 
 static const char *place_of(const dw_follower *f)
 {
-    return f->replica->dir ? f->replica->dir : "memory";
+    return f->weights->now->dir ? f->weights->now->dir : "memory";
 }
 
 /* The version that the weights are must still be the one in the stream. */
 static dw_status check_history(dw_follower *f, dw_error *err)
 {
-    const dw_position *at = &f->replica->at;
+    const dw_position *at = &f->weights->now->at;
     const char *url = dw_store_url(f->stream->store);
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(f->stream, at->version, &c, err);
@@ -156,21 +171,21 @@ static dw_status check_other_stream(dw_follower *f, dw_error *err)
     dw_status status = dw_stream_read_commit(f->stream, 0, &c, err);
     if (status != DW_OK)
         return status;
-    bool is_fork =
-        c.content == DW_CONTENT_FORK && strcmp(c.fork.stream, f->replica->at.stream) == 0;
+    bool is_fork = c.content == DW_CONTENT_FORK &&
+                   strcmp(c.fork.stream, f->weights->now->at.stream) == 0;
     dw_commit_record_release(&c);
     return is_fork
                ? DW_OK
-               : dw_fail(err, DW_MISMATCH, f->replica->dir,
+               : dw_fail(err, DW_MISMATCH, f->weights->now->dir,
                          "the weights are version %" PRIu64 " of stream %s, but this is "
                          "stream %s. Name another directory",
-                         f->replica->at.version, f->replica->at.stream,
+                         f->weights->now->at.version, f->weights->now->at.stream,
                          f->stream->record.stream);
 }
 
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
-    const dw_replica *r = f->replica;
+    const dw_replica *r = f->weights->now;
     if (r->at.version == DW_NO_VERSION)
         return r->has_weights ? recognise_any(f, err) : DW_OK;
     return dw_follower_version(f) != DW_NO_VERSION ? check_history(f, err)
@@ -185,6 +200,7 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     f->options.base = options->base ? dw_copy_string(options->base) : NULL;
     f->options.id = options->id ? dw_copy_string(options->id) : NULL;
     f->options.spool_dir = options->spool_dir ? dw_copy_string(options->spool_dir) : NULL;
+    f->options.weights_dir = NULL; /* the weights' own */
     bool good = !options->into == !f->options.into &&
                 !options->base == !f->options.base && !options->id == !f->options.id &&
                 !options->spool_dir == !f->options.spool_dir;
@@ -199,6 +215,9 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
                            const dw_follow_options *options, dw_error *err)
 {
     *out = NULL;
+    if (options->n_copies > 2)
+        return dw_fail(err, DW_INVALID, NULL, "there can be one copy or two, not %u",
+                       options->n_copies);
     if (!options->into == !options->tensors)
         return dw_fail(err, DW_INVALID, NULL,
                        "a follower needs either a directory or tensors in memory");
@@ -212,20 +231,25 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
     if (status == DW_OK)
         status = dw_stream_open(&f->stream, store, &options->trust, err);
     if (status == DW_OK) {
+        f->seen_ms = dw_clock_ms();
         const dw_stream_record *s = &f->stream->record;
         if (options->into)
-            status = dw_replica_open_dir(&f->replica, s->tensors, s->n_tensors,
-                                         options->into, options->n_threads, NULL, err);
+            status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream,
+                                         options, err);
         else if (options->n_tensors != s->n_tensors)
             status = dw_fail(err, DW_MISMATCH, dw_store_url(store),
                              "the stream's model has %zu tensors, the memory %zu",
                              s->n_tensors, options->n_tensors);
         else
-            status = dw_replica_open_memory(&f->replica, s->tensors, s->n_tensors,
+            status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors,
                                             options->tensors, options->n_threads, err);
     }
     if (status == DW_OK)
         status = find_start(f, err);
+    if (status == DW_OK)
+        status = dw_weights_accept(f->weights, err);
+    if (status == DW_OK)
+        status = dw_weights_align(f->weights, err);
     if (status == DW_OK)
         f->tally.from = dw_follower_version(f);
     if (status == DW_OK)
@@ -242,7 +266,7 @@ void dw_follower_close(dw_follower *f)
     dw_fetch_ahead_end(&f->ahead);
     dw_graph_release(&f->avoid);
     dw_free(f->path);
-    dw_replica_close(f->replica);
+    dw_weights_close(f->weights);
     dw_stream_close(f->stream);
     dw_free((char *)f->options.into);
     dw_free((char *)f->options.base);
@@ -253,12 +277,39 @@ void dw_follower_close(dw_follower *f)
 
 /* ---- polling ---- */
 
+/* A stream that was removed, or a store that is not where it was, looks like one in which
+ * nothing is new: now and then it is looked for. */
+static dw_status check_presence(dw_follower *f, dw_status found, dw_error *err)
+{
+    const uint64_t now = dw_clock_ms();
+    if (f->seen_ms != 0 && now - f->seen_ms < T_PRESENCE_MS)
+        return found;
+    dw_error fault = {0};
+    dw_status status = dw_store_stat(f->stream->store, DW_KEY_STREAM, NULL, NULL, &fault);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(f->stream->store),
+                       "the stream is not there any more: it was removed, or its place "
+                       "cannot be reached");
+    if (status != DW_OK) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    f->seen_ms = now;
+    return found;
+}
+
 dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
 {
     uint64_t known = f->stream->head, at = dw_follower_version(f);
     if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
         known = at;
-    return dw_stream_find_head(f->stream, known, newest, err);
+    dw_status status = dw_stream_find_head(f->stream, known, newest, err);
+    if (status == DW_OK && (known == DW_NO_VERSION || *newest > known))
+        f->seen_ms = dw_clock_ms();
+    else if (status == DW_OK || status == DW_NOT_FOUND)
+        status = check_presence(f, status, err);
+    return status;
 }
 
 dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms,
@@ -379,13 +430,13 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK)
         return status;
     /* weights that were there before the stream had a version: are they one now? */
-    if (f->replica->at.version == DW_NO_VERSION && f->replica->has_weights)
+    if (f->weights->now->at.version == DW_NO_VERSION && f->weights->now->has_weights)
         status = recognise_any(f, err);
     if (status != DW_OK)
         return status;
     *staged = dw_follower_version(f);
-    if (f->replica->committed)
-        return dw_fail(err, DW_INVALID, f->replica->dir,
+    if (dw_weights_is_committed(f->weights))
+        return dw_fail(err, DW_INVALID, f->weights->now->dir,
                        "the version before is committed but not settled");
     if (*staged == goal)
         return DW_OK;
@@ -417,7 +468,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK) {
         forget_path(f);
         dw_graph_release(&f->avoid); /* next time everything is looked at anew */
-        dw_replica_discard(f->replica, NULL);
+        dw_weights_discard(f->weights, NULL);
         if (first.code != DW_OK && is_worth_a_detour(status) && !f->rewritten) {
             status = first.code;
             *err = first;
@@ -430,16 +481,16 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
 
 const char *dw_follower_staged_path(const dw_follower *f)
 {
-    return f->replica->staged && f->replica->place
-               ? dw_place_staged_path(f->replica->place)
-               : NULL;
+    const dw_replica *r = dw_weights_list(f->weights);
+    return r->staged && r->place ? dw_place_staged_path(r->place) : NULL;
 }
 
 bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
 {
-    if (!f->arrived && !f->replica->staged)
+    const dw_replica *list = dw_weights_list(f->weights);
+    if (!f->arrived && !list->staged)
         return false;
-    const dw_position *p = f->arrived ? &f->replica->at : &f->replica->next;
+    const dw_position *p = f->arrived ? &f->weights->now->at : &list->next;
     if (version)
         *version = p->version;
     if (state)
@@ -447,27 +498,36 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
     return true;
 }
 
-static dw_status fail_nothing_staged(const dw_follower *f, dw_error *err)
+static dw_status check_staged(const dw_follower *f, dw_error *err)
 {
-    return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is staged");
+    return dw_weights_list(f->weights)->staged
+               ? DW_OK
+               : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
+}
+
+/* Whether all weights are to be read and compared this time. */
+static bool is_sweep_due(const dw_follower *f)
+{
+    return f->options.sweep_every > 0 && f->n_since_sweep + 1 >= f->options.sweep_every;
 }
 
 dw_status dw_follower_commit(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
-    return f->replica->staged ? dw_replica_commit(f->replica, err)
-                              : fail_nothing_staged(f, err);
+    dw_status status = check_staged(f, err);
+    return status == DW_OK ? dw_weights_commit(f->weights, is_sweep_due(f), err) : status;
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
-    if (!f->replica->staged)
-        return fail_nothing_staged(f, err);
+    dw_status status = check_staged(f, err);
+    if (status != DW_OK)
+        return status;
     uint64_t start = dw_clock_ms();
-    dw_status status = dw_replica_apply(f->replica, err);
+    status = dw_weights_apply(f->weights, is_sweep_due(f), err);
     f->tally.apply_ms += dw_clock_ms() - start;
     return status;
 }
@@ -479,16 +539,14 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
         f->tally.n_hops++;
         return DW_OK;
     }
-    if (!f->replica->applied)
-        return dw_fail(err, DW_INVALID, f->replica->dir, "nothing is applied");
-    const uint64_t n_changed = f->replica->n_changed;
-    bool sweep =
-        f->options.sweep_every > 0 && ++f->n_since_sweep >= f->options.sweep_every;
-    dw_status status = dw_replica_settle(f->replica, sweep, err);
+    if (!dw_weights_is_applied(f->weights))
+        return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
+    const uint64_t n_changed = dw_weights_list(f->weights)->n_changed;
+    const bool sweep = is_sweep_due(f);
+    dw_status status = dw_weights_settle(f->weights, sweep, err);
     if (status != DW_OK)
         return status;
-    if (sweep)
-        f->n_since_sweep = 0;
+    f->n_since_sweep = sweep ? 0 : f->n_since_sweep + 1;
     f->epoch = f->next_epoch;
     f->tally.n_hops++;
     f->tally.n_changed += n_changed;
@@ -504,10 +562,12 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
     /* what an earlier call could not finish, or the caller began */
-    if (status == DW_OK && f->replica->committed)
+    if (status == DW_OK && dw_weights_is_committed(f->weights))
         status = dw_follower_apply(f, err);
-    if (status == DW_OK && f->replica->applied)
+    if (status == DW_OK && dw_weights_is_applied(f->weights))
         status = dw_follower_settle(f, err);
+    if (status == DW_OK)
+        status = dw_weights_align(f->weights, err);
     while (status == DW_OK && dw_follower_version(f) != goal) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);

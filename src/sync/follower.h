@@ -1,15 +1,15 @@
-/* The inside of a follower: a stream, a replica, and the way between them. */
+/* The inside of a follower: a stream, weights, and the way between them. */
 #ifndef DW_SYNC_FOLLOWER_H
 #define DW_SYNC_FOLLOWER_H
 
 #include "deltawire/follow.h"
 #include "sync/fetch_ahead.h"
 #include "sync/graph.h"
-#include "sync/replica.h"
+#include "sync/weights.h"
 
 struct dw_follower {
     dw_stream *stream;
-    dw_replica *replica;
+    dw_weights *weights;
     dw_follow_options options; /* strings are copies */
     dw_store *fork_store;      /* borrowed: used in place of opening the fork's URL */
     unsigned depth;            /* how many forks lie between it and its caller's */
@@ -27,6 +27,7 @@ struct dw_follower {
     uint64_t next_epoch;
     bool arrived; /* the last hop was filled in place: nothing is left to apply */
     unsigned n_since_sweep;
+    uint64_t seen_ms; /* when the stream was last known to be there; 0: never */
     dw_follow_report tally; /* since it was opened */
 };
 

@@ -8,7 +8,7 @@
 
 static dw_replica *replica_of(dw_publisher *p)
 {
-    return p->baseline->replica;
+    return p->baseline->weights->now;
 }
 
 /* Memory for all that is owned, holding what the caller's weights are now. */
@@ -112,7 +112,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                 memcpy(p->base_data[k], from + dw_slice_bytes(p->pieces.table, &before),
                        (size_t)n);
         }
-        p->head = f->replica->at;
+        p->head = f->weights->now->at;
     }
     dw_follower_close(f);
     dw_scratch_model_release(&model);

@@ -244,7 +244,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_commit_create(p, &commit, &position, err);
     if (status == DW_OK) {
         p->head = position;
-        status = dw_replica_adopt(p->baseline->replica, &position, err);
+        status = dw_replica_adopt(p->baseline->weights->now, &position, err);
     }
     dw_objects_release(&commit.objects);
     return status;

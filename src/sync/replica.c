@@ -1,28 +1,13 @@
 #include "sync/replica.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "codec/digest.h"
-#include "sync/anchor.h"
 #include "sync/stage.h"
-#include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
-
-#define WEIGHTS_NAME "model.safetensors"
-
-static const dw_position nowhere = {.version = DW_NO_VERSION};
 
 dw_position dw_position_of(const dw_commit_record *commit)
 {
@@ -32,18 +17,24 @@ dw_position dw_position_of(const dw_commit_record *commit)
     return p;
 }
 
+bool dw_position_same(const dw_position *a, const dw_position *b)
+{
+    return a->version == b->version && a->state == b->state &&
+           strcmp(a->stream, b->stream) == 0 &&
+           memcmp(a->commit_sha256, b->commit_sha256, sizeof a->commit_sha256) == 0;
+}
+
 /* ---- opening ---- */
 
-static dw_status make_replica(dw_replica **out, const dw_tensor *table, size_t n_tensors,
-                              unsigned n_threads, dw_error *err)
+dw_status dw_replica_new(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                         unsigned n_threads, dw_error *err)
 {
     dw_replica *r = dw_alloc_zeroed(1, sizeof *r);
     if (!r)
         return dw_fail_memory(err, NULL);
     r->n_tensors = n_tensors;
     r->n_threads = n_threads;
-    r->at = r->next = r->was_next = nowhere;
-    r->lock = -1;
+    r->at = r->next = r->was_next = dw_nowhere;
     r->tensors = dw_alloc_array(n_tensors, sizeof *r->tensors);
     r->digests = dw_alloc_array(n_tensors, sizeof *r->digests);
     r->next_digests = dw_alloc_array(n_tensors, sizeof *r->next_digests);
@@ -63,8 +54,6 @@ void dw_replica_close(dw_replica *r)
         return;
     dw_patch_free(r->patch);
     dw_place_close(r->place);
-    if (r->lock >= 0)
-        close(r->lock);
     dw_free(r->tensors);
     dw_free(r->digests);
     dw_free(r->next_digests);
@@ -72,9 +61,8 @@ void dw_replica_close(dw_replica *r)
     dw_free(r);
 }
 
-/* Points the replica's tensors at the data of FOUND, which must be the same model. */
-static dw_status take_data(dw_replica *r, const dw_tensor *found, size_t n_found,
-                           const char *where, dw_error *err)
+dw_status dw_replica_take_data(dw_replica *r, const dw_tensor *found, size_t n_found,
+                               const char *where, dw_error *err)
 {
     if (n_found != r->n_tensors)
         return dw_fail(err, DW_MISMATCH, where,
@@ -98,7 +86,7 @@ static dw_status take_data(dw_replica *r, const dw_tensor *found, size_t n_found
     return status;
 }
 
-static dw_status digest_weights(dw_replica *r, const dw_progress *progress, dw_error *err)
+dw_status dw_replica_digest(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
     return dw_digest_tensors(r->digests, &r->state, r->tensors, r->n_tensors,
                              r->n_threads, progress, err);
@@ -110,109 +98,13 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
 {
     dw_replica *r;
     *out = NULL;
-    dw_status status = make_replica(&r, table, n_tensors, n_threads, err);
+    dw_status status = dw_replica_new(&r, table, n_tensors, n_threads, err);
     if (status != DW_OK)
         return status;
-    status = take_data(r, memory, n_tensors, "memory", err);
+    status = dw_replica_take_data(r, memory, n_tensors, "memory", err);
     if (status == DW_OK)
-        status = digest_weights(r, NULL, err);
+        status = dw_replica_digest(r, NULL, err);
     r->has_weights = true;
-    if (status == DW_OK)
-        *out = r;
-    else
-        dw_replica_close(r);
-    return status;
-}
-
-static dw_status lock_dir(dw_replica *r, dw_error *err)
-{
-    if (mkdir(r->dir, 0777) != 0 && errno != EEXIST)
-        return dw_fail_errno(err, r->dir, "make the directory");
-    r->lock = open(r->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (r->lock < 0)
-        return dw_fail_errno(err, r->dir, "open the directory");
-    if (flock(r->lock, LOCK_EX | LOCK_NB) != 0)
-        return errno == EWOULDBLOCK
-                   ? dw_fail(err, DW_CONFLICT, r->dir,
-                             "another process keeps this directory up to date")
-                   : dw_fail_errno(err, r->dir, "lock");
-    return DW_OK;
-}
-
-/* Finds out which version the weights of the directory are. */
-static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
-{
-    dw_position at;
-    dw_status status =
-        dw_replica_state_read(&at, &r->was_next, &r->has_record, r->dir, err);
-    if (status == DW_OK)
-        status = digest_weights(r, progress, err);
-    if (status != DW_OK)
-        return status;
-    r->has_weights = true;
-    if (r->was_next.version != DW_NO_VERSION && r->was_next.state == r->state)
-        r->at = r->was_next;
-    else if (at.version != DW_NO_VERSION && at.state == r->state)
-        r->at = at;
-    else if (at.version != DW_NO_VERSION)
-        return dw_fail(err, DW_CORRUPT, r->dir,
-                       "the weights were changed by somebody else: their digest is "
-                       "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
-                       ". Remove the directory and pull anew",
-                       r->state, at.version, at.state);
-    if (r->at.version != DW_NO_VERSION && r->was_next.version != DW_NO_VERSION)
-        status = dw_replica_state_write(&r->at, NULL, r->dir, err);
-    return status;
-}
-
-static dw_status open_place(dw_replica *r, dw_error *err)
-{
-    bool recovered;
-    dw_status status = dw_place_open(&r->place, r->dir, r->n_threads, &recovered, err);
-    if (status != DW_OK)
-        return status;
-    size_t n_found;
-    const dw_tensor *found = dw_place_tensors(r->place, &n_found);
-    return take_data(r, found, n_found, r->dir, err);
-}
-
-/* Whether there is anything that a checkpoint is made of, whole or not. */
-static bool has_weight_files(const char *path)
-{
-    DIR *dir = opendir(path);
-    bool found = false;
-    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;) {
-        const size_t n = strlen(e->d_name), n_end = strlen(".safetensors");
-        found = strcmp(e->d_name, DW_SHARD_INDEX_NAME) == 0 ||
-                (n > n_end && strcmp(e->d_name + n - n_end, ".safetensors") == 0);
-    }
-    if (dir)
-        closedir(dir);
-    return found;
-}
-
-dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
-                              const char *dir, unsigned n_threads,
-                              const dw_progress *progress, dw_error *err)
-{
-    dw_replica *r;
-    *out = NULL;
-    dw_status status = make_replica(&r, table, n_tensors, n_threads, err);
-    if (status != DW_OK)
-        return status;
-    r->dir = dw_copy_string(dir);
-    status = r->dir ? lock_dir(r, err) : dw_fail_memory(err, dir);
-    if (status == DW_OK) {
-        char *path = dw_join_path(dir, WEIGHTS_NAME);
-        if (path)
-            dw_remove_leftovers(path); /* the lock says that nobody is writing */
-        dw_free(path);
-        status = open_place(r, err);
-        if (status == DW_OK)
-            status = find_position(r, progress, err);
-        else if (status == DW_NOT_FOUND && !has_weight_files(dir))
-            status = DW_OK; /* empty: to be filled */
-    }
     if (status == DW_OK)
         *out = r;
     else
@@ -223,13 +115,14 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
 dw_status dw_replica_adopt(dw_replica *r, const dw_position *position, dw_error *err)
 {
     r->at = *position;
+    dw_replica_tell(r);
     return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
 }
 
 /* ---- filling ---- */
 
-static dw_status check_filled(const dw_replica *r, const dw_position *position,
-                              dw_error *err)
+dw_status dw_replica_check(const dw_replica *r, const dw_position *position,
+                           dw_error *err)
 {
     if (r->state == position->state)
         return DW_OK;
@@ -239,87 +132,19 @@ static dw_status check_filled(const dw_replica *r, const dw_position *position,
                    r->state, position->version, position->state);
 }
 
-/* Fills a file that is mapped and has no name yet, digests it, and names it. */
-static dw_status fill_file(dw_replica *r, dw_new_file *file, dw_anchor *layout,
-                           const dw_position *position, dw_fill_fn source, void *context,
-                           dw_error *err)
-{
-    dw_status status =
-        dw_new_file_write(file, layout->header.bytes, layout->header.n_bytes, err);
-    int failed =
-        status == DW_OK ? posix_fallocate(file->fd, 0, (off_t)layout->n_bytes) : 0;
-    if (failed)
-        status = dw_fail(err, DW_IO, r->dir,
-                         "there is no room for the model's %" PRIu64 " bytes: %s",
-                         layout->n_bytes, strerror(failed));
-    if (status != DW_OK)
-        return status;
-    uint8_t *bytes = mmap(NULL, (size_t)layout->n_bytes, PROT_READ | PROT_WRITE,
-                          MAP_SHARED, file->fd, 0);
-    if (bytes == MAP_FAILED)
-        return dw_fail_errno(err, file->path, "map");
-    for (size_t i = 0; i < layout->list.n; i++) {
-        const dw_tensor *key = &layout->list.tensors[i];
-        dw_tensor *t =
-            bsearch(key, r->tensors, r->n_tensors, sizeof *t, dw_tensor_compare_names);
-        t->data = bytes + layout->offsets[i];
-    }
-    status = source(context, r->tensors, r->n_tensors, err);
-    if (status == DW_OK)
-        status = digest_weights(r, NULL, err);
-    if (status == DW_OK)
-        status = check_filled(r, position, err);
-    if (status == DW_OK && msync(bytes, (size_t)layout->n_bytes, MS_SYNC) != 0)
-        status = dw_fail_errno(err, file->path, "sync");
-    munmap(bytes, (size_t)layout->n_bytes);
-    for (size_t i = 0; i < r->n_tensors; i++)
-        r->tensors[i].data = NULL;
-    return status;
-}
-
-static dw_status fill_dir(dw_replica *r, const dw_position *position, dw_fill_fn source,
-                          void *context, dw_error *err)
-{
-    char *path = dw_join_path(r->dir, WEIGHTS_NAME);
-    dw_new_file file = {.fd = -1};
-    dw_anchor layout = {0};
-    dw_slices all = {0};
-    dw_status status = path ? DW_OK : dw_fail_memory(err, r->dir);
-    if (status == DW_OK)
-        status = dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, err);
-    if (status == DW_OK)
-        status = dw_anchor_open(&layout, r->tensors, r->n_tensors, &all, r->dir, err);
-    if (status == DW_OK)
-        status = dw_new_file_open(&file, path, err);
-    if (status == DW_OK)
-        status = fill_file(r, &file, &layout, position, source, context, err);
-    if (status == DW_OK)
-        status = dw_replica_state_write(&nowhere, position, r->dir, err);
-    if (status == DW_OK)
-        status = dw_new_file_commit(&file, err);
-    else
-        dw_new_file_abort(&file);
-    if (status == DW_OK)
-        status = open_place(r, err);
-    dw_anchor_release(&layout);
-    dw_slices_free(&all);
-    dw_free(path);
-    return status;
-}
-
 dw_status dw_replica_fill(dw_replica *r, const dw_position *position, dw_fill_fn source,
                           void *context, dw_error *err)
 {
     dw_status status;
     if (r->dir) {
-        status = fill_dir(r, position, source, context, err);
+        status = dw_replica_fill_dir(r, position, source, context, err);
     } else {
-        r->at = nowhere;
+        r->at = dw_nowhere;
         status = source(context, r->tensors, r->n_tensors, err);
         if (status == DW_OK)
-            status = digest_weights(r, NULL, err);
+            status = dw_replica_digest(r, NULL, err);
         if (status == DW_OK)
-            status = check_filled(r, position, err);
+            status = dw_replica_check(r, position, err);
     }
     if (status != DW_OK)
         return status;
@@ -418,6 +243,20 @@ dw_status dw_replica_stage_copy(dw_replica *r, const dw_position *position,
     return status;
 }
 
+dw_status dw_replica_stage_same(dw_replica *r, const dw_replica *other, dw_error *err)
+{
+    dw_status status = dw_replica_discard(r, err);
+    if (status == DW_OK)
+        status = dw_place_stage_same(r->place, other->place, err);
+    if (status != DW_OK)
+        return status;
+    r->next = other->next;
+    memcpy(r->next_digests, other->next_digests, r->n_tensors * sizeof *r->next_digests);
+    r->n_changed = other->n_changed;
+    r->has_patch = r->staged = true;
+    return DW_OK;
+}
+
 static void forget_staged(dw_replica *r)
 {
     dw_patch_free(r->patch);
@@ -461,10 +300,15 @@ dw_status dw_replica_apply(dw_replica *r, dw_error *err)
     dw_status status = dw_replica_commit(r, err);
     if (status != DW_OK || r->applied)
         return status;
+    status = dw_control_begin_write(r->control, r->copy, err);
+    if (status != DW_OK)
+        return status;
     status = r->place
                  ? dw_place_store(r->place, err)
                  : dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
     r->applied = status == DW_OK;
+    if (r->applied)
+        dw_replica_tell(r);
     return status;
 }
 
@@ -472,14 +316,19 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
 {
     dw_status status = DW_OK;
     if (r->place) {
-        status = dw_place_settle(r->place, sweep, err);
-    } else if (sweep) {
-        status = digest_weights(r, NULL, err);
+        /* without the patch file the block is all that readers have to go by */
+        status = dw_control_sync(r->control, err);
         if (status == DW_OK)
-            status = check_filled(r, &r->next, err);
+            status = dw_place_settle(r->place, sweep, err);
+        if (status == DW_CORRUPT) /* not what it says: nobody is to read it */
+            dw_control_mark_written(r->control, r->copy);
+    } else if (sweep) {
+        status = dw_replica_digest(r, NULL, err);
+        if (status == DW_OK)
+            status = dw_replica_check(r, &r->next, err);
         if (status == DW_MISMATCH) { /* memory went bad: it is filled anew */
             forget_staged(r);
-            r->at = nowhere;
+            r->at = dw_nowhere;
             r->has_weights = false;
         }
     }
@@ -489,5 +338,6 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
     r->state = r->next.state;
     memcpy(r->digests, r->next_digests, r->n_tensors * sizeof *r->digests);
     forget_staged(r);
+    dw_replica_tell(r);
     return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
 }

@@ -13,6 +13,7 @@
 #define DW_SYNC_REPLICA_H
 
 #include "codec/place.h"
+#include "sync/control.h"
 #include "sync/stream.h"
 #include "sync/transfer.h"
 
@@ -26,7 +27,10 @@ typedef struct dw_position {
     dw_digest state;
 } dw_position;
 
+static const dw_position dw_nowhere = {.version = DW_NO_VERSION};
+
 dw_position dw_position_of(const dw_commit_record *commit);
+bool dw_position_same(const dw_position *a, const dw_position *b);
 
 typedef struct dw_replica {
     dw_tensor
@@ -41,9 +45,11 @@ typedef struct dw_replica {
 
     /* a directory */
     char *dir;
-    int lock;             /* on the directory */
-    dw_place *place;      /* NULL for memory, and while the directory is empty */
-    dw_position was_next; /* what the file says it was to become */
+    const char *weights_dir;    /* borrowed, or NULL */
+    dw_control_writer *control; /* borrowed, or NULL */
+    unsigned copy;              /* its number there */
+    dw_place *place;            /* NULL for memory, and while the directory is empty */
+    dw_position was_next;       /* what the file says it was to become */
 
     /* what is staged */
     bool has_patch; /* written, though perhaps not good */
@@ -62,13 +68,23 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory,
                                  unsigned n_threads, dw_error *err);
 
-/* A directory, which is made where it is not there. DW_MISMATCH where it holds another
- * model. An interrupted apply is finished. */
+/* A directory that is there, and that the caller has locked. */
+typedef struct dw_replica_dir {
+    const char *path;
+    const char *weights_dir;    /* where the file of the weights is made; NULL: in PATH */
+    dw_control_writer *control; /* told what the weights are; or NULL */
+    unsigned copy;              /* the number they have there */
+} dw_replica_dir;
+
+/* DW_MISMATCH where it holds another model. An interrupted apply is finished. */
 dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
-                              const char *dir, unsigned n_threads,
+                              const dw_replica_dir *dir, unsigned n_threads,
                               const dw_progress *progress, dw_error *err);
 
 void dw_replica_close(dw_replica *replica);
+
+/* Writes down the version that the weights were found to be, where the file names two. */
+dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
 
 /* Declares that the weights, whose digest is POSITION's, are that version. */
 dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
@@ -98,12 +114,47 @@ dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
 
+/* Stages what is staged at OTHER, which stands at the same version. */
+dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
+                                dw_error *err);
+
 /* Drops what is staged. DW_INVALID once it is committed. */
 dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
 dw_status dw_replica_commit(dw_replica *replica, dw_error *err);
 /* Commits first where that was not done. */
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
+
+/* ---- inside ---- */
+
+dw_status dw_replica_new(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                         unsigned n_threads, dw_error *err);
+
+/* Points the tensors at the data of FOUND, which must be the same model. */
+dw_status dw_replica_take_data(dw_replica *replica, const dw_tensor *found,
+                               size_t n_found, const char *where, dw_error *err);
+dw_status dw_replica_digest(dw_replica *replica, const dw_progress *progress,
+                            dw_error *err);
+
+/* DW_MISMATCH unless the weights that were digested are POSITION's. */
+dw_status dw_replica_check(const dw_replica *replica, const dw_position *position,
+                           dw_error *err);
+
+/* Tells the control block what the weights are (replica_dir.c). */
+void dw_replica_tell(const dw_replica *replica);
+
+/* Maps the checkpoint of the directory. */
+dw_status dw_replica_open_place(dw_replica *replica, dw_error *err);
+
+#define DW_WEIGHTS_NAME "model.safetensors"
+
+/* Makes the file of the weights, in the directory or where they are kept, and maps it
+ * (replica_file.c). */
+dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
+                              dw_fill_fn source, void *context, dw_error *err);
+
+/* Whether a directory holds anything that a checkpoint is made of, whole or not. */
+bool dw_dir_has_weights(const char *dir);
 
 /* ---- the file that remembers (replica_state.c) ---- */
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -330,6 +331,19 @@ dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err)
             return status;
     }
     return DW_OK;
+}
+
+uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < ckpt->n_shards; i++) {
+        struct stat st;
+        if (fstat(ckpt->shards[i].map.fd, &st) != 0)
+            continue;
+        const uint64_t numbers[] = {st.st_dev, st.st_ino};
+        hash = XXH64(numbers, sizeof numbers, hash);
+    }
+    return hash;
 }
 
 dw_status dw_checkpoint_sync(dw_checkpoint *ckpt, dw_error *err)

@@ -68,6 +68,18 @@ static void write_entry(dw_writer *w, const dw_tensor *tensor, uint64_t begin)
                     begin + tensor->n_bytes);
 }
 
+/* The length in front of the header that begins at START, which is whole. */
+static dw_status set_length(dw_writer *out, size_t start, const char *path, dw_error *err)
+{
+    uint64_t n_header = out->n_bytes - start - sizeof n_header;
+    if (n_header > DW_SAFETENSORS_MAX_HEADER)
+        return dw_fail(err, DW_UNSUPPORTED, path,
+                       "a header of %" PRIu64 " bytes is over the limit of %u", n_header,
+                       DW_SAFETENSORS_MAX_HEADER);
+    dw_store64(out->bytes + start, n_header);
+    return DW_OK;
+}
+
 dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
                                 size_t n_tensors, const dw_pair *metadata,
                                 size_t n_metadata, const char *path, dw_error *err)
@@ -98,11 +110,20 @@ dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
     if (out->failed)
         return dw_fail_memory(err, path);
 
-    uint64_t n_header = out->n_bytes - start - sizeof n_header;
-    if (n_header > DW_SAFETENSORS_MAX_HEADER)
+    return set_length(out, start, path, err);
+}
+
+dw_status dw_safetensors_pad(dw_writer *out, uint64_t n_bytes, uint64_t multiple,
+                             const char *path, dw_error *err)
+{
+    uint64_t n_over = (out->n_bytes + n_bytes) % multiple;
+    uint64_t n_pad = n_over > 0 ? multiple - n_over : 0;
+    if (n_pad > DW_SAFETENSORS_MAX_HEADER)
         return dw_fail(err, DW_UNSUPPORTED, path,
-                       "a header of %" PRIu64 " bytes is over the limit of %u", n_header,
-                       DW_SAFETENSORS_MAX_HEADER);
-    dw_store64(out->bytes + start, n_header);
-    return DW_OK;
+                       "to fill pages of %" PRIu64
+                       " bytes the header would have to be over the limit of %u",
+                       multiple, DW_SAFETENSORS_MAX_HEADER);
+    for (; n_pad > 0 && !out->failed; n_pad--)
+        dw_write_u8(out, ' ');
+    return out->failed ? dw_fail_memory(err, path) : set_length(out, 0, path, err);
 }

@@ -46,6 +46,15 @@ fails() {
         die "not '$pattern': $(cat "$scratch/err.last")"
 }
 
+# wait_until COMMAND...: tries for a while
+wait_until() {
+    for _ in $(seq 600); do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.1
+    done
+    die "waited in vain: $*"
+}
+
 # unchanged COMMAND...: whatever the command does, no file here may appear, go or differ,
 # but those that the tests write what was said into: out.* and err.*
 unchanged() {

@@ -134,15 +134,6 @@ keeps() {
     return $status
 }
 
-# wait_until COMMAND...: tries for a while
-wait_until() {
-    for _ in $(seq 600); do
-        "$@" >/dev/null 2>&1 && return
-        sleep 0.1
-    done
-    die "waited in vain: $*"
-}
-
 # start NAME VERB...: in the background, output in out.NAME and err.NAME, its id in $!
 start() {
     env --default-signal=INT "$deltawire" "${@:2}" >"out.$1" 2>"err.$1" &

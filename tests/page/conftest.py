@@ -1,86 +1,13 @@
-"""A headless Chromium, Debian's, that shows the page; where there is none, nothing runs."""
-import json
-import os
-import shutil
-
+"""One browser for all tests of the page; where there is none, they are skipped."""
 import pytest
-
-os.environ["no_proxy"] = "*"  # driver, browser and agent are all on this host
-
-SIZES = {"desk": (1280, 900), "phone": (390, 844)}
-
-
-class Screen:
-    """The browser with one page open, and the questions that the tests ask of it."""
-
-    def __init__(self, driver):
-        self.driver = driver
-        self.run = driver.execute_script
-
-    def look(self, size="desk", scheme="light", motion="no-preference"):
-        width, height = SIZES[size]
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
-            {"name": "prefers-color-scheme", "value": scheme},
-            {"name": "prefers-reduced-motion", "value": motion}]})
-
-    def open(self, url):
-        self.driver.get("about:blank")
-        self.driver.get_log("performance")
-        self.driver.get_log("browser")
-        self.driver.get(url)
-
-    def wait(self, condition, what, seconds=30):
-        """Until CONDITION is true; the deadline is only there to end a failing test."""
-        from selenium.common.exceptions import TimeoutException
-        from selenium.webdriver.support.ui import WebDriverWait
-        try:
-            return WebDriverWait(self.driver, seconds, 0.05).until(lambda _: condition())
-        except TimeoutException:
-            pytest.fail(f"{what}; the page says:\n{self.text()}")
-
-    def text(self, selector="body"):
-        """What is to be seen there, non-breaking spaces as spaces."""
-        return self.run("const e = document.querySelector(arguments[0]);"
-                        "return e?.checkVisibility() ? e.innerText : ''",
-                        selector).replace("\u00a0", " ")
-
-    def expect(self, text, selector="body"):
-        self.wait(lambda: text in self.text(selector), f"no '{text}' in {selector}")
-
-    def expect_gone(self, text, selector="body"):
-        self.wait(lambda: text not in self.text(selector), f"'{text}' stays in {selector}")
-
-    def find(self, selector):
-        return self.driver.find_element("css selector", selector)
-
-    def requests(self):
-        """The addresses of all that was asked for since the page was opened."""
-        events = (json.loads(entry["message"])["message"]
-                  for entry in self.driver.get_log("performance"))
-        return [event["params"]["request"]["url"] for event in events
-                if event["method"] == "Network.requestWillBeSent"]
-
-    def complaints(self):
-        return [entry["message"] for entry in self.driver.get_log("browser")
-                if entry["level"] in ("SEVERE", "WARNING")]
+from browser import Screen, start
 
 
 @pytest.fixture(scope="session")
 def driver():
-    selenium = pytest.importorskip("selenium.webdriver", reason="no selenium")
-    browser, control = shutil.which("chromium"), shutil.which("chromedriver")
-    if not browser or not control:
-        pytest.skip("no chromium and chromium-driver: the page is not tested")
-    options = selenium.ChromeOptions()
-    options.binary_location = browser
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "hide-scrollbars",
-                     "disable-dev-shm-usage", "no-proxy-server"):
-        options.add_argument("--" + argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    from selenium.webdriver.chrome.service import Service
-    driver = selenium.Chrome(options=options, service=Service(control))
+    driver = start()
+    if not driver:
+        pytest.skip("no chromium and chromium-driver here: the page is not tested")
     yield driver
     driver.quit()
 

@@ -27,7 +27,7 @@ PHASES = {"fetch": 58, "decode": 31, "pause": 6, "scatter": 4.2, "update": 11, "
 def policy(page):
     """The strictest that the page can live under: this script, this style, nothing else."""
     def digest(tag):
-        inside = re.search(rb"<%b[^>]*>(.*?)</%b>" % (tag, tag), page, re.DOTALL)[1]
+        inside = re.search(rb"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)[1]
         return "'sha256-" + base64.b64encode(hashlib.sha256(inside).digest()).decode() + "'"
     return (f"default-src 'none'; script-src {digest(b'script')}; "
             f"style-src {digest(b'style')}; img-src data:; connect-src 'self'; "
@@ -173,6 +173,8 @@ class Agent:
         self.post_answer = (200, {})
         self.asked = []      # the query of each GET /status
         self.on_post = None
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         agent = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -196,6 +198,7 @@ class Agent:
 
             def do_GET(self):
                 url = urllib.parse.urlsplit(self.path)
+                agent.may_answer.wait(60)
                 if url.path == "/":
                     page = PAGE.read_bytes()
                     self.send(200, "text/html; charset=utf-8", page,
@@ -222,12 +225,17 @@ class Agent:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, request, client_address):
+                pass  # a browser that left
+
+        self.server = Server(("127.0.0.1", port), Handler)
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self):
+        self.may_answer.set()
         self.server.shutdown()
         self.server.server_close()
 

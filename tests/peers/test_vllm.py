@@ -17,6 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
+import psutil  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import vllm_server  # noqa: E402
@@ -102,7 +103,8 @@ class World:
         with open(self.where / "follow.log", "ab") as log:
             self.follower = subprocess.Popen(
                 [DELTAWIRE, "follow", self.url, "--into", self.directory,
-                 "--engine", f"vllm={self.server.url}", "--interval", "0.2", "--json"],
+                 "--engine", f"vllm={self.server.url}", "--engine-check", "0.5",
+                 "--interval", "0.2", "--json"],
                 stdout=log, stderr=log)
 
     def kill_follower(self):
@@ -202,8 +204,12 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     world.publish_next()
     wait_until(lambda: world.updates_to(world.newest), "the update has begun")
     world.kill_follower()
-    hold.unlink()
     world.follow()
+    # it meets the engine busy with what the killed one began
+    follower = psutil.Process(world.follower.pid)
+    wait_until(lambda: any(c.raddr and c.raddr.port == world.server.port
+                           for c in follower.net_connections()), "the engine is asked")
+    hold.unlink()
     world.reaches_newest()
 
 

@@ -25,7 +25,8 @@ static void die(const char *what)
 
 void soak_begin(void)
 {
-    strcpy(soak_dir, "/tmp/deltawire-soak-XXXXXX");
+    const char *root = getenv("SOAK_ROOT");
+    snprintf(soak_dir, sizeof soak_dir, "%s/deltawire-soak-XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(soak_dir))
         die(soak_dir);
 }
@@ -129,11 +130,11 @@ static void say_start(const char *const argv[], size_t n)
         _exit(SOAK_FAULT);
 }
 
-pid_t soak_start(const char *const argv[], size_t n)
+pid_t soak_start_program(const char *program, const char *const argv[], size_t n)
 {
     char log[SOAK_PATH];
-    char *args[24] = {(char *)SOAK_ROLE};
-    for (size_t i = 0; i < n && i < 22; i++)
+    char *args[32] = {(char *)program};
+    for (size_t i = 0; i < n && i < 30; i++)
         args[i + 1] = (char *)argv[i];
     snprintf(log, sizeof log, "%s/log", soak_dir);
     fflush(NULL);
@@ -152,6 +153,11 @@ pid_t soak_start(const char *const argv[], size_t n)
     execv(args[0], args);
     perror(args[0]);
     _exit(SOAK_FAULT);
+}
+
+pid_t soak_start(const char *const argv[], size_t n)
+{
+    return soak_start_program(SOAK_ROLE, argv, n);
 }
 
 bool soak_has_ended(pid_t pid, bool *good)

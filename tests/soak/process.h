@@ -12,6 +12,7 @@
 
 extern char soak_dir[64];
 
+/* SOAK_DIR is made in SOAK_ROOT, or in /tmp. */
 void soak_begin(void);
 int soak_end(bool good);
 
@@ -27,7 +28,11 @@ uint64_t soak_now_ms(void);
 void soak_sleep_ms(uint64_t ms);
 uint64_t soak_env(const char *name, uint64_t otherwise);
 
-/* Starts soak_role with ARGV, whose first is the role; it ends with this process. */
+/* Starts PROGRAM with ARGV behind its name; it ends with this process, and says what it
+ * has to say to the log. */
+pid_t soak_start_program(const char *program, const char *const argv[], size_t n);
+
+/* The same for soak_role, whose first argument is the role. */
 pid_t soak_start(const char *const argv[], size_t n);
 
 /* Whether PID, a child, has ended. False in *GOOD where it did so in another way than by

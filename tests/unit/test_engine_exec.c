@@ -98,7 +98,7 @@ static void test_ends(void **state)
     } ends[] = {
         {"true", DW_OK, true, ""},
         {"echo noise >&2; exit 0", DW_OK, true, ""},
-        {"exit 75", DW_UNAVAILABLE, true, "failed for now (exit code 75)"},
+        {"exit 75", DW_CONFLICT, true, "failed with exit code 75"},
         {"exit 3", DW_CONFLICT, false, "failed with exit code 3"},
         {"echo one >&2; printf 'two\\nthr\\033ee\\n\\n' >&2; exit 4", DW_CONFLICT, false,
          "exit code 4: thr\\x1bee"},

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "deltawire/checkpoint.h"
+#include "sync/follower.h"
 #include "sync/record.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
@@ -585,6 +586,30 @@ static void test_detours(void **state)
 }
 
 /* A way that was made for another history is passed over where the commits are good. */
+/* A stream that is gone is told from one in which nothing is new. */
+static void test_gone(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_error err = {0};
+    dw_store *store = kit_mem_store();
+    dw_publish_options publish = plain();
+    fill_stream(&k, store, &publish, 1);
+    dw_follow_options options = into_dir(temp_path("gone"));
+    dw_follower *f = open_ok(store, &options);
+    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), &err);
+    uint64_t newest;
+    kit_remove_all(store, "");
+    f->seen_ms = 0; /* as if some time had passed */
+    assert_fails(dw_follower_poll(f, &newest, &err), DW_UNAVAILABLE, &err);
+    assert_non_null(strstr(err.text, "not there any more"));
+    assert_int_equal(dw_follower_version(f), 1);
+    dw_follower_close(f);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
 static void test_foreign_way(void **state)
 {
     (void)state;
@@ -688,6 +713,7 @@ int main(void)
         cmocka_unit_test(test_rollback),
         cmocka_unit_test(test_trust),
         cmocka_unit_test(test_detours),
+        cmocka_unit_test(test_gone),
         cmocka_unit_test(test_foreign_way),
         cmocka_unit_test(test_collected),
     };

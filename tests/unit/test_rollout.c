@@ -1,6 +1,7 @@
 /* Rollout hosts: engines that fail at every call in every way, and are never seen to run
  * on a mix of two versions. */
 /* labels: threads */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,8 @@ typedef enum fault {
 
 /* An engine that reads the directory in place, or keeps weights of its own. */
 typedef struct toy {
-    const char *dir;
+    const char *dir;   /* that it starts from: the host's, or its link to a copy */
+    char at[PATH_MAX]; /* that it reads */
     bool own_copy;
     bool running;
     uint64_t version;       /* that it says; DW_NO_VERSION after a start */
@@ -63,7 +65,7 @@ static dw_digest digest_dir(const char *dir)
 /* What a request would be answered from. */
 static dw_digest look(const toy *t)
 {
-    return t->own_copy ? t->holds : digest_dir(t->dir);
+    return t->own_copy ? t->holds : digest_dir(t->at);
 }
 
 /* While it runs, its weights are those of one version: of the one it says, if it says
@@ -85,7 +87,8 @@ static void start(toy *t)
     t->running = true;
     t->is_down = false;
     t->version = DW_NO_VERSION;
-    t->holds = digest_dir(t->dir);
+    assert_non_null(realpath(t->dir, t->at)); /* a link is followed once */
+    t->holds = digest_dir(t->at);
 }
 
 static dw_status say(dw_error *err, dw_status code)
@@ -179,6 +182,7 @@ static dw_status toy_apply(void *self, const dw_engine_update *update, bool *who
         return say(err, DW_CONFLICT);
     }
     t->holds = update->state;
+    snprintf(t->at, sizeof t->at, "%s", update->dir);
     t->version = update->version;
     return finish(t, f, err);
 }
@@ -241,11 +245,12 @@ static void bed_free(bed *b)
     kit_free(&b->k);
 }
 
-static dw_follow_options follow_into(const char *dir)
+static dw_follow_options follow_into(const char *dir, unsigned n_copies)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = dir;
+    options.n_copies = n_copies;
     options.n_threads = 1;
     return options;
 }
@@ -260,10 +265,10 @@ static char *new_dir(void)
 }
 
 /* A directory at version 0, as a killed engine or operator would have left it. */
-static void pull_first(const bed *b, const char *dir)
+static void pull_first(const bed *b, const char *dir, unsigned n_copies)
 {
     dw_error err = {0};
-    dw_follow_options options = follow_into(dir);
+    dw_follow_options options = follow_into(dir, n_copies);
     dw_follower *f;
     assert_ok(dw_follower_open(&f, b->store, &options, &err), &err);
     assert_ok(dw_follower_sync(f, 0, NULL, NULL, &err), &err);
@@ -294,16 +299,18 @@ static void follow_to(dw_rollout *r, uint64_t goal)
 
 /* One run with a fault; false where the call never came. */
 static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
-                     size_t n_toys, bool kill_host)
+                     size_t n_toys, unsigned n_copies, bool kill_host)
 {
     char *dir = new_dir();
+    char link[PATH_MAX];
+    snprintf(link, sizeof link, n_copies == 2 ? "%s/current" : "%s", dir);
     toy toys[2];
     dw_engine *engines[2];
     dw_error err = {0};
     unsigned n_news = 0;
-    pull_first(b, dir);
+    pull_first(b, dir, n_copies);
     for (size_t i = 0; i < n_toys; i++) {
-        toys[i] = (toy){.dir = dir,
+        toys[i] = (toy){.dir = link,
                         .own_copy = own_copy,
                         .truth = b->truth,
                         .fail_at = i == 0 ? fail_at : 0,
@@ -318,7 +325,7 @@ static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
     options.n_tries = 2;
     options.watch.engine = watch_engine;
     options.watch.context = &n_news;
-    dw_follow_options follow = follow_into(dir);
+    dw_follow_options follow = follow_into(dir, n_copies);
     dw_rollout *r;
     assert_ok(dw_rollout_open(&r, b->store, &follow, &options, &err), &err);
     follow_to(r, 1);
@@ -338,7 +345,7 @@ static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
     dw_rollout_close(r);
     for (size_t i = 0; i < n_toys; i++)
         dw_engine_close(engines[i]);
-    assert_true(digest_dir(dir) == b->truth[LAST]);
+    assert_true(digest_dir(link) == b->truth[LAST]);
     free(dir);
     return came;
 }
@@ -351,7 +358,7 @@ static void test_every_call_fails(void **state)
     for (fault f = SILENT; f <= HALF_DONE; f++)
         for (int own_copy = 0; own_copy < 2; own_copy++) {
             unsigned n = 1;
-            while (run_with(&b, n, f, own_copy, 1, n % 2))
+            while (run_with(&b, n, f, own_copy, 1, 1, n % 2))
                 assert_true(++n < MAX_CALLS);
             assert_true(n > 12); /* probes, pauses, updates, resumes of three versions */
         }
@@ -365,7 +372,18 @@ static void test_two_engines(void **state)
     bed_make(&b);
     for (fault f = NONE; f <= HALF_DONE; f++)
         for (unsigned n = 1; n < 12; n++)
-            run_with(&b, n, f, n % 2, 2, false);
+            run_with(&b, n, f, n % 2, 2, 1, false);
+    bed_free(&b);
+}
+
+static void test_two_copies(void **state)
+{
+    (void)state;
+    bed b;
+    bed_make(&b);
+    for (fault f = NONE; f <= HALF_DONE; f++)
+        for (unsigned n = 3; n < 12; n++)
+            run_with(&b, n, f, false, 1, 2, n % 2);
     bed_free(&b);
 }
 
@@ -378,7 +396,7 @@ static void test_patches(void **state)
     bed_make(&b);
     for (int loaded = 0; loaded < 2; loaded++) {
         char *dir = new_dir();
-        pull_first(&b, dir);
+        pull_first(&b, dir, 1);
         toy t = {.dir = dir, .truth = b.truth};
         start(&t);
         dw_engine *engine;
@@ -388,7 +406,7 @@ static void test_patches(void **state)
         options.engines = &engine;
         options.n_engines = 1;
         options.engines_loaded = loaded;
-        dw_follow_options follow = follow_into(dir);
+        dw_follow_options follow = follow_into(dir, 1);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         if (loaded)
@@ -417,7 +435,7 @@ static void test_away(void **state)
     bed_make(&b);
     for (int patient = 0; patient < 2; patient++) {
         char *dir = new_dir();
-        pull_first(&b, dir);
+        pull_first(&b, dir, 1);
         toy t = {.dir = dir, .truth = b.truth};
         start(&t);
         dw_engine *engine;
@@ -427,7 +445,7 @@ static void test_away(void **state)
         options.engines = &engine;
         options.n_engines = 1;
         options.patience_ms = patient ? 0 : 1;
-        dw_follow_options follow = follow_into(dir);
+        dw_follow_options follow = follow_into(dir, 1);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
@@ -456,13 +474,20 @@ static void test_away(void **state)
     bed_free(&b);
 }
 
+/* Hundreds of hosts, each of which syncs its files at every step: in memory, where that
+ * costs nothing. */
+static int make_dir_in_memory(void **state)
+{
+    strcpy(temp_dir, "/dev/shm/deltawire-test-XXXXXX");
+    return mkdtemp(temp_dir) ? 0 : temp_dir_make(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_patches),     cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines), cmocka_unit_test(test_two_copies),
         cmocka_unit_test(test_away),
     };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+    return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }

@@ -1,0 +1,295 @@
+#define _GNU_SOURCE /* locks of open file descriptions */
+#include "sync/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+_Static_assert(sizeof(dw_control) == DW_CONTROL_BYTES, "a page");
+_Static_assert(offsetof(dw_control, copies) == 128, "as documented");
+_Static_assert(offsetof(dw_control, slots) == 512, "as documented");
+
+struct dw_control_writer {
+    dw_control *block;
+    int fd;
+    char *path;
+    unsigned wait_ms;
+};
+
+bool dw_control_is_sane(const dw_control *block)
+{
+    return memcmp(block->magic, DW_CONTROL_MAGIC, sizeof block->magic) == 0 &&
+           (block->n_copies == 1 || block->n_copies == 2);
+}
+
+/* ---- locks ---- */
+
+static struct flock bytes_of(size_t offset, size_t n_bytes)
+{
+    return (struct flock){.l_type = F_WRLCK,
+                          .l_whence = SEEK_SET,
+                          .l_start = (off_t)offset,
+                          .l_len = (off_t)n_bytes};
+}
+
+dw_status dw_control_lock_bytes(int fd, size_t offset, size_t n_bytes, bool *taken,
+                                const char *path, dw_error *err)
+{
+    struct flock lock = bytes_of(offset, n_bytes);
+    *taken = fcntl(fd, F_OFD_SETLK, &lock) == 0;
+    return *taken || errno == EAGAIN || errno == EACCES
+               ? DW_OK
+               : dw_fail_errno(err, path, "lock");
+}
+
+bool dw_control_bytes_locked(int fd, size_t offset, size_t n_bytes)
+{
+    struct flock lock = bytes_of(offset, n_bytes);
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* ---- opening ---- */
+
+/* Opens what is there; *FD stays -1 where that is nothing, or no block. Nobody may be
+ * reading what is then replaced: no reader takes it for a block. */
+static dw_status open_block(int *fd, const char *path, dw_error *err)
+{
+    struct stat st;
+    *fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd < 0)
+        return errno == ENOENT || errno == ELOOP || errno == ENXIO
+                   ? DW_OK
+                   : dw_fail_errno(err, path, "open");
+    if (fstat(*fd, &st) != 0) {
+        dw_status status = dw_fail_errno(err, path, "look at");
+        close(*fd);
+        *fd = -1;
+        return status;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size != DW_CONTROL_BYTES) {
+        close(*fd);
+        *fd = -1;
+    }
+    return DW_OK;
+}
+
+static dw_status map_block(dw_control_writer *w, dw_error *err)
+{
+    void *bytes =
+        mmap(NULL, DW_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd, 0);
+    if (bytes == MAP_FAILED)
+        return dw_fail_errno(err, w->path, "map");
+    w->block = bytes;
+    return DW_OK;
+}
+
+static void unmap_block(dw_control_writer *w)
+{
+    if (w->block)
+        munmap(w->block, DW_CONTROL_BYTES);
+    if (w->fd >= 0)
+        close(w->fd);
+    w->block = NULL;
+    w->fd = -1;
+}
+
+static dw_status new_writer(dw_control_writer **out, const char *dir, unsigned wait_ms,
+                            dw_error *err)
+{
+    *out = dw_alloc_zeroed(1, sizeof **out);
+    if (!*out)
+        return dw_fail_memory(err, dir);
+    (*out)->fd = -1;
+    (*out)->wait_ms = wait_ms;
+    (*out)->path = dw_join_path(dir, DW_CONTROL_NAME);
+    dw_status status = (*out)->path ? open_block(&(*out)->fd, (*out)->path, err)
+                                    : dw_fail_memory(err, dir);
+    return status == DW_OK && (*out)->fd >= 0 ? map_block(*out, err) : status;
+}
+
+dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
+                                 unsigned n_copies, unsigned wait_ms, dw_error *err)
+{
+    *out = NULL;
+    dw_control_writer *w;
+    dw_status status = new_writer(&w, dir, wait_ms, err);
+    if (status == DW_OK && w->block && dw_control_is_sane(w->block) &&
+        w->block->n_copies == n_copies) {
+        if (n_copies == 1 || w->block->current > 1)
+            w->block->current = 0;
+        *out = w;
+    } else {
+        dw_control_writer_close(w);
+    }
+    return status;
+}
+
+static dw_status write_block(const char *path, unsigned n_copies, dw_error *err)
+{
+    dw_control block = {.magic = DW_CONTROL_MAGIC, .n_copies = n_copies};
+    block.copies[0].version = block.copies[1].version = UINT64_MAX;
+    dw_new_file file;
+    dw_remove_leftovers(path);
+    dw_status status = dw_remove_file(path, err); /* a link, a pipe, whatever it is */
+    if (status == DW_OK)
+        status = dw_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_new_file_write(&file, &block, sizeof block, err);
+    if (status == DW_OK)
+        status = dw_new_file_commit(&file, err);
+    else
+        dw_new_file_abort(&file);
+    return status;
+}
+
+dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
+                                 unsigned n_copies, unsigned wait_ms, dw_error *err)
+{
+    *out = NULL;
+    dw_control_writer *w;
+    dw_status status = new_writer(&w, dir, wait_ms, err);
+    /* who has the one that is there mapped is not to go by it any more */
+    for (unsigned i = 0; status == DW_OK && w->block && i < 2; i++)
+        if (dw_control_is_sane(w->block))
+            dw_control_mark_written(w, i);
+    if (status == DW_OK)
+        status = write_block(w->path, n_copies, err);
+    dw_control_writer_close(w);
+    if (status == DW_OK)
+        status = dw_control_writer_open(out, dir, n_copies, wait_ms, err);
+    if (status == DW_OK && !*out)
+        status =
+            dw_fail(err, DW_CONFLICT, dir, "somebody else replaced its " DW_CONTROL_NAME);
+    return status;
+}
+
+void dw_control_writer_close(dw_control_writer *w)
+{
+    if (!w)
+        return;
+    unmap_block(w); /* and with it the lock goes */
+    dw_free(w->path);
+    dw_free(w);
+}
+
+dw_status dw_control_writer_lock(dw_control_writer *w, dw_error *err)
+{
+    if (!w)
+        return DW_OK;
+    bool taken;
+    dw_status status =
+        dw_control_lock_bytes(w->fd, 0, DW_CONTROL_HEAD_BYTES, &taken, w->path, err);
+    if (status == DW_OK && !taken)
+        status = dw_fail(err, DW_CONFLICT, w->path,
+                         "another process says that it keeps these weights up to date");
+    return status;
+}
+
+/* ---- writing ---- */
+
+void dw_control_mark_written(dw_control_writer *w, unsigned copy)
+{
+    if (!w)
+        return;
+    uint64_t *sequence = &w->block->copies[copy].sequence;
+    __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1,
+                     __ATOMIC_SEQ_CST);
+    dw_control_fence(); /* before any store to the weights, any look at the slots */
+}
+
+/* The number of a slot that holds COPY, or DW_CONTROL_SLOTS. A slot that nobody has
+ * locked is what a killed reader left: it is cleared. Who locks it at this moment cannot
+ * hold the copy, for its sequence is odd. */
+static unsigned find_holder(const dw_control_writer *w, unsigned copy)
+{
+    unsigned slot = 0;
+    for (; slot < DW_CONTROL_SLOTS; slot++) {
+        uint64_t *holds = &w->block->slots[slot].holds, held = copy + 1;
+        if (__atomic_load_n(holds, __ATOMIC_SEQ_CST) != held)
+            continue;
+        if (dw_control_bytes_locked(w->fd, DW_CONTROL_SLOT_OFFSET(slot),
+                                    sizeof *w->block->slots))
+            break;
+        __atomic_compare_exchange_n(holds, &held, 0, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST);
+    }
+    return slot;
+}
+
+dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *err)
+{
+    if (!w)
+        return DW_OK;
+    uint64_t *sequence = &w->block->copies[copy].sequence;
+    const uint64_t before = __atomic_load_n(sequence, __ATOMIC_RELAXED);
+    const uint64_t end = dw_clock_ms() + w->wait_ms;
+    dw_control_mark_written(w, copy);
+    for (unsigned slot; (slot = find_holder(w, copy)) < DW_CONTROL_SLOTS;) {
+        if (dw_clock_ms() >= end) {
+            if (before % 2 == 0) /* nothing was written */
+                __atomic_store_n(sequence, before + 2, __ATOMIC_SEQ_CST);
+            return dw_fail(err, DW_UNAVAILABLE, w->path,
+                           "a reader, process %" PRIu64
+                           ", has held the weights for %u ms: "
+                           "slot %u. Let it release them, or end it",
+                           w->block->slots[slot].process, w->wait_ms, slot);
+        }
+        dw_sleep_ms(1);
+    }
+    return DW_OK;
+}
+
+void dw_control_end_write(dw_control_writer *w, unsigned copy,
+                          const dw_control_label *label)
+{
+    if (!w)
+        return;
+    dw_control_copy *c = &w->block->copies[copy];
+    const size_t n = strnlen(label->stream, sizeof w->block->stream - 1);
+    memset(w->block->stream, 0, sizeof w->block->stream);
+    memcpy(w->block->stream, label->stream, n);
+    __atomic_store_n(&c->version, label->version, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->state, label->state, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->files, label->files, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->sequence, (c->sequence | 1) + 1, __ATOMIC_SEQ_CST);
+}
+
+void dw_control_set(dw_control_writer *w, unsigned copy, const dw_control_label *label)
+{
+    if (!w)
+        return;
+    const dw_control_copy *c = &w->block->copies[copy];
+    if (c->sequence % 2 == 0 && c->version == label->version &&
+        c->state == label->state && c->files == label->files &&
+        strncmp(w->block->stream, label->stream, sizeof w->block->stream) == 0)
+        return;
+    dw_control_mark_written(w, copy);
+    dw_control_end_write(w, copy, label);
+}
+
+unsigned dw_control_current(const dw_control_writer *w)
+{
+    return (unsigned)w->block->current & 1;
+}
+
+void dw_control_flip(dw_control_writer *w, unsigned copy)
+{
+    __atomic_store_n(&w->block->current, copy, __ATOMIC_SEQ_CST);
+}
+
+dw_status dw_control_sync(dw_control_writer *w, dw_error *err)
+{
+    if (!w || msync(w->block, DW_CONTROL_BYTES, MS_SYNC) == 0)
+        return DW_OK;
+    return dw_fail_errno(err, w->path, "sync");
+}

@@ -1,0 +1,138 @@
+/* A replica in a directory: opening it, and telling readers about it. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "codec/checkpoint_target.h"
+#include "sync/replica.h"
+#include "tensor/shard_index.h"
+
+void dw_replica_tell(const dw_replica *r)
+{
+    if (!r->control)
+        return;
+    const dw_position *p = r->applied ? &r->next : &r->at;
+    dw_control_set(r->control, r->copy,
+                   &(dw_control_label){.stream = p->stream,
+                                       .version = p->version,
+                                       .state = p->state,
+                                       .files = r->place ? dw_place_files(r->place) : 0});
+}
+
+/* ---- opening ---- */
+
+/* Finds out which version the weights of the directory are. */
+static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
+{
+    dw_position at;
+    dw_status status =
+        dw_replica_state_read(&at, &r->was_next, &r->has_record, r->dir, err);
+    if (status == DW_OK)
+        status = dw_replica_digest(r, progress, err);
+    if (status != DW_OK)
+        return status;
+    r->has_weights = true;
+    if (r->was_next.version != DW_NO_VERSION && r->was_next.state == r->state)
+        r->at = r->was_next;
+    else if (at.version != DW_NO_VERSION && at.state == r->state)
+        r->at = at;
+    else if (at.version != DW_NO_VERSION)
+        return dw_fail(err, DW_CORRUPT, r->dir,
+                       "the weights were changed by somebody else: their digest is "
+                       "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
+                       ". Remove the directory and pull anew",
+                       r->state, at.version, at.state);
+    return DW_OK;
+}
+
+dw_status dw_replica_forget_next(dw_replica *r, dw_error *err)
+{
+    if (r->at.version == DW_NO_VERSION || r->was_next.version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status = dw_replica_state_write(&r->at, NULL, r->dir, err);
+    if (status == DW_OK)
+        r->was_next = dw_nowhere;
+    return status;
+}
+
+dw_status dw_replica_open_place(dw_replica *r, dw_error *err)
+{
+    bool recovered;
+    dw_status status = dw_place_open(&r->place, r->dir, r->n_threads, &recovered, err);
+    if (status != DW_OK)
+        return status;
+    size_t n_found;
+    const dw_tensor *found = dw_place_tensors(r->place, &n_found);
+    return dw_replica_take_data(r, found, n_found, r->dir, err);
+}
+
+/* An interrupted apply is finished when the place is opened: readers are to wait. */
+static dw_status make_way(dw_replica *r, dw_error *err)
+{
+    bool pending = false;
+    dw_error fault = {0};
+    dw_status status = dw_checkpoint_pending(r->dir, &pending, &fault);
+    if (status != DW_OK || !pending)
+        return DW_OK; /* what is wrong is found again */
+    status = dw_control_begin_write(r->control, r->copy, err);
+    return status == DW_OK ? dw_control_sync(r->control, err) : status;
+}
+
+bool dw_dir_has_weights(const char *path)
+{
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;) {
+        const size_t n = strlen(e->d_name), n_end = strlen(".safetensors");
+        found = strcmp(e->d_name, DW_SHARD_INDEX_NAME) == 0 ||
+                (n > n_end && strcmp(e->d_name + n - n_end, ".safetensors") == 0);
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)
+{
+    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
+    if (!path)
+        return dw_fail_memory(err, r->dir);
+    dw_remove_leftovers(path); /* the lock says that nobody is writing */
+    dw_status status = dw_target_forget_lost(path, err);
+    dw_free(path);
+    if (status == DW_OK)
+        status = make_way(r, err);
+    if (status == DW_OK)
+        status = dw_replica_open_place(r, err);
+    if (status == DW_OK)
+        status = find_position(r, progress, err);
+    else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
+        status = DW_OK; /* empty: to be filled */
+    if (status == DW_OK)
+        dw_replica_tell(r);
+    return status;
+}
+
+dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                              const dw_replica_dir *dir, unsigned n_threads,
+                              const dw_progress *progress, dw_error *err)
+{
+    dw_replica *r;
+    *out = NULL;
+    dw_status status = dw_replica_new(&r, table, n_tensors, n_threads, err);
+    if (status != DW_OK)
+        return status;
+    r->dir = dw_copy_string(dir->path);
+    r->weights_dir = dir->weights_dir;
+    r->control = dir->control;
+    r->copy = dir->copy;
+    status = r->dir ? open_dir(r, progress, err) : dw_fail_memory(err, dir->path);
+    if (status == DW_OK)
+        *out = r;
+    else
+        dw_replica_close(r);
+    return status;
+}

@@ -1,0 +1,62 @@
+# Sourced by the tests beside it, which scripts/test-deploy.sh starts. The store of images
+# and containers is theirs alone: what is left of it goes when they end.
+# shellcheck shell=bash
+tree=$(cd "$(dirname "$0")/../../.." && pwd)
+# shellcheck source=tests/cli/lib.sh
+. "$tree/tests/cli/lib.sh"
+: "${DW_PODMAN:?start scripts/test-deploy.sh}"
+
+podman() {
+    "$DW_PODMAN" "$@"
+}
+
+leave() {
+    local status=$?
+    set +e
+    if [ $status -ne 0 ]; then
+        for container in $(podman ps -a --format '{{.Names}}'); do
+            echo "-- $container"
+            podman logs --tail 40 "$container"
+        done
+    fi
+    podman rm -f -a -t 0 >/dev/null 2>&1
+    podman volume prune -f >/dev/null 2>&1
+    (exit $status)
+    finish
+}
+trap leave EXIT
+
+# The command of the image, as the user who runs this, on what is below here.
+deltawire() {
+    podman run --rm --network none --user 0 -v "$scratch:$scratch" -w "$PWD" \
+        localhost/deltawire-trainer "$@"
+}
+
+# run NAME ARGUMENT...: a container in the background
+run() {
+    podman run -d --name "$1" "${@:2}" >/dev/null
+}
+
+# inside NAME COMMAND...
+inside() {
+    podman exec "$@"
+}
+
+# stops NAME CODE: SIGTERM is enough, and ends it with that exit code
+stops() {
+    podman stop -t 60 "$1" >/dev/null
+    local code
+    code=$(podman inspect --format '{{.State.ExitCode}}' "$1")
+    [ "$code" = "$2" ] || die "$1 ended with $code, not $2"
+}
+
+# asks URL [CURL-OPTION...]: of who listens in the container $asked
+asked=
+asks() {
+    inside "$asked" curl -fsSk -m 10 "${@:2}" "$1"
+}
+
+# code URL [CURL-OPTION...]: the status that it answers with
+code() {
+    inside "$asked" curl -sk -m 10 -o /dev/null -w '%{http_code}' "${@:2}" "$1"
+}

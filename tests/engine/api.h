@@ -1,0 +1,48 @@
+/* The control interfaces that the test engine speaks, as docs/ENGINES.md has them. */
+#ifndef DW_ENGINE_API_H
+#define DW_ENGINE_API_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "mishap.h"
+
+typedef struct request {
+    const char *method;
+    const char *path;
+    const char *mode; /* of the query; NULL: none */
+    json_t *body;     /* NULL: none, or no object */
+    mishap fate;
+} request;
+
+typedef struct reply {
+    unsigned status;
+    char text[2048]; /* JSON */
+} reply;
+
+typedef void (*answer_fn)(const request *, reply *);
+
+typedef struct route {
+    const char *method;
+    const char *path;
+    answer_fn answer;
+} route;
+
+/* Both end with a route of no method. */
+extern const route vllm_routes[];
+extern const route sglang_routes[];
+
+/* Fills REPLY. */
+void say(reply *reply, unsigned status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* An update was taken: `p`, `s`. */
+void note_update(char kind);
+
+/* "7", or "default" where no version was told. Returns OUT. */
+const char *version_label(char out[32]);
+
+/* The number in decimal digits; false for anything else. */
+bool parse_label(const json_t *label, uint64_t *version);
+
+#endif

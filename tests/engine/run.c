@@ -1,0 +1,397 @@
+/* Versions are published while agents and engines are killed at random instants, and the
+ * engines fail by themselves as well; what they serve is checked all the time
+ * (weights.h), and in the end all hold the last version bit for bit.
+ *
+ *     run vllm|sglang VERSIONS
+ *
+ *     SEED=n         repeats the choices of a run; the instants are the machine's own
+ *     SOAK_KEEP=1    leaves logs and directories where they are
+ *
+ * There are two engines; each start of one decides whether it reads the directory in
+ * place or holds a copy. Of the agents one in four is `deltawire follow`, the others ask
+ * without rest. */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "deltawire/checkpoint.h"
+#include "deltawire/publish.h"
+#include "engine/http.h"
+#include "soak/process.h"
+#include "soak/role.h"
+#include "soak/truth.h"
+#include "weights.h"
+
+enum { N_ENGINES = 2, AGENT = N_ENGINES, N_ACTORS, HANG_MS = 90000, DEATH_BY_PLAN = 9 };
+
+typedef struct actor {
+    pid_t pid; /* 0: not running */
+    uint64_t start_at, kill_at;
+    bool ending; /* it was asked to end */
+    unsigned port;
+    char url[64], spec[80], dump[SOAK_PATH];
+} actor;
+
+static struct {
+    const char *api;
+    uint64_t n_versions, seed, luck, slowness, pace_ms;
+    char store[SOAK_PATH], into[SOAK_PATH], spool[SOAK_PATH], truth[SOAK_PATH],
+        updates[SOAK_PATH];
+    actor actors[N_ACTORS];
+    uint64_t n_killed, n_died;
+    bool calm, good;
+    atomic_bool stop;     /* publishing */
+    atomic_int published; /* 1: version 0; 2: all versions; -1: it failed */
+} run = {.good = true};
+
+/* ---- publishing ---- */
+
+static bool append_truth(const soak_model *model, uint64_t version)
+{
+    dw_digest each[SOAK_TENSORS], state;
+    if (dw_digest_tensors(each, &state, model->tensors, SOAK_TENSORS, 1, NULL, NULL) !=
+        DW_OK)
+        return false;
+    FILE *file = fopen(run.truth, "a");
+    bool good = file && fprintf(file, "%" PRIu64 " %016" PRIx64 "\n", version, state) > 0;
+    return file && fclose(file) == 0 && good;
+}
+
+static dw_status publish_one(dw_publisher *publisher, soak_model *model, uint64_t version,
+                             dw_error *err)
+{
+    char step[32];
+    uint64_t ticket;
+    bool done;
+    dw_publish_report report = {0};
+    snprintf(step, sizeof step, "%" PRIu64, version);
+    soak_model_set(model, run.seed, version);
+    if (!append_truth(model, version))
+        return DW_IO;
+    dw_status status =
+        dw_publisher_publish(publisher, &ticket, &(dw_publish_note){.step = step}, err);
+    if (status == DW_OK)
+        status = dw_publisher_wait(publisher, ticket, HANG_MS, &done, &report, err);
+    return status == DW_OK && report.version != version ? DW_CONFLICT : status;
+}
+
+static void *publish(void *unused)
+{
+    (void)unused;
+    soak_model model;
+    dw_store *store;
+    dw_publisher *publisher;
+    dw_error err = {0};
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.spool_dir = run.spool;
+    options.n_threads = 1;
+    soak_model_make(&model);
+    soak_model_set(&model, run.seed, 0);
+    dw_status status =
+        append_truth(&model, 0) ? soak_store_open(&store, run.store, &err) : DW_IO;
+    if (status == DW_OK)
+        status = dw_publisher_open(&publisher, store, model.tensors, SOAK_TENSORS,
+                                   &options, &err);
+    const uint64_t begun = soak_now_ms();
+    if (status == DW_OK)
+        atomic_store(&run.published, 1);
+    for (uint64_t v = 1; status == DW_OK && v <= run.n_versions && !run.stop; v++) {
+        status = publish_one(publisher, &model, v, &err);
+        while (soak_now_ms() < begun + v * run.pace_ms)
+            soak_sleep_ms(1);
+    }
+    if (status != DW_OK) {
+        printf("cannot publish: %s: %s\n", dw_status_name(status), err.text);
+        atomic_store(&run.published, -1);
+        return NULL;
+    }
+    dw_publisher_close(publisher);
+    dw_store_close(store);
+    soak_model_free(&model);
+    atomic_store(&run.published, 2);
+    return NULL;
+}
+
+/* ---- actors ---- */
+
+static uint64_t draw(uint64_t n)
+{
+    return soak_below(&run.luck, n);
+}
+
+static void start_engine(actor *a)
+{
+    char port[16], seed[32];
+    snprintf(port, sizeof port, "%u", a->port);
+    snprintf(seed, sizeof seed, "%" PRIu64, soak_random(&run.luck));
+    const char *argv[32] = {"--port",  port,      "--dir",     run.into,
+                            "--truth", run.truth, "--api",     run.api,
+                            "--dump",  a->dump,   "--updates", run.updates};
+    size_t n = 12;
+    if (draw(2))
+        argv[n++] = "--own-copy";
+    if (!run.calm) {
+        const char *rates[] = {"--seed",   seed,  "--failures", "3", "--deaths",  "3",
+                               "--delays", "150", "--long",     "1", "--long-ms", "600"};
+        memcpy(argv + n, rates, sizeof rates);
+        n += sizeof rates / sizeof *rates;
+    }
+    a->pid = soak_start_program(HTTP_ENGINE, argv, n);
+}
+
+static void start_agent(actor *a)
+{
+    const char *const specs[] = {run.actors[0].spec, run.actors[1].spec};
+    if (run.calm || draw(4) == 0) {
+        const char *argv[] = {
+            "follow",   run.store,        "--into",   run.into,
+            "--engine", specs[0],         "--engine", specs[1],
+            "--quiet",  "--engine-check", "0.1",      "--engine-timeout",
+            "5",        "--interval",     "0.2",      "--threads",
+            "1"};
+        a->pid =
+            soak_start_program(getenv("DELTAWIRE"), argv, sizeof argv / sizeof *argv);
+    } else {
+        char seed[32];
+        snprintf(seed, sizeof seed, "%" PRIu64, 1 + draw(UINT32_MAX));
+        const char *argv[] = {run.store, run.into, "400", seed, specs[0], specs[1]};
+        a->pid = soak_start_program(AGENT_PROGRAM, argv, 6);
+    }
+}
+
+static void start(size_t i)
+{
+    actor *a = &run.actors[i];
+    if (i == AGENT)
+        start_agent(a);
+    else
+        start_engine(a);
+    a->ending = false;
+    a->kill_at = UINT64_MAX;
+    if (!run.calm && draw(8) > 0)
+        a->kill_at = soak_now_ms() + run.slowness * (20 + draw(i == AGENT ? 900 : 1300));
+}
+
+/* Takes an end in, and says whether it was one. */
+static bool has_ended(size_t i)
+{
+    actor *a = &run.actors[i];
+    int status;
+    if (a->pid == 0 || waitpid(a->pid, &status, WNOHANG) != a->pid)
+        return false;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    const bool planned = i != AGENT && code == DEATH_BY_PLAN && !run.calm;
+    if (!killed && !planned && !(a->ending && code == 0)) {
+        printf("%s %zu (process %d) ended with %s %d\n", i == AGENT ? "agent" : "engine",
+               i, (int)a->pid, code < 0 ? "signal" : "status",
+               code < 0 ? WTERMSIG(status) : code);
+        run.good = false;
+    }
+    run.n_killed += killed;
+    run.n_died += planned;
+    a->pid = 0;
+    a->start_at = a->ending ? UINT64_MAX : soak_now_ms() + draw(2) * draw(40);
+    return true;
+}
+
+static void look_after(void)
+{
+    for (size_t i = 0; i < N_ACTORS; i++) {
+        actor *a = &run.actors[i];
+        has_ended(i);
+        if (a->pid == 0 && soak_now_ms() >= a->start_at)
+            start(i);
+        else if (a->pid != 0 && soak_now_ms() >= a->kill_at)
+            kill(a->pid, SIGKILL);
+    }
+    soak_sleep_ms(1);
+}
+
+/* ---- the end ---- */
+
+/* Whether the engine has served the last version for a while. */
+static bool is_settled(const actor *a)
+{
+    dw_engine_http http;
+    dw_engine_options options = {.probe_ms = 2000};
+    dw_engine_question question = {"GET", "/test/status", NULL, options.probe_ms, ""};
+    dw_engine_answer answer = {0};
+    json_int_t version = -1, n_sweeps = 0;
+    if (dw_engine_http_init(&http, a->url, &options, NULL) == DW_OK &&
+        dw_engine_ask(&http, &question, &answer, NULL) == DW_OK)
+        json_unpack(answer.body, "{s:I,s:I}", "version", &version, "sweeps", &n_sweeps);
+    json_decref(answer.body);
+    dw_engine_http_release(&http);
+    return (uint64_t)version == run.n_versions && n_sweeps >= 10;
+}
+
+static void settle(void)
+{
+    const uint64_t begun = soak_now_ms();
+    run.calm = true;
+    for (size_t i = 0; i < N_ACTORS; i++) {
+        actor *a = &run.actors[i];
+        a->kill_at = i == AGENT ? begun : UINT64_MAX; /* `follow` comes instead */
+    }
+    bool settled = false;
+    while (!settled && run.good) {
+        look_after();
+        for (size_t i = 0; i < N_ENGINES; i++)
+            if (run.actors[i].pid != 0)
+                kill(run.actors[i].pid, SIGUSR1); /* again: it may just have begun */
+        settled = is_settled(&run.actors[0]) && is_settled(&run.actors[1]);
+        if (soak_now_ms() > begun + HANG_MS) {
+            printf("the engines do not come to serve the last version\n");
+            run.good = false;
+        }
+    }
+}
+
+static void end_all(void)
+{
+    const uint64_t asked = soak_now_ms();
+    bool left = true;
+    for (size_t i = N_ACTORS; i-- > 0;) {
+        actor *a = &run.actors[i];
+        a->ending = true;
+        a->start_at = UINT64_MAX;
+        a->kill_at = run.good ? asked + HANG_MS : asked;
+        if (a->pid != 0)
+            kill(a->pid, run.good ? SIGTERM : SIGKILL);
+    }
+    while (left) {
+        look_after();
+        left = false;
+        for (size_t i = 0; i < N_ACTORS; i++)
+            left = left || run.actors[i].pid != 0;
+    }
+}
+
+static bool is_last(const char *path)
+{
+    dw_checkpoint *ckpt;
+    dw_error err = {0};
+    if (dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, &err) != DW_OK) {
+        printf("%s: %s\n", err.where, err.text);
+        return false;
+    }
+    size_t n;
+    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
+    bool good = soak_is_step(tensors, n, run.seed, run.n_versions);
+    if (!good)
+        printf("%s does not hold the last version\n", path);
+    dw_checkpoint_close(ckpt);
+    return good;
+}
+
+/* How many updates the engines took: `p` for a patch, `s` for a snapshot. */
+static void count_updates(uint64_t *n_patches, uint64_t *n_snapshots)
+{
+    FILE *file = fopen(run.updates, "r");
+    *n_patches = *n_snapshots = 0;
+    for (int c; file && (c = fgetc(file)) != EOF;) {
+        *n_patches += c == 'p';
+        *n_snapshots += c == 's';
+    }
+    if (file)
+        fclose(file);
+}
+
+/* ---- the run ---- */
+
+/* A port below those that the system gives out by itself: nobody takes it while its
+ * engine is away. */
+static unsigned find_port(void)
+{
+    for (;;) {
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        unsigned port = 20000 + (unsigned)(soak_now_ms() * 31 + draw(10000)) % 10000;
+        address.sin_port = htons((uint16_t)port);
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+        close(fd);
+        if (free)
+            return port;
+    }
+}
+
+static void prepare(void)
+{
+    soak_store_url(run.store, "stream");
+    soak_subdir(run.into, "into");
+    soak_subdir(run.spool, "spool");
+    snprintf(run.truth, sizeof run.truth, "%s/truth", soak_dir);
+    snprintf(run.updates, sizeof run.updates, "%s/updates", soak_dir);
+    for (size_t i = 0; i < N_ENGINES; i++) {
+        actor *a = &run.actors[i];
+        a->port = find_port();
+        snprintf(a->url, sizeof a->url, "http://127.0.0.1:%u", a->port);
+        snprintf(a->spec, sizeof a->spec, "%s=%s", run.api, a->url);
+        snprintf(a->dump, sizeof a->dump, "%s/engine-%zu.safetensors", soak_dir, i);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *sanitizer = getenv("DW_SANITIZE");
+    if (argc != 3 || !getenv("DELTAWIRE")) {
+        fprintf(stderr, "usage: DELTAWIRE=PROGRAM run vllm|sglang VERSIONS\n");
+        return 1;
+    }
+    const uint64_t begun = soak_now_ms();
+    run.api = argv[1];
+    run.n_versions = strtoull(argv[2], NULL, 10);
+    run.seed = soak_env("SEED", (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32);
+    run.luck = run.seed;
+    run.slowness = sanitizer && *sanitizer ? 4 : 1;
+    run.pace_ms = run.slowness * (run.n_versions < 200 ? 60 : 30);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("SEED=%" PRIu64 "\n", run.seed);
+    signal(SIGUSR1, SIG_IGN); /* and so for those it starts, until they handle it */
+    if (access("/dev/shm", W_OK) == 0)
+        setenv("SOAK_ROOT", "/dev/shm", 0); /* where weights lie that are mapped */
+    soak_begin();
+    prepare();
+    pthread_t publisher;
+    if (pthread_create(&publisher, NULL, publish, NULL) != 0)
+        return 1;
+    while (atomic_load(&run.published) == 0)
+        soak_sleep_ms(1);
+    while (run.good && atomic_load(&run.published) == 1)
+        look_after();
+    run.good = run.good && atomic_load(&run.published) == 2;
+    const uint64_t published_at = soak_now_ms();
+    if (run.good)
+        settle();
+    const uint64_t settled_at = soak_now_ms();
+    end_all();
+    run.stop = true;
+    pthread_join(publisher, NULL);
+    run.good = run.good && is_last(run.into) && is_last(run.actors[0].dump) &&
+               is_last(run.actors[1].dump);
+    uint64_t n_patches, n_snapshots;
+    count_updates(&n_patches, &n_snapshots);
+    printf("%" PRIu64 " versions in %" PRIu64 " s, settled %" PRIu64 " ms later; %" PRIu64
+           " killed, %" PRIu64 " died; engines took %" PRIu64 " patches and %" PRIu64
+           " snapshots\n",
+           run.n_versions, (published_at - begun) / 1000, settled_at - published_at,
+           run.n_killed, run.n_died, n_patches, n_snapshots);
+    if (!run.good)
+        printf("FAILED; to repeat: SEED=%" PRIu64 "\n", run.seed);
+    return soak_end(run.good);
+}

@@ -1,0 +1,89 @@
+/* Many connections, most of them slow. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "agent/crowd.h"
+#include "agent_fixture.h"
+
+enum { N_SLOW = DW_CROWD_MAX + 2 * DW_CROWD_SPARE };
+
+typedef struct slow_crowd {
+    int fds[N_SLOW];
+    atomic_bool is_over;
+} slow_crowd;
+
+/* A byte now and then: none of them is silent for long enough to be sent away. */
+static void *dribble(void *argument)
+{
+    slow_crowd *crowd = argument;
+    while (!atomic_load(&crowd->is_over)) {
+        for (int i = 0; i < N_SLOW; i++)
+            http_send(crowd->fds[i], "x");
+        usleep(100000);
+    }
+    return NULL;
+}
+
+/* More than there are places for, none of which ever ends its request: a new one is
+ * answered, and the oldest has lost its place. */
+static void test_crowd(void **state)
+{
+    (void)state;
+    slow_crowd crowd = {.is_over = false};
+    pthread_t thread;
+    char byte;
+    for (int i = 0; i < N_SLOW; i++) {
+        crowd.fds[i] = http_connect(port);
+        http_send(crowd.fds[i], "GET /healthz HTTP/1.1\r\nX: ");
+    }
+    assert_int_equal(pthread_create(&thread, NULL, dribble, &crowd), 0);
+    expect_alive();
+    assert_true(recv(crowd.fds[0], &byte, 1, 0) <= 0 && errno != EAGAIN);
+    atomic_store(&crowd.is_over, true);
+    pthread_join(thread, NULL);
+    /* the last of them is still there, and may go on */
+    const int last = crowd.fds[N_SLOW - 1];
+    http_send(last, "\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    http_receive(last, &reply);
+    assert_int_equal(reply.code, 200);
+    for (int i = 0; i < N_SLOW; i++)
+        close(crowd.fds[i]);
+    expect_alive();
+}
+
+/* One that asks now and then keeps its place against those that never do. */
+static void test_crowd_keeps_users(void **state)
+{
+    (void)state;
+    static const char ask[] = "HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    enum { N = 3 * DW_CROWD_MAX };
+    int user = http_connect(port), fds[N];
+    char answer[1024];
+    for (int i = 0; i < N; i++) {
+        fds[i] = http_connect(port);
+        http_send(fds[i], "GET /");
+        usleep(1000); /* so that the clock of milliseconds tells them apart */
+        http_send(user, ask);
+        assert_true(recv(user, answer, sizeof answer, 0) > 0);
+        assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
+    }
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close(user);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_crowd, agent_begin, agent_end),
+        cmocka_unit_test_setup_teardown(test_crowd_keeps_users, agent_begin, agent_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

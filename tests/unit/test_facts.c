@@ -1,0 +1,139 @@
+/* Lag and readiness, at times of the test's own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/told.h"
+
+#define NOW 1800000000000
+
+static dw_told told;
+
+static int begin(void **state)
+{
+    (void)state;
+    return dw_told_init(&told, false, 4) ? 0 : -1;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    dw_told_release(&told);
+    return 0;
+}
+
+/* ---- lag ---- */
+
+static double lag_seconds(void)
+{
+    double seconds = -2;
+    return dw_told_lag_seconds(&told, NOW, &seconds) ? seconds : -1;
+}
+
+static void test_lag(void **state)
+{
+    (void)state;
+    uint64_t n;
+    assert_false(dw_told_lag_versions(&told, &n));
+    assert_true(lag_seconds() == -1);
+    told.version = 5;
+    assert_true(lag_seconds() == -1); /* nobody knows of a head */
+    told.head = 5;
+    assert_true(dw_told_lag_versions(&told, &n));
+    assert_int_equal(n, 0);
+    assert_true(lag_seconds() == 0);
+    told.head = 6;
+    assert_true(lag_seconds() == -1); /* of unknown age */
+    told.head_ms = NOW - 1500;
+    assert_true(lag_seconds() == 1.5); /* the head is the next one */
+    told.head = 7;
+    assert_true(dw_told_lag_versions(&told, &n));
+    assert_int_equal(n, 2);
+    assert_true(lag_seconds() == -1); /* it is not */
+    told.next_ms = NOW - 2500;
+    assert_true(lag_seconds() == 2.5);
+    told.next_ms = NOW + 1000; /* a clock that is ahead */
+    assert_true(lag_seconds() == 0);
+    told.version = 9; /* a mirror that is behind */
+    assert_true(dw_told_lag_versions(&told, &n));
+    assert_int_equal(n, 0);
+    told.stream_only = true;
+    assert_false(dw_told_lag_versions(&told, &n));
+    assert_true(lag_seconds() == -1);
+}
+
+/* ---- readiness ---- */
+
+static const char *reason(void)
+{
+    static char text[DW_READY_REASON];
+    const bool ready = dw_told_ready(&told, NOW, text);
+    assert_int_equal(ready, text[0] == '\0');
+    return text;
+}
+
+static void engine_is(size_t i, dw_engine_state state)
+{
+    told.n_engines = i + 1;
+    strcpy(told.engines[i].driver, "vllm");
+    told.engines[i].state = state;
+}
+
+static void test_ready(void **state)
+{
+    (void)state;
+    assert_string_equal(reason(), "no version yet");
+    told.version = 6;
+    assert_string_equal(reason(), "");
+    told.pinned = 6;
+    assert_string_equal(reason(), "");
+    engine_is(0, DW_ENGINE_SERVING);
+    engine_is(1, DW_ENGINE_PAUSED);
+    assert_string_equal(reason(), "");
+    engine_is(1, DW_ENGINE_AWAY);
+    assert_string_equal(reason(), "engine 1 (vllm) does not answer");
+    engine_is(1, DW_ENGINE_BROKEN);
+    assert_string_equal(reason(),
+                        "engine 1 (vllm) is paused, its weights are being mended");
+    engine_is(1, DW_ENGINE_BEHIND);
+    assert_string_equal(reason(), "engine 1 (vllm) serves another version");
+    engine_is(1, DW_ENGINE_UNKNOWN);
+    assert_string_equal(reason(), "engine 1 (vllm) was not asked yet");
+    engine_is(1, DW_ENGINE_SERVING);
+    told.verify_failed = true;
+    assert_string_equal(reason(), "a verification failed");
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    told.version = 6;
+    told.n_errors = 1;
+    told.errors[0] = (dw_told_error){{.code = DW_DENIED, .text = "secret"}, NOW - 5, 0};
+    told.failing_ms = NOW - 59999;
+    assert_string_equal(reason(), "");
+    told.failing_ms = NOW - 60000; /* with others before this one */
+    assert_string_equal(reason(), "failing for 60 s: denied");
+    told.errors[0].until_ms = NOW - 1;
+    assert_string_equal(reason(), "");
+    told.errors[0].until_ms = 0;
+    told.version = DW_NO_VERSION;
+    assert_string_equal(reason(), "no version yet: denied");
+    told.stream_only = true;
+    told.head = 3;
+    assert_string_equal(reason(), "failing for 60 s: denied");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_lag, begin, end),
+        cmocka_unit_test_setup_teardown(test_ready, begin, end),
+        cmocka_unit_test_setup_teardown(test_errors, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,402 @@
+/* Readers of what a follower keeps: held and looked at twice, one copy and two, without a
+ * writer, after its death, without the right to write, and when the files are others. */
+/* labels: threads */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "deltawire/snapshot.h"
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+#define HEAD 12
+
+static kit k;
+static dw_store *store;
+static size_t version_log[KIT_COPIES];
+
+static int make_world(void **state)
+{
+    temp_dir_make(state);
+    kit_make(&k);
+    store = kit_mem_store();
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.spool_dir = temp_dir;
+    options.anchor_every = 4;
+    dw_publisher *p = kit_open(&k, store, &options);
+    for (uint64_t v = 1; v <= HEAD; v++) {
+        kit_step(&k, 20);
+        kit_publish(&k, p, v);
+    }
+    dw_publisher_close(p);
+    kit_read_log(&k, store, version_log);
+    return 0;
+}
+
+static int remove_world(void **state)
+{
+    kit_free(&k);
+    dw_store_close(store);
+    return temp_dir_remove(state);
+}
+
+static char into[128];
+
+static dw_follower *follow(const char *name, unsigned n_copies)
+{
+    dw_error err = {0};
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    snprintf(into, sizeof into, "%s/%s", temp_dir, name);
+    options.into = into;
+    options.n_copies = n_copies;
+    options.n_threads = 1;
+    options.reader_wait_ms = 20;
+    dw_follower *f;
+    assert_ok(dw_follower_open(&f, store, &options, &err), &err);
+    return f;
+}
+
+static void go_to(dw_follower *f, uint64_t version)
+{
+    dw_error err = {0};
+    assert_ok(dw_follower_sync(f, version, NULL, NULL, &err), &err);
+}
+
+static dw_snapshot *look_at(const char *dir)
+{
+    dw_error err = {0};
+    dw_snapshot *s;
+    assert_ok(dw_snapshot_open(&s, dir, &err), &err);
+    return s;
+}
+
+static void open_fails(const char *dir, dw_status wanted, const char *text)
+{
+    dw_error err = {0};
+    dw_snapshot *s = (dw_snapshot *)1;
+    assert_fails(dw_snapshot_open(&s, dir, &err), wanted, &err);
+    assert_null(s);
+    if (!strstr(err.text, text))
+        print_error("%s\n", err.text);
+    assert_non_null(strstr(err.text, text));
+}
+
+static bool is_version(const dw_snapshot_view *view, uint64_t version)
+{
+    dw_digest digests[KIT_TENSORS], all = 0;
+    assert_int_equal(
+        dw_digest_tensors(digests, &all, view->tensors, view->n_tensors, 1, NULL, NULL),
+        DW_OK);
+    return view->version == version && view->state == all &&
+           kit_same(&k, view->tensors, view->n_tensors, k.copies[version_log[version]]);
+}
+
+static void test_nothing_there(void **state)
+{
+    (void)state;
+    open_fails(temp_path("nowhere"), DW_NOT_FOUND, "no follower keeps weights here");
+    open_fails(temp_dir, DW_NOT_FOUND, "no follower keeps weights here");
+    dw_follower *f = follow("empty", 1);
+    open_fails(into, DW_NOT_FOUND, "no version");
+    dw_follower_close(f);
+    open_fails(into, DW_NOT_FOUND, "no version");
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
+    put_text(path, "something");
+    open_fails(into, DW_CORRUPT, "no control block");
+    char bytes[DW_CONTROL_BYTES] = "DWCTRL0";
+    put_file(path, bytes, sizeof bytes);
+    open_fails(into, DW_CORRUPT, "no control block");
+    f = follow("empty", 1); /* and the follower makes it right */
+    go_to(f, 3);
+    dw_snapshot *s = look_at(into);
+    assert_int_equal(dw_snapshot_version(s), 3);
+    dw_snapshot_close(s);
+    dw_follower_close(f);
+    dw_snapshot_close(NULL);
+}
+
+static void test_one_copy(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_follower *f = follow("one", 1);
+    go_to(f, 0);
+    dw_snapshot *s = look_at(into);
+    dw_snapshot_view held, seen;
+    const dw_tensor *tensors = NULL;
+    for (uint64_t v = 1; v < 8; v++) {
+        uint64_t staged;
+        assert_int_equal(dw_snapshot_version(s), v - 1);
+        assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
+        assert_true(is_version(&held, v - 1));
+        assert_true(!tensors || tensors == held.tensors); /* where they were */
+        tensors = held.tensors;
+        assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
+        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_fails(dw_follower_apply(f, &err), DW_UNAVAILABLE, &err);
+        assert_non_null(strstr(err.text, "has held the weights"));
+        assert_true(is_version(&held, v - 1));
+        dw_snapshot_release(s);
+        assert_ok(dw_snapshot_look(s, 0, &seen, &err), &err);
+        assert_true(is_version(&seen, v - 1));
+        assert_true(dw_snapshot_unchanged(s, &seen));
+        assert_ok(dw_follower_apply(f, &err), &err);
+        assert_false(dw_snapshot_unchanged(s, &seen));
+        /* it can be read before it is durable */
+        assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
+        assert_true(is_version(&held, v));
+        assert_ok(dw_follower_settle(f, &err), &err); /* writes no weights */
+        assert_true(is_version(&held, v));
+        dw_snapshot_release(s);
+    }
+    go_to(f, 3); /* and back */
+    assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
+    assert_true(is_version(&held, 3));
+    dw_follower_close(f);
+    assert_true(is_version(&held, 3));
+    dw_snapshot_close(s); /* with what it held */
+    s = look_at(into);    /* without a writer */
+    f = follow("one", 1);
+    go_to(f, 5);
+    assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
+    assert_true(is_version(&held, 5));
+    dw_snapshot_close(s);
+    dw_follower_close(f);
+}
+
+static void test_two_copies(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_follower *f = follow("two", 2);
+    go_to(f, 0);
+    dw_snapshot *s = look_at(into), *other = look_at(into);
+    dw_snapshot_view held, seen, old;
+    for (uint64_t v = 1; v < 8; v++) {
+        uint64_t staged;
+        assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
+        assert_true(is_version(&held, v - 1));
+        assert_ok(dw_snapshot_look(other, 0, &old, &err), &err);
+        assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
+        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
+        assert_true(is_version(&seen, v - 1));       /* not yet to be read */
+        assert_ok(dw_follower_apply(f, &err), &err); /* whoever holds it */
+        assert_true(is_version(&held, v - 1));
+        assert_true(dw_snapshot_unchanged(other, &old));
+        assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
+        assert_true(is_version(&seen, v));
+        assert_true(seen.mark.copy != held.mark.copy);
+        assert_fails(dw_follower_settle(f, &err), DW_UNAVAILABLE, &err);
+        assert_true(is_version(&held, v - 1));
+        dw_snapshot_release(s);
+        assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
+        assert_true(is_version(&held, v));
+        assert_ok(dw_follower_settle(f, &err), &err);
+        assert_false(dw_snapshot_unchanged(other, &old));
+        assert_true(dw_snapshot_unchanged(other, &seen));
+        assert_true(is_version(&held, v));
+        dw_snapshot_release(s);
+    }
+    dw_snapshot_close(s);
+    dw_snapshot_close(other);
+    dw_follower_close(f);
+}
+
+/* The writer ends in the middle of a write. */
+static void test_dead_writer(void **state)
+{
+    (void)state;
+    for (unsigned n_copies = 1; n_copies <= 2; n_copies++) {
+        dw_error err = {0};
+        const char *name = n_copies == 1 ? "dead-1" : "dead-2";
+        dw_follower *f = follow(name, n_copies);
+        uint64_t staged;
+        dw_snapshot_view view;
+        go_to(f, 1);
+        dw_snapshot *s = look_at(into);
+        assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
+        assert_ok(dw_follower_commit(f, &err), &err);
+        dw_follower_close(f); /* committed, not begun */
+        assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+        assert_true(
+            is_version(&view, 1)); /* who was there before knows that it is whole */
+        dw_snapshot_release(s);
+        if (n_copies == 1)
+            open_fails(into, DW_UNAVAILABLE, "start it again");
+        else
+            dw_snapshot_close(look_at(into)); /* it is not the one that was written */
+        f = follow(name, n_copies);
+        assert_int_equal(dw_follower_version(f), 2);
+        assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+        assert_true(is_version(&view, 2));
+        dw_snapshot_release(s);
+        dw_follower_close(f);
+        if (n_copies == 2) {
+            dw_snapshot_close(s);
+            continue;
+        }
+        /* in the stores themselves: the mark is all that is left of it */
+        char path[200];
+        snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
+        int fd = open(path, O_RDWR);
+        uint64_t sequence;
+        const off_t at = offsetof(dw_control, copies);
+        assert_int_equal(pread(fd, &sequence, 8, at), 8);
+        sequence |= 1;
+        assert_int_equal(pwrite(fd, &sequence, 8, at), 8);
+        close(fd);
+        open_fails(into, DW_UNAVAILABLE, "start it again");
+        assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_UNAVAILABLE, &err);
+        assert_non_null(strstr(err.text, "start it again"));
+        assert_fails(dw_snapshot_look(s, 5, &view, &err), DW_UNAVAILABLE, &err);
+        assert_int_equal(dw_snapshot_version(s), 2); /* the last one */
+        f = follow(name, 1);
+        assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+        assert_true(is_version(&view, 2));
+        dw_snapshot_close(s);
+        dw_follower_close(f);
+    }
+}
+
+/* A reader that holds the weights while another follower is to go on where one stopped.
+ */
+static void test_held_at_restart(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_follower *f = follow("restart", 1);
+    uint64_t staged;
+    dw_snapshot_view view;
+    go_to(f, 1);
+    dw_snapshot *s = look_at(into);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
+    assert_ok(dw_follower_commit(f, &err), &err);
+    dw_follower_close(f);
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = into;
+    options.reader_wait_ms = 10;
+    assert_fails(dw_follower_open(&f, store, &options, &err), DW_UNAVAILABLE, &err);
+    assert_true(is_version(&view, 1));
+    dw_snapshot_release(s);
+    f = follow("restart", 1);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_true(is_version(&view, 2));
+    dw_snapshot_close(s);
+    dw_follower_close(f);
+}
+
+static void test_slots(void **state)
+{
+    (void)state;
+    dw_follower *f = follow("slots", 1);
+    go_to(f, 1);
+    dw_snapshot *all[DW_CONTROL_SLOTS];
+    dw_error err = {0};
+    dw_snapshot_view view;
+    for (unsigned i = 0; i < DW_CONTROL_SLOTS; i++) {
+        all[i] = look_at(into);
+        assert_ok(dw_snapshot_hold(all[i], 0, &view, &err), &err);
+    }
+    open_fails(into, DW_CONFLICT, "all 56 slots");
+    assert_fails(dw_follower_sync(f, 2, NULL, NULL, &err), DW_UNAVAILABLE, &err);
+    /* a failed open has let go of nothing that is not its own */
+    for (unsigned i = 1; i < DW_CONTROL_SLOTS; i++)
+        dw_snapshot_close(all[i]);
+    assert_fails(dw_follower_sync(f, 2, NULL, NULL, &err), DW_UNAVAILABLE, &err);
+    assert_non_null(strstr(err.text, "slot 0"));
+    char process[40];
+    snprintf(process, sizeof process, "process %ld", (long)getpid());
+    assert_non_null(strstr(err.text, process));
+    dw_snapshot_close(all[0]);
+    go_to(f, 2);
+    dw_follower_close(f);
+}
+
+/* Who may not write the block looks twice. */
+static void test_without_rights(void **state)
+{
+    (void)state;
+    dw_follower *f = follow("rights", 1);
+    go_to(f, 1);
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
+    assert_int_equal(chmod(path, 0444), 0);
+    assert_int_equal(chmod(temp_dir, 0755), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (geteuid() == 0 && setuid(65534) != 0)
+            _exit(10);
+        dw_error err = {0};
+        dw_snapshot *s;
+        dw_snapshot_view view;
+        int code = 0;
+        if (dw_snapshot_open(&s, into, &err) != DW_OK)
+            _exit(1);
+        if (dw_snapshot_hold(s, 0, &view, &err) != DW_UNSUPPORTED)
+            code = 2;
+        else if (dw_snapshot_look(s, 0, &view, &err) != DW_OK || !is_version(&view, 1))
+            code = 3;
+        else if (!dw_snapshot_unchanged(s, &view))
+            code = 4;
+        dw_snapshot_release(s);
+        dw_snapshot_close(s);
+        _exit(code);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    dw_follower_close(f);
+}
+
+/* The files are removed and made anew: those who had them mapped get the new ones. */
+static void test_other_files(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_follower *f = follow("files", 1);
+    dw_snapshot_view view;
+    go_to(f, 1);
+    dw_snapshot *s = look_at(into);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    dw_snapshot_release(s);
+    const uint64_t files = view.mark.files;
+    dw_follower_close(f);
+    char path[200];
+    snprintf(path, sizeof path, "%s/model.safetensors", into);
+    assert_int_equal(unlink(path), 0);
+    f = follow("files", 1);
+    assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_NOT_FOUND, &err);
+    go_to(f, 6);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_true(is_version(&view, 6));
+    assert_true(view.mark.files != files);
+    dw_snapshot_close(s);
+    dw_follower_close(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_there),   cmocka_unit_test(test_one_copy),
+        cmocka_unit_test(test_two_copies),      cmocka_unit_test(test_dead_writer),
+        cmocka_unit_test(test_held_at_restart), cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_without_rights),  cmocka_unit_test(test_other_files),
+    };
+    return cmocka_run_group_tests(tests, make_world, remove_world);
+}

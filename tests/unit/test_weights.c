@@ -1,0 +1,364 @@
+/* Two copies of the weights: how they lie, what is refused, and that a process that ends
+ * at any step is followed by one that reads the right copy and makes the other the same.
+ */
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "deltawire/checkpoint.h"
+#include "deltawire/snapshot.h"
+#include "unit/failing_allocator.h"
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+#define HEAD 9
+
+static kit k;
+static dw_store *store;
+static char store_dir[128], into[128];
+static size_t version_log[KIT_COPIES];
+
+static int make_world(void **state)
+{
+    temp_dir_make(state);
+    kit_make(&k);
+    char url[160];
+    dw_error err = {0};
+    snprintf(store_dir, sizeof store_dir, "%s/store", temp_dir);
+    snprintf(url, sizeof url, "file://%s", store_dir); /* children read it too */
+    assert_ok(dw_store_open(&store, url, NULL, &err), &err);
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.spool_dir = temp_dir;
+    options.anchor_every = 4;
+    dw_publisher *p = kit_open(&k, store, &options);
+    for (uint64_t v = 1; v <= HEAD; v++) {
+        kit_step(&k, 20);
+        kit_publish(&k, p, v);
+    }
+    dw_publisher_close(p);
+    kit_read_log(&k, store, version_log);
+    return 0;
+}
+
+static int remove_world(void **state)
+{
+    kit_free(&k);
+    dw_store_close(store);
+    return temp_dir_remove(state);
+}
+
+static void use(const char *name)
+{
+    snprintf(into, sizeof into, "%s/%s", temp_dir, name);
+}
+
+static const char *in(const char *name)
+{
+    static char paths[4][256];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", into, name);
+    return path;
+}
+
+static void run_command(const char *command, const char *arguments)
+{
+    char line[600];
+    snprintf(line, sizeof line, "cd '%s' && %s %s", into, command, arguments);
+    assert_int_equal(system(line), 0);
+}
+
+static dw_status open_with(dw_follower **f, unsigned n_copies, dw_error *err)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = into;
+    options.n_copies = n_copies;
+    options.n_threads = 1;
+    options.reader_wait_ms = 20;
+    return dw_follower_open(f, store, &options, err);
+}
+
+static dw_follower *open_two(void)
+{
+    dw_follower *f;
+    dw_error err = {0};
+    assert_ok(open_with(&f, 2, &err), &err);
+    return f;
+}
+
+static void go_to(dw_follower *f, uint64_t version)
+{
+    dw_error err = {0};
+    assert_ok(dw_follower_sync(f, version, NULL, NULL, &err), &err);
+    assert_int_equal(dw_follower_version(f), version);
+    kit_check_follower(&k, f, version_log);
+}
+
+static bool dir_is(const char *dir, uint64_t version)
+{
+    dw_checkpoint *ckpt;
+    size_t n;
+    if (dw_checkpoint_open(&ckpt, dir, DW_CHECKPOINT_READ, NULL) != DW_OK)
+        return false;
+    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
+    bool same = kit_same(&k, tensors, n, k.copies[version_log[version]]);
+    dw_checkpoint_close(ckpt);
+    return same;
+}
+
+/* Both copies, the link and the block say the same, and nothing is left over. */
+static void check_settled(dw_follower *f, uint64_t version)
+{
+    dw_error err = {0};
+    char link[16] = "";
+    assert_int_equal(dw_follower_version(f), version);
+    assert_true(dir_is(in("copy-0"), version) && dir_is(in("copy-1"), version));
+    assert_true(readlink(in("current"), link, sizeof link - 1) > 0);
+    assert_non_null(strstr(dw_follower_dir(f), link));
+    dw_snapshot *s;
+    dw_snapshot_view view;
+    assert_ok(dw_snapshot_open(&s, into, &err), &err);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_true(view.version == version && view.state == dw_follower_state(f));
+    assert_int_equal(link[5] - '0', (int)view.mark.copy);
+    assert_true(
+        kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[version]]));
+    dw_snapshot_close(s);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(count_files(in(i ? "copy-1" : "copy-0")), 2); /* and a state */
+}
+
+static void test_layout(void **state)
+{
+    (void)state;
+    use("layout");
+    assert_int_equal(mkdir(into, 0777), 0);
+    put_text(in("config.json"), "{}");
+    dw_follower *f = open_two();
+    assert_int_equal(access(in("current"), F_OK), -1); /* nothing to read yet */
+    go_to(f, 0);
+    assert_true(dir_is(in("current"), 0));
+    uint8_t *bytes;
+    size_t n;
+    bytes = get_file(in("current/config.json"), &n);
+    assert_string_equal((char *)bytes, "{}");
+    free(bytes);
+    put_text(in("tokenizer.json"), "{1}");
+    put_text(in(".hidden"), "");
+    assert_int_equal(mkdir(in("folder"), 0777), 0);
+    for (uint64_t v = 1; v < 5; v++) {
+        go_to(f, v);
+        assert_true(dir_is(in("current"), v) && dir_is(dw_follower_dir(f), v));
+        assert_true(dir_is(in("copy-0"), v) && dir_is(in("copy-1"), v));
+    }
+    assert_int_equal(access(in("copy-0/tokenizer.json"), F_OK), 0);
+    assert_int_equal(access(in("copy-1/tokenizer.json"), F_OK), 0);
+    assert_int_equal(count_files(in("copy-0")), 4);
+    dw_follower_close(f);
+}
+
+static void test_other_number(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_follower *f;
+    use("was-two");
+    f = open_two();
+    go_to(f, 1);
+    dw_follower_close(f);
+    assert_fails(open_with(&f, 1, &err), DW_CONFLICT, &err);
+    assert_non_null(strstr(err.text, "two copies"));
+    use("was-one");
+    assert_ok(open_with(&f, 1, &err), &err);
+    go_to(f, 1);
+    dw_follower_close(f);
+    assert_fails(open_with(&f, 2, &err), DW_CONFLICT, &err);
+    assert_non_null(strstr(err.text, "one copy"));
+    assert_fails(open_with(&f, 3, &err), DW_INVALID, &err);
+    /* one that was emptied is taken */
+    run_command("rm", "model.safetensors .deltawire-state.json");
+    f = open_two();
+    go_to(f, 2);
+    check_settled(f, 2);
+    dw_follower_close(f);
+}
+
+/* ---- ends of processes ---- */
+
+enum { STAGED, COMMITTED, APPLIED, N_STEPS };
+
+/* A process that goes from FROM to TO, and ends after STEP. */
+static void end_after(uint64_t to, int step)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        dw_error err = {0};
+        dw_follower *f;
+        uint64_t staged;
+        dw_status status = open_with(&f, 2, &err);
+        if (status == DW_OK)
+            status = dw_follower_stage(f, to, &staged, NULL, &err);
+        if (status == DW_OK && step >= COMMITTED)
+            status = dw_follower_commit(f, &err);
+        if (status == DW_OK && step >= APPLIED)
+            status = dw_follower_apply(f, &err);
+        _exit(status == DW_OK ? 99 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 99);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    use("ends");
+    dw_follower *f = open_two();
+    go_to(f, 4);
+    dw_follower_close(f);
+    uint64_t at = 4;
+    static const uint64_t goals[] = {5, 6, 2, 3, 9, 0}; /* up, and down */
+    for (size_t i = 0; i < sizeof goals / sizeof *goals; i++)
+        for (int step = 0; step < N_STEPS; step++) {
+            /* a hop may lead less far than the goal: then it is gone to from there */
+            f = open_two();
+            uint64_t staged;
+            dw_error err = {0};
+            assert_ok(dw_follower_stage(f, goals[i], &staged, NULL, &err), &err);
+            dw_follower_close(f);
+            end_after(goals[i], step);
+            f = open_two();
+            at = step >= COMMITTED ? staged : at;
+            check_settled(f, at);
+            go_to(f, goals[(i + 3) % 6]);
+            at = goals[(i + 3) % 6];
+            check_settled(f, at);
+            dw_follower_close(f);
+        }
+}
+
+/* A copy that was lost, and the block, and the link. */
+static void test_lost(void **state)
+{
+    (void)state;
+    use("lost");
+    static const char *const lost[] = {"-rf copy-0",
+                                       "-rf copy-1",
+                                       "copy-0/model.safetensors",
+                                       "current",
+                                       ".deltawire-control",
+                                       "copy-1/.deltawire-state.json",
+                                       "copy-0/.deltawire-state.json"};
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
+        dw_follower *f = open_two();
+        go_to(f, 3 + i % 2);
+        dw_follower_close(f);
+        run_command("rm", lost[i]);
+        f = open_two();
+        check_settled(f, 3 + i % 2);
+        go_to(f, 6);
+        check_settled(f, 6);
+        dw_follower_close(f);
+    }
+    /* foreign weights in a copy are not written over */
+    char command[400];
+    run_command("rm", "-rf copy-1");
+    snprintf(command, sizeof command,
+             "-r copy-0 copy-1 && rm copy-1/.deltawire-state.json");
+    run_command("cp", command);
+    run_command("sh", "-c 'printf xxxxxxxx | dd of=copy-1/model.safetensors bs=1 "
+                      "seek=$(($(stat -c %s copy-1/model.safetensors) - 8)) "
+                      "conv=notrunc 2>/dev/null'");
+    dw_follower *f;
+    dw_error err = {0};
+    assert_fails(open_with(&f, 2, &err), DW_CONFLICT, &err);
+    assert_non_null(strstr(err.where, "copy-1"));
+}
+
+/* ---- trouble ---- */
+
+/* One that holds the copy that is to be made the same is waited for, again and again. */
+static void test_held(void **state)
+{
+    (void)state;
+    use("held");
+    dw_error err = {0};
+    dw_follower *f = open_two();
+    go_to(f, 1);
+    dw_snapshot *s;
+    dw_snapshot_view view;
+    assert_ok(dw_snapshot_open(&s, into, &err), &err);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    for (int i = 0; i < 3; i++) {
+        assert_fails(dw_follower_sync(f, 3, NULL, NULL, &err), DW_UNAVAILABLE, &err);
+        assert_true(kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[1]]));
+        assert_true(dw_follower_version(f) > 1); /* and others read it */
+        kit_check_follower(&k, f, version_log);
+    }
+    dw_follower_close(f);
+    for (int i = 0; i < 2; i++)
+        assert_fails(open_with(&f, 2, &err), DW_UNAVAILABLE, &err);
+    assert_true(kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[1]]));
+    dw_snapshot_close(s);
+    f = open_two();
+    go_to(f, 3);
+    check_settled(f, 3);
+    dw_follower_close(f);
+}
+
+static dw_status run_all(dw_error *err)
+{
+    static unsigned n;
+    char name[32];
+    snprintf(name, sizeof name, "memory-%u", n++ % 3); /* some go on, some begin */
+    use(name);
+    dw_follower *f = NULL;
+    dw_status status = open_with(&f, 2, err);
+    if (status == DW_OK)
+        status = dw_follower_sync(f, 2, NULL, NULL, err);
+    if (status == DW_OK)
+        status = dw_follower_sync(f, 5, NULL, NULL, err);
+    dw_follower_close(f);
+    return status;
+}
+
+static void check_whole(void)
+{
+    dw_error err = {0};
+    dw_follower *f;
+    assert_ok(open_with(&f, 2, &err), &err);
+    kit_check_follower(&k, f, version_log);
+    if (dw_follower_version(f) != DW_NO_VERSION)
+        check_settled(f, dw_follower_version(f));
+    dw_follower_close(f);
+    run_command("rm", "-rf copy-1"); /* so that there is something to do */
+    if (strstr(into, "memory-0"))
+        run_command("rm", "-rf copy-0");
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    fail_every_allocation(run_all, check_whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout), cmocka_unit_test(test_other_number),
+        cmocka_unit_test(test_ends),   cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_held),   cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, make_world, remove_world);
+}
