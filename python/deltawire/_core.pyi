@@ -445,5 +445,35 @@ class Follower:
         trace: TracebackType | None, /,
     ) -> None: ...
 
+# ---- snapshots ------------------------------------------------------------------------
+
+class SnapshotView(NamedTuple):
+    version: int
+    state: str
+    tensors: dict[str, Tensor]
+    """Read-only, in the files that the follower writes."""
+
+class Snapshot:
+    """Weights that a follower keeps in a directory, read in place, with no copy and no reload
+    (control.h). What hold() and look() gave is read before the next call of either."""
+
+    def __init__(self, dir: Path) -> None: ...
+    @property
+    def version(self) -> int | None:
+        """The version that would be read now."""
+    def hold(self, timeout: float | None = 10) -> SnapshotView:
+        """The newest version; the writer leaves it as it is until release()."""
+    def release(self) -> None: ...
+    def look(self, timeout: float | None = 10) -> SnapshotView:
+        """The newest version, which the writer may overwrite: read it, and throw away what
+        was read where unchanged() is false."""
+    def unchanged(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None, /,
+    ) -> None: ...
+
 def keygen(path: Path) -> str:
     """Writes a new secret key and returns the public one."""

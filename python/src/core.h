@@ -137,6 +137,7 @@ bool dwpy_store_add(PyObject *module);
 bool dwpy_stream_add(PyObject *module);
 bool dwpy_publisher_add(PyObject *module);
 bool dwpy_follower_add(PyObject *module);
+bool dwpy_snapshot_add(PyObject *module);
 
 PyObject *dwpy_digest_tensors(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *dwpy_cast(PyObject *self, PyObject *args, PyObject *keywords);
