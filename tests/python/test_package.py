@@ -27,7 +27,7 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
 def test_a_fresh_environment(tmp_path):
     venv.create(tmp_path / "fresh", with_pip=True)
     python = tmp_path / "fresh/bin/python"
-    subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install",
+    subprocess.run([python, "-I", "-m", "pip", "-q", "--disable-pip-version-check", "install",
                     "--no-index", WHEELS[0]], check=True)
     example = ROOT / "examples/python/publish_and_follow.py"
     out = subprocess.run([python, "-I", example, tmp_path / "stream"], check=True,
