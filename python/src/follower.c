@@ -1,20 +1,10 @@
-/* deltawire.Follower. */
-#include "store.h"
-#include "tensors.h"
+/* deltawire.Follower: the steps, and how it ends. */
+#include "follower.h"
 
 #include <limits.h>
 #include <stddef.h>
 
 enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, at the end */
-
-typedef struct follower_object {
-    PyObject_HEAD dw_follower *follower;
-    PyObject *store;
-    dwpy_tensors tensors;
-    dwpy_guard guard;
-    dwpy_live live;
-    uint64_t version; /* as of the last call, so that nobody waits for one to ask it */
-} follower_object;
 
 static dwpy_row_type report_row = {
     "FollowReport", "What was done to bring weights to a version.",
@@ -29,91 +19,6 @@ static PyObject *row_of(const dw_follow_report *r)
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
                       (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
                       (unsigned long long)r->apply_ms));
-}
-
-/* ---- opening ---- */
-
-typedef struct arguments {
-    PyObject *store, *tensors, *trust;
-    PyObject *into, *base, *spool_dir, *weights_dir; /* new */
-    unsigned long long max_ahead_bytes;
-    dw_follow_options options;
-    dwpy_trust keys;
-} arguments;
-
-static bool parse(arguments *a, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"store",       "into",
-                            "tensors",     "at",
-                            "base",        "spool_dir",
-                            "copies",      "weights_dir",
-                            "reader_wait", "trust",
-                            "id",          "sweep_every",
-                            "threads",     "max_ahead_bytes",
-                            NULL};
-    dw_follow_options *o = &a->options;
-    return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzIIK:Follower", names, &a->store,
-               dwpy_path_arg, &a->into, &a->tensors, dwpy_version_arg, &o->at,
-               dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
-               dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
-               &a->trust, &o->id, &o->sweep_every, &o->n_threads,
-               &a->max_ahead_bytes) != 0;
-}
-
-static bool open_now(follower_object *self, arguments *a)
-{
-    dw_follow_options *o = &a->options;
-    if (a->tensors == Py_None)
-        a->tensors = NULL;
-    if (!a->into == !a->tensors) {
-        PyErr_SetString(PyExc_TypeError, "a follower has either into= or tensors=");
-        return false;
-    }
-    dw_store *store = dwpy_store_use(a->store, &self->store);
-    if (!store || !dwpy_trust_read(&a->keys, a->trust) ||
-        (a->tensors && !dwpy_tensors_take(&self->tensors, a->tensors, true)))
-        return false;
-    o->into = dwpy_path_text(a->into);
-    o->tensors = self->tensors.tensors;
-    o->n_tensors = self->tensors.n;
-    o->base = dwpy_path_text(a->base);
-    o->spool_dir = dwpy_path_text(a->spool_dir);
-    o->weights_dir = dwpy_path_text(a->weights_dir);
-    o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n};
-    if (a->max_ahead_bytes)
-        o->max_ahead_bytes = a->max_ahead_bytes;
-    dw_error err = {0};
-    dw_status status;
-    Py_BEGIN_ALLOW_THREADS status = dw_follower_open(&self->follower, store, o, &err);
-    Py_END_ALLOW_THREADS if (status != DW_OK) dwpy_raise(status, &err);
-    return status == DW_OK;
-}
-
-static void follower_end(dwpy_live *live);
-
-static PyObject *follower_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    arguments a = {0};
-    dw_follow_options_init(&a.options);
-    if (!parse(&a, args, keywords))
-        return NULL;
-    follower_object *self = (follower_object *)PyType_GenericAlloc(type, 0);
-    if (self) {
-        dwpy_guard_init(&self->guard);
-        if (open_now(self, &a)) {
-            self->version = dw_follower_version(self->follower);
-            dwpy_live_add(&self->live, follower_end);
-        } else {
-            Py_CLEAR(self);
-        }
-    }
-    dwpy_trust_release(&a.keys);
-    Py_XDECREF(a.into);
-    Py_XDECREF(a.base);
-    Py_XDECREF(a.spool_dir);
-    Py_XDECREF(a.weights_dir);
-    return (PyObject *)self;
 }
 
 /* ---- closing ---- */
@@ -138,7 +43,7 @@ static void end(follower_object *self)
     dwpy_store_leave(kept);
 }
 
-static void follower_end(dwpy_live *live)
+void dwpy_follower_end(dwpy_live *live)
 {
     follower_object *self =
         (follower_object *)(void *)((char *)live - offsetof(follower_object, live));
@@ -434,7 +339,7 @@ static PyGetSetDef members[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Brings weights to versions of a stream."},
-    {Py_tp_new, follower_new},
+    {Py_tp_new, dwpy_follower_new},
     {Py_tp_dealloc, follower_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, members},

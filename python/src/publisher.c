@@ -1,14 +1,9 @@
-/* deltawire.Publisher: the calls, and how it ends. */
+/* deltawire.Publisher: the calls. */
 #include "publisher.h"
 
 #include <limits.h>
-#include <stddef.h>
 
-enum {
-    SLICE_MS = 100,      /* between two looks for signals */
-    GIVE_UP_MS = 10000,  /* for a version that was told to stop */
-    OTHERS_END_MS = 5000 /* for calls of other threads, at the end */
-};
+enum { SLICE_MS = 100 }; /* between two looks for signals */
 
 static dwpy_row_type report_row = {
     "PublishReport", "What became of a publish.",
@@ -217,82 +212,7 @@ static PyObject *publisher_cancel(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* ---- the end; the guard is held, or nobody else knows of the object ---- */
-
-/* Frees the handle and lets go of all it used. */
-static void close_handle(publisher_object *self)
-{
-    dwpy_live_remove(&self->live);
-    self->guard.is_closed = true;
-    dw_publisher *publisher = self->publisher;
-    Py_BEGIN_ALLOW_THREADS pthread_rwlock_wrlock(
-        &self->alive); /* those who wait leave within a slice */
-    self->publisher = NULL;
-    pthread_rwlock_unlock(&self->alive);
-    dw_publisher_close(publisher);
-    dw_sign_key_close(self->sign_key);
-    Py_END_ALLOW_THREADS self->sign_key = NULL;
-    dwpy_tensors_release(&self->tensors);
-    dwpy_store_leave(self->fork_store);
-    dwpy_store_leave(self->store);
-    self->fork_store = self->store = NULL;
-}
-
-/* Its thread cannot be ended in time, or is another process's: all that it may use is
- * left behind. */
-static void abandon(publisher_object *self)
-{
-    dwpy_live_remove(&self->live);
-    self->guard.is_closed = true;
-    self->publisher = NULL;
-    self->sign_key = NULL;
-    self->tensors = (dwpy_tensors){0};
-    self->fork_store = self->store = NULL;
-}
-
-static bool is_settled(publisher_object *self, unsigned timeout_ms)
-{
-    bool done = self->ticket == 0;
-    Py_BEGIN_ALLOW_THREADS if (!done)
-        dw_publisher_wait(self->publisher, self->ticket, timeout_ms, &done, NULL, NULL);
-    Py_END_ALLOW_THREADS return done;
-}
-
-/* In bounded time, whatever the store does. */
-static void end_bounded(publisher_object *self)
-{
-    if (!dwpy_guard_is_ours(&self->guard)) {
-        abandon(self);
-        return;
-    }
-    bool settled = is_settled(self, self->exit_ms);
-    if (!settled) {
-        dw_publisher_cancel(self->publisher);
-        settled = is_settled(self, GIVE_UP_MS);
-    }
-    if (settled)
-        close_handle(self);
-    else
-        abandon(self);
-}
-
-void dwpy_publisher_end(dwpy_live *live)
-{
-    publisher_object *self =
-        (publisher_object *)(void *)((char *)live - offsetof(publisher_object, live));
-    Py_INCREF((PyObject *)self);
-    self->guard.is_closing = true;
-    if (!dwpy_guard_is_ours(&self->guard)) {
-        abandon(self);
-    } else if (dwpy_guard_try(&self->guard, OTHERS_END_MS)) {
-        if (self->publisher)
-            end_bounded(self);
-        dwpy_guard_leave(&self->guard);
-    } else {
-        return; /* somebody is stuck in it: it stays, with all it holds */
-    }
-    Py_DECREF((PyObject *)self);
-}
+/* ---- the end ---- */
 
 /* What became of the last version, where nobody has asked for it. */
 static PyObject *last_fate(publisher_object *self, const fate *f)
@@ -313,7 +233,7 @@ static PyObject *close_now(publisher_object *self, unsigned timeout_ms)
         if (!wait_ticket(self, self->ticket, UINT_MAX, true, &f))
             return NULL;
     }
-    close_handle(self);
+    dwpy_publisher_close_handle(self);
     return last_fate(self, &f);
 }
 
@@ -340,7 +260,7 @@ static void publisher_dealloc(PyObject *object)
     PyObject *error[3];
     PyErr_Fetch(&error[0], &error[1], &error[2]);
     if (self->publisher)
-        end_bounded(self);
+        dwpy_publisher_end_bounded(self);
     dw_sign_key_close(self->sign_key);
     dwpy_tensors_release(&self->tensors);
     dwpy_store_leave(self->fork_store);

@@ -28,7 +28,13 @@ typedef struct publisher_object {
 /* ---- publisher_open.c ---- */
 PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
 
-/* ---- publisher.c ---- */
+/* ---- publisher_end.c ---- */
+
+/* Frees the handle and lets go of all it used. */
+void dwpy_publisher_close_handle(publisher_object *self);
+/* The same in bounded time, whatever the store does: what cannot be ended is left behind.
+ */
+void dwpy_publisher_end_bounded(publisher_object *self);
 void dwpy_publisher_end(dwpy_live *live);
 
 #endif

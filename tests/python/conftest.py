@@ -10,8 +10,6 @@ import pytest
 # Small models: more threads only wait for each other. Read when PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-deltawire = pytest.importorskip("deltawire", reason="the package is not built")
-
 
 @pytest.fixture
 def url(tmp_path):

@@ -1,5 +1,7 @@
 """The wheel: what is in it, and that it works where nothing else is installed."""
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import venv
@@ -33,6 +35,18 @@ def test_a_fresh_environment(tmp_path):
     out = subprocess.run([python, "-I", example, tmp_path / "stream"], check=True,
                          capture_output=True, text=True).stdout
     assert "exactly the trainer's" in out
+
+
+@pytest.mark.parametrize("name", ["python3.12", "python3.13", "python3.14"])
+def test_later_versions_of_python(name, tmp_path):
+    python = shutil.which(name)
+    if not python or subprocess.run([python, "-V"], capture_output=True).returncode:
+        pytest.skip(f"{name} is not installed")
+    out = subprocess.run(
+        [python, "-X", "dev", ROOT / "examples/python/publish_and_follow.py",
+         tmp_path / "stream"], check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "build-python/site")})
+    assert "exactly the trainer's" in out.stdout and not out.stderr
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/python").glob("*.py")),

@@ -2,6 +2,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -172,18 +173,23 @@ def test_layouts_that_need_a_copy(url):
 
 def test_a_live_model_follows_in_a_thread(url):
     model, served = Tied(), Tied().to(torch.bfloat16)
-    optimizer, calls = groups(model), []
+    optimizer, calls, resumed = groups(model), [], threading.Event()
+
+    def resume():
+        calls.append("resume")
+        resumed.set()
+
     where = served.embed.weight.data_ptr()
     with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
         with deltawire.torch.Follower(served, url, pause=lambda: calls.append("pause"),
-                                      resume=lambda: calls.append("resume")) as follower:
+                                      resume=resume) as follower:
             follower.sync()
             follower.start(max_wait=0.05)
             for i in range(5):
                 step(model, optimizer, i)
             goal = publisher.wait().version
             while follower.version != goal and follower.error is None:
-                torch.empty(1)
+                resumed.wait(0.1)  # it is settled a little later than resumed
             assert follower.error is None
         assert dw.digest(as_bf16(served)).state == dw.digest(as_bf16(model)).state
     assert served.embed.weight.data_ptr() == where == served.head.weight.data_ptr()
