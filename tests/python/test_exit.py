@@ -1,4 +1,12 @@
 """The end of the interpreter, with work under way."""
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from hanging_s3 import HangingS3
 
 SLOW = """
     import sys, threading, numpy as np, deltawire as dw
@@ -74,3 +82,41 @@ def test_views_outlive_everything(python, tmp_path):
     view = np.from_dlpack(dw.Checkpoint("m.safetensors")["x"])
     sys.view = view
     """)
+
+
+HANGING = """
+    import sys, numpy as np, deltawire as dw
+    store = dw.Store("s3://bucket/run", endpoint=sys.argv[1])
+    weights = {"w": np.zeros(1 << 20)}
+    publisher = dw.Publisher(store, weights, exit_timeout=0.2)
+    publisher.wait(publisher.publish())
+    print("hang", flush=True)
+    sys.stdin.readline()
+    weights["w"] += 1
+    ticket = publisher.publish()
+"""
+
+
+@pytest.mark.parametrize("end, status, said", [
+    ("pass", 0, ""),
+    # close gives up too, and tells what became of the version
+    ("try:\n    publisher.close(timeout=0.2)\nexcept dw.Cancelled:\n    print('gave up')", 0,
+     "gave up\n"),
+    # Ctrl-C ends a wait for it
+    ("import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+     "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+     "try:\n    publisher.wait(ticket)\nexcept KeyboardInterrupt:\n    print('stopped')", 0,
+     "stopped\n"),
+])
+def test_a_store_that_hangs(tmp_path, end, status, said):
+    script = textwrap.dedent(HANGING) + end
+    with HangingS3() as server:
+        child = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-c", script, server.endpoint],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"})
+        assert child.stdout.readline() == "hang\n", child.stderr.read()
+        server.hangs.set()
+        out, err = child.communicate("\n", timeout=60)
+        assert (child.returncode, out) == (status, said), err
+        assert server.reached.is_set()
