@@ -1,5 +1,6 @@
 """The package `deltawire`, as installed: the stage `package` of scripts/test.sh builds the
 wheel and puts it on the path."""
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -15,6 +16,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def url(tmp_path):
     """Of a stream that is not there yet."""
     return f"file://{tmp_path}/stream"
+
+
+@pytest.fixture
+def crowd():
+    """Runs a function in several threads at once; what one of them raises comes out."""
+    def run(n_threads, work):
+        with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:
+            for done in [pool.submit(work) for _ in range(n_threads)]:
+                done.result()
+    return run
 
 
 @pytest.fixture

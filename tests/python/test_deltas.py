@@ -1,5 +1,4 @@
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -115,25 +114,17 @@ def test_a_signal_stops_long_work():
         dw.digest(old, threads=1, progress=interrupt)
 
 
-def test_threads_share_a_delta():
+def test_threads_share_a_delta(crowd):
     old, new = models()
-    delta, wanted, faults = dw.diff(old, new), dw.digest(new), []
+    delta, wanted = dw.diff(old, new), dw.digest(new)
 
     def work():
-        try:
-            for _ in range(20):
-                start = {"a": old["a"].copy(), "b": (old["b"][0].copy(), "BF16")}
-                delta.apply(start, threads=1)
-                assert dw.digest(start, threads=1) == wanted
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            faults.append(error)
+        for _ in range(20):
+            start = {"a": old["a"].copy(), "b": (old["b"][0].copy(), "BF16")}
+            delta.apply(start, threads=1)
+            assert dw.digest(start, threads=1) == wanted
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults
+    crowd(4, work)
     delta.close()
     with pytest.raises(dw.Invalid):
         delta.info

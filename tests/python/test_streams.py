@@ -208,22 +208,14 @@ def test_interrupts(url):
         assert follower.sync().version == 0  # and is as good as before
 
 
-def test_many_threads_publish(url):
-    weights, faults = model(), []
-    with dw.Publisher(url, weights) as publisher:
+def test_many_threads_publish(url, crowd):
+    with dw.Publisher(url, model()) as publisher:
         def work():
-            try:
-                for _ in range(5):
-                    publisher.wait(publisher.publish())
-            except Exception as error:  # noqa: BLE001 - whatever it is
-                faults.append(error)
+            for _ in range(5):
+                publisher.wait(publisher.publish())
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not faults and publisher.version == 20
+        crowd(4, work)
+        assert publisher.version == 20
 
 
 def test_close_ends_waits_for_tickets(url):
