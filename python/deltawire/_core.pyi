@@ -6,27 +6,27 @@ A version that is not there yet is None; a digest is 16 hexadecimal digits, as t
 `deltawire` prints it. A timeout is in seconds, None means no limit."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from typing_extensions import Buffer, Self
 
 __version__: Final[str]
 
-Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
-Progress: TypeAlias = Callable[[int, int], object]
+_Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+_Progress: TypeAlias = Callable[[int, int], object]
 """Called now and then with bytes done and bytes in all; an exception stops the work and
 comes out of the call."""
 
-class SupportsDLPack(Protocol):
+class _SupportsDLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-Array: TypeAlias = (
-    Buffer | SupportsDLPack | tuple[Buffer, str] | tuple[Buffer, str, Sequence[int]]
+_Array: TypeAlias = (
+    Buffer | _SupportsDLPack | tuple[Buffer, str] | tuple[Buffer, str, Sequence[int]]
 )
 """Memory of a tensor, C-contiguous and on the CPU: a buffer, a DLPack exporter, or a buffer
 with the element type that it stands for ('BF16', 'F8_E4M3', ...) and a shape."""
-Tensors: TypeAlias = Mapping[str, Array]
+_Tensors: TypeAlias = Mapping[str, _Array]
 
 # ---- errors ---------------------------------------------------------------------------
 
@@ -52,6 +52,7 @@ class Untrusted(Error): ...
 
 # ---- tensors and checkpoints ----------------------------------------------------------
 
+@final
 class Tensor:
     """A tensor in memory that something else owns and that this keeps alive: a buffer
     (types that buffers do not know come out as unsigned numbers of their width) and a
@@ -78,11 +79,12 @@ class Tensor:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@final
 class Checkpoint(Mapping[str, Tensor]):
     """A safetensors file, an index of shards or a directory of either, mapped. What came out
     of it keeps the mapping alive; close() is refused by nobody, and ends with the last."""
 
-    def __init__(self, path: Path, writable: bool = False) -> None: ...
+    def __new__(cls, path: _Path, writable: bool = False) -> Self: ...
     def __getitem__(self, name: str, /) -> Tensor: ...
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
@@ -95,8 +97,8 @@ class Checkpoint(Mapping[str, Tensor]):
     def __exit__(self, *error: object) -> None: ...
 
 def write_checkpoint(
-    path: Path,
-    tensors: Tensors,
+    path: _Path,
+    tensors: _Tensors,
     *,
     metadata: Mapping[str, str] | None = None,
     max_shard_bytes: int = 0,
@@ -107,18 +109,18 @@ class Digests(NamedTuple):
     tensors: dict[str, str]
 
 def digest(
-    tensors: Tensors, *, threads: int = 0, progress: Progress | None = None
+    tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
 ) -> Digests: ...
-def cast(source: Tensors, into: Tensors, *, threads: int = 0) -> None:
+def cast(source: _Tensors, into: _Tensors, *, threads: int = 0) -> None:
     """Rounds F32 to BF16, nearest and to even; other types are copied. Both sides have the
     same names and shapes."""
 
 # ---- deltas ---------------------------------------------------------------------------
 
-Codec: TypeAlias = Literal["class", "gap", "raw"]
+_Codec: TypeAlias = Literal["class", "gap", "raw"]
 
 class DeltaInfo(NamedTuple):
-    codec: Codec
+    codec: _Codec
     trl_layout: int
     has_digests: bool
     base_version: int
@@ -144,42 +146,43 @@ class ApplyReport(NamedTuple):
     n_changed: int
     new_state: str
 
+@final
 class Delta:
     """What changed between two versions: made by diff(), or opened from a file or bytes."""
 
-    def __init__(self, source: Path | Buffer) -> None:
+    def __new__(cls, source: _Path | Buffer) -> Self:
         """A str or path is a file; anything else is a buffer, which is copied."""
     @property
     def info(self) -> DeltaInfo: ...
     @property
     def tensors(self) -> list[DeltaTensor]: ...
     def apply(
-        self, tensors: Tensors, *, threads: int = 0, progress: Progress | None = None
+        self, tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
     ) -> None:
         """Proves the outcome, then writes; whatever fails, nothing was written."""
     def verify(
-        self, tensors: Tensors, *, threads: int = 0, progress: Progress | None = None
+        self, tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
     ) -> None: ...
     def apply_to_checkpoint(
-        self, path: Path, *, threads: int = 0, progress: Progress | None = None
+        self, path: _Path, *, threads: int = 0, progress: _Progress | None = None
     ) -> ApplyReport: ...
-    def save(self, path: Path) -> None: ...
+    def save(self, path: _Path) -> None: ...
     def tobytes(self) -> bytes: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
 def diff(
-    base: Tensors,
-    new: Tensors,
+    base: _Tensors,
+    new: _Tensors,
     *,
-    codec: Codec = "class",
+    codec: _Codec = "class",
     trl_layout: int = 3,
     base_version: int = 0,
     new_version: int = 1,
     update_base: bool = False,
     threads: int = 0,
-    progress: Progress | None = None,
+    progress: _Progress | None = None,
 ) -> Delta: ...
 
 # ---- stores and streams ---------------------------------------------------------------
@@ -195,12 +198,13 @@ class StoreEntry(NamedTuple):
     n_bytes: int
     modified_ms: int
 
+@final
 class Store:
     """file:///DIR, s3://BUCKET/PREFIX, hf://buckets/NAMESPACE/NAME/PATH, mem:NAME, or a
     path. Options that are None or 0 mean the default (store.h)."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         url: str,
         *,
         endpoint: str | None = None,
@@ -211,17 +215,17 @@ class Store:
         part_bytes: int = 0,
         tries: int = 0,
         deadline: float = 0,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def url(self) -> str: ...
     @property
     def counts(self) -> StoreCounts: ...
     def get(
         self, key: str, offset: int = 0, size: int | None = None, *,
-        progress: Progress | None = None,
+        progress: _Progress | None = None,
     ) -> bytes: ...
     def put(
-        self, key: str, data: Buffer, *, create: bool = False, progress: Progress | None = None
+        self, key: str, data: Buffer, *, create: bool = False, progress: _Progress | None = None
     ) -> None: ...
     def list(self, prefix: str = "", after: str | None = None) -> list[StoreEntry]: ...
     def remove(self, key: str) -> None: ...
@@ -266,11 +270,12 @@ class StreamTensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
 
+@final
 class Stream:
     """The log of a stream. `trust` are public keys, or files of them: with any, everything
     else is refused."""
 
-    def __init__(self, store: Store | str, *, trust: Iterable[str] = ()) -> None: ...
+    def __new__(cls, store: Store | str, *, trust: Iterable[str] = ()) -> Self: ...
     @property
     def id(self) -> str: ...
     @property
@@ -304,26 +309,27 @@ class PublishReport(NamedTuple):
     upload_ms: int
     total_ms: int
 
+@final
 class Publisher:
     """Publishes tensors that live on in place; their memory is held until close(). On a new
     stream version 0 is committed when this returns."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         store: Store | str,
-        tensors: Tensors,
+        tensors: _Tensors,
         *,
         when_busy: Literal["wait", "skip", "fold"] = "wait",
-        base: Path | None = None,
+        base: _Path | None = None,
         base_name: str | None = None,
         fork: Store | str | None = None,
         fork_version: int | None = None,
-        baseline_dir: Path | None = None,
-        spool_dir: Path | None = None,
+        baseline_dir: _Path | None = None,
+        spool_dir: _Path | None = None,
         folds: Sequence[int] = (4, 16, 64),
         anchor_every: int = 0,
         anchor_factor: float = 0.1,
-        sign_key: Path | None = None,
+        sign_key: _Path | None = None,
         trust: Iterable[str] = (),
         single_writer: bool = False,
         max_object_bytes: int = 0,
@@ -332,8 +338,8 @@ class Publisher:
         step: str | int | None = None,
         notes: str | None = None,
         exit_timeout: float = 30,
-        progress: Progress | None = None,
-    ) -> None:
+        progress: _Progress | None = None,
+    ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
         uploaded. `fork`: it is a version of another stream. `step` and `notes` are those of
         version 0. `exit_timeout`: how long the end of the interpreter, or of this object,
@@ -371,28 +377,29 @@ class FollowReport(NamedTuple):
     stage_ms: int
     apply_ms: int
 
+@final
 class Follower:
     """Brings weights to versions of a stream: a checkpoint directory, or memory, which is
     held until close() and must be writable."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         store: Store | str,
         *,
-        into: Path | None = None,
-        tensors: Tensors | None = None,
+        into: _Path | None = None,
+        tensors: _Tensors | None = None,
         at: int | None = None,
-        base: Path | None = None,
-        spool_dir: Path | None = None,
+        base: _Path | None = None,
+        spool_dir: _Path | None = None,
         copies: int = 1,
-        weights_dir: Path | None = None,
+        weights_dir: _Path | None = None,
         reader_wait: float = 10,
         trust: Iterable[str] = (),
         id: str | None = None,
         sweep_every: int = 64,
         threads: int = 0,
         max_ahead_bytes: int = 0,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def version(self) -> int | None: ...
     @property
@@ -410,16 +417,16 @@ class Follower:
         """The newest version of the stream."""
     def wait(
         self, timeout: float | None = None, max_wait: float = 5, *,
-        progress: Progress | None = None,
+        progress: _Progress | None = None,
     ) -> int | None:
         """Until there is a version above the one the weights are at, or the time is over."""
-    def stage(self, goal: int | None = None, *, progress: Progress | None = None) -> int | None:
+    def stage(self, goal: int | None = None, *, progress: _Progress | None = None) -> int | None:
         """Fetches and proves the next hop towards `goal` (None: the newest); the version it
         leads to."""
     def commit(self) -> None: ...
     def apply(self) -> None: ...
     def settle(self) -> None: ...
-    def sync(self, goal: int | None = None, *, progress: Progress | None = None) -> FollowReport:
+    def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
         """stage, apply and settle until the weights are at `goal`."""
     def report(self, status: str, message: str | None = None) -> None: ...
     def close(self) -> None: ...
@@ -434,11 +441,12 @@ class SnapshotView(NamedTuple):
     tensors: dict[str, Tensor]
     """Read-only, in the files that the follower writes."""
 
+@final
 class Snapshot:
     """Weights that a follower keeps in a directory, read in place, with no copy and no reload
     (control.h). What hold() and look() gave is read before the next call of either."""
 
-    def __init__(self, dir: Path) -> None: ...
+    def __new__(cls, dir: _Path) -> Self: ...
     @property
     def version(self) -> int | None:
         """The version that would be read now."""
@@ -453,5 +461,5 @@ class Snapshot:
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
-def keygen(path: Path) -> str:
+def keygen(path: _Path) -> str:
     """Writes a new secret key and returns the public one."""

@@ -59,7 +59,7 @@ typedef struct dwpy_row_type {
     const char *name;
     const char *doc;
     const char *fields; /* separated by blanks */
-    PyTypeObject *type;
+    PyObject *type;     /* a named tuple */
 } dwpy_row_type;
 bool dwpy_row_type_add(PyObject *module, dwpy_row_type *type);
 /* Takes VALUES, a tuple or NULL after a failure. */
