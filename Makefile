@@ -48,9 +48,9 @@ bench-sync: ## install what is missing, and measure streams over a real S3 serve
 	@scripts/bench-sync.sh
 
 bench-pause: ## install what is missing, and measure how long an engine stands still
-	@scripts/install-deps.sh build test bench
-	@cmake --preset release -DDW_BUILD_TESTS=ON >/dev/null
-	@cmake --build build -j $(JOBS) --target deltawire pause_bench http_engine
+	@scripts/install-deps.sh build bench
+	@$(MAKE) all
+	@cmake --build build -j $(JOBS) --target pause_bench pause_engine
 	@scripts/bench-pause.sh
 
 fuzz: ## run each fuzz target for T seconds (T=60)

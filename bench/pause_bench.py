@@ -25,13 +25,12 @@ def percentile(values, share):
     return ordered[max(0, int(rank) - 1)]
 
 
-def start_engine(args, snapshot, log):
-    engine = subprocess.Popen(
-        [args.engine, "--port", str(args.port), "--dir", snapshot, "--truth", os.devnull,
-         "--threads", "0"], stdout=log, stderr=log)
+def start_engine(args, snapshot, log, kind="mapped"):
+    engine = subprocess.Popen([args.engine, str(args.port), snapshot, kind],
+                              stdout=log, stderr=log)
     for _ in range(200):
         try:
-            urlopen(f"http://127.0.0.1:{args.port}/health", timeout=5)
+            urlopen(f"http://127.0.0.1:{args.port}/version", timeout=5)
             return engine
         except (URLError, OSError):
             time.sleep(0.1)
@@ -39,7 +38,7 @@ def start_engine(args, snapshot, log):
     sys.exit("bench-pause: the engine does not start")
 
 
-def measure_hops(args, snapshot, log):
+def measure_hops(args, snapshot, log, kind):
     command = [args.bench, f"file://{args.work}/store", snapshot,
                f"vllm=http://127.0.0.1:{args.port}", str(args.versions), str(args.size)]
     if args.trace:
@@ -51,7 +50,7 @@ def measure_hops(args, snapshot, log):
         for line in bench.stdout:
             event = json.loads(line)
             if "ready" in event:
-                engine = start_engine(args, snapshot, log)
+                engine = start_engine(args, snapshot, log, kind)
                 bench.stdin.write("\n")
                 bench.stdin.flush()
             elif "equal" in event:
@@ -127,7 +126,7 @@ def row(name, *cells):
     print(f"  {name:<34}" + "".join(f"{cell:>16}" for cell in cells))
 
 
-def report_hops(hops, equal, where):
+def report_hops(hops, equal, where, kind):
     stopped = [hop["stopped_us"] / 1000 for hop in hops]
     last = hops[-1]
     figures = {"median_ms": statistics.median(stopped), "p99_ms": percentile(stopped, 0.99),
@@ -136,7 +135,8 @@ def report_hops(hops, equal, where):
                "bytes": last["bytes"], "equal": equal}
     density = 100 * last["changed"] / last["elements"]
     print(f"{last['elements'] / 1e6:.0f} M bf16 weights, {density:.2f} % changed, "
-          f"{last['bytes'] / 1e6:.1f} MB a version, snapshot in {where}, {len(hops)} versions")
+          f"{last['bytes'] / 1e6:.1f} MB a version, {len(hops)} versions; snapshot in {where}, "
+          + ("which the engine maps" if kind == "mapped" else "the engine has a copy of its own"))
     row("", "median ms", "p99 ms", "most ms")
     row("pause acknowledged to resume sent", f"{figures['median_ms']:.1f}",
         f"{figures['p99_ms']:.1f}", f"{figures['most_ms']:.1f}")
@@ -166,10 +166,12 @@ def main():
     args = parser.parse_args()
     results = {}
     with open(f"{args.work}/log", "w") as log:
-        for i, snapshot in enumerate(args.snapshots):
-            subprocess.run(["rm", "-rf", f"{args.work}/store"], check=True)
-            hops, equal = measure_hops(args, snapshot, log)
-            results[snapshot] = report_hops(hops, equal, snapshot)
+        runs = [(snapshot, "mapped") for snapshot in args.snapshots]
+        runs.append((args.snapshots[0], "own"))
+        for i, (snapshot, kind) in enumerate(runs):
+            subprocess.run(["rm", "-rf", f"{args.work}/store", snapshot], check=True)
+            hops, equal = measure_hops(args, snapshot, log, kind)
+            results[f"{snapshot} {kind}"] = report_hops(hops, equal, snapshot, kind)
             if i > 0:
                 continue
             if args.python:

@@ -6,8 +6,7 @@
 
 #include "error.h"
 #include "json.h"
-
-#define MAX_TOKEN 4096
+#include "secret_file.h"
 
 void cli_agent_options_init(cli_agent_options *options)
 {
@@ -46,26 +45,6 @@ void cli_agent_options_check(const cli_agent_options *options, const cli_session
         cli_usage_error(s, "--tls-cert and --tls-key go together");
 }
 
-/* The first line, and no more than that may be in the file. */
-static dw_status read_token(char out[MAX_TOKEN + 2], const char *path, dw_error *err)
-{
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return cli_error_errno(err, path, "open");
-    size_t n = fread(out, 1, MAX_TOKEN + 1, file);
-    const bool failed = ferror(file) != 0;
-    fclose(file);
-    if (failed)
-        return cli_error_errno(err, path, "read");
-    while (n > 0 && strchr("\r\n", out[n - 1]))
-        n--;
-    out[n] = '\0';
-    if (n == 0 || n > MAX_TOKEN || strlen(out) != n)
-        return cli_error_set(err, DW_INVALID, path,
-                             "no token in it: one line, as `openssl rand -hex 32` gives");
-    return DW_OK;
-}
-
 static void tell_url(const cli_session *s, const char *url)
 {
     if (s->json) {
@@ -82,18 +61,19 @@ int cli_agent_start(dw_agent **out, const cli_agent_options *options,
                     const cli_session *s)
 {
     dw_error err;
-    char token[MAX_TOKEN + 2];
+    char *token = NULL;
     dw_agent_options agent = options->agent;
     dw_status status = DW_OK;
     *out = NULL;
     if (!agent.listen)
         return 0;
     if (options->token_file) {
-        status = read_token(token, options->token_file, &err);
+        status = cli_secret_file_read(&token, options->token_file, &err);
         agent.token = token;
     }
     if (status == DW_OK)
         status = dw_agent_start(out, &agent, &err);
+    free(token);
     if (status != DW_OK)
         return cli_fail(s, &err, agent.listen, "deltawire %s --help", s->verb);
     tell_url(s, dw_agent_url(*out));

@@ -10,6 +10,7 @@
 #include "json.h"
 #include "path.h"
 #include "progress.h"
+#include "snapshot_options.h"
 
 static const char help[] =
     "usage: deltawire follow URL --into DIR [--engine SPEC...] [--listen HOST:PORT]\n"
@@ -36,7 +37,7 @@ static const char help[] =
     "DIR\n"
     "  --no-report          do not report\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_ENGINE_HELP
+    "uploaded\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
     "  --listen HOST:PORT   answer there how it goes: /status, /metrics, /healthz, a "
     "page\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
@@ -98,6 +99,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         {"no-report", no_argument, NULL, NO_REPORT},
         {"base", required_argument, NULL, BASE},
         {"trust", required_argument, NULL, TRUST},
+        CLI_SNAPSHOT_OPTIONS,
         CLI_ENGINE_OPTIONS,
         CLI_AGENT_OPTIONS,
         CLI_STORE_OPTIONS,
@@ -120,9 +122,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
             a->command = optarg;
             break;
         case INTERVAL:
-            a->interval = cli_parse_positive(s, "--interval", optarg);
-            if (a->interval > 86400)
-                cli_usage_error(s, "--interval: at most 86400, a day");
+            a->interval = cli_parse_seconds(s, "--interval", optarg);
             break;
         case MAX_BEHIND:
             a->max_behind = cli_parse_count(s, "--max-behind", optarg);
@@ -143,7 +143,8 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
             cli_keys_add(&a->keys, s, optarg);
             break;
         default:
-            if (!cli_engines_option(&a->engines, s, option) &&
+            if (!cli_snapshot_option(&a->follow, s, option) &&
+                !cli_engines_option(&a->engines, s, option) &&
                 !cli_agent_option(&a->agent_options, option))
                 cli_store_option(&a->store_options, s, option);
         }

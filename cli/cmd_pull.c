@@ -8,6 +8,7 @@
 #include "options.h"
 #include "print.h"
 #include "progress.h"
+#include "snapshot_options.h"
 #include "store.h"
 #include "sync_report.h"
 
@@ -25,7 +26,8 @@ static const char help[] =
     "  --into DIR           the checkpoint directory\n"
     "  --at N               the version; default: the newest\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "uploaded\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
+    "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire pull s3://bucket/run --into model/\n"
     "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n";
@@ -47,6 +49,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         {"at", required_argument, NULL, AT},
         {"base", required_argument, NULL, BASE},
         {"trust", required_argument, NULL, TRUST},
+        CLI_SNAPSHOT_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -61,7 +64,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
             a.follow.base = optarg;
         else if (option == TRUST)
             cli_keys_add(&a.keys, s, optarg);
-        else
+        else if (!cli_snapshot_option(&a.follow, s, option))
             cli_store_option(&a.store, s, option);
     }
     cli_expect_arguments(s, argc, 1, 1);

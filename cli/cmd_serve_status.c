@@ -13,6 +13,7 @@
 #include "progress.h"
 #include "store.h"
 #include "stream_info.h"
+#include "tell_followers.h"
 #include "trouble.h"
 
 #define DEFAULT_LISTEN "127.0.0.1:9470"
@@ -116,59 +117,15 @@ static dw_status tell_older(server *v, double t_end, dw_error *err)
 
 /* ---- followers ---- */
 
-typedef struct follower_list {
-    dw_follower_info *items;
-    size_t n_items;
-    size_t n_room;
-    bool no_memory;
-} follower_list;
-
-static void release_followers(follower_list *list)
-{
-    for (size_t i = 0; i < list->n_items; i++) {
-        const dw_follower_info *f = &list->items[i];
-        const char *texts[] = {f->id, f->host, f->status, f->message, f->time};
-        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
-            free((char *)texts[k]);
-    }
-    free(list->items);
-}
-
-static void add_follower(void *context, const dw_follower_info *f)
-{
-    follower_list *list = context;
-    if (list->n_items == list->n_room) {
-        size_t n_room = 2 * list->n_room + 16;
-        dw_follower_info *grown = realloc(list->items, n_room * sizeof *grown);
-        if (!grown) {
-            list->no_memory = true;
-            return;
-        }
-        list->items = grown;
-        list->n_room = n_room;
-    }
-    dw_follower_info copy = {strdup(f->id),     f->version,         strdup(f->host),
-                             strdup(f->status), strdup(f->message), strdup(f->time)};
-    list->no_memory |=
-        !copy.id || !copy.host || !copy.status || !copy.message || !copy.time;
-    list->items[list->n_items++] = copy;
-}
-
 static dw_status look_at_followers(server *v, dw_error *err)
 {
     const double t = cli_now();
     if (v->t_followers > 0 && t - v->t_followers < T_FOLLOWERS &&
         !dw_agent_watched(v->agent))
         return DW_OK;
-    follower_list list = {0};
-    dw_status status = dw_stream_followers(v->stream.stream, add_follower, &list, err);
-    if (status == DW_OK && list.no_memory)
-        status = cli_error_set(err, DW_NO_MEMORY, v->stream.url, "out of memory");
-    if (status == DW_OK) {
-        dw_agent_tell_followers(v->agent, list.items, list.n_items);
+    dw_status status = cli_tell_followers(v->agent, v->stream.stream, err);
+    if (status == DW_OK)
         v->t_followers = t;
-    }
-    release_followers(&list);
     return status;
 }
 

@@ -13,10 +13,7 @@ void cli_engines_init(cli_engines *e)
 
 static unsigned parse_ms(const cli_session *s, const char *option)
 {
-    double seconds = cli_parse_positive(s, option, optarg);
-    if (seconds > 86400)
-        cli_usage_error(s, "%s: at most 86400, a day", option);
-    return (unsigned)(1000 * seconds) + 1;
+    return (unsigned)(1000 * cli_parse_seconds(s, option, optarg)) + 1;
 }
 
 bool cli_engines_option(cli_engines *e, const cli_session *s, int option)

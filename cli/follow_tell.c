@@ -5,6 +5,8 @@
 #include "follow.h"
 #include "json.h"
 #include "progress.h"
+#include "stream_info.h"
+#include "tell_followers.h"
 
 #define N_OLD_VERSIONS 32   /* that the charts begin with */
 #define T_FOLLOWERS    10.0 /* seconds between two looks at the other followers */
@@ -74,20 +76,14 @@ void cli_follow_tell_stream(cli_follow *f)
     if (!f->agent)
         return;
     dw_stream *stream = dw_follower_stream(f->follower);
-    size_t n_tensors;
-    const dw_tensor *tensors = dw_stream_tensors(stream, &n_tensors);
+    const cli_model_size size = cli_model_count(stream);
     dw_agent_identity identity = {.url = dw_store_url(f->store),
                                   .stream = dw_stream_id(stream),
                                   .id = f->report ? f->follow.id : NULL,
                                   .dir = f->follow.into,
-                                  .n_tensors = n_tensors};
-    for (size_t i = 0; i < n_tensors; i++) {
-        uint64_t n_elems = 0;
-        dw_shape_size(tensors[i].dtype, tensors[i].n_dims, tensors[i].dims, &n_elems,
-                      NULL);
-        identity.n_elems += n_elems;
-        identity.n_bytes += tensors[i].n_bytes;
-    }
+                                  .n_tensors = size.n_tensors,
+                                  .n_elems = size.n_elems,
+                                  .n_bytes = size.n_bytes};
     dw_agent_tell_identity(f->agent, &identity);
     tell_old_versions(f, stream);
 }
@@ -114,45 +110,14 @@ static void tell_head(cli_follow *f)
     }
 }
 
-typedef struct crowd {
-    dw_follower_info *followers;
-    size_t n, n_room;
-} crowd;
-
-static void add_follower(void *context, const dw_follower_info *follower)
-{
-    crowd *c = context;
-    if (c->n == c->n_room) {
-        size_t n_room = c->n_room ? 2 * c->n_room : 16;
-        dw_follower_info *more = realloc(c->followers, n_room * sizeof *more);
-        if (!more)
-            return;
-        c->followers = more;
-        c->n_room = n_room;
-    }
-    c->followers[c->n++] = (dw_follower_info){
-        strdup(follower->id),     follower->version,         strdup(follower->host),
-        strdup(follower->status), strdup(follower->message), strdup(follower->time)};
-}
-
 static void tell_followers(cli_follow *f)
 {
-    crowd c = {0};
+    dw_error err;
     const double now = cli_now();
     if (now - f->t_followers < T_FOLLOWERS || !dw_agent_watched(f->agent))
         return;
     f->t_followers = now;
-    if (dw_stream_followers(dw_follower_stream(f->follower), add_follower, &c, NULL) ==
-        DW_OK)
-        dw_agent_tell_followers(f->agent, c.followers, c.n);
-    for (size_t i = 0; i < c.n; i++) {
-        free((char *)c.followers[i].id);
-        free((char *)c.followers[i].host);
-        free((char *)c.followers[i].status);
-        free((char *)c.followers[i].message);
-        free((char *)c.followers[i].time);
-    }
-    free(c.followers);
+    cli_tell_followers(f->agent, dw_follower_stream(f->follower), &err);
 }
 
 void cli_follow_tell(cli_follow *f)

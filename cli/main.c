@@ -96,7 +96,10 @@ static void give_memory_back(void)
 
 int main(int argc, char **argv)
 {
+    static char line[1024];
     give_memory_back();
+    /* a line at once: letter by letter they mix with those of other processes */
+    setvbuf(stderr, line, _IOLBF, sizeof line);
     if (argc < 2) {
         print_help(stderr);
         return CLI_EXIT_USAGE;

@@ -142,6 +142,7 @@ int cli_progress_report(void *progress, uint64_t bytes_done, uint64_t bytes_tota
         double t = cli_now();
         if (t - p->t_start > T_PATIENCE && t - p->t_drawn > T_FRAME) {
             draw(p, t, bytes_done, bytes_total);
+            fflush(stderr);
             p->t_drawn = t;
         }
     }
@@ -155,8 +156,10 @@ dw_progress cli_progress_hook(cli_progress *progress)
 
 void cli_progress_end(cli_progress *progress)
 {
-    if (progress->t_drawn > 0)
+    if (progress->t_drawn > 0) {
         fputs("\r\033[K", stderr);
+        fflush(stderr);
+    }
 }
 
 static int report_signal(void *context, uint64_t bytes_done, uint64_t bytes_total)

@@ -28,8 +28,8 @@ dw_status cli_secret_file_read(char **out, const char *path, dw_error *err)
         printable = text[i] > ' ' && text[i] <= '~';
     if (!printable)
         return cli_error_set(err, DW_INVALID, path,
-                             "not a token: one line of up to %d printable characters is "
-                             "wanted",
+                             "no token in it: one line of at most %d bytes, as `openssl "
+                             "rand -hex 32` gives",
                              MAX_BYTES);
     *out = strdup(text);
     return *out ? DW_OK : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");

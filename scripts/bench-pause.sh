@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures how long an engine stands still for a version, beside other ways to take one
 # over, and what an agent costs that has nothing to do. One table on stdout, the same as
-# JSON in build/bench-pause.json. Takes about five minutes.
+# JSON in build/bench-pause.json. Takes about ten minutes.
 #
 #     VERSIONS    versions to follow (100)
 #     SIZE        bytes of the model (1200000000)
@@ -27,7 +27,7 @@ grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /machine: /'
 echo "$(nproc) cores, load at the start: $(cut -d' ' -f1-3 /proc/loadavg)"
 venv=$(scripts/venv.sh torch)
 "$venv/bin/python" bench/pause_bench.py --bench "$build/bench/pause_bench" \
-    --engine "$build/tests/engine/http_engine" --deltawire "$build/deltawire" \
+    --engine "$build/bench/pause_engine" --deltawire "$build/deltawire" \
     --python "$venv/bin/python" --work "$work" --json "$build/bench-pause.json" \
     --versions "${VERSIONS:-100}" --size "${SIZE:-1200000000}" --idle "${IDLE:-60}" "$@"
 echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg); the same as JSON: $build/bench-pause.json"

@@ -67,7 +67,7 @@ have_base() {
 
 build() { # IMAGE ARGUMENT...
     # docker's format: that of OCI has no health checks
-    nice podman build --format docker --network host --build-arg "JOBS=${JOBS:-}" \
+    nice "$scratch/podman" build --format docker --network host --build-arg "JOBS=${JOBS:-}" \
         -t "$1" "${@:2}" >"$scratch/log" 2>&1 || { tail -n 25 "$scratch/log"; return 1; }
     echo "   $1, $(podman image inspect --format '{{.Size}}' "$1" | numfmt --to=si)B"
 }
@@ -75,14 +75,14 @@ build() { # IMAGE ARGUMENT...
 # One compile: the build stages are the same, and so are the files they see.
 build_images() {
     local context=$scratch/space
-    have_base
-    deploy/containers/spaces/assemble.sh "$context"
-    build deltawire-agent -f "$context/deploy/containers/agent.Dockerfile" "$context"
-    build deltawire-trainer -f "$context/deploy/containers/trainer.Dockerfile" "$context"
-    build deltawire-spaces "$context" # where the Hub looks for it
-    build deltawire-build --target build "$context"
-    build deltawire-machine -f tests/deploy/live/machine.Dockerfile tests/deploy/live
-    podman image prune -f >/dev/null
+    have_base &&
+        deploy/containers/spaces/assemble.sh "$context" &&
+        build deltawire-agent -f "$context/deploy/containers/agent.Dockerfile" "$context" &&
+        build deltawire-trainer -f "$context/deploy/containers/trainer.Dockerfile" "$context" &&
+        build deltawire-spaces "$context" && # where the Hub looks for it
+        build deltawire-build --target build "$context" &&
+        build deltawire-machine -f tests/deploy/live/machine.Dockerfile tests/deploy/live &&
+        podman image prune -f >/dev/null
 }
 
 echo "== images of $(git describe --always --dirty)"
@@ -92,6 +92,7 @@ if ! build_images; then
 fi
 
 # ---- the parts ----------------------------------------------------------------------
+podman rm -f -a -t 0 >/dev/null 2>&1 || true # of a run that was killed
 passed=0 failed=0
 for part in "$@"; do
     echo "== $part"

@@ -76,10 +76,10 @@ typedef struct dw_engine_info {
 
 /* `self` is what dw_engine_new was given. Codes: DW_NOT_FOUND where nobody is there: its
  * process has ended, or has not begun to serve; DW_UNAVAILABLE where it does not answer
- * in time, or half, so that nobody knows what it did; DW_DENIED, DW_UNSUPPORTED where it cannot do
- * what is asked for, DW_INVALID for an answer that makes no sense, DW_CONFLICT where it
- * refuses. Any function may be NULL where there is nothing to do. All but apply can be
- * asked twice with the same result as once; so can apply, with the same update. */
+ * in time, or half, so that nobody knows what it did; DW_DENIED, DW_UNSUPPORTED where it
+ * cannot do what is asked for, DW_INVALID for an answer that makes no sense, DW_CONFLICT
+ * where it refuses. Any function may be NULL where there is nothing to do. All but apply
+ * can be asked twice with the same result as once; so can apply, with the same update. */
 typedef struct dw_engine_driver {
     size_t struct_bytes; /* sizeof(dw_engine_driver) */
     const char *name;
@@ -95,6 +95,9 @@ typedef struct dw_engine_driver {
     dw_status (*apply)(void *self, const dw_engine_update *update, bool *whole,
                        dw_error *err);
 
+    /* DW_CONFLICT, and it stays as it is, where the driver cannot know that the weights
+     * are whole: an engine that it found paused, perhaps amid an update of somebody who
+     * was killed, and that took none over since. UPDATE may be NULL. */
     dw_status (*resume)(void *self, const dw_engine_update *update, dw_error *err);
 
     void (*close)(void *self);

@@ -39,9 +39,11 @@ typedef struct dw_follow_options {
     unsigned n_copies; /* of the weights in INTO: 1, the default, or 2. With 2 they lie in
                           INTO/copy-0 and INTO/copy-1, the link INTO/current names the one
                           to read, and a version is written to the other one first, so
-                          that readers never wait (control.h) */
+                          that readers never wait (control.h). A directory that holds
+                          another number of copies is refused */
     const char *weights_dir; /* where the files of the weights are made, for instance on
-                                hugetlbfs; INTO then holds links to them. NULL: INTO */
+                                hugetlbfs; INTO then holds links to them, and all else.
+                                NULL: INTO */
     unsigned reader_wait_ms; /* how long an apply waits for readers that hold the weights
                                 (control.h) before it is DW_UNAVAILABLE; default 10,000 */
     dw_trust trust;
@@ -100,11 +102,14 @@ DW_API const char *dw_follower_staged_path(const dw_follower *follower);
 
 /* Makes the staged list durable, and does all that takes time before the stores. From
  * here on the version is reached, after a crash too: another cannot be staged before it
- * is settled. Called by dw_follower_apply where the caller did not. */
+ * is settled. Called by dw_follower_apply where the caller did not. Of two copies the one
+ * that is not read is brought to the version here. */
 DW_API dw_status dw_follower_commit(dw_follower *follower, dw_error *err);
 
-/* Does the stores. Between dw_follower_apply and dw_follower_settle the weights are those
- * of the staged version, but not yet synced: an engine can go on. */
+/* Does the stores, or makes the other copy the one to read. DW_UNAVAILABLE where a reader
+ * holds the weights for too long: call it again. Between dw_follower_apply and
+ * dw_follower_settle the weights are those of the staged version, but not yet synced: an
+ * engine can go on. */
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
 /* What is staged and not settled: the version it leads to and that version's digest.
@@ -125,7 +130,9 @@ DW_API const char *dw_follower_dir(const dw_follower *follower);
  * at once. Writes nothing. */
 DW_API dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err);
 
-/* Makes it durable, checks it, remembers the position. */
+/* Makes it durable, checks it, remembers the position. Of two copies the other one is
+ * brought to the version too, once nobody reads it: DW_UNAVAILABLE where that takes too
+ * long. Call it again where it failed. */
 DW_API dw_status dw_follower_settle(dw_follower *follower, dw_error *err);
 
 typedef struct dw_follow_report {

@@ -18,6 +18,12 @@
 #define TIMEOUT_S        10
 #define TLS_VERSIONS     "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
+#if MHD_VERSION >= 0x00097601 /* where the other name is on its way out */
+#define STRICT_OPTION MHD_OPTION_CLIENT_DISCIPLINE_LVL
+#else
+#define STRICT_OPTION MHD_OPTION_STRICT_FOR_CLIENT
+#endif
+
 struct dw_server {
     struct MHD_Daemon *daemon;
     dw_desk desk;
@@ -49,12 +55,20 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
     const char *where = server->url;
     const unsigned flags = MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC |
                            MHD_USE_ERROR_LOG | (tls->cert ? MHD_USE_TLS : 0);
-    struct MHD_OptionItem tls_options[] = {
+    struct MHD_OptionItem limits[] = {
+        {MHD_OPTION_CONNECTION_LIMIT, DW_CROWD_MAX + DW_CROWD_SPARE, NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S, NULL},
+        {STRICT_OPTION, 1, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    struct MHD_OptionItem tls_files[] = {
         {MHD_OPTION_HTTPS_MEM_CERT, 0, tls->cert},
         {MHD_OPTION_HTTPS_MEM_KEY, 0, tls->key},
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (char[]){TLS_VERSIONS}},
         {MHD_OPTION_END, 0, NULL},
     };
+    struct MHD_OptionItem no_tls[] = {{MHD_OPTION_END, 0, NULL}};
     if (listen(listener->fd, N_BACKLOG) != 0)
         return dw_fail_errno(err, where, "listen there");
     const int fd = listener->fd;
@@ -65,15 +79,10 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
     pthread_sigmask(SIG_SETMASK, &all, &before);
     server->daemon = MHD_start_daemon(
         flags, 0, dw_crowd_make_room, &server->crowd, dw_desk_handle, &server->desk,
-        MHD_OPTION_EXTERNAL_LOGGER, take_complaint, server, /* */
-        MHD_OPTION_LISTEN_SOCKET, fd,                       /* */
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(DW_CROWD_MAX + DW_CROWD_SPARE),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, /* */
+        MHD_OPTION_EXTERNAL_LOGGER, take_complaint, server, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_NOTIFY_COMPLETED, dw_desk_completed, &server->desk,
-        MHD_OPTION_NOTIFY_CONNECTION, dw_crowd_notify, &server->crowd,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, /* */
-        MHD_OPTION_ARRAY, tls->cert ? tls_options : &tls_options[3], MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, dw_crowd_notify, &server->crowd, MHD_OPTION_ARRAY,
+        limits, MHD_OPTION_ARRAY, tls->cert ? tls_files : no_tls, MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (server->daemon)
         return DW_OK;

@@ -54,11 +54,15 @@ static dw_status with_code(const dw_member *m, dw_status status, dw_error *err)
 /* Nobody is there: whoever comes back is another process, and not paused. */
 static void is_gone(dw_member *m)
 {
-    m->paused = m->mixed = m->assumed = false;
+    m->paused = m->mixed = false;
     m->met = true;
+    /* of one that has not begun yet what was said of it still holds */
+    if (m->answered || !m->assumed) {
+        m->assumed = false;
+        m->told = DW_NO_VERSION;
+    }
     m->n_failed = 0;
     m->try_at = 0;
-    m->told = DW_NO_VERSION;
     set_version(m, DW_NO_VERSION);
 }
 
@@ -81,6 +85,7 @@ static bool means_away(const dw_error *err)
 
 static void is_there(dw_member *m)
 {
+    m->answered = true;
     m->away_at = 0;
     m->left_out = false;
 }
@@ -227,6 +232,8 @@ void dw_member_take_over(dw_member *m, const dw_engine_update *update, unsigned 
     const uint64_t rest = (uint64_t)T_REST_MS << doublings;
     m->try_at = done ? 0 : dw_clock_ms() + (rest < MAX_REST ? rest : MAX_REST);
     if (!done && means_away(&err)) {
+        if (err.code != DW_NOT_FOUND)
+            dw_member_resume(m, update); /* where it is whole */
         is_away(m, 0, &err);
         return;
     }

@@ -17,6 +17,7 @@ typedef struct dw_member {
     bool mixed;    /* its weights may be those of no version */
     bool met;      /* it answered once: before, it may have been paused by another */
     bool assumed;  /* where it says no version it is believed to serve TOLD */
+    bool answered; /* any question: from then on its end is noticed */
     bool left_out; /* away for longer than anybody waits: the weights move without it */
     uint64_t told; /* the version it was last brought to, or DW_NO_VERSION */
     uint64_t away_at;  /* when it was first met away, ms; 0: it is not */

@@ -33,6 +33,7 @@ typedef struct vllm {
      * update over, and no update has gone wrong since. An engine that is found paused is
      * perhaps what a killed process left in the middle of one. */
     bool whole;
+    uint64_t label; /* the version it said it serves, when it was last asked */
 } vllm;
 
 /* ---- probe ---- */
@@ -117,7 +118,7 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
     if (http_status == 404)
         return explain_missing(v, version, err);
     if (status == DW_OK)
-        out->version = dw_engine_label_version(label);
+        v->label = out->version = dw_engine_label_version(label);
     return status;
 }
 
@@ -145,8 +146,15 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
-    (void)update;
-    return switch_to(self, "/resume", "resumed", err);
+    vllm *v = self;
+    /* a label is set at the end of an update: with that of UPDATE it has come to it */
+    if (update && update->version != DW_NO_VERSION && v->label == update->version)
+        v->whole = true;
+    if (!v->whole)
+        return dw_fail(err, DW_CONFLICT, v->http.url,
+                       "vLLM is not resumed: it may be in the middle of an update that "
+                       "nobody ended. It is once it has taken one over");
+    return switch_to(v, "/resume", "resumed", err);
 }
 
 /* ---- apply ---- */
@@ -208,9 +216,9 @@ static void write_update(dw_writer *w, const dw_engine_update *update)
                     update->patch ? "patch" : "snapshot");
     write_member(w, "stream", update->stream);
     if (update->patch)
-        dw_write_format(w, ",\"from\":%" PRIu64, update->from);
+        dw_write_format(w, ",\"from_version\":%" PRIu64, update->from);
     else
-        dw_write_text(w, ",\"from\":null");
+        dw_write_text(w, ",\"from_version\":null");
     dw_write_format(w, ",\"version\":%" PRIu64 ",\"state\":\"%016" PRIx64 "\"",
                     update->version, update->state);
     write_member(w, "dir", update->dir);
@@ -306,6 +314,7 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
     vllm *v = dw_alloc_zeroed(1, sizeof *v);
     if (!v)
         return dw_fail_memory(err, url);
+    v->label = DW_NO_VERSION;
     dw_status status = dw_engine_http_init(&v->http, url, options, err);
     if (status != DW_OK) {
         close_driver(v);

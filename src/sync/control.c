@@ -236,8 +236,8 @@ dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *
     dw_control_mark_written(w, copy);
     for (unsigned slot; (slot = find_holder(w, copy)) < DW_CONTROL_SLOTS;) {
         if (dw_clock_ms() >= end) {
-            if (before % 2 == 0) /* nothing was written */
-                __atomic_store_n(sequence, before + 2, __ATOMIC_SEQ_CST);
+            __atomic_store_n(sequence, before,
+                             __ATOMIC_SEQ_CST); /* nothing was written */
             return dw_fail(err, DW_UNAVAILABLE, w->path,
                            "a reader, process %" PRIu64
                            ", has held the weights for %u ms: "

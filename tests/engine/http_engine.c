@@ -28,6 +28,7 @@
 
 #include "api.h"
 #include "deltawire/stream.h"
+#include "published.h"
 #include "weights.h"
 
 enum { MAX_BODY = 64 << 10 };
@@ -281,7 +282,8 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     mishap_begin(a.seed, &a.rates);
     update_fd = a.updates ? open(a.updates, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
-    weights_open(a.dir, a.truth, a.own_copy, a.n_threads);
+    truth_open(a.truth);
+    weights_open(a.dir, a.own_copy, a.n_threads);
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)a.port),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

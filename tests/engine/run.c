@@ -11,28 +11,22 @@
  * place or holds a copy. Of the agents one in four is `deltawire follow`, the others ask
  * without rest. */
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "deltawire/checkpoint.h"
-#include "deltawire/publish.h"
 #include "engine/http.h"
 #include "soak/process.h"
-#include "soak/role.h"
 #include "soak/truth.h"
-#include "weights.h"
+#include "trainer.h"
 
 enum { N_ENGINES = 2, AGENT = N_ENGINES, N_ACTORS, HANG_MS = 90000, DEATH_BY_PLAN = 9 };
 
@@ -46,84 +40,13 @@ typedef struct actor {
 
 static struct {
     const char *api;
-    uint64_t n_versions, seed, luck, slowness, pace_ms;
-    char store[SOAK_PATH], into[SOAK_PATH], spool[SOAK_PATH], truth[SOAK_PATH],
-        updates[SOAK_PATH];
+    uint64_t n_versions, seed, luck, slowness;
+    char into[SOAK_PATH], updates[SOAK_PATH];
+    trainer trainer;
     actor actors[N_ACTORS];
     uint64_t n_killed, n_died;
     bool calm, good;
-    atomic_bool stop;     /* publishing */
-    atomic_int published; /* 1: version 0; 2: all versions; -1: it failed */
 } run = {.good = true};
-
-/* ---- publishing ---- */
-
-static bool append_truth(const soak_model *model, uint64_t version)
-{
-    dw_digest each[SOAK_TENSORS], state;
-    if (dw_digest_tensors(each, &state, model->tensors, SOAK_TENSORS, 1, NULL, NULL) !=
-        DW_OK)
-        return false;
-    FILE *file = fopen(run.truth, "a");
-    bool good = file && fprintf(file, "%" PRIu64 " %016" PRIx64 "\n", version, state) > 0;
-    return file && fclose(file) == 0 && good;
-}
-
-static dw_status publish_one(dw_publisher *publisher, soak_model *model, uint64_t version,
-                             dw_error *err)
-{
-    char step[32];
-    uint64_t ticket;
-    bool done;
-    dw_publish_report report = {0};
-    snprintf(step, sizeof step, "%" PRIu64, version);
-    soak_model_set(model, run.seed, version);
-    if (!append_truth(model, version))
-        return DW_IO;
-    dw_status status =
-        dw_publisher_publish(publisher, &ticket, &(dw_publish_note){.step = step}, err);
-    if (status == DW_OK)
-        status = dw_publisher_wait(publisher, ticket, HANG_MS, &done, &report, err);
-    return status == DW_OK && report.version != version ? DW_CONFLICT : status;
-}
-
-static void *publish(void *unused)
-{
-    (void)unused;
-    soak_model model;
-    dw_store *store;
-    dw_publisher *publisher;
-    dw_error err = {0};
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    options.spool_dir = run.spool;
-    options.n_threads = 1;
-    soak_model_make(&model);
-    soak_model_set(&model, run.seed, 0);
-    dw_status status =
-        append_truth(&model, 0) ? soak_store_open(&store, run.store, &err) : DW_IO;
-    if (status == DW_OK)
-        status = dw_publisher_open(&publisher, store, model.tensors, SOAK_TENSORS,
-                                   &options, &err);
-    const uint64_t begun = soak_now_ms();
-    if (status == DW_OK)
-        atomic_store(&run.published, 1);
-    for (uint64_t v = 1; status == DW_OK && v <= run.n_versions && !run.stop; v++) {
-        status = publish_one(publisher, &model, v, &err);
-        while (soak_now_ms() < begun + v * run.pace_ms)
-            soak_sleep_ms(1);
-    }
-    if (status != DW_OK) {
-        printf("cannot publish: %s: %s\n", dw_status_name(status), err.text);
-        atomic_store(&run.published, -1);
-        return NULL;
-    }
-    dw_publisher_close(publisher);
-    dw_store_close(store);
-    soak_model_free(&model);
-    atomic_store(&run.published, 2);
-    return NULL;
-}
 
 /* ---- actors ---- */
 
@@ -137,9 +60,9 @@ static void start_engine(actor *a)
     char port[16], seed[32];
     snprintf(port, sizeof port, "%u", a->port);
     snprintf(seed, sizeof seed, "%" PRIu64, soak_random(&run.luck));
-    const char *argv[32] = {"--port",  port,      "--dir",     run.into,
-                            "--truth", run.truth, "--api",     run.api,
-                            "--dump",  a->dump,   "--updates", run.updates};
+    const char *argv[32] = {"--port",          port,       "--dir", run.into, "--truth",
+                            run.trainer.truth, "--api",    run.api, "--dump", a->dump,
+                            "--updates",       run.updates};
     size_t n = 12;
     if (draw(2))
         argv[n++] = "--own-copy";
@@ -157,17 +80,18 @@ static void start_agent(actor *a)
     const char *const specs[] = {run.actors[0].spec, run.actors[1].spec};
     if (run.calm || draw(4) == 0) {
         const char *argv[] = {
-            "follow",   run.store,        "--into",   run.into,
-            "--engine", specs[0],         "--engine", specs[1],
-            "--quiet",  "--engine-check", "0.1",      "--engine-timeout",
-            "5",        "--interval",     "0.2",      "--threads",
+            "follow",   run.trainer.store, "--into",   run.into,
+            "--engine", specs[0],          "--engine", specs[1],
+            "--quiet",  "--engine-check",  "0.1",      "--engine-timeout",
+            "5",        "--interval",      "0.2",      "--threads",
             "1"};
         a->pid =
             soak_start_program(getenv("DELTAWIRE"), argv, sizeof argv / sizeof *argv);
     } else {
         char seed[32];
         snprintf(seed, sizeof seed, "%" PRIu64, 1 + draw(UINT32_MAX));
-        const char *argv[] = {run.store, run.into, "400", seed, specs[0], specs[1]};
+        const char *argv[] = {run.trainer.store, run.into, "400", seed,
+                              specs[0],          specs[1]};
         a->pid = soak_start_program(AGENT_PROGRAM, argv, 6);
     }
 }
@@ -194,7 +118,7 @@ static bool has_ended(size_t i)
         return false;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    const bool planned = i != AGENT && code == DEATH_BY_PLAN && !run.calm;
+    const bool planned = i != AGENT && code == DEATH_BY_PLAN;
     if (!killed && !planned && !(a->ending && code == 0)) {
         printf("%s %zu (process %d) ended with %s %d\n", i == AGENT ? "agent" : "engine",
                i, (int)a->pid, code < 0 ? "signal" : "status",
@@ -332,10 +256,10 @@ static unsigned find_port(void)
 
 static void prepare(void)
 {
-    soak_store_url(run.store, "stream");
+    soak_store_url(run.trainer.store, "stream");
     soak_subdir(run.into, "into");
-    soak_subdir(run.spool, "spool");
-    snprintf(run.truth, sizeof run.truth, "%s/truth", soak_dir);
+    soak_subdir(run.trainer.spool, "spool");
+    snprintf(run.trainer.truth, sizeof run.trainer.truth, "%s/truth", soak_dir);
     snprintf(run.updates, sizeof run.updates, "%s/updates", soak_dir);
     for (size_t i = 0; i < N_ENGINES; i++) {
         actor *a = &run.actors[i];
@@ -359,7 +283,6 @@ int main(int argc, char **argv)
     run.seed = soak_env("SEED", (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32);
     run.luck = run.seed;
     run.slowness = sanitizer && *sanitizer ? 4 : 1;
-    run.pace_ms = run.slowness * (run.n_versions < 200 ? 60 : 30);
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("SEED=%" PRIu64 "\n", run.seed);
     signal(SIGUSR1, SIG_IGN); /* and so for those it starts, until they handle it */
@@ -367,25 +290,26 @@ int main(int argc, char **argv)
         setenv("SOAK_ROOT", "/dev/shm", 0); /* where weights lie that are mapped */
     soak_begin();
     prepare();
-    pthread_t publisher;
-    if (pthread_create(&publisher, NULL, publish, NULL) != 0)
-        return 1;
-    while (atomic_load(&run.published) == 0)
-        soak_sleep_ms(1);
-    while (run.good && atomic_load(&run.published) == 1)
+    run.trainer.seed = run.seed;
+    run.trainer.n_versions = run.n_versions;
+    run.trainer.pace_ms = run.slowness * (run.n_versions < 200 ? 60 : 30);
+    run.good = trainer_start(&run.trainer);
+    while (run.good && trainer_works(&run.trainer))
         look_after();
-    run.good = run.good && atomic_load(&run.published) == 2;
+    run.good = trainer_end(&run.trainer) && run.good;
     const uint64_t published_at = soak_now_ms();
     if (run.good)
         settle();
     const uint64_t settled_at = soak_now_ms();
     end_all();
-    run.stop = true;
-    pthread_join(publisher, NULL);
     run.good = run.good && is_last(run.into) && is_last(run.actors[0].dump) &&
                is_last(run.actors[1].dump);
     uint64_t n_patches, n_snapshots;
     count_updates(&n_patches, &n_snapshots);
+    if (run.good && n_patches + n_snapshots < run.n_versions / 20) {
+        printf("hardly anything happened\n");
+        run.good = false;
+    }
     printf("%" PRIu64 " versions in %" PRIu64 " s, settled %" PRIu64 " ms later; %" PRIu64
            " killed, %" PRIu64 " died; engines took %" PRIu64 " patches and %" PRIu64
            " snapshots\n",

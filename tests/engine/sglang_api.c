@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "published.h"
 #include "weights.h"
 
 static void answer_model_info(const request *q, reply *r)
@@ -56,7 +57,7 @@ static void answer_update(const request *q, reply *r)
     const bool paused = weights_paused();
     const mishap fate = mishap_of_update(q->fate);
     bool good = fate != MISHAP_FAIL_BEFORE &&
-                weights_take_dir(dir, version, weights_truth(version), true, why);
+                weights_take_dir(dir, version, truth_of(version), true, why);
     if (fate == MISHAP_FAIL_AFTER) {
         weights_spoil();
         good = false;

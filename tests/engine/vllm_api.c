@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "published.h"
 #include "weights.h"
 
 static bool in_session; /* of the one thread that answers */
@@ -85,20 +86,20 @@ static bool take(json_t *info, char *why)
     json_int_t version;
     json_error_t fault;
     if (json_unpack_ex(info, &fault, JSON_STRICT, "{s:s,s:s,s:s,s:o,s:I,s:s,s:s,s:o}",
-                       "format", &format, "kind", &kind, "stream", &stream, "from", &from,
-                       "version", &version, "state", &state, "dir", &dir, "patch",
-                       &patch) != 0) {
+                       "format", &format, "kind", &kind, "stream", &stream,
+                       "from_version", &from, "version", &version, "state", &state, "dir",
+                       &dir, "patch", &patch) != 0) {
         snprintf(why, WHY_SIZE, "Invalid update_info: %s", fault.text);
         return false;
     }
     if (strcmp(format, "deltawire/1") != 0 || strlen(stream) != 32 ||
         strlen(state) != 16 || dir[0] != '/' || version < 0)
-        weights_fault("update_info is not what is documented");
+        engine_fault("update_info is not what is documented");
     dw_digest digest = strtoull(state, NULL, 16);
     if (strcmp(kind, "snapshot") == 0 && json_is_null(from) && json_is_null(patch))
         return weights_take_dir(dir, (uint64_t)version, digest, false, why);
     if (strcmp(kind, "patch") != 0 || !json_is_integer(from) || !json_is_string(patch))
-        weights_fault("update_info of kind '%s' is not what is documented", kind);
+        engine_fault("update_info of kind '%s' is not what is documented", kind);
     uint64_t held = weights_version();
     if (held != (uint64_t)json_integer_value(from)) {
         snprintf(why, WHY_SIZE,
@@ -123,7 +124,7 @@ static void answer_update(const request *q, reply *r)
         return;
     }
     if (!weights_paused())
-        weights_fault("an update came while the engine was serving");
+        engine_fault("an update came while the engine was serving");
     const mishap fate = mishap_of_update(q->fate);
     bool good = fate != MISHAP_FAIL_BEFORE && take(info, why);
     if (fate == MISHAP_FAIL_AFTER) {

@@ -14,11 +14,12 @@
 #include "deltawire/snapshot.h"
 #include "deltawire/stream.h"
 #include "mishap.h"
+#include "published.h"
 
-enum { MAX_VERSIONS = 1 << 16, MAX_TENSORS = 256, HOLD_MS = 50, REST_US = 400 };
+enum { MAX_TENSORS = 256, HOLD_MS = 50, REST_US = 400 };
 
 static struct {
-    const char *dir, *truth_path;
+    const char *dir;
     dw_checkpoint *map;
     const dw_tensor *tensors; /* of the map, or of the copy */
     size_t n_tensors;
@@ -36,60 +37,13 @@ static struct {
     dw_digest expected;
 } w = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static pthread_mutex_t truth_lock = PTHREAD_MUTEX_INITIALIZER;
-static dw_digest truth[MAX_VERSIONS];
-static uint64_t n_truth;
-
-void weights_fault(const char *format, ...)
-{
-    char text[512], line[600];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    int n = snprintf(line, sizeof line, "[%d] FAULT: %s\n", (int)getpid(), text);
-    fwrite(line, 1, (size_t)n, stderr);
-    _exit(ENGINE_FAULT);
-}
-
-/* ---- what versions have to be ---- */
-
-static void read_truth(void)
-{
-    FILE *file = fopen(w.truth_path, "r");
-    char line[64];
-    n_truth = 0;
-    while (file && n_truth < MAX_VERSIONS && fgets(line, sizeof line, file)) {
-        uint64_t version;
-        if (sscanf(line, "%" SCNu64 " %" SCNx64 "\n", &version, &truth[n_truth]) != 2 ||
-            version != n_truth || !strchr(line, '\n'))
-            break;
-        n_truth++;
-    }
-    if (file)
-        fclose(file);
-}
-
-dw_digest weights_truth(uint64_t version)
-{
-    pthread_mutex_lock(&truth_lock);
-    if (version >= n_truth)
-        read_truth();
-    bool known = version < n_truth;
-    dw_digest digest = known ? truth[version] : 0;
-    pthread_mutex_unlock(&truth_lock);
-    if (!known)
-        weights_fault("version %" PRIu64 " was never published", version);
-    return digest;
-}
-
 static dw_digest digest_of(const dw_tensor *tensors, size_t n_tensors)
 {
     dw_digest each[MAX_TENSORS], state;
     dw_error err = {0};
     if (n_tensors > MAX_TENSORS ||
         dw_digest_tensors(each, &state, tensors, n_tensors, 1, NULL, &err) != DW_OK)
-        weights_fault("no digest: %s", err.text);
+        engine_fault("no digest: %s", err.text);
     return state;
 }
 
@@ -123,10 +77,10 @@ static void check_held(dw_snapshot *snapshot)
         return; /* being written: nothing to serve */
     dw_digest digest = digest_of(view.tensors, view.n_tensors);
     dw_snapshot_release(snapshot);
-    if (digest != view.state || digest != weights_truth(view.version))
-        weights_fault("the snapshot of version %" PRIu64 " has digest %016" PRIx64
-                      ", which is not its own",
-                      view.version, digest);
+    if (digest != view.state || digest != truth_of(view.version))
+        engine_fault("the snapshot of version %" PRIu64 " has digest %016" PRIx64
+                     ", which is not its own",
+                     view.version, digest);
 }
 
 static void *serve(void *unused)
@@ -142,9 +96,9 @@ static void *serve(void *unused)
         if (!held) {
             dw_digest digest = digest_of(w.tensors, w.n_tensors);
             if (digest != expected)
-                weights_fault("served %016" PRIx64 " where version %" PRIu64
-                              " is %016" PRIx64,
-                              digest, version, expected);
+                engine_fault("served %016" PRIx64 " where version %" PRIu64
+                             " is %016" PRIx64,
+                             digest, version, expected);
         } else if (snapshot || dw_snapshot_open(&snapshot, w.dir, NULL) == DW_OK) {
             check_held(snapshot);
         }
@@ -197,21 +151,19 @@ static bool load(void)
             make_copy(map);
             copy_weights(map);
         }
-        w.expected = weights_truth(view.version);
+        w.expected = truth_of(view.version);
         if (digest_of(w.tensors, w.n_tensors) != w.expected)
-            weights_fault("started from version %" PRIu64 ", which is a mix",
-                          view.version);
+            engine_fault("started from version %" PRIu64 ", which is a mix",
+                         view.version);
         dw_snapshot_release(snapshot);
     }
     dw_snapshot_close(snapshot);
     return good;
 }
 
-void weights_open(const char *dir, const char *truth_path, bool own_copy,
-                  unsigned n_threads)
+void weights_open(const char *dir, bool own_copy, unsigned n_threads)
 {
     w.dir = dir;
-    w.truth_path = truth_path;
     w.own_copy = own_copy;
     w.held = !own_copy;
     w.version = DW_NO_VERSION;
@@ -308,9 +260,9 @@ static bool refuse(char *why, const char *format, ...)
 static bool check_state(uint64_t version, dw_digest state, char *why)
 {
     dw_digest digest = digest_of(w.tensors, w.n_tensors);
-    if (state != weights_truth(version))
-        weights_fault("told of version %" PRIu64 " with a digest that is not its own",
-                      version);
+    if (state != truth_of(version))
+        engine_fault("told of version %" PRIu64 " with a digest that is not its own",
+                     version);
     return digest == state ||
            refuse(why,
                   "the weights have digest %016" PRIx64 ", not that of version %" PRIu64,
@@ -380,7 +332,7 @@ static bool do_load(const char *dir, char *why)
 
 void weights_set_version(uint64_t version)
 {
-    dw_digest expected = weights_truth(version);
+    dw_digest expected = truth_of(version);
     pthread_mutex_lock(&w.lock);
     w.version = version;
     w.expected = expected;

@@ -16,10 +16,10 @@
 
 #include "deltawire/digest.h"
 
-enum { ENGINE_FINE = 0, ENGINE_FAULT = 2, WHY_SIZE = 512 };
+enum { WHY_SIZE = 512 };
 
-/* Waits until DIR holds a version. TRUTH is a file of lines `VERSION DIGEST`. */
-void weights_open(const char *dir, const char *truth, bool own_copy, unsigned n_threads);
+/* Waits until DIR holds a version. */
+void weights_open(const char *dir, bool own_copy, unsigned n_threads);
 
 /* When this returns no thread reads weights, and none begins to before resume. */
 void weights_pause(void);
@@ -42,12 +42,7 @@ void weights_spoil(void);
 /* How often all weights were read since it was told of the version. */
 uint64_t weights_sweeps(void);
 
-dw_digest weights_truth(uint64_t version);
-
 /* Writes them as a checkpoint. */
 bool weights_dump(const char *path);
-
-void weights_fault(const char *format, ...)
-    __attribute__((format(printf, 1, 2), noreturn));
 
 #endif

@@ -17,7 +17,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
-import psutil  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import vllm_server  # noqa: E402
@@ -76,7 +75,7 @@ class World:
         vllm_server.install_plugin(self.plugin)
         self.updates = where / "updates"
         self.server = Server(self.directory, self.plugin, where / "vllm.log", self.updates)
-        self.follower = None
+        self.follower, self.follow_log = None, where / "follow.log"
         self.references = []
 
     def start(self):
@@ -100,7 +99,7 @@ class World:
                   "--baseline", self.where / "baseline")
 
     def follow(self):
-        with open(self.where / "follow.log", "ab") as log:
+        with open(self.follow_log, "ab") as log:
             self.follower = subprocess.Popen(
                 [DELTAWIRE, "follow", self.url, "--into", self.directory,
                  "--engine", f"vllm={self.server.url}", "--engine-check", "0.5",
@@ -155,7 +154,7 @@ def test_a_server_that_names_no_version_is_brought_to_it(world):
     world.follow()
     world.reaches_newest()
     [update] = world.updates_to(0)
-    assert update["kind"] == "snapshot" and update["from"] is None
+    assert update["kind"] == "snapshot" and update["from_version"] is None
 
 
 def test_a_version_arrives(world):
@@ -163,7 +162,7 @@ def test_a_version_arrives(world):
     world.reaches_newest()
     [update] = world.updates_to(1)
     assert update["dir"] == str(world.directory)
-    assert update["kind"] == "patch" and update["from"] == 0
+    assert update["kind"] == "patch" and update["from_version"] == 0
 
 
 def test_requests_outlive_an_update(world):
@@ -200,16 +199,22 @@ def test_an_update_that_fails_is_tried_again(world):
 
 
 def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
+    """Until that one has ended it, nothing is generated: the weights may be a mix."""
     hold = world.ask_for("hold")
     world.publish_next()
     wait_until(lambda: world.updates_to(world.newest), "the update has begun")
     world.kill_follower()
+    answers = []
+    asking = threading.Thread(
+        target=lambda: answers.append(world.server.generate(PROMPTS[0], N_TOKENS)))
+    asking.start()
+    told = world.follow_log.stat().st_size
     world.follow()
-    # it meets the engine busy with what the killed one began
-    follower = psutil.Process(world.follower.pid)
-    wait_until(lambda: any(c.raddr and c.raddr.port == world.server.port
-                           for c in follower.net_connections()), "the engine is asked")
+    # it meets the engine busy with what the killed one began, and says so
+    wait_until(lambda: world.follow_log.stat().st_size > told, "the engine is met")
     hold.unlink()
+    asking.join()
+    assert [s["version"] for s in answers[0]["weight_versions"]] == [str(world.newest)]
     world.reaches_newest()
 
 

@@ -3,6 +3,7 @@
 #define DW_TESTS_ENGINE_SCRIPT_H
 
 #include "engine/engine.h"
+#include "unit/failing_allocator.h"
 #include "unit/scripted_server.h"
 
 enum { TEST_LIMIT_MS = 300 };
@@ -109,5 +110,36 @@ static const dw_engine_update a_patch = {
     .dir = "/models/a \"b\"",
     .patch = "/models/a \"b\"/.deltawire-patch",
 };
+
+/* ---- no memory ---- */
+
+static char agreeable_spec[128];
+
+static dw_status ask_everything(dw_error *err)
+{
+    dw_engine_options options = {.token = "token"};
+    dw_engine *engine = NULL;
+    dw_engine_info info;
+    bool whole = true;
+    dw_status status = dw_engine_open(&engine, agreeable_spec, &options, err);
+    if (status == DW_OK)
+        status = dw_engine_probe(engine, &info, err);
+    if (status == DW_OK)
+        status = dw_engine_pause(engine, &a_patch, err);
+    if (status == DW_OK)
+        status = dw_engine_apply(engine, &a_patch, &whole, err);
+    dw_engine_close(engine);
+    return status;
+}
+
+/* Every allocation of every call fails; the server answers all of them with REPLY. */
+static inline void check_allocations(const char *driver, const char *reply)
+{
+    same_server server;
+    same_start(&server, reply);
+    snprintf(agreeable_spec, sizeof agreeable_spec, "%s=%s", driver, server.endpoint);
+    fail_every_allocation(ask_everything, NULL);
+    same_end(&server);
+}
 
 #endif

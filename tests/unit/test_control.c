@@ -308,6 +308,7 @@ static void test_waiting(void **state)
     assert_non_null(strstr(err.text, "process 4711"));
     assert_non_null(strstr(err.text, "slot 3"));
     /* nothing was written: others go on as before */
+    assert_true(dw_control_end(r.control, &mark));
     reader s = reader_open(4);
     assert_true(dw_control_hold(s.control, s.slot, &mark) && mark.version == 1);
     dw_control_drop(s.control, s.slot);

@@ -9,7 +9,6 @@
 
 #include "deltawire/deltawire.h"
 #include "unit/engine_script.h"
-#include "unit/failing_allocator.h"
 
 #define INFO     REPLY("200 OK", "{\"model_path\":\"/m\",\"weight_version\":\"7\"}")
 #define SERVER   REPLY("200 OK", "{\"version\":\"0.5.23\",\"weight_version\":\"old\"}")
@@ -202,35 +201,12 @@ static void test_gone(void **state)
     dw_engine_close(engine);
 }
 
-static same_server agreeable;
-
-static dw_status run_all(dw_error *err)
-{
-    char spec[128];
-    snprintf(spec, sizeof spec, "sglang=%s", agreeable.endpoint);
-    dw_engine_options options = {.token = "token"};
-    dw_engine *engine = NULL;
-    dw_engine_info info;
-    bool whole = true;
-    dw_status status = dw_engine_open(&engine, spec, &options, err);
-    if (status == DW_OK)
-        status = dw_engine_probe(engine, &info, err);
-    if (status == DW_OK)
-        status = dw_engine_pause(engine, &a_patch, err);
-    if (status == DW_OK)
-        status = dw_engine_apply(engine, &a_patch, &whole, err);
-    dw_engine_close(engine);
-    return status;
-}
-
 static void test_allocations(void **state)
 {
     (void)state;
-    same_start(
-        &agreeable,
+    check_allocations(
+        "sglang",
         REPLY("200 OK", "{\"status\":\"ok\",\"success\":true,\"weight_version\":\"7\"}"));
-    fail_every_allocation(run_all, NULL);
-    same_end(&agreeable);
 }
 
 int main(void)

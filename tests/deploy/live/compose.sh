@@ -36,9 +36,13 @@ done
 
 it "is asked from the machine, with the token"
 curl -fsS -m 10 -H "$bearer" http://127.0.0.1:9470/status | holds "o['follower']['version'] == 2"
-curl -fsS -m 10 -H "$bearer" http://127.0.0.1:9471/status | holds "o['head']['version'] == 2"
+shows() { # VERSION
+    curl -fsS -m 10 -H "$bearer" http://127.0.0.1:9471/status | holds "o['head']['version'] == $1"
+}
+wait_until shows 2
 [ "$(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9471/status)" = 401 ]
 podman healthcheck run dw_status_1
+podman healthcheck run dw_agent_1
 
 it "ends on SIGTERM"
 for service in agent status trainer; do

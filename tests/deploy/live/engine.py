@@ -10,7 +10,8 @@ import signal
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-arguments = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if "=" in word)
+model = sys.argv[1]
+options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[2:])
 
 
 def sha256(directory):
@@ -18,7 +19,7 @@ def sha256(directory):
         return hashlib.sha256(f.read()).hexdigest()
 
 
-state = {"version": "default", "paused": False, "updates": 0, "sha256": sha256(arguments["model"])}
+state = {"version": "default", "paused": False, "updates": 0, "sha256": sha256(model)}
 session = {"active": False}
 
 
@@ -79,4 +80,4 @@ class Handler(BaseHTTPRequestHandler):
 
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-ThreadingHTTPServer(("127.0.0.1", int(arguments["port"])), Handler).serve_forever()
+ThreadingHTTPServer(("127.0.0.1", int(options["port"])), Handler).serve_forever()

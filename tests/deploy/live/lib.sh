@@ -16,10 +16,12 @@ leave() {
     if [ $status -ne 0 ]; then
         for container in $(podman ps -a --format '{{.Names}}'); do
             echo "-- $container"
-            podman logs --tail 40 "$container"
+            podman logs "$container"
+            podman exec "$container" journalctl --no-pager -n 60 -u 'deltawire-*' 2>/dev/null
         done
     fi
     podman rm -f -a -t 0 >/dev/null 2>&1
+    podman rm -f -a -t 0 >/dev/null 2>&1 # those whose network others shared
     podman volume prune -f >/dev/null 2>&1
     (exit $status)
     finish
@@ -59,4 +61,10 @@ asks() {
 # code URL [CURL-OPTION...]: the status that it answers with
 code() {
     inside "$asked" curl -sk -m 10 -o /dev/null -w '%{http_code}' "${@:2}" "$1"
+}
+
+# tls.key and tls.crt
+make_certificate() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+        -subj /CN=deltawire -keyout tls.key -out tls.crt 2>/dev/null
 }

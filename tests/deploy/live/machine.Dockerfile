@@ -1,7 +1,7 @@
 # A machine with systemd and deltawire installed from its build, for the tests alone.
 FROM localhost/deltawire-build
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends curl dbus python3-minimal systemd \
+    && apt-get install -y --no-install-recommends curl dbus python3 systemd \
         systemd-sysv \
     && rm -rf /var/lib/apt/lists/*
 RUN cmake --install /build && cmake --install /build --component systemd \

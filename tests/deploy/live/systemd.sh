@@ -19,7 +19,7 @@ is() { # UNIT PROPERTY VALUE
 }
 drop_in() { # UNIT NAME: contents on stdin
     local dir=/etc/systemd/system/$1.service.d
-    machine mkdir -p "$dir"
+    machine mkdir -p "$dir" </dev/null
     machine tee "$dir/$2.conf" >/dev/null
 }
 example() { # UNIT NAME
@@ -43,10 +43,14 @@ it "boots"
 run machine --systemd=always --network none --cap-add all \
     --security-opt seccomp=unconfined localhost/deltawire-machine
 wait_until systemctl is-system-running
+make_certificate
+machine mkdir /etc/deltawire
+podman cp tls.key machine:/etc/deltawire/
+podman cp tls.crt machine:/etc/deltawire/
 machine <<'END'
 set -e
 useradd --system --user-group trainer
-mkdir -p /etc/deltawire /srv/bucket /srv/output
+mkdir -p /srv/bucket /srv/output
 chown deltawire:deltawire /srv/bucket
 chown trainer:trainer /srv/output
 chmod 750 /srv/bucket /srv/output
@@ -55,9 +59,8 @@ deltawire synth -o /srv/run --params 300K --steps 3 --write checkpoints -q >/dev
 cd /etc/deltawire
 deltawire keygen trainer.key >/dev/null
 echo secret-of-the-test >token
+echo secret-of-the-engine >engine-token
 printf '[default]\naws_access_key_id = a\naws_secret_access_key = secret-of-s3\n' >aws-credentials
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
-    -subj /CN=deltawire -keyout tls.key -out tls.crt 2>/dev/null
 cat >publish-test.env <<'X'
 URL=file:///srv/bucket/run
 WATCH=/srv/output
@@ -65,7 +68,7 @@ OPTIONS=--fold 16
 X
 cat >follow-test.env <<'X'
 URL=file:///srv/bucket/run
-ENGINE=--engine exec --pause true --apply 'echo "$DELTAWIRE_VERSION" >>"$DELTAWIRE_DIR/../applied"'
+ENGINE=--engine exec --pause true --apply 'echo "$DELTAWIRE_VERSION" >>"$DELTAWIRE_DIR/../applied"' --engine-token-file /run/credentials/deltawire-follow@test.service/engine
 OPTIONS=--interval 1 --trust /etc/deltawire/trainer.key.pub
 X
 cat >serve-status-test.env <<'X'
@@ -95,7 +98,10 @@ wait_until is_same step_000001
 wait_until machine grep -qx 1 /var/lib/deltawire/test/applied
 asks http://127.0.0.1:9470/status -H "$bearer" | holds "o['engines'][0]['state'] == 'serving'"
 wait_until asks https://127.0.0.1:9471/readyz
-asks https://127.0.0.1:9471/status -H "$bearer" | holds "o['head']['version'] == 1"
+shows() { # VERSION
+    asks https://127.0.0.1:9471/status -H "$bearer" | holds "o['head']['version'] == $1"
+}
+wait_until shows 1
 [ "$(code http://127.0.0.1:9470/status)" = 401 ]
 machine deltawire log file:///srv/bucket/run --trust /etc/deltawire/trainer.key.pub >/dev/null
 
@@ -170,3 +176,31 @@ is_same step_000001 /srv/deltawire/test
 [ "$(machine stat -c '%U:%G %a' /srv/deltawire)" = 'deltawire:deltawire 750' ]
 systemctl stop deltawire-follow@test
 is deltawire-follow@test Result success
+
+it "keeps them on huge pages"
+# reserved on the machine that all of this runs on, for as long as it runs
+pages=/proc/sys/vm/nr_hugepages
+pages_before=$(cat $pages)
+give_pages_back() {
+    local status=$?
+    set +e
+    echo "$pages_before" >$pages
+    (exit $status)
+    leave
+}
+trap give_pages_back EXIT
+[ "$pages_before" -ge 16 ] || echo 16 >$pages
+[ "$(cat $pages)" -ge 16 ] || die "no huge pages: memory is in pieces"
+machine cp $examples/srv-hugepages.mount /etc/systemd/system/
+machine rm /etc/systemd/system/deltawire-follow@test.service.d/tmpfs.conf
+machine rm -r /var/lib/deltawire/test/model
+example deltawire-follow@test hugepages
+systemctl daemon-reload
+systemctl start deltawire-follow@test
+wait_until asks http://127.0.0.1:9470/readyz
+[ "$(machine stat -f -L -c %T /var/lib/deltawire/test/model/model.safetensors)" = hugetlbfs ]
+state() { # CHECKPOINT
+    machine deltawire verify "$1" --json | json 'o["state"]'
+}
+[ "$(state /var/lib/deltawire/test/model)" = "$(state /srv/run/step_000001)" ]
+systemctl stop deltawire-follow@test

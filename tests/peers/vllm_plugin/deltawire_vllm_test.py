@@ -58,7 +58,7 @@ class DeltawireTestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise RuntimeError(f"the weights were packed away: {packed[0]}")
 
     def parse_update_info(self, update_dict):
-        wanted = {"format", "kind", "stream", "from", "version", "state", "dir", "patch"}
+        wanted = {"format", "kind", "stream", "from_version", "version", "state", "dir", "patch"}
         if set(update_dict) != wanted or update_dict["format"] != "deltawire/1":
             raise ValueError(f"not an update of deltawire/1: {sorted(update_dict)}")
         return UpdateInfo(update_dict)
@@ -90,8 +90,8 @@ def check(update):
     """Refuses an update that contradicts itself. What the directory holds is not asked of
     its .deltawire-state.json, which is written when the engines serve again."""
     is_patch = update["kind"] == "patch"
-    if {is_patch} != {update["patch"] is not None, update["from"] is not None}:
-        raise ValueError(f"kind {update['kind']} from {update['from']}")
+    if {is_patch} != {update["patch"] is not None, update["from_version"] is not None}:
+        raise ValueError(f"kind {update['kind']} from {update['from_version']}")
     if is_patch and not os.access(update["patch"], os.R_OK):
         raise ValueError("no such patch")
 

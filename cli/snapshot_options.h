@@ -1,0 +1,34 @@
+/* How the weights lie in a directory, for those who map them there: the options of pull
+ * and follow. */
+#ifndef CLI_SNAPSHOT_OPTIONS_H
+#define CLI_SNAPSHOT_OPTIONS_H
+
+#include <deltawire/follow.h>
+
+#include "options.h"
+
+enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
+
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_SNAPSHOT_OPTIONS                                                             \
+    {"copies", required_argument, NULL, CLI_OPT_COPIES},                                 \
+        {"weights-dir", required_argument, NULL, CLI_OPT_WEIGHTS_DIR},                   \
+    {                                                                                    \
+        "reader-wait", required_argument, NULL, CLI_OPT_READER_WAIT                      \
+    }
+
+/* Their lines in a verb's help. */
+#define CLI_SNAPSHOT_HELP                                                                \
+    "  --copies N           1, or 2: the one that is not read is written, DIR/current "  \
+    "is\n"                                                                               \
+    "                       the one to read (1)\n"                                       \
+    "  --weights-dir DIR    make the file of the weights there, tmpfs or hugetlbfs, "    \
+    "and "                                                                               \
+    "a\n"                                                                                \
+    "                       link to it\n"                                                \
+    "  --reader-wait S      wait so long for those who hold the weights (10)\n"
+
+/* Takes an option of the table above; false where it is none. */
+bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int option);
+
+#endif

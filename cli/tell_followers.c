@@ -1,0 +1,56 @@
+#include "tell_followers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+typedef struct follower_list {
+    dw_follower_info *items;
+    size_t n_items;
+    size_t n_room;
+    bool no_memory;
+} follower_list;
+
+static void release_followers(follower_list *list)
+{
+    for (size_t i = 0; i < list->n_items; i++) {
+        const dw_follower_info *f = &list->items[i];
+        const char *texts[] = {f->id, f->host, f->status, f->message, f->time};
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+            free((char *)texts[k]);
+    }
+    free(list->items);
+}
+
+static void add_follower(void *context, const dw_follower_info *f)
+{
+    follower_list *list = context;
+    if (list->n_items == list->n_room) {
+        size_t n_room = 2 * list->n_room + 16;
+        dw_follower_info *grown = realloc(list->items, n_room * sizeof *grown);
+        if (!grown) {
+            list->no_memory = true;
+            return;
+        }
+        list->items = grown;
+        list->n_room = n_room;
+    }
+    dw_follower_info copy = {strdup(f->id),     f->version,         strdup(f->host),
+                             strdup(f->status), strdup(f->message), strdup(f->time)};
+    list->no_memory |=
+        !copy.id || !copy.host || !copy.status || !copy.message || !copy.time;
+    list->items[list->n_items++] = copy;
+}
+
+dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, dw_error *err)
+{
+    follower_list list = {0};
+    dw_status status = dw_stream_followers(stream, add_follower, &list, err);
+    if (status == DW_OK && list.no_memory)
+        status = cli_error_set(err, DW_NO_MEMORY, "followers", "out of memory");
+    if (status == DW_OK)
+        dw_agent_tell_followers(agent, list.items, list.n_items);
+    release_followers(&list);
+    return status;
+}
