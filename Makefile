@@ -82,5 +82,5 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps package test test-deploy test-peers demo bench bench-sync bench-pause fuzz soak \
-	install format lint clean help
+.PHONY: all configure deps package test test-deploy test-peers demo bench bench-sync \
+	bench-pause fuzz soak install format lint clean help
