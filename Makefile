@@ -53,6 +53,9 @@ bench-pause: ## install what is missing, and measure how long an engine stands s
 	@cmake --build build -j $(JOBS) --target pause_bench pause_engine
 	@scripts/bench-pause.sh
 
+package: deps ## build the Python package: build-python/dist has archive and wheel
+	@scripts/package.sh
+
 fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
@@ -74,10 +77,10 @@ lint: configure ## clang-tidy and shellcheck, those of them that are installed
 	@scripts/lint.sh
 
 clean: ## remove everything that was built
-	@rm -rf build build-asan build-tsan build-fuzz build-neon
+	@rm -rf build build-asan build-tsan build-fuzz build-neon build-python
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps test test-deploy test-peers demo bench bench-sync bench-pause fuzz soak \
-	install format lint clean help
+.PHONY: all configure deps package test test-deploy test-peers demo bench bench-sync \
+	bench-pause fuzz soak install format lint clean help

@@ -63,8 +63,13 @@ group_python() {
     want python3-venv python3 -c 'import ensurepip, venv'
 }
 
+python_headers() {
+    python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+}
+
 group_test() {
     group_python
+    want python3-dev   python_headers # for the package
     want zstd          zstd --version # for the decoder in tests/format
     want libcmocka-dev pkg-config --exists cmocka
     want spin          spin -V # for model/check.sh

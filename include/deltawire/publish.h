@@ -11,8 +11,8 @@
  * next. One process writes a stream at a time; one that opens it takes over, and the one
  * before gets DW_CONFLICT (docs/PROTOCOL.md).
  *
- * A publisher belongs to one thread at a time, but dw_publisher_wait and
- * dw_publisher_captured may be called by any.
+ * A publisher belongs to one thread at a time, but dw_publisher_wait, _captured, _idle
+ * and _cancel may be called by any.
  */
 #ifndef DELTAWIRE_PUBLISH_H
 #define DELTAWIRE_PUBLISH_H
@@ -160,6 +160,15 @@ DW_API dw_status dw_publisher_wait(dw_publisher *publisher, uint64_t ticket,
  * this waits until that is done too. What went wrong there is told here, and harms no
  * version. */
 DW_API dw_status dw_publisher_drain(dw_publisher *publisher, dw_error *err);
+
+/* Waits until nothing is under way, folds and anchors among it, so that neither a publish
+ * nor dw_publisher_drain would have to wait; false where TIMEOUT_MS passed first
+ * (UINT_MAX: no limit). */
+DW_API bool dw_publisher_idle(dw_publisher *publisher, unsigned timeout_ms);
+
+/* Has the version under way given up, unless it is being committed: its ticket becomes
+ * DW_CANCELLED, and the next publish covers it. Does not wait. */
+DW_API void dw_publisher_cancel(dw_publisher *publisher);
 
 /* ---- sharded, with DW_RECEIPTS_CALLER ------------------------------------------- */
 

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "deltawire/error.h"
 #include "deltawire/export.h"
 
 #ifdef __cplusplus
@@ -72,6 +73,16 @@ typedef struct dw_tensor {
  * bytes. Either output may be NULL. */
 DW_API bool dw_shape_size(dw_dtype dtype, uint32_t n_dims, const uint64_t *dims,
                           uint64_t *n_elems, uint64_t *n_bytes);
+
+/* Rounds F32 to BF16: to the nearest, halfway to the even one, as PyTorch does; every NaN
+ * becomes 0x7fc0. */
+DW_API void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems);
+
+/* Copies the tensors of FROM into those of the same names and shapes of INTO, in any
+ * order; F32 becomes BF16 where INTO has that, other types must be the same. On n_threads
+ * threads (0: all cores). What is wrong is found before anything is written. */
+DW_API dw_status dw_cast_tensors(const dw_tensor *into, const dw_tensor *from,
+                                 size_t n_tensors, unsigned n_threads, dw_error *err);
 
 #ifdef __cplusplus
 }

@@ -592,6 +592,8 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     while (status == DW_OK && dw_follower_version(f) != goal) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);
+        if (status == DW_OK && !dw_follower_staged(f, NULL, NULL))
+            break; /* the weights turned out to be that version */
         if (status == DW_OK)
             status = dw_follower_apply(f, err);
         if (status == DW_OK)

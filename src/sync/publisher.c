@@ -185,6 +185,13 @@ static bool replace_text(char **text, const char *new_text)
     return true;
 }
 
+/* The job under way, where that can still be; the lock is held. */
+static void give_up(dw_publisher *p)
+{
+    if ((p->phase == DW_JOB_ENCODING || p->phase == DW_JOB_UPLOADING) && !p->committing)
+        p->cancel = true;
+}
+
 dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                                const dw_publish_note *note, dw_error *err)
 {
@@ -203,9 +210,8 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                          "the version before waits for dw_publisher_commit or "
                          "dw_publisher_settle");
     while (status == DW_OK && p->phase != DW_JOB_IDLE) {
-        if (p->options.when_busy == DW_BUSY_FOLD && !p->committing &&
-            p->phase != DW_JOB_AFTER)
-            p->cancel = true;
+        if (p->options.when_busy == DW_BUSY_FOLD)
+            give_up(p);
         pthread_cond_wait(&p->changed, &p->lock);
     }
     if (status == DW_OK && (!replace_text(&p->step, note ? note->step : NULL) ||
@@ -247,6 +253,13 @@ dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *e
                    "ticket %" PRIu64 " is none of the last %d", ticket, DW_KEPT_TICKETS);
 }
 
+/* One wait for a change, the lock held; not 0 where END has passed. */
+static int wait_changed(dw_publisher *p, unsigned timeout_ms, const struct timespec *end)
+{
+    return timeout_ms == UINT_MAX ? pthread_cond_wait(&p->changed, &p->lock)
+                                  : pthread_cond_timedwait(&p->changed, &p->lock, end);
+}
+
 /* Waits, the lock held, until TICKET is captured or, with UNTIL_DONE, done, or the time
  * is over. NULL where the ticket is not known, or not any more. */
 static dw_ticket_fate *wait_for(dw_publisher *p, uint64_t ticket, bool until_done,
@@ -257,9 +270,7 @@ static dw_ticket_fate *wait_for(dw_publisher *p, uint64_t ticket, bool until_don
     int over = 0;
     while ((fate = dw_job_find(p, ticket)) &&
            !(until_done ? fate->done : fate->captured) && over == 0)
-        over = timeout_ms == UINT_MAX
-                   ? pthread_cond_wait(&p->changed, &p->lock)
-                   : pthread_cond_timedwait(&p->changed, &p->lock, &end);
+        over = wait_changed(p, timeout_ms, &end);
     return fate;
 }
 
@@ -299,10 +310,33 @@ dw_status dw_publisher_wait(dw_publisher *p, uint64_t ticket, unsigned timeout_m
     return status;
 }
 
+static bool is_idle(const dw_publisher *p)
+{
+    return p->phase == DW_JOB_IDLE || p->phase == DW_JOB_UPLOADED;
+}
+
+bool dw_publisher_idle(dw_publisher *p, unsigned timeout_ms)
+{
+    const struct timespec end = after_ms(timeout_ms);
+    pthread_mutex_lock(&p->lock);
+    while (!is_idle(p) && wait_changed(p, timeout_ms, &end) == 0)
+        ;
+    const bool idle = is_idle(p);
+    pthread_mutex_unlock(&p->lock);
+    return idle;
+}
+
+void dw_publisher_cancel(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    give_up(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
 dw_status dw_publisher_drain(dw_publisher *p, dw_error *err)
 {
     pthread_mutex_lock(&p->lock);
-    while (p->phase != DW_JOB_IDLE && p->phase != DW_JOB_UPLOADED)
+    while (!is_idle(p))
         pthread_cond_wait(&p->changed, &p->lock);
     dw_status status = p->after_status;
     if (status != DW_OK && err)

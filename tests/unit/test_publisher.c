@@ -2,6 +2,7 @@
  * folds and anchors. */
 /* labels: threads */
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -385,6 +386,67 @@ static void test_busy(void **state)
     }
 }
 
+/* The first put of a publish stands still until it is let go. */
+typedef struct gate {
+    _Atomic bool is_shut;
+    sem_t reached, open;
+} gate;
+
+static dw_fault_kind pass_gate(void *context, uint64_t n, const char *operation,
+                               const char *key)
+{
+    (void)n;
+    (void)key;
+    gate *g = context;
+    if (strcmp(operation, "put") == 0 && g->is_shut) {
+        g->is_shut = false;
+        sem_post(&g->reached);
+        sem_wait(&g->open);
+    }
+    return DW_FAULT_NONE;
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *inner = kit_mem_store(), *store;
+    gate g = {0};
+    sem_init(&g.reached, 0, 0);
+    sem_init(&g.open, 0, 0);
+    dw_error err = {0};
+    assert_ok(dw_store_new_fault(&store, inner, &(dw_fault_plan){pass_gate, &g, 0}, &err),
+              &err);
+    dw_publish_options options = plain();
+    dw_publisher *p = kit_open(&k, store, &options);
+    assert_true(dw_publisher_idle(p, 0));
+    dw_publisher_cancel(p); /* nothing is under way: the next is not given up */
+    kit_publish(&k, p, 1);
+    assert_true(dw_publisher_idle(p, UINT_MAX)); /* the hint has been put */
+    g.is_shut = true;
+    kit_step(&k, 10);
+    kit_keep(&k);
+    uint64_t ticket;
+    assert_ok(dw_publisher_publish(p, &ticket, NULL, &err), &err);
+    sem_wait(&g.reached);
+    assert_false(dw_publisher_idle(p, 1));
+    dw_publisher_cancel(p);
+    sem_post(&g.open);
+    assert_fails(dw_publisher_wait(p, ticket, UINT_MAX, NULL, NULL, &err), DW_CANCELLED,
+                 &err);
+    assert_true(dw_publisher_idle(p, UINT_MAX));
+    assert_int_equal(dw_publisher_version(p), 1);
+    kit_publish(&k, p, 2); /* covers what was given up */
+    dw_publisher_close(p);
+    kit_check_stream(&k, inner, NULL);
+    sem_destroy(&g.reached);
+    sem_destroy(&g.open);
+    dw_store_close(store);
+    dw_store_close(inner);
+    kit_free(&k);
+}
+
 static void test_tickets(void **state)
 {
     (void)state;
@@ -526,6 +588,27 @@ static void test_first_base(void **state)
     dw_follower_close(f);
     free(room);
     dw_store_close(store);
+    kit_free(&k);
+}
+
+/* The weights are what the fork begins with: there is nothing to fetch. */
+static void test_fork_of_same(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *source = kit_mem_store(), *store = kit_mem_store();
+    dw_publish_options options = plain();
+    dw_publisher_close(kit_open(&k, source, &options));
+    options.first = DW_FIRST_FORK;
+    options.fork_store = source;
+    dw_publisher *p = kit_open(&k, store, &options);
+    kit_step(&k, 10);
+    kit_publish(&k, p, 1);
+    dw_publisher_close(p);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    dw_store_close(source);
     kit_free(&k);
 }
 
@@ -818,7 +901,8 @@ int main(void)
         cmocka_unit_test(test_captured),       cmocka_unit_test(test_first_base),
         cmocka_unit_test(test_first_fork),     cmocka_unit_test(test_many_objects),
         cmocka_unit_test(test_large_tensor),   cmocka_unit_test(test_folds_and_anchors),
-        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_bad_options),    cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_fork_of_same),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -1,0 +1,36 @@
+"""A trainer and an engine that share nothing but a store. Both are in one process here; they
+need not know of each other.
+
+    publish_and_follow.py [URL]      /tmp/stream, s3://bucket/run-7, ...
+"""
+import array
+import random
+import sys
+
+import deltawire
+
+url = sys.argv[1] if len(sys.argv) > 1 else "mem:example"
+# Any buffer will do: arrays of NumPy, tensors of PyTorch, what the standard library has.
+trained = {"model.weight": array.array("f", [random.random() for _ in range(100_000)])}
+served = {"model.weight": array.array("f", bytes(400_000))}
+
+with deltawire.Publisher(url, trained) as trainer:
+    with deltawire.Follower(url, tensors=served) as engine:
+        for step in range(1, 4):
+            weights = trained["model.weight"]
+            for i in range(step, len(weights), 100):
+                weights[i] *= 1.0001
+            ticket = trainer.publish(step=step)  # at once; the upload is in the background
+            # The next step may begin when trainer.captured(ticket) says so.
+            report = trainer.wait(ticket)
+            print(f"trainer: step {step} is version {report.version}, "
+                  f"{report.n_changed} changes in {report.n_bytes} bytes")
+            while engine.version != report.version:
+                engine.stage(report.version)  # the engine serves on
+                engine.apply()  # pause it for this: stores, at memory speed
+                engine.settle()
+            print(f"engine:  serves version {engine.version}")
+
+same = trained["model.weight"] == served["model.weight"]
+print(f"the engine's weights are {'exactly' if same else 'NOT'} the trainer's")
+sys.exit(not same)

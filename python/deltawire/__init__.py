@@ -1,0 +1,3 @@
+"""Deltas, checkpoints and streams of model weights: docs/PYTHON.md."""
+from ._core import *
+from ._core import __version__

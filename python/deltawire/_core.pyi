@@ -1,0 +1,465 @@
+"""The native part. Every handle has close() and is a context manager; a call on one that is
+closed, or that was made before a fork, raises Invalid. Threads may share handles: calls on
+one handle take turns. The GIL is released in all that takes long.
+
+A version that is not there yet is None; a digest is 16 hexadecimal digits, as the command
+`deltawire` prints it. A timeout is in seconds, None means no limit."""
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
+
+from typing_extensions import Buffer, Self
+
+__version__: Final[str]
+
+_Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+_Progress: TypeAlias = Callable[[int, int], object]
+"""Called now and then with bytes done and bytes in all; an exception stops the work and
+comes out of the call."""
+
+class _SupportsDLPack(Protocol):
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+_Array: TypeAlias = (
+    Buffer | _SupportsDLPack | tuple[Buffer, str] | tuple[Buffer, str, Sequence[int]]
+)
+"""Memory of a tensor, C-contiguous and on the CPU: a buffer, a DLPack exporter, or a buffer
+with the element type that it stands for ('BF16', 'F8_E4M3', ...) and a shape."""
+_Tensors: TypeAlias = Mapping[str, _Array]
+
+# ---- errors ---------------------------------------------------------------------------
+
+class Error(Exception):
+    code: str
+    """'not_found', 'corrupt', 'stale', ...: what can be done about it."""
+    where: str
+    """The file, tensor or object; may be empty."""
+    text: str
+
+class IoError(Error, OSError): ...
+class NotFound(Error): ...
+class Corrupt(Error): ...
+class Stale(Error): ...
+class Mismatch(Error): ...
+class Unsupported(Error): ...
+class Invalid(Error, ValueError): ...
+class Conflict(Error): ...
+class Cancelled(Error): ...
+class Unavailable(Error): ...
+class Denied(Error): ...
+class Untrusted(Error): ...
+
+# ---- tensors and checkpoints ----------------------------------------------------------
+
+@final
+class Tensor:
+    """A tensor in memory that something else owns and that this keeps alive: a buffer
+    (types that buffers do not know come out as unsigned numbers of their width) and a
+    DLPack exporter (`torch.from_dlpack(tensor)` copies nothing)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def readonly(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Checkpoint(Mapping[str, Tensor]):
+    """A safetensors file, an index of shards or a directory of either, mapped. What came out
+    of it keeps the mapping alive; close() is refused by nobody, and ends with the last."""
+
+    def __new__(cls, path: _Path, writable: bool = False) -> Self: ...
+    def __getitem__(self, name: str, /) -> Tensor: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    @property
+    def files(self) -> list[str]: ...
+    def metadata(self, key: str) -> str | None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def write_checkpoint(
+    path: _Path,
+    tensors: _Tensors,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    max_shard_bytes: int = 0,
+) -> None: ...
+
+class Digests(NamedTuple):
+    state: str
+    tensors: dict[str, str]
+
+def digest(
+    tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
+) -> Digests: ...
+def cast(source: _Tensors, into: _Tensors, *, threads: int = 0) -> None:
+    """Rounds F32 to BF16, nearest and to even; other types are copied. Both sides have the
+    same names and shapes."""
+
+# ---- deltas ---------------------------------------------------------------------------
+
+_Codec: TypeAlias = Literal["class", "gap", "raw"]
+
+class DeltaInfo(NamedTuple):
+    codec: _Codec
+    trl_layout: int
+    has_digests: bool
+    base_version: int
+    new_version: int
+    base_state: str
+    new_state: str
+    n_model_tensors: int
+    n_model_elems: int
+    n_changed: int
+    n_bytes: int
+
+class DeltaTensor(NamedTuple):
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    n_changed: int
+    n_bytes: int
+
+class ApplyReport(NamedTuple):
+    already_applied: bool
+    recovered: bool
+    verified: bool
+    n_changed: int
+    new_state: str
+
+@final
+class Delta:
+    """What changed between two versions: made by diff(), or opened from a file or bytes."""
+
+    def __new__(cls, source: _Path | Buffer) -> Self:
+        """A str or path is a file; anything else is a buffer, which is copied."""
+    @property
+    def info(self) -> DeltaInfo: ...
+    @property
+    def tensors(self) -> list[DeltaTensor]: ...
+    def apply(
+        self, tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
+    ) -> None:
+        """Proves the outcome, then writes; whatever fails, nothing was written."""
+    def verify(
+        self, tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
+    ) -> None: ...
+    def apply_to_checkpoint(
+        self, path: _Path, *, threads: int = 0, progress: _Progress | None = None
+    ) -> ApplyReport: ...
+    def save(self, path: _Path) -> None: ...
+    def tobytes(self) -> bytes: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def diff(
+    base: _Tensors,
+    new: _Tensors,
+    *,
+    codec: _Codec = "class",
+    trl_layout: int = 3,
+    base_version: int = 0,
+    new_version: int = 1,
+    update_base: bool = False,
+    threads: int = 0,
+    progress: _Progress | None = None,
+) -> Delta: ...
+
+# ---- stores and streams ---------------------------------------------------------------
+
+class StoreCounts(NamedTuple):
+    n_requests: int
+    n_retries: int
+    bytes_read: int
+    bytes_written: int
+
+class StoreEntry(NamedTuple):
+    key: str
+    n_bytes: int
+    modified_ms: int
+
+@final
+class Store:
+    """file:///DIR, s3://BUCKET/PREFIX, hf://buckets/NAMESPACE/NAME/PATH, mem:NAME, or a
+    path. Options that are None or 0 mean the default (store.h)."""
+
+    def __new__(
+        cls,
+        url: str,
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        addressing: Literal["path", "host", "auto"] | None = None,
+        connections: int = 0,
+        part_bytes: int = 0,
+        tries: int = 0,
+        deadline: float = 0,
+    ) -> Self: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def counts(self) -> StoreCounts: ...
+    def get(
+        self, key: str, offset: int = 0, size: int | None = None, *,
+        progress: _Progress | None = None,
+    ) -> bytes: ...
+    def put(
+        self, key: str, data: Buffer, *, create: bool = False, progress: _Progress | None = None
+    ) -> None: ...
+    def list(self, prefix: str = "", after: str | None = None) -> list[StoreEntry]: ...
+    def remove(self, key: str) -> None: ...
+    def close(self) -> None:
+        """Handles that use the store keep it open until they are closed."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class VersionInfo(NamedTuple):
+    version: int
+    content: Literal["delta", "anchor", "base", "fork"]
+    epoch: int
+    created: str
+    step: str
+    notes: str
+    state: str
+    n_changed: int
+    n_objects: int
+    n_bytes: int
+    key: str | None
+    """The public key it is signed with."""
+    base: str | None
+    fork_url: str | None
+    fork_version: int | None
+
+class Way(NamedTuple):
+    start: int | None
+    """None: an anchor, which needs nothing."""
+    to: int
+    n_bytes: int
+    n_objects: int
+
+class FollowerInfo(NamedTuple):
+    id: str
+    version: int | None
+    host: str
+    status: str
+    message: str
+    time: str
+
+class StreamTensor(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+
+@final
+class Stream:
+    """The log of a stream. `trust` are public keys, or files of them: with any, everything
+    else is refused."""
+
+    def __new__(cls, store: Store | str, *, trust: Iterable[str] = ()) -> Self: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def tensors(self) -> dict[str, StreamTensor]: ...
+    @property
+    def single_writer(self) -> bool: ...
+    @property
+    def head(self) -> int | None:
+        """Asks the store."""
+    @property
+    def floor(self) -> int: ...
+    def version(self, version: int) -> VersionInfo: ...
+    def versions(self, start: int | None = None) -> list[VersionInfo]:
+        """From `start`, or the floor, to the head."""
+    def ways(self) -> list[Way]: ...
+    def followers(self) -> list[FollowerInfo]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+# ---- publishing -----------------------------------------------------------------------
+
+class PublishReport(NamedTuple):
+    version: int
+    unchanged: bool
+    n_changed: int
+    n_bytes: int
+    n_objects: int
+    state: str
+    diff_ms: int
+    upload_ms: int
+    total_ms: int
+
+@final
+class Publisher:
+    """Publishes tensors that live on in place; their memory is held until close(). On a new
+    stream version 0 is committed when this returns."""
+
+    def __new__(
+        cls,
+        store: Store | str,
+        tensors: _Tensors,
+        *,
+        when_busy: Literal["wait", "skip", "fold"] = "wait",
+        base: _Path | None = None,
+        base_name: str | None = None,
+        fork: Store | str | None = None,
+        fork_version: int | None = None,
+        baseline_dir: _Path | None = None,
+        spool_dir: _Path | None = None,
+        folds: Sequence[int] = (4, 16, 64),
+        anchor_every: int = 0,
+        anchor_factor: float = 0.1,
+        sign_key: _Path | None = None,
+        trust: Iterable[str] = (),
+        single_writer: bool = False,
+        max_object_bytes: int = 0,
+        max_anchor_bytes: int = 0,
+        threads: int = 0,
+        step: str | int | None = None,
+        notes: str | None = None,
+        exit_timeout: float = 30,
+        progress: _Progress | None = None,
+    ) -> Self:
+        """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
+        uploaded. `fork`: it is a version of another stream. `step` and `notes` are those of
+        version 0. `exit_timeout`: how long the end of the interpreter, or of this object,
+        waits for what is under way before that is given up."""
+    @property
+    def stream_id(self) -> str: ...
+    @property
+    def version(self) -> int:
+        """The newest version that is committed."""
+    def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
+        """Publishes the weights as they are, in the background. They must not change until
+        captured(ticket). 0: skipped (`when_busy`)."""
+    def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
+    def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
+        """Until the version of the ticket, or of the last one, is committed; TimeoutError."""
+    def drain(self, timeout: float | None = None) -> None:
+        """Until folds and anchors are made too; tells what went wrong with them."""
+    def cancel(self) -> None:
+        """Gives up what is under way, unless it is being committed."""
+    def close(self, timeout: float | None = None) -> None:
+        """Waits for what is under way; what is not committed after `timeout` is given up."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+# ---- following ------------------------------------------------------------------------
+
+class FollowReport(NamedTuple):
+    start: int | None
+    version: int | None
+    n_hops: int
+    n_objects: int
+    n_bytes: int
+    n_changed: int
+    fetch_ms: int
+    stage_ms: int
+    apply_ms: int
+
+@final
+class Follower:
+    """Brings weights to versions of a stream: a checkpoint directory, or memory, which is
+    held until close() and must be writable."""
+
+    def __new__(
+        cls,
+        store: Store | str,
+        *,
+        into: _Path | None = None,
+        tensors: _Tensors | None = None,
+        at: int | None = None,
+        base: _Path | None = None,
+        spool_dir: _Path | None = None,
+        copies: int = 1,
+        weights_dir: _Path | None = None,
+        reader_wait: float = 10,
+        trust: Iterable[str] = (),
+        id: str | None = None,
+        sweep_every: int = 64,
+        threads: int = 0,
+        max_ahead_bytes: int = 0,
+    ) -> Self: ...
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def state(self) -> str | None: ...
+    @property
+    def staged(self) -> int | None:
+        """The version that is staged and not settled."""
+    @property
+    def staged_path(self) -> str | None: ...
+    @property
+    def dir(self) -> str | None: ...
+    @property
+    def totals(self) -> FollowReport: ...
+    def poll(self) -> int | None:
+        """The newest version of the stream."""
+    def wait(
+        self, timeout: float | None = None, max_wait: float = 5, *,
+        progress: _Progress | None = None,
+    ) -> int | None:
+        """Until there is a version above the one the weights are at, or the time is over."""
+    def stage(self, goal: int | None = None, *, progress: _Progress | None = None) -> int | None:
+        """Fetches and proves the next hop towards `goal` (None: the newest); the version it
+        leads to."""
+    def commit(self) -> None: ...
+    def apply(self) -> None: ...
+    def settle(self) -> None: ...
+    def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
+        """stage, apply and settle until the weights are at `goal`."""
+    def report(self, status: str, message: str | None = None) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+# ---- snapshots ------------------------------------------------------------------------
+
+class SnapshotView(NamedTuple):
+    version: int
+    state: str
+    tensors: dict[str, Tensor]
+    """Read-only, in the files that the follower writes."""
+
+@final
+class Snapshot:
+    """Weights that a follower keeps in a directory, read in place, with no copy and no reload
+    (control.h). What hold() and look() gave is read before the next call of either."""
+
+    def __new__(cls, dir: _Path) -> Self: ...
+    @property
+    def version(self) -> int | None:
+        """The version that would be read now."""
+    def hold(self, timeout: float | None = 10) -> SnapshotView:
+        """The newest version; the writer leaves it as it is until release()."""
+    def release(self) -> None: ...
+    def look(self, timeout: float | None = 10) -> SnapshotView:
+        """The newest version, which the writer may overwrite: read it, and throw away what
+        was read where unchanged() is false."""
+    def unchanged(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def keygen(path: _Path) -> str:
+    """Writes a new secret key and returns the public one."""

@@ -1,0 +1,296 @@
+"""Plain PyTorch: publish a model after each step, follow a stream into a live one.
+
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        for batch in data:
+            loss(model, batch).backward()
+            optimizer.step()          # publishes, in the background
+            optimizer.zero_grad()
+
+    follower = deltawire.torch.Follower(model, url)
+    follower.sync()                   # the model's own tensors, in place
+
+All that reads or writes weights is done by the library; here is what knows of PyTorch.
+"""
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Iterable, Mapping
+
+import torch
+
+from . import _core
+
+__all__ = ["Publisher", "Follower", "named_tensors"]
+
+Names = Callable[[str], "str | None"] | Mapping[str, str] | None
+
+
+def named_tensors(
+    model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+    *, prefix: str = "", names: Names = None,
+) -> dict[str, torch.Tensor]:
+    """The tensors of a model as a stream has them: those of its state_dict, each once even
+    where it is tied under several names.
+
+    `prefix` is taken off the names that have it ("module.", "_orig_mod."). `names` maps
+    what remains: a function, where None leaves the tensor out, or a mapping, where what is
+    not in it keeps its name."""
+    if isinstance(model, torch.nn.Module):
+        model = model.state_dict(keep_vars=True)
+    found: dict[str, torch.Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for name, tensor in dict(model).items():
+        if not isinstance(tensor, torch.Tensor):
+            continue  # extra state, which is no weight
+        name = name.removeprefix(prefix)
+        if callable(names):
+            name = names(name)
+        elif names is not None:
+            name = names.get(name, name)
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if name is None or (tensor.numel() and key in seen):
+            continue
+        seen.add(key)
+        if name in found:
+            raise ValueError(f"two tensors are named {name!r}")
+        found[name] = tensor
+    return found
+
+
+class _Copy:
+    """The tensors that are published from a copy: masters in float32, as bfloat16; what the
+    library cannot read where it lies, on a device or not contiguous; and a module's buffers,
+    which change in every forward pass."""
+
+    def __init__(
+        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool
+    ) -> None:
+        self.live: dict[str, torch.Tensor] = {}
+        self.copies: dict[str, torch.Tensor] = {}
+        self._seen: dict[str, int] = {}
+        for name, tensor in live.items():
+            is_master = dtype is not None and tensor.dtype == torch.float32
+            is_buffer = is_module and not isinstance(tensor, torch.nn.Parameter)
+            if not (is_master or is_buffer) and tensor.is_cpu and tensor.is_contiguous():
+                continue
+            self.live[name] = tensor
+            self.copies[name] = torch.empty(
+                tensor.shape, dtype=dtype if is_master else tensor.dtype,
+                pin_memory=tensor.is_cuda)
+        self.take()
+
+    def take(self) -> None:
+        changed = {name: tensor for name, tensor in self.live.items()
+                   if not self._is_frozen(name, tensor)}
+        casts = {name: tensor.detach() for name, tensor in changed.items()
+                 if tensor.is_cpu and tensor.is_contiguous()}
+        _core.cast(casts, {name: self.copies[name] for name in casts})
+        with torch.no_grad():
+            for name, tensor in changed.items():
+                if name not in casts:
+                    self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
+        if any(tensor.is_cuda for tensor in changed.values()):
+            torch.cuda.synchronize()
+        self._seen = {name: tensor._version for name, tensor in self.live.items()}
+
+    def _is_frozen(self, name: str, tensor: torch.Tensor) -> bool:
+        """A parameter that takes no gradient, and that nobody wrote to since the last look.
+        Buffers take none either, but change."""
+        return (isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+                and self._seen.get(name) == tensor._version)
+
+
+class Publisher:
+    """Publishes a model, by hand or after the steps of an optimizer.
+
+    Weights in float32 are rounded to bfloat16 into a copy (`dtype=None` publishes them as
+    they are), and the next step may begin at once. Others are published from where they
+    lie: the next step waits until they have been read. A step that only accumulates
+    gradients does not call the optimizer, and so publishes nothing."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        url: _core.Store | str,
+        publish_every: int = 1,
+        dtype: torch.dtype | None = torch.bfloat16,
+        prefix: str = "",
+        names: Names = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of deltawire.Publisher."""
+        if dtype not in (None, torch.bfloat16):
+            raise ValueError("float32 is published as it is, or as bfloat16")
+        if publish_every < 1:
+            raise ValueError("publish_every is 1 or more")
+        live = named_tensors(model, prefix=prefix, names=names)
+        self._copy = _Copy(live, dtype, isinstance(model, torch.nn.Module))
+        self._in_place = len(live) > len(self._copy.copies)
+        self._every, self._steps, self._ticket = publish_every, 0, 0
+        self._native = _core.Publisher(
+            url, {name: self._copy.copies.get(name, tensor.detach())
+                  for name, tensor in live.items()}, **options)
+        self._hooks = []
+        if optimizer is not None:
+            self._hooks = [optimizer.register_step_pre_hook(self._before_step),
+                           optimizer.register_step_post_hook(self._after_step)]
+
+    # ---- hooks ------------------------------------------------------------------------
+
+    def _before_step(self, *_: Any) -> None:
+        """What is read from where it lies must have been read before it changes."""
+        if self._in_place:
+            self._wait_captured()
+
+    def _after_step(self, *_: Any) -> None:
+        self._steps += 1
+        if self._steps % self._every == 0:
+            self.publish(step=self._steps)
+
+    def _wait_captured(self) -> None:
+        if self._ticket:
+            self._native.captured(self._ticket)
+
+    # ---- by hand ----------------------------------------------------------------------
+
+    @property
+    def native(self) -> _core.Publisher:
+        return self._native
+
+    @property
+    def version(self) -> int:
+        return self._native.version
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer since this was made."""
+        return self._steps
+
+    def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
+        self._wait_captured()  # the copy may not change before it was read
+        self._copy.take()
+        ticket = self._native.publish(step=step, notes=notes)
+        if ticket:
+            self._ticket = ticket
+        return ticket
+
+    def captured(self, timeout: float | None = None) -> bool:
+        """Whether the weights of the last publish may change."""
+        return not self._ticket or self._native.captured(self._ticket, timeout)
+
+    def wait(
+        self, ticket: int | None = None, timeout: float | None = None
+    ) -> _core.PublishReport:
+        return self._native.wait(ticket, timeout)
+
+    def drain(self, timeout: float | None = None) -> None:
+        self._native.drain(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._native.close(timeout)
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Follower:
+    """Brings a live model's own tensors to versions of a stream, by hand (sync) or in a
+    thread (start). `pause` and `resume` are called around the stores, which take memory
+    speed: the fetching is done while the model is used."""
+
+    def __init__(
+        self,
+        model: Any,
+        url: _core.Store | str,
+        *,
+        pause: Callable[[], object] | None = None,
+        resume: Callable[[], object] | None = None,
+        prefix: str = "",
+        names: Names = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of deltawire.Follower."""
+        tensors = {name: tensor.detach() for name, tensor
+                   in named_tensors(model, prefix=prefix, names=names).items()}
+        self._pause, self._resume = pause, resume
+        self._native = _core.Follower(url, tensors=tensors, **options)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+
+    @property
+    def native(self) -> _core.Follower:
+        return self._native
+
+    @property
+    def version(self) -> int | None:
+        return self._native.version
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the thread."""
+        return self._error
+
+    def sync(self, goal: int | None = None) -> int | None:
+        """Brings the model to `goal`, or to the newest version, hop by hop."""
+        if goal is None:
+            goal = self._native.poll()
+        while goal is not None and self._native.version != goal:
+            self._native.stage(goal)
+            if self._native.staged is None:
+                continue  # the weights turned out to be that version
+            if self._pause:
+                self._pause()
+            try:
+                self._native.apply()
+            finally:
+                if self._resume:
+                    self._resume()
+            self._native.settle()
+        return self._native.version
+
+    def start(self, max_wait: float = 1) -> Follower:
+        """Follows in a thread, which asks for news at least each `max_wait` seconds, and goes
+        on asking while the store cannot be reached."""
+        if self._thread is not None:
+            raise RuntimeError("it is following already")
+        self._thread = threading.Thread(target=self._follow, args=(max_wait,),
+                                        name="deltawire-follower", daemon=True)
+        self._thread.start()
+        return self
+
+    def _follow(self, max_wait: float) -> None:
+        while not self._stop.is_set():
+            try:
+                self._native.wait(max_wait=max_wait)
+                self.sync()
+            except _core.Unavailable:
+                self._stop.wait(max_wait)
+            except BaseException as error:  # noqa: BLE001 - kept for whoever asks
+                if not self._stop.is_set():
+                    self._error = error
+                return
+
+    def close(self) -> None:
+        """Ends the thread; raises what ended it before."""
+        self._stop.set()
+        self._native.close()
+        if self._thread is not None:
+            self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

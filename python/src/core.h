@@ -1,0 +1,148 @@
+/* What the files of the extension share: errors, arguments, rows, progress, guards.
+ *
+ * The limited API of CPython 3.11 alone: one build serves every later version. All
+ * functions here are called with the GIL held, and one that fails has set a Python
+ * exception, unless they say otherwise.
+ */
+#ifndef DWPY_CORE_H
+#define DWPY_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <deltawire/deltawire.h>
+
+/* ---- errors.c ---- */
+bool dwpy_errors_add(PyObject *module);
+/* Raises the exception of STATUS; returns NULL. */
+PyObject *dwpy_raise(dw_status status, const dw_error *err);
+/* The same with a text of one's own; WHERE may be NULL. */
+PyObject *dwpy_raise_text(dw_status status, const char *where, const char *text);
+
+/* ---- args.c: converters for "O&", and small values ---- */
+
+/* None or a path -> NULL or bytes in the file system's encoding, a new reference. */
+int dwpy_path_arg(PyObject *object, void *bytes);
+/* None or a version -> DW_LATEST, which is DW_NO_VERSION too, or the number. */
+int dwpy_version_arg(PyObject *object, void *version);
+/* Seconds, None: no limit -> milliseconds, UINT_MAX. */
+int dwpy_timeout_arg(PyObject *object, void *timeout_ms);
+/* None, a string or a number -> NULL or a string, a new reference. */
+int dwpy_step_arg(PyObject *object, void *text);
+/* The text of what the converters made, or NULL. */
+const char *dwpy_path_text(PyObject *bytes);
+const char *dwpy_text(PyObject *string);
+/* Which of NAMES, ended by NULL, TEXT is; -1. */
+int dwpy_choice(const char *text, const char *const *names, const char *argument);
+
+PyObject *dwpy_version(uint64_t version); /* None for DW_NO_VERSION */
+PyObject *dwpy_digest(dw_digest digest);
+PyObject *
+dwpy_string(const char *text); /* None for NULL; bytes that are no UTF-8 survive */
+PyObject *dwpy_shape(uint32_t n_dims, const uint64_t *dims);
+
+/* Public keys: texts or files. */
+typedef struct dwpy_trust {
+    uint8_t (*keys)[DW_PUBLIC_KEY_BYTES];
+    size_t n;
+} dwpy_trust;
+bool dwpy_trust_read(dwpy_trust *out, PyObject *iterable); /* NULL: none */
+void dwpy_trust_release(dwpy_trust *trust);
+
+/* ---- rows.c: results with names for their fields ---- */
+typedef struct dwpy_row_type {
+    const char *name;
+    const char *doc;
+    const char *fields; /* separated by blanks */
+    PyObject *type;     /* a named tuple */
+} dwpy_row_type;
+bool dwpy_row_type_add(PyObject *module, dwpy_row_type *type);
+/* Takes VALUES, a tuple or NULL after a failure. */
+PyObject *dwpy_row(const dwpy_row_type *type, PyObject *values);
+
+/* ---- hook.c: long calls without the GIL, which signals and callbacks can stop ---- */
+typedef struct dwpy_hook {
+    dw_progress progress; /* for the library's call */
+    PyObject *callable;
+    PyThreadState *thread;
+    PyObject *error[3]; /* what the callback or a signal raised */
+    uint64_t t_asked_ms;
+    const struct dwpy_guard *guard; /* of the handle: another thread may close it */
+} dwpy_hook;
+/* CALLABLE and GUARD may be NULL, CALLABLE None. From here to the end the GIL is
+ * released. */
+bool dwpy_hook_begin(dwpy_hook *hook, PyObject *callable, const struct dwpy_guard *guard);
+/* False, with an exception, where the callback raised or STATUS is not DW_OK. */
+bool dwpy_hook_end(dwpy_hook *hook, dw_status status, const dw_error *err);
+uint64_t dwpy_now_ms(void);
+
+/* ---- guard.c: a handle that several threads share, and that a fork must not ---- */
+typedef struct dwpy_guard {
+    pthread_mutex_t lock;
+    pthread_t owner;
+    bool is_held;
+    _Atomic bool is_closing; /* long calls are to end */
+    bool is_closed;
+    pid_t pid;
+} dwpy_guard;
+void dwpy_guard_init(dwpy_guard *guard);
+/* False, with an exception, where the handle is closed or of another process. */
+bool dwpy_guard_check(const dwpy_guard *guard);
+/* Waits for other threads' calls, the GIL released. */
+bool dwpy_guard_enter(dwpy_guard *guard);
+/* The same with a limit, and also where the handle is closed; raises nothing. */
+bool dwpy_guard_try(dwpy_guard *guard, unsigned timeout_ms);
+void dwpy_guard_leave(dwpy_guard *guard);
+/* Whether this process made it: only then may it be freed. */
+bool dwpy_guard_is_ours(const dwpy_guard *guard);
+
+/* ---- live.c: handles with threads of their own, which must end before the interpreter
+ * does ---- */
+typedef struct dwpy_live {
+    struct dwpy_live *next, *before;
+    void (*end)(struct dwpy_live *live); /* takes bounded time */
+} dwpy_live;
+void dwpy_live_add(dwpy_live *live, void (*end)(dwpy_live *));
+void dwpy_live_remove(dwpy_live *live); /* where it is there */
+/* Ends all; calls under way in other threads are cancelled. */
+PyObject *dwpy_live_end(PyObject *self, PyObject *unused);
+bool dwpy_is_ending(void);
+
+/* ---- types.c ---- */
+PyObject *dwpy_enter(PyObject *self, PyObject *unused); /* __enter__ */
+PyObject *dwpy_exit(PyObject *self, PyObject *args);    /* __exit__: close() */
+/* The end of every dealloc. */
+void dwpy_object_free(PyObject *self);
+/* Makes the type and puts it into the module; NULL. */
+PyTypeObject *dwpy_type_add(PyObject *module, PyType_Spec *spec);
+
+#define DWPY_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
+#define DWPY_CONTEXT                                                                     \
+    {"__enter__", dwpy_enter, METH_NOARGS, NULL},                                        \
+    {                                                                                    \
+        "__exit__", dwpy_exit, METH_VARARGS, NULL                                        \
+    }
+
+/* ---- each file's own types and functions ---- */
+bool dwpy_tensor_add(PyObject *module);
+bool dwpy_checkpoint_add(PyObject *module);
+bool dwpy_sets_add(PyObject *module);
+bool dwpy_delta_add(PyObject *module);
+bool dwpy_store_add(PyObject *module);
+bool dwpy_stream_add(PyObject *module);
+bool dwpy_publisher_add(PyObject *module);
+bool dwpy_follower_add(PyObject *module);
+bool dwpy_snapshot_add(PyObject *module);
+
+PyObject *dwpy_digest_tensors(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *dwpy_cast(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *dwpy_diff(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *dwpy_write_checkpoint(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *dwpy_keygen(PyObject *self, PyObject *args);
+
+#endif

@@ -1,0 +1,10 @@
+#ifndef DWPY_DELTA_H
+#define DWPY_DELTA_H
+
+#include "tensors.h"
+
+/* A deltawire.Delta; takes both, also where it fails. BYTES, from PyMem_Malloc, are
+ * behind the delta, or NULL. */
+PyObject *dwpy_delta_wrap(dw_delta *delta, void *bytes);
+
+#endif

@@ -1,0 +1,83 @@
+/* How a publisher ends. Everywhere here the guard is held, or nobody else knows of the
+ * object. */
+#include "publisher.h"
+
+#include <stddef.h>
+
+enum {
+    GIVE_UP_MS = 10000,  /* for a version that was told to stop */
+    OTHERS_END_MS = 5000 /* for calls of other threads */
+};
+
+void dwpy_publisher_close_handle(publisher_object *self)
+{
+    dwpy_live_remove(&self->live);
+    self->guard.is_closed = true;
+    dw_publisher *publisher = self->publisher;
+    Py_BEGIN_ALLOW_THREADS pthread_rwlock_wrlock(
+        &self->alive); /* those who wait leave within a slice */
+    self->publisher = NULL;
+    pthread_rwlock_unlock(&self->alive);
+    dw_publisher_close(publisher);
+    dw_sign_key_close(self->sign_key);
+    Py_END_ALLOW_THREADS self->sign_key = NULL;
+    dwpy_tensors_release(&self->tensors);
+    dwpy_store_leave(self->fork_store);
+    dwpy_store_leave(self->store);
+    self->fork_store = self->store = NULL;
+}
+
+/* Its thread cannot be ended in time, or is another process's: all that it may use is
+ * left behind. */
+static void abandon(publisher_object *self)
+{
+    dwpy_live_remove(&self->live);
+    self->guard.is_closed = true;
+    self->publisher = NULL;
+    self->sign_key = NULL;
+    self->tensors = (dwpy_tensors){0};
+    self->fork_store = self->store = NULL;
+}
+
+static bool is_settled(publisher_object *self, unsigned timeout_ms)
+{
+    bool done = self->ticket == 0;
+    Py_BEGIN_ALLOW_THREADS if (!done)
+        dw_publisher_wait(self->publisher, self->ticket, timeout_ms, &done, NULL, NULL);
+    Py_END_ALLOW_THREADS return done;
+}
+
+void dwpy_publisher_end_bounded(publisher_object *self)
+{
+    if (!dwpy_guard_is_ours(&self->guard)) {
+        abandon(self);
+        return;
+    }
+    bool settled = is_settled(self, self->exit_ms);
+    if (!settled) {
+        dw_publisher_cancel(self->publisher);
+        settled = is_settled(self, GIVE_UP_MS);
+    }
+    if (settled)
+        dwpy_publisher_close_handle(self);
+    else
+        abandon(self);
+}
+
+void dwpy_publisher_end(dwpy_live *live)
+{
+    publisher_object *self =
+        (publisher_object *)(void *)((char *)live - offsetof(publisher_object, live));
+    Py_INCREF((PyObject *)self);
+    self->guard.is_closing = true;
+    if (!dwpy_guard_is_ours(&self->guard)) {
+        abandon(self);
+    } else if (dwpy_guard_try(&self->guard, OTHERS_END_MS)) {
+        if (self->publisher)
+            dwpy_publisher_end_bounded(self);
+        dwpy_guard_leave(&self->guard);
+    } else {
+        return; /* somebody is stuck in it: it stays, with all it holds */
+    }
+    Py_DECREF((PyObject *)self);
+}

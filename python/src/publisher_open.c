@@ -1,0 +1,156 @@
+/* The many arguments of deltawire.Publisher. */
+#include <limits.h>
+
+#include "publisher.h"
+
+/* Arguments on their way into dw_publish_options; what is new here is released at the
+ * end, whatever became of the call. */
+typedef struct arguments {
+    PyObject *store, *tensors, *fork, *folds, *trust, *progress;
+    PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
+    PyObject *step;                                       /* new: a string */
+    const char *when_busy, *base_name, *notes;
+    int single_writer;
+    unsigned exit_ms;
+    unsigned long long max_object_bytes, max_anchor_bytes;
+    dw_publish_options options;
+    dwpy_trust keys;
+} arguments;
+
+static bool parse(arguments *a, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"store",
+                            "tensors",
+                            "when_busy",
+                            "base",
+                            "base_name",
+                            "fork",
+                            "fork_version",
+                            "baseline_dir",
+                            "spool_dir",
+                            "folds",
+                            "anchor_every",
+                            "anchor_factor",
+                            "sign_key",
+                            "trust",
+                            "single_writer",
+                            "max_object_bytes",
+                            "max_anchor_bytes",
+                            "threads",
+                            "step",
+                            "notes",
+                            "exit_timeout",
+                            "progress",
+                            NULL};
+    dw_publish_options *o = &a->options;
+    return PyArg_ParseTupleAndKeywords(
+               args, keywords, "OO|$sO&zOO&O&O&OIdO&OpKKIO&zO&O:Publisher", names,
+               &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
+               &a->base_name, &a->fork, dwpy_version_arg, &o->fork_version, dwpy_path_arg,
+               &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
+               &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
+               &a->trust, &a->single_writer, &a->max_object_bytes, &a->max_anchor_bytes,
+               &o->n_threads, dwpy_step_arg, &a->step, &a->notes, dwpy_timeout_arg,
+               &a->exit_ms, &a->progress) != 0;
+}
+
+static bool read_folds(unsigned out[4], PyObject *folds)
+{
+    if (!folds)
+        return true;
+    const Py_ssize_t n = PySequence_Size(folds);
+    if (n < 0)
+        return false;
+    if (n > 4) {
+        PyErr_SetString(PyExc_ValueError, "at most 4 folds");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < 4; i++) {
+        PyObject *item = i < n ? PySequence_GetItem(folds, i) : PyLong_FromLong(0);
+        const unsigned long fold = item ? PyLong_AsUnsignedLong(item) : 0;
+        Py_XDECREF(item);
+        if (PyErr_Occurred())
+            return false;
+        out[i] = fold > UINT_MAX ? UINT_MAX : (unsigned)fold;
+    }
+    return true;
+}
+
+static bool to_options(arguments *a, publisher_object *self)
+{
+    static const char *const modes[] = {"wait", "skip", "fold", NULL};
+    dw_publish_options *o = &a->options;
+    const int mode = dwpy_choice(a->when_busy, modes, "when_busy");
+    if (mode < 0 || !read_folds(o->folds, a->folds) ||
+        !dwpy_trust_read(&a->keys, a->trust))
+        return false;
+    o->when_busy = self->when_busy = (dw_when_busy)mode;
+    o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n};
+    o->base = dwpy_path_text(a->base);
+    o->base_name = a->base_name ? a->base_name : o->base;
+    o->first = o->base_name ? DW_FIRST_BASE : DW_FIRST_ANCHOR;
+    o->baseline_dir = dwpy_path_text(a->baseline_dir);
+    o->spool_dir = dwpy_path_text(a->spool_dir);
+    o->single_writer = a->single_writer != 0;
+    o->max_object_bytes = a->max_object_bytes;
+    o->max_anchor_bytes = a->max_anchor_bytes;
+    o->first_step = dwpy_text(a->step);
+    o->first_notes = a->notes;
+    self->exit_ms = a->exit_ms;
+    if (a->fork && a->fork != Py_None) {
+        o->first = DW_FIRST_FORK;
+        o->fork_store = dwpy_store_use(a->fork, &self->fork_store);
+        if (!o->fork_store)
+            return false;
+    }
+    if (a->sign_key) {
+        dw_error err = {0};
+        dw_status status =
+            dw_sign_key_open(&self->sign_key, dwpy_path_text(a->sign_key), &err);
+        if (status != DW_OK) {
+            dwpy_raise(status, &err);
+            return false;
+        }
+        o->sign_key = self->sign_key;
+    }
+    return true;
+}
+
+static bool open_now(publisher_object *self, arguments *a)
+{
+    dw_store *store = dwpy_store_use(a->store, &self->store);
+    if (!store || !dwpy_tensors_take(&self->tensors, a->tensors, false))
+        return false;
+    dwpy_hook hook;
+    dw_error err = {0};
+    if (!dwpy_hook_begin(&hook, a->progress, NULL))
+        return false;
+    a->options.progress = hook.progress;
+    dw_status status = dw_publisher_open(&self->publisher, store, self->tensors.tensors,
+                                         self->tensors.n, &a->options, &err);
+    return dwpy_hook_end(&hook, status, &err);
+}
+
+PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    arguments a = {.when_busy = "wait", .exit_ms = 30000};
+    dw_publish_options_init(&a.options);
+    if (!parse(&a, args, keywords))
+        return NULL;
+    publisher_object *self = (publisher_object *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        dwpy_guard_init(&self->guard);
+        pthread_rwlock_init(&self->alive, NULL);
+        if (to_options(&a, self) && open_now(self, &a))
+            dwpy_live_add(&self->live, dwpy_publisher_end);
+        else
+            Py_CLEAR(self);
+    }
+    dwpy_trust_release(&a.keys);
+    Py_XDECREF(a.base);
+    Py_XDECREF(a.baseline_dir);
+    Py_XDECREF(a.spool_dir);
+    Py_XDECREF(a.sign_key);
+    Py_XDECREF(a.step);
+    return (PyObject *)self;
+}

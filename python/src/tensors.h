@@ -1,0 +1,49 @@
+/* Tensors of Python objects: buffers and DLPack exporters as dw_tensor, and back. */
+#ifndef DWPY_TENSORS_H
+#define DWPY_TENSORS_H
+
+#include "core.h"
+#include "dlpack.h"
+
+/* Keeps the memory of one tensor. */
+typedef struct dwpy_hold {
+    uint64_t *dims;
+    bool has_view;
+    Py_buffer view;
+    dl_managed *managed;
+    dl_managed_versioned *versioned;
+} dwpy_hold;
+
+/* The tensors of a mapping, in its order, and what keeps them. */
+typedef struct dwpy_tensors {
+    dw_tensor *tensors;
+    dwpy_hold *holds;
+    size_t n;
+    PyObject *items; /* keys and values */
+} dwpy_tensors;
+
+/* WRITABLE: read-only memory is refused. */
+bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, bool writable);
+void dwpy_tensors_release(dwpy_tensors *tensors);
+
+/* ---- tensors_dlpack.c ---- */
+
+/* Fills TENSOR (all but its name) and HOLD from an object with __dlpack__. */
+bool dwpy_dlpack_take(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
+                      const char *name, bool writable);
+void dwpy_dlpack_release(dwpy_hold *hold);
+
+/* ---- tensor.c: deltawire.Tensor ---- */
+
+/* A view of TENSOR, whose strings and memory live as long as OWNER. */
+PyObject *dwpy_tensor_new(PyObject *owner, const dw_tensor *tensor, bool readonly);
+/* What a deltawire.Tensor shows, or NULL for any other object; raises nothing. */
+const dw_tensor *dwpy_tensor_get(PyObject *object);
+
+/* ---- dlpack_out.c ---- */
+
+/* __dlpack__ of a tensor that OWNER keeps. */
+PyObject *dwpy_dlpack_give(PyObject *owner, const dw_tensor *tensor, bool readonly,
+                           PyObject *args, PyObject *keywords);
+
+#endif

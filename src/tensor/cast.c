@@ -1,0 +1,125 @@
+/* Copies of tensors in another element type. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "tensor/tensor_list.h"
+
+/* What one thread does at a time: stays in its second-level cache. */
+#define STRIP_ELEMS (1u << 18)
+
+/* No branches, so that the compiler makes vectors of it. */
+void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems)
+{
+    for (uint64_t i = 0; i < n_elems; i++) {
+        uint32_t x;
+        memcpy(&x, &in[i], sizeof x);
+        const uint32_t rounded = (x + 0x7fff + ((x >> 16) & 1)) >> 16;
+        const bool is_nan = (x & 0x7fffffff) > 0x7f800000;
+        out[i] = (uint16_t)(is_nan ? 0x7fc0 : rounded);
+    }
+}
+
+typedef struct strip {
+    size_t into, from; /* numbers in the lists */
+    uint64_t first;    /* element, or byte where both types are the same */
+} strip;
+
+typedef struct cast {
+    const dw_tensor *into;
+    const dw_tensor *from;
+    strip *strips;
+} cast;
+
+static bool is_cast(const dw_tensor *into, const dw_tensor *from)
+{
+    return into->dtype == DW_BF16 && from->dtype == DW_F32;
+}
+
+/* Elements of a cast, bytes of a copy. */
+static uint64_t units(const dw_tensor *into, const dw_tensor *from)
+{
+    return is_cast(into, from) ? into->n_bytes / 2 : into->n_bytes;
+}
+
+static dw_status do_strip(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    (void)err;
+    const cast *c = context;
+    const strip *s = &c->strips[i];
+    const dw_tensor *into = &c->into[s->into], *from = &c->from[s->from];
+    const uint64_t left = units(into, from) - s->first;
+    const uint64_t n = left < STRIP_ELEMS ? left : STRIP_ELEMS;
+    if (is_cast(into, from))
+        dw_cast_bf16((uint16_t *)into->data + s->first,
+                     (const float *)from->data + s->first, n);
+    else
+        memcpy((uint8_t *)into->data + s->first, (const uint8_t *)from->data + s->first,
+               (size_t)n);
+    return DW_OK;
+}
+
+/* The number in INTO of each of FROM. */
+static dw_status pair(size_t *partner, const dw_tensor *into, const dw_tensor *from,
+                      size_t n, dw_error *err)
+{
+    dw_name_index index = {0};
+    dw_status status = dw_tensors_check(into, n, err);
+    if (status == DW_OK)
+        status = dw_tensors_check(from, n, err);
+    if (status == DW_OK)
+        status = dw_name_index_init(&index, into, n, err);
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        partner[i] = dw_name_index_find(&index, from[i].name);
+        if (partner[i] == SIZE_MAX) {
+            status = dw_fail(err, DW_MISMATCH, from[i].name, "is on one side alone");
+            break;
+        }
+        dw_tensor wanted = into[partner[i]];
+        if (is_cast(&wanted, &from[i]))
+            wanted.dtype = DW_F32;
+        status = dw_tensor_same_shape(&wanted, &from[i], "the copy", err);
+    }
+    dw_name_index_release(&index);
+    return status;
+}
+
+static size_t list_strips(strip *out, const dw_tensor *into, const dw_tensor *from,
+                          const size_t *partner, size_t n)
+{
+    size_t n_strips = 0;
+    for (size_t i = 0; i < n; i++)
+        for (uint64_t at = 0; at < units(&into[partner[i]], &from[i]);
+             at += STRIP_ELEMS) {
+            if (out)
+                out[n_strips] = (strip){partner[i], i, at};
+            n_strips++;
+        }
+    return n_strips;
+}
+
+dw_status dw_cast_tensors(const dw_tensor *into, const dw_tensor *from, size_t n_tensors,
+                          unsigned n_threads, dw_error *err)
+{
+    size_t *partner = dw_alloc_array(n_tensors, sizeof *partner);
+    if (!partner)
+        return dw_fail_memory(err, NULL);
+    cast c = {.into = into, .from = from};
+    dw_status status = pair(partner, into, from, n_tensors, err);
+    if (status == DW_OK) {
+        const size_t n = list_strips(NULL, into, from, partner, n_tensors);
+        c.strips = dw_alloc_array(n, sizeof *c.strips);
+        if (c.strips) {
+            list_strips(c.strips, into, from, partner, n_tensors);
+            status =
+                dw_parallel(dw_worker_count(n_threads, n), n, do_strip, &c, NULL, err);
+        } else {
+            status = dw_fail_memory(err, NULL);
+        }
+    }
+    dw_free(c.strips);
+    dw_free(partner);
+    return status;
+}

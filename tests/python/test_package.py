@@ -1,0 +1,87 @@
+"""The wheel: what is in it, and that it works where nothing else is installed."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WHEELS = list((ROOT / "build-python/dist").glob("*.whl"))
+pytestmark = pytest.mark.skipif(not WHEELS, reason="scripts/package.sh makes the wheel")
+
+
+def test_one_wheel_for_all_versions_of_python(tmp_path):
+    wheel = zipfile.ZipFile(WHEELS[0])
+    assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
+    assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
+        f"deltawire/{name}" for name in ("__init__.py", "__init__.pyi", "_core.abi3.so",
+                                         "_core.pyi", "py.typed", "torch.py")}
+    library = wheel.extract("deltawire/_core.abi3.so", tmp_path)
+    symbols = subprocess.run(["nm", "-D", "--defined-only", library], check=True,
+                             capture_output=True, text=True).stdout.split()
+    assert [s for s in symbols if s[0] not in "0123456789" and len(s) > 1] == ["PyInit__core"]
+
+
+def test_a_fresh_environment(tmp_path):
+    venv.create(tmp_path / "fresh", with_pip=True)
+    python = tmp_path / "fresh/bin/python"
+    subprocess.run([python, "-I", "-m", "pip", "-q", "--disable-pip-version-check", "install",
+                    "--no-index", WHEELS[0]], check=True)
+    example = ROOT / "examples/python/publish_and_follow.py"
+    out = subprocess.run([python, "-I", example, tmp_path / "stream"], check=True,
+                         capture_output=True, text=True).stdout
+    assert "exactly the trainer's" in out
+
+
+def test_later_versions_of_python(tmp_path):
+    """Those on the path, and those beside this one, as pyenv has them."""
+    found = [shutil.which(f"python3.{minor}") for minor in range(12, 20)]
+    found += pathlib.Path(sys.base_prefix).parent.glob("3.1[2-9]*/bin/python3")
+    ran = 0
+    for i, python in enumerate(found):
+        if not python or subprocess.run([python, "-V"], capture_output=True).returncode:
+            continue
+        out = subprocess.run(
+            [python, "-X", "dev", ROOT / "examples/python/publish_and_follow.py",
+             tmp_path / f"stream-{i}"], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "build-python/site")})
+        assert "exactly the trainer's" in out.stdout and not out.stderr
+        ran += 1
+    if not ran:
+        pytest.skip("there is none")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples/python").glob("*.py")),
+                         ids=lambda path: path.stem)
+def test_examples(path, tmp_path):
+    if "torch" in path.stem:
+        pytest.importorskip("torch")
+    subprocess.run([sys.executable, path, tmp_path / "stream"], check=True, timeout=120)
+
+
+def test_stubs_name_what_is_there():
+    import ast
+
+    import deltawire
+    stub = ast.parse((ROOT / "python/deltawire/_core.pyi").read_text())
+    missing = []
+    for node in stub.body:
+        name = getattr(node, "name", None)
+        if name is None or name.startswith("_"):
+            continue
+        there = getattr(deltawire, name, None)
+        members = [m.name for m in getattr(node, "body", [])
+                   if isinstance(m, ast.FunctionDef)] + [
+            m.target.id for m in getattr(node, "body", []) if isinstance(m, ast.AnnAssign)]
+        if isinstance(node, ast.ClassDef) and not name == "Error":
+            missing += [f"{name}.{m}" for m in members
+                        if m not in ("__new__", "__buffer__") and not hasattr(there, m)]
+        if there is None:
+            missing.append(name)
+    assert not missing
+    named = {getattr(node, "name", None) for node in stub.body}
+    assert {n for n in dir(deltawire._core) if not n.startswith("_")} <= named

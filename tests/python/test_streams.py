@@ -1,0 +1,271 @@
+import os
+import pickle
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import deltawire as dw
+
+
+def model(n=20000):
+    return {"w": np.arange(n, dtype=np.float32), "i": np.arange(16, dtype=np.int64)}
+
+
+def empty(n=20000):
+    return {name: np.zeros_like(array) for name, array in model(n).items()}
+
+
+def test_stores(tmp_path):
+    with dw.Store(f"file://{tmp_path}/s") as store:
+        store.put("a/b", b"hello")
+        store.put("a/c", bytearray(b"x" * 1000), create=True)
+        with pytest.raises(dw.Conflict):
+            store.put("a/c", b"other", create=True)
+        assert store.get("a/b") == b"hello" and store.get("a/b", 1, 3) == b"ell"
+        assert store.get("a/b", 99) == b""
+        assert [(e.key, e.n_bytes) for e in store.list()] == [("a/b", 5), ("a/c", 1000)]
+        assert [e.key for e in store.list(after="a/b")] == ["a/c"]
+        store.remove("a/b")
+        with pytest.raises(dw.NotFound):
+            store.get("a/b")
+        with pytest.raises(dw.Invalid):
+            store.put("../x", b"")
+        assert store.counts.bytes_written >= 1005 and store.url.startswith("file://")
+    with pytest.raises(dw.Invalid):
+        store.list()
+    with pytest.raises(dw.Error):
+        dw.Store("ftp://x")
+
+
+def test_publish_and_follow(url, tmp_path):
+    weights, memory = model(), empty()
+    with (dw.Publisher(url, weights, step="start", spool_dir=tmp_path) as publisher,
+          dw.Follower(url, tensors=memory, id="f1") as follower,
+          dw.Follower(url, into=tmp_path / "copy") as on_disk):
+        assert follower.version is None and publisher.version == 0
+        for step in range(1, 6):
+            weights["w"][step::100] *= 1.5
+            report = publisher.wait(publisher.publish(step=step, notes=f"step {step}"))
+            assert report.version == step and report.state == dw.digest(weights).state
+            assert follower.sync().version == step == follower.version
+            assert follower.state == report.state == dw.digest(memory).state
+        assert on_disk.poll() == 5
+        while on_disk.version != 5:
+            staged = on_disk.stage()
+            assert on_disk.staged == staged
+            on_disk.commit()
+            on_disk.apply()
+            on_disk.settle()
+        assert dw.digest(dw.Checkpoint(on_disk.dir)) == dw.digest(weights)
+        follower.report("following", "all is well")
+        publisher.drain()
+        with dw.Stream(url) as stream:
+            assert (stream.head, stream.floor, stream.id) == (5, 0, publisher.stream_id)
+            assert [v.step for v in stream.versions()] == ["start", "1", "2", "3", "4", "5"]
+            assert stream.version(3).notes == "step 3"
+            assert stream.versions(5)[0].state == dw.digest(weights).state
+            assert stream.tensors["w"] == ("F32", (20000,))
+            assert [(f.id, f.version, f.message) for f in stream.followers()] == [
+                ("f1", 5, "all is well")]
+            assert any(way.start is not None for way in stream.ways())  # the fold of 4
+            with pytest.raises(dw.NotFound):
+                stream.version(6)
+    with pytest.raises(dw.NotFound):
+        dw.Stream(f"file://{tmp_path}/none")
+
+
+def test_signatures(url, tmp_path):
+    key, other = dw.keygen(tmp_path / "key"), dw.keygen(tmp_path / "other")
+    with dw.Publisher(url, model(), sign_key=tmp_path / "key") as publisher:
+        publisher.wait(publisher.publish())
+    assert dw.Stream(url, trust=[key]).version(1).key == key
+    with dw.Follower(url, tensors=empty(), trust=[other, key]) as follower:
+        assert follower.sync().version == 1
+    with pytest.raises(dw.Untrusted) as caught:
+        dw.Follower(url, tensors=empty(), trust=[other]).sync()
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.code == "untrusted" and str(again) == str(caught.value)
+    with pytest.raises(dw.Conflict):
+        dw.keygen(tmp_path / "key")
+    with pytest.raises(dw.Error):
+        dw.Stream(url, trust=["no key"])
+    with pytest.raises(TypeError):
+        dw.Stream(url, trust=key)
+
+
+def test_base_and_fork(url, tmp_path):
+    weights = model()
+    dw.write_checkpoint(tmp_path / "base.safetensors", weights)
+    with dw.Publisher(url, weights, base=tmp_path / "base.safetensors") as publisher:
+        weights["w"][7] = -1
+        publisher.wait(publisher.publish())
+    assert dw.Stream(url).version(0).content == "base"
+    memory = empty()
+    with dw.Follower(url, tensors=memory, base=tmp_path / "base.safetensors") as follower:
+        follower.sync()
+    assert dw.digest(memory) == dw.digest(weights)
+    fork = f"file://{tmp_path}/fork"
+    with dw.Publisher(fork, weights, fork=url):
+        pass
+    info = dw.Stream(fork).version(0)
+    assert info.content == "fork" and info.fork_version == 1
+
+
+def test_another_writer_takes_over(url):
+    first = dw.Publisher(url, model())
+    with dw.Publisher(url, model()) as second:
+        with pytest.raises(dw.Conflict):
+            first.wait(first.publish())
+        second.wait(second.publish())
+    first.close()
+
+
+def test_what_nobody_waited_for_is_told_by_close(url):
+    first = dw.Publisher(url, model())
+    dw.Publisher(url, model()).close()
+    first.publish()
+    with pytest.raises(dw.Conflict):
+        first.close()
+    first.close()
+
+
+def test_tickets(url):
+    with dw.Publisher(url, model(), when_busy="fold") as publisher:
+        tickets = [publisher.publish() for _ in range(4)]
+        assert tickets == sorted(set(tickets))
+        fates = []
+        for ticket in tickets:
+            try:
+                fates.append(publisher.wait(ticket).version)
+            except dw.Cancelled:
+                fates.append(None)
+        assert fates[-1] is not None
+        assert publisher.captured(tickets[-1]) is True
+        with pytest.raises(dw.Invalid):
+            publisher.wait(99)
+    with pytest.raises(ValueError):
+        dw.Publisher(url, model(), when_busy="sometimes")
+    with pytest.raises(dw.Invalid):
+        dw.Publisher(url, model(), folds=(3, 5))
+    with pytest.raises(TypeError):
+        dw.Follower(url)
+
+
+def test_waits_end(url):
+    with dw.Publisher(url, model()), dw.Follower(url, tensors=empty()) as follower:
+        follower.sync()
+        assert follower.wait(timeout=0.05) == 0
+
+
+def test_close_ends_a_wait_of_another_thread(url):
+    with dw.Publisher(url, model()):
+        follower = dw.Follower(url, tensors=empty())
+        follower.sync()
+        waiting, fate = threading.Event(), []
+
+        def wait():
+            try:
+                follower.wait(max_wait=0.05, progress=lambda *_: waiting.set())
+            except dw.Error as error:
+                fate.append(error.code)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waiting.wait(30)
+        assert follower.version == 0  # is answered meanwhile
+        follower.close()
+        thread.join()
+        assert fate == ["cancelled"]
+        with pytest.raises(dw.Invalid):
+            follower.poll()
+
+
+def test_a_callback_may_not_call_its_own_follower(url):
+    with dw.Publisher(url, model()), dw.Follower(url, tensors=empty()) as follower:
+        follower.sync()
+        with pytest.raises(dw.Invalid) as caught:
+            follower.wait(progress=lambda *_: follower.poll())
+        assert "callback" in caught.value.text
+
+
+def test_interrupts(url):
+    with dw.Publisher(url, model()), dw.Follower(url, tensors=empty()) as follower:
+        follower.sync()
+        main = threading.main_thread().ident
+        begun = threading.Event()
+
+        def interrupt():
+            begun.wait()
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            follower.wait(max_wait=0.05, progress=lambda *_: begun.set())
+        thread.join()
+        assert follower.sync().version == 0  # and is as good as before
+
+
+def test_many_threads_publish(url, crowd):
+    with dw.Publisher(url, model()) as publisher:
+        def work():
+            for _ in range(5):
+                publisher.wait(publisher.publish())
+
+        crowd(4, work)
+        assert publisher.version == 20
+
+
+def test_close_ends_waits_for_tickets(url):
+    publisher = dw.Publisher(url, model())
+    ticket = publisher.publish()
+    publisher.wait(ticket)
+    publisher.close()
+    with pytest.raises(dw.Invalid):
+        publisher.wait(ticket)
+    with pytest.raises(dw.Invalid):
+        publisher.captured(ticket)
+
+
+def test_a_store_stays_open_for_those_who_use_it(tmp_path):
+    store = dw.Store(f"file://{tmp_path}/s")
+    publisher = dw.Publisher(store, model())
+    store.close()
+    assert publisher.wait(publisher.publish()).version == 1
+    publisher.close()
+
+
+def test_a_child_must_open_anew(url):
+    store = dw.Store(url)
+    handles = [store, dw.Publisher(store, model()), dw.Follower(url, tensors=empty()),
+               dw.Stream(url)]
+    calls = [store.list, handles[1].publish, handles[2].sync, handles[3].ways]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for call in calls:
+                try:
+                    call()
+                    os._exit(2)
+                except dw.Invalid as error:
+                    assert "fork" in error.text
+            for handle in handles:  # nothing of the parent's is closed by this
+                try:
+                    handle.close()
+                except dw.Invalid:
+                    pass
+            handles.clear(), calls.clear()
+            del store, handle, call
+            with dw.Stream(url) as stream:
+                assert stream.head == 0
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    publisher = handles[1]
+    assert publisher.wait(publisher.publish()).version == 1
+    for handle in handles:
+        handle.close()

@@ -1,0 +1,261 @@
+"""Against PyTorch: the same bits, and a model that is trained and followed for real."""
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH)")
+
+import safetensors.torch  # noqa: E402
+
+import deltawire as dw  # noqa: E402
+import deltawire.torch  # noqa: E402
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int64,
+          torch.uint8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64]
+
+
+def raw(tensor):
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def test_all_types_both_ways(tmp_path):
+    model = {str(t): torch.randint(0, 2, (3, 5)).to(t) for t in DTYPES}
+    model["scalar"] = torch.tensor(1.5, dtype=torch.bfloat16)
+    model["empty"] = torch.empty(0, 3)
+    path = tmp_path / "m.safetensors"
+    dw.write_checkpoint(path, model)
+    theirs = safetensors.torch.load_file(path)
+    with dw.Checkpoint(path) as ours:
+        assert set(ours) == set(theirs) == set(model)
+        for name, tensor in model.items():
+            view = torch.from_dlpack(ours[name])
+            assert view.dtype == tensor.dtype and view.shape == tensor.shape
+            assert raw(view) == raw(theirs[name]) == raw(tensor)
+
+
+def test_no_copy_is_made(tmp_path):
+    dw.write_checkpoint(tmp_path / "m", {"x": torch.zeros(1000, dtype=torch.bfloat16)})
+    with dw.Checkpoint(tmp_path / "m", writable=True) as found:
+        torch.from_dlpack(found["x"])[7] = 3
+        found.sync()
+    with dw.Checkpoint(tmp_path / "m") as found:
+        view = torch.from_dlpack(found["x"])
+        assert view[7] == 3
+        assert view.data_ptr() == np.asarray(found["x"]).ctypes.data
+    assert view[7] == 3  # it keeps the mapping
+
+
+def test_casts_are_torchs_to_the_bit():
+    bits = torch.arange(-2**31, 2**31, 997, dtype=torch.int64).to(torch.int32)
+    source = bits.view(torch.float32)
+    source = source[~source.isnan()]
+    into = torch.zeros_like(source, dtype=torch.bfloat16)
+    dw.cast({"x": source}, {"x": into})
+    assert torch.equal(into.view(torch.int16), source.to(torch.bfloat16).view(torch.int16))
+
+
+def test_what_torch_refuses():
+    x = torch.zeros(4, 4)
+    with pytest.raises(dw.Invalid):
+        dw.digest({"x": x.t()[1:]})
+    with pytest.raises(BufferError):
+        dw.digest({"x": x.clone().requires_grad_()})
+    with pytest.raises(Exception, match="(?i)conj|neg|meta|device|storage"):
+        dw.digest({"x": torch.empty(4, device="meta")})
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(50, 16)
+        self.frozen = torch.nn.Linear(16, 16)
+        self.frozen.requires_grad_(False)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.body = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.body(self.norm(self.frozen(self.embed(x)))))
+
+
+def as_bf16(model):
+    return {name: tensor.detach().to(torch.bfloat16) if tensor.dtype == torch.float32
+            else tensor.detach() for name, tensor in deltawire.torch.named_tensors(model).items()}
+
+
+def groups(model):
+    return torch.optim.AdamW([{"params": [model.embed.weight], "lr": 1e-3},
+                              {"params": model.body.parameters(), "lr": 3e-3}])
+
+
+def step(model, optimizer, seed):
+    torch.manual_seed(seed)
+    for _ in range(2):  # gradients are accumulated
+        x = torch.randint(0, 50, (8,))
+        torch.nn.functional.cross_entropy(model(x), x).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_steps_publish(url):
+    model = torch.nn.ModuleDict({"module": Tied()})["module"]
+    optimizer = groups(model)
+    with deltawire.torch.Publisher(model, optimizer, url=url, publish_every=2) as publisher:
+        assert "head.weight" not in dw.Stream(url).tensors
+        assert dw.Stream(url).tensors["embed.weight"] == ("BF16", (50, 16))
+        for i in range(6):
+            step(model, optimizer, i)
+            if i % 2:
+                report = publisher.wait()
+                assert report.state == dw.digest(as_bf16(model)).state
+        assert publisher.version == 3 and publisher.steps == 6
+        with torch.no_grad():  # a frozen one that is changed all the same
+            model.frozen.weight[0, 0] = 5
+        assert publisher.wait(publisher.publish(notes="by hand")).n_changed == 1
+    assert [v.step for v in dw.Stream(url).versions()] == ["", "2", "4", "6", ""]
+    step(model, optimizer, 9)  # the hooks are gone
+
+
+def test_what_is_frozen_is_not_read_again():
+    model = Tied()
+    copy = deltawire.torch._Copy(deltawire.torch.named_tensors(model), torch.bfloat16,
+                                 True)
+    copy.copies["frozen.weight"].zero_()
+    copy.copies["body.weight"].zero_()
+    copy.take()
+    assert not copy.copies["frozen.weight"].any() and copy.copies["body.weight"].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_step_does_not_reach_into_a_publish(url, dtype):
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"small": Tied(), "large": torch.nn.Linear(1000, 1000)}).to(dtype)
+    optimizer, states = torch.optim.SGD(model.parameters(), lr=1), []
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        for _ in range(10):  # as fast as it goes: nobody waits for a version
+            model["small"](torch.randint(0, 50, (8,)))  # its buffers change
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+            states.append(dw.digest(as_bf16(model)).state)
+    assert publisher.steps == 10
+    assert [v.state for v in dw.Stream(url).versions(1)] == states
+
+
+def test_names(url):
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = Tied()
+
+    wrapped = Wrapped()
+    plain = deltawire.torch.named_tensors(wrapped, prefix="module.")
+    assert set(plain) == set(deltawire.torch.named_tensors(Tied()))
+    some = deltawire.torch.named_tensors(
+        wrapped, prefix="module.", names=lambda n: "m." + n if "weight" in n else None)
+    assert set(some) == {"m.embed.weight", "m.frozen.weight", "m.norm.weight", "m.body.weight"}
+    assert "e" in deltawire.torch.named_tensors(wrapped, names={"module.embed.weight": "e"})
+    with pytest.raises(ValueError):
+        deltawire.torch.named_tensors(wrapped, names=lambda n: "same")
+
+
+def test_layouts_that_need_a_copy(url):
+    conv = torch.nn.Conv2d(3, 4, 3).to(torch.bfloat16).to(memory_format=torch.channels_last)
+    assert not conv.weight.is_contiguous()
+    with deltawire.torch.Publisher(conv, url=url) as publisher:
+        with torch.no_grad():
+            conv.weight.add_(1)
+        report = publisher.wait(publisher.publish())
+    assert report.state == dw.digest({"weight": conv.weight.detach().contiguous(),
+                                      "bias": conv.bias.detach()}).state
+
+
+def test_a_live_model_follows_in_a_thread(url):
+    model, served = Tied(), Tied().to(torch.bfloat16)
+    optimizer, calls, resumed = groups(model), [], threading.Event()
+
+    def resume():
+        calls.append("resume")
+        resumed.set()
+
+    where = served.embed.weight.data_ptr()
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        with deltawire.torch.Follower(served, url, pause=lambda: calls.append("pause"),
+                                      resume=resume) as follower:
+            follower.sync()
+            follower.start(max_wait=0.05)
+            for i in range(5):
+                step(model, optimizer, i)
+            goal = publisher.wait().version
+            while follower.version != goal and follower.error is None:
+                resumed.wait(0.1)  # it is settled a little later than resumed
+            assert follower.error is None
+        assert dw.digest(as_bf16(served)).state == dw.digest(as_bf16(model)).state
+    assert served.embed.weight.data_ptr() == where == served.head.weight.data_ptr()
+    assert calls[::2] == ["pause"] * (len(calls) // 2) and calls[1::2] == ["resume"] * (
+        len(calls) // 2)
+
+
+def test_what_a_callback_raises_comes_out(url):
+    model, served = Tied(), Tied().to(torch.bfloat16)
+
+    def pause():
+        raise RuntimeError("not now")
+
+    with deltawire.torch.Publisher(model, url=url):
+        follower = deltawire.torch.Follower(served, url, pause=pause).start(0.05)
+        follower._thread.join(60)
+        with pytest.raises(RuntimeError, match="not now"):
+            follower.close()
+
+
+FOLLOWER = """
+    import sys, torch, deltawire as dw, deltawire.torch
+    sys.path.insert(0, sys.argv[2])
+    from small_model import SmallModel
+    model = SmallModel().to(torch.bfloat16)
+    with deltawire.torch.Follower(model, sys.argv[1]) as follower:
+        for line in sys.stdin:
+            version = int(line)
+            follower.sync(version)
+            print(follower.version, dw.digest(
+                {n: t.detach() for n, t in deltawire.torch.named_tensors(model).items()}).state,
+                model.generate([1, 2, 3], 8), flush=True)
+"""
+
+
+def test_fifty_steps_with_a_follower_in_another_process(url):
+    sys.path.insert(0, __file__.rsplit("/", 1)[0])
+    from small_model import SmallModel
+    torch.manual_seed(0)
+    model, twin = SmallModel(), SmallModel().to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FOLLOWER), url, __file__.rsplit("/", 1)[0]],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    losses, n_bytes = [], []
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        for i in range(50):
+            torch.manual_seed(i)
+            text = (torch.arange(16).repeat(8, 1) + torch.randint(0, 64, (8, 1))) % 64
+            loss = model.loss(text)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            report = publisher.wait()
+            n_bytes.append(report.n_bytes)
+            print(report.version, file=other.stdin, flush=True)
+            wanted = as_bf16(model)
+            twin.load_state_dict(wanted)
+            assert other.stdout.readline().split(" ", 2) == [
+                str(i + 1), dw.digest(wanted).state, f"{twin.generate([1, 2, 3], 8)}\n"]
+    other.stdin.close()
+    assert other.wait(60) == 0
+    assert losses[-1] < losses[0] / 2  # it was trained
+    assert max(n_bytes) < sum(t.nbytes for t in wanted.values())
