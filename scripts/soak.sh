@@ -12,7 +12,7 @@ mkdir -p build
 {
     cmake --preset release &&
         cmake --build --preset release -j "${JOBS:-$(nproc)}" \
-            --target soak_kill soak_many_followers
+            --target soak_kill soak_many_followers soak_snapshot
 } >build/soak-build.log 2>&1 || {
     tail -n 25 build/soak-build.log
     exit 1
@@ -24,6 +24,8 @@ soak() { # WHAT ROUNDS
     ROUNDS=$2 build/tests/soak/kill || failed="$failed kills over $1;"
     echo "== a hundred followers, over $1"
     build/tests/soak/many_followers || failed="$failed followers over $1;"
+    echo "== readers of what is followed, over $1: $(($2 * 4)) versions"
+    VERSIONS=$(($2 * 4)) build/tests/soak/snapshot || failed="$failed readers over $1;"
 }
 
 unset DW_TEST_STORE

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -216,6 +217,19 @@ static unsigned find_holder(const dw_control_writer *w, unsigned copy)
     return slot;
 }
 
+static dw_status fail_held(const dw_control_writer *w, unsigned slot, dw_error *err)
+{
+    char who[40] = "";
+    const uint64_t process = w->block->slots[slot].process;
+    if (process > 0) /* it is theirs to say */
+        snprintf(who, sizeof who, ", process %" PRIu64 ",", process);
+    return dw_fail(
+        err, DW_UNAVAILABLE, w->path,
+        "a reader%s has held the weights for %u ms, in slot %u. Let it release "
+        "them, or end it",
+        who, w->wait_ms, slot);
+}
+
 dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *err)
 {
     if (!w)
@@ -228,11 +242,7 @@ dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *
         if (dw_clock_ms() >= end) {
             __atomic_store_n(sequence, before,
                              __ATOMIC_SEQ_CST); /* nothing was written */
-            return dw_fail(err, DW_UNAVAILABLE, w->path,
-                           "a reader, process %" PRIu64
-                           ", has held the weights for %u ms: "
-                           "slot %u. Let it release them, or end it",
-                           w->block->slots[slot].process, w->wait_ms, slot);
+            return fail_held(w, slot, err);
         }
         dw_sleep_ms(1);
     }

@@ -32,8 +32,7 @@ class Reader:
         if self.block[:8] != b"DWCTRL1\0" or self.n_copies not in (1, 2):
             raise ValueError("no control block")
         copy = self.load(16)
-        pending = any((self.directory(copy) / name).exists()
-                      for name in (".deltawire-patch", "model.safetensors.deltawire-patch"))
+        pending = any(self.directory(copy).glob("*.deltawire-patch"))
         if not self.is_locked(0, 128) and (self.load(128 + 32 * copy) & 1 or pending):
             raise BlockingIOError("start the follower first")
         self.slot = next(512 + 64 * i for i in range(56) if self.lock(512 + 64 * i, 64))

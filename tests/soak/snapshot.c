@@ -250,7 +250,7 @@ static bool run_mode(unsigned n_copies, uint64_t n_versions)
 {
     pid_t pids[1 + READERS] = {0};
     uint64_t luck = shared->seed + n_copies, n_ends[2] = {0};
-    const uint64_t end = soak_now_ms() + HANG_MS;
+    const uint64_t end = soak_now_ms() + HANG_MS + 1000 * n_versions;
     shared->n_copies = n_copies;
     shared->filled = false;
     shared->n_versions = shared->n_holds = shared->n_looks = 0;

@@ -211,6 +211,84 @@ static void test_paths(void **state)
     assert_path(dw_parent_path("a"), ".");
 }
 
+static void assert_file_is(const char *path, const char *text)
+{
+    size_t n;
+    uint8_t *bytes = get_file(path, &n);
+    assert_string_equal((char *)bytes, text);
+    free(bytes);
+}
+
+static void test_links(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    char first[128], second[128], link[128], other[128];
+    snprintf(first, sizeof first, "%s/first", temp_dir);
+    snprintf(second, sizeof second, "%s/second", temp_dir);
+    snprintf(link, sizeof link, "%s/link", temp_dir);
+    assert_int_equal(dw_write_file(first, "one", 3, &err), DW_OK);
+    assert_file_is(first, "one");
+    assert_int_equal(dw_link_file(first, second, &err), DW_OK);
+    assert_file_is(second, "one");
+    /* on another filesystem it is a copy */
+    snprintf(other, sizeof other, "/dev/shm/%s", strrchr(temp_dir, '/') + 1);
+    if (access("/dev/shm", W_OK) == 0) {
+        assert_int_equal(dw_link_file(first, other, &err), DW_OK);
+        assert_file_is(other, "one");
+        unlink(other);
+    }
+    assert_int_equal(dw_link_file(temp_path("none"), other, &err), DW_NOT_FOUND);
+    /* a link takes the place of a link, and of a file */
+    assert_int_equal(dw_symlink_file("first", link, &err), DW_OK);
+    assert_file_is(link, "one");
+    assert_int_equal(dw_write_file(second, "two", 3, &err), DW_OK);
+    assert_file_is(first, "one");
+    put_text(temp_path("link.tmp-link"), "left by somebody");
+    assert_int_equal(dw_symlink_file("second", link, &err), DW_OK);
+    assert_file_is(link, "two");
+    assert_int_equal(dw_symlink_file("first", second, &err), DW_OK);
+    assert_file_is(link, "one");
+    assert_int_equal(count_files(temp_dir), 3);
+    assert_int_equal(dw_symlink_file("x", temp_path("none/link"), &err), DW_NOT_FOUND);
+    unlink(first);
+    unlink(second);
+    unlink(link);
+}
+
+/* Whatever part of whatever pages: nothing changes but that they are there. */
+static void test_prepare(void **state)
+{
+    (void)state;
+    dw_map map;
+    const size_t n = 5 * 4096 + 123;
+    uint8_t *bytes = malloc(n);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)(i * 7);
+    const char *path = temp_path("pages");
+    put_file(path, bytes, n);
+    assert_int_equal(dw_map_open(&map, path, true, NULL), DW_OK);
+    for (size_t first = 0; first < n; first += 1111)
+        for (size_t length = 0; length <= n - first; length += 3333) {
+            dw_pages_prepare(map.bytes + first, length, length % 2);
+            assert_memory_equal(map.bytes, bytes, n);
+        }
+    dw_pages_prepare(NULL, 0, true);
+    dw_map_close(&map);
+    free(bytes);
+    unlink(path);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    assert_true(dw_name_ends("a.json", ".json"));
+    assert_true(dw_name_ends(".json", ".json"));
+    assert_false(dw_name_ends("json", ".json"));
+    assert_false(dw_name_ends("a.json.x", ".json"));
+    assert_true(dw_name_ends("", ""));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +301,9 @@ int main(void)
         cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_ends),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
