@@ -1,5 +1,6 @@
 /* Telling the agent. What has to be allocated is made before the lock is taken; where
  * there is no memory, what was told before stays. */
+#include <stdio.h>
 #include <string.h>
 
 #include "agent/agent.h"
@@ -19,9 +20,11 @@ static void unlock(dw_agent *agent)
 
 /* ---- texts ---- */
 
+#define MAX_TEXT 512 /* what others report may be long, and there may be many of them */
+
 static size_t text_bytes(const char *text)
 {
-    return text ? strlen(text) + 1 : 0;
+    return text ? strnlen(text, MAX_TEXT) + 1 : 0;
 }
 
 /* Copies TEXT to *ROOM and moves on. */
@@ -31,7 +34,8 @@ static const char *pack(char **room, const char *text)
     char *at = *room;
     if (n == 0)
         return NULL;
-    memcpy(at, text, n);
+    memcpy(at, text, n - 1);
+    at[n - 1] = '\0';
     *room += n;
     return at;
 }
@@ -81,7 +85,7 @@ void dw_agent_tell_head(dw_agent *agent, uint64_t version, const char *created,
         return;
     char *copy = step ? dw_shared_new(text_bytes(step)) : NULL;
     if (copy)
-        memcpy(copy, step, text_bytes(step));
+        snprintf(copy, text_bytes(step), "%s", step);
     int64_t created_ms = created ? dw_time_parse(created) : 0;
     dw_told *told = lock(agent);
     const void *old = told->head_step;

@@ -27,9 +27,23 @@ struct dw_follower {
     uint64_t next_epoch;
     bool arrived; /* the last hop was filled in place: nothing is left to apply */
     unsigned n_since_sweep;
-    uint64_t seen_ms; /* when the stream was last known to be there; 0: never */
+    uint64_t seen_ms;       /* when the stream was last known to be there; 0: never */
     dw_follow_report tally; /* since it was opened */
 };
+
+/* A version or way that is not good may be gone around. */
+static inline bool dw_follower_may_detour(dw_status status)
+{
+    return dw_stream_passes_over(status) || status == DW_STALE;
+}
+
+/* ---- which version the weights are (follow_open.c) ---- */
+
+/* Weights that no record says the version of: are they one that is likely? */
+dw_status dw_follower_recognise(dw_follower *f, dw_error *err);
+
+/* The version that the weights are must still be the one in the stream. */
+dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 
 /* Fetches and stages one edge (follow_hop.c). */
 dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,

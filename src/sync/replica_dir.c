@@ -39,12 +39,15 @@ static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_er
         r->at = r->was_next;
     else if (at.version != DW_NO_VERSION && at.state == r->state)
         r->at = at;
-    else if (at.version != DW_NO_VERSION)
+    else if (at.version != DW_NO_VERSION) {
+        /* not what the block says: nobody is to read it */
+        dw_control_mark_written(r->control, r->copy);
         return dw_fail(err, DW_CORRUPT, r->dir,
                        "the weights were changed by somebody else: their digest is "
                        "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
                        ". Remove the directory and pull anew",
                        r->state, at.version, at.state);
+    }
     return DW_OK;
 }
 

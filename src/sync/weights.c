@@ -63,8 +63,14 @@ dw_status dw_weights_align(dw_weights *w, dw_error *err)
     dw_status status = DW_OK;
     if (twin && !twin->staged && !dw_position_same(&now->at, &twin->at))
         status = begin_align(now, twin, err);
-    if (status == DW_OK && twin && twin->staged)
-        status = write_twin(w, true, err);
+    if (status == DW_OK && twin && twin->staged) {
+        /* as in settle: which one is read must be durable before the other is written */
+        status = dw_control_sync(w->control, err);
+        if (status == DW_OK)
+            status = dw_sync_parent(now->dir, err);
+        if (status == DW_OK)
+            status = write_twin(w, true, err);
+    }
     /* what they were to become also says which of the two is to be read: so long it stays
      */
     if (status == DW_OK && twin)

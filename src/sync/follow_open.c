@@ -1,0 +1,254 @@
+/* Opening a follower: what an interrupted run left, and which version the weights are. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "deltawire/delta.h"
+#include "store/store.h"
+#include "sync/follower.h"
+
+void dw_follow_options_init(dw_follow_options *options)
+{
+    *options = (dw_follow_options){
+        .at = DW_NO_VERSION,
+        .n_copies = 1,
+        .reader_wait_ms = 10000,
+        .sweep_every = 64,
+        .max_ahead_bytes = 32u << 20,
+    };
+}
+
+/* Of two copies that are not the same version the older one is written when they are
+ * opened. */
+static bool copies_differ(const char *into)
+{
+    dw_position at[2], next;
+    bool exists[2] = {false, false};
+    for (int i = 0; i < 2; i++) {
+        char *dir = dw_join_path(into, i == 0 ? DW_COPY_NAME "0" : DW_COPY_NAME "1");
+        if (!dir || dw_replica_state_read(&at[i], &next, &exists[i], dir, NULL) != DW_OK)
+            exists[i] = false;
+        dw_free(dir);
+    }
+    return exists[0] && exists[1] &&
+           (at[0].version != at[1].version || strcmp(at[0].stream, at[1].stream) != 0);
+}
+
+dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
+{
+    static const char *const names[] = {"", DW_COPY_NAME "0", DW_COPY_NAME "1"};
+    *pending = false;
+    for (size_t i = 0; !*pending && i < sizeof names / sizeof *names; i++) {
+        char *dir = *names[i] ? dw_join_path(into, names[i]) : dw_copy_string(into);
+        dw_error fault = {0};
+        dw_status status = dir ? dw_checkpoint_pending(dir, pending, &fault)
+                               : dw_fail_memory(&fault, into);
+        dw_free(dir);
+        if (status != DW_OK &&
+            status != DW_NOT_FOUND) { /* no weights: nothing to write */
+            if (err)
+                *err = fault;
+            return status;
+        }
+    }
+    *pending = *pending || copies_differ(into);
+    return DW_OK;
+}
+
+/* Where weights are that no record says the version of: are they one that is likely? */
+static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    if (c.state == f->weights->now->state) {
+        const dw_position p = dw_position_of(&c);
+        status = dw_weights_adopt(f->weights, &p, err);
+        *found = true;
+    }
+    dw_commit_record_release(&c);
+    return status;
+}
+
+dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
+{
+    uint64_t head;
+    dw_status status = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    const uint64_t likely[] = {f->options.at, 0, head};
+    bool found = false;
+    dw_error fault = {0}; /* a version that is not good is not the one that is here */
+    for (size_t i = 0; status == DW_OK && !found && i < 3; i++) {
+        dw_error error = {0};
+        if (likely[i] != DW_NO_VERSION)
+            status = recognise(f, likely[i], &found, &error);
+        if (!found && dw_follower_may_detour(status)) {
+            fault = error;
+            status = DW_OK;
+        } else if (status != DW_OK && err) {
+            *err = error;
+        }
+    }
+    if (status != DW_OK || found)
+        return status;
+    if (f->weights->now->dir && fault.code != DW_OK) {
+        if (err)
+            *err = fault;
+        return fault.code;
+    }
+    if (f->weights->now->dir)
+        return dw_fail(err, DW_CONFLICT, f->weights->now->dir,
+                       "it holds weights that are neither version 0 nor version %" PRIu64
+                       " of the stream, and no record of which they are. Name an empty "
+                       "directory, or remove them",
+                       head);
+    f->weights->now->has_weights = false; /* the caller's memory, still to be filled */
+    return DW_OK;
+}
+
+static const char *place_of(const dw_follower *f)
+{
+    return f->weights->now->dir ? f->weights->now->dir : "memory";
+}
+
+/* The version that the weights are must still be the one in the stream. */
+dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
+{
+    const dw_position *at = &f->weights->now->at;
+    const char *url = dw_store_url(f->stream->store);
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, at->version, &c, err);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_UNTRUSTED, url,
+                       "the weights in %s are version %" PRIu64 ", which the stream no "
+                       "longer has: it was rolled back, or this is a copy that is behind",
+                       place_of(f), at->version);
+    if (status != DW_OK)
+        return status;
+    if (memcmp(c.seal.sha256, at->commit_sha256, DW_SHA256_BYTES) != 0)
+        status = dw_fail(err, DW_UNTRUSTED, url,
+                         "version %" PRIu64 " is not the one that the weights in %s came "
+                         "from: history was rewritten",
+                         at->version, place_of(f));
+    f->epoch = c.epoch;
+    if (f->stream->head == DW_NO_VERSION || f->stream->head < at->version)
+        f->stream->head = at->version;
+    f->rewritten = status != DW_OK;
+    dw_commit_record_release(&c);
+    return status;
+}
+
+static dw_status check_other_stream(dw_follower *f, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, 0, &c, err);
+    if (status != DW_OK)
+        return status;
+    bool is_fork = c.content == DW_CONTENT_FORK &&
+                   strcmp(c.fork.stream, f->weights->now->at.stream) == 0;
+    dw_commit_record_release(&c);
+    return is_fork
+               ? DW_OK
+               : dw_fail(err, DW_MISMATCH, f->weights->now->dir,
+                         "the weights are version %" PRIu64 " of stream %s, but this is "
+                         "stream %s. Name another directory",
+                         f->weights->now->at.version, f->weights->now->at.stream,
+                         f->stream->record.stream);
+}
+
+static dw_status find_start(dw_follower *f, dw_error *err)
+{
+    const dw_replica *r = f->weights->now;
+    if (r->at.version == DW_NO_VERSION)
+        return r->has_weights ? dw_follower_recognise(f, err) : DW_OK;
+    return dw_follower_version(f) != DW_NO_VERSION ? dw_follower_check_history(f, err)
+                                                   : check_other_stream(f, err);
+}
+
+static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
+                              dw_error *err)
+{
+    f->options = *options;
+    f->options.into = options->into ? dw_copy_string(options->into) : NULL;
+    f->options.base = options->base ? dw_copy_string(options->base) : NULL;
+    f->options.id = options->id ? dw_copy_string(options->id) : NULL;
+    f->options.spool_dir = options->spool_dir ? dw_copy_string(options->spool_dir) : NULL;
+    f->options.weights_dir = NULL; /* the weights' own */
+    bool good = !options->into == !f->options.into &&
+                !options->base == !f->options.base && !options->id == !f->options.id &&
+                !options->spool_dir == !f->options.spool_dir;
+    if (good && !f->options.spool_dir && f->options.into) {
+        f->options.spool_dir = dw_copy_string(f->options.into);
+        good = f->options.spool_dir != NULL;
+    }
+    return good ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+dw_status dw_follower_open(dw_follower **out, dw_store *store,
+                           const dw_follow_options *options, dw_error *err)
+{
+    *out = NULL;
+    if (options->n_copies > 2)
+        return dw_fail(err, DW_INVALID, NULL, "there can be one copy or two, not %u",
+                       options->n_copies);
+    if (!options->into == !options->tensors)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "a follower needs either a directory or tensors in memory");
+    if (options->id && !dw_follower_id_valid(options->id))
+        return dw_fail(err, DW_INVALID, NULL, "'%s' cannot be the name of a follower",
+                       options->id);
+    dw_follower *f = dw_alloc_zeroed(1, sizeof *f);
+    if (!f)
+        return dw_fail_memory(err, NULL);
+    dw_status status = copy_strings(f, options, err);
+    if (status == DW_OK)
+        status = dw_stream_open(&f->stream, store, &options->trust, err);
+    if (status == DW_OK) {
+        f->seen_ms = dw_clock_ms();
+        const dw_stream_record *s = &f->stream->record;
+        if (options->into)
+            status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream,
+                                         options, err);
+        else if (options->n_tensors != s->n_tensors)
+            status = dw_fail(err, DW_MISMATCH, dw_store_url(store),
+                             "the stream's model has %zu tensors, the memory %zu",
+                             s->n_tensors, options->n_tensors);
+        else
+            status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors,
+                                            options->tensors, options->n_threads, err);
+    }
+    if (status == DW_OK)
+        status = find_start(f, err);
+    if (status == DW_OK)
+        status = dw_weights_accept(f->weights, err);
+    if (status == DW_OK)
+        status = dw_weights_align(f->weights, err);
+    if (status == DW_OK)
+        f->tally.from = dw_follower_version(f);
+    if (status == DW_OK)
+        *out = f;
+    else
+        dw_follower_close(f);
+    return status;
+}
+
+void dw_follower_close(dw_follower *f)
+{
+    if (!f)
+        return;
+    dw_fetch_ahead_end(&f->ahead);
+    dw_graph_release(&f->avoid);
+    dw_free(f->path);
+    dw_weights_close(f->weights);
+    dw_stream_close(f->stream);
+    dw_free((char *)f->options.into);
+    dw_free((char *)f->options.base);
+    dw_free((char *)f->options.id);
+    dw_free((char *)f->options.spool_dir);
+    dw_free(f);
+}
