@@ -187,8 +187,7 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
         if (status != DW_UNAVAILABLE && status != DW_NOT_FOUND)
             return status;
         cli_trouble_add(&f->trouble, f->session, err);
-        if (f->agent)
-            dw_agent_tell_error(f->agent, err);
+        dw_agent_tell_error(f->agent, err);
         cli_trouble_sleep(&f->trouble);
     }
 }

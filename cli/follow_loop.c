@@ -3,9 +3,7 @@
  * While nothing is new the store is asked often at first, then less, up to --interval: a
  * trainer's steps come at even distances, and the next one is rarely right after this.
  */
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "after_version.h"
 #include "error.h"
@@ -54,8 +52,6 @@ static void send_report(cli_follow *f, const char *status, const char *message)
 static void tell_trouble(cli_follow *f, const dw_error *err)
 {
     cli_trouble_add(&f->trouble, f->session, err);
-    if (!f->agent)
-        return;
     dw_agent_tell_error(f->agent, err);
     if (err->code == DW_CORRUPT)
         dw_agent_tell_verified(f->agent, false);
@@ -63,7 +59,7 @@ static void tell_trouble(cli_follow *f, const dw_error *err)
 
 static void tell_end_of_trouble(cli_follow *f)
 {
-    if (f->trouble.n_tries > 0 && f->agent)
+    if (f->trouble.n_tries > 0)
         dw_agent_tell_error(f->agent, NULL);
     cli_trouble_end(&f->trouble, f->session);
 }
@@ -81,7 +77,7 @@ static bool is_reached(const cli_follow *f)
 static uint64_t choose_goal(const cli_follow *f)
 {
     uint64_t version = dw_follower_version(f->follower), pinned;
-    if (f->agent && dw_agent_pinned(f->agent, &pinned))
+    if (dw_agent_pinned(f->agent, &pinned))
         return pinned;
     if (f->newest == DW_NO_VERSION || version == DW_NO_VERSION)
         return f->newest;
@@ -102,8 +98,7 @@ static bool check_is_due(const cli_follow *f)
 
 static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
 {
-    dw_follow_report before, after;
-    const uint64_t from = dw_follower_version(f->follower);
+    dw_follow_report before, report;
     f->stopped_us = f->n_stops = 0;
     dw_follower_totals(f->follower, &before);
     cli_progress bar = cli_progress_start(f->session, "following");
@@ -111,18 +106,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     dw_status status = dw_rollout_sync(f->rollout, goal, &hook, err);
     cli_progress_end(&bar);
     f->t_check = cli_now();
-    dw_follower_totals(f->follower, &after);
-    const dw_follow_report report = {
-        .from = from,
-        .version = dw_follower_version(f->follower),
-        .n_hops = after.n_hops - before.n_hops,
-        .n_objects = after.n_objects - before.n_objects,
-        .n_bytes = after.n_bytes - before.n_bytes,
-        .n_changed = after.n_changed - before.n_changed,
-        .fetch_ms = after.fetch_ms - before.fetch_ms,
-        .stage_ms = after.stage_ms - before.stage_ms,
-        .apply_ms = after.apply_ms - before.apply_ms,
-    };
+    dw_follower_since(f->follower, &before, &report);
     /* one that failed on the way may have come some of it */
     if (report.n_hops == 0 || report.version == DW_NO_VERSION)
         return status;

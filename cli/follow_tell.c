@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +15,7 @@
 static void take_phase(void *context, dw_phase phase, uint64_t version)
 {
     cli_follow *f = context;
-    if (f->agent)
-        dw_agent_tell_phase(f->agent, phase, version);
+    dw_agent_tell_phase(f->agent, phase, version);
 }
 
 static void take_hop(void *context, const dw_rollout_hop *hop)
@@ -25,8 +23,6 @@ static void take_hop(void *context, const dw_rollout_hop *hop)
     cli_follow *f = context;
     f->stopped_us += hop->stopped_us;
     f->n_stops += hop->stopped_us > 0;
-    if (!f->agent)
-        return;
     dw_agent_tell_hop(f->agent, hop);
     dw_agent_tell_verified(f->agent, true); /* or there would have been no hop */
 }
@@ -34,8 +30,7 @@ static void take_hop(void *context, const dw_rollout_hop *hop)
 static void take_engine(void *context, size_t i, const dw_engine_status *status)
 {
     cli_follow *f = context;
-    if (f->agent)
-        dw_agent_tell_engine(f->agent, i, status);
+    dw_agent_tell_engine(f->agent, i, status);
     if (f->session->json) {
         json_t *object = json_object();
         cli_json_text(object, "event", "engine");

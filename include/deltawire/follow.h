@@ -157,6 +157,11 @@ DW_API dw_status dw_follower_sync(dw_follower *follower, uint64_t goal,
 /* The sums since it was opened; `from` is where it stood then. */
 DW_API void dw_follower_totals(const dw_follower *follower, dw_follow_report *out);
 
+/* What was done since BEFORE, which dw_follower_totals gave; `from` is where it stood
+ * then. */
+DW_API void dw_follower_since(const dw_follower *follower, const dw_follow_report *before,
+                              dw_follow_report *out);
+
 /* Says in followers/ID.json how it goes; STATUS is a word, MESSAGE a line or NULL. What
  * fails here is no reason to stop. */
 DW_API dw_status dw_follower_report(dw_follower *follower, const char *status,

@@ -64,17 +64,16 @@ static void take_over_member(dw_member *m, void *context)
 
 dw_status dw_crew_pause(dw_rollout *r, const dw_engine_update *update, dw_error *err)
 {
-    order o = {r, update};
+    static const dw_engine_update none = {.from = DW_NO_VERSION,
+                                          .version = DW_NO_VERSION};
+    order o = {r, update ? update : &none};
     dw_crew_each(r, pause_member, &o);
     for (size_t i = 0; i < r->n_members; i++) {
         const dw_member *m = &r->members[i];
         if (!dw_member_counts(m) || m->t_paused > 0)
             continue;
+        dw_member_fail(m, err); /* before a resume has something else to say */
         dw_crew_resume(r, update);
-        if (err) {
-            *err = m->status.error;
-            err->code = DW_UNAVAILABLE;
-        }
         return DW_UNAVAILABLE;
     }
     return DW_OK;

@@ -15,7 +15,6 @@
 #include "engine/four_phase.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -127,19 +126,18 @@ static bool stage_writes(dw_follower *f)
 static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
                        const dw_progress *progress, dw_error *err)
 {
-    dw_follow_report before, after;
-    const dw_engine_update none = {.from = DW_NO_VERSION, .version = DW_NO_VERSION};
+    dw_follow_report before, done;
     const bool writes = stage_writes(r->follower);
-    dw_status status = writes ? dw_crew_pause(r, &none, err) : DW_OK;
+    dw_status status = writes ? dw_crew_pause(r, NULL, err) : DW_OK;
     if (status != DW_OK)
         return status;
     dw_follower_totals(r->follower, &before);
     status = dw_follower_stage(r->follower, goal, &hop->version, progress, err);
-    dw_follower_totals(r->follower, &after);
-    hop->n_objects = after.n_objects - before.n_objects;
-    hop->n_bytes = after.n_bytes - before.n_bytes;
-    hop->fetch_us = 1000 * (after.fetch_ms - before.fetch_ms);
-    hop->decode_us = 1000 * (after.stage_ms - before.stage_ms);
+    dw_follower_since(r->follower, &before, &done);
+    hop->n_objects = done.n_objects;
+    hop->n_bytes = done.n_bytes;
+    hop->fetch_us = 1000 * done.fetch_ms;
+    hop->decode_us = 1000 * done.stage_ms;
     /* a directory is whole all the same, memory is perhaps filled half way */
     for (size_t i = 0; status != DW_OK && i < r->n_members; i++)
         if (writes && r->members[i].paused && !dw_follower_dir(r->follower))
@@ -160,14 +158,14 @@ static dw_status scatter(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
 
 static dw_status settle(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
 {
-    dw_follow_report before, after;
+    dw_follow_report before, done;
     tell_phase(r, DW_PHASE_SETTLE, hop->version);
     dw_follower_totals(r->follower, &before);
     const uint64_t start = dw_clock_us();
     dw_status status = dw_follower_settle(r->follower, err);
     hop->settle_us = dw_clock_us() - start;
-    dw_follower_totals(r->follower, &after);
-    hop->n_changed = after.n_changed - before.n_changed;
+    dw_follower_since(r->follower, &before, &done);
+    hop->n_changed = done.n_changed;
     return status;
 }
 
@@ -203,11 +201,7 @@ static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
         if (stands || m->left_out || m->status.state == DW_ENGINE_SERVING ||
             m->status.error.code == DW_NOT_FOUND)
             continue;
-        if (err) {
-            *err = m->status.error;
-            err->code = DW_UNAVAILABLE;
-        }
-        return DW_UNAVAILABLE;
+        return dw_member_fail(m, err);
     }
     return DW_OK;
 }
@@ -263,13 +257,8 @@ static dw_status check_all_there(const dw_rollout *r, dw_error *err)
 {
     for (size_t i = 0; i < r->n_members; i++) {
         const dw_member *m = &r->members[i];
-        if (!dw_member_counts(m) || m->status.state != DW_ENGINE_AWAY)
-            continue;
-        if (err) {
-            *err = m->status.error;
-            err->code = DW_UNAVAILABLE;
-        }
-        return DW_UNAVAILABLE;
+        if (dw_member_counts(m) && m->status.state == DW_ENGINE_AWAY)
+            return dw_member_fail(m, err);
     }
     return DW_OK;
 }
@@ -281,9 +270,9 @@ static dw_status arrive(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
     dw_status status = dw_follower_apply(r->follower, err);
     if (status == DW_OK)
         status = settle(r, hop, err);
+    /* what they name may be a version of another stream */
     for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].reload =
-            true; /* what it names may be a version of another stream */
+        r->members[i].reload = true;
     if (status == DW_OK)
         tell_hop(r, hop, 0, 0);
     return status == DW_OK ? dw_rollout_check(r, err) : status;

@@ -304,6 +304,20 @@ uint64_t dw_engine_label_version(const char *label)
     return version;
 }
 
+dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
+                                uint64_t label, const dw_engine_update *update,
+                                dw_error *err)
+{
+    if (update && update->version != DW_NO_VERSION && label == update->version)
+        *whole = true;
+    if (*whole)
+        return DW_OK;
+    return dw_fail(err, DW_CONFLICT, http->url,
+                   "%s is not resumed: it may be in the middle of an update that nobody "
+                   "ended. It is once it has taken one over",
+                   name);
+}
+
 void dw_engine_software(char out[64], const char *name, const char *version)
 {
     size_t n = (size_t)snprintf(out, 64, "%s%s", name, version ? " " : "");

@@ -59,6 +59,13 @@ const char *dw_engine_text(const json_t *object, const char *name);
  * DW_NO_VERSION. */
 uint64_t dw_engine_label_version(const char *label);
 
+/* Whether the engine NAME may be resumed: it is known to be whole, or its LABEL, which is
+ * set at the end of an update, is that of UPDATE, which then sets *WHOLE. Else
+ * DW_CONFLICT. */
+dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
+                                uint64_t label, const dw_engine_update *update,
+                                dw_error *err);
+
 /* "NAME VERSION" with what is not plain text left out; VERSION may be NULL. */
 void dw_engine_software(char out[64], const char *name, const char *version);
 

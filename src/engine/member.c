@@ -143,6 +143,15 @@ void dw_member_mistrust(dw_member *m, const dw_error *err)
     set_state(m, DW_ENGINE_BROKEN, err);
 }
 
+dw_status dw_member_fail(const dw_member *m, dw_error *err)
+{
+    if (err) {
+        *err = m->status.error;
+        err->code = DW_UNAVAILABLE;
+    }
+    return DW_UNAVAILABLE;
+}
+
 void dw_member_confirm(dw_member *m, const dw_engine_update *update)
 {
     m->paused = m->paused || !m->met;

@@ -1,16 +1,13 @@
 #include "engine/rollout.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
-#include "deltawire/delta.h"
-#include "engine/engine.h"
 #include "engine/four_phase.h"
+#include "sync/weights.h"
 
 const char *dw_phase_name(dw_phase phase)
 {
@@ -46,11 +43,9 @@ static dw_status check_lock(const char *into, dw_error *err)
     int fd = open(into, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return dw_fail_errno(err, into, "open the directory");
-    const bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd);
-    return taken ? dw_fail(err, DW_CONFLICT, into,
-                           "another process keeps this directory up to date")
-                 : DW_OK;
+    dw_status status = dw_weights_take_lock(fd, into, err);
+    close(fd); /* which gives it back */
+    return status;
 }
 
 /* Weights that a killed process left half written are written on as soon as the follower
@@ -58,20 +53,16 @@ static dw_status check_lock(const char *into, dw_error *err)
  * none is resumed. One that is not there does not read. */
 static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *err)
 {
-    const dw_engine_update none = {.from = DW_NO_VERSION, .version = DW_NO_VERSION};
     dw_status status = check_lock(into, err);
     if (status != DW_OK)
         return status;
     for (size_t i = 0; i < r->n_members; i++)
         r->members[i].held = true;
-    status = dw_crew_pause(r, &none, err);
+    status = dw_crew_pause(r, NULL, err);
     for (size_t i = 0; status != DW_OK && i < r->n_members; i++) {
         const dw_member *m = &r->members[i];
-        if (m->t_paused == 0 && m->status.error.code != DW_NOT_FOUND) {
-            if (err)
-                *err = m->status.error;
-            return err ? err->code = DW_UNAVAILABLE : DW_UNAVAILABLE;
-        }
+        if (m->t_paused == 0 && m->status.error.code != DW_NOT_FOUND)
+            return dw_member_fail(m, err);
     }
     return DW_OK; /* who did not answer is not there */
 }
@@ -194,9 +185,8 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
     if (goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
     /* what an earlier call left on the way first, whatever the goal is now */
-    if (status == DW_OK && dw_follower_staged(f, NULL, NULL))
-        status = dw_four_phase_hop(r, goal, progress, err);
-    while (status == DW_OK && dw_follower_version(f) != goal)
+    while (status == DW_OK &&
+           (dw_follower_staged(f, NULL, NULL) || dw_follower_version(f) != goal))
         status = dw_four_phase_hop(r, goal, progress, err);
     return status;
 }

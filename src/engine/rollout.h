@@ -78,6 +78,9 @@ void dw_member_take_over(dw_member *member, const dw_engine_update *update,
 /* Resumes it where it is paused and whole. UPDATE may be NULL. */
 void dw_member_resume(dw_member *member, const dw_engine_update *update);
 
+/* DW_UNAVAILABLE, with what the engine last said: it is in the way. */
+dw_status dw_member_fail(const dw_member *member, dw_error *err);
+
 /* ---- all of them (crew.c) ---- */
 
 typedef void (*dw_member_fn)(dw_member *member, void *context);
@@ -85,7 +88,8 @@ typedef void (*dw_member_fn)(dw_member *member, void *context);
 /* Does FN for each engine, side by side, and tells what is new about them. */
 void dw_crew_each(dw_rollout *rollout, dw_member_fn fn, void *context);
 
-/* Pauses all that count. Where one cannot be, the others are resumed. */
+/* Pauses all that count. Where one cannot be, the others are resumed. UPDATE may be NULL:
+ * not for a version. */
 dw_status dw_crew_pause(dw_rollout *rollout, const dw_engine_update *update,
                         dw_error *err);
 void dw_crew_take_over(dw_rollout *rollout, const dw_engine_update *update);

@@ -91,14 +91,11 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     sglang *g = self;
-    /* it cannot be asked whether somebody who was killed left it amid an update; but a
-     * label is set at the end of one */
-    if (update && update->version != DW_NO_VERSION && g->label == update->version)
-        g->whole = true;
-    if (!g->whole)
-        return dw_fail(err, DW_CONFLICT, g->http.url,
-                       "SGLang is not resumed: it may be in the middle of an update that "
-                       "nobody ended. It is once it has taken one over");
+    /* it cannot be asked whether somebody who was killed left it amid an update */
+    dw_status status =
+        dw_engine_check_whole(&g->http, "SGLang", &g->whole, g->label, update, err);
+    if (status != DW_OK)
+        return status;
     dw_engine_question question = {"POST", "/continue_generation", "{}", g->http.pause_ms,
                                    NO_ROUTE};
     return dw_engine_order(&g->http, &question, "ok", err);

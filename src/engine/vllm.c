@@ -147,14 +147,9 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     vllm *v = self;
-    /* a label is set at the end of an update: with that of UPDATE it has come to it */
-    if (update && update->version != DW_NO_VERSION && v->label == update->version)
-        v->whole = true;
-    if (!v->whole)
-        return dw_fail(err, DW_CONFLICT, v->http.url,
-                       "vLLM is not resumed: it may be in the middle of an update that "
-                       "nobody ended. It is once it has taken one over");
-    return switch_to(v, "/resume", "resumed", err);
+    dw_status status =
+        dw_engine_check_whole(&v->http, "vLLM", &v->whole, v->label, update, err);
+    return status == DW_OK ? switch_to(v, "/resume", "resumed", err) : status;
 }
 
 /* ---- apply ---- */

@@ -181,8 +181,8 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
 dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *progress,
                            dw_follow_report *report, dw_error *err)
 {
-    const dw_follow_report before = f->tally;
-    const uint64_t from = dw_follower_version(f);
+    dw_follow_report before;
+    dw_follower_totals(f, &before);
     dw_status status = DW_OK;
     if (goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
@@ -204,17 +204,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
             status = dw_follower_settle(f, err);
     }
     if (report)
-        *report = (dw_follow_report){
-            .from = from,
-            .version = dw_follower_version(f),
-            .n_hops = f->tally.n_hops - before.n_hops,
-            .n_objects = f->tally.n_objects - before.n_objects,
-            .n_bytes = f->tally.n_bytes - before.n_bytes,
-            .n_changed = f->tally.n_changed - before.n_changed,
-            .fetch_ms = f->tally.fetch_ms - before.fetch_ms,
-            .stage_ms = f->tally.stage_ms - before.stage_ms,
-            .apply_ms = f->tally.apply_ms - before.apply_ms,
-        };
+        dw_follower_since(f, &before, report);
     return status;
 }
 
@@ -222,6 +212,24 @@ void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
 {
     *out = f->tally;
     out->version = dw_follower_version(f);
+}
+
+void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
+                       dw_follow_report *out)
+{
+    dw_follow_report now;
+    dw_follower_totals(f, &now);
+    *out = (dw_follow_report){
+        .from = before->version,
+        .version = now.version,
+        .n_hops = now.n_hops - before->n_hops,
+        .n_objects = now.n_objects - before->n_objects,
+        .n_bytes = now.n_bytes - before->n_bytes,
+        .n_changed = now.n_changed - before->n_changed,
+        .fetch_ms = now.fetch_ms - before->fetch_ms,
+        .stage_ms = now.stage_ms - before->stage_ms,
+        .apply_ms = now.apply_ms - before->apply_ms,
+    };
 }
 
 /* ---- telling others ---- */

@@ -37,6 +37,10 @@ dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory,
                                  unsigned n_threads, dw_error *err);
 
+/* Locks the directory INTO, open as FD, for as long as that is: DW_CONFLICT where another
+ * has it. */
+dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err);
+
 /* The directory OPTIONS name, which is made where it is not there. Of two copies the one
  * is read that an interrupted run was to reach, else the newer one of STREAM. */
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,

@@ -43,6 +43,16 @@ static dw_status make_dir(const char *path, dw_error *err)
                : dw_fail_errno(err, path, "make the directory");
 }
 
+dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return DW_OK;
+    return errno == EWOULDBLOCK
+               ? dw_fail(err, DW_CONFLICT, into,
+                         "another process keeps this directory up to date")
+               : dw_fail_errno(err, into, "lock");
+}
+
 static dw_status lock_dir(dw_weights *w, dw_error *err)
 {
     dw_status status = make_dir(w->into, err);
@@ -57,12 +67,7 @@ static dw_status lock_dir(dw_weights *w, dw_error *err)
             err, DW_INVALID, w->into,
             "this is hugetlbfs, where files can only be mapped: name it for the "
             "weights alone (--weights-dir)");
-    if (flock(w->lock, LOCK_EX | LOCK_NB) != 0)
-        return errno == EWOULDBLOCK
-                   ? dw_fail(err, DW_CONFLICT, w->into,
-                             "another process keeps this directory up to date")
-                   : dw_fail_errno(err, w->into, "lock");
-    return DW_OK;
+    return dw_weights_take_lock(w->lock, w->into, err);
 }
 
 /* INTO, or the path of a copy in it; dw_free. NULL when out of memory. */

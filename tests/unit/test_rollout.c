@@ -389,6 +389,32 @@ static void test_two_copies(void **state)
     bed_free(&b);
 }
 
+/* A host at version 0 with one engine. */
+typedef struct host {
+    char *dir;
+    toy t;
+    dw_engine *engine;
+} host;
+
+static void host_make(host *h, const bed *b, dw_rollout_options *options)
+{
+    dw_error err = {0};
+    *h = (host){.dir = new_dir()};
+    pull_first(b, h->dir, 1);
+    h->t = (toy){.dir = h->dir, .truth = b->truth};
+    start(&h->t);
+    assert_ok(dw_engine_new(&h->engine, &toy_driver, &h->t, NULL, &err), &err);
+    dw_rollout_options_init(options);
+    options->engines = &h->engine;
+    options->n_engines = 1;
+}
+
+static void host_free(host *h)
+{
+    dw_engine_close(h->engine);
+    free(h->dir);
+}
+
 /* With nothing wrong each version is a patch, but for the first contact. */
 static void test_patches(void **state)
 {
@@ -397,38 +423,30 @@ static void test_patches(void **state)
     dw_error err = {0};
     bed_make(&b);
     for (int loaded = 0; loaded < 3; loaded++) { /* 2: it starts after the host */
-        char *dir = new_dir();
-        pull_first(&b, dir, 1);
-        toy t = {.dir = dir, .truth = b.truth};
-        start(&t);
-        dw_engine *engine;
-        assert_ok(dw_engine_new(&engine, &toy_driver, &t, NULL, &err), &err);
+        host h;
         dw_rollout_options options;
-        dw_rollout_options_init(&options);
-        options.engines = &engine;
-        options.n_engines = 1;
+        host_make(&h, &b, &options);
         options.engines_loaded = loaded;
-        dw_follow_options follow = follow_into(dir, 1);
+        dw_follow_options follow = follow_into(h.dir, 1);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         if (loaded == 2) {
-            t.is_down = true;
+            h.t.is_down = true;
             assert_ok(dw_rollout_check(r, &err), &err);
             assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_AWAY);
-            assert_false(t.is_down);
+            assert_false(h.t.is_down);
         }
-        t.believed = loaded;
+        h.t.believed = loaded;
         assert_ok(dw_rollout_check(r, &err), &err);
-        assert_int_equal(t.n_updates, loaded ? 0 : 1);
+        assert_int_equal(h.t.n_updates, loaded ? 0 : 1);
         for (uint64_t v = 1; v <= LAST; v++)
             assert_ok(dw_rollout_sync(r, v, NULL, &err), &err);
         assert_true(dw_rollout_is_serving(r));
-        assert_int_equal(t.n_patches, LAST);
-        assert_int_equal(t.n_updates, LAST + (loaded ? 0 : 1));
+        assert_int_equal(h.t.n_patches, LAST);
+        assert_int_equal(h.t.n_updates, LAST + (loaded ? 0 : 1));
         assert_int_equal(dw_rollout_engine(r, 0)->version, LAST);
         dw_rollout_close(r);
-        dw_engine_close(engine);
-        free(dir);
+        host_free(&h);
     }
     bed_free(&b);
 }
@@ -441,42 +459,34 @@ static void test_away(void **state)
     dw_error err = {0};
     bed_make(&b);
     for (int patient = 0; patient < 2; patient++) {
-        char *dir = new_dir();
-        pull_first(&b, dir, 1);
-        toy t = {.dir = dir, .truth = b.truth};
-        start(&t);
-        dw_engine *engine;
-        assert_ok(dw_engine_new(&engine, &toy_driver, &t, NULL, &err), &err);
+        host h;
         dw_rollout_options options;
-        dw_rollout_options_init(&options);
-        options.engines = &engine;
-        options.n_engines = 1;
+        host_make(&h, &b, &options);
         options.patience_ms = patient ? 0 : 1;
-        dw_follow_options follow = follow_into(dir, 1);
+        dw_follow_options follow = follow_into(h.dir, 1);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
-        t.fail_at = t.n_calls + 1; /* the next probe; it is down for the pause too */
-        t.fault = DIES;
+        h.t.fail_at = h.t.n_calls + 1; /* the next probe; it is down for the pause too */
+        h.t.fault = DIES;
         dw_status status = dw_rollout_sync(r, 2, NULL, &err);
         if (!patient && status != DW_OK) {
             dw_sleep_ms(2);
-            t.is_down = true; /* still */
+            h.t.is_down = true; /* still */
             status = dw_rollout_sync(r, 2, NULL, &err);
         }
         if (patient) {
             assert_fails(status, DW_UNAVAILABLE, &err);
-            assert_true(digest_dir(dir) == b.truth[1]);
+            assert_true(digest_dir(h.dir) == b.truth[1]);
         } else {
             assert_ok(status, &err);
-            assert_true(digest_dir(dir) == b.truth[2]);
+            assert_true(digest_dir(h.dir) == b.truth[2]);
         }
         assert_false(dw_rollout_is_serving(r));
         follow_to(r, LAST);
-        assert_int_equal(t.version, LAST);
+        assert_int_equal(h.t.version, LAST);
         dw_rollout_close(r);
-        dw_engine_close(engine);
-        free(dir);
+        host_free(&h);
     }
     bed_free(&b);
 }
