@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH)")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH=0)")
 
 import safetensors.torch  # noqa: E402
 
