@@ -53,11 +53,12 @@ static dw_status settle_past(dw_publisher *p, dw_error *err)
 
 static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
 {
+    dw_live_choose(p);
     const dw_progress stop = {dw_publisher_stop, p};
     const dw_encode_version version = {
         .pieces = &p->pieces,
         .base = p->base,
-        .next = p->live,
+        .next = p->next,
         .base_digests = p->pieces.digests,
         .next_digests = p->pieces.next,
         .from = p->head.version,
