@@ -94,6 +94,7 @@ HANGING = """
     sys.stdin.readline()
     weights["w"] += 1
     ticket = publisher.publish()
+    sys.stdin.readline()
 """
 
 
@@ -117,6 +118,8 @@ def test_a_store_that_hangs(tmp_path, end, status, said):
             env={**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"})
         assert child.stdout.readline() == "hang\n", child.stderr.read()
         server.hangs.set()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert server.reached.wait(60)
         out, err = child.communicate("\n", timeout=60)
         assert (child.returncode, out) == (status, said), err
-        assert server.reached.is_set()
