@@ -1,4 +1,6 @@
-"""One rank of test_fsdp2.py: rank.py WORK RANK RANKS MEETING-FILE URL TRUTH-DIRECTORY."""
+"""The ranks of test_fsdp2.py: rank.py JOB,JOB... RANKS URL DIRECTORY. A job is as many
+processes as there are ranks, forked off this one, which has what they import; its line of
+output are their exit statuses."""
 import os
 import signal
 import sys
@@ -9,12 +11,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import deltawire as dw
 import deltawire.torch
 
-work, rank, ranks, meeting, url, truth = sys.argv[1:]
-rank, ranks = int(rank), int(ranks)
+jobs, ranks, url, truth = sys.argv[1:]
+ranks, rank = int(ranks), 0
 
 
 def whole(tensor):
@@ -35,7 +38,6 @@ def keep(publisher, tensors, version=None):
 
 def train():
     """A Qwen3, sharded as FSDP2 does it, each step a version."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(Qwen3Config(
         vocab_size=67, hidden_size=24, intermediate_size=35, num_hidden_layers=2,
@@ -154,7 +156,24 @@ def resume():
     simple(publish)
 
 
-dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
-{"train": train, "layouts": layouts, "die": lambda: die(False), "die_amid": lambda: die(True),
- "resume": resume}[work]()
-dist.destroy_process_group()
+WORK = {"train": train, "layouts": layouts, "die": lambda: die(False),
+        "die_amid": lambda: die(True), "resume": resume}
+
+
+def run_rank(job):
+    dist.init_process_group("gloo", init_method=f"file://{truth}/meeting-{job}", rank=rank,
+                            world_size=ranks)
+    WORK[job]()
+    dist.destroy_process_group()
+    return 0
+
+
+for job in jobs.split(","):
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            sys.exit(run_rank(job))
+        children.append(child)
+    print("statuses", *[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                        for child in children], flush=True)
