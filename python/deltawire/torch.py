@@ -30,6 +30,14 @@ __all__ = ["Publisher", "Follower", "named_tensors"]
 Names = Callable[[str], "str | None"] | Mapping[str, str] | None
 
 
+def renamed(name: str, prefix: str = "", names: Names = None) -> str | None:
+    """A tensor's name in a stream, or None where it is left out."""
+    name = name.removeprefix(prefix)
+    if callable(names):
+        return names(name)
+    return name if names is None else names.get(name, name)
+
+
 def named_tensors(
     model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     *, prefix: str = "", names: Names = None,
@@ -47,11 +55,7 @@ def named_tensors(
     for name, tensor in dict(model).items():
         if not isinstance(tensor, torch.Tensor):
             continue  # extra state, which is no weight
-        name = name.removeprefix(prefix)
-        if callable(names):
-            name = names(name)
-        elif names is not None:
-            name = names.get(name, name)
+        name = renamed(name, prefix, names)
         # a rank may have nothing of a DTensor: only the object tells which one it is
         key = (id(tensor),) if _dtensor and _dtensor.is_sharded(tensor) else (
             tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
