@@ -102,7 +102,8 @@ typedef struct dw_publish_options {
     const char *first_step; /* step and notes of version 0, where this makes it */
     const char *first_notes;
 
-    dw_progress progress; /* of opening: fetching a baseline, uploading version 0 */
+    dw_progress progress; /* of opening: fetching a baseline, uploading version 0; asked
+                             with 0 of 0 while it waits for other ranks */
 } dw_publish_options;
 
 DW_API void dw_publish_options_init(dw_publish_options *options);

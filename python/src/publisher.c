@@ -136,7 +136,9 @@ int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms)
 static PyObject *publish_now(publisher_object *self, const dw_publish_note *note)
 {
     /* here a signal can stop the wait; in the library none could */
-    if (self->when_busy == DW_BUSY_WAIT) {
+    if (self->when_busy != DW_BUSY_SKIP) {
+        if (self->when_busy == DW_BUSY_FOLD)
+            dw_publisher_cancel(self->publisher);
         const int idle = dwpy_publisher_wait_idle(self, UINT_MAX);
         if (idle <= 0)
             return idle < 0 ? NULL

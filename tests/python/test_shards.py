@@ -1,6 +1,7 @@
 """Ranks that publish parts of a model, one version out of all of them."""
 import concurrent.futures
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -132,3 +133,15 @@ def test_a_rank_that_never_comes(url, tmp_path):
             one.result().publisher.close()
     assert dw.Stream(url).head == 0
     assert os.listdir(tmp_path / "stream" / "commits")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_ends_the_wait_for_other_ranks(url, rank):
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Rank(url, model(), rank, rank_timeout=600)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
