@@ -56,7 +56,7 @@ DW_API dw_peer_format dw_peer_get_format(const dw_peer *peer);
 DW_API dw_status dw_peer_list(dw_peer *peer, const uint64_t **versions,
                               size_t *n_versions, dw_error *err);
 
-/* Strings live until the peer is closed. */
+/* Strings live until the next call with the same peer. */
 typedef struct dw_peer_version_info {
     uint64_t version;
     uint64_t base;      /* the version it starts from; DW_NO_VERSION: it is whole */
@@ -155,8 +155,8 @@ typedef struct dw_peer_sync_report {
     uint64_t n_changed;
     uint64_t n_checked; /* tensors whose checksum was compared before they were written */
     uint64_t n_missing; /* TRL: numbers without a file that were passed over */
-    bool is_verified; /* every weight that was written was proven by its format's checksum
-                         (or nothing was written) */
+    bool is_verified;   /* every tensor that was fetched was proven by its format's
+                           checksum, or nothing was fetched */
 } dw_peer_sync_report;
 
 /* Brings the weights to GOAL (DW_LATEST: the newest that is listed), version by version,
