@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <deltawire/checkpoint.h>
+
 #include "error.h"
 #include "json.h"
 #include "print.h"
@@ -34,7 +36,12 @@ bool cli_peer_is_dir(const char *path)
 {
     dw_store *store;
     dw_peer_format format;
-    if (strchr(path, ':') || dw_store_open(&store, path, NULL, NULL) != DW_OK)
+    dw_checkpoint *ckpt;
+    if (dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, NULL) == DW_OK) {
+        dw_checkpoint_close(ckpt); /* whatever else lies in it */
+        return false;
+    }
+    if (dw_store_open(&store, path, NULL, NULL) != DW_OK)
         return false;
     bool is_peer = dw_peer_detect(store, &format, NULL) == DW_OK;
     dw_store_close(store);
