@@ -122,7 +122,7 @@ def test_steps_publish(url):
 def test_what_is_frozen_is_not_read_again(url, dtype):
     model = Tied().to(dtype)
     with deltawire.torch.Publisher(model, url=url) as publisher:
-        publisher.publish()
+        publisher.wait(publisher.publish())
         model.frozen.weight.data += 1  # no version of the tensor tells of it
         assert publisher.wait(publisher.publish()).n_changed == 0
         with torch.no_grad():
