@@ -19,8 +19,8 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
     assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
     assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
         f"deltawire/{name}" for name in ("__init__.py", "__init__.pyi", "_core.abi3.so",
-                                         "_core.pyi", "_dtensor.py", "py.typed", "torch.py",
-                                         "transformers.py")}
+                                         "_core.pyi", "_dtensor.py", "_weights.py", "py.typed",
+                                         "torch.py", "transformers.py")}
     library = wheel.extract("deltawire/_core.abi3.so", tmp_path)
     symbols = subprocess.run(["nm", "-D", "--defined-only", library], check=True,
                              capture_output=True, text=True).stdout.split()
