@@ -1,11 +1,7 @@
 #include "compat/publish.h"
 
-#include <inttypes.h>
-#include <string.h>
-
 #include "base/error.h"
 #include "base/mem.h"
-#include "base/parallel.h"
 #include "tensor/tensor_list.h"
 
 #define SHARD_BYTES (1ull << 30)
@@ -72,8 +68,7 @@ static dw_status copy_options(dw_peer_publisher *p, const dw_peer_publish_option
                : DW_OK;
 }
 
-/* The tensors by name, with the data they have now. */
-static void look_at_tensors(dw_peer_publisher *p)
+void dw_peer_look_at_tensors(dw_peer_publisher *p)
 {
     for (size_t i = 0; i < p->n_tensors; i++)
         p->next[i] = p->tensors[p->order[i]];
@@ -94,7 +89,7 @@ static dw_status fill(dw_peer_publisher *p, const dw_peer_publish_options *optio
     p->next = dw_alloc_array(p->n_tensors, sizeof *p->next);
     if (!p->next)
         return dw_fail_memory(err, NULL);
-    look_at_tensors(p);
+    dw_peer_look_at_tensors(p);
     status = dw_peer_baseline_look(p, err);
     if (status == DW_OK && p->newest == DW_NO_VERSION &&
         p->options.format == DW_PEER_SKYRL && !p->options.base)
@@ -150,161 +145,4 @@ uint64_t dw_peer_publisher_version(const dw_peer_publisher *p)
 const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *p, size_t *n_tensors)
 {
     return dw_peer_baseline_tensors(p, n_tensors);
-}
-
-/* ---- publishing ---- */
-
-static dw_status compare_one(void *context, size_t i, unsigned worker, dw_error *err)
-{
-    (void)worker;
-    const dw_peer_job *job = context;
-    const dw_tensor *there = &job->base[i], *ours = &job->next[i];
-    if (ours->n_bytes == 0 || memcmp(there->data, ours->data, ours->n_bytes) == 0)
-        return DW_OK;
-    return dw_fail_tensor(err, DW_MISMATCH, NULL, ours->name, "its bits differ");
-}
-
-/* Whether the baseline holds the weights; ERR names the tensor where it does not. */
-static bool is_same(const dw_peer_publisher *p, dw_error *err)
-{
-    size_t n;
-    dw_peer_job pair = {.base = dw_peer_baseline_tensors(p, &n), .next = p->next};
-    return pair.base && dw_parallel(dw_worker_count(p->options.n_threads, n), n,
-                                    compare_one, &pair, NULL, err) == DW_OK;
-}
-
-/* Reads the newest version back: DW_OK means that it holds the weights. */
-static dw_status prove(dw_peer_publisher *p, dw_error *err)
-{
-    dw_error found;
-    dw_status status = dw_peer_baseline_follow(p, err);
-    if (status == DW_OK && !is_same(p, &found))
-        status = dw_fail(err, DW_CORRUPT, dw_store_url(p->store),
-                         "version %" PRIu64 " does not hold the weights that were "
-                         "published: %s; was somebody else writing?",
-                         p->newest, found.text);
-    return status;
-}
-
-static bool is_due(const dw_peer_publisher *p, uint64_t version)
-{
-    const unsigned every = p->options.whole_every;
-    return (every > 0 && version % every == 0) ||
-           (p->options.format == DW_PEER_TRL && version == 1); /* TRL's own rule */
-}
-
-static dw_status refuse_number(const dw_peer_publisher *p, uint64_t version,
-                               dw_error *err)
-{
-    return version == p->newest
-               ? dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                         "version %" PRIu64 " is there with other weights", version)
-               : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                         "version %" PRIu64 " cannot be written: version %" PRIu64
-                         " is there",
-                         version, dw_peer_publisher_version(p));
-}
-
-static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t version,
-                      dw_error *err)
-{
-    const uint64_t last = dw_peer_publisher_version(p);
-    size_t n;
-    *out = (dw_peer_job){
-        .version = version,
-        .base_version = last,
-        .base = dw_peer_baseline_tensors(p, &n),
-        .next = p->next,
-        .n = p->n_tensors,
-    };
-    if (version == DW_NO_VERSION)
-        out->version = last == DW_NO_VERSION ? p->options.first_version : last + 1;
-    const bool follows = last != DW_NO_VERSION && out->version == last + 1;
-    if (last != DW_NO_VERSION && out->version <= last)
-        return refuse_number(p, out->version, err);
-    if (p->options.format == DW_PEER_SKYRL && !follows)
-        return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
-                       "SkyRL's versions are deltas alone: after version %" PRIu64
-                       " version %" PRIu64 " cannot come",
-                       last, out->version);
-    out->whole =
-        p->options.format != DW_PEER_SKYRL && (!follows || is_due(p, out->version));
-    return DW_OK;
-}
-
-static dw_status write_version(dw_peer_publisher *p, const dw_peer_job *job,
-                               dw_peer_publish_report *report, dw_error *err)
-{
-    dw_status status = DW_OK;
-    report->version = job->version;
-    report->is_whole = job->whole;
-    if (job->whole && job->base) {
-        dw_peer_changes changes;
-        status = dw_peer_changes_find(&changes, job, p->options.n_threads, err);
-        report->n_changed = changes.n_elems;
-        dw_peer_changes_release(&changes);
-    }
-    if (status != DW_OK)
-        return status;
-    switch (p->options.format) {
-    case DW_PEER_TRL:
-        return dw_publish_trl(p, job, report, err);
-    case DW_PEER_SLIME:
-        return dw_publish_slime(p, job, report, err);
-    default:
-        return dw_publish_skyrl(p, job, report, err);
-    }
-}
-
-static dw_status tell_other(const dw_peer_publisher *p, const dw_peer_job *job,
-                            dw_error *err)
-{
-    const bool is_behind = p->newest == DW_NO_VERSION || p->newest < job->version;
-    return is_behind ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                               "version %" PRIu64 " was written, and is not listed yet",
-                               job->version)
-                     : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                               "version %" PRIu64 " was written, and version %" PRIu64
-                               " is the newest: somebody else publishes here",
-                               job->version, p->newest);
-}
-
-dw_status dw_peer_publisher_publish(dw_peer_publisher *p, uint64_t version,
-                                    dw_peer_publish_report *report, dw_error *err)
-{
-    dw_peer_publish_report unread;
-    dw_peer_job job;
-    dw_error found;
-    report = report ? report : &unread;
-    *report = (dw_peer_publish_report){.version = DW_NO_VERSION};
-    look_at_tensors(p);
-    dw_status status = p->looked ? DW_OK : dw_peer_baseline_look(p, err);
-    if (status == DW_OK)
-        status = dw_peer_baseline_follow(p, err);
-    if (status != DW_OK)
-        return status;
-    const bool is_asked =
-        version == DW_NO_VERSION ? p->unsure == p->newest : version == p->newest;
-    if (p->newest != DW_NO_VERSION && is_asked && is_same(p, &found)) {
-        p->unsure = DW_NO_VERSION;
-        report->version = p->newest;
-        report->was_there = true;
-        return DW_OK;
-    }
-    status = plan(&job, p, version, err);
-    if (status != DW_OK)
-        return status;
-    /* until it is proven nobody knows what the store holds */
-    p->unsure = job.version;
-    p->looked = false;
-    status = write_version(p, &job, report, err);
-    if (status == DW_OK)
-        status = dw_peer_baseline_look(p, err);
-    if (status == DW_OK)
-        status = p->newest == job.version ? prove(p, err) : tell_other(p, &job, err);
-    if (status == DW_OK)
-        p->unsure = DW_NO_VERSION;
-    else
-        p->looked = false;
-    return status;
 }

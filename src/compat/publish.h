@@ -1,6 +1,7 @@
 /* The inside of a publisher for peers, shared by the files that make one version of it.
  *
- *     publish.c            open, publish, close: which version, whole or not, and proof
+ *     publish.c            open, close
+ *     publish_version.c    one version: is it there, whole or not, written, proven
  *     publish_baseline.c   the newest version in the store, kept as a directory
  *     publish_object.c     objects: created, never replaced; what a killed process left
  *     publish_changes.c    which tensors changed, packed frame by frame
@@ -31,7 +32,11 @@ struct dw_peer_publisher {
 
     uint64_t newest; /* in the store, or DW_NO_VERSION */
     bool looked;     /* newest is known to be so */
-    uint64_t unsure; /* a version whose put failed, or was not proven; or DW_NO_VERSION */
+
+    /* the version that was begun and is not proven; DW_NO_VERSION: there is none */
+    uint64_t unsure;
+    bool written;   /* all its objects */
+    bool disproven; /* what was read back is damaged, or not the weights */
 };
 
 /* One version to be written. */
@@ -44,6 +49,9 @@ typedef struct dw_peer_job {
     bool whole;
 } dw_peer_job;
 
+/* Fills NEXT: the tensors by name, with the data they have now. */
+void dw_peer_look_at_tensors(dw_peer_publisher *p);
+
 /* ---- the baseline ---- */
 
 /* Asks the store for its newest version. */
@@ -54,6 +62,9 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 
 /* Its tensors, names ascending; NULL where there is no version and no base. */
 const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
+
+/* Empties it: all is read back at the next follow. */
+void dw_peer_baseline_reset(dw_peer_publisher *p);
 
 void dw_peer_baseline_release(dw_peer_publisher *p);
 
@@ -106,6 +117,12 @@ dw_status dw_peer_pack_make(dw_peer_pack *out, const dw_peer_changes *changes,
 void dw_peer_pack_release(dw_peer_pack *pack);
 
 /* ---- the formats ---- */
+
+/* The objects with which a version is there: one, or two that it may be. */
+#define DW_PEER_RECORDS 2
+#define DW_PEER_KEY     128
+size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,
+                           uint64_t version);
 
 dw_status dw_publish_trl(dw_peer_publisher *p, const dw_peer_job *job,
                          dw_peer_publish_report *report, dw_error *err);

@@ -82,8 +82,8 @@ static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-/* The directory holds files and no directories. */
-static void remove_directory(const char *path)
+/* The directory is a replica's, which holds files and no directories. */
+static void empty_directory(const char *path)
 {
     DIR *dir = opendir(path);
     for (struct dirent *e; dir && (e = readdir(dir));) {
@@ -94,7 +94,6 @@ static void remove_directory(const char *path)
     }
     if (dir)
         closedir(dir);
-    rmdir(path);
 }
 
 static dw_status open_replica(dw_peer_publisher *p, dw_error *err)
@@ -184,11 +183,22 @@ const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_
     return p->base ? dw_checkpoint_tensors(p->base, n_tensors) : NULL;
 }
 
+void dw_peer_baseline_reset(dw_peer_publisher *p)
+{
+    if (!p->replica)
+        return;
+    dw_peer_replica_close(p->replica);
+    p->replica = NULL;
+    empty_directory(p->options.baseline_dir);
+}
+
 void dw_peer_baseline_release(dw_peer_publisher *p)
 {
     dw_peer_replica_close(p->replica);
     dw_peer_close(p->peer);
     dw_checkpoint_close(p->base);
-    if (p->owns_dir)
-        remove_directory(p->options.baseline_dir);
+    if (p->owns_dir) {
+        empty_directory(p->options.baseline_dir);
+        rmdir(p->options.baseline_dir);
+    }
 }

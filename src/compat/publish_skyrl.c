@@ -10,7 +10,6 @@
 #include "tensor/checkpoint.h"
 
 #define NAME_SIZE 80
-#define KEY_SIZE  128
 
 /* As PyTorch spells them; NULL: it has no such type. */
 static const char *torch_name(dw_dtype dtype)
@@ -49,9 +48,9 @@ typedef struct directory {
     uint64_t n_packed_bytes;
 } directory;
 
-static void write_key(char out[KEY_SIZE], const dw_peer_job *job, const char *name)
+static void write_key(char out[DW_PEER_KEY], const dw_peer_job *job, const char *name)
 {
-    snprintf(out, KEY_SIZE, "delta-%08" PRIu64 "/%s", job->version, name);
+    snprintf(out, DW_PEER_KEY, "delta-%08" PRIu64 "/%s", job->version, name);
 }
 
 static dw_status list_tensor(directory *d, const dw_tensor *t, const dw_peer_pack *pack,
@@ -85,7 +84,7 @@ static dw_status list_tensor(directory *d, const dw_tensor *t, const dw_peer_pac
 static dw_status put_payload(directory *d, const dw_peer_changes *changes, size_t first,
                              size_t n, size_t number, dw_error *err)
 {
-    char file[NAME_SIZE], key[KEY_SIZE];
+    char file[NAME_SIZE], key[DW_PEER_KEY];
     snprintf(file, sizeof file, "delta-rank%05d-file%06zu.safetensors", 0, number);
     write_key(key, d->job, file);
     dw_peer_pack pack;
@@ -144,15 +143,15 @@ static dw_status put_manifest(directory *d, const char *key, dw_error *err)
 dw_status dw_publish_skyrl(dw_peer_publisher *p, const dw_peer_job *job,
                            dw_peer_publish_report *report, dw_error *err)
 {
-    char prefix[KEY_SIZE], manifest[KEY_SIZE];
+    char prefix[DW_PEER_KEY], manifest[DW_PEER_RECORDS][DW_PEER_KEY];
     directory d = {.p = p, .job = job, .report = report};
     write_key(prefix, job, "");
-    write_key(manifest, job, "manifest.json");
-    dw_status status = dw_peer_clear(p, prefix, manifest, err);
+    dw_peer_record_keys(manifest, DW_PEER_SKYRL, job->version);
+    dw_status status = dw_peer_clear(p, prefix, manifest[0], err);
     if (status == DW_OK)
         status = put_payloads(&d, err);
     if (status == DW_OK)
-        status = put_manifest(&d, manifest, err);
+        status = put_manifest(&d, manifest[0], err);
     dw_writer_release(&d.tensors);
     dw_writer_release(&d.files);
     return status;

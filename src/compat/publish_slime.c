@@ -11,10 +11,8 @@
 #include "base/mem.h"
 #include "compat/publish.h"
 #include "tensor/checkpoint.h"
-#include "tensor/shard_index.h"
 
 #define NAME_SIZE 80
-#define KEY_SIZE  128
 
 typedef struct directory {
     dw_peer_publisher *p;
@@ -24,15 +22,15 @@ typedef struct directory {
     dw_writer map; /* the members of weight_map */
 } directory;
 
-static void write_key(char out[KEY_SIZE], const directory *d, const char *name)
+static void write_key(char out[DW_PEER_KEY], const directory *d, const char *name)
 {
-    snprintf(out, KEY_SIZE, "weight_v%06" PRIu64 "/%s", d->job->version, name);
+    snprintf(out, DW_PEER_KEY, "weight_v%06" PRIu64 "/%s", d->job->version, name);
 }
 
 static dw_status put_shard(directory *d, size_t shard, const dw_tensor *tensors, size_t n,
                            const dw_pair *metadata, size_t n_metadata, dw_error *err)
 {
-    char name[NAME_SIZE], key[KEY_SIZE];
+    char name[NAME_SIZE], key[DW_PEER_KEY];
     snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard, d->n_shards);
     write_key(key, d, name);
     for (size_t i = 0; i < n; i++) {
@@ -128,15 +126,15 @@ static dw_status put_index(directory *d, const char *key, dw_error *err)
 dw_status dw_publish_slime(dw_peer_publisher *p, const dw_peer_job *job,
                            dw_peer_publish_report *report, dw_error *err)
 {
-    char prefix[KEY_SIZE], index[KEY_SIZE];
+    char prefix[DW_PEER_KEY], index[DW_PEER_RECORDS][DW_PEER_KEY];
     directory d = {.p = p, .job = job, .report = report};
     write_key(prefix, &d, "");
-    write_key(index, &d, DW_SHARD_INDEX_NAME);
-    dw_status status = dw_peer_clear(p, prefix, index, err);
+    dw_peer_record_keys(index, DW_PEER_SLIME, job->version);
+    dw_status status = dw_peer_clear(p, prefix, index[0], err);
     if (status == DW_OK)
         status = job->whole ? put_whole(&d, err) : put_changes(&d, err);
     if (status == DW_OK)
-        status = put_index(&d, index, err);
+        status = put_index(&d, index[0], err);
     dw_writer_release(&d.map);
     return status;
 }

@@ -95,9 +95,8 @@ static dw_status put_delta(dw_peer_publisher *p, const dw_peer_job *job, const c
 dw_status dw_publish_trl(dw_peer_publisher *p, const dw_peer_job *job,
                          dw_peer_publish_report *report, dw_error *err)
 {
-    char key[64];
-    snprintf(key, sizeof key, "%s/step_%06" PRIu64 ".safetensors",
-             job->whole ? "anchors" : "deltas", job->version);
-    return job->whole ? put_anchor(p, job, key, report, err)
-                      : put_delta(p, job, key, report, err);
+    char keys[DW_PEER_RECORDS][DW_PEER_KEY]; /* a delta's and an anchor's */
+    dw_peer_record_keys(keys, DW_PEER_TRL, job->version);
+    return job->whole ? put_anchor(p, job, keys[1], report, err)
+                      : put_delta(p, job, keys[0], report, err);
 }
