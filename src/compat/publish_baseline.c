@@ -153,6 +153,14 @@ static dw_status check_model(const dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
+static dw_status bring_replica(dw_peer_publisher *p, dw_error *err)
+{
+    dw_status status = p->replica ? DW_OK : open_replica(p, err);
+    return status == DW_OK ? dw_peer_replica_sync(p->replica, p->newest,
+                                                  &p->options.progress, NULL, err)
+                           : status;
+}
+
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -162,11 +170,14 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
     }
     if (!p->peer)
         status = dw_peer_baseline_look(p, err);
-    if (status == DW_OK && !p->replica)
-        status = open_replica(p, err);
-    if (status == DW_OK && dw_peer_replica_version(p->replica) != p->newest)
-        status =
-            dw_peer_replica_sync(p->replica, p->newest, &p->options.progress, NULL, err);
+    if (status == DW_OK)
+        status = bring_replica(p, err);
+    /* what it remembers is not what is there: a run was started again, or a record came
+     * damaged once */
+    if (status == DW_STALE) {
+        dw_peer_baseline_reset(p);
+        status = bring_replica(p, err);
+    }
     if (status == DW_OK) {
         dw_checkpoint_close(p->base);
         p->base = NULL;

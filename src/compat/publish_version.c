@@ -90,8 +90,6 @@ static dw_status write_version(dw_peer_publisher *p, const dw_peer_job *job,
                                dw_peer_publish_report *report, dw_error *err)
 {
     dw_status status = DW_OK;
-    report->version = job->version;
-    report->is_whole = job->whole;
     if (job->whole && job->base) {
         dw_peer_changes changes;
         status = dw_peer_changes_find(&changes, job, p->options.n_threads, err);
@@ -166,6 +164,8 @@ static dw_status write_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
                                  dw_peer_publish_report *report, dw_error *err)
 {
     dw_status status = DW_OK;
+    report->version = job->version;
+    report->is_whole = job->whole;
     p->looked = false; /* until it is proven nobody knows what the store holds */
     if (p->unsure != job->version || !p->written) {
         p->unsure = job->version;
