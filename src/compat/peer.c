@@ -237,8 +237,9 @@ uint64_t dw_peer_base(const dw_peer *p, const dw_peer_record *r, size_t n_full)
         return r->named_base;
     if (r->is_whole && r->n_tensors >= n_full)
         return DW_NO_VERSION;
+    /* what came before the first is not here, but has a number */
     return dw_peer_has(p, r->version, &place) && place > 0 ? p->versions[place - 1]
-                                                           : DW_NO_VERSION;
+                                                           : r->version - 1;
 }
 
 dw_status dw_peer_full_count(dw_peer *p, size_t *n_tensors, dw_error *err)

@@ -43,7 +43,7 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
     const dw_peer *p = w->peer;
     const dw_peer_how how = {w->peer, w->options->spool_dir, w->options->n_threads,
                              progress};
-    const bool is_root = p->format != DW_PEER_TRL && base < p->versions[0];
+    const bool is_root = base < p->versions[0];
     dw_status status = dw_peer_step_look(&how, r, err);
     if (status != DW_OK)
         return status;
@@ -56,8 +56,8 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
         dw_peer_note(w->replica,
                      is_root
                          ? "version %" PRIu64 " and those after it start from a model "
-                           "that is not here: their checksums, which are of whole "
-                           "tensors, were not compared. Name that checkpoint (--base)"
+                           "that is not here: what they make of it, and checksums of "
+                           "that, were not looked at. Name that checkpoint (--base)"
                          : "version %" PRIu64 " and those after it start from one that "
                            "could not be made: their files were looked at, no more",
                      r->version);

@@ -45,6 +45,9 @@ static dw_status read_tensor(dw_peer_record *r, const json_t *t, const char *whe
                        "tensor %zu of the manifest lacks its name, shape, sizes or "
                        "payload",
                        r->n_entries);
+    if (!algorithm != !e.checksum)
+        return dw_fail_tensor(err, DW_CORRUPT, where, e.name,
+                              "its checksum and what kind that is come together");
     if (algorithm && r->checksum_name[0] && strcmp(algorithm, r->checksum_name) != 0)
         dw_peer_refuse(r, "it has checksums of more than one kind");
     else if (algorithm)

@@ -63,6 +63,10 @@ static dw_status read_metadata(dw_peer_record *r, const json_t *meta, const char
                        r->version, told);
     if (json_object_get(meta, "delta_encoding"))
         return read_delta(r, meta, where, err);
+    if (json_object_get(meta, "base_version") || json_object_get(meta, "checksum_format"))
+        return dw_fail(err, DW_CORRUPT, where,
+                       "the index names a base or checksums, as a delta's, but no "
+                       "delta_encoding");
     r->is_whole = true;
     dw_peer_set_word(r->encoding, "whole");
     return DW_OK;

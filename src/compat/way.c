@@ -27,11 +27,12 @@ static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
 {
     const dw_peer *p = replica->peer;
     const char *url = dw_store_url(p->store);
-    if (p->format == DW_PEER_TRL)
-        return dw_fail(err, DW_NOT_FOUND, url,
-                       "version %" PRIu64 " is a delta with no anchor before it: nothing "
-                       "here is the whole model",
-                       version);
+    if (p->format == DW_PEER_TRL && (!replica->base || base == DW_NO_VERSION))
+        return dw_fail(
+            err, DW_NOT_FOUND, url,
+            "version %" PRIu64 " has no whole anchor before it: nothing here is "
+            "the whole model. Name the checkpoint that it starts from (--base)",
+            version);
     if (base > p->versions[0])
         return dw_fail(err, DW_NOT_FOUND, url,
                        "version %" PRIu64 " starts from version %" PRIu64
@@ -84,7 +85,7 @@ static void reverse(dw_peer_way *way)
 static void tell_missing(dw_peer_way *way, const dw_peer_replica *replica, uint64_t base,
                          uint64_t version)
 {
-    if (replica->peer->format != DW_PEER_TRL || version - base < 2)
+    if (replica->peer->format != DW_PEER_TRL || version - base < 2) /* 0 has no base */
         return;
     way->n_missing += version - base - 1;
     if (version - base == 2)
@@ -117,8 +118,7 @@ static dw_status walk_back(dw_peer_way *way, dw_peer_replica *replica, uint64_t 
         const uint64_t base = dw_peer_base(p, r, n_full);
         if (base == DW_NO_VERSION && r->is_whole)
             return DW_OK; /* from nothing */
-        if (base != DW_NO_VERSION)
-            tell_missing(way, replica, base, version);
+        tell_missing(way, replica, base, version);
         if (base != at && (base == DW_NO_VERSION || !dw_peer_has(p, base, NULL)))
             return end_at(way, replica, version, base, err);
         version = base; /* below: this ends */
