@@ -79,7 +79,7 @@ static dw_status put(cli_mirror *m, double t_start, dw_error *err)
         return status;
     m->at = done.from_version;
     if (!done.was_there) {
-        m->n_done++;
+        m->n_done += !done.is_base;
         tell(m, &done, cli_now() - t_start);
     }
     return DW_OK;
