@@ -15,13 +15,16 @@
 
 /* ---- what is there ---- */
 
+#define NOTE "mirrored from version "
+
 /* The step of a version of ours that a mirror wrote is FROM's number. */
-static bool read_step(const char *step, uint64_t *version)
+static bool read_step(const dw_version_info *info, uint64_t *version)
 {
     char *end;
     errno = 0;
-    *version = strtoull(step, &end, 10);
-    return step[0] >= '0' && step[0] <= '9' && !*end && errno == 0;
+    *version = strtoull(info->step, &end, 10);
+    return info->step[0] >= '0' && info->step[0] <= '9' && !*end && errno == 0 &&
+           strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
 }
 
 /* The newest version of the stream in TO, where there is one. */
@@ -39,11 +42,12 @@ static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
     if (status == DW_OK) {
         *has_head = true;
         *state = info.state;
-        if (!read_step(info.step, from_version))
-            status = cli_error_set(err, DW_CONFLICT, t->url,
-                                   "version %" PRIu64 " was not written by a mirror: its "
-                                   "step is no version's number",
-                                   *head);
+        if (!read_step(&info, from_version))
+            status =
+                cli_error_set(err, DW_CONFLICT, t->url,
+                              "version %" PRIu64 " was not written by a mirror: name "
+                              "another place",
+                              *head);
     }
     dw_stream_close(stream);
     return status == DW_NOT_FOUND ? DW_OK : status;
@@ -182,8 +186,8 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     uint64_t there = DW_NO_VERSION;
     dw_digest state = 0, wanted = 0;
     snprintf(step, sizeof step, "%" PRIu64, out->from_version);
-    snprintf(notes, sizeof notes, "mirrored from version %" PRIu64 " of %.900s",
-             out->from_version, dw_store_url(source->store));
+    snprintf(notes, sizeof notes, NOTE "%" PRIu64 " of %.900s", out->from_version,
+             dw_store_url(source->store));
     dw_status status = read_head(t, &has_head, &out->version, &there, &state, err);
     out->was_there = status == DW_OK && has_head && there == out->from_version;
     if (status == DW_OK && !out->was_there && !t->publisher) {
