@@ -39,7 +39,7 @@ static const char help[] =
     "\n"
     "  deltawire mirror s3://bucket/run s3://bucket/slime --as slime\n"
     "  deltawire mirror hf://buckets/org/trl-sync file:///mnt/run --once\n"
-    "  deltawire mirror s3://bucket/run /mnt/sky --as skyrl --codec xor --json\n";
+    "  deltawire mirror s3://bucket/run /mnt/sky --as skyrl --once --json\n";
 
 typedef struct arguments {
     cli_mirror mirror;

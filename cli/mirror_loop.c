@@ -115,7 +115,7 @@ static dw_status prove_last(cli_mirror *m, dw_error *err)
     if (status == DW_OK)
         status = go(m, m->at, err);
     if (status == DW_NOT_FOUND) {
-        m->is_proven = true; /* gone from FROM: the next version will be written whole */
+        m->is_proven = true; /* gone from FROM: nothing to compare with */
         return DW_OK;
     }
     if (status == DW_OK)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: slow
 # Streams of ours turned into TRL's, slime's and SkyRL's, and back; killed and started again.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 8
@@ -9,9 +10,10 @@ mirror() { # FROM TO NAME OPTION...
     deltawire mirror "$1" "$2" --work "work/$3" "${@:4}"
 }
 
-# base_of FORMAT: SkyRL's versions start from a checkpoint that is not among them
-base_of() {
-    if [ "$1" = skyrl ]; then echo --base run/base; fi
+# set_base FORMAT: SkyRL's versions start from a checkpoint that is not among them
+set_base() {
+    base=()
+    [ "$1" != skyrl ] || base=(--base run/base)
 }
 
 # states URL: of all versions of a stream of ours, oldest first
@@ -25,25 +27,25 @@ peer_is() {
     [ "$2" != skyrl ] || first=1
     deltawire log "$1" --json |
         holds "[v['version'] for v in o['versions']] == list(range($3, $first - 1, -1))"
-    # shellcheck disable=SC2046 # an option and its value
-    deltawire verify "$1" $(base_of "$2") --quiet >out.verify
+    set_base "$2"
+    deltawire verify "$1" "${base[@]}" --quiet >out.verify
 }
 
 it "writes each version for the others, under its own number"
 new_stream "$ours" 3
 for format in $formats; do
-    mirror "$ours" "$store/$format" $format --as $format --once >out.mirror 2>err.mirror
+    set_base "$format"
+    mirror "$ours" "$store/$format" "$format" --as "$format" --once >out.mirror 2>err.mirror
     grep -q '^version 3: [0-9,]* changed' out.mirror
-    peer_is "$store/$format" $format 3
-    # shellcheck disable=SC2046
-    deltawire pull "$store/$format" --into "pulled-$format" $(base_of $format) --quiet >out.pull
+    peer_is "$store/$format" "$format" 3
+    deltawire pull "$store/$format" --into "pulled-$format" "${base[@]}" --quiet >out.pull
     [ "$(state_of "pulled-$format")" = "$(state_at 3)" ]
 done
 
 it "and back, bit for bit"
 for format in $formats; do
-    # shellcheck disable=SC2046
-    mirror "$store/$format" "$store/back-$format" back-$format --once $(base_of $format) \
+    set_base "$format"
+    mirror "$store/$format" "$store/back-$format" "back-$format" --once "${base[@]}" \
         --json >out.mirror
     [ "$(states "$store/back-$format")" = "$(states "$ours")" ]
     deltawire log "$store/back-$format" --json >out.log
@@ -53,21 +55,22 @@ done
 
 it "does nothing where nothing is new, also without what it kept"
 for format in $formats; do
-    mirror "$ours" "$store/$format" $format --once --json | tail -n 1 |
+    set_base "$format"
+    mirror "$ours" "$store/$format" "$format" --once --json | tail -n 1 |
         holds 'o == {"event": "done", "version": 3, "versions": 0}'
     rm -r "work/$format"
-    mirror "$ours" "$store/$format" $format --as $format --once --json | tail -n 1 |
+    mirror "$ours" "$store/$format" "$format" --as "$format" --once --json | tail -n 1 |
         holds 'o == {"event": "done", "version": 3, "versions": 0}'
 done
 
 it "follows as the stream grows, both ways at once"
 for format in $formats; do
-    start to-$format mirror "$ours" "$store/$format" --work work/$format --until 5 \
+    set_base "$format"
+    start "to-$format" mirror "$ours" "$store/$format" --work "work/$format" --until 5 \
         --interval 0.2 --json
     to=$!
-    # shellcheck disable=SC2046
-    start back-$format mirror "$store/$format" "$store/back-$format" \
-        --work work/back-$format --until 5 --interval 0.2 $(base_of $format)
+    start "back-$format" mirror "$store/$format" "$store/back-$format" \
+        --work "work/back-$format" --until 5 --interval 0.2 "${base[@]}"
     pids="${pids:-} $to $!"
 done
 publish_step "$ours" 4
@@ -76,9 +79,10 @@ for pid in $pids; do
     ends "$pid" 0
 done
 for format in $formats; do
-    peer_is "$store/$format" $format 5
+    set_base "$format"
+    peer_is "$store/$format" "$format" 5
     [ "$(states "$store/back-$format")" = "$(states "$ours")" ]
-    grep -q '"event":"version","from_version":5,"version":5,' out.to-$format
+    grep -q '"event":"version","from_version":5,"version":5,' "out.to-$format"
 done
 
 it "goes on after kill -9 at any instant, without loss and without doubling"
@@ -86,26 +90,25 @@ publish_step "$ours" 6
 publish_step "$ours" 7
 publish_step "$ours" 8
 for format in $formats; do
+    set_base "$format"
     for _ in $(seq 8); do
-        start killed mirror "$ours" "$store/killed-$format" --as $format \
-            --work work/killed-$format --once
+        start killed mirror "$ours" "$store/killed-$format" --as "$format" \
+            --work "work/killed-$format" --once
         killed=$!
         sleep "0.$((RANDOM % 4))$((RANDOM % 10))"
         kill -9 $killed 2>/dev/null || true
         wait $killed 2>/dev/null || true
-        # shellcheck disable=SC2046
         start killed mirror "$store/killed-$format" "$store/killed-back-$format" \
-            --work work/killed-back-$format --once $(base_of $format)
+            --work "work/killed-back-$format" --once "${base[@]}"
         killed=$!
         sleep "0.$((RANDOM % 4))$((RANDOM % 10))"
         kill -9 $killed 2>/dev/null || true
         wait $killed 2>/dev/null || true
     done
-    mirror "$ours" "$store/killed-$format" killed-$format --as $format --once --quiet
-    peer_is "$store/killed-$format" $format 8
-    # shellcheck disable=SC2046
-    mirror "$store/killed-$format" "$store/killed-back-$format" killed-back-$format --once \
-        $(base_of $format) --quiet
+    mirror "$ours" "$store/killed-$format" "killed-$format" --as "$format" --once --quiet
+    peer_is "$store/killed-$format" "$format" 8
+    mirror "$store/killed-$format" "$store/killed-back-$format" "killed-back-$format" --once \
+        "${base[@]}" --quiet
     [ "$(states "$store/killed-back-$format")" = "$(states "$ours")" ]
 done
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: slow
 # Checkpoints published for the readers of other systems.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 4
@@ -18,17 +19,17 @@ head_is() {
 it "writes one version after the other, and reports what it took"
 for format in trl slime skyrl; do
     base=()
-    [ $format = trl ] || base=(--base-ckpt run/base)
+    [ "$format" = trl ] || base=(--base-ckpt run/base)
     for step in 1 2 3; do
-        publish_as $format $step "${base[@]}" >out.publish
+        publish_as "$format" "$step" "${base[@]}" >out.publish
         holds "o['version'] == $step and o['objects'] > 0 and not o['skipped']" <out.publish
         holds "o['state'] == '$(state_at $step)'" <out.publish
-        head_is $format $step $step
+        head_is "$format" "$step" "$step"
     done
     holds "0 < o['changed'] < 20000 and o['ratio'] > 5" <out.publish
     # the same again is a version too, and a small one
-    publish_as $format 3 "${base[@]}" | holds 'o["version"] == 4 and o["changed"] == 0'
-    head_is $format 4 3
+    publish_as "$format" 3 "${base[@]}" | holds 'o["version"] == 4 and o["changed"] == 0'
+    head_is "$format" 4 3
 done
 
 it "takes the encodings that there are"
@@ -36,7 +37,7 @@ deltawire publish "$store/v1" run/step_000001 --as trl --trl v1 --quiet >/dev/nu
 deltawire publish "$store/v1" run/step_000002 --as trl --trl v1 --quiet >/dev/null
 deltawire log "$store/v1" --json | holds 'o["versions"][0]["encoding"] == "raw"'
 for step in 1 2 3; do
-    deltawire publish "$store/o" run/step_00000$step --as slime --codec overwrite \
+    deltawire publish "$store/o" "run/step_00000$step" --as slime --codec overwrite \
         --checksum adler32 --whole-every 3 --max-shard 100K --quiet >/dev/null
 done
 deltawire log "$store/o" --json >out.log
