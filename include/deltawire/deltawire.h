@@ -3,7 +3,7 @@
  *
  * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
  * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h, and
- * peer.h for those of other systems; and where they are served, control.h, snapshot.h,
+ * peer.h and peer_publish.h for those of other systems; and where they are served, control.h, snapshot.h,
  * engine.h, rollout.h, agent.h.
  */
 #ifndef DELTAWIRE_H
@@ -18,6 +18,7 @@
 #include "deltawire/error.h"
 #include "deltawire/follow.h"
 #include "deltawire/peer.h"
+#include "deltawire/peer_publish.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/rollout.h"
