@@ -104,7 +104,7 @@ void dw_layout_free(dw_layout *l)
 
 /* ---- what is held ---- */
 
-uint64_t dw_piece_elems(const dw_piece *piece)
+uint64_t dw_layout_piece_elems(const dw_layout_piece *piece)
 {
     uint64_t n = 1;
     for (unsigned k = 0; k < piece->n_dims; k++)
@@ -156,7 +156,7 @@ dw_digest dw_digest_plus(dw_digest a, dw_digest b)
 
 static int compare_places(const void *a_, const void *b_)
 {
-    const dw_piece *a = a_, *b = b_;
+    const dw_layout_piece *a = a_, *b = b_;
     if (a->tensor != b->tensor)
         return a->tensor < b->tensor ? -1 : 1;
     return a->from < b->from ? -1 : a->from > b->from;
@@ -164,7 +164,7 @@ static int compare_places(const void *a_, const void *b_)
 
 static int compare_lanes(const void *a_, const void *b_)
 {
-    const dw_piece *a = a_, *b = b_;
+    const dw_layout_piece *a = a_, *b = b_;
     if (a->tensor == b->tensor && a->lane != b->lane)
         return a->lane < b->lane ? -1 : 1;
     return compare_places(a_, b_);
@@ -172,7 +172,7 @@ static int compare_lanes(const void *a_, const void *b_)
 
 /* Pieces [FIRST, END) of one tensor, in order of place. False where there are too many
  * lanes. */
-static bool assign_lanes(dw_piece *pieces, size_t first, size_t end)
+static bool assign_lanes(dw_layout_piece *pieces, size_t first, size_t end)
 {
     uint64_t last[DW_LAYOUT_LANES]; /* of each lane so far */
     unsigned n_lanes = 0;
@@ -205,8 +205,8 @@ static bool make_lanes(dw_layout *l)
     for (size_t t = 0; t < l->n_tensors; t++) {
         l->lane_of[t] = n_lanes;
         while (i < l->n_pieces && l->pieces[i].tensor == t) {
-            dw_lane *lane = &l->lanes[n_lanes++];
-            *lane = (dw_lane){i, 0};
+            dw_layout_lane *lane = &l->lanes[n_lanes++];
+            *lane = (dw_layout_lane){i, 0};
             while (i < l->n_pieces && l->pieces[i].tensor == t &&
                    l->pieces[i].lane == l->pieces[lane->first].lane) {
                 lane->n++;
@@ -236,7 +236,7 @@ dw_status dw_layout_end(dw_layout *l, dw_error *err)
     if (!make_lanes(l))
         return dw_fail_memory(err, NULL);
     for (size_t i = 0; i < l->n_pieces; i++)
-        l->held[l->pieces[i].tensor] += dw_piece_elems(&l->pieces[i]);
+        l->held[l->pieces[i].tensor] += dw_layout_piece_elems(&l->pieces[i]);
     l->ended = true;
     return DW_OK;
 }

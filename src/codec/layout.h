@@ -28,18 +28,18 @@ typedef struct dw_layout_dim {
     int64_t from, to;
 } dw_layout_dim;
 
-typedef struct dw_piece {
+typedef struct dw_layout_piece {
     size_t tensor, target;
     uint64_t from, to;
     uint64_t last; /* highest element of the tensor in it */
     unsigned lane;
     unsigned n_dims;
     dw_layout_dim dims[DW_LAYOUT_DIMS];
-} dw_piece;
+} dw_layout_piece;
 
-typedef struct dw_lane {
+typedef struct dw_layout_lane {
     size_t first, n; /* pieces */
-} dw_lane;
+} dw_layout_lane;
 
 struct dw_layout {
     dw_tensor *tensors, *targets; /* owned, names and dims too */
@@ -47,16 +47,16 @@ struct dw_layout {
     uint64_t *numbers; /* [n_tensors + 1] the first of each tensor's, from 1 */
     uint64_t *held;    /* [n_tensors] */
     bool *forgotten;   /* [n_tensors] */
-    dw_piece *pieces;
+    dw_layout_piece *pieces;
     size_t n_pieces, n_room;
-    dw_lane *lanes;
+    dw_layout_lane *lanes;
     size_t *lane_of; /* [n_tensors + 1] the first of each tensor's */
     bool ended;
     void *arena;
 };
 
 /* Elements in a piece. */
-uint64_t dw_piece_elems(const dw_piece *piece);
+uint64_t dw_layout_piece_elems(const dw_layout_piece *piece);
 
 /* DW_INVALID unless it can be used. */
 dw_status dw_layout_check_ended(const dw_layout *layout, dw_error *err);

@@ -39,7 +39,7 @@ static void write_row(const uint8_t *from, uint8_t *to, const dw_layout_dim *d,
 }
 
 /* Row by row; returns how many elements differ where it does not write. */
-static uint64_t copy_piece(const dw_piece *p, const uint8_t *from, uint8_t *to,
+static uint64_t copy_piece(const dw_layout_piece *p, const uint8_t *from, uint8_t *to,
                            unsigned width, bool write)
 {
     const dw_layout_dim one = {1, 1, 1};
@@ -91,7 +91,7 @@ static dw_status copy_tensor(void *context, size_t t, unsigned worker, dw_error 
         return status;
     for (size_t lane = l->lane_of[t]; lane < l->lane_of[t + 1]; lane++)
         for (size_t k = 0; k < l->lanes[lane].n; k++) {
-            const dw_piece *p = &l->pieces[l->lanes[lane].first + k];
+            const dw_layout_piece *p = &l->pieces[l->lanes[lane].first + k];
             uint8_t *to = l->targets[p->target].data;
             if (!to)
                 return dw_fail_tensor(err, DW_UNSUPPORTED, NULL,

@@ -69,14 +69,14 @@ typedef struct fold {
     dw_layout *layout;
     size_t n_before; /* pieces before this target */
     struct level {
-        dw_piece first;
+        dw_layout_piece first;
         uint64_t n; /* of the same shape, at equal distances */
         int64_t from, to;
     } levels[DW_LAYOUT_DIMS];
     bool no_memory, no_order;
 } fold;
 
-static bool same_shape(const dw_piece *a, const dw_piece *b)
+static bool same_shape(const dw_layout_piece *a, const dw_layout_piece *b)
 {
     if (a->tensor != b->tensor || a->n_dims != b->n_dims)
         return false;
@@ -95,7 +95,7 @@ static int compare_strides(const void *a_, const void *b_)
 
 /* Strides of the tensor made positive and sorted; false where an element's place in the
  * piece could not be found by division. */
-static bool straighten(dw_piece *p)
+static bool straighten(dw_layout_piece *p)
 {
     for (unsigned k = 0; k < p->n_dims; k++) {
         dw_layout_dim *d = &p->dims[k];
@@ -117,7 +117,7 @@ static bool straighten(dw_piece *p)
     return true;
 }
 
-static void keep(fold *f, dw_piece *piece)
+static void keep(fold *f, dw_layout_piece *piece)
 {
     dw_layout *l = f->layout;
     if (!straighten(piece) || l->n_pieces - f->n_before >= DW_LAYOUT_PIECES)
@@ -129,14 +129,14 @@ static void keep(fold *f, dw_piece *piece)
         l->pieces[l->n_pieces++] = *piece;
 }
 
-static void push(fold *f, unsigned level, const dw_piece *piece);
+static void push(fold *f, unsigned level, const dw_layout_piece *piece);
 
 static void flush(fold *f, unsigned level)
 {
     struct level *at = &f->levels[level];
     if (at->n == 0)
         return;
-    dw_piece piece = at->first;
+    dw_layout_piece piece = at->first;
     if (at->n > 1)
         piece.dims[piece.n_dims++] = (dw_layout_dim){at->n, at->from, at->to};
     at->n = 0;
@@ -146,7 +146,7 @@ static void flush(fold *f, unsigned level)
         keep(f, &piece);
 }
 
-static void push(fold *f, unsigned level, const dw_piece *piece)
+static void push(fold *f, unsigned level, const dw_layout_piece *piece)
 {
     struct level *at = &f->levels[level];
     if (at->n > 0 && same_shape(&at->first, piece)) {
@@ -202,7 +202,7 @@ static bool read_target(fold *f, size_t target, const codes *c, uint64_t *n_cove
         const size_t t = tensor_of(l, number);
         if (t == l->n_tensors || l->tensors[t].dtype != l->targets[target].dtype)
             return false;
-        dw_piece run = {
+        dw_layout_piece run = {
             .tensor = t, .target = target, .from = number - l->numbers[t], .to = i};
         int64_t distance;
         const uint64_t length =

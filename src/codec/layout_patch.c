@@ -41,7 +41,7 @@ typedef dw_status (*batch_fn)(batch *b, dw_error *err);
 
 /* ---- finding places ---- */
 
-static inline bool locate(const dw_piece *p, uint64_t element, uint64_t *place)
+static inline bool locate(const dw_layout_piece *p, uint64_t element, uint64_t *place)
 {
     uint64_t left = element - p->from;
     int64_t to = (int64_t)p->to;
@@ -59,7 +59,7 @@ static inline bool locate(const dw_piece *p, uint64_t element, uint64_t *place)
 }
 
 /* The first piece of the lane that ends at ELEMENT or later. */
-static size_t find_piece(const dw_layout *l, const dw_lane *lane, uint64_t element)
+static size_t find_piece(const dw_layout *l, const dw_layout_lane *lane, uint64_t element)
 {
     size_t low = 0, high = lane->n;
     while (low < high) {
@@ -72,14 +72,15 @@ static size_t find_piece(const dw_layout *l, const dw_lane *lane, uint64_t eleme
     return low;
 }
 
-static dw_status walk_lane(batch *b, const dw_lane *lane, batch_fn fn, dw_error *err)
+static dw_status walk_lane(batch *b, const dw_layout_lane *lane, batch_fn fn,
+                           dw_error *err)
 {
     const dw_layout *l = b->job->layout;
     const dw_segment *s = b->segment;
     size_t i = find_piece(l, lane, s->first + s->positions[0]);
     uint32_t k = 0;
     for (; i < lane->n && k < s->n; i++) {
-        const dw_piece *p = &l->pieces[lane->first + i];
+        const dw_layout_piece *p = &l->pieces[lane->first + i];
         b->target = p->target;
         b->n = 0;
         for (; k < s->n; k++) {

@@ -19,7 +19,8 @@ from vllm_server import MAX_TOKENS  # noqa: E402
 
 def serve(directory, prompts, n_tokens):
     engine = LLM(model=directory, dtype="bfloat16", enforce_eager=True,
-                 max_model_len=MAX_TOKENS, skip_tokenizer_init=True)
+                 max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
+                 weight_transfer_config={"backend": "deltawire"})  # weights stay plain
     sampling = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True,
                               detokenize=False)
     tokens = []

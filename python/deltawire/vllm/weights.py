@@ -71,17 +71,21 @@ class Weights:
             self.table, {name: (_NAMES[flat.dtype], (flat.numel(),))
                          for name, flat in self._targets.items()})
         self.reasons: dict[str, str] = {}
+        """Why tensors are loaded anew when they change."""
+        self._unplaced: str | None = None
+        self._said: set[str] = set()
         self._learn()
         self.layout.end()
         for name in self.layout.forgotten:
             self.reasons.setdefault(name, "it lies in too many places")
+        self._forget_unplaced()
+
+    def _forget_unplaced(self) -> None:
+        """Where something was loaded from who knows where, all that has no place of its own
+        may be in it. On other ranks' tensors that is wasted, but right."""
         for name, n in self.layout.held.items():
             if n == 0 and self._unplaced:
                 self._forget(name, self._unplaced)
-        self._said: set[str] = set()
-        self._say_reasons()
-
-    def _say_reasons(self) -> None:
         for name, why in self.reasons.items():
             if name not in self._said:
                 self._log.warning("deltawire: %s is loaded anew when it changes: %s", name, why)
@@ -108,8 +112,8 @@ class Weights:
                     tensor.copy_(others[name])
                     stray = name
         self._forget_derived()
-        # where that comes from is not known: what has no place may be in it
-        self._unplaced = stray and f"it may be in {stray}, whose places cannot be told"
+        if stray:
+            self._unplaced = f"it may be in {stray}, whose places cannot be told"
 
     def _groups(self) -> Iterator[list[str]]:
         """Layer by layer, so that the parts of a fused tensor are in one group."""
@@ -164,9 +168,7 @@ class Weights:
             try:
                 self.layout.learn(name, passes)
             except _core.Unsupported as error:
-                for source in known:
-                    self._forget(source, f"{name}: {error.text}")
-                break
+                self._unplaced = f"it may be in {name}: {error.text}"
         for name in names:
             as_bytes(self._targets[name]).fill_(0xFF)
 
@@ -214,8 +216,9 @@ class Weights:
         """TENSORS is the checkpoint that vLLM has loaded: what is not where it is thought to
         be is forgotten."""
         for name, n in self.compare(tensors).items():
-            self._forget(name, f"{n} of its elements are others than in the checkpoint")
-        self._say_reasons()
+            self._unplaced = f"{n} elements of {name} are others than in the checkpoint"
+            self._forget(name, self._unplaced)
+        self._forget_unplaced()
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
