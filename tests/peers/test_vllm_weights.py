@@ -392,3 +392,25 @@ def test_a_failure_while_learning_leaves_the_weights_alone(patched):
     finally:
         model.load_weights = load
         backend._weights = learnt
+
+
+# ---- ranks -----------------------------------------------------------------------------
+
+
+def test_tensors_that_are_cut_among_ranks(tmp_path):
+    run = Run(tmp_path, "Qwen3")
+    first = run.snapshot()
+    run.publish(1)
+    update = run.stage()  # not settled: the patch is there
+    with open(tmp_path / "log", "wb") as log:
+        made = subprocess.run(
+            [sys.executable, vllm_server.HERE / "vllm_two_ranks.py", run.paths[0],
+             json.dumps(first | {"dir": str(run.paths[0])}), json.dumps(update), run.paths[1]],
+            env=vllm_server.environment(vllm_server.HERE), stdout=subprocess.PIPE, stderr=log,
+            text=True, check=True)
+    answer = json.loads(made.stdout)
+    assert answer["patched"] == answer["loaded"]
+    assert len(answer["patched"]) == 2 and answer["patched"][0] != answer["patched"][1]
+    whole = sum(w.numel() for w in run.versions[0].values())
+    assert all(whole / 2 <= n < whole for n in answer["held"])
+    run.close()
