@@ -51,6 +51,7 @@ class Run:
 
     def __init__(self, where, kind):
         self.where, self.url = where, f"file://{where}/run"
+        self.references = {}
         torch.manual_seed(7)
         self.paths = [where / f"v{i}" for i in range(3)]
         make_model(kind).save_pretrained(self.paths[0])
@@ -167,17 +168,17 @@ def test_a_vllm_that_is_too_old_is_refused_by_its_version(monkeypatch):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Of each kind, and what a vLLM serves that is started on their versions."""
+    """Of each kind, and what a vLLM serves that is started on their versions: of version 2
+    for one kind, since it takes time."""
     runs = {kind: Run(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
-    wanted = [runs[kind].paths[i] for kind in KINDS for i in (1, 2)]
+    wanted = [(kind, i) for kind in KINDS for i in (1, 2) if i == 1 or kind == "Qwen3Moe"]
     with open(tmp_path_factory.mktemp("reference") / "log", "wb") as log:
         made = subprocess.run(
             [sys.executable, vllm_server.HERE / "vllm_reference.py", json.dumps(PROMPTS),
-             str(N_TOKENS), *wanted], env=vllm_server.environment(vllm_server.HERE),
+             str(N_TOKENS), *(runs[kind].paths[i] for kind, i in wanted)], env=vllm_server.environment(vllm_server.HERE),
             stdout=subprocess.PIPE, stderr=log, text=True, check=True)
-    lines = iter(made.stdout.splitlines())
-    for kind in KINDS:
-        runs[kind].references = {i: json.loads(next(lines)) for i in (1, 2)}
+    for (kind, i), line in zip(wanted, made.stdout.splitlines(), strict=True):
+        runs[kind].references[i] = json.loads(line)
     yield runs
     for run in runs.values():
         run.close()
@@ -212,7 +213,9 @@ def test_every_element_goes_to_its_place(run):
     run.publish(2)
     engine.update(run.stage())
     run.follower.settle()
-    assert engine.serves() == run.references[2]  # -0 and NaNs too
+    assert weights.compare(deltawire.Checkpoint(run.paths[2])) == {}  # -0 and NaNs too
+    served = engine.serves()
+    assert served == run.references.get(2, served)
 
     engine.call("init_weight_transfer_engine",
                 {"url": run.url, "id": "worker", "interval": 0.05})
@@ -220,7 +223,7 @@ def test_every_element_goes_to_its_place(run):
     engine.update({"version": 1})  # whole, into a directory of its own
     assert engine.serves() == run.references[1]
     engine.update({"version": 2})  # a patch
-    assert engine.serves() == run.references[2]
+    assert engine.serves() == served
 
     def reports():
         return [(f.id, f.version, f.status) for f in deltawire.Stream(run.url).followers()]
@@ -412,5 +415,5 @@ def test_tensors_that_are_cut_among_ranks(tmp_path):
     assert answer["patched"] == answer["loaded"]
     assert len(answer["patched"]) == 2 and answer["patched"][0] != answer["patched"][1]
     whole = sum(w.numel() for w in run.versions[0].values())
-    assert all(whole / 2 <= n < whole for n in answer["held"])
+    assert sum(answer["held"]) >= whole and max(answer["held"]) < 0.6 * whole
     run.close()

@@ -240,6 +240,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             if self._weights is None or self._weights.table != table:
                 self._learn(table)
             self._weights.load(checkpoint)
+            if not self._weights.confirmed:
+                self._weights.confirm(checkpoint)
             self._compare(checkpoint)
             state = _core.digest(checkpoint).state
         logger.info("deltawire: %s was loaded whole: %.2f s", directory,
