@@ -8,6 +8,7 @@ import json
 import os
 import sys
 
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions go to the workers
 
 from vllm_server import MAX_TOKENS  # noqa: E402
