@@ -146,15 +146,20 @@ stage_python() {
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 
-stage_package() {
-    echo "== package: the Python package, from its source archive to a trained model"
+# Tests run with the package until `with` is emptied.
+build_package() {
     local log=build-python/package.log
     mkdir -p build-python
     scripts/package.sh >$log 2>&1 || {
         broken $log "the package cannot be built"
-        return
+        return 1
     }
     with=(env "PYTHONPATH=$PWD/build-python/site")
+}
+
+stage_package() {
+    echo "== package: the Python package, from its source archive to a trained model"
+    build_package || return
     run_pytest tests/python
     with=()
 }
@@ -180,7 +185,9 @@ stage_servers() {
 
 stage_peers() {
     echo "== peers: a real vLLM on this machine's processors follows a stream"
-    build release build && python_with=vllm run_pytest tests/peers
+    build release build && build_package || return
+    python_with=vllm run_pytest tests/peers
+    with=()
 }
 
 stage_asan() {
