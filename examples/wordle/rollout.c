@@ -104,8 +104,9 @@ static void answer_health(rollout *r, web_call *call)
     dw_error err;
     if (rollout_load(r, &err) == DW_OK)
         web_reply(call, 200,
-                  json_pack("{s:s,s:b}", "status", "ok", "paused",
-                            serving_is_paused(r->serving)));
+                  json_pack("{s:s,s:b,s:i}", "status", "ok", "paused",
+                            serving_is_paused(r->serving), "requests",
+                            (int)batch_n_jobs(r->batch)));
     else
         web_refuse(call, 503, "%s: %s", err.where, err.text);
 }
