@@ -2,11 +2,13 @@
 """wordle-rollout, driven by the real `deltawire follow`: what it computes, with which
 version, what it refuses, and kills. Every token is compared with a model of plain Python
 over the weights that the answer says it came from."""
+import copy
 import json
 import math
 import signal
 import subprocess
 import threading
+import urllib.parse
 
 import tiny_qwen3 as tiny
 from lib import (Server, in_parallel, program, run_tests, scratch, start, wait_until)
@@ -39,9 +41,9 @@ def follow(at=None):
                  "--no-report", "--quiet", *engine)
 
 
-def serve(listen="127.0.0.1:0"):
+def serve(listen="127.0.0.1:0", *options):
     return Server(ROLLOUT, "--weights", INTO, "--model", MODEL, "--listen", listen,
-                  "--max-seqs", "8", "--max-len", "400")
+                  "--max-seqs", "8", "--max-len", "400", *options)
 
 
 def stop(process, number=signal.SIGTERM):
@@ -354,6 +356,28 @@ def test_no_engine():
     assert second.get("/weight_info")["weight_version"] == "default"
     stop(other)
     assert second.end(signal.SIGINT) == 0
+
+
+def test_control_by_itself():
+    """The control interface at an address of its own, and there alone."""
+    second = serve("127.0.0.1:0", "--control", "127.0.0.1:0")
+    control = copy.copy(second)
+    control.url = second.line("controlled")
+    control.at = urllib.parse.urlsplit(control.url)
+    other = follow(control)
+    publish()
+    wait_for_label(control)
+    assert complete(second)[0]["weight_version"] == str(published[-1])
+    for method, path in (("POST", "/pause?mode=keep"), ("POST", "/resume"),
+                         ("GET", "/weight_info"), ("POST", "/update_weights")):
+        second.want(404, method, path)
+    control.want(404, "POST", "/v1/completions", {"prompt": "x"})
+    control.post("/pause?mode=keep")
+    assert second.get("/health")["paused"]
+    control.post("/resume")
+    complete(second)
+    stop(other)
+    assert second.end() == 0
 
 
 def test_the_end():
