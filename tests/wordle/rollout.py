@@ -227,6 +227,8 @@ def test_a_sample_over_two_versions():
         asker = threading.Thread(target=lambda: answers.extend(
             complete(server, max_tokens=390, n=4)))
         asker.start()
+        while server.get("/health")["requests"] == 0 and asker.is_alive():
+            pass
         server.post("/pause?mode=keep")
         publish()
         wait_until("the directory", lambda: control_version() == published[-1])
