@@ -5,6 +5,7 @@ over the weights that the answer says it came from."""
 import copy
 import json
 import math
+import shutil
 import signal
 import subprocess
 import threading
@@ -388,6 +389,22 @@ def test_no_engine():
     assert second.get("/weight_info")["weight_version"] == "default"
     stop(other)
     assert second.end(signal.SIGINT) == 0
+
+
+def test_a_directory_made_anew():
+    """The weights are removed under it, and come back as other files."""
+    shutil.rmtree(INTO)
+    wait_until("it notices", lambda: server.ask("GET", "/health")[0] == 503)
+    server.want(503, "POST", "/v1/completions", {"prompt": "WORDLE\n"})
+    other = follow(server)
+    wait_until("weights", lambda: server.ask("GET", "/health")[0] == 200)
+    publish()
+    wait_for_label(server)
+    (choice,) = complete(server, temperature=0)
+    assert choice["weight_version"] == str(published[-1])
+    check(choice, {}, greedy=True)
+    assert server.get("/digest")["digest"] == state_of_head()
+    stop(other)
 
 
 def test_control_by_itself():
