@@ -36,14 +36,14 @@ def publish():
 published = []
 
 
-def follow(at=None):
+def follow(at=None, *options, into=INTO):
     engine = ["--engine", f"vllm={at.url}", "--engine-check", "0.1"] if at else []
-    return start(DELTAWIRE, "follow", BUCKET, "--into", INTO, "--interval", "0.05",
-                 "--no-report", "--quiet", *engine)
+    return start(DELTAWIRE, "follow", BUCKET, "--into", into, "--interval", "0.05",
+                 "--no-report", "--quiet", *engine, *options)
 
 
-def serve(listen="127.0.0.1:0", *options):
-    return Server(ROLLOUT, "--weights", INTO, "--model", MODEL, "--listen", listen,
+def serve(listen="127.0.0.1:0", *options, weights=INTO):
+    return Server(ROLLOUT, "--weights", weights, "--model", MODEL, "--listen", listen,
                   "--max-seqs", "8", "--max-len", "400", *options)
 
 
@@ -389,6 +389,22 @@ def test_no_engine():
     assert second.get("/weight_info")["weight_version"] == "default"
     stop(other)
     assert second.end(signal.SIGINT) == 0
+
+
+def test_two_copies():
+    """A follower that writes the copy which is not read, and then changes places."""
+    second = serve(weights=scratch / "copies")
+    other = follow(second, "--copies", "2", into=scratch / "copies")
+    wait_for_label(second)
+    for _ in range(3):
+        publish()
+        wait_for_label(second)
+        for choice in complete(second, n=3):
+            assert choice["weight_version"] == str(published[-1])
+            check(choice, {})
+        assert second.get("/digest")["digest"] == state_of_head()
+    stop(other)
+    assert second.end() == 0
 
 
 def test_a_directory_made_anew():
