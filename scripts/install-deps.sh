@@ -57,6 +57,8 @@ group_build() {
     want libexpat1-dev  pkg-config --exists expat
     want libmicrohttpd-dev pkg-config --exists libmicrohttpd
     want zlib1g-dev     pkg-config --exists zlib
+    want libpcre2-dev    pkg-config --exists libpcre2-8   # these two: examples/wordle
+    want libutf8proc-dev pkg-config --exists libutf8proc
 }
 
 group_python() {
@@ -76,6 +78,7 @@ group_test() {
     want spin          spin -V # for model/check.sh
     want curl          curl --version
     want openssl       openssl version
+    want wamerican     test -e /usr/share/dict/american-english # for tests/wordle/words.sh
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
