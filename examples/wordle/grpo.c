@@ -146,8 +146,7 @@ static void count_games(grpo_report *r, played_group *const *groups, size_t n_gr
     r->reward /= (double)r->n_games;
     r->win_rate = (double)n_won / (double)r->n_games;
     r->guesses = n_won ? (double)n_to_win / (double)n_won : 0;
-    r->invalid_rate =
-        r->n_guesses ? (double)n_invalid / (double)r->n_guesses : 0;
+    r->invalid_rate = r->n_guesses ? (double)n_invalid / (double)r->n_guesses : 0;
 }
 
 /* Coefficients of the loss; a negative one makes its token likelier. */

@@ -31,7 +31,7 @@ typedef struct grpo_report {
     size_t n_sequences; /* that were computed */
     double reward;      /* of a game */
     double win_rate;
-    double guesses;     /* of a game that was won; 0 where none was */
+    double guesses;      /* of a game that was won; 0 where none was */
     double invalid_rate; /* of guesses */
     double entropy;      /* of a token, in nats */
     double ratio;

@@ -57,14 +57,12 @@ static json_t *tokenizer_file(int *eos)
     json_t *end = json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", *eos, "content",
                             END_OF_TEXT, "single_word", 0, "lstrip", 0, "rstrip", 0,
                             "normalized", 0, "special", 1);
-    json_t *split =
-        json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", pattern,
-                  "behavior", "Isolated", "invert", 0);
-    json_t *model =
-        json_pack("{s:s, s:n, s:n, s:s, s:s, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE",
-                  "dropout", "unk_token", "continuing_subword_prefix", "",
-                  "end_of_word_suffix", "", "fuse_unk", 0, "byte_fallback", 0,
-                  "ignore_merges", 0, "vocab", vocab, "merges");
+    json_t *split = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern",
+                              "Regex", pattern, "behavior", "Isolated", "invert", 0);
+    json_t *model = json_pack(
+        "{s:s, s:n, s:n, s:s, s:s, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout",
+        "unk_token", "continuing_subword_prefix", "", "end_of_word_suffix", "",
+        "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
     return json_pack("{s:s, s:n, s:n, s:[o], s:{s:s}, s:{s:s, s:[o, o]}, s:o, s:o, s:o}",
                      "version", "1.0", "truncation", "padding", "added_tokens", end,
                      "normalizer", "type", "NFC", "pre_tokenizer", "type", "Sequence",
@@ -106,8 +104,7 @@ dw_status init_model(const char *dir, unsigned n_hidden, unsigned n_layers, uint
 {
     int eos = 0;
     char path[MAX_PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/tokenizer_config.json", dir) >=
-        (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/tokenizer_config.json", dir) >= (int)sizeof path)
         return wordle_fail(err, DW_INVALID, dir, "is too long a path");
     snprintf(path, sizeof path, "%s/config.json", dir);
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)

@@ -22,8 +22,8 @@ struct players {
     const player_options *options;
     group_queue *queue;
     atomic_bool stop;
-    atomic_size_t turn;           /* of the servers */
-    _Atomic uint64_t next_group;  /* number of a group, and with it its answer */
+    atomic_size_t turn;          /* of the servers */
+    _Atomic uint64_t next_group; /* number of a group, and with it its answer */
     _Atomic uint64_t n_failures;
     pthread_mutex_t lock; /* of last */
     dw_error last;
@@ -76,18 +76,23 @@ static dw_status not_understood(const char *url, const char *what, dw_error *err
 
 /* ---- the environment ---- */
 
-static dw_status begin_game(player *p, seat *s, dw_error *err)
+/* Games of one seed have one answer. */
+static dw_status begin_games(player *p, dw_error *err)
 {
     char url[1024];
     snprintf(url, sizeof url, "%s/games", p->all->options->env);
-    json_t *answer = NULL, *body = json_pack("{s:I}", "seed", (json_int_t)p->number);
+    json_t *answer = NULL, *body = json_pack("{s:I, s:I}", "seed", (json_int_t)p->number,
+                                             "n", (json_int_t)p->group->n_games);
     dw_status status =
         http_client_ask(p->client, "POST", url, body, ENV_TIMEOUT_MS, &answer, err);
-    const json_t *first = json_array_get(json_object_get(answer, "games"), 0);
-    if (status == DW_OK && (!copy_text(s->id, ID_BYTES, first, "id") ||
-                            !copy_text(s->prompt, PROMPT_BYTES, first, "prompt")))
-        status = not_understood(url, "games", err);
-    s->done = false;
+    const json_t *games = json_object_get(answer, "games");
+    for (size_t i = 0; status == DW_OK && i < p->group->n_games; i++) {
+        const json_t *one = json_array_get(games, i);
+        seat *s = &p->seats[i];
+        if (!copy_text(s->id, ID_BYTES, one, "id") ||
+            !copy_text(s->prompt, PROMPT_BYTES, one, "prompt"))
+            status = not_understood(url, "games", err);
+    }
     json_decref(body);
     json_decref(answer);
     return status;
@@ -195,7 +200,8 @@ static dw_status take_choices(player *p, const char *url, const json_t *answer,
     size_t at;
     if (json_array_size(choices) != n)
         return not_understood(url, "choices", err);
-    json_array_foreach(choices, at, choice) {
+    json_array_foreach(choices, at, choice)
+    {
         json_int_t index = json_integer_value(json_object_get(choice, "index"));
         if (index < 0 || (size_t)index >= n || seen[index])
             return not_understood(url, "index", err);
@@ -274,13 +280,10 @@ static dw_status play_group(player *p, dw_error *err)
     if (!p->group)
         return wordle_fail(err, DW_NO_MEMORY, "a group", "out of memory");
     memset(p->seats, 0, sizeof p->seats);
-    dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < p->group->n_games; i++) {
-        status = begin_game(p, &p->seats[i], err);
-        if (status != DW_OK)
-            note_failure(all, status, err);
-    }
     size_t n_open = 1;
+    dw_status status = begin_games(p, err);
+    if (status != DW_OK)
+        note_failure(all, status, err);
     while (status == DW_OK && n_open > 0)
         status = play_turn(p, &n_open, err);
     for (size_t i = 0; i < p->group->n_games; i++)

@@ -42,7 +42,8 @@ static dw_status take_words(words *out, const json_t *answer, const char *url,
     out->list = calloc(n, sizeof *out->list);
     if (!out->list)
         return wordle_fail(err, DW_NO_MEMORY, url, "out of memory");
-    json_array_foreach(list, i, text) {
+    json_array_foreach(list, i, text)
+    {
         const char *letters = json_string_value(text);
         if (!letters || strlen(letters) != WORD_LETTERS ||
             strspn(letters, "abcdefghijklmnopqrstuvwxyz") != WORD_LETTERS)
@@ -165,7 +166,7 @@ typedef struct lesson {
     uint64_t n_dropped;
     double lag, most_lag; /* versions between a group and the weights it moves */
     double waited_s;
-    json_t *line; /* of the step before, until its version is settled */
+    json_t *line;  /* of the step before, until its version is settled */
     uint64_t told; /* failures of players */
 } lesson;
 
@@ -227,11 +228,11 @@ static json_t *line_of(lesson *l, uint64_t step, const grpo_report *r, double no
         "reward", r->reward, "win_rate", r->win_rate, "guesses", r->guesses,
         "invalid_rate", r->invalid_rate, "entropy", r->entropy, "ratio", r->ratio,
         "ratio_off", r->ratio_off, "clip_rate", r->clip_rate, "norm", norm);
-    json_t *more = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "games",
-                             (json_int_t)r->n_games, "tokens", (json_int_t)r->n_tokens,
-                             "sequences", (json_int_t)r->n_sequences, "dropped",
-                             (json_int_t)l->n_dropped, "lag", l->lag, "max_lag", l->most_lag,
-                             "waited_s", l->waited_s);
+    json_t *more =
+        json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "games", (json_int_t)r->n_games,
+                  "tokens", (json_int_t)r->n_tokens, "sequences",
+                  (json_int_t)r->n_sequences, "dropped", (json_int_t)l->n_dropped, "lag",
+                  l->lag, "max_lag", l->most_lag, "waited_s", l->waited_s);
     json_object_update(line, more);
     json_decref(more);
     return line;
@@ -254,8 +255,8 @@ static dw_status learn_step(lesson *l, uint64_t step, dw_error *err)
     gather(l);
     if (l->n_groups < o->n_groups)
         return DW_OK; /* asked to stop */
-    dw_status status = grpo_backward(l->run->trainer, &clip, l->groups, l->n_groups,
-                                     &report, err);
+    dw_status status =
+        grpo_backward(l->run->trainer, &clip, l->groups, l->n_groups, &report, err);
     json_t *none = l->line ? NULL : json_object();
     if (status == DW_OK)
         status = step_and_publish(l->run, o->lr, !o->no_sync, "step", step, &norm,

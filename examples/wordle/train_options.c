@@ -11,7 +11,8 @@ static const char help[] =
     "       wordle-train --model DIR --store URL --state DIR --env URL --server URL...\n"
     "\n"
     "Trains a small Qwen3 to play Wordle, and publishes every step as a version of the\n"
-    "stream at the store. Guesses are sampled by rollout servers that follow the stream,\n"
+    "stream at the store. Guesses are sampled by rollout servers that follow the "
+    "stream,\n"
     "games are judged by the environment; samples are taken as they come, with the\n"
     "versions that they were sampled with (asynchronous GRPO). Started again with the\n"
     "same --state and --store it goes on where it was.\n"
@@ -42,7 +43,8 @@ static const char help[] =
     "\n"
     "Examples:\n"
     "  wordle-train --init /tmp/tiny\n"
-    "  wordle-train --model /tmp/tiny --store s3://bucket/wordle --state /var/tmp/train \\\n"
+    "  wordle-train --model /tmp/tiny --store s3://bucket/wordle --state /var/tmp/train "
+    "\\\n"
     "      --env http://127.0.0.1:8100 --server http://10.0.0.7:8000 \\\n"
     "      --server http://10.0.0.8:8000 --metrics train.jsonl\n";
 
@@ -65,8 +67,27 @@ static float rate(const char *option, const char *text)
 }
 
 enum {
-    INIT = 1, HIDDEN, LAYERS, MODEL, STORE, STATE, ENV, SERVER, METRICS, WARMUP, STEPS,
-    GROUPS, GAMES, PLAYERS, MAX_LAG, LR, WARMUP_LR, THREADS, SAVE_EVERY, SEED, NO_SYNC,
+    INIT = 1,
+    HIDDEN,
+    LAYERS,
+    MODEL,
+    STORE,
+    STATE,
+    ENV,
+    SERVER,
+    METRICS,
+    WARMUP,
+    STEPS,
+    GROUPS,
+    GAMES,
+    PLAYERS,
+    MAX_LAG,
+    LR,
+    WARMUP_LR,
+    THREADS,
+    SAVE_EVERY,
+    SEED,
+    NO_SYNC,
     HELP,
 };
 
@@ -99,18 +120,31 @@ static const struct option table[] = {
 static void take_path(train_options *o, int option)
 {
     switch (option) {
-    case INIT: o->init_dir = optarg; break;
-    case MODEL: o->model_dir = optarg; break;
-    case STORE: o->store = optarg; break;
-    case STATE: o->state_dir = optarg; break;
-    case ENV: o->env = optarg; break;
-    case METRICS: o->metrics = optarg; break;
+    case INIT:
+        o->init_dir = optarg;
+        break;
+    case MODEL:
+        o->model_dir = optarg;
+        break;
+    case STORE:
+        o->store = optarg;
+        break;
+    case STATE:
+        o->state_dir = optarg;
+        break;
+    case ENV:
+        o->env = optarg;
+        break;
+    case METRICS:
+        o->metrics = optarg;
+        break;
     case SERVER:
         if (o->n_servers == PLAYERS_MAX_SERVERS)
             wrong("there are too many --server");
         o->servers[o->n_servers++] = optarg;
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -118,22 +152,47 @@ static void take_number(train_options *o, int option)
 {
     const char *name = table[option - 1].name;
     switch (option) {
-    case HIDDEN: o->n_hidden = (unsigned)program_number(name, optarg, 8, 4096); break;
-    case LAYERS: o->n_layers = (unsigned)program_number(name, optarg, 1, 64); break;
-    case WARMUP: o->n_warmup = program_number(name, optarg, 0, 1000000); break;
-    case STEPS: o->n_steps = program_number(name, optarg, 0, 1000000); break;
-    case GROUPS: o->n_groups = program_number(name, optarg, 1, 1024); break;
-    case GAMES: o->n_games = program_number(name, optarg, 2, GROUP_MAX_GAMES); break;
+    case HIDDEN:
+        o->n_hidden = (unsigned)program_number(name, optarg, 8, 4096);
+        break;
+    case LAYERS:
+        o->n_layers = (unsigned)program_number(name, optarg, 1, 64);
+        break;
+    case WARMUP:
+        o->n_warmup = program_number(name, optarg, 0, 1000000);
+        break;
+    case STEPS:
+        o->n_steps = program_number(name, optarg, 0, 1000000);
+        break;
+    case GROUPS:
+        o->n_groups = program_number(name, optarg, 1, 1024);
+        break;
+    case GAMES:
+        o->n_games = program_number(name, optarg, 2, GROUP_MAX_GAMES);
+        break;
     case PLAYERS:
         o->n_players = program_number(name, optarg, 1, PLAYERS_MAX_THREADS);
         break;
-    case MAX_LAG: o->max_lag = program_number(name, optarg, 0, 1000000); break;
-    case THREADS: o->n_threads = (unsigned)program_number(name, optarg, 0, 256); break;
-    case SAVE_EVERY: o->save_every = program_number(name, optarg, 1, 1000000); break;
-    case SEED: o->seed = program_number(name, optarg, 0, UINT32_MAX); break;
-    case LR: o->lr = rate(name, optarg); break;
-    case WARMUP_LR: o->warmup_lr = rate(name, optarg); break;
-    default: break;
+    case MAX_LAG:
+        o->max_lag = program_number(name, optarg, 0, 1000000);
+        break;
+    case THREADS:
+        o->n_threads = (unsigned)program_number(name, optarg, 0, 256);
+        break;
+    case SAVE_EVERY:
+        o->save_every = program_number(name, optarg, 1, 1000000);
+        break;
+    case SEED:
+        o->seed = program_number(name, optarg, 0, UINT32_MAX);
+        break;
+    case LR:
+        o->lr = rate(name, optarg);
+        break;
+    case WARMUP_LR:
+        o->warmup_lr = rate(name, optarg);
+        break;
+    default:
+        break;
     }
 }
 

@@ -19,8 +19,8 @@ struct warmup {
     float *logp, *coef;
 };
 
-dw_status warmup_new(warmup **out, const words *list, const tokenizer *tok, size_t n_games,
-                     uint64_t seed, dw_error *err)
+dw_status warmup_new(warmup **out, const words *list, const tokenizer *tok,
+                     size_t n_games, uint64_t seed, dw_error *err)
 {
     warmup *w = calloc(1, sizeof *w);
     if (w) {
