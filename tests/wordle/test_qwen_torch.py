@@ -1,0 +1,105 @@
+"""The model of examples/wordle beside transformers and PyTorch, from the same files."""
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import qwen_lib as lib  # noqa: E402
+
+# heads, kv heads, head_dim, tied, rope_theta: every ratio of heads, widths that fill no
+# vector, and heads that together are wider or narrower than the hidden state.
+SHAPES = {
+    "tied": dict(heads=4, kv=2, dim=32, tied=True, theta=1e6, hidden=128, inter=384),
+    "untied": dict(heads=4, kv=4, dim=16, tied=False, theta=1e4, hidden=64, inter=160),
+    "one-kv-head": dict(heads=6, kv=1, dim=8, tied=True, theta=5e5, hidden=40, inter=104),
+    "wide-heads": dict(heads=4, kv=2, dim=64, tied=False, theta=1e6, hidden=72, inter=50),
+}
+VOCAB = 103
+
+
+transformers.utils.logging.disable_progress_bar()
+
+
+def make(path, shape, shard=False):
+    """A random Qwen3 in that directory; returns transformers' own, in fp32."""
+    config = transformers.Qwen3Config(
+        vocab_size=VOCAB, hidden_size=shape["hidden"], intermediate_size=shape["inter"],
+        num_hidden_layers=3, num_attention_heads=shape["heads"],
+        num_key_value_heads=shape["kv"], head_dim=shape["dim"], rms_norm_eps=1e-6,
+        rope_theta=shape["theta"], tie_word_embeddings=shape["tied"],
+        max_position_embeddings=512, eos_token_id=3,
+        rope_parameters={"rope_type": "default", "rope_theta": shape["theta"]})
+    torch.manual_seed(shape["hidden"])
+    model = transformers.Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(1 + torch.randn_like(p) * .2 if "norm" in name
+                    else torch.randn_like(p) * p.shape[-1] ** -.5)
+    model = model.to(torch.bfloat16)
+    model.save_pretrained(path, max_shard_size="50KB" if shard else "1GB")
+    return transformers.Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+@pytest.fixture(params=SHAPES)
+def pair(request, tmp_path):
+    theirs = make(tmp_path, SHAPES[request.param], shard=request.param == "untied")
+    return theirs, lib.Model(tmp_path)
+
+
+def random_tokens(n, seed=0):
+    return np.random.default_rng(seed).integers(0, VOCAB, n).tolist()
+
+
+def their_logits(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].numpy()
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5, 64, 300])
+def test_logits(pair, n_tokens):
+    theirs, ours = pair
+    tokens = random_tokens(n_tokens)
+    got = lib.Session(ours, 1, n_tokens, 2).step([(0, t) for t in tokens])
+    np.testing.assert_allclose(got, their_logits(theirs, tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_logits_of_mixed_sequences(pair):
+    theirs, ours = pair
+    texts = [random_tokens(n, seed=n) for n in (3, 1, 17, 9)]
+    session = lib.Session(ours, len(texts), 20)
+    rows = [(seq, text[i]) for i in range(17) for seq, text in enumerate(texts)
+            if i < len(text)]
+    got = np.concatenate([session.step(rows[:11]), session.step(rows[11:])])
+    for seq, text in enumerate(texts):
+        mine = got[[i for i, row in enumerate(rows) if row[0] == seq]]
+        np.testing.assert_allclose(mine, their_logits(theirs, text), rtol=1e-4, atol=1e-4)
+
+
+def test_older_config(tmp_path):
+    """rope_theta beside null rope_scaling, as transformers 4 wrote it."""
+    theirs = make(tmp_path, SHAPES["tied"])
+    config = json.loads((tmp_path / "config.json").read_text())
+    theta = config.pop("rope_parameters")["rope_theta"]
+    config |= {"rope_theta": theta, "rope_scaling": None, "torch_dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokens = random_tokens(40)
+    got = lib.Session(lib.Model(tmp_path), 1, 40).step([(0, t) for t in tokens])
+    np.testing.assert_allclose(got, their_logits(theirs, tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_config_for_transformers(tmp_path):
+    """What qwen_config_write writes, transformers reads as the same model."""
+    make(tmp_path, SHAPES["one-kv-head"])
+    ours = lib.Model(tmp_path)
+    before = transformers.AutoConfig.from_pretrained(tmp_path)
+    lib.call("qwen_config_write", lib.byref(ours.config), str(tmp_path).encode())
+    after = transformers.AutoConfig.from_pretrained(tmp_path)
+    same = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
+            "tie_word_embeddings", "max_position_embeddings", "eos_token_id")
+    assert {k: getattr(before, k) for k in same} == pytest.approx(
+        {k: getattr(after, k) for k in same})
+    assert after.rope_parameters["rope_theta"] == before.rope_parameters["rope_theta"]
