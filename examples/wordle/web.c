@@ -2,19 +2,21 @@
 
 #include <microhttpd.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fail.h"
 #include "listen.h"
 
-enum { MAX_CONNECTIONS = 512, IDLE_S = 60, MAX_MESSAGE = 1024 };
+enum { MAX_CONNECTIONS = 512, IDLE_S = 60, END_MS = 1000, MAX_MESSAGE = 1024 };
 
 struct web {
     struct MHD_Daemon *daemon;
-    int quiesced_fd; /* -1: it listens */
+    atomic_uint n_put_off;
     size_t max_body;
     web_handler handler;
     void *context;
@@ -23,6 +25,7 @@ struct web {
 
 /* One request, from its first line to the end of its answer. */
 struct web_call {
+    web *server;
     struct MHD_Connection *connection;
     const char *method; /* of the connection */
     const char *path;
@@ -83,6 +86,7 @@ void web_put_off(web_call *call, void *job, void (*finish)(web_call *call, void 
     call->release = release;
     call->answered = true;
     call->result = MHD_YES;
+    atomic_fetch_add(&call->server->n_put_off, 1);
     MHD_suspend_connection(call->connection);
 }
 
@@ -159,14 +163,16 @@ static enum MHD_Result take(void *context, struct MHD_Connection *connection,
                             const char *path, const char *method, const char *version,
                             const char *upload, size_t *n_upload, void **kept)
 {
-    const web *server = context;
+    web *server = context;
     web_call *call = *kept;
     (void)version;
     if (!call) {
         *kept = call = calloc(1, sizeof *call);
-        if (call)
-            call->connection = connection;
-        return call ? MHD_YES : MHD_NO;
+        if (!call)
+            return MHD_NO;
+        call->server = server;
+        call->connection = connection;
+        return MHD_YES;
     }
     call->path = path;
     call->method = method;
@@ -191,8 +197,10 @@ static void forget(void *context, struct MHD_Connection *connection, void **kept
     (void)code;
     if (!call)
         return;
-    if (call->release)
+    if (call->release) {
         call->release(call->job);
+        atomic_fetch_sub(&call->server->n_put_off, 1);
+    }
     json_decref(call->body);
     free(call->bytes);
     free(call);
@@ -209,8 +217,9 @@ dw_status web_start(web **out, const char *listen, size_t max_body, web_handler 
     *out = NULL;
     if (!server)
         return wordle_fail(err, DW_NO_MEMORY, listen, "out of memory");
-    *server = (web){
-        .max_body = max_body, .handler = handler, .context = context, .quiesced_fd = -1};
+    server->max_body = max_body;
+    server->handler = handler;
+    server->context = context;
     dw_status status = listen_open(&fd, server->url, listen, err);
     if (status == DW_OK) {
         server->daemon = MHD_start_daemon(
@@ -232,19 +241,16 @@ dw_status web_start(web **out, const char *listen, size_t max_body, web_handler 
     return status;
 }
 
-void web_quiesce(web *server)
-{
-    if (server->quiesced_fd < 0)
-        server->quiesced_fd = MHD_quiesce_daemon(server->daemon);
-}
-
 void web_stop(web *server)
 {
     if (!server)
         return;
+    const int fd = MHD_quiesce_daemon(server->daemon);
+    for (int ms = 0; ms < END_MS && atomic_load(&server->n_put_off) > 0; ms += 5)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     MHD_stop_daemon(server->daemon);
-    if (server->quiesced_fd >= 0)
-        close(server->quiesced_fd);
+    if (fd >= 0)
+        close(fd);
     free(server);
 }
 

@@ -26,9 +26,8 @@ typedef void (*web_handler)(void *context, web_call *call);
 dw_status web_start(web **out, const char *listen, size_t max_body, web_handler handler,
                     void *context, dw_error *err);
 
-/* Takes no more connections. Calls that were put off are to be taken up again before
- * web_stop. */
-void web_quiesce(web *server);
+/* Calls that were put off must have been taken up again; they are given a second to be
+ * answered. */
 void web_stop(web *server);
 
 /* "http://127.0.0.1:8000" */
