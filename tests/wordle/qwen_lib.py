@@ -35,12 +35,12 @@ class Failed(Exception):
     pass
 
 
-for name in ("dw_checkpoint_tensors",):
+for name in ("dw_checkpoint_tensors", "qwen_trainer_weights"):
     getattr(LIB, name).restype = POINTER(Tensor)
-if hasattr(LIB,"qwen_trainer_step"):
-  LIB.qwen_trainer_step.restype = c_float
-
-
+LIB.qwen_trainer_step.restype = c_float
+for name in ("tokenizer_encode", "tokenizer_decode"):
+  if hasattr(LIB, name):
+    getattr(LIB, name).restype = c_size_t
 
 
 def call(name, *args):

@@ -103,3 +103,127 @@ def test_config_for_transformers(tmp_path):
     assert {k: getattr(before, k) for k in same} == pytest.approx(
         {k: getattr(after, k) for k in same})
     assert after.rope_parameters["rope_theta"] == before.rope_parameters["rope_theta"]
+
+
+# ---- training ------------------------------------------------------------------------
+
+LENGTHS = (7, 1, 2, 70, 33)
+
+
+def batch():
+    sequences = [random_tokens(n, seed=100 + n) for n in LENGTHS]
+    coef = np.random.default_rng(1).normal(size=sum(LENGTHS)).astype(np.float32)
+    coef[::5] = 0
+    return sequences, coef
+
+
+def their_scores(model, sequences):
+    """logp and entropy as the trainer gives them, with PyTorch's graph behind."""
+    logps, entropies = [], []
+    for tokens in sequences:
+        rows = torch.log_softmax(model(torch.tensor([tokens])).logits[0], -1)
+        chosen = rows[:-1].gather(-1, torch.tensor(tokens[1:], dtype=torch.long)[:, None])
+        logps += [chosen[:, 0], torch.zeros(1)]
+        entropies += [-(rows.exp() * rows).sum(-1)[:-1], torch.zeros(1)]
+    return torch.cat(logps), torch.cat(entropies)
+
+
+def state_of(trainer, path):
+    """Masters and moments by kind and name."""
+    from safetensors.numpy import load_file
+    trainer.save_state(path)
+    return load_file(path)
+
+
+def test_gradients(pair, tmp_path):
+    theirs, ours = pair
+    sequences, coef = batch()
+    trainer = lib.Trainer(ours, 2)
+    logp, entropy = trainer.forward(sequences)
+    expected, their_entropy = their_scores(theirs, sequences)
+    np.testing.assert_allclose(logp, expected.detach().numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(entropy, their_entropy.detach().numpy(), rtol=1e-4,
+                               atol=1e-4)
+    trainer.backward(coef)
+    (expected * torch.from_numpy(coef)).sum().backward()
+    # a step with beta1 = 0 leaves the gradient in the first moment
+    norm = trainer.step(lib.Adamw(0, 0, 0, 1, 0, 0))
+    state = state_of(trainer, tmp_path / "state.safetensors")
+    for name, p in theirs.named_parameters():
+        grad = p.grad.numpy()
+        np.testing.assert_allclose(state["moment1." + name], grad, rtol=2e-3,
+                                   atol=2e-5 * np.abs(grad).max(), err_msg=name)
+    everything = torch.cat([p.grad.flatten() for p in theirs.parameters()])
+    assert norm == pytest.approx(everything.norm().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0, 0.5])
+def test_adamw(pair, tmp_path, max_grad_norm):
+    """Three steps: masters, moments, and the rounding of the masters."""
+    theirs, ours = pair
+    sequences, coef = batch()
+    trainer = lib.Trainer(ours)
+    decayed = [p for p in theirs.parameters() if p.dim() == 2]
+    kept = [p for p in theirs.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": .1}, {"params": kept, "weight_decay": 0}],
+        lr=1e-3, betas=(.9, .95), eps=1e-6)
+    how = lib.Adamw(1e-3, .9, .95, 1e-6, .1, max_grad_norm)
+    for _ in range(3):
+        trainer.forward(sequences)
+        trainer.backward(coef)
+        trainer.step(how)
+        weights = {k: torch.from_numpy(v.copy()).view(torch.bfloat16)
+                   for k, v in trainer.weights().items()}
+        optimizer.zero_grad()
+        (their_scores(theirs, sequences)[0] * torch.from_numpy(coef)).sum().backward()
+        if max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm)
+        if _ == 0:
+            first = {name: p.detach().clone() for name, p in theirs.named_parameters()}
+        # the model that runs is the rounded one, the masters go on in fp32
+        with torch.no_grad():
+            for name, p in theirs.named_parameters():
+                p.copy_(first[name])
+        optimizer.step()
+        state = state_of(trainer, tmp_path / "state.safetensors")
+        for name, p in theirs.named_parameters():
+            first[name] = p.detach().clone()
+            master = torch.from_numpy(state["master." + name])
+            # where a gradient is all but zero, its sign is a matter of rounding
+            near = torch.isclose(master, p.detach(), rtol=1e-4, atol=2e-5)
+            assert near.float().mean() > .999, name
+            assert torch.equal(master.to(torch.bfloat16), weights[name]), name
+            with torch.no_grad():
+                p.copy_(weights[name].float())
+
+
+def test_resume(pair, tmp_path):
+    """A trainer that was saved and loaded goes on bit for bit as the first would have."""
+    _, ours = pair
+    sequences, coef = batch()
+    how = lib.Adamw(1e-3, .9, .95, 1e-8, .01, 1)
+
+    def steps(trainer, n):
+        for _ in range(n):
+            trainer.forward(sequences)
+            trainer.backward(coef)
+            trainer.step(how)
+
+    first, second = lib.Trainer(ours), lib.Trainer(ours, 2)
+    steps(first, 2)
+    first.save_state(tmp_path / "state.safetensors")
+    steps(first, 2)
+    second.load_state(tmp_path / "state.safetensors")
+    steps(second, 2)
+    a, b = first.weights(), second.weights()
+    assert all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_state_of_another_model(tmp_path):
+    make(tmp_path / "a", SHAPES["tied"])
+    make(tmp_path / "b", SHAPES["wide-heads"])
+    lib.Trainer(lib.Model(tmp_path / "a")).save_state(tmp_path / "state.safetensors")
+    other = lib.Trainer(lib.Model(tmp_path / "b"))
+    with pytest.raises(lib.Failed, match="another model"):
+        other.load_state(tmp_path / "state.safetensors")
