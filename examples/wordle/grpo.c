@@ -9,7 +9,7 @@
 /* The end of the line after five letters is not in the text of the game, which goes on
  * with the feedback. Where the model was as sure of it as this, there is nothing to learn
  * from it; otherwise the guess gets a sequence of its own. */
-#define SURE_LOGP (-0.02f)
+#define SURE_LOGP (-0.1f)
 
 /* ---- advantages ---- */
 
@@ -119,7 +119,7 @@ static void add_game(batch *b, const played_game *game, const float *advantage)
         uint32_t n = n_repeated(game, guess);
         add_targets(b, start, guess, 0, n, advantage[t]);
         if (n == guess->n_tokens ||
-            (n + 1 == guess->n_tokens && guess->valid && guess->logp[n] > SURE_LOGP))
+            (n + 1 == guess->n_tokens && guess->logp[n] > SURE_LOGP))
             continue;
         add_targets(b, add_sequence(b, game, guess), guess, n, guess->n_tokens,
                     advantage[t]);

@@ -54,13 +54,15 @@ static const char *random_word(warmup *w)
     return w->list->list[program_next_random(&w->random) % w->list->n];
 }
 
-/* A game of one to six guesses; the last one is as a model would end it: with the line,
- * and no feedback. */
+/* A game, mostly of six guesses, since a long one shows more words; the last one is as a
+ * model would end it: with the line, and no feedback. */
 static size_t random_game(warmup *w, char text[MAX_TEXT])
 {
     game g;
     game_start(&g, random_word(w));
-    unsigned n_before = (unsigned)(program_next_random(&w->random) % GAME_GUESSES);
+    unsigned n_before = (unsigned)(program_next_random(&w->random) % (4 * GAME_GUESSES));
+    if (n_before >= GAME_GUESSES)
+        n_before = GAME_GUESSES - 1;
     while (g.turn < n_before && !game_is_done(&g))
         game_guess(&g, w->list, random_word(w), WORD_LETTERS);
     game_prompt(&g, text);
