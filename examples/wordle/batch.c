@@ -1,6 +1,7 @@
 #include "batch.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +18,7 @@ struct batch {
     const qwen_config *config;
     const tokenizer *tok;
     uint32_t n_seqs;
+    atomic_uint n_jobs;
     pthread_t thread;
     bool has_thread;
 
@@ -100,26 +102,34 @@ bool batch_submit(batch *b, batch_job *job)
         for (size_t i = 0; i < job->n_samples; i++)
             STAILQ_INSERT_TAIL(&b->waiting, &job->samples[i], next);
         b->n_waiting += job->n_samples;
+        atomic_fetch_add(&b->n_jobs, 1);
         pthread_cond_signal(&b->changed);
     }
     pthread_mutex_unlock(&b->lock);
     return good;
 }
 
+unsigned batch_n_jobs(batch *b)
+{
+    return atomic_load(&b->n_jobs);
+}
+
 /* The job may be gone when it returns. */
-static void finish(batch_sample *s, const char *how)
+static void finish(batch *b, batch_sample *s, const char *how)
 {
     batch_job *job = s->job;
     s->finish = how;
-    if (--job->n_left == 0)
-        job->done(job->context);
+    if (--job->n_left > 0)
+        return;
+    atomic_fetch_sub(&b->n_jobs, 1);
+    job->done(job->context);
 }
 
-static void finish_failed(batch_sample *s, const dw_error *err)
+static void finish_failed(batch *b, batch_sample *s, const dw_error *err)
 {
     if (s->job->trouble.code == DW_OK)
         s->job->trouble = *err;
-    finish(s, "error");
+    finish(b, s, "error");
 }
 
 /* ---- text ---- */
@@ -179,7 +189,7 @@ static bool extend(batch *b, batch_sample *s, const float *logits, uint64_t vers
     } else if (!add_text(b, s, token->id)) {
         dw_error err;
         wordle_fail(&err, DW_NO_MEMORY, "sample", "out of memory");
-        finish_failed(s, &err);
+        finish_failed(b, s, &err);
         return true;
     } else if (cut_at_stop(s, token->offset)) {
         how = "stop";
@@ -187,7 +197,7 @@ static bool extend(batch *b, batch_sample *s, const float *logits, uint64_t vers
         how = "length";
     }
     if (how)
-        finish(s, how);
+        finish(b, s, how);
     return how != NULL;
 }
 
@@ -221,7 +231,7 @@ static void fail_places(batch *b, const dw_error *err)
         if (b->places[i]) {
             batch_sample *s = b->places[i];
             b->places[i] = NULL;
-            finish_failed(s, err);
+            finish_failed(b, s, err);
         }
 }
 
@@ -295,7 +305,7 @@ static void expire(batch *b, const dw_error *err)
         batch_sample *s = b->places[i];
         if (s && now_ms - s->job->t_arrived_ms > BATCH_WAIT_MS) {
             b->places[i] = NULL;
-            finish_failed(s, err);
+            finish_failed(b, s, err);
         }
     }
 }
@@ -311,7 +321,7 @@ static void fail_all(batch *b)
         pthread_mutex_unlock(&b->lock);
         if (!s)
             return;
-        finish_failed(s, &err);
+        finish_failed(b, s, &err);
     }
 }
 
@@ -339,7 +349,10 @@ dw_status batch_start(batch **out, serving *s, const qwen_config *config,
     *out = NULL;
     if (!b)
         return wordle_fail(err, DW_NO_MEMORY, "batch", "out of memory");
-    *b = (batch){.serving = s, .config = config, .tok = tok, .n_seqs = n_seqs};
+    b->serving = s;
+    b->config = config;
+    b->tok = tok;
+    b->n_seqs = n_seqs;
     STAILQ_INIT(&b->waiting);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);

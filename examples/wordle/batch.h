@@ -97,4 +97,7 @@ uint64_t batch_sample_version(const batch_sample *sample);
 /* False: there are too many already, or it ends. Otherwise `done` will be called. */
 bool batch_submit(batch *b, batch_job *job);
 
+/* Jobs that were submitted and are not done. */
+unsigned batch_n_jobs(batch *b);
+
 #endif

@@ -15,10 +15,15 @@ static const char help[] =
     "\n"
     "    wordle-rollout --weights DIR [--model DIR] [--listen HOST:PORT] [--threads N]\n"
     "                   [--max-seqs N] [--max-len N] [--served-model-name NAME]\n"
+    "                   [--control HOST:PORT]\n"
     "\n"
     "  --weights DIR       what `deltawire follow --into` keeps; need not be there yet\n"
     "  --model DIR         with config.json and tokenizer.json (that of --weights)\n"
     "  --listen HOST:PORT  where; port 0 is any that is free (127.0.0.1:8000)\n"
+    "  --control HOST:PORT for the control interface alone, which asks for no key: it "
+    "is\n"
+    "                      then not at the other one, and that may be shown to the "
+    "world\n"
     "  --threads N         for a step of the model (1; 0: all cores)\n"
     "  --max-seqs N        samples that are computed side by side (32)\n"
     "  --max-len N         tokens of a sample with its prompt (1024)\n"
@@ -39,7 +44,7 @@ static const char help[] =
     "        http://127.0.0.1:8000/v1/completions\n";
 
 typedef struct arguments {
-    const char *weights, *model, *listen, *name;
+    const char *weights, *model, *listen, *control, *name;
     unsigned n_threads;
     uint32_t max_seqs, max_len;
 } arguments;
@@ -104,8 +109,9 @@ static void answer_health(rollout *r, web_call *call)
     dw_error err;
     if (rollout_load(r, &err) == DW_OK)
         web_reply(call, 200,
-                  json_pack("{s:s,s:b}", "status", "ok", "paused",
-                            serving_is_paused(r->serving)));
+                  json_pack("{s:s,s:b,s:i}", "status", "ok", "paused",
+                            serving_is_paused(r->serving), "requests",
+                            (int)batch_n_jobs(r->batch)));
     else
         web_refuse(call, 503, "%s: %s", err.where, err.text);
 }
@@ -148,8 +154,13 @@ static void answer(void *context, web_call *call)
         answer_health(r, call);
     else if (web_is(call, "GET", "/digest"))
         answer_digest(r, call);
-    else
+    else if (!args.control)
         control_answer(r, call);
+}
+
+static void answer_control(void *context, web_call *call)
+{
+    control_answer(context, call);
 }
 
 /* ---- the process ---- */
@@ -160,6 +171,7 @@ static void parse(int argc, char **argv)
         {"weights", required_argument, NULL, 'w'},
         {"model", required_argument, NULL, 'm'},
         {"listen", required_argument, NULL, 'l'},
+        {"control", required_argument, NULL, 'c'},
         {"threads", required_argument, NULL, 't'},
         {"max-seqs", required_argument, NULL, 's'},
         {"max-len", required_argument, NULL, 'n'},
@@ -177,6 +189,9 @@ static void parse(int argc, char **argv)
             break;
         case 'l':
             args.listen = optarg;
+            break;
+        case 'c':
+            args.control = optarg;
             break;
         case 't':
             args.n_threads = (unsigned)program_number("--threads", optarg, 0, 256);
@@ -206,19 +221,27 @@ static void parse(int argc, char **argv)
 
 static dw_status serve(rollout *r, dw_error *err)
 {
-    web *server;
+    web *server, *control = NULL;
     dw_status status = web_start(&server, args.listen, ROLLOUT_MAX_BODY, answer, r, err);
     if (status != DW_OK)
         return status;
-    printf("listening on %s\n", web_url(server));
-    fflush(stdout);
-    program_wait();
+    if (args.control)
+        status =
+            web_start(&control, args.control, CONTROL_MAX_BODY, answer_control, r, err);
+    if (status == DW_OK) {
+        printf("listening on %s\n", web_url(server));
+        if (control)
+            printf("controlled on %s\n", web_url(control));
+        fflush(stdout);
+        program_wait();
+    }
     pthread_mutex_lock(&r->lock);
     r->ending = true;
     pthread_mutex_unlock(&r->lock);
+    web_stop(control);
     batch_stop(r->batch); /* what waits is refused */
     web_stop(server);
-    return DW_OK;
+    return status;
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,7 @@
 #include "batch.h"
 #include "web.h"
 
-enum { ROLLOUT_MAX_BODY = 4 << 20 };
+enum { ROLLOUT_MAX_BODY = 4 << 20, CONTROL_MAX_BODY = 64 << 10 };
 
 typedef struct rollout {
     const char *model_name;
@@ -22,10 +22,11 @@ typedef struct rollout {
     tokenizer *tok;
     uint32_t max_len;
 
-    /* of the thread that answers */
+    uint64_t n_requests; /* of the thread that answers */
+
+    /* of the thread that answers the control interface, which may be another */
     bool in_update;
     uint64_t label; /* the version that was told; DW_NO_VERSION: none */
-    uint64_t n_requests;
 } rollout;
 
 /* Sees that the model's files are read; DW_NOT_FOUND where they are not there yet. */

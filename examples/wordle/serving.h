@@ -5,7 +5,7 @@
  * server. A pause keeps steps from beginning: who drives it, with vLLM's interface, finds
  * that nothing is held.
  *
- * One thread steps; one other thread calls the rest.
+ * One thread steps; any other threads call the rest.
  */
 #ifndef WORDLE_SERVING_H
 #define WORDLE_SERVING_H

@@ -22,7 +22,7 @@ void tokenizer_close(tokenizer *tok);
 
 /* Returns how many tokens the text has and writes the first MAX of them. Added tokens in
  * the text ("<|im_end|>") are recognised; a byte that the vocabulary lacks is left out.
- * SIZE_MAX: out of memory. */
+ * SIZE_MAX: out of memory, or the pattern gave up on a text made to wear it out. */
 size_t tokenizer_encode(const tokenizer *tok, const char *text, size_t n_bytes,
                         int32_t *ids, size_t max);
 

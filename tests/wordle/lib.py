@@ -48,10 +48,14 @@ class Server:
 
     def __init__(self, *command):
         self.process = start(*command, stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line.startswith("listening on http://"), (command, line)
-        self.url = line.split()[-1]
+        self.url = self.line("listening")
         self.at = urllib.parse.urlsplit(self.url)
+
+    def line(self, word):
+        """The next that it says: a URL, after WORD."""
+        line = self.process.stdout.readline()
+        assert line.startswith(word + " on http://"), (word, line)
+        return line.split()[-1]
 
     def ask(self, method, path, body=None, raw=None):
         """(status, answer)"""
