@@ -34,39 +34,48 @@ void demo_cast_weights(const demo_cast *c, size_t i, char out[DEMO_PATH_BYTES])
 
 /* ---- the roles ---- */
 
+/* HOST and the port of URL, or any port where that is not known yet: who is started again
+ * listens where it did. */
+static void listen_on(path out, const char *host, const char *url)
+{
+    const char *port = strrchr(url, ':');
+    snprintf(out, sizeof(path), "%s%s", host, port ? port : ":0");
+}
+
 static dw_status start_env(demo_cast *c, dw_error *err)
 {
     path program, listen;
     char answers[24];
-    const char *known = strrchr(c->env_url, ':'); /* started before: the same port */
     snprintf(program, sizeof program, "%s/wordle-env", c->programs);
-    snprintf(listen, sizeof listen, "%s:%s", c->options->env_host,
-             known ? known + 1 : "0");
+    listen_on(listen, c->options->env_host, c->env_url);
     number(answers, c->options->n_answers);
     char *argv[] = {program, "--listen", listen, "--answers", answers, NULL};
     dw_status status = demo_start(&c->env, c->dir, "env", c->options->on_env, argv, err);
-    if (status == DW_OK && !known)
-        status = demo_address(&c->env, c->env_url, sizeof c->env_url, START_MS, err);
-    return status;
+    return status == DW_OK ? demo_address(&c->env, "listening on", c->env_url,
+                                          DEMO_URL_BYTES, START_MS, err)
+                           : status;
 }
 
 static dw_status start_rollout(demo_cast *c, size_t i, dw_error *err)
 {
-    path program, listen, weights, model;
-    char name[32], *url = c->rollout_urls[i];
-    const char *known = strrchr(url, ':');
+    path program, listen, control, weights, model;
+    char name[32];
+    demo_process *p = &c->rollouts[i];
     snprintf(program, sizeof program, "%s/wordle-rollout", c->programs);
-    snprintf(listen, sizeof listen, "%s:%s", c->options->rollout_host,
-             known ? known + 1 : "0");
+    listen_on(listen, c->options->rollout_host, c->rollout_urls[i]);
+    listen_on(control, "127.0.0.1", c->control_urls[i]);
     snprintf(model, sizeof model, "%s/model", c->dir);
     snprintf(name, sizeof name, "rollout-%zu", i);
     demo_cast_weights(c, i, weights);
-    char *argv[] = {program, "--weights", weights, "--model",
-                    model,   "--listen",  listen,  NULL};
-    dw_status status =
-        demo_start(&c->rollouts[i], c->dir, name, c->options->on_rollouts, argv, err);
-    if (status == DW_OK && !known)
-        status = demo_address(&c->rollouts[i], url, DEMO_URL_BYTES, START_MS, err);
+    char *argv[] = {program,    "--weights", weights,     "--model", model,
+                    "--listen", listen,      "--control", control,   NULL};
+    dw_status status = demo_start(p, c->dir, name, c->options->on_rollouts, argv, err);
+    if (status == DW_OK)
+        status = demo_address(p, "listening on", c->rollout_urls[i], DEMO_URL_BYTES,
+                              START_MS, err);
+    if (status == DW_OK)
+        status = demo_address(p, "controlled on", c->control_urls[i], DEMO_URL_BYTES,
+                              START_MS, err);
     return status;
 }
 
@@ -74,7 +83,7 @@ static dw_status start_agent(demo_cast *c, size_t i, dw_error *err)
 {
     path weights, engine;
     char name[32];
-    snprintf(engine, sizeof engine, "vllm=%s", c->rollout_urls[i]);
+    snprintf(engine, sizeof engine, "vllm=%s", c->control_urls[i]);
     snprintf(name, sizeof name, "agent-%zu", i);
     demo_cast_weights(c, i, weights);
     char *argv[] = {c->deltawire,  "follow",

@@ -16,6 +16,7 @@ typedef struct demo_cast {
     char store[DEMO_PATH_BYTES / 2];
     char env_url[DEMO_URL_BYTES];
     char rollout_urls[DEMO_MAX_SERVERS][DEMO_URL_BYTES];
+    char control_urls[DEMO_MAX_SERVERS][DEMO_URL_BYTES]; /* for their agents alone */
     demo_process env, trainer;
     demo_process rollouts[DEMO_MAX_SERVERS], agents[DEMO_MAX_SERVERS];
 } demo_cast;

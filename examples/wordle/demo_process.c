@@ -151,36 +151,36 @@ dw_status demo_run(const char *dir, const char *name, const char *prefix,
 
 /* ---- addresses ---- */
 
-static bool find_address(const demo_process *p, char *url, size_t room)
+static bool find_address(const demo_process *p, const char *says, char *url, size_t room)
 {
-    static const char start[] = "listening on ";
     char line[512];
+    const size_t n = strlen(says);
     bool found = false;
     FILE *file = fopen(p->log, "r");
     if (!file)
         return false;
     while (!found && fgets(line, sizeof line, file))
-        if (strchr(line, '\n') && strncmp(line, start, sizeof start - 1) == 0) {
+        if (strchr(line, '\n') && strncmp(line, says, n) == 0 && line[n] == ' ') {
             line[strcspn(line, "\n")] = '\0';
-            snprintf(url, room, "%s", line + sizeof start - 1);
+            snprintf(url, room, "%s", line + n + 1);
             found = true;
         }
     fclose(file);
     return found;
 }
 
-dw_status demo_address(demo_process *p, char *url, size_t room, unsigned timeout_ms,
-                       dw_error *err)
+dw_status demo_address(demo_process *p, const char *says, char *url, size_t room,
+                       unsigned timeout_ms, dw_error *err)
 {
     const uint64_t began_ms = program_clock_ms();
     while (demo_runs(p) && program_clock_ms() - began_ms < timeout_ms) {
-        if (find_address(p, url, room))
+        if (find_address(p, says, url, room))
             return DW_OK;
         nap();
     }
     char why[512];
     demo_last_words(p, why, sizeof why);
-    return wordle_fail(err, DW_UNAVAILABLE, p->name, "does not listen: %s", why);
+    return wordle_fail(err, DW_UNAVAILABLE, p->name, "is not %s anything: %s", says, why);
 }
 
 /* ---- what is left ---- */

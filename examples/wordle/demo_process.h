@@ -36,9 +36,9 @@ void demo_last_words(const demo_process *p, char *out, size_t room);
 dw_status demo_run(const char *dir, const char *name, const char *prefix,
                    char *const argv[], dw_error *err);
 
-/* Waits up to TIMEOUT_MS for a line "listening on URL" in its log. */
-dw_status demo_address(demo_process *p, char *url, size_t room, unsigned timeout_ms,
-                       dw_error *err);
+/* Waits up to TIMEOUT_MS for a line "SAYS URL" in its log, as in "listening on URL". */
+dw_status demo_address(demo_process *p, const char *says, char *url, size_t room,
+                       unsigned timeout_ms, dw_error *err);
 
 /* A process that removes DIR once this one is gone; *FD is to be closed at the very end,
  * when that is wished for at once. */

@@ -141,6 +141,7 @@ int main(int argc, char **argv)
     const size_t lag = (size_t)fmin(argument(argc, argv, 6, 2), MAX_LAG - 1);
     const unsigned n_hidden = (unsigned)argument(argc, argv, 7, 64);
     static double rewards[MAX_STEPS];
+    setvbuf(stdout, NULL, _IOLBF, 0);
     char dir[] = "/tmp/wordle-learn-XXXXXX", command[64];
     dw_error err = {0};
     policy p = {.random = seed};
@@ -206,7 +207,6 @@ int main(int argc, char **argv)
                    "ratio off %.4f, %zu sequences, %.1f s (%.1f played)\n",
                    i + 1, sum.reward, 100 * sum.win_rate, 100 * sum.invalid_rate,
                    r.entropy, r.ratio_off, r.n_sequences, seconds(), played_s);
-            fflush(stdout);
             sum = (grpo_report){0};
         }
     }
