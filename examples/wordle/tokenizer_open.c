@@ -8,7 +8,7 @@
 #include "fail.h"
 #include "tokenizer_model.h"
 
-enum { MAX_TOKENS = 1 << 24, MAX_ADDED = 1 << 14, MAX_FILE_MIB = 256 };
+enum { MAX_TOKENS = 1 << 22, MAX_ADDED = 1 << 14, MAX_FILE_MIB = 256 };
 
 typedef struct reader {
     tokenizer *tok;
@@ -133,7 +133,7 @@ static dw_status read_vocab(const reader *r, const json_t *vocab)
         uint32_t id = token_number(value);
         if (id == NO_TOKEN || tok->tokens[id].bytes != NULL)
             return corrupt(r, "two tokens of the vocabulary have one number, or one has "
-                              "none from 0 to 2^24");
+                              "none from 0 to 2^22");
         char *bytes = malloc(strlen(key) + 1);
         if (bytes == NULL)
             return no_memory(r);
@@ -204,7 +204,7 @@ static dw_status read_merges(const reader *r, const json_t *merges, const json_t
     tokenizer *tok = r->tok;
     size_t n = json_array_size(merges);
     if (!json_is_array(merges) || n > MAX_TOKENS)
-        return corrupt(r, "'merges' must be an array of at most 2^24");
+        return corrupt(r, "'merges' must be an array of at most 2^22");
     if (n == 0)
         return DW_OK;
     for (tok->n_places = 4; tok->n_places < 2 * n;)
