@@ -55,10 +55,13 @@ MaxClients 100
 LogLevel Warning
 END
 ip netns exec "$name-store" tinyproxy -d -c "$dir/proxy.conf" >"$dir/proxy.log" 2>&1 &
-until on store curl -s -o /dev/null http://10.77.0.1:8888/; do
-    kill -0 $! 2>/dev/null || skip "tinyproxy does not start: $(tail -n 1 "$dir/proxy.log")"
+disown
+for _ in $(seq 100); do
+    ! on store curl -s -o /dev/null http://10.77.0.1:8888/ || break
     sleep 0.1
 done
+on store curl -s -o /dev/null http://10.77.0.1:8888/ ||
+    skip "tinyproxy does not start: $(tail -n 1 "$dir/proxy.log")"
 
 echo "trainer 10.77.1.2 -> rollouts 10.77.2.2: $(on trainer ip route get 10.77.2.2 2>&1 | head -n 1)"
 echo "rollouts 10.77.2.2 -> trainer 10.77.1.2: $(on rollouts ip route get 10.77.1.2 2>&1 | head -n 1)"

@@ -141,7 +141,9 @@ void demo_facts_release(demo_facts *f)
 demo_mean demo_facts_tenth(const demo_facts *f, unsigned tenth, size_t offset)
 {
     demo_mean m = {0};
-    const size_t first = f->n_steps * tenth / 10, end = f->n_steps * (tenth + 1) / 10;
+    size_t first = f->n_steps * tenth / 10, end = f->n_steps * (tenth + 1) / 10;
+    if (first == end && f->n_steps > 0) /* less than a step each */
+        end = first + 1;
     double sum = 0, squares = 0;
     for (size_t i = first; i < end; i++) {
         double x;

@@ -21,7 +21,7 @@ static const char help[] =
     "  --store URL       of the stream (a temporary directory); what is put there is\n"
     "                    removed in the end\n"
     "  --servers N       rollout servers (2)\n"
-    "  --steps N         of reinforcement learning (120)\n"
+    "  --steps N         of reinforcement learning (200)\n"
     "  --warmup N        supervised steps before (300)\n"
     "  --answers N       words that can be the answer (16)\n"
     "  --lr X            learning rate\n"
@@ -176,7 +176,7 @@ demo_options demo_options_read(int argc, char **argv)
         .rollout_host = "127.0.0.1",
         .n_servers = 2,
         .n_warmup = 300,
-        .n_steps = 120,
+        .n_steps = 200,
         .n_answers = 16,
         .seed = 1,
     };

@@ -161,6 +161,7 @@ static void draw(demo_view *v, const demo_facts *f, double seconds)
 {
     if (v->n_lines > 0)
         fprintf(v->out, "\033[%dA", v->n_lines);
+    fputs("\033[?7l", v->out); /* what is too wide is cut, not wrapped */
     v->n_lines = 0;
     line(v,
          "%sdeltawire%s  asynchronous RL on Wordle: %" PRIu64
@@ -176,7 +177,7 @@ static void draw(demo_view *v, const demo_facts *f, double seconds)
         draw_server(v, f, i);
     if (f->trouble[0])
         line(v, "  players: %.80s", f->trouble);
-    fputs("\033[J", v->out);
+    fputs("\033[J\033[?7h", v->out);
     fflush(v->out);
 }
 
