@@ -78,4 +78,7 @@ typedef struct qwen_kernels {
  * asks for another one. */
 const qwen_kernels *qwen_kernels_get(void);
 
+/* The set of that name, or NULL where this machine does not run it. */
+const qwen_kernels *qwen_kernels_find(const char *name);
+
 #endif
