@@ -187,7 +187,7 @@ stage_asan() {
 
 stage_tsan() {
     echo "== tsan: unit tests and others with threads, with the thread sanitizer"
-    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers'
+    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers|single'
 }
 
 stage_fuzz() {

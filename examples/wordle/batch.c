@@ -6,12 +6,22 @@
 #include <string.h>
 #include <time.h>
 
+#include "batch_text.h"
 #include "fail.h"
 #include "program.h"
 
 enum { MAX_ROWS = 512, TURN_MS = 1000, REST_MS = 10 };
 
 typedef STAILQ_HEAD(sample_queue, batch_sample) sample_queue;
+
+/* A sequence of the session. */
+typedef struct place {
+    batch_sample *sample; /* NULL: it is free */
+    int32_t *ids;         /* [max_len]: what is in the cache of a free one */
+    uint32_t n_ids;
+    uint64_t version; /* that it was computed with */
+    uint64_t t_freed; /* a number that grows */
+} place;
 
 struct batch {
     serving *serving;
@@ -30,68 +40,18 @@ struct batch {
 
     /* of the thread */
     qwen_session *session;
-    batch_sample **places; /* [n_seqs]; NULL: free */
-    uint32_t first;        /* the place that a step begins with: a prompt that does not
-                              fit into one step keeps nobody out for long */
-    float *logits;         /* [n_seqs][n_vocab] */
+    place *places;      /* [n_seqs] */
+    int32_t *place_ids; /* of all of them */
+    uint32_t first; /* the place that a step begins with: a prompt that does not fit into
+                       one step keeps nobody out for long */
+    uint64_t n_freed;
+    float *logits; /* [n_seqs][n_vocab] */
     uint32_t row_seqs[MAX_ROWS];
     int32_t row_tokens[MAX_ROWS];
     bool row_wants[MAX_ROWS];
 };
 
 /* ---- jobs ---- */
-
-batch_job *batch_job_new(size_t n)
-{
-    batch_job *job = calloc(1, sizeof *job);
-    if (!job)
-        return NULL;
-    job->samples = calloc(n, sizeof *job->samples);
-    if (!job->samples) {
-        free(job);
-        return NULL;
-    }
-    job->n_samples = job->n_left = n;
-    return job;
-}
-
-void batch_job_free(batch_job *job)
-{
-    if (!job)
-        return;
-    for (size_t i = 0; i < job->n_samples; i++) {
-        free(job->samples[i].ids);
-        free(job->samples[i].tokens);
-        free(job->samples[i].text);
-    }
-    free(job->samples);
-    free(job);
-}
-
-bool batch_job_prompt(batch_job *job, size_t i, const int32_t *ids, uint32_t n,
-                      uint64_t rng)
-{
-    batch_sample *s = &job->samples[i];
-    const size_t n_room = (size_t)n + job->params.max_tokens;
-    s->ids = malloc(n_room * sizeof *s->ids);
-    s->tokens = calloc(job->params.max_tokens, sizeof *s->tokens);
-    if (!s->ids || !s->tokens)
-        return false;
-    memcpy(s->ids, ids, n * sizeof *ids);
-    s->n_ids = s->n_prompt = n;
-    s->rng = rng;
-    s->job = job;
-    return true;
-}
-
-uint64_t batch_sample_version(const batch_sample *s)
-{
-    uint64_t oldest = DW_NO_VERSION;
-    for (uint32_t i = 0; i < s->n_ids - s->n_prompt; i++)
-        if (s->tokens[i].version < oldest)
-            oldest = s->tokens[i].version;
-    return oldest;
-}
 
 bool batch_submit(batch *b, batch_job *job)
 {
@@ -132,53 +92,11 @@ static void finish_failed(batch *b, batch_sample *s, const dw_error *err)
     finish(b, s, "error");
 }
 
-/* ---- text ---- */
-
-/* Adds the text of a token, which a special one has none of; false where memory is
- * short. */
-static bool add_text(const batch *b, batch_sample *s, int32_t id)
-{
-    const bool special = tokenizer_is_special(b->tok, id);
-    size_t n = special ? 0 : tokenizer_decode(b->tok, &id, 1, NULL, 0);
-    if (s->n_text + n + 1 > s->n_text_room) {
-        const size_t room = 2 * (s->n_text + n + 1);
-        char *more = realloc(s->text, room);
-        if (!more)
-            return false;
-        s->text = more;
-        s->n_text_room = room;
-    }
-    if (n > 0)
-        s->n_text += tokenizer_decode(b->tok, &id, 1, s->text + s->n_text, n);
-    s->text[s->n_text] = '\0';
-    return true;
-}
-
-/* Cuts the text where a stop begins; FROM is where the last token does. */
-static bool cut_at_stop(batch_sample *s, size_t from)
-{
-    const batch_params *p = &s->job->params;
-    const size_t start = from > BATCH_MAX_STOP_BYTES ? from - BATCH_MAX_STOP_BYTES : 0;
-    size_t cut = s->n_text;
-    bool found = false;
-    for (size_t i = 0; i < p->n_stops; i++) {
-        const size_t n = strlen(p->stops[i]);
-        for (size_t at = start; at + n <= s->n_text; at++)
-            if (at <= cut && memcmp(s->text + at, p->stops[i], n) == 0) {
-                cut = at;
-                found = true;
-                break;
-            }
-    }
-    if (found)
-        s->text[s->n_text = cut] = '\0';
-    return found;
-}
-
 /* ---- a step ---- */
 
-/* Adds the token that LOGITS lead to. True: the sample is finished, or failed. */
-static bool extend(batch *b, batch_sample *s, const float *logits, uint64_t version)
+/* Adds the token that LOGITS lead to. How the sample ended, or NULL. */
+static const char *extend(batch *b, batch_sample *s, const float *logits,
+                          uint64_t version)
 {
     const batch_params *p = &s->job->params;
     batch_token *token = &s->tokens[s->n_ids - s->n_prompt];
@@ -186,22 +104,15 @@ static bool extend(batch *b, batch_sample *s, const float *logits, uint64_t vers
     token->id = qwen_sample(logits, b->config->n_vocab, p->temperature, p->top_p, &s->rng,
                             &token->logp, NULL);
     s->ids[s->n_ids++] = token->id;
-    const char *how = NULL;
-    if (token->id == b->config->eos) {
-        how = "stop";
-    } else if (!add_text(b, s, token->id)) {
-        dw_error err;
-        wordle_fail(&err, DW_NO_MEMORY, "sample", "out of memory");
-        finish_failed(b, s, &err);
-        return true;
-    } else if (cut_at_stop(s, token->offset)) {
-        how = "stop";
-    } else if (s->n_ids - s->n_prompt == p->max_tokens) {
-        how = "length";
+    if (token->id == b->config->eos)
+        return "stop";
+    if (!batch_text_add(s, b->tok, token->id)) {
+        wordle_fail(&s->job->trouble, DW_NO_MEMORY, "sample", "out of memory");
+        return "error";
     }
-    if (how)
-        finish(b, s, how);
-    return how != NULL;
+    if (batch_text_cut(s, token->offset))
+        return "stop";
+    return s->n_ids - s->n_prompt == p->max_tokens ? "length" : NULL;
 }
 
 /* Fills the rows of a step over VERSION; returns how many. */
@@ -210,12 +121,12 @@ static size_t fill_rows(batch *b, uint64_t version)
     size_t n = 0;
     for (uint32_t i = 0; i < b->n_seqs && n < MAX_ROWS; i++) {
         const uint32_t seq = (b->first + i) % b->n_seqs;
-        batch_sample *s = b->places[seq];
+        batch_sample *s = b->places[seq].sample;
         if (!s)
             continue;
         if (s->n_fed > 0 && s->cache_version != version) {
             qwen_session_reset(b->session, seq);
-            s->n_fed = 0;
+            s->n_fed = s->n_cached = 0;
         }
         s->cache_version = version;
         while (s->n_fed < s->n_ids && n < MAX_ROWS) {
@@ -228,14 +139,30 @@ static size_t fill_rows(batch *b, uint64_t version)
     return n;
 }
 
+/* The sample leaves its place, and its cache there. */
+static void leave(batch *b, place *at)
+{
+    const batch_sample *s = at->sample;
+    memcpy(at->ids, s->ids, s->n_fed * sizeof *s->ids);
+    at->n_ids = s->n_fed;
+    at->version = s->cache_version;
+    at->t_freed = ++b->n_freed;
+    at->sample = NULL;
+}
+
+static void fail_place(batch *b, place *at, const dw_error *err)
+{
+    batch_sample *s = at->sample;
+    at->sample = NULL;
+    at->n_ids = 0;
+    finish_failed(b, s, err);
+}
+
 static void fail_places(batch *b, const dw_error *err)
 {
     for (uint32_t i = 0; i < b->n_seqs; i++)
-        if (b->places[i]) {
-            batch_sample *s = b->places[i];
-            b->places[i] = NULL;
-            finish_failed(b, s, err);
-        }
+        if (b->places[i].sample)
+            fail_place(b, &b->places[i], err);
 }
 
 static void take_logits(batch *b, size_t n_rows, uint64_t version)
@@ -244,9 +171,13 @@ static void take_logits(batch *b, size_t n_rows, uint64_t version)
     for (size_t i = 0; i < n_rows; i++) {
         if (!b->row_wants[i])
             continue;
-        batch_sample **place = &b->places[b->row_seqs[i]];
-        if (extend(b, *place, logits, version))
-            *place = NULL;
+        place *at = &b->places[b->row_seqs[i]];
+        batch_sample *s = at->sample;
+        const char *how = extend(b, s, logits, version);
+        if (how) {
+            leave(b, at);
+            finish(b, s, how);
+        }
         logits += b->config->n_vocab;
     }
 }
@@ -281,20 +212,43 @@ static batch_sample *next_waiting(batch *b)
     return s;
 }
 
+/* A free place for the sample: one whose cache its prompt goes on from, the longest;
+ * else the one that was free for the longest. NULL: all are taken. */
+static place *choose_place(batch *b, batch_sample *s)
+{
+    place *best = NULL, *oldest = NULL;
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        place *at = &b->places[i];
+        if (at->sample)
+            continue;
+        if (!oldest || at->t_freed < oldest->t_freed)
+            oldest = at;
+        if (at->n_ids > (best ? best->n_ids : 0) && at->n_ids < s->n_ids &&
+            memcmp(at->ids, s->ids, at->n_ids * sizeof *at->ids) == 0)
+            best = at;
+    }
+    if (best) {
+        s->n_fed = s->n_cached = best->n_ids;
+        s->cache_version = best->version;
+    } else if (oldest) {
+        qwen_session_reset(b->session, (uint32_t)(oldest - b->places));
+    }
+    return best ? best : oldest;
+}
+
 /* Gives places to those who wait. Waits where there is nobody at all; false: it ends. */
 static bool seat(batch *b)
 {
-    pthread_mutex_lock(&b->lock);
-    uint32_t n_seated = 0;
+    uint32_t n_free = 0;
     for (uint32_t i = 0; i < b->n_seqs; i++)
-        n_seated += b->places[i] != NULL;
-    while (n_seated == 0 && b->n_waiting == 0 && !b->stopping)
+        n_free += b->places[i].sample == NULL;
+    pthread_mutex_lock(&b->lock);
+    while (n_free == b->n_seqs && b->n_waiting == 0 && !b->stopping)
         pthread_cond_wait(&b->changed, &b->lock);
-    for (uint32_t i = 0; i < b->n_seqs && b->n_waiting > 0; i++)
-        if (!b->places[i]) {
-            b->places[i] = next_waiting(b);
-            qwen_session_reset(b->session, i);
-        }
+    for (; n_free > 0 && b->n_waiting > 0; n_free--) {
+        batch_sample *s = next_waiting(b);
+        choose_place(b, s)->sample = s;
+    }
     const bool stopping = b->stopping;
     pthread_mutex_unlock(&b->lock);
     return !stopping;
@@ -305,11 +259,9 @@ static void expire(batch *b, const dw_error *err)
 {
     const uint64_t now_ms = program_clock_ms();
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        batch_sample *s = b->places[i];
-        if (s && now_ms - s->job->t_arrived_ms > BATCH_WAIT_MS) {
-            b->places[i] = NULL;
-            finish_failed(b, s, err);
-        }
+        place *at = &b->places[i];
+        if (at->sample && now_ms - at->sample->job->t_arrived_ms > BATCH_WAIT_MS)
+            fail_place(b, at, err);
     }
 }
 
@@ -360,9 +312,12 @@ dw_status batch_start(batch **out, serving *s, const qwen_config *config,
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     b->places = calloc(n_seqs, sizeof *b->places);
+    b->place_ids = calloc((size_t)n_seqs * max_len, sizeof *b->place_ids);
     b->logits = calloc((size_t)n_seqs * config->n_vocab, sizeof *b->logits);
+    for (uint32_t i = 0; b->places && b->place_ids && i < n_seqs; i++)
+        b->places[i].ids = b->place_ids + (size_t)i * max_len;
     dw_status status = DW_OK;
-    if (!b->places || !b->logits)
+    if (!b->places || !b->place_ids || !b->logits)
         status = wordle_fail(err, DW_NO_MEMORY, "batch", "out of memory");
     if (status == DW_OK)
         status = qwen_session_new(&b->session, config, n_seqs, max_len, n_threads, err);
@@ -398,6 +353,7 @@ void batch_free(batch *b)
     pthread_cond_destroy(&b->changed);
     pthread_mutex_destroy(&b->lock);
     free(b->places);
+    free(b->place_ids);
     free(b->logits);
     free(b);
 }

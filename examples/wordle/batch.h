@@ -4,7 +4,9 @@
  * on by one token, or by the next part of its prompt; when one is finished the next
  * takes its place. Every token knows the version of the weights that it came from.
  *
- * When the version changes, what was computed with the old weights is dropped, and the
+ * What was computed stays until its place is needed: a prompt that goes on from there, as
+ * the next guess of a game does, is computed from there on. When the version changes,
+ * what was computed with the old weights is dropped, and the
  * text so far goes through the new ones: so each token follows from one version alone,
  * and its log-probability is what that version gives for the text before it.
  */
@@ -53,6 +55,8 @@ typedef struct batch_sample {
     size_t n_text, n_text_room;
     const char *finish; /* "stop", "length"; NULL: not finished */
 
+    uint32_t n_cached; /* of the prompt: that were computed before */
+
     /* of the thread that steps */
     uint32_t n_fed; /* ids that are in the cache */
     uint64_t cache_version;
@@ -73,8 +77,8 @@ typedef struct batch_job {
 
 typedef struct batch batch;
 
-/* Begins to step. Nothing is copied; all of it must outlive the batch. MAX_LEN tokens a
- * sample, with its prompt. */
+/* Begins to step. Nothing is copied; all of it must outlive the batch. N_SEQS samples
+ * have a place, MAX_LEN tokens each, with the prompt. */
 dw_status batch_start(batch **out, serving *s, const qwen_config *config,
                       const tokenizer *tok, uint32_t n_seqs, uint32_t max_len,
                       unsigned n_threads, dw_error *err);

@@ -65,20 +65,22 @@ static json_t *describe_sample(const completion *c, size_t index)
 
 json_t *completion_describe(const completion *c)
 {
-    json_int_t n_prompt = 0, n_new = 0;
+    json_int_t n_prompt = 0, n_cached = 0, n_new = 0;
     char id[32], stream[64];
     json_t *choices = json_array();
     for (size_t i = 0; i < c->job->n_samples; i++) {
         const batch_sample *s = &c->job->samples[i];
         json_array_append_new(choices, describe_sample(c, i));
         n_prompt += i % c->n == 0 ? s->n_prompt : 0;
+        n_cached += i % c->n == 0 ? s->n_cached : 0;
         n_new += s->n_ids - s->n_prompt;
     }
     serving_stream(c->server->serving, stream);
     snprintf(id, sizeof id, "cmpl-%" PRIu64, c->number);
-    return json_pack("{s:s,s:s,s:I,s:s,s:s,s:o,s:{s:I,s:I,s:I}}", "id", id, "object",
-                     "text_completion", "created", (json_int_t)time(NULL), "model",
-                     c->server->model_name, "weight_stream", stream, "choices", choices,
-                     "usage", "prompt_tokens", n_prompt, "completion_tokens", n_new,
-                     "total_tokens", n_prompt + n_new);
+    return json_pack("{s:s,s:s,s:I,s:s,s:s,s:o,s:{s:I,s:I,s:I,s:{s:I}}}", "id", id,
+                     "object", "text_completion", "created", (json_int_t)time(NULL),
+                     "model", c->server->model_name, "weight_stream", stream, "choices",
+                     choices, "usage", "prompt_tokens", n_prompt, "completion_tokens",
+                     n_new, "total_tokens", n_prompt + n_new, "prompt_tokens_details",
+                     "cached_tokens", n_cached);
 }

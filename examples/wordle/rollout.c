@@ -25,7 +25,7 @@ static const char help[] =
     "                      then not at the other one, and that may be shown to the "
     "world\n"
     "  --threads N         for a step of the model (1; 0: all cores)\n"
-    "  --max-seqs N        samples that are computed side by side (32)\n"
+    "  --max-seqs N        samples that are computed side by side (128)\n"
     "  --max-len N         tokens of a sample with its prompt (1024)\n"
     "  --served-model-name NAME\n"
     "\n"
@@ -52,7 +52,7 @@ typedef struct arguments {
 static arguments args = {.listen = "127.0.0.1:8000",
                          .name = "policy",
                          .n_threads = 1,
-                         .max_seqs = 32,
+                         .max_seqs = 128,
                          .max_len = 1024};
 
 /* ---- loading ---- */
@@ -197,7 +197,7 @@ static void parse(int argc, char **argv)
             args.n_threads = (unsigned)program_number("--threads", optarg, 0, 256);
             break;
         case 's':
-            args.max_seqs = (uint32_t)program_number("--max-seqs", optarg, 1, 256);
+            args.max_seqs = (uint32_t)program_number("--max-seqs", optarg, 1, 512);
             break;
         case 'n':
             args.max_len = (uint32_t)program_number("--max-len", optarg, 2, 1 << 20);

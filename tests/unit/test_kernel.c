@@ -1,3 +1,4 @@
+/* labels: single */
 /* Every kernel table against the plain one, on the same random cases: all tail lengths,
  * all widths, densities from none to all, unaligned data.
  *

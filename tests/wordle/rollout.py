@@ -134,6 +134,33 @@ def test_what_it_computes():
         == choices
 
 
+def usage(at, **body):
+    answer = at.post("/v1/completions", {"max_tokens": 6, "logprobs": 0,
+                                         "return_token_ids": True, **body})
+    return answer["choices"][0], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_games_go_on():
+    """A prompt that goes on from a sample is computed from there on, with the same result."""
+    models, prompt = {}, tiny.encode("WORDLE\n")
+    for turn in range(6):
+        choice, n_cached = usage(server, prompt=prompt, seed=turn, max_tokens=5)
+        assert n_cached == (0 if turn == 0 else kept), turn
+        check(choice, models)
+        kept = len(prompt) + 4  # the last one was not fed
+        prompt = prompt + choice["token_ids"] + tiny.encode(" .gy..\n")
+    # what only begins alike is of no use, and does no harm
+    other = prompt[:20] + tiny.encode("~") + prompt[21:]
+    choice, _ = usage(server, prompt=other, temperature=0)
+    check(choice, models, greedy=True)
+    # games side by side, more of them than there are places
+    games = [tiny.encode(f"game {i}\n") for i in range(12)]
+    for turn in range(3):
+        for i, choice in enumerate(complete(server, prompt=games, seed=turn)):
+            check(choice, models)
+            games[i] += choice["token_ids"] + tiny.encode(" ....g\n")
+
+
 def test_sampling():
     """Tokens come as often as their probabilities say; of top_p the likeliest alone."""
     model = tiny.Model(versions[0])
@@ -227,6 +254,8 @@ def test_a_sample_over_two_versions():
         asker = threading.Thread(target=lambda: answers.extend(
             complete(server, max_tokens=390, n=4)))
         asker.start()
+        while server.get("/health")["requests"] == 0 and asker.is_alive():
+            pass
         server.post("/pause?mode=keep")
         publish()
         wait_until("the directory", lambda: control_version() == published[-1])
@@ -266,13 +295,15 @@ def test_versions_under_load():
             int(c["weight_version"]) == newest for _, c in answers[n:]) >= 3)
 
     def ask(i):
-        n = 0
+        n, begin = 0, tiny.encode("WORDLE\n" + "crane .gy..\n" * (i % 3))
+        prompt = begin
         while not ends.is_set():
             n += 1
             greedy = i % 2 == 0
             got = complete(server, temperature=0 if greedy else 1, n=1 if greedy else 3,
-                           max_tokens=6 if n % 4 else 40, stop="\n",
-                           prompt="WORDLE\n" + "crane .gy..\n" * (i % 3))
+                           max_tokens=6 if n % 4 else 20, stop="\n", prompt=prompt)
+            # games that go on, over versions too
+            prompt = prompt + got[0]["token_ids"] + [1] if n % 5 else begin
             with lock:
                 answers.extend((greedy, choice) for choice in got)
 
@@ -297,7 +328,7 @@ def test_versions_under_load():
     texts = {(len(set(c["weight_versions"])), c["weight_version"], *c["prompt_token_ids"],
               *c["token_ids"]): (greedy, c) for greedy, c in answers}
     some = [texts[key] for key in sorted(texts)]
-    some = some[::1 + len(some) // 50]
+    some = some[::1 + len(some) // 30]
     models = {}
     for greedy, choice in some:
         check(choice, models, greedy)
