@@ -1,11 +1,11 @@
 #include "demo_options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "demo_facts.h"
+#include "options.h"
 #include "program.h"
 
 static const char help[] =
@@ -43,12 +43,6 @@ static const char help[] =
     "  wordle-demo\n"
     "  wordle-demo --store s3://bucket/demo --kill rollout-0@30 --kill trainer@60\n";
 
-static _Noreturn void wrong(const char *what)
-{
-    fprintf(stderr, "wordle-demo: %s; see wordle-demo --help\n", what);
-    exit(2);
-}
-
 enum {
     STORE = 1,
     DELTAWIRE,
@@ -67,7 +61,6 @@ enum {
     KILL,
     NO_SYNC,
     KEEP,
-    HELP,
 };
 
 static const struct option table[] = {
@@ -88,15 +81,14 @@ static const struct option table[] = {
     {"kill", required_argument, NULL, KILL},
     {"no-sync", no_argument, NULL, NO_SYNC},
     {"keep", no_argument, NULL, KEEP},
-    {"help", no_argument, NULL, HELP},
-    {NULL, 0, NULL, 0},
+    OPTIONS_END,
 };
 
-static void add_kill(demo_options *o)
+static void add_kill(demo_options *o, const command_line *line)
 {
     const char *at = strchr(optarg, '@');
     if (!at || o->n_kills == DEMO_MAX_KILLS)
-        wrong("--kill takes NAME@STEP");
+        options_wrong(line, "--kill takes NAME@STEP");
     o->kills[o->n_kills++] = (demo_kill){
         .name = optarg,
         .n_name = (size_t)(at - optarg),
@@ -104,7 +96,7 @@ static void add_kill(demo_options *o)
     };
 }
 
-static void take_text(demo_options *o, int option)
+static void take_text(demo_options *o, const command_line *line, int option)
 {
     switch (option) {
     case STORE:
@@ -135,7 +127,7 @@ static void take_text(demo_options *o, int option)
         o->lr = optarg;
         break;
     case KILL:
-        add_kill(o);
+        add_kill(o, line);
         break;
     default:
         break;
@@ -180,20 +172,13 @@ demo_options demo_options_read(int argc, char **argv)
         .n_answers = 16,
         .seed = 1,
     };
+    const command_line line = {"wordle-demo", help, table, argc, argv};
     int option;
-    while ((option = getopt_long(argc, argv, "h", table, NULL)) != -1) {
-        if (option == '?')
-            wrong("that is no option");
-        if (option == HELP || option == 'h') {
-            fputs(help, stdout);
-            exit(0);
-        }
+    while ((option = options_next(&line)) != -1) {
         o.no_sync = o.no_sync || option == NO_SYNC;
         o.keep = o.keep || option == KEEP;
-        take_text(&o, option);
+        take_text(&o, &line, option);
         take_number(&o, option);
     }
-    if (optind < argc)
-        wrong("there is an argument that is no option");
     return o;
 }

@@ -1,9 +1,9 @@
 #include "train_options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "options.h"
 #include "program.h"
 
 static const char help[] =
@@ -48,12 +48,6 @@ static const char help[] =
     "      --env http://127.0.0.1:8100 --server http://10.0.0.7:8000 \\\n"
     "      --server http://10.0.0.8:8000 --metrics train.jsonl\n";
 
-static _Noreturn void wrong(const char *what)
-{
-    fprintf(stderr, "wordle-train: %s; see wordle-train --help\n", what);
-    exit(2);
-}
-
 static float rate(const char *option, const char *text)
 {
     char *end;
@@ -88,7 +82,6 @@ enum {
     SAVE_EVERY,
     SEED,
     NO_SYNC,
-    HELP,
 };
 
 static const struct option table[] = {
@@ -113,11 +106,10 @@ static const struct option table[] = {
     {"save-every", required_argument, NULL, SAVE_EVERY},
     {"seed", required_argument, NULL, SEED},
     {"no-sync", no_argument, NULL, NO_SYNC},
-    {"help", no_argument, NULL, HELP},
-    {NULL, 0, NULL, 0},
+    OPTIONS_END,
 };
 
-static void take_path(train_options *o, int option)
+static void take_path(train_options *o, const command_line *line, int option)
 {
     switch (option) {
     case INIT:
@@ -140,7 +132,7 @@ static void take_path(train_options *o, int option)
         break;
     case SERVER:
         if (o->n_servers == PLAYERS_MAX_SERVERS)
-            wrong("there are too many --server");
+            options_wrong(line, "there are too many --server");
         o->servers[o->n_servers++] = optarg;
         break;
     default:
@@ -213,24 +205,17 @@ train_options train_options_read(int argc, char **argv)
         .save_every = 20,
         .seed = 1,
     };
+    const command_line line = {"wordle-train", help, table, argc, argv};
     int option;
-    while ((option = getopt_long(argc, argv, "h", table, NULL)) != -1) {
-        if (option == '?')
-            wrong("that is no option");
-        if (option == HELP || option == 'h') {
-            fputs(help, stdout);
-            exit(0);
-        }
+    while ((option = options_next(&line)) != -1) {
         o.no_sync = o.no_sync || option == NO_SYNC;
-        take_path(&o, option);
+        take_path(&o, &line, option);
         take_number(&o, option);
     }
-    if (optind < argc)
-        wrong("there is an argument that is no option");
     if (o.init_dir && o.n_hidden % 8 != 0)
-        wrong("--hidden takes a multiple of 8");
+        options_wrong(&line, "--hidden takes a multiple of 8");
     if (!o.init_dir &&
         !(o.model_dir && o.store && o.state_dir && o.env && o.n_servers > 0))
-        wrong("--model, --store, --state, --env and --server are needed");
+        options_wrong(&line, "--model, --store, --state, --env and --server are needed");
     return o;
 }
