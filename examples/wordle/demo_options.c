@@ -23,7 +23,7 @@ static const char help[] =
     "  --servers N       rollout servers (2)\n"
     "  --steps N         of reinforcement learning (200)\n"
     "  --warmup N        supervised steps before (300)\n"
-    "  --answers N       words that can be the answer (16)\n"
+    "  --answers N       words that can be the answer (8)\n"
     "  --lr X            learning rate\n"
     "  --seed N          (1)\n"
     "  --no-sync         publish nothing after the warm-up\n"
@@ -169,7 +169,7 @@ demo_options demo_options_read(int argc, char **argv)
         .n_servers = 2,
         .n_warmup = 300,
         .n_steps = 200,
-        .n_answers = 16,
+        .n_answers = 8,
         .seed = 1,
     };
     const command_line line = {"wordle-demo", help, table, argc, argv};

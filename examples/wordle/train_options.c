@@ -34,7 +34,7 @@ static const char help[] =
     "  --games N         games of a group, for the same answer (8)\n"
     "  --players N       groups that are played at once (4)\n"
     "  --max-lag N       drop samples that are more versions old (8)\n"
-    "  --lr X            learning rate of reinforcement learning (3e-4)\n"
+    "  --lr X            learning rate of reinforcement learning (4e-4)\n"
     "  --warmup-lr X     of the warm-up (3e-3)\n"
     "  --threads N       of the trainer; 0: all cores (1)\n"
     "  --save-every N    save the state each so many steps (20)\n"
@@ -200,7 +200,7 @@ train_options train_options_read(int argc, char **argv)
         .n_players = 4,
         .max_lag = 8,
         .warmup_lr = 3e-3f,
-        .lr = 3e-4f,
+        .lr = 4e-4f,
         .n_threads = 1,
         .save_every = 20,
         .seed = 1,
