@@ -1,5 +1,7 @@
 """The model of examples/wordle beside transformers and PyTorch, from the same files."""
 import json
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import qwen_lib as lib  # noqa: E402
+from test_tokenizer import ascii_tokenizer  # noqa: E402
 
 # heads, kv heads, head_dim, tied, rope_theta: every ratio of heads, widths that fill no
 # vector, and heads that together are wider or narrower than the hidden state.
@@ -21,6 +24,7 @@ VOCAB = 103
 
 
 transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
 
 
 def make(path, shape, shard=False):
@@ -43,10 +47,11 @@ def make(path, shape, shard=False):
     return transformers.Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
-@pytest.fixture(params=SHAPES)
-def pair(request, tmp_path):
-    theirs = make(tmp_path, SHAPES[request.param], shard=request.param == "untied")
-    return theirs, lib.Model(tmp_path)
+@pytest.fixture(scope="module", params=SHAPES)
+def pair(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param)
+    theirs = make(path, SHAPES[request.param], shard=request.param == "untied")
+    return theirs, lib.Model(path)
 
 
 def random_tokens(n, seed=0):
@@ -105,6 +110,33 @@ def test_config_for_transformers(tmp_path):
     assert after.rope_parameters["rope_theta"] == before.rope_parameters["rope_theta"]
 
 
+def sample(path, *args):
+    done = subprocess.run([os.environ["DW_QWEN_SAMPLE"], path, *args], capture_output=True,
+                          text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_qwen_sample(tmp_path):
+    """The program takes the tokens that transformers takes."""
+    theirs = make(tmp_path, SHAPES["wide-heads"])
+    tok = ascii_tokenizer()
+    tok.save(str(tmp_path / "tokenizer.json"))
+    prompt = torch.tensor([tok.encode("WORDLE\n").ids])
+    expected = theirs.generate(prompt, attention_mask=torch.ones_like(prompt),
+                               max_new_tokens=40, do_sample=False, eos_token_id=None,
+                               pad_token_id=0)
+    status, text, speed = sample(tmp_path, "WORDLE\n", "--tokens", "40", "--ignore-eos")
+    assert status == 0, speed
+    assert text == tok.decode(expected[0].tolist(), skip_special_tokens=False) + "\n"
+    assert "40 tokens" in speed
+    drawn = [sample(tmp_path, "a", "--temperature", "1", "--seed", str(i))[1]
+             for i in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert sample(tmp_path, "a", "--top-p", "2")[0] == 2
+    status, _, message = sample(tmp_path / "none", "a")
+    assert status == 1 and "config.json" in message
+
+
 # ---- training ------------------------------------------------------------------------
 
 LENGTHS = (7, 1, 2, 70, 33)
@@ -145,6 +177,7 @@ def test_gradients(pair, tmp_path):
     np.testing.assert_allclose(entropy, their_entropy.detach().numpy(), rtol=1e-4,
                                atol=1e-4)
     trainer.backward(coef)
+    theirs.zero_grad()
     (expected * torch.from_numpy(coef)).sum().backward()
     # a step with beta1 = 0 leaves the gradient in the first moment
     norm = trainer.step(lib.Adamw(0, 0, 0, 1, 0, 0))
@@ -157,45 +190,46 @@ def test_gradients(pair, tmp_path):
     assert norm == pytest.approx(everything.norm().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("max_grad_norm", [0, 0.5])
-def test_adamw(pair, tmp_path, max_grad_norm):
-    """Three steps: masters, moments, and the rounding of the masters."""
-    theirs, ours = pair
+def copy_into(model, tensors):
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(tensors[name])
+
+
+@pytest.mark.parametrize("shape, max_grad_norm", [("tied", 0), ("untied", .5)])
+def test_adamw(tmp_path, shape, max_grad_norm):
+    """Three steps: masters in fp32, and the model that runs, which is their rounding."""
+    theirs, ours = make(tmp_path, SHAPES[shape]), lib.Model(tmp_path)
     sequences, coef = batch()
     trainer = lib.Trainer(ours)
-    decayed = [p for p in theirs.parameters() if p.dim() == 2]
-    kept = [p for p in theirs.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": .1}, {"params": kept, "weight_decay": 0}],
+        [{"params": [p for p in theirs.parameters() if p.dim() == 2], "weight_decay": 2},
+         {"params": [p for p in theirs.parameters() if p.dim() == 1], "weight_decay": 0}],
         lr=1e-3, betas=(.9, .95), eps=1e-6)
-    how = lib.Adamw(1e-3, .9, .95, 1e-6, .1, max_grad_norm)
+    how = lib.Adamw(1e-3, .9, .95, 1e-6, 2, max_grad_norm)
+    masters = {name: p.detach().clone() for name, p in theirs.named_parameters()}
     for _ in range(3):
         trainer.forward(sequences)
         trainer.backward(coef)
         trainer.step(how)
-        weights = {k: torch.from_numpy(v.copy()).view(torch.bfloat16)
-                   for k, v in trainer.weights().items()}
         optimizer.zero_grad()
         (their_scores(theirs, sequences)[0] * torch.from_numpy(coef)).sum().backward()
         if max_grad_norm:
             torch.nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm)
-        if _ == 0:
-            first = {name: p.detach().clone() for name, p in theirs.named_parameters()}
-        # the model that runs is the rounded one, the masters go on in fp32
-        with torch.no_grad():
-            for name, p in theirs.named_parameters():
-                p.copy_(first[name])
+        copy_into(theirs, masters)
         optimizer.step()
+        masters = {name: p.detach().clone() for name, p in theirs.named_parameters()}
+
         state = state_of(trainer, tmp_path / "state.safetensors")
-        for name, p in theirs.named_parameters():
-            first[name] = p.detach().clone()
+        weights = {name: torch.from_numpy(bits.copy()).view(torch.bfloat16)
+                   for name, bits in trainer.weights().items()}
+        for name, expected in masters.items():
             master = torch.from_numpy(state["master." + name])
             # where a gradient is all but zero, its sign is a matter of rounding
-            near = torch.isclose(master, p.detach(), rtol=1e-4, atol=2e-5)
+            near = torch.isclose(master, expected, rtol=1e-4, atol=2e-5)
             assert near.float().mean() > .999, name
             assert torch.equal(master.to(torch.bfloat16), weights[name]), name
-            with torch.no_grad():
-                p.copy_(weights[name].float())
+        copy_into(theirs, weights)
 
 
 def test_resume(pair, tmp_path):

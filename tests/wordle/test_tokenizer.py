@@ -89,7 +89,7 @@ def test_older_merges(pair, tmp_path):
         assert ours.encode(text) == theirs.encode(text).ids
 
 
-def test_no_merges(tmp_path):
+def ascii_tokenizer():
     """Bytes alone, some of them missing: the tokenizer of the example's own model."""
     letters = [bytes([b]) for b in range(32, 127)] + [b"\n"]
     spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -98,6 +98,11 @@ def test_no_merges(tmp_path):
     tok = tokenizers.Tokenizer(models.BPE(vocab, []))
     tok.pre_tokenizer = spelled
     tok.decoder = decoders.ByteLevel()
+    return tok
+
+
+def test_no_merges(tmp_path):
+    tok = ascii_tokenizer()
     tok.save(str(tmp_path / "tokenizer.json"))
     ours = lib.Tokenizer(tmp_path)
     for text in TEXTS:
