@@ -77,6 +77,7 @@ group_test() {
     want spin          spin -V # for model/check.sh
     want curl          curl --version
     want openssl       openssl version
+    want wamerican     test -e /usr/share/dict/american-english # for tests/wordle/words.sh
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version

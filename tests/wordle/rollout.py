@@ -5,6 +5,7 @@ over the weights that the answer says it came from."""
 import copy
 import json
 import math
+import shutil
 import signal
 import subprocess
 import threading
@@ -35,14 +36,14 @@ def publish():
 published = []
 
 
-def follow(at=None):
+def follow(at=None, *options, into=INTO):
     engine = ["--engine", f"vllm={at.url}", "--engine-check", "0.1"] if at else []
-    return start(DELTAWIRE, "follow", BUCKET, "--into", INTO, "--interval", "0.05",
-                 "--no-report", "--quiet", *engine)
+    return start(DELTAWIRE, "follow", BUCKET, "--into", into, "--interval", "0.05",
+                 "--no-report", "--quiet", *engine, *options)
 
 
-def serve(listen="127.0.0.1:0", *options):
-    return Server(ROLLOUT, "--weights", INTO, "--model", MODEL, "--listen", listen,
+def serve(listen="127.0.0.1:0", *options, weights=INTO):
+    return Server(ROLLOUT, "--weights", weights, "--model", MODEL, "--listen", listen,
                   "--max-seqs", "8", "--max-len", "400", *options)
 
 
@@ -147,7 +148,7 @@ def test_games_go_on():
         choice, n_cached = usage(server, prompt=prompt, seed=turn, max_tokens=5)
         assert n_cached == (0 if turn == 0 else kept), turn
         check(choice, models)
-        kept = len(prompt) + 4  # the last one was not fed
+        kept = len(prompt) + len(choice["token_ids"]) - 1  # the last one was not fed
         prompt = prompt + choice["token_ids"] + tiny.encode(" .gy..\n")
     # what only begins alike is of no use, and does no harm
     other = prompt[:20] + tiny.encode("~") + prompt[21:]
@@ -388,6 +389,38 @@ def test_no_engine():
     assert second.get("/weight_info")["weight_version"] == "default"
     stop(other)
     assert second.end(signal.SIGINT) == 0
+
+
+def test_two_copies():
+    """A follower that writes the copy which is not read, and then changes places."""
+    second = serve(weights=scratch / "copies")
+    other = follow(second, "--copies", "2", into=scratch / "copies")
+    wait_for_label(second)
+    for _ in range(3):
+        publish()
+        wait_for_label(second)
+        for choice in complete(second, n=3):
+            assert choice["weight_version"] == str(published[-1])
+            check(choice, {})
+        assert second.get("/digest")["digest"] == state_of_head()
+    stop(other)
+    assert second.end() == 0
+
+
+def test_a_directory_made_anew():
+    """The weights are removed under it, and come back as other files."""
+    shutil.rmtree(INTO)
+    wait_until("it notices", lambda: server.ask("GET", "/health")[0] == 503)
+    server.want(503, "POST", "/v1/completions", {"prompt": "WORDLE\n"})
+    other = follow(server)
+    wait_until("weights", lambda: server.ask("GET", "/health")[0] == 200)
+    publish()
+    wait_for_label(server)
+    (choice,) = complete(server, temperature=0)
+    assert choice["weight_version"] == str(published[-1])
+    check(choice, {}, greedy=True)
+    assert server.get("/digest")["digest"] == state_of_head()
+    stop(other)
 
 
 def test_control_by_itself():
