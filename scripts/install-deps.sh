@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by Debian and Ubuntu package name.
 #
-#     scripts/install-deps.sh GROUP...    groups: build test servers bench deploy dev
+#     scripts/install-deps.sh GROUP...    groups: build test servers hosts bench deploy dev
 #
 # What counts is that the tool or library works, not who brought it: each package is
 # named beside a command that succeeds when it is not needed. So nothing is touched
@@ -114,6 +114,12 @@ group_servers() {
     want spin            spin -V
 }
 
+# The demo on three hosts: what passes text on between them.
+group_hosts() {
+    want iproute2  ip -V
+    want tinyproxy installed tinyproxy
+}
+
 group_bench() {
     group_python
 }
@@ -196,9 +202,9 @@ install_missing() {
 
 for group in "$@"; do
     case $group in
-    build | test | servers | bench | deploy | dev) ;;
+    build | test | servers | hosts | bench | deploy | dev) ;;
     *)
-        echo "install-deps: no group '$group' (build, test, servers, bench, deploy, dev)" >&2
+        echo "install-deps: no group '$group' (build, test, servers, hosts, bench, deploy, dev)" >&2
         exit 2
         ;;
     esac

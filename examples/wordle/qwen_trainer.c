@@ -162,7 +162,8 @@ static float random_normal(uint64_t *state)
 
 void qwen_trainer_init(qwen_trainer *t, uint64_t seed)
 {
-    const float embedding_spread = 0.02f;
+    /* not lost beside what the first layers add, whose outputs are near 1 */
+    const float embedding_spread = 0.1f;
     for (size_t i = 0; i < t->n_tensors; i++) {
         const qwen_tensor_info *info = &t->infos[i];
         bool is_inside = i < qwen_tensor_embedding(&t->config);
