@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
+import tempfile
 
 import numpy
 import pytest
@@ -23,6 +24,14 @@ N_VERSIONS = 6
 SHAPES = {"model.embed.weight": ((64, 300), "BF16"), "model.norm": ((300,), "F32"),
           "model.q.weight": ((40, 300), "BF16"), "model.scale": ((), "BF16"),
           "model.empty": ((0, 4), "BF16"), "fp8": ((50, 8), "F8_E4M3")}
+
+
+@pytest.fixture
+def tmp_path():
+    """In memory where that can be: every pull syncs, and these are many"""
+    shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=shm) as path:
+        yield pathlib.Path(path)
 
 
 def run(*arguments, code=0):
@@ -230,9 +239,10 @@ def test_a_run_that_was_started_again(packed, tmp_path):
 
 @pytest.mark.skipif(not (SHARED / "data" / "rl-trace" / "base").exists(),
                     reason=f"no {SHARED / 'data' / 'rl-trace'}: set DW_SHARED")
-def test_real_changes(tmp_path):
+def test_real_changes(tmp_path_factory):
     """A real run as TRL wrote it, and the same changes as slime would write them"""
     trace = SHARED / "data" / "rl-trace"
+    tmp_path = tmp_path_factory.mktemp("real")
     model, n = tmp_path / "m", 3
     base = decoder.read_checkpoint(trace / "base")
     versions, root = [base], tmp_path / "slime"

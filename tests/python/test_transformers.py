@@ -153,4 +153,4 @@ def test_fifty_steps_of_a_real_model(url):
             assert child.stdout.readline() == f"{step} {report.state} {said}\n"
     child.stdin.close()
     assert child.wait(60) == 0
-    assert losses[-1] < losses[0] / 2 and len(answers) > 2  # it was trained
+    assert losses[-1] < losses[0] - 1 and len(answers) > 2  # it was trained
