@@ -187,11 +187,12 @@ class Weights:
     def _forget_derived(self) -> None:
         """Attention with latent keys and values computes with copies that are made of a
         weight after it is loaded: that weight's own memory is not what counts."""
+        self._derived: set[str] = set()
         if any(hasattr(module, "W_UV") or hasattr(module, "W_UK_T")
                for module in self._model.modules()):
-            for name in self.table:
-                if "kv_b_proj" in name:
-                    self._forget(name, "attention keeps copies of it in another form")
+            self._derived = {name for name in self.table if "kv_b_proj" in name}
+        for name in self._derived:
+            self._forget(name, "attention keeps copies of it in another form")
 
     # ---- use --------------------------------------------------------------------------
 
@@ -236,9 +237,13 @@ class Weights:
                 self.layout.write(tensors, threads=self._threads)
             finally:
                 self.layout.bind({})
-        if self._packers and any("experts" in name for name in names):
+        is_derived = not self._derived.isdisjoint(names)
+        if self._packers and (is_derived or any("experts" in name for name in names)):
             raise RuntimeError("experts that this machine's kernels have packed cannot be "
-                               "loaded anew: " + ", ".join(sorted(names)[:3]))
+                               "loaded anew, and so not with " + sorted(names)[0])
+        if is_derived:
+            self._reload(tensors)
+            return
         self._model.load_weights([(name, torch.from_dlpack(tensors[name])) for name in names])
 
     def _reload(self, tensors: Mapping[str, Any]) -> None:
