@@ -50,22 +50,35 @@ def make(layers):
             shapes(layers)}
 
 
+def moves(bits, step, generator):
+    """By how many neighbouring bf16 numbers weights move whose masters lie anywhere between
+    two of them, and take a normal step: what a small update is after rounding."""
+    ulp = torch.exp2(((bits & 0x7fff) >> 7).clamp_(min=1).float() - (127 + 7))
+    away = torch.randn(bits.shape, generator=generator).mul_(step).div_(ulp)
+    away.add_(torch.rand(bits.shape, generator=generator).sub_(0.5))
+    return away.round_().clamp_(-64, 64).to(torch.int16)
+
+
+def step_for(model):
+    """The size of step with which PERCENT of the elements change."""
+    generator = torch.Generator().manual_seed(1)
+    bits = next(iter(model.values())).view(-1)[:1 << 20].view(torch.int16)
+    low, high = 1e-9, 1e-3
+    while high / low > 1.01:
+        step = (low * high) ** 0.5
+        changed = moves(bits, step, generator).count_nonzero().item() / bits.numel()
+        low, high = (step, high) if changed < PERCENT / 100 else (low, step)
+    return step
+
+
 @torch.no_grad()
-def change(model, seed):
-    """One step up or down, as a small update rounds, for PERCENT of the elements; twice as
-    likely with each exponent less, as updates of one size make it."""
+def change(model, step, seed):
     generator = torch.Generator().manual_seed(seed)
     for tensor in model.values():
-        flat = tensor.view(-1)
-        n = max(1, int(flat.numel() * PERCENT / 100 * 3))
-        at = torch.randint(0, flat.numel(), (n,), generator=generator).unique()
-        bits = flat.view(torch.int16)[at]
-        exponent = (bits & 0x7fff) >> 7
-        chance = torch.exp2((118 - exponent).clamp(-8, 0).float())
-        taken = torch.rand(len(at), generator=generator) < chance
-        at, bits = at[taken], bits[taken]
-        flat.view(torch.int16)[at] = bits + (torch.randint(
-            0, 2, at.shape, generator=generator) * 2 - 1).to(torch.int16)
+        for bits in tensor.view(-1).view(torch.int16).split(1 << 20):
+            away = moves(bits, step, generator)
+            away[(bits & 0x7fff) < 64] = 0  # next to zero, where a step could change the sign
+            bits.add_(torch.where(bits < 0, -away, away))
 
 
 class Ours:
@@ -168,11 +181,12 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     a = parser.parse_args()
     model = make(a.layers)
+    step = step_for(model)
     n_elems = sum(tensor.numel() for tensor in model.values())
     ways = {"deltawire": Ours(model, a.out), "trl": Trl(model, a.out), "xor": Xor(model, a.out)}
     seconds, sizes = {way: [] for way in ways}, {way: [] for way in ways}
     for turn in range(a.rounds):
-        change(model, turn)
+        change(model, step, turn)
         order = list(ways)[turn % 3:] + list(ways)[:turn % 3]
         for way in order:
             start = time.perf_counter()
