@@ -1,0 +1,327 @@
+"""TRL: its trainers publish into a stream, and its samples carry the version that made them.
+
+    transfer = deltawire.trl.WeightTransfer("s3://bucket/run-7", engines=["http://gpu1:8000"])
+    trainer = AsyncGRPOTrainer(model, reward, args, data, weight_transfer=transfer)
+    deltawire.trl.RolloutWorker.replace(trainer, servers=["http://gpu1:8000"])   # exact tags
+
+    Trainer(model, ..., callbacks=[deltawire.trl.PublishCallback("s3://bucket/run-7")])
+
+Beside each vLLM runs `deltawire follow URL --into DIR --engine vllm=http://127.0.0.1:8000`,
+which pauses it for the stores alone. docs/python/trl.md tells the whole of it.
+"""
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
+
+import torch
+from transformers import TrainerCallback
+
+from . import _core
+from . import torch as dw_torch
+from ._engines import Engine, Wait
+
+if TYPE_CHECKING:
+    from ._trl_worker import RolloutWorker
+
+__all__ = ["WeightTransfer", "PublishCallback", "RolloutWorker"]
+
+POLL_S = 0.05
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RolloutWorker":  # brings TRL's rollouts and vLLM, which a callback does not need
+        from ._trl_worker import RolloutWorker
+
+        return RolloutWorker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Copies:
+    """What TRL hands over, tensor by tensor and each for a moment only, as a publisher wants
+    it: all at once, on the CPU, float32 as bfloat16. Tied tensors come once from TRL."""
+
+    def __init__(self, dtype: torch.dtype | None, names: dw_torch.Names) -> None:
+        self._dtype, self._names = dtype, names
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def _renamed(self, name: str) -> str | None:
+        if callable(self._names):
+            return self._names(name)
+        return name if self._names is None else self._names.get(name, name)
+
+    def take(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
+        is_first = not self.tensors
+        seen = set()
+        for name, tensor in pairs:
+            name = self._renamed(name)
+            if name is None:
+                continue
+            if name in seen:
+                raise ValueError(f"two tensors are named {name!r}")
+            seen.add(name)
+            tensor = tensor.detach()
+            if is_first:
+                dtype = self._dtype if tensor.dtype == torch.float32 else None
+                self.tensors[name] = torch.empty(
+                    tensor.shape, dtype=dtype or tensor.dtype, pin_memory=tensor.is_cuda)
+            copy = self.tensors.get(name)
+            if copy is None or copy.shape != tensor.shape:
+                raise ValueError(f"{name!r} was not among the weights sent first, or had "
+                                 "another shape: a stream has the same tensors throughout")
+            copy.copy_(tensor)
+        if not self.tensors:
+            raise ValueError("no weights were sent: is every parameter frozen?")
+        if len(seen) != len(self.tensors):
+            missing = next(name for name in self.tensors if name not in seen)
+            raise ValueError(f"{missing!r} was sent before, and is missing now")
+
+
+class WeightTransfer:
+    """TRL's weight transfer through a stream: `AsyncGRPOTrainer(..., weight_transfer=this)`.
+
+    Generation goes on while bytes travel. A sync returns when every engine of `engines`
+    says that it serves the version, or `followers` (a number, or ids) have reported it to
+    the stream; so TRL raises its model_version only when that version is served. Where
+    neither is named it returns when the version is committed.
+
+    `away_after`: an engine whose port refuses connections for so many seconds is not waited
+    for. What it generates when it is back is tagged right by RolloutWorker alone."""
+
+    def __init__(
+        self,
+        url: _core.Store | str,
+        *,
+        engines: Iterable[str] = (),
+        followers: int | Iterable[str] | None = None,
+        timeout: float = 600,
+        away_after: float | None = None,
+        engine_token: str | None = None,
+        dtype: torch.dtype | None = torch.bfloat16,
+        names: dw_torch.Names = None,
+        on_sync: Callable[[WeightTransfer], object] | None = None,
+        **options: Any,
+    ) -> None:
+        """`timeout`: seconds for engines and followers to come to a version. `dtype` is that
+        of float32 weights in the stream; None leaves them. `names` maps names as for
+        deltawire.torch.Publisher. `on_sync` is called when a version is served. `options`
+        are those of deltawire.Publisher."""
+        if isinstance(engines, str):
+            engines = [engines]
+        if isinstance(followers, str):
+            followers = [followers]
+        if dtype not in (None, torch.bfloat16):
+            raise ValueError("float32 is published as it is, or as bfloat16")
+        self.url = url if isinstance(url, str) else url.url
+        self._store, self._options = url, options
+        self._engines = [Engine(engine, engine_token) for engine in engines]
+        self._followers = (followers if followers is None or isinstance(followers, int)
+                           else frozenset(followers))
+        self._timeout, self._away_after = timeout, away_after
+        self._copies = _Copies(dtype, names)
+        self._publisher: _core.Publisher | None = None
+        self._on_sync = on_sync
+        self._report: _core.PublishReport | None = None
+        self._version: int | None = None
+        self._is_sent = False
+        self._away: list[str] = []
+        self._seconds: tuple[float, float] = (0.0, 0.0)
+        self.model_version = 0
+        """TRL's number of the newest version that is served: it counts syncs. Set it where a
+        run goes on from a checkpoint; RolloutWorker does."""
+        self.versions: dict[int, int] = {}
+        """The stream's version of each of TRL's."""
+
+    # ---- what there is to know --------------------------------------------------------
+
+    @property
+    def version(self) -> int | None:
+        """The stream's version of the newest sync."""
+        return self._version
+
+    @property
+    def report(self) -> _core.PublishReport | None:
+        """Of the newest publish; None for the version that a stream begins with."""
+        return self._report
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Of the newest sync: until it was committed, and then until it was served."""
+        return self._seconds
+
+    @property
+    def away(self) -> list[str]:
+        """Engines that the newest sync did not wait for."""
+        return list(self._away)
+
+    @property
+    def publisher(self) -> _core.Publisher | None:
+        return self._publisher
+
+    # ---- TRL's protocol ---------------------------------------------------------------
+
+    def init_weight_transfer(self) -> None:
+        """The stream is opened with the first weights: only then is it known what they are."""
+
+    def pause(self) -> None:
+        """Engines are not paused while bytes travel."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Returns when the weights are committed as a version."""
+        start = time.monotonic()
+        self._copies.take(iterator)
+        step = self.model_version + 1
+        if self._publisher is None and self._open(step):
+            self._version, self._report = self._publisher.version, None
+        else:
+            self._report = self._publisher.wait(self._publisher.publish(step=step))
+            self._version = self._report.version
+        self._is_sent = True
+        self._seconds = (time.monotonic() - start, 0.0)
+
+    def _open(self, step: int) -> bool:
+        """Whether these weights made the stream, as the version that it begins with."""
+        try:
+            with _core.Stream(self._store, trust=self._options.get("trust", ())) as stream:
+                is_new = stream.head is None
+        except _core.NotFound:
+            is_new = True
+        self._publisher = _core.Publisher(
+            self._store, self._copies.tensors, step=step, **self._options)
+        return is_new
+
+    def resume(self) -> None:
+        """Returns when the version that was sent is served."""
+        if not self._is_sent:
+            return
+        start = time.monotonic()
+        self._wait_engines()
+        self._wait_followers()
+        self._is_sent = False
+        self.model_version += 1
+        self.versions[self.model_version] = self._version
+        self._seconds = (self._seconds[0], time.monotonic() - start)
+        if self._on_sync is not None:
+            self._on_sync(self)
+
+    def destroy(self) -> None:
+        """Waits until folds and anchors are made too, and closes the stream."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            try:
+                publisher.drain(self._timeout)
+            finally:
+                publisher.close(self._timeout)
+
+    # ---- waiting ----------------------------------------------------------------------
+
+    def _wait_engines(self) -> None:
+        waits = [Wait(engine, self._version, self._away_after) for engine in self._engines]
+        left = list(waits)
+        deadline = time.monotonic() + self._timeout
+        while left := [wait for wait in left if not wait.done()]:
+            if time.monotonic() >= deadline:
+                raise TimeoutError("; ".join(self._late(wait) for wait in left))
+            time.sleep(POLL_S)
+        self._away = [wait.engine.url for wait in waits if wait.is_away]
+        if waits and len(self._away) == len(waits):
+            raise TimeoutError(f"none of the engines answers: {', '.join(self._away)}; "
+                               "start them, and a follower beside each")
+
+    def _late(self, wait: Wait) -> str:
+        url = wait.engine.url
+        return (f"{url}: {wait.says}, not version {self._version} of {self.url}, after "
+                f"{self._timeout:.0f} s; see that `deltawire follow {self.url} --into DIR "
+                f"--engine vllm={url}` runs beside it, and what it says")
+
+    def _wait_followers(self) -> None:
+        if not self._followers:
+            return
+        deadline = time.monotonic() + self._timeout
+        with _core.Stream(self._store, trust=self._options.get("trust", ())) as stream:
+            while True:
+                at = {f.id: f.version for f in stream.followers()}
+                there = {id for id, v in at.items() if v is not None and v >= self._version}
+                if isinstance(self._followers, int):
+                    if len(there) >= self._followers:
+                        return
+                    late = f"{len(there)} of {self._followers} followers are"
+                elif self._followers <= there:
+                    return
+                else:
+                    missing = sorted(self._followers - there)
+                    late = ", ".join(f"{id} ({_place(at.get(id))})" for id in missing) + " not"
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(
+                        f"{late} at version {self._version} of {self.url} after "
+                        f"{self._timeout:.0f} s; `deltawire status {self.url}` shows them all")
+                time.sleep(10 * POLL_S)
+
+
+def _place(version: int | None) -> str:
+    return "no report" if version is None else f"at {version}"
+
+
+class PublishCallback(TrainerCallback):
+    """Publishes from any trainer of transformers or TRL: `callbacks=[PublishCallback(url)]`.
+
+    Each step becomes a version, in the background; the one that training ends with always
+    does. Ranks of FSDP2 publish their shards, nothing is gathered; elsewhere rank 0 does."""
+
+    def __init__(self, url: _core.Store | str, *, every: int = 1, **options: Any) -> None:
+        """`options` are those of deltawire.torch.Publisher."""
+        if every < 1:
+            raise ValueError("every is 1 or more")
+        self._url, self._every, self._options = url, every, options
+        self._publisher: dw_torch.Publisher | None = None
+        self._published = -1
+
+    @property
+    def publisher(self) -> dw_torch.Publisher | None:
+        """While training is under way."""
+        return self._publisher
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
+        model = given["model"]
+        if state.is_world_process_zero or _is_sharded(model):
+            options: dict[str, Any] = {"names": _plain_name} | self._options
+            self._publisher = dw_torch.Publisher(model, url=self._url, **options)
+        self._published = -1
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """What is published from where it lies must have been read before it changes."""
+        if self._publisher is not None:
+            self._publisher.captured()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if state.global_step % self._every == 0:
+            self._publish(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self._publisher is None:
+            return
+        if self._published != state.global_step:
+            self._publish(state.global_step)
+        publisher, self._publisher = self._publisher, None
+        try:
+            publisher.drain()
+        finally:
+            publisher.close()
+
+    def _publish(self, step: int) -> None:
+        if self._publisher is not None:
+            self._publisher.publish(step=step)
+            self._published = step
+
+
+def _is_sharded(model: torch.nn.Module) -> bool:
+    return any(hasattr(p, "device_mesh") for p in model.parameters())
+
+
+def _plain_name(name: str) -> str:
+    """As checkpoints have it: what wraps modules leaves its mark in names."""
+    for mark in ("module.", "_orig_mod."):
+        name = name.removeprefix(mark)
+    return name.replace("_checkpoint_wrapped_module.", "").replace("._orig_mod.", ".")
