@@ -63,6 +63,15 @@ build() { # PRESET DIR
     }
 }
 
+build_package() {
+    local log=build-python/package.log
+    mkdir -p build-python
+    scripts/package.sh >$log 2>&1 || {
+        broken $log "the package cannot be built"
+        return 1
+    }
+}
+
 run_ctest() { # DIR CTEST-ARGUMENT...
     local dir=$1 status=0
     shift
@@ -145,12 +154,7 @@ stage_python() {
 
 stage_package() {
     echo "== package: the Python package, from its source archive to a trained model"
-    local log=build-python/package.log
-    mkdir -p build-python
-    scripts/package.sh >$log 2>&1 || {
-        broken $log "the package cannot be built"
-        return
-    }
+    build_package || return
     with=(env "PYTHONPATH=$PWD/build-python/site")
     run_pytest tests/python
     with=()
@@ -176,8 +180,13 @@ stage_servers() {
 }
 
 stage_peers() {
-    echo "== peers: a real vLLM on this machine's processors follows a stream"
-    build release build && python_with=vllm run_pytest tests/peers
+    echo "== peers: a real vLLM and a real TRL on this machine's processors, and a bucket"
+    build release build && build_package || return
+    start_server radosgw || true # where there is none, the bucket is a directory
+    [ ${#with[@]} -gt 0 ] || with=(env)
+    with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
+    python_with=vllm run_pytest tests/peers
+    stop_server
 }
 
 stage_asan() {

@@ -68,6 +68,36 @@ class Engine:
     def is_paused(self) -> bool:
         return bool(self.call("GET", "/is_paused").get("is_paused"))
 
+    def n_workers(self) -> int:
+        return int(self.call("GET", "/get_world_size").get("world_size", 1))
+
+    def follow(self, info: dict[str, Any], timeout: float) -> None:
+        """Has the workers follow a stream by themselves (docs/python/vllm.md)."""
+        self.call("POST", "/init_weight_transfer_engine", {"init_info": info}, timeout)
+
+    def update(self, version: int, timeout: float) -> None:
+        """Takes over a version that the workers have staged. An engine whose weights may be
+        a mix afterwards stays paused: what it would generate belongs to no version."""
+        self.call("POST", "/pause?mode=keep", timeout=timeout)
+        try:
+            self._start(timeout)
+        except EngineError:
+            self.call("POST", "/resume", timeout=timeout)  # nothing was touched
+            raise
+        self.call("POST", "/update_weights", {"update_info": {"version": version}}, timeout)
+        self.call("POST", "/finish_weight_update", {"weight_version": str(version)}, timeout)
+        self.call("POST", "/resume", timeout=timeout)
+
+    def _start(self, timeout: float) -> None:
+        try:
+            self.call("POST", "/start_weight_update", {}, timeout)
+        except EngineError as error:
+            if "already active" not in str(error):
+                raise
+            # one that was left open; without a version, which ends it
+            self.call("POST", "/finish_weight_update", {}, timeout)
+            self.call("POST", "/start_weight_update", {}, timeout)
+
 
 class Wait:
     """Waits for one engine to serve a version. Asked again and again: done() once it does;

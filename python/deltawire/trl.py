@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 
 from . import _core
 from . import torch as dw_torch
+from ._drive import Driven, bring_all
 from ._engines import Engine, Wait
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class WeightTransfer:
     the stream; so TRL raises its model_version only when that version is served. Where
     neither is named it returns when the version is committed.
 
+    With `drive` no follower runs beside the engines: their workers follow the stream by
+    themselves (vLLM's back end `deltawire`), and each sync pauses them for what they have
+    staged. A mapping instead of True is added to their init_info (docs/python/vllm.md).
+
     `away_after`: an engine whose port refuses connections for so many seconds is not waited
     for. What it generates when it is back is tagged right by RolloutWorker alone."""
 
@@ -94,6 +99,7 @@ class WeightTransfer:
         *,
         engines: Iterable[str] = (),
         followers: int | Iterable[str] | None = None,
+        drive: bool | Mapping[str, Any] = False,
         timeout: float = 600,
         away_after: float | None = None,
         engine_token: str | None = None,
@@ -118,6 +124,13 @@ class WeightTransfer:
         self._followers = (followers if followers is None or isinstance(followers, int)
                            else frozenset(followers))
         self._timeout, self._away_after = timeout, away_after
+        if drive and not self._engines:
+            raise ValueError("drive=True wants engines=[URL, ...]")
+        if drive and away_after is not None:
+            raise ValueError("engines that are driven are always waited for")
+        info = {"url": self.url, "trust": list(options.get("trust", ())), "interval": 0.1}
+        info |= drive if isinstance(drive, Mapping) else {}
+        self._driven = [Driven(engine, info) for engine in self._engines] if drive else []
         self._copies = _Copies(dtype, names)
         self._publisher: _core.Publisher | None = None
         self._on_sync = on_sync
@@ -155,6 +168,12 @@ class WeightTransfer:
         return list(self._away)
 
     @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The weights of the newest sync, as the stream has them. They are not to be written
+        to, and change with the next one."""
+        return self._copies.tensors
+
+    @property
     def publisher(self) -> _core.Publisher | None:
         return self._publisher
 
@@ -182,7 +201,7 @@ class WeightTransfer:
     def _open(self, step: int) -> bool:
         """Whether these weights made the stream, as the version that it begins with."""
         try:
-            with _core.Stream(self._store, trust=self._options.get("trust", ())) as stream:
+            with self._stream() as stream:
                 is_new = stream.head is None
         except _core.NotFound:
             is_new = True
@@ -190,11 +209,15 @@ class WeightTransfer:
             self._store, self._copies.tensors, step=step, **self._options)
         return is_new
 
+    def _stream(self) -> _core.Stream:
+        return _core.Stream(self._store, trust=self._options.get("trust", ()))
+
     def resume(self) -> None:
         """Returns when the version that was sent is served."""
         if not self._is_sent:
             return
         start = time.monotonic()
+        self._drive_engines(start + self._timeout)
         self._wait_engines()
         self._wait_followers()
         self._is_sent = False
@@ -228,6 +251,17 @@ class WeightTransfer:
             raise TimeoutError(f"none of the engines answers: {', '.join(self._away)}; "
                                "start them, and a follower beside each")
 
+    def _drive_engines(self, deadline: float) -> None:
+        failures = bring_all(self._driven, self._version, self._stream, deadline)
+        for error in failures.values():
+            if not isinstance(error, TimeoutError):
+                raise error
+        if failures:
+            raise TimeoutError("; ".join(
+                f"{one.engine.url} does not come to version {self._version} of {self.url} in "
+                f"{self._timeout:.0f} s: {one.says}; see vLLM's log, and that its workers reach "
+                "the store" for one in failures))
+
     def _late(self, wait: Wait) -> str:
         url = wait.engine.url
         return (f"{url}: {wait.says}, not version {self._version} of {self.url}, after "
@@ -238,7 +272,7 @@ class WeightTransfer:
         if not self._followers:
             return
         deadline = time.monotonic() + self._timeout
-        with _core.Stream(self._store, trust=self._options.get("trust", ())) as stream:
+        with self._stream() as stream:
             while True:
                 at = {f.id: f.version for f in stream.followers()}
                 there = {id for id, v in at.items() if v is not None and v >= self._version}

@@ -53,8 +53,9 @@ def free_port():
 
 
 class Server:
-    def __init__(self, directory, plugin, log, updates):
+    def __init__(self, directory, plugin, log, updates=None, backend="deltawire-test"):
         self.directory, self.plugin, self.updates = directory, plugin, updates
+        self.backend = backend
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = open(log, "ab")
@@ -67,7 +68,7 @@ class Server:
              "--host", "127.0.0.1", "--port", str(self.port),
              "--dtype", "bfloat16", "--enforce-eager", "--skip-tokenizer-init",
              "--max-model-len", str(MAX_TOKENS), "--enable-scale-out",
-             "--weight-transfer-config", '{"backend": "deltawire-test"}'],
+             "--weight-transfer-config", json.dumps({"backend": self.backend})],
             env=environment(self.plugin, VLLM_SERVER_DEV_MODE="1",
                             DW_TEST_UPDATES=str(self.updates)),
             stdout=self.log, stderr=self.log, start_new_session=True)

@@ -1,0 +1,283 @@
+"""TRL's real AsyncGRPOTrainer, two real vLLM servers and a bucket between them.
+
+After each sync every server that is up says that version, holds the very weights and
+generates the very tokens of a vLLM that is started on that version's checkpoint; and each
+sample that TRL trains on is tagged with the version that made it.
+"""
+import json
+import math
+import os
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+pytest.importorskip("trl")
+
+import vllm_server  # noqa: E402
+from trl_world import DELTAWIRE, SITE, Host, even_tokens  # noqa: E402
+from vllm_server import START_S, wait_until  # noqa: E402
+
+from make_model import make_model  # noqa: E402
+
+N_STEPS = 22
+KILL_AT, START_AT, BACK_AT = 7, 9, 12  # syncs
+N_TOKENS = 12
+PROMPTS = [[3, 4, 5], [(7 * i) % 250 for i in range(100)]]
+
+
+class Tap:
+    """TRL's queue of samples, which remembers what was taken from it."""
+
+    def __init__(self, queue):
+        self._queue, self.samples = queue, []
+
+    def get(self, *args, **given):
+        sample = self._queue.get(*args, **given)
+        self.samples.append(sample)
+        return sample
+
+    def qsize(self):
+        return self._queue.qsize()
+
+
+class Run:
+    def __init__(self, where):
+        store = os.environ.get("DW_TEST_STORE")  # a bucket on a real server
+        self.where = where
+        self.url = f"{store}/trl-{uuid.uuid4().hex}" if store else f"file://{where}/run"
+        self.base = where / "base"
+        make_model(self.base, spread=0.2)
+        self.hosts = [Host(where, name, self.base, self.url) for name in ("one", "two")]
+        self.seen = []  # of each sync: {host: what it serves}, and who was away
+        self.tap = self.transfer = None
+
+    def start(self):
+        for host in self.hosts:
+            host.server.start()
+            host.follow()  # waits for the stream
+        for host in self.hosts:
+            host.server.wait()
+
+    def stop(self):
+        for host in self.hosts:
+            host.stop()
+
+    def synced(self, transfer):
+        """Called after each sync, before TRL raises its version."""
+        number, (one, two) = transfer.model_version, self.hosts
+        if number == BACK_AT:
+            wait_until(lambda: two.server.label() == str(transfer.version),
+                       "the server that was killed is back", START_S)
+        assert two.server.url in transfer.away or not KILL_AT < number <= START_AT
+        up = [one] if KILL_AT < number < BACK_AT else self.hosts
+        self.seen.append({host.name: host.looked_at(PROMPTS, N_TOKENS) for host in up})
+        if number == KILL_AT:
+            two.server.kill()
+        elif number == START_AT:
+            two.server.start()
+
+    def train(self):
+        import without_gpu
+        from datasets import Dataset
+        from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+        import deltawire.trl
+
+        without_gpu.prepare()
+        self.transfer = deltawire.trl.WeightTransfer(
+            self.url, engines=[host.server.url for host in self.hosts], away_after=0.2,
+            timeout=START_S, on_sync=self.synced)
+        args = AsyncGRPOConfig(
+            output_dir=str(self.where / "out"), use_cpu=True, bf16=False, max_steps=N_STEPS,
+            per_device_train_batch_size=8, num_generations=4, max_completion_length=16,
+            token_budget=0, learning_rate=3e-3, logging_steps=1, report_to="none",
+            save_strategy="no", vllm_server_base_url=self.hosts[0].server.url)
+        prompts = [[{"role": "user", "content": f"{i}?"}] for i in range(16)]
+        trainer = AsyncGRPOTrainer(
+            str(self.base), even_tokens, args, Dataset.from_dict({"prompt": prompts}),
+            weight_transfer=self.transfer)
+        deltawire.trl.RolloutWorker.replace(
+            trainer, servers=[host.gate.url for host in self.hosts])
+        trainer.rollout_queue = self.tap = Tap(trainer.rollout_queue)
+        trainer.train()
+        self.model = {name: p.detach().to(torch.bfloat16)
+                      for name, p in trainer.model.named_parameters()}
+
+    def checkpoint(self, version):
+        into = self.where / f"v{version}"
+        if not into.exists():
+            subprocess.run([DELTAWIRE, "pull", self.url, "--into", into, "--at",
+                            str(version), "--quiet"], check=True)
+            for name in ("config.json", "generation_config.json"):
+                (into / name).write_bytes((self.base / name).read_bytes())
+        return into
+
+    def references(self):
+        """Of each version of the stream, what a vLLM serves that is started on it."""
+        versions = sorted(self.transfer.versions.values())
+        with open(self.where / "reference.log", "wb") as log:
+            made = subprocess.run(
+                [sys.executable, vllm_server.HERE / "vllm_reference.py", json.dumps(PROMPTS),
+                 str(N_TOKENS), *map(self.checkpoint, versions)],
+                env=vllm_server.environment(SITE, DW_REFERENCE_BACKEND="deltawire"),
+                text=True, check=True, stdout=subprocess.PIPE, stderr=log)
+        return dict(zip(versions, map(json.loads, made.stdout.splitlines()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("trl"))
+    try:
+        run.start()
+        run.train()
+        yield run
+    finally:
+        run.stop()
+
+
+def test_each_sync_is_a_version(run):
+    assert list(run.transfer.versions) == list(range(1, N_STEPS + 2))
+    assert list(run.transfer.versions.values()) == list(range(N_STEPS + 1))
+    assert len(run.seen) == N_STEPS + 1
+
+
+def test_servers_say_the_version_of_each_sync(run):
+    for number, seen in enumerate(run.seen, 1):
+        for what in seen.values():
+            assert what["version"] == str(run.transfer.versions[number])
+
+
+def test_servers_hold_and_generate_what_a_fresh_one_does(run):
+    references = run.references()
+    for key in ("checksums", "tokens"):
+        assert len({json.dumps(r[key]) for r in references.values()}) == len(references)
+    for number, seen in enumerate(run.seen, 1):
+        reference = references[run.transfer.versions[number]]
+        for what in seen.values():
+            assert what["checksums"] == reference["checksums"]
+            assert what["tokens"] == reference["tokens"]
+
+
+def test_samples_are_tagged_with_the_version_that_made_them(run):
+    """By what vLLM told the proxy, which TRL's side had no hand in."""
+    made = {}
+    for host in run.hosts:
+        for tokens, logprobs, spans in host.gate.answers:
+            key = tuple(tokens), np.float32(logprobs).tobytes()
+            made.setdefault(key, set()).add(min(int(version) for version, *_ in spans))
+    samples = run.tap.samples
+    assert len(samples) >= 8 * N_STEPS
+    for sample in samples:
+        is_made = sample.completion_mask == 1
+        key = tuple(sample.input_ids[is_made].tolist()), sample.old_log_probs[is_made].tobytes()
+        assert made[key] == {run.transfer.versions[sample.model_version]}
+    assert len({sample.model_version for sample in samples}) >= N_STEPS // 2
+    assert all(host.gate.answers for host in run.hosts)
+
+
+def test_samples_fit_the_weights_they_are_tagged_with(run):
+    """By the numbers alone: of all versions, the one that a sample is tagged with gives its
+    tokens the probabilities that the engine named."""
+    from transformers import AutoModelForCausalLM
+
+    samples = [s for s in run.tap.samples][-64:]
+    versions = sorted(run.transfer.versions.values())
+    distance = {}
+    for version in versions:
+        model = AutoModelForCausalLM.from_pretrained(
+            run.checkpoint(version), dtype=torch.bfloat16)
+        for i, sample in enumerate(samples):
+            distance[i, version] = _distance(model, sample)
+    n_right = 0
+    for i, sample in enumerate(samples):
+        best = min(versions, key=lambda v: distance[i, v])
+        n_right += best == run.transfer.versions[sample.model_version]
+    # a sample that was under way while its engine switched fits no version wholly
+    assert n_right >= math.ceil(0.9 * len(samples)), f"{n_right} of {len(samples)}"
+
+
+@torch.no_grad()
+def _distance(model, sample):
+    ids = torch.from_numpy(sample.input_ids)[None]
+    logits = model(ids).logits[0, :-1].float()
+    told = torch.from_numpy(sample.old_log_probs)[1:]
+    is_made = torch.from_numpy(sample.completion_mask)[1:] == 1
+    own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    return float((own - told)[is_made].abs().mean())
+
+
+def test_the_last_version_is_the_trained_model(run):
+    import deltawire
+
+    last = max(run.transfer.versions.values())
+    with deltawire.Checkpoint(run.checkpoint(last)) as checkpoint:
+        assert set(checkpoint) == set(run.model)  # tied weights once
+        for name, weight in run.model.items():
+            stored = torch.from_dlpack(checkpoint[name])
+            assert torch.equal(stored.view(torch.int16), weight.view(torch.int16))
+
+
+# ---- the transfer by itself, over a server of that run ----------------------------------
+
+def _steps_of(model, n):
+    """Weights as TRL hands them over, in float32, and N small steps of them."""
+    torch.manual_seed(5)
+    weights = {name: weight.float() for name, weight in model.items()}
+    for _ in range(n):
+        yield weights
+        weights = {name: w + 0.01 * torch.randn_like(w) for name, w in weights.items()}
+
+
+def test_a_server_that_stays_behind_is_named(run):
+    import deltawire.trl
+
+    engine = run.hosts[0].server.url
+    transfer = deltawire.trl.WeightTransfer(
+        f"{run.url}-nobody-follows", engines=[engine], timeout=0.5)
+    [weights] = _steps_of(run.model, 1)
+    transfer.send_weights(iter(weights.items()))
+    with pytest.raises(TimeoutError, match=f"{engine}: serves version {N_STEPS}, not version 0 of"):
+        transfer.resume()
+    assert transfer.versions == {} and transfer.model_version == 0
+    transfer.destroy()
+
+
+def test_followers_are_waited_for_by_their_reports(run):
+    import deltawire.trl
+
+    [weights] = _steps_of(run.model, 1)
+    for followers, told in ((1, "0 of 1 followers"), (["x"], r"x \(no report\) not at version")):
+        transfer = deltawire.trl.WeightTransfer(
+            f"{run.url}-{followers}", followers=followers, timeout=0.1)
+        transfer.send_weights(iter(weights.items()))
+        with pytest.raises(TimeoutError, match=told):
+            transfer.resume()
+        with deltawire.Follower(transfer.url, into=run.where / f"f{followers}", id="x") as x:
+            x.sync()
+            x.report("following")
+        transfer.resume()
+        assert transfer.versions == {1: 0}
+        transfer.destroy()
+
+
+def test_workers_that_follow_by_themselves_are_driven(run):
+    import deltawire.trl
+    from train import prove
+
+    host = run.hosts[0]
+    host.stop_following()
+    transfer = deltawire.trl.WeightTransfer(
+        f"{run.url}-driven", engines=[host.server.url], drive=True, timeout=120)
+    for number, weights in enumerate(_steps_of(run.model, 3)):
+        transfer.pause()
+        transfer.send_weights(iter(weights.items()))
+        transfer.resume()
+        assert host.server.label() == str(number)
+        assert not host.server.is_paused()
+        prove({name: w.to(torch.bfloat16) for name, w in weights.items()}, [host.server.url])
+    transfer.destroy()
