@@ -98,7 +98,7 @@ echo "one: $one  two: $two  environment: $WORDLE_URL"
 echo "stream: $url  (deltawire log $url)"
 echo
 
-start train "$python" examples/trl-wordle/train.py --model "$scratch/base" --url "$url" \
+start train env PYTHONWARNINGS=ignore "$python" examples/trl-wordle/train.py --model "$scratch/base" --url "$url" \
     --servers "$one,$two" --agents "http://127.0.0.1:$4,http://127.0.0.1:$5" \
     --steps "$steps" --lr 2e-3 --batch 16 --generations 8 --tokens 8 --out "$scratch/out"
 train=$!

@@ -1,6 +1,7 @@
 """What the glue for trainers asks of inference engines over vLLM's HTTP interface."""
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -46,10 +47,12 @@ class Engine:
                     if error.code in (404, 405) else "")
             raise EngineError(f"{method} {path}: status {error.code}: {said}{hint}") from None
         except urllib.error.URLError as error:
-            away = isinstance(error.reason, ConnectionRefusedError)
+            # refused, no such host, no way to it; one that is slow, or hangs up, is there
+            is_there = (TimeoutError, ConnectionResetError, ConnectionAbortedError)
+            away = isinstance(error.reason, OSError) and not isinstance(error.reason, is_there)
             raise EngineError(f"does not answer: {error.reason}", away) from None
-        except OSError as error:
-            raise EngineError(f"does not answer: {error}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise EngineError(f"does not answer: {error!r}") from None
         try:
             found = json.loads(text) if text else {}
         except ValueError:

@@ -90,7 +90,7 @@ class WeightTransfer:
     themselves (vLLM's back end `deltawire`), and each sync pauses them for what they have
     staged. A mapping instead of True is added to their init_info (docs/python/vllm.md).
 
-    `away_after`: an engine whose port refuses connections for so many seconds is not waited
+    `away_after`: an engine that cannot be connected to for so many seconds is not waited
     for. What it generates when it is back is tagged right by RolloutWorker alone."""
 
     def __init__(
@@ -336,7 +336,7 @@ class PublishCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self._publisher is None:
             return
-        if self._published != state.global_step:
+        if self._published != state.global_step or args.load_best_model_at_end:
             self._publish(state.global_step)
         publisher, self._publisher = self._publisher, None
         try:

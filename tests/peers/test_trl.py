@@ -222,6 +222,30 @@ def test_the_last_version_is_the_trained_model(run):
             assert torch.equal(stored.view(torch.int16), weight.view(torch.int16))
 
 
+# ---- numbers ----------------------------------------------------------------------------
+
+def test_numbers_of_versions():
+    import multiprocessing
+
+    from deltawire._trl_worker import _Versions
+
+    versions = _Versions(multiprocessing.get_context("spawn"))
+    assert versions.number_of(5) == 1  # the first sync is under way
+    # a stream that others wrote to between the syncs 2 and 3, and a run that began at 2
+    versions.value = 1
+    for number, version in ((2, 10), (3, 15), (4, 16)):
+        versions.note(number, version)
+        versions.value = number
+    told = {version: versions.number_of(version) for version in (7, 10, 12, 15, 16, 17)}
+    # before all of it: as far back as it is; after it: the sync that is under way
+    assert told == {7: -1, 10: 2, 12: 2, 15: 3, 16: 4, 17: 5}
+    for number in range(5, versions.N + 10):
+        versions.note(number, number + 12)
+        versions.value = number
+    assert versions.number_of(number + 12 - 100) == number - 100
+    assert versions.number_of(16) == 4  # forgotten, and still counted back right
+
+
 # ---- the transfer by itself, over a server of that run ----------------------------------
 
 def _steps_of(model, n):
