@@ -25,15 +25,15 @@ url=${STORE:-file://$scratch}/wordle-$(date +%s)
 groups='' # of processes that were started
 cleanup() {
     trap '' INT TERM
-    for pid in $groups; do kill -TERM -- "-$pid" 2>/dev/null || true; done
+    for pid in $groups; do kill -s TERM -- "-$pid" 2>/dev/null || true; done
     i=0
     while [ $i -lt 50 ] && alive; do i=$((i + 1)); sleep 0.1; done
-    for pid in $groups; do kill -KILL -- "-$pid" 2>/dev/null || true; done
+    for pid in $groups; do kill -s KILL -- "-$pid" 2>/dev/null || true; done
     wait 2>/dev/null || true
     rm -rf "$scratch"
 }
 alive() {
-    for pid in $groups; do kill -0 -- "-$pid" 2>/dev/null && return 0; done
+    for pid in $groups; do kill -s 0 -- "-$pid" 2>/dev/null && return 0; done
     return 1
 }
 trap cleanup EXIT
