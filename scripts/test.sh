@@ -63,15 +63,6 @@ build() { # PRESET DIR
     }
 }
 
-build_package() {
-    local log=build-python/package.log
-    mkdir -p build-python
-    scripts/package.sh >$log 2>&1 || {
-        broken $log "the package cannot be built"
-        return 1
-    }
-}
-
 run_ctest() { # DIR CTEST-ARGUMENT...
     local dir=$1 status=0
     shift
@@ -152,10 +143,20 @@ stage_python() {
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 
+# Tests run with the package until `with` is emptied.
+build_package() {
+    local log=build-python/package.log
+    mkdir -p build-python
+    scripts/package.sh >$log 2>&1 || {
+        broken $log "the package cannot be built"
+        return 1
+    }
+    with=(env "PYTHONPATH=$PWD/build-python/site")
+}
+
 stage_package() {
     echo "== package: the Python package, from its source archive to a trained model"
     build_package || return
-    with=(env "PYTHONPATH=$PWD/build-python/site")
     run_pytest tests/python
     with=()
 }
@@ -182,8 +183,7 @@ stage_servers() {
 stage_peers() {
     echo "== peers: a real vLLM and a real TRL on this machine's processors, and a bucket"
     build release build && build_package || return
-    start_server radosgw || true # where there is none, the bucket is a directory
-    [ ${#with[@]} -gt 0 ] || with=(env)
+    start_server radosgw || with=(env) # where there is none, the bucket is a directory
     with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
     python_with=vllm run_pytest tests/peers
     stop_server

@@ -3,7 +3,7 @@
  *
  * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
  * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h; and
- * where they are served, control.h, snapshot.h, engine.h, rollout.h, agent.h.
+ * where they are served, control.h, snapshot.h, layout.h, engine.h, rollout.h, agent.h.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
@@ -16,6 +16,7 @@
 #include "deltawire/engine.h"
 #include "deltawire/error.h"
 #include "deltawire/follow.h"
+#include "deltawire/layout.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/rollout.h"

@@ -463,3 +463,52 @@ class Snapshot:
 
 def keygen(path: _Path) -> str:
     """Writes a new secret key and returns the public one."""
+
+# ---- layouts --------------------------------------------------------------------------
+
+_Shapes: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
+"""Element type and shape by name, as Stream.tensors has them."""
+
+class LayoutReport(NamedTuple):
+    version: int
+    state: str | None
+    """The digest of the version, as the patch says."""
+    reached: str | None
+    """The digest that the stores lead to from `base`, where that was given."""
+    n_changed: int
+    n_stored: int
+    forgotten: list[str]
+    """Tensors that have changes and are not in the layout: load them anew."""
+
+@final
+class Layout:
+    """Where the elements of a checkpoint lie in an engine's own tensors, the targets;
+    layout.h tells how it is learnt."""
+
+    def __new__(cls, tensors: _Shapes, targets: _Shapes) -> Self: ...
+    @property
+    def held(self) -> dict[str, int]:
+        """How many elements of each tensor lie in targets."""
+    @property
+    def forgotten(self) -> list[str]: ...
+    @property
+    def pieces(self) -> int: ...
+    def passes(self) -> int: ...
+    def spell(self, name: str, number: int, into: _Array, /) -> None: ...
+    def learn(self, target: str, passes: Sequence[_Array], /) -> int:
+        """How many elements of the target were loaded; Unsupported."""
+    def forget(self, name: str, /) -> None: ...
+    def end(self) -> None: ...
+    def bind(self, targets: _Tensors, /) -> None:
+        """The memory of targets, held until the next bind()."""
+    def compare(self, tensors: _Tensors, *, threads: int = 0) -> dict[str, int]:
+        """For each tensor that is not the same in the targets, how many elements differ."""
+    def write(self, tensors: _Tensors, *, threads: int = 0) -> None: ...
+    def apply(self, path: _Path, *, base: str | None = None, threads: int = 0) -> LayoutReport:
+        """Does the stores of a patch file and reads them back. Stale, with nothing stored,
+        where the weights are not those it was made for."""
+    def stores(
+        self, path: _Path, *, base: str | None = None
+    ) -> tuple[LayoutReport, dict[str, tuple[bytearray, bytearray, bytearray]]]:
+        """The stores as lists, for memory that is not the CPU's: places (int64), old values
+        and values of each target."""

@@ -124,7 +124,7 @@ class Run:
             made = subprocess.run(
                 [sys.executable, vllm_server.HERE / "vllm_reference.py", json.dumps(PROMPTS),
                  str(N_TOKENS), *map(self.checkpoint, versions)],
-                env=vllm_server.environment(SITE, DW_REFERENCE_BACKEND="deltawire"),
+                env=vllm_server.environment(SITE),
                 text=True, check=True, stdout=subprocess.PIPE, stderr=log)
         return dict(zip(versions, map(json.loads, made.stdout.splitlines()), strict=True))
 

@@ -16,14 +16,11 @@ from vllm import LLM, SamplingParams  # noqa: E402
 
 from vllm_server import MAX_TOKENS  # noqa: E402
 
-# The same as that of the server: it decides how weights are kept, and so how sums round.
-BACKEND = os.environ.get("DW_REFERENCE_BACKEND", "deltawire-test")
-
 
 def serve(directory, prompts, n_tokens):
     engine = LLM(model=directory, dtype="bfloat16", enforce_eager=True,
                  max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
-                 weight_transfer_config={"backend": BACKEND})
+                 weight_transfer_config={"backend": "deltawire"})  # weights stay plain
     sampling = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True,
                               detokenize=False)
     tokens = []

@@ -10,8 +10,9 @@ from typing import Any, Callable, Mapping, Sequence
 
 from .. import _core
 
-Hop = Callable[[int, str], None]
-"""Takes the version that the patch file leads to, and the file."""
+Hop = Callable[[int, str], "str | None"]
+"""Takes the version that the patch file leads to, and the file; gives the digest that was
+reached."""
 
 
 class StreamSource:
@@ -24,7 +25,6 @@ class StreamSource:
         id: str | None = None,
         store: Mapping[str, Any] | None = None,
         interval: float = 1.0,
-        threads: int = 0,
         log: Any = None,
     ) -> None:
         self._scratch = dir is None
@@ -38,8 +38,7 @@ class StreamSource:
         self._told: tuple[str, str | None] | None = None
         try:
             self._follower = _core.Follower(
-                _core.Store(url, **dict(store or {})), into=self.dir, trust=trust, id=id,
-                threads=threads)
+                _core.Store(url, **dict(store or {})), into=self.dir, trust=trust, id=id)
         except BaseException:
             self._remove_scratch()
             raise
@@ -54,6 +53,8 @@ class StreamSource:
             try:
                 with self._lock:
                     self._stage_newest()
+            except _core.Invalid:  # it was closed, at the end of the process for instance
+                return
             except Exception as error:  # the store may be back at the next round
                 if self._stop.is_set():
                     return
@@ -100,27 +101,30 @@ class StreamSource:
         """The version that the directory holds."""
         return self._follower.version
 
-    def bring(self, version: int, hop: Hop | None) -> None:
-        """Brings the directory to VERSION, and calls `hop` before each step. The last step
-        is settled by the thread: the engine need not wait for a disk."""
+    def bring(self, version: int, hop: Hop | None) -> str:
+        """Brings the directory to VERSION, and calls `hop` before each step; the digest of
+        the version. With hops, the last one is settled by the thread: the engine need not
+        wait for a disk."""
         with self._lock:
             follower = self._follower
-            while True:
-                self._settle()
-                if follower.version == version:
-                    break
-                follower.stage(version)
-                staged, path = follower.staged, follower.staged_path
-                if path is None:
-                    continue
-                follower.commit()
-                if hop is not None:
-                    hop(staged, follower.staged_path)
-                follower.apply()
-                self._applied = True
-                if staged == version:
-                    break
             self._told = None
+            self._settle()
+            while follower.version != version:
+                follower.stage(version)
+                if follower.staged_path is not None:
+                    reached = self._step(hop)
+                    if hop is not None and follower.staged == version:
+                        return reached
+                self._settle()
+            return follower.state
+
+    def _step(self, hop: Hop | None) -> str | None:
+        self._follower.commit()
+        try:
+            return hop(self._follower.staged, self._follower.staged_path) if hop else None
+        finally:  # from here there is only forward, whatever became of the engine
+            self._follower.apply()
+            self._applied = True
 
     def close(self) -> None:
         self._stop.set()
