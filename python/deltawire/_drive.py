@@ -20,15 +20,19 @@ class Driven:
         self.engine = engine
         self.id = f"trl-{uuid.uuid4().hex[:12]}"
         self._info = info | {"id": self.id}
-        self._n_workers = 0
+        self._n_workers = 0  # 0: it does not follow yet
+        self._has_served = False
         self.says = "was not asked"
 
     def _begin(self, deadline: float) -> None:
-        """An engine that was started anew follows nothing."""
-        if self._n_workers and self.engine.label() != "default":
+        """An engine that was started anew follows nothing, and has forgotten its label."""
+        if self._has_served and self.engine.label() == "default":
+            self._n_workers, self._has_served = 0, False
+        if self._n_workers:
             return
-        self._n_workers = self.engine.n_workers()
+        n_workers = self.engine.n_workers()
         self.engine.follow(self._info, max(deadline - time.monotonic(), 1))
+        self._n_workers = n_workers
 
     def _is_staged(self, version: int, stream: _core.Stream) -> bool:
         mine = [f for f in stream.followers()
@@ -48,7 +52,7 @@ class Driven:
                 self._begin(deadline)
                 if self._is_staged(version, stream):
                     self.engine.update(version, max(deadline - time.monotonic(), 1))
-                    self.says = f"serves version {version}"
+                    self._has_served = True
                     return
             except (EngineError, _core.Unavailable) as error:
                 self.says = str(error)

@@ -5,7 +5,6 @@ generates the very tokens of a vLLM that is started on that version's checkpoint
 sample that TRL trains on is tagged with the version that made it.
 """
 import json
-import math
 import os
 import subprocess
 import sys
@@ -24,9 +23,9 @@ from vllm_server import START_S, wait_until  # noqa: E402
 
 from make_model import make_model  # noqa: E402
 
-N_STEPS = 22
-KILL_AT, START_AT, BACK_AT = 7, 9, 12  # syncs
-N_TOKENS = 12
+N_STEPS = 20
+KILL_AT, START_AT, BACK_AT = 6, 8, 11  # syncs
+N_TOKENS = 24
 PROMPTS = [[3, 4, 5], [(7 * i) % 250 for i in range(100)]]
 
 
@@ -95,7 +94,7 @@ class Run:
         args = AsyncGRPOConfig(
             output_dir=str(self.where / "out"), use_cpu=True, bf16=False, max_steps=N_STEPS,
             per_device_train_batch_size=8, num_generations=4, max_completion_length=16,
-            token_budget=0, learning_rate=3e-3, logging_steps=1, report_to="none",
+            token_budget=0, learning_rate=5e-3, logging_steps=1, report_to="none",
             save_strategy="no", vllm_server_base_url=self.hosts[0].server.url)
         prompts = [[{"role": "user", "content": f"{i}?"}] for i in range(16)]
         trainer = AsyncGRPOTrainer(
@@ -154,8 +153,10 @@ def test_servers_say_the_version_of_each_sync(run):
 
 def test_servers_hold_and_generate_what_a_fresh_one_does(run):
     references = run.references()
-    for key in ("checksums", "tokens"):
-        assert len({json.dumps(r[key]) for r in references.values()}) == len(references)
+    n_different = {key: len({json.dumps(r[key]) for r in references.values()})
+                   for key in ("checksums", "tokens")}
+    assert n_different["checksums"] == len(references)
+    assert n_different["tokens"] > len(references) // 2
     for number, seen in enumerate(run.seen, 1):
         reference = references[run.transfer.versions[number]]
         for what in seen.values():
@@ -181,24 +182,29 @@ def test_samples_are_tagged_with_the_version_that_made_them(run):
 
 
 def test_samples_fit_the_weights_they_are_tagged_with(run):
-    """By the numbers alone: of all versions, the one that a sample is tagged with gives its
-    tokens the probabilities that the engine named."""
+    """By the numbers alone: the samples of a version have the probabilities that its weights
+    give them, and those of its neighbours do not."""
     from transformers import AutoModelForCausalLM
 
-    samples = [s for s in run.tap.samples][-64:]
-    versions = sorted(run.transfer.versions.values())
-    distance = {}
-    for version in versions:
-        model = AutoModelForCausalLM.from_pretrained(
-            run.checkpoint(version), dtype=torch.bfloat16)
-        for i, sample in enumerate(samples):
-            distance[i, version] = _distance(model, sample)
-    n_right = 0
-    for i, sample in enumerate(samples):
-        best = min(versions, key=lambda v: distance[i, v])
-        n_right += best == run.transfer.versions[sample.model_version]
-    # a sample that was under way while its engine switched fits no version wholly
-    assert n_right >= math.ceil(0.9 * len(samples)), f"{n_right} of {len(samples)}"
+    def distance(samples, version):
+        if version not in models:
+            models[version] = AutoModelForCausalLM.from_pretrained(
+                run.checkpoint(version), dtype=torch.bfloat16)
+        return sum(_distance(models[version], sample) for sample in samples)
+
+    models = {}
+    mixed = {tuple(tokens) for host in run.hosts for tokens, _, spans in host.gate.answers
+             if len(spans) > 1}  # under way while the engine switched: of no one version
+    by_version = {}
+    for sample in run.tap.samples:
+        if tuple(sample.input_ids[sample.completion_mask == 1].tolist()) not in mixed:
+            version = run.transfer.versions[sample.model_version]
+            by_version.setdefault(version, []).append(sample)
+    by_version = {v: samples for v, samples in by_version.items() if len(samples) >= 4}
+    assert len(by_version) >= N_STEPS // 3
+    for version, samples in by_version.items():
+        near = [v for v in (version - 1, version, version + 1) if 0 <= v <= N_STEPS]
+        assert min(near, key=lambda v: distance(samples, v)) == version
 
 
 @torch.no_grad()
@@ -208,7 +214,7 @@ def _distance(model, sample):
     told = torch.from_numpy(sample.old_log_probs)[1:]
     is_made = torch.from_numpy(sample.completion_mask)[1:] == 1
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    return float((own - told)[is_made].abs().mean())
+    return float((own - told)[is_made].abs().sum())
 
 
 def test_the_last_version_is_the_trained_model(run):
@@ -275,13 +281,14 @@ def test_followers_are_waited_for_by_their_reports(run):
     import deltawire.trl
 
     [weights] = _steps_of(run.model, 1)
-    for followers, told in ((1, "0 of 1 followers"), (["x"], r"x \(no report\) not at version")):
+    for i, followers, told in ((0, 1, "0 of 1 followers"),
+                               (1, ["x"], r"x \(no report\) not at version")):
         transfer = deltawire.trl.WeightTransfer(
-            f"{run.url}-{followers}", followers=followers, timeout=0.1)
+            f"{run.url}-reports-{i}", followers=followers, timeout=0.1)
         transfer.send_weights(iter(weights.items()))
         with pytest.raises(TimeoutError, match=told):
             transfer.resume()
-        with deltawire.Follower(transfer.url, into=run.where / f"f{followers}", id="x") as x:
+        with deltawire.Follower(transfer.url, into=run.where / f"reports-{i}", id="x") as x:
             x.sync()
             x.report("following")
         transfer.resume()
