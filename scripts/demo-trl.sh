@@ -17,7 +17,10 @@ python=$venv/bin/python
 if [ ! -e build-python/site/deltawire/trl.py ]; then
     echo "demo: building the Python package"
     mkdir -p build-python
-    scripts/package.sh >build-python/package.log 2>&1 || { tail build-python/package.log; exit 1; }
+    scripts/package.sh >build-python/package.log 2>&1 || {
+        tail build-python/package.log >&2
+        exit 1
+    }
 fi
 
 scratch=$(mktemp -d)
@@ -65,7 +68,8 @@ await() { # NAME URL PID
 
 export PYTHONPATH="$PWD/build-python/site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1
-export VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CACHE_ROOT="$venv/vllm-cache" VLLM_SERVER_DEV_MODE=1
+export VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CACHE_ROOT="$venv/vllm-cache"
+export VLLM_SERVER_DEV_MODE=1
 # shellcheck disable=SC2046 # a word each
 set -- $("$python" -c '
 import socket
@@ -98,8 +102,9 @@ echo "one: $one  two: $two  environment: $WORDLE_URL"
 echo "stream: $url  (deltawire log $url)"
 echo
 
-start train env PYTHONWARNINGS=ignore "$python" examples/trl-wordle/train.py --model "$scratch/base" --url "$url" \
-    --servers "$one,$two" --agents "http://127.0.0.1:$4,http://127.0.0.1:$5" \
+start train env PYTHONWARNINGS=ignore "$python" examples/trl-wordle/train.py \
+    --model "$scratch/base" --url "$url" --servers "$one,$two" \
+    --agents "http://127.0.0.1:$4,http://127.0.0.1:$5" \
     --steps "$steps" --lr 2e-3 --batch 16 --generations 8 --tokens 8 --out "$scratch/out"
 train=$!
 # what it prints and nothing else: warnings of libraries are in the log

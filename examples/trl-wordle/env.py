@@ -44,7 +44,7 @@ wheat wheel white woman world yacht yield young zebra
 
 
 def marks_of(guess: str, word: str) -> str:
-    """Letters in place first; then each other letter takes what is left of it, from the left."""
+    """Letters in place first; then each other one takes what is left of it, from the left."""
     left = Counter(w for g, w in zip(guess, word, strict=True) if g != w)
     marks = ""
     for g, w in zip(guess, word, strict=True):

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import statistics
 import time
 import urllib.request
 
@@ -101,7 +102,8 @@ def prove(tensors: dict[str, torch.Tensor], servers: list[str]) -> None:
         joined = torch.cat([tensors[name] for name in names])
         return hashlib.sha256(joined.view(-1).view(torch.uint8).numpy()).hexdigest()
 
-    joined = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+    joined = {"qkv_proj": ("q_proj", "k_proj", "v_proj"),
+              "gate_up_proj": ("gate_proj", "up_proj")}
     for url in servers:
         served = get(f"{url}/weight_checker", {"action": "checksum"})["checksums"]
         for key, digest in served.items():
@@ -149,8 +151,8 @@ def main() -> None:
     print(f"  {sum(table.n_bytes):,} bytes for {len(table.n_bytes)} versions to any number of "
           f"servers; full syncs: {full * len(table.n_bytes):,} to each")
     if table.stopped_ms:
-        print(f"  an engine stood still for {sorted(table.stopped_ms)[len(table.stopped_ms) // 2]:.1f} ms "
-              "a version (median)")
+        median = statistics.median(table.stopped_ms)
+        print(f"  an engine stood still for {median:.1f} ms a version (median)")
     prove(transfer.tensors, servers)
 
 

@@ -1,5 +1,5 @@
-"""Lets TRL's asynchronous trainer run where there is no GPU: it asks for the name of one, and
-packs its batches for a kernel of FlashAttention. Both are given to it here, in plain PyTorch."""
+"""Lets TRL's asynchronous trainer run where there is no GPU: it asks for the name of one,
+and packs its batches for a kernel of FlashAttention. It is given both, in plain PyTorch."""
 from __future__ import annotations
 
 import types
