@@ -191,7 +191,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
         if (report_first(out, p, store, t_start, err) != DW_OK)
             unreported = *err;
     } else {
-        const dw_publish_note note = {p->step, p->notes};
+        const dw_publish_note note = {.step = p->step, .notes = p->notes};
         uint64_t ticket = 0;
         status = dw_publisher_publish(publisher, &ticket, &note, err);
         if (status == DW_OK)

@@ -56,6 +56,7 @@ group_build() {
     want libcurl4-openssl-dev pkg-config --exists libcurl
     want libexpat1-dev  pkg-config --exists expat
     want libmicrohttpd-dev pkg-config --exists libmicrohttpd
+    want zlib1g-dev     pkg-config --exists zlib
 }
 
 group_python() {

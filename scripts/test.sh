@@ -4,7 +4,8 @@
 #     scripts/test.sh [STAGE...]      all, or: release cli python package servers asan
 #                                     tsan fuzz neon peers
 #
-# `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set.
+# `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set. The Python
+# stages install PyTorch and transformers (1.3 GB, once), but with DW_TEST_TORCH=0.
 # Every stage runs, whatever became of those before it; what cannot be built or started
 # counts as one failed test. The last line is 'N passed, N failed', followed by
 # ', N skipped' where there are such; the exit status is 0 if none failed.
@@ -76,9 +77,11 @@ run_pytest() { # PYTEST-ARGUMENT...
     local out=build/pytest venv status=0
     mkdir -p $out
     rm -f $out/junit.xml
-    # PyTorch is large: only where it is asked for; without it one test is skipped
+    # PyTorch is large: DW_TEST_TORCH=0 does without, and skips what needs it
+    local extra=${python_with-torch}
+    [ "$extra" != torch ] || [ "${DW_TEST_TORCH:-1}" != 0 ] || extra=
     # shellcheck disable=SC2086 # a word or none
-    venv=$(scripts/venv.sh ${python_with-${DW_TEST_TORCH:+torch}} 2>$out/venv.log) || {
+    venv=$(scripts/venv.sh $extra 2>$out/venv.log) || {
         broken $out/venv.log "no Python environment"
         return
     }
@@ -196,7 +199,7 @@ stage_asan() {
 
 stage_tsan() {
     echo "== tsan: unit tests and others with threads, with the thread sanitizer"
-    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers'
+    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers|single'
 }
 
 stage_fuzz() {

@@ -339,24 +339,50 @@ class Publisher:
         notes: str | None = None,
         exit_timeout: float = 30,
         progress: _Progress | None = None,
+        as_bf16: Iterable[str] | None = None,
+        shards: Iterable[tuple[str, int, _Array]] | None = None,
+        rank: int = 0,
+        n_ranks: int = 1,
+        job: str | None = None,
+        rank_timeout: float | None = 600,
+        receipts: Literal["store", "caller"] = "store",
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
         uploaded. `fork`: it is a version of another stream. `step` and `notes` are those of
         version 0. `exit_timeout`: how long the end of the interpreter, or of this object,
-        waits for what is under way before that is given up."""
+        waits for what is under way before that is given up. `as_bf16` names tensors in F32
+        that are published as BF16, rounded while they are compared.
+
+        `shards` are this rank's parts: the tensor's name, the first element (row-major), and
+        an array. The tensors themselves may then be `(None, dtype, shape)`. `job` is the same
+        on every rank and another for every start. Ranks wait `rank_timeout` for each other,
+        rank 0 twice as long."""
     @property
     def stream_id(self) -> str: ...
     @property
     def version(self) -> int:
         """The newest version that is committed."""
-    def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
+    def publish(
+        self,
+        *,
+        step: str | int | None = None,
+        notes: str | None = None,
+        unchanged: Iterable[str] | None = None,
+    ) -> int:
         """Publishes the weights as they are, in the background. They must not change until
-        captured(ticket). 0: skipped (`when_busy`)."""
+        captured(ticket). 0: skipped (`when_busy`). `unchanged` names tensors that were not
+        written to since the publish before that gave a ticket: they are not read."""
     def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
         """Until the version of the ticket, or of the last one, is committed; TimeoutError."""
     def drain(self, timeout: float | None = None) -> None:
         """Until folds and anchors are made too; tells what went wrong with them."""
+    def receipt(self, ticket: int) -> bytes:
+        """With `receipts="caller"`, on every rank: what rank 0 is to be brought."""
+    def commit(self, ticket: int, receipts: Iterable[bytes]) -> bytes:
+        """On rank 0: commits; gives the outcome, also of a failure, which wait() tells."""
+    def settle(self, ticket: int, outcome: bytes) -> None:
+        """On the other ranks: takes the outcome of commit()."""
     def cancel(self) -> None:
         """Gives up what is under way, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:

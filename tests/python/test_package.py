@@ -17,9 +17,11 @@ pytestmark = pytest.mark.skipif(not WHEELS, reason="scripts/package.sh makes the
 def test_one_wheel_for_all_versions_of_python(tmp_path):
     wheel = zipfile.ZipFile(WHEELS[0])
     assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
+    sources = ROOT / "python/deltawire"
     assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
-        f"deltawire/{name}" for name in ("__init__.py", "__init__.pyi", "_core.abi3.so",
-                                         "_core.pyi", "py.typed", "torch.py")}
+        "deltawire/_core.abi3.so", "deltawire/py.typed"} | {
+        f"deltawire/{path.relative_to(sources)}" for path in sources.rglob("*.py*")
+        if path.suffix in (".py", ".pyi")}
     library = wheel.extract("deltawire/_core.abi3.so", tmp_path)
     symbols = subprocess.run(["nm", "-D", "--defined-only", library], check=True,
                              capture_output=True, text=True).stdout.split()
@@ -58,8 +60,9 @@ def test_later_versions_of_python(tmp_path):
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/python").glob("*.py")),
                          ids=lambda path: path.stem)
 def test_examples(path, tmp_path):
-    if "torch" in path.stem:
-        pytest.importorskip("torch")
+    for library in ("torch", "transformers"):
+        if f"import {library}\n" in path.read_text() or f"from {library} " in path.read_text():
+            pytest.importorskip(library)
     subprocess.run([sys.executable, path, tmp_path / "stream"], check=True, timeout=120)
 
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH)")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH=0)")
 
 import safetensors.torch  # noqa: E402
 
@@ -121,14 +121,49 @@ def test_steps_publish(url):
     step(model, optimizer, 9)  # the hooks are gone
 
 
-def test_what_is_frozen_is_not_read_again():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_frozen_is_not_read_again(url, dtype):
+    model = Tied().to(dtype)
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        publisher.publish()
+        model.frozen.weight.data += 1  # no version of the tensor tells of it
+        assert publisher.wait(publisher.publish()).n_changed == 0
+        with torch.no_grad():
+            model.frozen.weight.add_(0)  # which this does
+        assert publisher.wait(publisher.publish()).n_changed == 16 * 16
+
+
+def test_frozen_and_not_in_the_stream(url, tmp_path):
+    """A change of what is frozen is published by the next version that gets through."""
     model = Tied()
-    copy = deltawire.torch._Copy(deltawire.torch.named_tensors(model), torch.bfloat16,
-                                 True)
-    copy.copies["frozen.weight"].zero_()
-    copy.copies["body.weight"].zero_()
-    copy.take()
-    assert not copy.copies["frozen.weight"].any() and copy.copies["body.weight"].any()
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        publisher.wait(publisher.publish())
+        with torch.no_grad():
+            model.frozen.weight.add_(1)
+        commits = tmp_path / "stream" / "commits"
+        hidden = commits.rename(tmp_path / "hidden")
+        commits.write_text("no directory")
+        with pytest.raises(dw.Error):
+            publisher.wait(publisher.publish())
+        commits.unlink()
+        hidden.rename(commits)
+        assert publisher.wait(publisher.publish()).n_changed == 16 * 16
+
+
+def test_masters_are_read_in_place():
+    weights = deltawire.torch._Weights(
+        deltawire.torch.named_tensors(Tied()), torch.bfloat16, True)
+    assert set(weights.copies) == {"norm.running_mean", "norm.running_var",
+                                   "norm.num_batches_tracked"}
+    assert weights.as_bf16 == weights.live.keys() - weights.copies.keys()
+
+
+def test_a_tensor_that_moved_is_noticed(url):
+    model = Tied()
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        model.body.weight.data = model.body.weight.data.clone()
+        with pytest.raises(RuntimeError, match="body.weight"):
+            publisher.publish()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -1,3 +1,4 @@
+/* labels: single */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
