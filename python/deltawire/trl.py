@@ -46,16 +46,11 @@ class _Copies:
         self._dtype, self._names = dtype, names
         self.tensors: dict[str, torch.Tensor] = {}
 
-    def _renamed(self, name: str) -> str | None:
-        if callable(self._names):
-            return self._names(name)
-        return name if self._names is None else self._names.get(name, name)
-
     def take(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
         is_first = not self.tensors
         seen = set()
         for name, tensor in pairs:
-            name = self._renamed(name)
+            name = dw_torch.renamed(name, names=self._names)
             if name is None:
                 continue
             if name in seen:

@@ -1,4 +1,9 @@
 """A trainer of transformers publishes by a callback."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 import deltawire  # noqa: E402
 import deltawire.trl  # noqa: E402
+from vllm_server import free_port  # noqa: E402
 
 
 def train(where, url, dtype=torch.float32, **options):
@@ -54,3 +60,20 @@ def test_some_steps_and_always_the_last(tmp_path):
     train(tmp_path, url, every=2)
     with deltawire.Stream(url) as stream:
         assert [v.step for v in stream.versions()][1:] == ["2", "4", "5"]
+
+
+def test_ranks_publish_their_shards(tmp_path):
+    """Two of FSDP2, each with half of the model, make one stream."""
+    url, port = f"file://{tmp_path}/run", free_port()
+    ranks = [subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("callback_rank.py"), url, tmp_path],
+        env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                          "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"})
+        for rank in range(2)]
+    assert [rank.wait(300) for rank in ranks] == [0, 0]
+    with deltawire.Stream(url) as stream:
+        assert [v.step for v in stream.versions()][1:] == ["1", "2", "3"]
+    last, trained = pulled(url, tmp_path / "into"), torch.load(tmp_path / "trained.pt")
+    assert last.keys() == trained.keys()
+    for name, weight in trained.items():
+        assert torch.equal(last[name].view(torch.int16), weight.view(torch.int16))
