@@ -58,7 +58,8 @@ fail() { # NAME
 
 await() { # NAME URL PID
     i=0
-    until curl -fsS -o /dev/null "$2" 2>/dev/null; do
+    until "$python" -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=5)' \
+        "$2" 2>/dev/null; do
         kill -0 "$3" 2>/dev/null || fail "$1"
         i=$((i + 1))
         [ $i -lt 1200 ] || fail "$1"

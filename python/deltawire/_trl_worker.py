@@ -189,7 +189,7 @@ def _oldest(choice: dict[str, Any]) -> int:
     """The oldest version that made a token of an answer."""
     spans = choice.get("weight_versions")
     if not spans:
-        raise RuntimeError("vLLM does not say which weights made an answer: 0.28 or later does")
+        raise RuntimeError("this vLLM does not say which weights made an answer; 0.32 does")
     try:
         return min(int(span["version"]) for span in spans)
     except ValueError:
