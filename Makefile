@@ -32,9 +32,18 @@ test-deploy: ## build the containers, and run them, the units and the pod under 
 	@scripts/install-deps.sh deploy
 	@scripts/test-deploy.sh
 
-demo: deps ## install what is missing, build, and show the core at work
+demo: deps ## install what is missing, build, and watch RL on Wordle over a bucket (STORE=URL)
 	@$(MAKE) all
-	@scripts/demo.sh
+	@build/examples/wordle/wordle-demo $(if $(STORE),--store '$(STORE)') $(DEMO)
+
+demo-hosts: ## the same on three hosts (network namespaces; root) with no way between them
+	@scripts/install-deps.sh build servers hosts
+	@$(MAKE) all
+	@scripts/demo-hosts.sh $(DEMO)
+
+demo-core: deps ## install what is missing, build, and show deltas of a synthetic run beside TRL's
+	@$(MAKE) all
+	@scripts/demo-core.sh
 
 demo-trl: ## install vLLM and TRL (3.5 GB, once), and show the real loop at work
 	@scripts/install-deps.sh build
@@ -69,7 +78,7 @@ fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
 
-soak: ## kill publishers, followers and collectors for ROUNDS rounds (ROUNDS=500)
+soak: ## kill publishers, followers, collectors, a training loop for ROUNDS rounds (ROUNDS=500)
 	@scripts/install-deps.sh build test servers
 	@scripts/soak.sh $(ROUNDS)
 
@@ -91,5 +100,5 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps package test test-deploy test-peers demo demo-trl bench bench-sync \
-	bench-pause bench-python fuzz soak install format lint clean help
+.PHONY: all configure deps package test test-deploy test-peers demo demo-hosts demo-core demo-trl \
+	bench bench-sync bench-pause bench-python fuzz soak install format lint clean help

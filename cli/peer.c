@@ -96,16 +96,23 @@ dw_peer_replica_options cli_peer_replica_options(const dw_follow_options *follow
     return options;
 }
 
+/* What both kinds of reports have. */
+static dw_follow_report common_part(const dw_peer_sync_report *report)
+{
+    return (dw_follow_report){.from = report->from,
+                              .version = report->version,
+                              .n_hops = report->n_hops,
+                              .n_objects = report->n_objects,
+                              .n_bytes = report->n_bytes,
+                              .n_changed = report->n_changed};
+}
+
 void cli_peer_report_json(json_t *object, const dw_peer *peer,
                           const dw_peer_sync_report *report, double seconds)
 {
+    const dw_follow_report common = common_part(report);
     cli_json_text(object, "format", dw_peer_format_name(dw_peer_get_format(peer)));
-    cli_json_version(object, "from", report->from);
-    cli_json_version(object, "version", report->version);
-    cli_json_count(object, "hops", report->n_hops);
-    cli_json_count(object, "objects", report->n_objects);
-    cli_json_count(object, "bytes", report->n_bytes);
-    cli_json_count(object, "changed", report->n_changed);
+    cli_sync_counts_json(object, &common);
     cli_json_count(object, "checked", report->n_checked);
     cli_json_count(object, "missing", report->n_missing);
     json_object_set_new(object, "verified", json_boolean(report->is_verified));
@@ -115,11 +122,7 @@ void cli_peer_report_json(json_t *object, const dw_peer *peer,
 void cli_peer_report_line(const dw_peer *peer, const dw_peer_sync_report *report,
                           double seconds)
 {
-    const dw_follow_report line = {.from = report->from,
-                                   .version = report->version,
-                                   .n_hops = report->n_hops,
-                                   .n_objects = report->n_objects,
-                                   .n_bytes = report->n_bytes};
+    const dw_follow_report line = common_part(report);
     const char *name = dw_peer_format_name(dw_peer_get_format(peer));
     cli_sync_report_line(&line, seconds);
     if (report->n_hops == 0)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by Debian and Ubuntu package name.
 #
-#     scripts/install-deps.sh GROUP...    groups: build test servers bench deploy dev
+#     scripts/install-deps.sh GROUP...    groups: build test servers hosts bench deploy dev
 #
 # What counts is that the tool or library works, not who brought it: each package is
 # named beside a command that succeeds when it is not needed. So nothing is touched
@@ -57,6 +57,8 @@ group_build() {
     want libexpat1-dev  pkg-config --exists expat
     want libmicrohttpd-dev pkg-config --exists libmicrohttpd
     want zlib1g-dev     pkg-config --exists zlib
+    want libpcre2-dev    pkg-config --exists libpcre2-8   # these two: examples/wordle
+    want libutf8proc-dev pkg-config --exists libutf8proc
 }
 
 group_python() {
@@ -76,6 +78,7 @@ group_test() {
     want spin          spin -V # for model/check.sh
     want curl          curl --version
     want openssl       openssl version
+    want wamerican     test -e /usr/share/dict/american-english # for tests/wordle/words.sh
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
@@ -109,6 +112,12 @@ group_servers() {
     want iproute2        ip -V
     want faketime        installed faketime
     want spin            spin -V
+}
+
+# The demo on three hosts: what passes text on between them.
+group_hosts() {
+    want iproute2  ip -V
+    want tinyproxy installed tinyproxy
 }
 
 group_bench() {
@@ -193,9 +202,9 @@ install_missing() {
 
 for group in "$@"; do
     case $group in
-    build | test | servers | bench | deploy | dev) ;;
+    build | test | servers | hosts | bench | deploy | dev) ;;
     *)
-        echo "install-deps: no group '$group' (build, test, servers, bench, deploy, dev)" >&2
+        echo "install-deps: no group '$group' (build, test, servers, hosts, bench, deploy, dev)" >&2
         exit 2
         ;;
     esac

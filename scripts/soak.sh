@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Streams under kills and crowds, for longer than `make test` has time for: half of the
 # rounds over a directory, half over a real S3 server (all over a directory where none can
-# be started), then a hundred followers over each.
+# be started), then a hundred followers over each; and the loop of examples/wordle, whose
+# trainer, servers, agents and environment are killed in turn.
 #
 #     scripts/soak.sh ROUNDS          SEED=n repeats the choices of a run
 set -euo pipefail
@@ -12,13 +13,26 @@ mkdir -p build
 {
     cmake --preset release &&
         cmake --build --preset release -j "${JOBS:-$(nproc)}" \
-            --target soak_kill soak_many_followers soak_snapshot
+            --target soak_kill soak_many_followers soak_snapshot wordle_demo
 } >build/soak-build.log 2>&1 || {
     tail -n 25 build/soak-build.log
     exit 1
 }
 
 failed=
+# A kill each five steps; the last steps are without, as a server that was killed has to
+# be back for the proof in the end.
+wordle() { # KILLS
+    local kills=() step=5 who=(rollout-0 trainer agent-1 rollout-1 agent-0 env)
+    RANDOM=${SEED:-$$}
+    while [ ${#kills[@]} -lt $((2 * $1)) ]; do
+        kills+=(--kill "${who[RANDOM % ${#who[@]}]}@$step")
+        step=$((step + 5))
+    done
+    build/examples/wordle/wordle-demo ${DW_TEST_STORE:+--store "$DW_TEST_STORE"} \
+        --warmup 60 --steps $((step + 10)) "${kills[@]}"
+}
+
 soak() { # WHAT ROUNDS
     echo "== kills, over $1: $2 rounds"
     ROUNDS=$2 build/tests/soak/kill || failed="$failed kills over $1;"
@@ -26,6 +40,8 @@ soak() { # WHAT ROUNDS
     build/tests/soak/many_followers || failed="$failed followers over $1;"
     echo "== readers of what is followed, over $1: $(($2 * 4)) versions"
     VERSIONS=$(($2 * 4)) build/tests/soak/snapshot || failed="$failed readers over $1;"
+    echo "== a training loop, over $1: $(($2 / 10 + 1)) kills"
+    wordle $(($2 / 10 + 1)) || failed="$failed the training loop over $1;"
 }
 
 unset DW_TEST_STORE

@@ -88,6 +88,8 @@ run_pytest() { # PYTEST-ARGUMENT...
     DELTAWIRE=$PWD/build/deltawire DW_LIB=$PWD/build/libdeltawire.so \
         DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
         DW_AGENT_DRIVER=$PWD/build/tests/agent_driver \
+        DW_WORDLE_LIB=$PWD/build/tests/libwordle_model_shared.so \
+        DW_QWEN_SAMPLE=$PWD/build/examples/wordle/qwen-sample \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "${with[@]}" "$venv/bin/python" -m pytest -q -p no:cacheprovider \
@@ -142,7 +144,7 @@ stage_cli() {
 stage_python() {
     echo "== python: the stock libraries, the independent decoder, the page in a browser"
     build release build || return
-    run_pytest tests/interop tests/format tests/servers tests/page \
+    run_pytest tests/interop tests/format tests/servers tests/page tests/wordle \
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 

@@ -3,8 +3,8 @@
  *
  * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
  * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h, and
- * peer.h for those of other systems; and where they are served, control.h, snapshot.h,
- * layout.h, engine.h, rollout.h, agent.h.
+ * peer.h and peer_publish.h for those of other systems; and where they are served,
+ * control.h, snapshot.h, layout.h, engine.h, rollout.h, agent.h.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
@@ -19,6 +19,7 @@
 #include "deltawire/follow.h"
 #include "deltawire/layout.h"
 #include "deltawire/peer.h"
+#include "deltawire/peer_publish.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/rollout.h"

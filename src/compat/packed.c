@@ -57,6 +57,15 @@ static int compare_waiting(const void *left, const void *right)
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
+/* A group is bounded, so it lies in memory; one tensor that passes the bound does not. */
+static dw_status make_room(dw_blob *out, const builder *b, dw_error *err)
+{
+    if (b->group_bytes > GROUP_BYTES)
+        return dw_blob_make(out, b->group_bytes, b->how->spool_dir, err);
+    *out = (dw_blob){dw_alloc((size_t)b->group_bytes), (size_t)b->group_bytes, false};
+    return out->bytes ? DW_OK : dw_fail_memory(err, NULL);
+}
+
 static dw_status make_arrays(group_arrays *a, const builder *b, dw_error *err)
 {
     const size_t n = b->n_group;
@@ -67,7 +76,7 @@ static dw_status make_arrays(group_arrays *a, const builder *b, dw_error *err)
                         .covers = dw_alloc_array(n, sizeof *a->covers)};
     if (!a->base || !a->next || !a->base_digests || !a->next_digests || !a->covers)
         return dw_fail_memory(err, NULL);
-    dw_status status = dw_blob_make(&a->room, b->group_bytes, b->how->spool_dir, err);
+    dw_status status = make_room(&a->room, b, err);
     if (status != DW_OK)
         return status;
     uint8_t *at = a->room.bytes;

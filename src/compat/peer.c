@@ -256,7 +256,8 @@ dw_status dw_peer_full_count(dw_peer *p, size_t *n_tensors, dw_error *err)
         dw_status status = dw_peer_record_get(p, version, &r, err);
         if (status == DW_OK)
             *n_tensors = r->n_tensors;
-        return status;
+        if (!dw_stream_passes_over(status)) /* a damaged one hides what it was */
+            return status;
     }
     return DW_OK;
 }

@@ -85,7 +85,8 @@ dw_status dw_peer_record_get(dw_peer *peer, uint64_t version, const dw_peer_reco
                              dw_error *err);
 void dw_peer_record_free(dw_peer_record *record);
 
-/* How many tensors an anchor of TRL must have to be whole: as many as the oldest has. */
+/* How many tensors an anchor of TRL must have to be whole: as many as the oldest has that
+ * can be read. */
 dw_status dw_peer_full_count(dw_peer *peer, size_t *n_tensors, dw_error *err);
 
 /* The version that RECORD starts from, where the model has N_FULL tensors; DW_NO_VERSION

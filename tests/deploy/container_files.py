@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # labels: slow
 """The container files: habits that keep images small, unprivileged and repeatable."""
+import functools
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 
-from lib import DEPLOY, TREE, Check, container_files, yaml
+from lib import DEPLOY, TREE, WORDLE, Check, container_files, documents, yaml
 
 check = Check()
 
@@ -48,22 +50,23 @@ def packages(last):
                           text.split("--no-install-recommends", 1)[1].split("&&")[0]))
 
 
-def needed_packages():
-    """Debian's packages of the libraries that the command is linked with; None elsewhere."""
+@functools.lru_cache(maxsize=None)  # dpkg takes its time
+def owners(library):
+    file = f"/lib/{os.uname().machine}-linux-gnu/{library}"
+    said = subprocess.run(["dpkg", "-S", "*" + file], capture_output=True, text=True)
+    return {line.split(":")[0] for line in said.stdout.splitlines() if line.endswith(file)}
+
+
+def needed_packages(command):
+    """Debian's packages of the libraries that COMMAND is linked with; None elsewhere."""
     with open("/etc/os-release") as f:
         release = f.read()
-    command = os.environ["DELTAWIRE"]
     if "VERSION_ID=\"12\"" not in release or not shutil.which("readelf") or \
             os.environ.get("DW_SANITIZE"):
         return None
     text = subprocess.run(["readelf", "-d", command], capture_output=True, text=True,
                           check=True).stdout
-    found = set()
-    for library in re.findall(r"\(NEEDED\).*\[(.*)\]", text):
-        file = f"/lib/{os.uname().machine}-linux-gnu/{library}"
-        owner = subprocess.run(["dpkg", "-S", "*" + file], capture_output=True, text=True)
-        found |= {line.split(":")[0] for line in owner.stdout.splitlines()
-                  if line.endswith(file)}
+    found = set().union(*map(owners, re.findall(r"\(NEEDED\).*\[(.*)\]", text)))
     return found - {"libc6"}
 
 
@@ -74,7 +77,7 @@ check.that(set(builds) == {"deltawire-agent", "deltawire-trainer", "deltawire-sp
            f"container files of {set(builds)}")
 check.that(len({str(b) for b in builds.values()}) == 1, "the build stages differ")
 
-needed = needed_packages()
+needed = needed_packages(os.environ["DELTAWIRE"])
 if needed is None:
     print("not asked: which packages the command needs (known on Debian 12 alone)")
 else:
@@ -91,8 +94,28 @@ check.that(front["sdk"] == "docker" and f"0.0.0.0:{front['app_port']} " in start
 check.that(("EXPOSE", str(front["app_port"])) in runs["deltawire-spaces"], "EXPOSE of a Space")
 check.that(("USER", "1000:1000") in runs["deltawire-spaces"], "a Space runs as user 1000")
 
+# the boxes of the Wordle example: Spaces too
+files = sorted(WORDLE.glob("*.Dockerfile"))
+check.that([f.stem for f in files] == ["env", "rollout", "trainer"], f"boxes: {files}")
+programs = pathlib.Path(os.environ["DELTAWIRE"]).parent / "examples/wordle"
+for path in files:
+    build, run = check_file(path)
+    check.that(str(build) == str(builds["deltawire-agent"]), f"{path.name}: another build stage")
+    check.that(("EXPOSE", "7860") in run and ("USER", "1000:1000") in run, path.name)
+    for program in re.findall(r"/build/examples/wordle/([\w-]+)", str(run)):
+        if (programs / program).exists():
+            lacks = (needed_packages(str(programs / program)) or set()) - packages(run)
+            check.that(not lacks, f"{path.name} lacks {lacks}")
+services = documents(WORDLE / "compose.yaml")[0]["services"]
+check.that(set(services) == {"env", "rollout-1", "rollout-2", "trainer"}, "compose.yaml")
+for name, service in services.items():
+    check.that((WORDLE / service["build"]["context"] / service["build"]["dockerfile"]).exists() and
+               service["read_only"] and service["cap_drop"] == ["ALL"], f"compose.yaml: {name}")
+for url in re.findall(r"http://([\w-]+):(\d+)", str(services["trainer"]["environment"])):
+    check.that(url[0] in services and url[1] == "7860", f"compose.yaml: {url}")
+
 if shutil.which("shellcheck"):
-    for script in sorted(DEPLOY.rglob("*.sh")):
+    for script in sorted([*DEPLOY.rglob("*.sh"), *WORDLE.rglob("*.sh")]):
         said = subprocess.run(["shellcheck", script], capture_output=True, text=True)
         check.that(said.returncode == 0, said.stdout)
 else:

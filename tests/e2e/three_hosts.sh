@@ -1,31 +1,22 @@
 #!/usr/bin/env bash
 # labels: slow servers
-# A trainer, a store and a rollout engine on three hosts, that is, network namespaces:
-#
-#     trainer  10.77.1.2 ---- 10.77.1.1  store  10.77.2.1 ---- 10.77.2.2  rollouts
-#                                     10.77.0.1
-#
-# with links of 200 Mbit/s and, where the kernel has netem, 20 ms there and back. From
-# trainer to rollouts there is no way but the bucket. Twelve steps of a real run go through
+# A trainer, a store and a rollout engine on three hosts (tests/servers/hosts.sh), with
+# links of 200 Mbit/s and, where the kernel has netem, 20 ms there and back. From trainer
+# to rollouts there is no way but the bucket. Twelve steps of a real run go through
 # it, each ends in the state that was recorded with the trace.
 #
 # Exit status 77: not allowed, or not possible, on this machine.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 tests=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/servers/hosts.sh
+. "$tests/servers/hosts.sh"
 
 # ---- what is left is removed, also after a SIGKILL -----------------------------------
 clean_up() { # NAME DIR
-    local ns pids
-    for ns in "$1-trainer" "$1-rollouts" "$1-store"; do
-        pids=$(ip netns pids "$ns" 2>/dev/null || true)
-        # shellcheck disable=SC2086 # a list of words
-        [ -z "$pids" ] || kill -KILL $pids 2>/dev/null || true
-    done
+    hosts_kill "$1"
     "$tests/servers/radosgw.sh" stop "$2/server" >/dev/null 2>&1 || true
-    for ns in "$1-trainer" "$1-rollouts" "$1-store"; do
-        ip netns del "$ns" 2>/dev/null || true # and the links in it
-    done
+    hosts_remove "$1"
     rm -rf "$2"
 }
 if [ "${1:-}" = --clean-up-after ]; then # PID NAME DIR
@@ -52,9 +43,7 @@ shared=${DW_SHARED:-$tests/../../shared}
 trace=$shared/data/rl-trace
 [ -e "$trace/states.json" ] || trace=$tests/data/trace
 name=dw$$
-[ "$(id -u)" -eq 0 ] || skip "only root makes network namespaces"
-command -v ip >/dev/null || skip "no ip here; scripts/install-deps.sh servers brings it"
-ip netns add "$name-store" 2>/dev/null || skip "network namespaces are not allowed here"
+hosts_allowed
 dir=$(mktemp -d)
 trap 'clean_up "$name" "$dir"' EXIT
 trap 'exit 130' INT TERM HUP
@@ -62,10 +51,6 @@ setsid "$0" --clean-up-after $$ "$name" "$dir" </dev/null >/dev/null 2>&1 &
 disown
 
 # ---- the network -------------------------------------------------------------------
-on() { # HOST COMMAND...
-    ip netns exec "$name-$1" "${@:2}"
-}
-
 slow_down() { # HOST DEVICE
     on "$1" tc qdisc add dev "$2" root handle 1: tbf rate 200mbit burst 256kb latency 100ms ||
         skip "the kernel cannot limit links (tbf)"
@@ -73,26 +58,12 @@ slow_down() { # HOST DEVICE
         no_delay=1
 }
 
-link_to_store() { # HOST NUMBER
-    ip netns add "$name-$1"
-    on "$1" ip link set lo up
-    ip link add eth0 netns "$name-$1" type veth peer name "$1" netns "$name-store" ||
-        skip "the kernel has no veth"
-    on "$1" ip address add "10.77.$2.2/24" dev eth0
-    on store ip address add "10.77.$2.1/24" dev "$1"
-    on "$1" ip link set eth0 up
-    on store ip link set "$1" up
-    on "$1" ip route add 10.77.0.1 via "10.77.$2.1"
-    slow_down "$1" eth0
-    slow_down store "$1"
-}
-
+hosts_start
 no_delay=
-on store ip link set lo up
-on store ip address add 10.77.0.1/32 dev lo
-on store sh -c 'echo 0 >/proc/sys/net/ipv4/ip_forward'
-link_to_store trainer 1
-link_to_store rollouts 2
+for host in trainer rollouts; do
+    slow_down $host eth0
+    slow_down store $host
+done
 [ -z "$no_delay" ] || echo "- (no delay on the links: the kernel has no netem)"
 
 it "has no way between trainer and rollouts"

@@ -1,8 +1,8 @@
 /* A directory that follows another system's versions, killed before every system call
  * that writes: between the stores and the file that remembers them too, where a XOR done
- * twice would undo itself. The next one finds exactly a version, and goes on. Then a
- * store that fails at every one of its calls.
+ * twice would undo itself. The next one finds exactly a version, and goes on.
  */
+/* labels: slow */
 /* wrap: open pwrite fsync rename msync unlink flock */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -15,8 +15,7 @@
 
 #include <cmocka.h>
 
-#include "unit/peer_kit.h"
-#include "unit/temp_dir.h"
+#include "fault/peer_process.h"
 
 enum { KILLED = 99, NEVER = -1 };
 
@@ -74,54 +73,6 @@ int __wrap_open(const char *path, int flags, ...)
     return __real_open(path, flags, mode);
 }
 
-/* ---- the process ---- */
-
-static char into[128], base[128];
-
-static int make_world(void **state)
-{
-    temp_dir_make(state);
-    peer_kit_make();
-    snprintf(into, sizeof into, "%s/into", temp_dir);
-    snprintf(base, sizeof base, "%s/base.safetensors", temp_dir);
-    peer_put_base(base);
-    return 0;
-}
-
-static void run_command(const char *format)
-{
-    char command[600];
-    snprintf(command, sizeof command, format, temp_dir, temp_dir, temp_dir);
-    assert_int_equal(system(command), 0);
-}
-
-static dw_status go(dw_store *store, const uint64_t *goals, size_t n_goals,
-                    uint64_t *version, dw_error *err)
-{
-    dw_peer *peer;
-    dw_peer_replica *r = NULL;
-    dw_peer_replica_options options;
-    dw_peer_replica_options_init(&options);
-    options.into = into;
-    options.base = base;
-    options.n_threads = 1;
-    dw_status status = dw_peer_open(&peer, store, err);
-    if (status == DW_OK)
-        status = dw_peer_replica_open(&r, peer, &options, err);
-    if (status == DW_OK && version) {
-        *version = dw_peer_replica_version(r);
-        peer_check_replica(r, into);
-    }
-    for (size_t i = 0; status == DW_OK && i < n_goals; i++) {
-        status = dw_peer_replica_sync(r, goals[i], NULL, NULL, err);
-        if (version)
-            peer_check_replica(r, into);
-    }
-    dw_peer_replica_close(r);
-    dw_peer_close(peer);
-    return status;
-}
-
 /* ---- kills ---- */
 
 /* Up by a delta, over a whole version where there is one, and down. */
@@ -155,7 +106,7 @@ static bool run_one(dw_store *store, bool from_start, int step)
     return !finished;
 }
 
-static void kill_everywhere(peer_bucket kind)
+static void kill_everywhere(peer_bucket kind, int stride)
 {
     dw_store *store = peer_make_bucket(kind);
     dw_error err = {0};
@@ -165,9 +116,9 @@ static void kill_everywhere(peer_bucket kind)
     assert_ok(go(store, &start, 1, NULL, &err), &err);
     run_command("mv '%s/into' '%s/start'");
     while (run_one(store, true, n_steps))
-        n_steps++;
+        n_steps += stride;
     assert_true(n_steps > 30); /* or the wrappers are not in the way */
-    for (int i = 0; run_one(store, false, i); i += 3)
+    for (int i = 0; run_one(store, false, i); i += 5)
         ;
     dw_store_close(store);
 }
@@ -175,63 +126,19 @@ static void kill_everywhere(peer_bucket kind)
 static void test_kill_trl(void **state)
 {
     (void)state;
-    kill_everywhere(BUCKET_TRL);
+    kill_everywhere(BUCKET_TRL, 3);
 }
 
 static void test_kill_slime(void **state)
 {
     (void)state;
-    kill_everywhere(BUCKET_SLIME);
+    kill_everywhere(BUCKET_SLIME, 1);
 }
 
 static void test_kill_skyrl(void **state)
 {
     (void)state;
-    kill_everywhere(BUCKET_SKYRL);
-}
-
-/* ---- a store that fails ---- */
-
-static void fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
-{
-    static const uint64_t way[] = {2, 3, DW_LATEST};
-    dw_store *store = kit_fault_store(inner, faults);
-    dw_error err = {0};
-    run_command("rm -rf '%s/into'");
-    uint64_t version;
-    dw_status status = go(store, way, 3, &version, &err);
-    assert_told(status, &err);
-    if (faults->kind == DW_FAULT_DELAY)
-        assert_int_equal(status, DW_OK);
-    faults->on = false;
-    assert_ok(go(store, way, 3, &version, &err), &err);
-    assert_true(version == DW_NO_VERSION || version == 0 ||
-                peer_has_version(kind, version));
-    dw_store_close(store);
-}
-
-static void test_store_faults(void **state)
-{
-    (void)state;
-    static const dw_fault_kind kinds[] = {DW_FAULT_FAIL, DW_FAULT_DENY, DW_FAULT_SHORT,
-                                          DW_FAULT_STALE, DW_FAULT_CORRUPT};
-    static const peer_bucket buckets[] = {BUCKET_TRL, BUCKET_SLIME_DELTAS, BUCKET_SKYRL};
-    for (size_t b = 0; b < 3; b++) {
-        dw_store *store = peer_make_bucket(buckets[b]);
-        kit_faults none = {.on = false};
-        fail_once(buckets[b], store, &none);
-        const uint64_t n_calls = none.n_seen;
-        assert_true(n_calls > 20);
-        for (uint64_t first = 0; first < n_calls; first++) {
-            const dw_fault_kind kind = kinds[(first + b) % 5];
-            /* a flipped bit of TRL's weights cannot be told from another weight */
-            if (kind == DW_FAULT_CORRUPT && buckets[b] == BUCKET_TRL)
-                continue;
-            kit_faults faults = {.on = true, .kind = kind, .first = first, .n = 1};
-            fail_once(buckets[b], store, &faults);
-        }
-        dw_store_close(store);
-    }
+    kill_everywhere(BUCKET_SKYRL, 3);
 }
 
 int main(void)
@@ -240,7 +147,6 @@ int main(void)
         cmocka_unit_test(test_kill_trl),
         cmocka_unit_test(test_kill_slime),
         cmocka_unit_test(test_kill_skyrl),
-        cmocka_unit_test(test_store_faults),
     };
     return cmocka_run_group_tests(tests, make_world, temp_dir_remove);
 }

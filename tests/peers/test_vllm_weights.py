@@ -1,10 +1,10 @@
 """Versions go into the weights of a vLLM that runs in this process, through the back end
 `deltawire`: what it then holds and generates is what a vLLM holds that is started on that
 version, which knows nothing of layouts."""
-import contextlib
-import gc
+import json
 import os
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -18,10 +18,13 @@ pytest.importorskip("vllm")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import deltawire  # noqa: E402
+import vllm_server  # noqa: E402
 from vllm_server import MAX_TOKENS, wait_until  # noqa: E402
 
 VOCABULARY = 500  # not a multiple of what vLLM pads to
-PROMPT = [3, 4, 5]
+PROMPTS = [[3, 4, 5]]
+N_TOKENS = 16
+KINDS = ["Qwen3", "Llama", "Qwen3Moe"]
 
 
 def make_model(kind):
@@ -48,6 +51,7 @@ class Run:
 
     def __init__(self, where, kind):
         self.where, self.url = where, f"file://{where}/run"
+        self.references = {}
         torch.manual_seed(7)
         self.paths = [where / f"v{i}" for i in range(3)]
         make_model(kind).save_pretrained(self.paths[0])
@@ -104,12 +108,16 @@ class Run:
 
 
 class Engine:
-    def __init__(self, path, **options):
+    """Ends with the process: what engines in one process share is undone by the first that
+    ends."""
+
+    def __init__(self, path):
         from vllm import LLM
 
         self.llm = LLM(model=str(path), dtype="bfloat16", enforce_eager=True,
                        max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
-                       weight_transfer_config={"backend": "deltawire"}, **options)
+                       num_gpu_blocks_override=64,
+                       weight_transfer_config={"backend": "deltawire"})
 
     def call(self, method, *args):
         return self.llm.llm_engine.collective_rpc(method, args=args)
@@ -121,12 +129,17 @@ class Engine:
         self.llm.llm_engine.reset_prefix_cache()
 
     def serves(self):
+        """In the form of vllm_reference.py."""
         from vllm import SamplingParams
 
-        sampling = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True,
+        sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, ignore_eos=True,
                                   detokenize=False)
-        done = self.llm.generate([{"prompt_token_ids": PROMPT}], sampling, use_tqdm=False)
-        return self.call("compute_weight_checksums"), list(done[0].outputs[0].token_ids)
+        tokens = []
+        for prompt in PROMPTS:
+            done = self.llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+            tokens.append(list(done[0].outputs[0].token_ids))
+        [checksums] = self.call("compute_weight_checksums")
+        return {"checksums": checksums, "tokens": tokens}
 
     @property
     def worker(self):
@@ -138,79 +151,86 @@ class Engine:
     def backend(self):
         return self.worker.weight_transfer_engine
 
-    def close(self):
-        self.llm.llm_engine.engine_core.shutdown()
-        del self.llm
-        gc.collect()
+
+def test_a_vllm_that_is_too_old_is_refused_by_its_version(monkeypatch):
+    import deltawire.vllm
+    import vllm
+    from vllm.config import WeightTransferConfig
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    monkeypatch.setattr(vllm, "__version__", "0.27.1")
+    monkeypatch.setattr(WeightTransferEngineFactory, "_registry", {})
+    deltawire.vllm.register()
+    config = WeightTransferConfig(backend="deltawire")
+    with pytest.raises(RuntimeError, match="needs vLLM 0.28 or later; this is vLLM 0.27.1"):
+        WeightTransferEngineFactory.create_engine(config, None, None, None)
 
 
-@contextlib.contextmanager
-def engine_on(path, **options):
-    engine = Engine(path, **options)
-    try:
-        yield engine
-    finally:
-        engine.close()
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Of each kind, and what a vLLM serves that is started on their versions: of version 2
+    for one kind, since it takes time."""
+    runs = {kind: Run(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
+    wanted = [(kind, i) for kind in KINDS for i in (1, 2) if i == 1 or kind == "Qwen3Moe"]
+    with open(tmp_path_factory.mktemp("reference") / "log", "wb") as log:
+        made = subprocess.run(
+            [sys.executable, vllm_server.HERE / "vllm_reference.py", json.dumps(PROMPTS),
+             str(N_TOKENS), *(runs[kind].paths[i] for kind, i in wanted)], env=vllm_server.environment(vllm_server.HERE),
+            stdout=subprocess.PIPE, stderr=log, text=True, check=True)
+    for (kind, i), line in zip(wanted, made.stdout.splitlines(), strict=True):
+        runs[kind].references[i] = json.loads(line)
+    yield runs
+    for run in runs.values():
+        run.close()
 
 
-def fresh(path, **options):
-    with engine_on(path, **options) as engine:
-        return engine.serves()
-
-
-@pytest.fixture(scope="module", params=["Qwen3", "Llama", "Qwen3Moe"])
-def run(request, tmp_path_factory):
-    run = Run(tmp_path_factory.mktemp(request.param), request.param)
-    yield run
-    run.close()
+@pytest.fixture(params=KINDS)
+def run(request, runs):
+    return runs[request.param]
 
 
 def test_every_element_goes_to_its_place(run):
     """Through a patch, through the whole directory, and through the stream itself."""
-    with engine_on(run.paths[0]) as engine:
-        weights = engine.backend._weights
-        assert weights.reasons == {}
-        sizes = {name: w.numel() for name, w in run.versions[0].items()}
-        assert weights.layout.held == sizes  # each element, once
-        before = engine.serves()
-        engine.update(run.snapshot())
-        assert engine.serves() == before
+    engine = Engine(run.paths[0])
+    weights = engine.backend._weights
+    assert weights.reasons == {}
+    # each element of the checkpoint, once
+    assert weights.layout.held == {name: w.numel() for name, w in run.versions[0].items()}
+    before = engine.serves()
+    engine.update(run.snapshot())
+    assert engine.serves() == before
 
-        run.publish(1)
-        update = run.stage()
+    run.publish(1)
+    update = run.stage()
+    engine.update(update)
+    run.follower.settle()
+    assert engine.serves() == run.references[1]
+    assert run.references[1]["tokens"] != before["tokens"]
+    with pytest.raises(Exception, match="starts from version 0"):
         engine.update(update)
-        run.follower.settle()
-        served = engine.serves()
-        assert served == fresh(run.paths[1])
-        assert served[0] != before[0] and served[1] != before[1]
+    assert engine.serves() == run.references[1]
 
-        # from another version, then from one that is not known: nothing is touched
-        with pytest.raises(Exception, match="starts from version 0"):
-            engine.update(update)
-        assert engine.serves() == served
+    run.publish(2)
+    engine.update(run.stage())
+    run.follower.settle()
+    assert weights.compare(deltawire.Checkpoint(run.paths[2])) == {}  # -0 and NaNs too
+    served = engine.serves()
+    assert served == run.references.get(2, served)
 
-        run.publish(2)
-        engine.update(run.stage())
-        run.follower.settle()
-        checksums, _ = engine.serves()
-        assert checksums == fresh(run.paths[2])[0]  # -0 and NaNs too
-        assert engine.backend._weights.compare(deltawire.Checkpoint(run.paths[2])) == {}
+    engine.call("init_weight_transfer_engine",
+                {"url": run.url, "id": "worker", "interval": 0.05})
+    source = engine.backend._source
+    engine.update({"version": 1})  # whole, into a directory of its own
+    assert engine.serves() == run.references[1]
+    engine.update({"version": 2})  # a patch
+    assert engine.serves() == served
 
-        engine.call("init_weight_transfer_engine",
-                    {"url": run.url, "id": "worker", "interval": 0.05})
-        source = engine.backend._source
-        engine.update({"version": 1})  # whole, into a directory of its own
-        assert engine.serves() == served
-        engine.update({"version": 2})  # a patch
-        assert engine.serves()[0] == checksums
+    def reports():
+        return [(f.id, f.version, f.status) for f in deltawire.Stream(run.url).followers()]
 
-        def reports():
-            return [(f.id, f.version, f.status)
-                    for f in deltawire.Stream(run.url).followers()]
-
-        wait_until(lambda: reports() == [("worker", 2, "serving")], "the worker reports")
-        engine.call("shutdown_weight_transfer_engine")
-        assert not os.path.exists(source.dir)
+    wait_until(lambda: reports() == [("worker", 2, "serving")], "the worker reports")
+    engine.call("shutdown_weight_transfer_engine")
+    assert not os.path.exists(source.dir)
 
 
 # ---- what goes wrong -------------------------------------------------------------------
@@ -219,8 +239,7 @@ def test_every_element_goes_to_its_place(run):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("faults"), "Qwen3")
-    with engine_on(run.paths[0]) as engine:
-        yield run, engine
+    yield run, Engine(run.paths[0])
     run.close()
 
 
@@ -376,3 +395,25 @@ def test_a_failure_while_learning_leaves_the_weights_alone(patched):
     finally:
         model.load_weights = load
         backend._weights = learnt
+
+
+# ---- ranks -----------------------------------------------------------------------------
+
+
+def test_tensors_that_are_cut_among_ranks(tmp_path):
+    run = Run(tmp_path, "Qwen3")
+    first = run.snapshot()
+    run.publish(1)
+    update = run.stage()  # not settled: the patch is there
+    with open(tmp_path / "log", "wb") as log:
+        made = subprocess.run(
+            [sys.executable, vllm_server.HERE / "vllm_two_ranks.py", run.paths[0],
+             json.dumps(first | {"dir": str(run.paths[0])}), json.dumps(update), run.paths[1]],
+            env=vllm_server.environment(vllm_server.HERE), stdout=subprocess.PIPE, stderr=log,
+            text=True, check=True)
+    answer = json.loads(made.stdout)
+    assert answer["patched"] == answer["loaded"]
+    assert len(answer["patched"]) == 2 and answer["patched"][0] != answer["patched"][1]
+    whole = sum(w.numel() for w in run.versions[0].values())
+    assert sum(answer["held"]) >= whole and max(answer["held"]) < 0.6 * whole
+    run.close()

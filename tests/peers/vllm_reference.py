@@ -23,7 +23,7 @@ def serve(directory, prompts, n_tokens):
     """The engine too: to end it in good order takes longer than to end the process."""
     engine = LLM(model=directory, dtype="bfloat16", enforce_eager=True,
                  max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
-                 kv_cache_memory_bytes=1 << 25,
+                 num_gpu_blocks_override=64,  # of the cache: small models, short prompts
                  weight_transfer_config={"backend": "deltawire"})  # weights stay plain
     sampling = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True,
                               detokenize=False)

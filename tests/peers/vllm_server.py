@@ -31,6 +31,7 @@ def environment(plugin, **more):
     path = [str(plugin), str(HERE), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(path).rstrip(os.pathsep),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_CACHE_ROOT": os.path.join(sys.prefix, "vllm-cache"),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

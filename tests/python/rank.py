@@ -1,6 +1,6 @@
-"""The ranks of test_fsdp2.py: rank.py JOB,JOB... RANKS URL DIRECTORY. A job is as many
-processes as there are ranks, forked off this one, which has what they import; its line of
-output are their exit statuses."""
+"""The ranks of test_fsdp2.py: rank.py DIRECTORY JOB,JOB...:RANKS ... Jobs that share a stream
+stand in one argument. A job is as many processes as there are ranks, forked off this one, which
+has what they import; the last line in DIRECTORY/FIRST-JOB/said are their exit statuses."""
 import os
 import signal
 import sys
@@ -16,8 +16,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import deltawire as dw
 import deltawire.torch
 
-jobs, ranks, url, truth = sys.argv[1:]
-ranks, rank = int(ranks), 0
 
 
 def whole(tensor):
@@ -48,7 +46,7 @@ def train():
     fully_shard(model)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     with deltawire.torch.Publisher(model, optimizer, url=url, publish_every=2,
-                                   rank_timeout=60) as publisher:
+                                   rank_timeout=120) as publisher:
         tensors = deltawire.torch.named_tensors(model)
         assert "lm_head.weight" not in tensors and len(tensors) == 24, tensors.keys()
         keep(publisher, tensors, 0)
@@ -86,7 +84,7 @@ def layouts():
     }
     if rank == 3:
         model["of_the_last_rank"] = torch.full((4,), 2.0)
-    with deltawire.torch.Publisher(model, url=url, rank_timeout=60) as publisher:
+    with deltawire.torch.Publisher(model, url=url, rank_timeout=120) as publisher:
         named = {name: tensor for name, tensor in model.items() if name != "of_the_last_rank"}
         keep(publisher, named, 0)
         for _ in range(3):
@@ -112,7 +110,7 @@ def simple(publish):
     torch.manual_seed(0)
     model = {name: distribute_tensor(torch.randn(rows, 64), mesh, [Shard(0)])
              for name, rows in [("a", 501), ("b", 3), ("c", 2048)]}
-    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=4)
+    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=8)
     publish(publisher, model)
     publisher.close()
 
@@ -139,9 +137,9 @@ def die(amid):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
-            print("committed", publisher.wait().version, flush=True)
+            print("committed", publisher.wait().version, file=said)
         except dw.Unavailable as error:
-            print("failed:", error, flush=True)
+            print("failed:", error, file=said)
         os._exit(0)  # gloo cannot say goodbye to a dead rank
     simple(publish)
 
@@ -165,15 +163,34 @@ def run_rank(job):
                             world_size=ranks)
     WORK[job]()
     dist.destroy_process_group()
-    return 0
 
 
-for job in jobs.split(","):
-    children = []
-    for rank in range(ranks):
-        child = os.fork()
-        if child == 0:
-            sys.exit(run_rank(job))
-        children.append(child)
-    print("statuses", *[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-                        for child in children], flush=True)
+def run_group(group):
+    global rank, ranks, truth, url, said
+    jobs, ranks = group.split(":")
+    jobs, ranks = jobs.split(","), int(ranks)
+    truth = f"{sys.argv[1]}/{jobs[0]}"
+    url = f"file://{truth}/stream"
+    os.makedirs(truth)
+    said = open(f"{truth}/said", "w", buffering=1)
+    for job in jobs:
+        children = []
+        for rank in range(ranks):
+            children.append(fork(run_rank, job))
+        print("statuses", *map(status_of, children), file=said)
+
+
+def fork(work, argument):
+    child = os.fork()
+    if child == 0:
+        work(argument)
+        sys.exit()
+    return child
+
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# all groups side by side: those of dead ranks wait most of the time
+sys.exit(max([status_of(child) for child in [fork(run_group, g) for g in sys.argv[2:]]]))

@@ -22,10 +22,23 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
         "deltawire/_core.abi3.so", "deltawire/py.typed"} | {
         f"deltawire/{path.relative_to(sources)}" for path in sources.rglob("*.py*")
         if path.suffix in (".py", ".pyi")}
+    [points] = [n for n in wheel.namelist() if n.endswith("/entry_points.txt")]
+    assert b"[vllm.general_plugins]\ndeltawire = deltawire.vllm:register" in wheel.read(points)
     library = wheel.extract("deltawire/_core.abi3.so", tmp_path)
     symbols = subprocess.run(["nm", "-D", "--defined-only", library], check=True,
                              capture_output=True, text=True).stdout.split()
     assert [s for s in symbols if s[0] not in "0123456789" and len(s) > 1] == ["PyInit__core"]
+
+
+def test_the_plugin_of_vllm_imports_no_more_than_it_needs():
+    """vLLM loads it in each of its processes, whatever back end it is started with."""
+    script = ("import sys, deltawire, deltawire.vllm\n"
+              "assert not {'vllm', 'torch'} & set(sys.modules)\n"
+              "assert deltawire.vllm.refusal('0.27.9').endswith('this is vLLM 0.27.9')\n"
+              "assert deltawire.vllm.refusal('0.28.0') is None\n"
+              "assert deltawire.vllm.refusal('1.0.dev1+g12ab') is None\n"
+              "assert deltawire.vllm.refusal('dev') is None\n")
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_fresh_environment(tmp_path):

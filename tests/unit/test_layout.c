@@ -12,6 +12,7 @@
 #include "codec/layout.h"
 #include "codec/patch.h"
 #include "codec/stage.h"
+#include "failing_allocator.h"
 #include "temp_dir.h"
 
 /* ---- a model and an engine that keeps it in another way ---- */
@@ -122,7 +123,7 @@ static bool engine_equal(const engine *a, const engine *b)
 
 /* ---- learning ---- */
 
-static dw_status learn_all(dw_layout *l, bool spoil)
+static dw_status learn_all(dw_layout *l, bool spoil, dw_error *err)
 {
     enum { MAX_PASSES = 8 };
     engine passes[MAX_PASSES];
@@ -152,8 +153,7 @@ static dw_status learn_all(dw_layout *l, bool spoil)
         for (unsigned pass = 0; pass < n_passes; pass++)
             codes[pass] = passes[pass].targets[i].data;
         uint64_t n_covered;
-        dw_error err;
-        status = dw_layout_learn(l, i, codes, &n_covered, &err);
+        status = dw_layout_learn(l, i, codes, &n_covered, err);
         if (status == DW_OK)
             assert_int_equal(n_covered, i == FUSED ? 2 * ELEMS : target_elems[i]);
     }
@@ -208,7 +208,8 @@ static int set_up(void **state)
     return failed ||
            dw_layout_new(&layout, base.tensors, N_TENSORS, live.targets, N_TARGETS,
                          NULL) != DW_OK ||
-           learn_all(layout, false) != DW_OK || dw_layout_end(layout, NULL) != DW_OK;
+           learn_all(layout, false, NULL) != DW_OK ||
+           dw_layout_end(layout, NULL) != DW_OK;
 }
 
 static int tear_down(void **state)
@@ -334,7 +335,7 @@ static void test_what_cannot_be_learnt(void **state)
         dw_layout_new(&l, base.tensors, N_TENSORS, live.targets, N_TARGETS, &err), DW_OK);
     assert_int_equal(dw_layout_apply(l, temp_path("patch"), 1, &report, NULL, &err),
                      DW_INVALID);
-    assert_int_equal(learn_all(l, true), DW_UNSUPPORTED);
+    assert_int_equal(learn_all(l, true, &err), DW_UNSUPPORTED);
     assert_int_equal(dw_layout_end(l, &err), DW_OK);
     assert_int_equal(dw_layout_held(l, CUT), 0);
     dw_layout_free(l);
@@ -352,7 +353,7 @@ static void test_forgotten_tensors_are_named(void **state)
         assert_int_equal(
             dw_layout_new(&l, base.tensors, N_TENSORS, live.targets, N_TARGETS, &err),
             DW_OK);
-        assert_int_equal(learn_all(l, false), DW_OK);
+        assert_int_equal(learn_all(l, false, &err), DW_OK);
         if (!late)
             dw_layout_forget(l, K);
         assert_int_equal(dw_layout_end(l, &err), DW_OK);
@@ -414,6 +415,38 @@ static void test_shuffled(void **state)
     dw_layout_free(l);
 }
 
+static dw_status use_layout(dw_error *err)
+{
+    dw_layout *l;
+    dw_layout_report report;
+    dw_layout_stores lists[N_TARGETS];
+    uint64_t different[N_TENSORS];
+    engine_load(&live, &base);
+    dw_status status =
+        dw_layout_new(&l, base.tensors, N_TENSORS, live.targets, N_TARGETS, err);
+    if (status == DW_OK)
+        status = learn_all(l, false, err);
+    if (status == DW_OK)
+        status = dw_layout_end(l, err);
+    if (status == DW_OK)
+        status = dw_layout_compare(l, base.tensors, N_TENSORS, 1, different, err);
+    if (status == DW_OK) {
+        status = dw_layout_list(l, temp_path("patch"), lists, &report, NULL, err);
+        if (status == DW_OK)
+            dw_layout_stores_free(lists, N_TARGETS);
+    }
+    if (status == DW_OK)
+        status = dw_layout_apply(l, temp_path("patch"), 1, &report, NULL, err);
+    dw_layout_free(l);
+    return status;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    fail_every_allocation(use_layout, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_what_cannot_be_learnt),
         cmocka_unit_test(test_forgotten_tensors_are_named),
         cmocka_unit_test(test_shuffled),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -51,7 +51,7 @@ static dw_status try_open(following *f, bool with_base, dw_error *err)
     snprintf(f->base, sizeof f->base, "%s/base.safetensors", temp_dir);
     options.into = f->into;
     options.base = with_base ? f->base : NULL;
-    options.n_threads = 1;
+    options.n_threads = 2;
     options.note = take_note;
     return dw_peer_replica_open(&f->replica, f->peer, &options, err);
 }

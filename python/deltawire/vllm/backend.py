@@ -72,9 +72,10 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     sweep_every = 64
     """Patches after which all weights are compared with the directory."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        plain.check(self.model)
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        self._is_cpu = device.type == "cpu"
+        self._check_plain()
         self._source: StreamSource | None = None
         self._weights: Weights | None = None
         self._version: int | None = None  # that the weights are; None: not known
@@ -89,20 +90,23 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.shutdown()
         if init_info.url is None:
             return
-        ranks = self.parallel_config.world_size
-        own = "" if ranks == 1 else f"rank-{self.parallel_config.rank}"
+        rank = self._rank()
+        directory, name = init_info.dir, init_info.id
+        if rank is not None:  # each keeps and reports its own
+            directory = directory and os.path.join(directory, f"rank-{rank}")
+            name = name and f"{name}-rank-{rank}"
         self._source = StreamSource(
             init_info.url,
-            dir=init_info.dir and os.path.join(init_info.dir, own),
+            dir=directory,
             trust=init_info.trust,
-            id=init_info.id and f"{init_info.id}-{own}".rstrip("-"),
+            id=name,
             store=init_info.store,
             interval=init_info.interval,
             log=logger,
         )
 
     def start_weight_update(self) -> None:
-        plain.check(self.model)
+        self._check_plain()
 
     def finish_weight_update(self) -> None:
         pass
@@ -127,6 +131,18 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if update_info.state is not None:
             _check_state(state, update_info.state, update_info.version)
         self._version, self._state = update_info.version, update_info.state or state
+
+    def _check_plain(self) -> None:
+        if self._is_cpu:
+            plain.check(self.model)
+
+    def _rank(self) -> int | None:
+        """Among all workers of the engine; None: it is the only one."""
+        parallel = self.parallel_config
+        if parallel.world_size * parallel.data_parallel_size == 1:
+            return None
+        replica = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        return replica * parallel.world_size + parallel.rank
 
     # ---- where the weights lie --------------------------------------------------------
 
@@ -224,6 +240,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             if self._weights is None or self._weights.table != table:
                 self._learn(table)
             self._weights.load(checkpoint)
+            if not self._weights.confirmed:
+                self._weights.confirm(checkpoint)
             self._compare(checkpoint)
             state = _core.digest(checkpoint).state
         logger.info("deltawire: %s was loaded whole: %.2f s", directory,

@@ -36,7 +36,9 @@ def _replace_dispatch() -> None:
     import torch
     from vllm.model_executor.layers import utils
 
-    packing = utils.dispatch_cpu_unquantized_gemm
+    packing = getattr(utils, "dispatch_cpu_unquantized_gemm", None)
+    if packing is None:
+        return  # check() tells where that matters
 
     def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
         weight = layer.weight

@@ -35,6 +35,8 @@ class StreamSource:
         self._lock = threading.Lock()  # of the follower, over several of its calls
         self._stop = threading.Event()
         self._applied = False  # and not yet settled
+        self._goal: int | None = None  # what was last staged for
+        self._complaint = ""
         self._told: tuple[str, str | None] | None = None
         try:
             self._follower = _core.Follower(
@@ -58,8 +60,7 @@ class StreamSource:
             except Exception as error:  # the store may be back at the next round
                 if self._stop.is_set():
                     return
-                if self._log:
-                    self._log.warning("deltawire: %s: %s", self.dir, error)
+                self._complain(str(error))
                 self._report("failed", str(error))
             self._stop.wait(self._interval)
 
@@ -68,8 +69,10 @@ class StreamSource:
         follower = self._follower
         self._settle()
         newest = follower.poll()
-        if newest is not None and newest not in (follower.version, follower.staged):
+        if newest is not None and newest not in (follower.version, self._goal):
             follower.stage(newest)
+            # the way there may have several hops: what is staged is the first of them
+            self._goal = newest
             self._settle()  # where an empty directory was filled
         staged = follower.staged
         if staged is not None:
@@ -84,6 +87,12 @@ class StreamSource:
             self._follower.settle()
             self._applied = False
 
+    def _complain(self, text: str) -> None:
+        """Once, though it may go on for hours."""
+        if self._log and text != self._complaint:
+            self._log.warning("deltawire: %s: %s", self.dir, text)
+        self._complaint = text
+
     def _report(self, status: str, message: str | None) -> None:
         if not self._reports or self._told == (status, message):
             return
@@ -91,8 +100,7 @@ class StreamSource:
             self._follower.report(status, message)
             self._told = (status, message)
         except _core.Error as error:  # no reason to stop
-            if self._log:
-                self._log.warning("deltawire: no report: %s", error)
+            self._complain(f"no report: {error}")
 
     # ---- updates ----------------------------------------------------------------------
 
@@ -107,7 +115,7 @@ class StreamSource:
         wait for a disk."""
         with self._lock:
             follower = self._follower
-            self._told = None
+            self._told = self._goal = None
             self._settle()
             while follower.version != version:
                 follower.stage(version)

@@ -72,6 +72,7 @@ class Weights:
                          for name, flat in self._targets.items()})
         self.reasons: dict[str, str] = {}
         """Why tensors are loaded anew when they change."""
+        self.confirmed = False
         self._unplaced: str | None = None
         self._said: set[str] = set()
         self._learn()
@@ -219,6 +220,7 @@ class Weights:
             self._unplaced = f"{n} elements of {name} are others than in the checkpoint"
             self._forget(name, self._unplaced)
         self._forget_unplaced()
+        self.confirmed = True
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Any], names: Iterable[str] | None = None) -> None:

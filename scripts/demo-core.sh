@@ -2,7 +2,7 @@
 # Shows the main job on a local directory: a trainer publishes a synthetic RL run into a
 # stream, step by step; an engine's directory follows it; another joins late.
 #
-#     scripts/demo.sh [PARAMS [STEPS]]      64M and 6 unless told
+#     scripts/demo-core.sh [PARAMS [STEPS]]      64M and 6 unless told
 #
 # Takes its files' space in TMPDIR: about 2 bytes x PARAMS x (STEPS + 5).
 set -eu

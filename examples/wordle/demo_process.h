@@ -1,0 +1,47 @@
+/* The processes of the demo: started, told apart, and gone with the demo, however that
+ * ends. */
+#ifndef WORDLE_DEMO_PROCESS_H
+#define WORDLE_DEMO_PROCESS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include <deltawire/deltawire.h>
+
+enum { DEMO_PATH_BYTES = 1024, DEMO_MAX_ARGUMENTS = 96 };
+
+typedef struct demo_process {
+    char name[32];
+    char log[DEMO_PATH_BYTES]; /* its standard output, and .err for the other */
+    pid_t pid;                 /* 0: not running */
+    int status;                /* of waitpid, once it has ended */
+} demo_process;
+
+/* Starts ARGV[0] with its output in DIR/NAME.log and DIR/NAME.err. It gets SIGKILL when
+ * this process dies, and has a group of its own, so that Ctrl-C comes here alone. PREFIX,
+ * words separated by blanks, is put before the command; may be empty. */
+dw_status demo_start(demo_process *p, const char *dir, const char *name,
+                     const char *prefix, char *const argv[], dw_error *err);
+
+/* Whether it runs; reaps it where not. */
+bool demo_runs(demo_process *p);
+
+/* SIGTERM to all at once, SIGKILL to those that are still there after GRACE_MS. */
+void demo_end(demo_process *const *all, size_t n, unsigned grace_ms);
+
+/* What its standard error says last, for a message. */
+void demo_last_words(const demo_process *p, char *out, size_t room);
+
+/* Runs it to its end; DW_CONFLICT, with its last words, where that is not exit code 0. */
+dw_status demo_run(const char *dir, const char *name, const char *prefix,
+                   char *const argv[], dw_error *err);
+
+/* Waits up to TIMEOUT_MS for a line "SAYS URL" in its log, as in "listening on URL". */
+dw_status demo_address(demo_process *p, const char *says, char *url, size_t room,
+                       unsigned timeout_ms, dw_error *err);
+
+/* A process that removes DIR once this one is gone; *FD is to be closed at the very end,
+ * when that is wished for at once. */
+dw_status demo_janitor(const char *dir, int *fd, dw_error *err);
+
+#endif

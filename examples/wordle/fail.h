@@ -1,0 +1,13 @@
+/* How the programs of this example fill a dw_error. */
+#ifndef WORDLE_FAIL_H
+#define WORDLE_FAIL_H
+
+#include <stdarg.h>
+
+#include <deltawire/deltawire.h>
+
+/* Fills ERR, where it is not NULL, and returns CODE. WHERE names the file or object. */
+__attribute__((format(printf, 4, 5))) dw_status
+wordle_fail(dw_error *err, dw_status code, const char *where, const char *format, ...);
+
+#endif

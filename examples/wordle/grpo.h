@@ -1,0 +1,47 @@
+/* GRPO: what was played becomes gradients.
+ *
+ * The advantage of a guess is its return, the rewards from it to the end of its game,
+ * less the mean return of the same turn of the group's other games; all are scaled by one
+ * spread, that of the batch. It holds for every token of the guess.
+ *
+ *     ratio = p(token, the trainer's weights) / p(token, the weights that sampled it)
+ *     objective = min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)
+ *
+ * which is what makes samples of older versions usable: weights that have moved on since
+ * get the gradient of their own policy, up to where the clip says that they are too far.
+ */
+#ifndef WORDLE_GRPO_H
+#define WORDLE_GRPO_H
+
+#include <deltawire/deltawire.h>
+
+#include "group.h"
+#include "qwen.h"
+
+typedef struct grpo_options {
+    float clip_low;
+    float clip_high;
+} grpo_options;
+
+/* Means over a batch. */
+typedef struct grpo_report {
+    size_t n_games;
+    size_t n_guesses;
+    size_t n_tokens;    /* that the model chose */
+    size_t n_sequences; /* that were computed */
+    double reward;      /* of a game */
+    double win_rate;
+    double guesses;      /* of a game that was won; 0 where none was */
+    double invalid_rate; /* of guesses */
+    double entropy;      /* of a token, in nats */
+    double ratio;
+    double ratio_off; /* mean distance of the ratio from 1 */
+    double clip_rate; /* of tokens */
+} grpo_report;
+
+/* Adds the gradients of a batch to those of the trainer. */
+dw_status grpo_backward(qwen_trainer *trainer, const grpo_options *options,
+                        played_group *const *groups, size_t n_groups, grpo_report *report,
+                        dw_error *err);
+
+#endif

@@ -1,0 +1,40 @@
+/* Players: threads that play groups of games and queue what was played.
+ *
+ * A group is G games for the same answer, against the environment, with the guesses of a
+ * rollout server. The servers take turns; one that does not answer is passed over, and
+ * asked again when its turn comes. Where the environment fails, the group is given up.
+ */
+#ifndef WORDLE_PLAYER_H
+#define WORDLE_PLAYER_H
+
+#include <deltawire/deltawire.h>
+
+#include "group_queue.h"
+#include "tokenizer.h"
+
+enum { PLAYERS_MAX_SERVERS = 64, PLAYERS_MAX_THREADS = 64 };
+
+typedef struct player_options {
+    const char *env;            /* its URL */
+    const char *const *servers; /* theirs */
+    size_t n_servers;           /* 1 to PLAYERS_MAX_SERVERS */
+    size_t n_threads;           /* groups at once, 1 to PLAYERS_MAX_THREADS */
+    size_t n_games;             /* of a group, 2 to GROUP_MAX_GAMES */
+    uint64_t seed;              /* another one plays other games */
+    const tokenizer *tok;
+} player_options;
+
+typedef struct players players;
+
+/* OPTIONS, with what it points to, and QUEUE must outlive the players. */
+dw_status players_start(players **out, const player_options *options, group_queue *queue,
+                        dw_error *err);
+
+/* Closes the queue, waits for the threads; accepts NULL. */
+void players_stop(players *all);
+
+/* Requests that failed since the start. LAST, where not NULL and there is one, gets the
+ * newest failure. */
+uint64_t players_failures(players *all, dw_error *last);
+
+#endif

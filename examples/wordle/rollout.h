@@ -1,0 +1,44 @@
+/* The rollout server, as its parts see it. */
+#ifndef WORDLE_ROLLOUT_H
+#define WORDLE_ROLLOUT_H
+
+#include <pthread.h>
+
+#include "batch.h"
+#include "web.h"
+
+enum { ROLLOUT_MAX_BODY = 4 << 20, CONTROL_MAX_BODY = 64 << 10 };
+
+typedef struct rollout {
+    const char *model_name;
+    serving *serving;
+
+    pthread_mutex_t lock; /* guards the two that follow against the end */
+    bool ending;
+    batch *batch; /* NULL: the model's files are not there yet */
+
+    /* once there is a batch; of the thread that answers */
+    qwen_config config;
+    tokenizer *tok;
+    uint32_t max_len;
+
+    uint64_t n_requests; /* of the thread that answers */
+
+    /* of the thread that answers the control interface, which may be another */
+    bool in_update;
+    uint64_t label; /* the version that was told; DW_NO_VERSION: none */
+} rollout;
+
+/* Sees that the model's files are read; DW_NOT_FOUND where they are not there yet. */
+dw_status rollout_load(rollout *r, dw_error *err);
+
+/* The HTTP status for a failure, and what it says. */
+void rollout_refuse(web_call *call, const dw_error *err);
+
+/* POST /v1/completions */
+void completions_answer(rollout *r, web_call *call);
+
+/* vLLM's control interface (docs/ENGINES.md): true where it was one of its requests. */
+bool control_answer(rollout *r, web_call *call);
+
+#endif

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""wordle-env over HTTP: games, what is refused, many at once, its end."""
+import random
+import subprocess
+
+from lib import Server, in_parallel, program, run_tests, scratch
+
+ENV = program("WORDLE_ENV")
+server = Server(ENV, "--listen", "127.0.0.1:0")
+WORDS = server.get("/words")["words"]
+
+
+def feedback(guess, answer):
+    marks = ["g" if a == b else "." for a, b in zip(guess, answer)]
+    rest = [b for a, b in zip(guess, answer) if a != b]
+    for i, letter in enumerate(guess):
+        if marks[i] == "." and letter in rest:
+            marks[i] = "y"
+            rest.remove(letter)
+    return "".join(marks)
+
+
+def play(rng, at, seed=None):
+    """A game to its end, checked on the way. Returns the last answer."""
+    game = at.post("/games", {} if seed is None else {"seed": seed})["games"][0]
+    prompt, lines, total = "WORDLE\n", [], 0
+    assert game["prompt"] == prompt
+    for turn in range(1, 7):
+        word = rng.choice(WORDS) if rng.random() < 0.9 else "qqqqq"
+        said = at.post(f"/games/{game['id']}/guess", {"text": word})
+        lines.append((word, said["feedback"]))
+        prompt += f"{word} {said['feedback']}\n"
+        total += said["reward"]
+        assert said["prompt"] == prompt and said["turn"] == turn
+        assert said["valid"] == (word != "qqqqq")
+        assert said["done"] == (turn == 6 or said["won"])
+        assert abs(said["total"] - total) < 1e-6
+        if said["done"]:
+            break
+        assert "answer" not in said
+    for word, marks in lines:
+        assert marks == ("!!!!!" if word == "qqqqq" else feedback(word, said["answer"]))
+    at.want(409, "POST", f"/games/{game['id']}/guess", {"text": "crane"})
+    assert at.get(f"/games/{game['id']}")["answer"] == said["answer"]
+    return said
+
+
+def test_seeds():
+    rng = random.Random(1)
+    for seed in (0, 7, 2**63 - 1):
+        first = play(rng, server, seed)["answer"]
+        assert first == play(rng, server, seed)["answer"]
+        group = server.post("/games", {"seed": seed, "n": 4})["games"]
+        assert len({game["id"] for game in group}) == 4
+        for game in group:
+            said = server.post(f"/games/{game['id']}/guess", {"text": first + "\nmore"})
+            assert said["won"] and said["feedback"] == "ggggg" and said["reward"] > 3
+    some = server.post("/games", {"n": 1024})["games"]
+    assert len({game["seed"] for game in some}) == 1024
+
+
+def test_what_is_refused():
+    game = server.post("/games")["games"][0]["id"]
+    for body in ({"n": 0}, {"n": 1025}, {"n": "1"}, {"n": 1.5}, {"seed": -1}, {"seed": "x"},
+                 {"seed": 1.0}):
+        server.want(400, "POST", "/games", body)
+    for raw in ("x", "[]", "{", '{"n":1,"n":2}', '{"n":1} more', b"\xff\xfe", '"text"'):
+        server.want(400, "POST", "/games", raw=raw)
+    for body in ({}, {"text": 5}, {"text": None}):
+        server.want(400, "POST", f"/games/{game}/guess", body)
+    server.want(400, "POST", f"/games/{game}/guess", raw='{"text":"a\\u0000b"}')
+    server.want(413, "POST", f"/games/{game}/guess", {"text": "a" * (1 << 20)})
+    for path in ("/", "/games/", "/games/x", "/games/" + "0" * 16, "/games/" + "0" * 400):
+        server.want(404, "GET", path)
+    server.want(404, "GET", f"/games/{game}/guess/more")
+    server.want(405, "GET", f"/games/{game}/guess")
+    server.want(405, "PUT", f"/games/{game}")
+    assert server.get(f"/games/{game}")["turn"] == 0  # nothing of that was a guess
+    assert server.want(200, "DELETE", f"/games/{game}")["dropped"]
+    server.want(404, "GET", f"/games/{game}")
+    # a long guess that is none, with letters that JSON must carry
+    game = server.post("/games")["games"][0]["id"]
+    said = server.post(f"/games/{game}/guess", {"text": "aé\t" + "z" * 1000})
+    assert said["prompt"] == "WORDLE\na???z !!!!!\n"
+
+
+def test_many_at_once():
+    before = server.get("/stats")
+    wins = []
+
+    def work(i):
+        rng = random.Random(i)
+        wins.extend(play(rng, server)["won"] for _ in range(8))
+
+    in_parallel(16, work)
+    stats = server.get("/stats")
+    assert stats["games"] - before["games"] == 16 * 8
+    assert stats["finished"] - before["finished"] == 16 * 8
+    assert stats["won"] - before["won"] == sum(wins)
+    assert abs(stats["win_rate"] - stats["won"] / stats["finished"]) < 1e-6
+
+
+def test_a_list_of_ones_own():
+    path = scratch / "words"
+    path.write_text("crane\nabout\nzebra\nqueen\n")
+    own = Server(ENV, "--listen", "127.0.0.1:0", "--words", path, "--answers", "2",
+                 "--max-games", "3")
+    said = own.get("/words")
+    assert said["words"] == ["about", "crane", "queen", "zebra"]
+    assert len(said["answers"]) == 2
+    own.post("/games", {"n": 3})
+    own.want(503, "POST", "/games")
+    assert own.get("/health")["status"] == "ok"
+    assert own.end() == 0
+
+
+def run(*arguments):
+    return subprocess.run([ENV, *arguments], capture_output=True, text=True, timeout=30,
+                          check=False)
+
+
+def test_use():
+    said = run("--help")
+    assert said.returncode == 0 and "Example" in said.stdout
+    for wrong in (["--nonsense"], ["more"], ["--answers", "0"], ["--answers", "x"]):
+        assert run(*wrong).returncode == 2, wrong
+    for failing in (["--listen", "nowhere"], ["--listen", server.url[7:]],
+                    ["--words", "/nonexistent"]):
+        said = run(*failing)
+        assert said.returncode == 1 and said.stderr.count("\n") == 1, (failing, said.stderr)
+
+
+def test_end():
+    assert server.end() == 0
+
+
+run_tests(globals())
