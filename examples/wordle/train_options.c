@@ -40,6 +40,7 @@ static const char help[] =
     "  --save-every N    save the state each so many steps (20)\n"
     "  --seed N          of games and warm-up (1)\n"
     "  --no-sync         publish nothing after the warm-up, to see what that costs\n"
+    "  --evaluate N      play N groups with the last weights, which are published (0)\n"
     "\n"
     "Examples:\n"
     "  wordle-train --init /tmp/tiny\n"
@@ -82,6 +83,7 @@ enum {
     SAVE_EVERY,
     SEED,
     NO_SYNC,
+    EVALUATE,
 };
 
 static const struct option table[] = {
@@ -106,6 +108,7 @@ static const struct option table[] = {
     {"save-every", required_argument, NULL, SAVE_EVERY},
     {"seed", required_argument, NULL, SEED},
     {"no-sync", no_argument, NULL, NO_SYNC},
+    {"evaluate", required_argument, NULL, EVALUATE},
     OPTIONS_END,
 };
 
@@ -173,6 +176,9 @@ static void take_number(train_options *o, int option)
         break;
     case SAVE_EVERY:
         o->save_every = program_number(name, optarg, 1, 1000000);
+        break;
+    case EVALUATE:
+        o->n_evaluate = program_number(name, optarg, 0, 1024);
         break;
     case SEED:
         o->seed = program_number(name, optarg, 0, UINT32_MAX);
