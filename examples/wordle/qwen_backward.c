@@ -6,8 +6,6 @@
 #include "fail.h"
 #include "qwen_train.h"
 
-#define FLOPS_A_FLOAT 4.0
-
 /* ---- matrices -----------------------------------------------------------------------
  */
 
@@ -65,7 +63,7 @@ static void norm_back(qwen_trainer *t, const float *x, const float *inv_rms,
 {
     norm_job job = {t, x, inv_rms, qwen_train_weight(t, tensor)};
     qwen_pool_run(t->pool, qwen_train_blocks(t),
-                  FLOPS_A_FLOAT * 2 * (double)(t->n_tokens * t->config.n_hidden),
+                  QWEN_FLOPS_A_FLOAT * 2 * (double)(t->n_tokens * t->config.n_hidden),
                   norm_block, &job);
     add_blocks(t, tensor);
 }
@@ -101,7 +99,7 @@ static void heads_back(heads_job *job, size_t tensor)
     qwen_trainer *t = job->t;
     job->w = qwen_train_weight(t, tensor);
     double n_floats = (double)(t->n_tokens * job->n_heads * t->config.head_dim);
-    qwen_pool_run(t->pool, qwen_train_blocks(t), FLOPS_A_FLOAT * 4 * n_floats,
+    qwen_pool_run(t->pool, qwen_train_blocks(t), QWEN_FLOPS_A_FLOAT * 4 * n_floats,
                   heads_block, job);
     add_blocks(t, tensor);
 }
@@ -135,7 +133,8 @@ static void mlp_back(qwen_trainer *t, size_t layer)
                 qwen_rows_bf16(qwen_train_weight(t, down), n_inter), t->n_tokens, n_inter,
                 n_hidden, false);
     qwen_pool_run(t->pool, qwen_train_blocks(t),
-                  FLOPS_A_FLOAT * 4 * (double)(t->n_tokens * n_inter), gate_block, &job);
+                  QWEN_FLOPS_A_FLOAT * 4 * (double)(t->n_tokens * n_inter), gate_block,
+                  &job);
     qwen_matmul(t->pool, qwen_train_grad(t, down),
                 qwen_transposed(qwen_rows(t->dx, n_hidden)), qwen_rows(t->inner, n_inter),
                 n_hidden, n_inter, t->n_tokens, true);
@@ -189,7 +188,7 @@ static void loss_row(void *context, size_t i, void *scratch)
     const qwen_trainer *t = job->t;
     size_t row = job->first + i, n_vocab = t->config.n_vocab;
     float *logits = t->logits + i * n_vocab;
-    bool is_last = row + 1 == t->n_tokens || t->positions[row + 1] == 0;
+    bool is_last = qwen_train_is_last(t, row);
     if (is_last || job->coef[row] == 0) {
         memset(logits, 0, n_vocab * sizeof *logits);
         return;
@@ -213,8 +212,8 @@ static void output_back(qwen_trainer *t, const float *coef)
         n = n < t->n_logit_rows ? n : t->n_logit_rows;
         qwen_train_logits(t, row, row + n);
         loss_job job = {t, row, coef};
-        qwen_pool_run(t->pool, n, FLOPS_A_FLOAT * 4 * (double)(n * n_vocab), loss_row,
-                      &job);
+        qwen_pool_run(t->pool, n, QWEN_FLOPS_A_FLOAT * 4 * (double)(n * n_vocab),
+                      loss_row, &job);
         qwen_matmul(t->pool, qwen_train_grad(t, head),
                     qwen_transposed(qwen_rows(t->logits, n_vocab)),
                     qwen_rows(t->normed + row * hidden, hidden), n_vocab, hidden, n,

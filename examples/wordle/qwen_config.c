@@ -1,12 +1,12 @@
 /* config.json: read with bounds on every number, written as transformers would. */
 #include "qwen.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "fail.h"
+#include "json_file.h"
 
 /* Larger than any model of this kind, small enough that products of three fit 64 bits. */
 enum {
@@ -159,30 +159,25 @@ static void read_members(reader *r, qwen_config *c)
 
 dw_status qwen_config_read(qwen_config *out, const char *dir, dw_error *err)
 {
-    char path[4096];
-    if ((size_t)snprintf(path, sizeof path, "%s/config.json", dir) >= sizeof path)
-        return wordle_fail(err, DW_INVALID, dir, "the path is too long");
-    json_error_t trouble;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &trouble);
-    if (root == NULL) {
-        bool missing = json_error_code(&trouble) == json_error_cannot_open_file;
-        return wordle_fail(err, missing ? DW_NOT_FOUND : DW_CORRUPT, path, "%s (line %d)",
-                           trouble.text, trouble.line);
-    }
+    char path[WORDLE_PATH_SIZE];
+    json_t *root;
+    dw_status status = wordle_path_join(path, dir, "config.json", err);
+    if (status == DW_OK)
+        status = wordle_json_read(&root, path, err);
+    if (status != DW_OK)
+        return status;
     reader r = {.root = root, .path = path, .err = err, .status = DW_OK};
-    if (json_is_object(root))
-        read_members(&r, out);
-    else
-        r.status = wordle_fail(err, DW_CORRUPT, path, "must hold a JSON object");
+    read_members(&r, out);
     json_decref(root);
     return r.status;
 }
 
 dw_status qwen_config_write(const qwen_config *c, const char *dir, dw_error *err)
 {
-    char path[4096];
-    if ((size_t)snprintf(path, sizeof path, "%s/config.json", dir) >= sizeof path)
-        return wordle_fail(err, DW_INVALID, dir, "the path is too long");
+    char path[WORDLE_PATH_SIZE];
+    dw_status status = wordle_path_join(path, dir, "config.json", err);
+    if (status != DW_OK)
+        return status;
     json_t *eos = c->eos < 0 ? json_null() : json_integer(c->eos);
     /* rope_theta for older readers, rope_parameters for newer ones */
     json_t *root = json_pack(

@@ -4,14 +4,7 @@
 
 #include <math.h>
 
-/* Uniform in [0, 1): splitmix64. */
-static double random_unit(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
+#include "qwen_random.h"
 
 static uint32_t likeliest(const float *logits, uint32_t n)
 {
@@ -63,7 +56,7 @@ int32_t qwen_sample(const float *logits, uint32_t n_vocab, float temperature, fl
         float lowest = top_p < 1 ? nucleus_floor(logits, n_vocab, top, temperature, top_p)
                                  : -INFINITY;
         double mass = mass_from(logits, n_vocab, lowest, top, temperature);
-        double left = random_unit(rng) * mass;
+        double left = qwen_random_unit(rng) * mass;
         for (uint32_t i = 0; i < n_vocab; i++) {
             if (!(logits[i] >= lowest))
                 continue;

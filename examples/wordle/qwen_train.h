@@ -93,6 +93,15 @@ static inline qwen_range qwen_train_block(const qwen_trainer *t, size_t b)
     return (qwen_range){first, last < t->n_tokens ? last : t->n_tokens};
 }
 
+/* Whether no token of its sequence follows that of the row. */
+static inline bool qwen_train_is_last(const qwen_trainer *t, size_t row)
+{
+    return row + 1 == t->n_tokens || t->positions[row + 1] == 0;
+}
+
+/* A loop over rows costs about so many operations for each float that it touches. */
+#define QWEN_FLOPS_A_FLOAT 4.0
+
 /* Takes a copy of the batch and makes room for its activations: qwen_train_batch.c. */
 dw_status qwen_train_take_batch(qwen_trainer *t, const int32_t *tokens,
                                 const uint32_t *lengths, size_t n_seqs, dw_error *err);

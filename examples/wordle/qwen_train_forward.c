@@ -5,9 +5,6 @@
 #include "fail.h"
 #include "qwen_train.h"
 
-/* A loop over rows costs about so much for each float it touches. */
-#define FLOPS_A_FLOAT 4.0
-
 /* ---- loops over blocks of rows ------------------------------------------------------
  */
 
@@ -34,8 +31,8 @@ void qwen_train_norm(qwen_trainer *t, const float *x, size_t tensor, float *inv_
 {
     norm_job job = {t, x, qwen_train_weight(t, tensor), inv_rms};
     qwen_pool_run(t->pool, qwen_train_blocks(t),
-                  FLOPS_A_FLOAT * (double)(t->n_tokens * t->config.n_hidden), norm_block,
-                  &job);
+                  QWEN_FLOPS_A_FLOAT * (double)(t->n_tokens * t->config.n_hidden),
+                  norm_block, &job);
 }
 
 typedef struct layer_job {
@@ -115,8 +112,8 @@ static void run_layer(qwen_trainer *t, size_t layer, float *next)
     apply(t, kept->raw_k, t->normed, first + QWEN_K, false);
     apply(t, kept->v, t->normed, first + QWEN_V, false);
     qwen_pool_run(t->pool, n_blocks,
-                  FLOPS_A_FLOAT * (double)(t->n_tokens * qwen_q_width(c)), turn_block,
-                  &job);
+                  QWEN_FLOPS_A_FLOAT * (double)(t->n_tokens * qwen_q_width(c)),
+                  turn_block, &job);
     qwen_train_attend(t, kept);
     memcpy(kept->x_mid, kept->x, x_bytes);
     apply(t, kept->x_mid, kept->attended, first + QWEN_O, true);
@@ -125,7 +122,7 @@ static void run_layer(qwen_trainer *t, size_t layer, float *next)
     apply(t, kept->gate, t->normed, first + QWEN_GATE, false);
     apply(t, kept->up, t->normed, first + QWEN_UP, false);
     qwen_pool_run(t->pool, n_blocks,
-                  FLOPS_A_FLOAT * 4 * (double)(t->n_tokens * c->n_inter), gate_block,
+                  QWEN_FLOPS_A_FLOAT * 4 * (double)(t->n_tokens * c->n_inter), gate_block,
                   &job);
     memcpy(next, kept->x_mid, x_bytes);
     apply(t, next, t->inner, first + QWEN_DOWN, true);
@@ -153,7 +150,7 @@ static void score_row(void *context, size_t i, void *scratch)
     const qwen_trainer *t = job->t;
     size_t row = job->first + i, n_vocab = t->config.n_vocab;
     float *logits = t->logits + i * n_vocab, sum, mean = 0;
-    bool is_last = row + 1 == t->n_tokens || t->positions[row + 1] == 0;
+    bool is_last = qwen_train_is_last(t, row);
     float shift = t->k->max(logits, n_vocab);
     float chosen = is_last ? 0 : logits[t->tokens[row + 1]];
     if (job->entropy == NULL) {
@@ -195,8 +192,8 @@ dw_status qwen_trainer_forward(qwen_trainer *t, const int32_t *tokens,
         qwen_train_logits(t, row, last);
         score_job job = {t, row, logp, entropy};
         qwen_pool_run(t->pool, last - row,
-                      FLOPS_A_FLOAT * 4 * (double)((last - row) * c->n_vocab), score_row,
-                      &job);
+                      QWEN_FLOPS_A_FLOAT * 4 * (double)((last - row) * c->n_vocab),
+                      score_row, &job);
     }
     t->has_forward = true;
     return DW_OK;

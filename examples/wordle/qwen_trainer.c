@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fail.h"
+#include "qwen_random.h"
 #include "qwen_train.h"
 
 /* Logits of as many rows as fit in this many floats are computed at a time. */
@@ -150,20 +151,12 @@ dw_status qwen_trainer_load(qwen_trainer *t, const dw_tensor *tensors, size_t n,
 /* ---- random weights -----------------------------------------------------------------
  */
 
-static uint64_t random_bits(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* A sum of twelve uniform numbers is as good as normal here. */
 static float random_normal(uint64_t *state)
 {
     float sum = -6;
     for (int i = 0; i < 12; i++)
-        sum += (float)(random_bits(state) >> 40) * 0x1p-24f;
+        sum += (float)(qwen_random_bits(state) >> 40) * 0x1p-24f;
     return sum;
 }
 

@@ -1,13 +1,12 @@
 /* Reads tokenizer.json, and refuses whatever the encoder would not do as it says. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "fail.h"
+#include "json_file.h"
 #include "tokenizer_reader.h"
 
-enum { MAX_ADDED = 1 << 14, MAX_FILE_MIB = 256 };
+enum { MAX_ADDED = 1 << 14 };
 
 dw_status tokenizer_corrupt(const tokenizer_reader *r, const char *what)
 {
@@ -232,22 +231,15 @@ static dw_status read_root(const tokenizer_reader *r, const json_t *root)
 
 dw_status tokenizer_open(tokenizer **out, const char *dir, dw_error *err)
 {
-    char path[4096];
-    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
-        return wordle_fail(err, DW_INVALID, dir, "the path is too long");
-    struct stat info;
-    if (stat(path, &info) == 0 && info.st_size > (off_t)MAX_FILE_MIB << 20)
-        return wordle_fail(err, DW_UNSUPPORTED, path, "is larger than %d MiB",
-                           MAX_FILE_MIB);
-    json_error_t trouble;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &trouble);
-    if (root == NULL) {
-        bool missing = json_error_code(&trouble) == json_error_cannot_open_file;
-        return wordle_fail(err, missing ? DW_NOT_FOUND : DW_CORRUPT, path, "%s (line %d)",
-                           trouble.text, trouble.line);
-    }
+    char path[WORDLE_PATH_SIZE];
+    json_t *root;
+    dw_status status = wordle_path_join(path, dir, "tokenizer.json", err);
+    if (status == DW_OK)
+        status = wordle_json_read(&root, path, err);
+    if (status != DW_OK)
+        return status;
     tokenizer_reader r = {.tok = calloc(1, sizeof(tokenizer)), .path = path, .err = err};
-    dw_status status = r.tok == NULL ? tokenizer_no_memory(&r) : read_root(&r, root);
+    status = r.tok == NULL ? tokenizer_no_memory(&r) : read_root(&r, root);
     json_decref(root);
     if (status != DW_OK) {
         tokenizer_close(r.tok);

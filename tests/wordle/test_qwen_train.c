@@ -1,40 +1,9 @@
 /* Training: gradients against finite differences for every tensor, forward against
- * inference, threads against one, and state that is saved. */
-/* labels: threads */
+ * inference, and state that is saved. */
 #include <math.h>
 
-#include "small_model.h"
+#include "small_batch.h"
 #include "unit/temp_dir.h"
-
-enum { N_TOKENS = 150, N_SEQS = 5 };
-
-static const uint32_t lengths[N_SEQS] = {1, 71, 2, 10, 66};
-
-typedef struct batch {
-    int32_t tokens[N_TOKENS];
-    float coef[N_TOKENS], logp[N_TOKENS];
-} batch;
-
-static batch make_batch(const qwen_config *c)
-{
-    batch b;
-    uint64_t rng = 3;
-    random_tokens(b.tokens, N_TOKENS, c->n_vocab, 17);
-    for (size_t i = 0; i < N_TOKENS; i++)
-        b.coef[i] = random_below(&rng, 4) == 0 ? 0 : random_float(&rng);
-    return b;
-}
-
-static double loss_of(qwen_trainer *t, batch *b)
-{
-    dw_error err;
-    assert_ok(qwen_trainer_forward(t, b->tokens, lengths, N_SEQS, b->logp, NULL, &err),
-              err);
-    double loss = 0;
-    for (size_t i = 0; i < N_TOKENS; i++)
-        loss += (double)b->coef[i] * (double)b->logp[i];
-    return loss;
-}
 
 /* Moves tensor I a little, to bf16 numbers on both sides: along its gradient, or to
  * random sides. What the loss then does must be what the gradient foretells. */
@@ -95,33 +64,6 @@ static void test_finite_differences(void **state)
         }
         qwen_trainer_free(t);
     }
-}
-
-/* Gradients add up over batches, and are the same whatever the number of threads. */
-static void test_threads_and_sums(void **state)
-{
-    (void)state;
-    qwen_config c = small_config(true);
-    c.n_hidden = 96; /* enough work to be shared out */
-    c.n_inter = 200;
-    qwen_trainer *one = small_trainer(&c, 1), *three = small_trainer(&c, 3);
-    batch b = make_batch(&c);
-    dw_error err;
-    qwen_trainer *both[2] = {one, three};
-    for (size_t i = 0; i < 2; i++) {
-        loss_of(both[i], &b);
-        assert_ok(qwen_trainer_backward(both[i], b.coef, &err), err);
-    }
-    assert_memory_equal(one->grads, three->grads, one->n_params * sizeof(float));
-    float *once = malloc(one->n_params * sizeof *once);
-    for (size_t i = 0; i < one->n_params; i++)
-        once[i] = 2 * one->grads[i];
-    loss_of(one, &b);
-    assert_ok(qwen_trainer_backward(one, b.coef, &err), err);
-    assert_near(one->grads, once, one->n_params, 1e-3f);
-    free(once);
-    qwen_trainer_free(one);
-    qwen_trainer_free(three);
 }
 
 /* The trainer's log-probabilities are those that sampling gives. */
@@ -249,7 +191,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finite_differences),
-        cmocka_unit_test(test_threads_and_sums),
+
         cmocka_unit_test(test_equals_inference),
         cmocka_unit_test(test_learns),
         cmocka_unit_test(test_state),

@@ -1,0 +1,19 @@
+/* A JSON file of a model's directory. */
+#ifndef WORDLE_JSON_FILE_H
+#define WORDLE_JSON_FILE_H
+
+#include <jansson.h>
+
+#include <deltawire/deltawire.h>
+
+enum { WORDLE_PATH_SIZE = 4096 };
+
+/* PATH := DIR/NAME. */
+dw_status wordle_path_join(char path[WORDLE_PATH_SIZE], const char *dir, const char *name,
+                           dw_error *err);
+
+/* Reads it whole; to be released with json_decref. Members that stand twice are refused,
+ * and so is a file that holds anything but an object. */
+dw_status wordle_json_read(json_t **out, const char *path, dw_error *err);
+
+#endif
