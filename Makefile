@@ -62,6 +62,10 @@ bench-pause: ## install what is missing, and measure how long an engine stands s
 	@cmake --build build -j $(JOBS) --target pause_bench pause_engine
 	@scripts/bench-pause.sh
 
+bench-python: ## install what is missing, and measure publishing from PyTorch
+	@scripts/install-deps.sh build
+	@scripts/bench-python.sh
+
 package: deps ## build the Python package: build-python/dist has archive and wheel
 	@scripts/package.sh
 
@@ -92,4 +96,4 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 .PHONY: all configure deps package test test-deploy test-peers demo demo-hosts demo-core \
-	bench bench-sync bench-pause fuzz soak install format lint clean help
+	bench bench-sync bench-pause bench-python fuzz soak install format lint clean help

@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = pathlib.Path(__file__).resolve().parent
-LIBRARIES = "jansson libzstd libxxhash libcrypto libcurl expat libmicrohttpd".split()
+LIBRARIES = "jansson libzstd libxxhash libcrypto libcurl expat libmicrohttpd zlib".split()
 WARNINGS = "-Wall -Wextra -Wshadow -Wconversion -Werror".split()
 
 

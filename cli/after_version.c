@@ -46,7 +46,7 @@ void cli_after_version(const cli_session *s, const char *command, const char *di
 {
     dw_error err;
     dw_version_info info;
-    char number[24], state[17] = "";
+    char state[17] = "";
     const char *step = "";
     /* the weights are there all the same, and whoever waits for them wants to know */
     if (dw_stream_version(stream, version, &info, &err) == DW_OK) {
@@ -55,6 +55,14 @@ void cli_after_version(const cli_session *s, const char *command, const char *di
     } else {
         cli_tell_error(s, "error", "--exec", &err);
     }
+    cli_after_weights(s, command, dir, version, step, state);
+}
+
+void cli_after_weights(const cli_session *s, const char *command, const char *dir,
+                       uint64_t version, const char *step, const char *state)
+{
+    dw_error err;
+    char number[24];
     snprintf(number, sizeof number, "%" PRIu64, version);
     char *variables[] = {make_variable("DELTAWIRE_VERSION", number),
                          make_variable("DELTAWIRE_DIR", dir),

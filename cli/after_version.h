@@ -12,4 +12,8 @@
 void cli_after_version(const cli_session *s, const char *command, const char *dir,
                        dw_stream *stream, uint64_t version);
 
+/* The same where there is no stream to ask: STEP and STATE are what is told of it. */
+void cli_after_weights(const cli_session *s, const char *command, const char *dir,
+                       uint64_t version, const char *step, const char *state);
+
 #endif

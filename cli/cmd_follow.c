@@ -9,6 +9,7 @@
 #include "hash.h"
 #include "json.h"
 #include "path.h"
+#include "peer.h"
 #include "progress.h"
 #include "snapshot_options.h"
 
@@ -26,6 +27,9 @@ static const char help[] =
     "the\n"
     "stream: see deltawire status.\n"
     "\n"
+    "A bucket or directory of TRL, slime or SkyRL is followed too, into a directory "
+    "alone.\n"
+    "\n"
     "  --into DIR           the checkpoint directory; made where it is not there\n"
     "  --exec CMD           run CMD by sh -c after each version, with "
     "DELTAWIRE_VERSION,\n"
@@ -36,8 +40,9 @@ static const char help[] =
     "  --id NAME            report under this name; default: host name and a hash of "
     "DIR\n"
     "  --no-report          do not report\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
+    "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
+    "that\n"
+    "                       of slime and SkyRL\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
     "  --listen HOST:PORT   answer there how it goes: /status, /metrics, /healthz, a "
     "page\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
@@ -186,6 +191,8 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
             status = dw_rollout_open(&f->rollout, f->store, &f->follow, &options, err);
         if (status != DW_UNAVAILABLE && status != DW_NOT_FOUND)
             return status;
+        if (cli_peer_found(&f->peer, f->store, err))
+            return DW_OK;
         cli_trouble_add(&f->trouble, f->session, err);
         dw_agent_tell_error(f->agent, err);
         cli_trouble_sleep(&f->trouble);
@@ -207,6 +214,11 @@ static int run(cli_follow *f)
     f->trouble.what = f->url;
     f->follow.trust = cli_keys_trust(&f->keys);
     dw_status status = open_rollout(f, &err);
+    if (f->peer) {
+        int exit_code = cli_peer_follow(f->peer, f);
+        dw_peer_close(f->peer);
+        return exit_code;
+    }
     if (status == DW_OK) {
         f->follower = dw_rollout_follower(f->rollout);
         cli_follow_tell_stream(f);

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "json.h"
 #include "options.h"
+#include "peer.h"
 #include "print.h"
 #include "progress.h"
 #include "store.h"
@@ -19,13 +20,15 @@ static const char help[] =
     "\n"
     "Lists the versions of a stream, newest first: what each changed, its size, the "
     "further\n"
-    "ways that lead to it, who signed it.\n"
+    "ways that lead to it, who signed it. Of a bucket of TRL, slime or SkyRL: what each\n"
+    "starts from, its encoding and its checksums.\n"
     "\n"
     "  -n N                 at most so many; default 20, 0: all\n" CLI_TRUST_HELP
         CLI_STORE_HELP "  --json  --quiet  --help\n"
     "\n"
     "  deltawire log s3://bucket/run\n"
-    "  deltawire log s3://bucket/run -n 0 --json\n";
+    "  deltawire log s3://bucket/run -n 0 --json\n"
+    "  deltawire log hf://buckets/org/trl-run\n";
 
 #define N_DEFAULT     20
 #define SHORT_DIGITS  8
@@ -213,9 +216,12 @@ int dw_cmd_log(int argc, char **argv)
     }
     cli_expect_arguments(&s, argc, 1, 1);
     stream.url = argv[optind];
-    int exit_code = cli_stream_open(&stream, &s);
+    dw_peer *peer;
+    int exit_code = cli_stream_or_peer(&stream, &peer, &s);
     if (exit_code == 0)
-        exit_code = print_log(&stream, n_most, &s);
+        exit_code = peer ? cli_peer_log(peer, &s, stream.url, n_most)
+                         : print_log(&stream, n_most, &s);
+    dw_peer_close(peer);
     cli_stream_close(&stream);
     return exit_code;
 }

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "json.h"
 #include "print.h"
+#include "peer_options.h"
 #include "publish.h"
 #include "store.h"
 
@@ -41,15 +42,21 @@ static const char help[] =
     "  --anchor-factor F    the whole model when catching up costs F times as much "
     "(0.1);\n"
     "                       0: never\n"
-    "  --max-object SIZE    of the objects of a delta (32 MiB)\n" CLI_STORE_HELP
-    "  --json  --threads N  --quiet  --help\n"
+    "  --max-object SIZE    of the objects of a delta (32 MiB)\n"
+    "  --as FORMAT          write versions for the readers of trl, slime or skyrl "
+    "instead;\n"
+    "                       with --base-ckpt CKPT where engines have that as version "
+    "0\n" CLI_PEER_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
     "  deltawire publish s3://bucket/run --watch output/ --sign-key trainer.key\n"
-    "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n";
+    "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n"
+    "  deltawire publish s3://bucket/sync ckpt/ --as slime --base-ckpt model/\n";
 
 typedef struct arguments {
     cli_publish publish;
+    cli_peer_options peer;
+    const char *not_for_peers; /* the last option given that only a stream of ours has */
     const char *checkpoint;
     const char *watch;
 } arguments;
@@ -100,6 +107,28 @@ static void check(const arguments *a, const cli_session *s, bool base)
         cli_usage_error(s, "--step: with --watch the names of the checkpoints say it");
     if (a->publish.notes && strlen(a->publish.notes) > 4096)
         cli_usage_error(s, "--notes: at most 4096 bytes");
+}
+
+static void check_peer(arguments *a, const cli_session *s)
+{
+    dw_peer_format format;
+    if (!a->peer.as) {
+        if (cli_peer_options_given(&a->peer))
+            cli_usage_error(s,
+                            "--trl, --codec, --checksum, --whole-every and --max-shard "
+                            "go with --as alone");
+        return;
+    }
+    if (!dw_peer_format_from_name(&format, a->peer.as))
+        cli_usage_error(s, "--as: '%s' is none of trl, slime, skyrl", a->peer.as);
+    if (a->not_for_peers)
+        cli_usage_error(s, "--%s: other systems' formats have no place for it",
+                        a->not_for_peers);
+    a->publish.as_peer = true;
+    a->publish.peer = cli_peer_options_read(&a->peer, s, format);
+    a->publish.peer.base = a->publish.options.base;
+    if (format == DW_PEER_TRL && a->publish.peer.base)
+        cli_usage_error(s, "--base-ckpt: TRL's versions begin with a whole one");
 }
 
 static unsigned parse_unsigned(const cli_session *s, const char *option, const char *text)
@@ -180,7 +209,21 @@ static void take_option(arguments *a, const cli_session *s, int option)
         a->watch = optarg;
         break;
     default:
-        cli_store_option(&p->store, s, option);
+        if (!cli_peer_option(&a->peer, option))
+            cli_store_option(&p->store, s, option);
+    }
+}
+
+/* Those that mean something for a stream of ours alone. */
+static bool is_for_streams(int option)
+{
+    switch (option) {
+    case BASE_CKPT:
+    case BASELINE:
+    case WATCH:
+        return false;
+    default:
+        return option >= CLI_OPT_OWN && option <= MAX_OBJECT;
     }
 }
 
@@ -201,6 +244,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"anchor-factor", required_argument, NULL, ANCHOR_FACTOR},
         {"max-object", required_argument, NULL, MAX_OBJECT},
         {"watch", required_argument, NULL, WATCH},
+        CLI_PEER_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -209,10 +253,14 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
     dw_publish_options_init(&a->publish.options);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         base |= option == BASE;
+        for (const struct option *o = options; is_for_streams(option) && o->name; o++)
+            if (o->val == option)
+                a->not_for_peers = o->name;
         take_option(a, s, option);
     }
     cli_expect_arguments(s, argc, a->watch ? 1 : 2, a->watch ? 1 : 2);
     check(a, s, base);
+    check_peer(a, s);
     a->publish.options.n_threads = s->n_threads;
     a->publish.url = argv[optind];
     a->checkpoint = a->watch ? NULL : argv[optind + 1];
@@ -242,8 +290,10 @@ static void print_json(const cli_published *done, const char *url, const char *c
         cli_json_count(object, "model_bytes", done->n_model_bytes);
         cli_json_real(object, "ratio",
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
-        cli_json_count(object, "diff_ms", r->diff_ms);
-        cli_json_count(object, "upload_ms", r->upload_ms);
+        if (!done->as_peer) {
+            cli_json_count(object, "diff_ms", r->diff_ms);
+            cli_json_count(object, "upload_ms", r->upload_ms);
+        }
         cli_json_count(object, "total_ms", r->total_ms);
     }
     if (done->aftermath.code != DW_OK)
@@ -316,8 +366,8 @@ static int publish_one(const arguments *a, const cli_session *s)
     dw_error err;
     cli_published done;
     dw_status status = cli_publish_once(p, s, a->checkpoint, &done, &err);
-    if (status != DW_OK && !done.opened)
-        return cli_fail(s, &err, a->checkpoint, NULL);
+    if (status != DW_OK && (!done.opened || p->as_peer))
+        return cli_fail(s, &err, done.opened ? p->url : a->checkpoint, NULL);
     if (status != DW_OK)
         return cli_stream_fail(s, &err, p->url);
     cli_published_print(&done, s, p->url, a->checkpoint, NULL);

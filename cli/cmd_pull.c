@@ -6,6 +6,7 @@
 #include "error.h"
 #include "json.h"
 #include "options.h"
+#include "peer.h"
 #include "print.h"
 #include "progress.h"
 #include "snapshot_options.h"
@@ -23,14 +24,19 @@ static const char help[] =
     "instant,\n"
     "the same command run again finishes the work.\n"
     "\n"
+    "A bucket or directory of TRL, slime or SkyRL is read too: what its format lets be\n"
+    "checked is checked, and what not is told.\n"
+    "\n"
     "  --into DIR           the checkpoint directory\n"
     "  --at N               the version; default: the newest\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
-    "  --json  --threads N  --quiet  --help\n"
+    "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
+    "that\n"
+    "                       of slime and SkyRL\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP
+        CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire pull s3://bucket/run --into model/\n"
-    "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n";
+    "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n"
+    "  deltawire pull /shared/slime-deltas --into model/ --base Qwen3-4B/\n";
 
 typedef struct arguments {
     const char *url;
@@ -91,6 +97,20 @@ static void print_report(const arguments *a, const cli_session *s,
     cli_sync_report_line(report, seconds);
 }
 
+/* There is no stream of ours: another system's versions, or the error. */
+static int pull_peer(const arguments *a, const cli_session *s, dw_store *store,
+                     const dw_error *err)
+{
+    dw_peer *peer;
+    if (!cli_peer_found(&peer, store, err))
+        return cli_stream_fail(s, err, a->url);
+    int exit_code = cli_peer_check_options(peer, s, &a->follow, &a->keys, a->url);
+    if (exit_code == 0)
+        exit_code = cli_peer_pull(peer, s, a->url, &a->follow, a->goal);
+    dw_peer_close(peer);
+    return exit_code;
+}
+
 static int pull(arguments *a, const cli_session *s, dw_store *store)
 {
     dw_error err;
@@ -108,7 +128,7 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     cli_progress_end(&bar);
     dw_follower_close(follower);
     if (status != DW_OK)
-        return cli_stream_fail(s, &err, a->url);
+        return pull_peer(a, s, store, &err);
     print_report(a, s, &report, cli_now() - bar.t_start);
     return 0;
 }

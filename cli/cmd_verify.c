@@ -7,6 +7,7 @@
 #include "error.h"
 #include "json.h"
 #include "options.h"
+#include "peer.h"
 #include "print.h"
 #include "progress.h"
 #include "pulled.h"
@@ -25,14 +26,19 @@ static const char help[] =
     "directory that pull or follow made must hold the version it says it does.\n"
     "\n"
     "Of a stream (a URL, or a directory with stream.json) every record and every object\n"
-    "that is kept is read and checked. Nothing is written.\n"
+    "that is kept is read and checked. So is every version of TRL, slime or SkyRL, as "
+    "far\n"
+    "as their formats allow, which is told. Nothing is written.\n"
     "\n"
     "  --sha256             also SHA-256 over all tensor bytes in order of their "
-    "names\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "names\n"
+    "  --base CKPT          the model that the versions of slime or SkyRL start "
+    "from\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire verify model/\n"
     "  deltawire verify model/ step_000007.safetensors\n"
-    "  deltawire verify s3://bucket/run --trust trainer.key.pub\n";
+    "  deltawire verify s3://bucket/run --trust trainer.key.pub\n"
+    "  deltawire verify /shared/slime-deltas --base Qwen3-4B/\n";
 
 /* Where the checkpoint stands, seen from the delta. */
 typedef enum standing {
@@ -174,35 +180,40 @@ static int verify_checkpoint(const char *path, const char *delta_path, bool with
 
 int dw_cmd_verify(int argc, char **argv)
 {
-    enum { SHA256 = CLI_OPT_OWN, TRUST };
+    enum { SHA256 = CLI_OPT_OWN, TRUST, BASE };
     static const struct option options[] = {{"sha256", no_argument, NULL, SHA256},
                                             {"trust", required_argument, NULL, TRUST},
+                                            {"base", required_argument, NULL, BASE},
                                             CLI_STORE_OPTIONS,
                                             CLI_COMMON_OPTIONS};
     cli_session s = cli_session_start(argc, argv, help);
     cli_stream stream = {0};
+    const char *base = NULL;
     bool with_sha256 = false, for_stream = false;
     for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
         if (option == SHA256)
             with_sha256 = true;
         else if (option == TRUST)
             cli_keys_add(&stream.keys, &s, optarg);
-        for_stream |= cli_store_option(&stream.options, &s, option) || option == TRUST;
+        else if (option == BASE)
+            base = optarg;
+        for_stream |= cli_store_option(&stream.options, &s, option) || option == TRUST ||
+                      option == BASE;
     }
     cli_expect_arguments(&s, argc, 1, 2);
     const char *path = argv[optind];
     const char *delta_path = argc - optind == 2 ? argv[optind + 1] : NULL;
-    if (cli_is_stream(path)) {
+    if (cli_is_stream(path) || cli_peer_is_dir(path)) {
         if (delta_path || with_sha256)
             cli_usage_error(&s, "%s is a stream: DELTA and --sha256 are for checkpoints",
                             path);
         stream.url = path;
-        return cli_verify_stream(&stream, &s);
+        return cli_verify_stream(&stream, &s, base);
     }
     if (for_stream)
         cli_usage_error(&s,
-                        "%s is no stream: --trust, --endpoint, --region, --profile "
-                        "and --timeout are for streams",
+                        "%s is no stream: --trust, --base, --endpoint, --region, "
+                        "--profile and --timeout are for streams",
                         path);
     return verify_checkpoint(path, delta_path, with_sha256, &s);
 }

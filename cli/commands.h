@@ -13,6 +13,7 @@ int dw_cmd_gc(int argc, char **argv);
 int dw_cmd_inspect(int argc, char **argv);
 int dw_cmd_keygen(int argc, char **argv);
 int dw_cmd_log(int argc, char **argv);
+int dw_cmd_mirror(int argc, char **argv);
 int dw_cmd_publish(int argc, char **argv);
 int dw_cmd_pull(int argc, char **argv);
 int dw_cmd_recover(int argc, char **argv);

@@ -29,6 +29,7 @@ typedef struct cli_follow {
     dw_store *store;
     dw_rollout *rollout;
     dw_follower *follower; /* the rollout's */
+    dw_peer *peer;         /* another system's versions, instead; or NULL */
     dw_agent *agent;       /* NULL: nobody is told */
     cli_trouble trouble;
 

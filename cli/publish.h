@@ -2,16 +2,20 @@
 #ifndef CLI_PUBLISH_H
 #define CLI_PUBLISH_H
 
+#include <deltawire/peer_publish.h>
 #include <deltawire/publish.h>
 
 #include "keys.h"
 #include "options.h"
+#include "weights.h"
 
 typedef struct cli_publish {
     const char *url;
     dw_store_options store;
     cli_keys keys; /* loaded */
     dw_publish_options options;
+    bool as_peer; /* --as: another system's format, and PEER instead of OPTIONS */
+    dw_peer_publish_options peer;
     const char *fork_url; /* --fork, without @N; or NULL */
     const char *baseline; /* --baseline, or NULL: in the user's cache */
     const char *step;     /* or NULL */
@@ -22,6 +26,7 @@ typedef struct cli_publish {
 
 typedef struct cli_published {
     bool opened;  /* the checkpoint could be opened: what failed, failed after that */
+    bool as_peer; /* written for another system: diff and upload are not told apart */
     bool created; /* the stream is new, and this is its version 0 */
     bool skipped; /* skip_same: it was published already */
     uint64_t n_model_bytes;
@@ -33,6 +38,11 @@ typedef struct cli_published {
 /* Publishes the checkpoint. *OUT is filled as far as it went. */
 dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
                            const char *checkpoint, cli_published *out, dw_error *err);
+
+/* The same with all open, in another system's format. */
+dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store *store,
+                           const cli_weights *weights, const char *baseline,
+                           cli_published *out, dw_error *err);
 
 /* Publishes each complete checkpoint under DIR until a signal asks to stop. Returns the
  * exit code. */

@@ -4,16 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cache_dir.h"
 #include "error.h"
-#include "hash.h"
 #include "path.h"
 #include "progress.h"
 #include "publish.h"
 #include "store.h"
 #include "weights.h"
 
-#define WAIT_MS     100
-#define HASH_DIGITS 16
+#define WAIT_MS 100
 
 /* What is there before. */
 typedef struct prior {
@@ -85,10 +84,7 @@ static dw_status has_same_state(bool *same, const prior *before,
     *same = false;
     if (!before->has_head)
         return DW_OK;
-    dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
-    dw_status status = digests ? cli_weights_digest(digests, &state, weights, s, err)
-                               : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
-    free(digests);
+    dw_status status = cli_weights_state(&state, weights, s, err);
     *same = status == DW_OK && state == before->state;
     return status;
 }
@@ -96,31 +92,9 @@ static dw_status has_same_state(bool *same, const prior *before,
 /* The user's cache, one directory a stream, on the heap; NULL with ERR filled. */
 static char *default_baseline(const cli_publish *p, const dw_store *store, dw_error *err)
 {
-    char digits[HASH_DIGITS + 1], name[2 * HASH_DIGITS + 64];
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    const char *endpoint = p->store.endpoint ? p->store.endpoint : "";
-    const char *url = dw_store_url(store);
-    size_t n_bytes = strlen(url) + strlen(endpoint) + 2;
-    char *place = malloc(n_bytes);
-    if (!place) {
-        cli_error_set(err, DW_NO_MEMORY, p->url, "out of memory");
-        return NULL;
-    }
     /* the same URL at another server is another stream */
-    snprintf(place, n_bytes, "%s\n%s", url, endpoint);
-    cli_hash_text(digits, HASH_DIGITS, place);
-    free(place);
-    if ((!cache || cache[0] != '/') && !home) {
-        cli_error_set(err, DW_INVALID, "--baseline",
-                      "neither HOME nor XDG_CACHE_HOME is set: name a directory");
-        return NULL;
-    }
-    const bool own = cache && cache[0] == '/';
-    snprintf(name, sizeof name, "%sdeltawire/baselines/%s", own ? "" : ".cache/", digits);
-    char *path = cli_path_join(own ? cache : home, name);
-    if (!path)
-        cli_error_set(err, DW_NO_MEMORY, p->url, "out of memory");
-    return path;
+    const char *place[] = {dw_store_url(store), p->store.endpoint};
+    return cli_cache_dir("baselines", place, 2, "--baseline", err);
 }
 
 /* The wait is cut into pieces: a signal ends it, and the bar moves. What is under way is
@@ -191,7 +165,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
         if (report_first(out, p, store, t_start, err) != DW_OK)
             unreported = *err;
     } else {
-        const dw_publish_note note = {p->step, p->notes};
+        const dw_publish_note note = {.step = p->step, .notes = p->notes};
         uint64_t ticket = 0;
         status = dw_publisher_publish(publisher, &ticket, &note, err);
         if (status == DW_OK)
@@ -207,11 +181,10 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
 /* With the weights open: everything that needs the store. */
 static dw_status publish_weights(const cli_publish *p, const cli_session *s,
                                  dw_store *store, const cli_weights *weights,
-                                 cli_published *out, dw_error *err)
+                                 const char *baseline, cli_published *out, dw_error *err)
 {
     prior before;
     dw_publish_options options = p->options;
-    char *baseline = NULL;
     dw_status status = look_before(&before, p, store, err);
     if (status == DW_OK)
         status = check_head(p, &before, err);
@@ -221,20 +194,31 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
         out->report.version = before.head;
         return status;
     }
-    if (!p->baseline && !(baseline = default_baseline(p, store, err)))
-        return err->code;
-    options.baseline_dir = p->baseline ? p->baseline : baseline;
+    options.baseline_dir = baseline;
     options.first_step = p->step;
     options.first_notes = p->notes;
     options.sign_key = p->keys.sign_key;
     options.trust = cli_keys_trust(&p->keys);
-    status = cli_path_make_directories(options.baseline_dir, err);
-    if (status == DW_OK && p->fork_url)
+    if (p->fork_url)
         status = cli_store_open_at(&options.fork_store, p->fork_url, &p->store, err);
     if (status == DW_OK)
         status = publish(p, s, store, weights, &options, !before.has_head, out, err);
     dw_store_close(options.fork_store);
-    free(baseline);
+    return status;
+}
+
+static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store *store,
+                            const cli_weights *weights, cli_published *out, dw_error *err)
+{
+    char *own = NULL;
+    if (!p->baseline && !(own = default_baseline(p, store, err)))
+        return err->code;
+    const char *baseline = p->baseline ? p->baseline : own;
+    dw_status status = cli_path_make_directories(baseline, err);
+    if (status == DW_OK)
+        status = p->as_peer ? cli_publish_peer(p, s, store, weights, baseline, out, err)
+                            : publish_weights(p, s, store, weights, baseline, out, err);
+    free(own);
     return status;
 }
 
@@ -251,7 +235,7 @@ dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
     count_weights(out, &weights);
     status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
-        status = publish_weights(p, s, store, &weights, out, err);
+        status = publish_at(p, s, store, &weights, out, err);
     dw_store_close(store);
     cli_weights_close(&weights);
     return status;

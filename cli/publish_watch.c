@@ -161,6 +161,36 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *it
 
 /* ---- the watch ---- */
 
+/* Whether there is any version of another system's. */
+static dw_status has_peer_version(bool *has, const cli_publish *p, dw_error *err)
+{
+    dw_store *store = NULL;
+    dw_peer *peer = NULL;
+    const uint64_t *versions;
+    size_t n = 0;
+    dw_status status = cli_store_open_at(&store, p->url, &p->store, err);
+    if (status == DW_OK)
+        status = dw_peer_open(&peer, store, err);
+    if (status == DW_OK)
+        status = dw_peer_list(peer, &versions, &n, err);
+    *has = n > 0;
+    dw_peer_close(peer);
+    dw_store_close(store);
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+/* Their versions carry no step: where there are any, what lies in DIR already was
+ * published, but perhaps for the newest, which covers the others. */
+static void skip_all_but_newest(cli_watch *watch)
+{
+    uint64_t newest = 0;
+    for (size_t i = 0; i < watch->n_items; i++)
+        if (watch->items[i].has_step && watch->items[i].step > newest)
+            newest = watch->items[i].step;
+    if (newest > 0)
+        cli_watch_skip(watch, newest - 1);
+}
+
 /* The step of the newest version, where it has one that is a number. */
 static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publish *p,
                                 dw_error *err)
@@ -196,7 +226,9 @@ static dw_status start(cli_watch *watch, const cli_publish *p, const cli_session
     bool has_step;
     uint64_t step = 0;
     dw_status status;
-    while ((status = read_head_step(&has_step, &step, p, err)) == DW_UNAVAILABLE) {
+    while ((status = p->as_peer
+                         ? has_peer_version(&has_step, p, err)
+                         : read_head_step(&has_step, &step, p, err)) == DW_UNAVAILABLE) {
         cli_trouble_add(trouble, s, err);
         cli_trouble_sleep(trouble);
         if (cli_signal())
@@ -204,7 +236,9 @@ static dw_status start(cli_watch *watch, const cli_publish *p, const cli_session
     }
     if (status == DW_OK)
         status = cli_watch_look(watch, err);
-    if (status == DW_OK && has_step)
+    if (status == DW_OK && has_step && p->as_peer)
+        skip_all_but_newest(watch);
+    else if (status == DW_OK && has_step)
         cli_watch_skip(watch, step);
     return status;
 }

@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "path.h"
+#include "peer.h"
 
 static unsigned parse_timeout_ms(const cli_session *s, const char *text)
 {
@@ -90,17 +91,38 @@ dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
     return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
 }
 
-int cli_stream_open(cli_stream *stream, const cli_session *s)
+/* Into *ERR goes why there is no stream, where its store was opened. */
+static int open_stream(cli_stream *stream, const cli_session *s, dw_error *err)
 {
+    err->code = DW_OK;
     int exit_code = cli_keys_load(&stream->keys, s);
     if (exit_code == 0)
         exit_code = cli_store_open(&stream->store, s, stream->url, &stream->options);
     if (exit_code != 0)
         return exit_code;
-    dw_error err;
     dw_trust trust = cli_keys_trust(&stream->keys);
-    if (dw_stream_open(&stream->stream, stream->store, &trust, &err) == DW_OK)
-        return 0;
+    dw_stream_open(&stream->stream, stream->store, &trust, err);
+    return 0;
+}
+
+int cli_stream_open(cli_stream *stream, const cli_session *s)
+{
+    dw_error err;
+    int exit_code = open_stream(stream, s, &err);
+    if (exit_code != 0 || stream->stream)
+        return exit_code;
+    return cli_stream_fail(s, &err, stream->url);
+}
+
+int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s)
+{
+    dw_error err;
+    *peer = NULL;
+    int exit_code = open_stream(stream, s, &err);
+    if (exit_code != 0 || stream->stream)
+        return exit_code;
+    if (cli_peer_found(peer, stream->store, &err))
+        return cli_peer_check_trust(*peer, s, &stream->keys, stream->url);
     return cli_stream_fail(s, &err, stream->url);
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include <deltawire/peer.h>
 #include <deltawire/store.h>
 #include <deltawire/stream.h>
 
@@ -66,6 +67,10 @@ typedef struct cli_stream {
 
 /* The store and the stream at URL, with the trusted keys; the same way. */
 int cli_stream_open(cli_stream *stream, const cli_session *s);
+
+/* The same, or, where there is no stream but another system's versions, *PEER, which the
+ * caller closes first; else NULL. */
+int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s);
 
 /* Closes both, frees the keys. */
 void cli_stream_close(cli_stream *stream);

@@ -9,6 +9,9 @@
 /* Members `from`, `version`, `hops` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
 
+/* Those that count alone, without times. */
+void cli_sync_counts_json(json_t *object, const dw_follow_report *report);
+
 /* "version 12 from 10: 2 hops, 4 objects, 1.2 MB in 0.213 s", on stdout. */
 void cli_sync_report_line(const dw_follow_report *report, double seconds);
 

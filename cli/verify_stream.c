@@ -5,27 +5,27 @@
 
 #include "error.h"
 #include "json.h"
+#include "peer.h"
 #include "print.h"
 #include "progress.h"
 
-typedef struct sweep {
-    const cli_session *s;
-    cli_progress bar;
-    json_t *faults; /* with --json */
-} sweep;
-
-static void note_fault(void *context, const dw_error *fault)
+json_t *cli_verify_fault_json(const dw_error *fault)
 {
-    sweep *w = context;
-    if (w->faults) {
-        json_t *row = json_object();
-        cli_json_text(row, "code", dw_status_name(fault->code));
-        cli_json_text(row, "where", fault->where);
-        cli_json_text(row, "text", fault->text);
-        json_array_append_new(w->faults, row);
+    json_t *row = json_object();
+    cli_json_text(row, "code", dw_status_name(fault->code));
+    cli_json_text(row, "where", fault->where);
+    cli_json_text(row, "text", fault->text);
+    return row;
+}
+
+void cli_verify_fault(void *context, const dw_error *fault)
+{
+    cli_verify_faults *f = context;
+    if (f->list) {
+        json_array_append_new(f->list, cli_verify_fault_json(fault));
         return;
     }
-    cli_progress_end(&w->bar);
+    cli_progress_end(f->bar);
     fputs("fault: ", stdout);
     cli_print_text(stdout, fault->where);
     fputs(fault->where[0] ? ": " : "", stdout);
@@ -45,13 +45,8 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "unnamed", report->n_unnamed);
     json_object_set(object, "faults", faults);
-    if (err) {
-        json_t *error = json_object();
-        cli_json_text(error, "code", dw_status_name(err->code));
-        cli_json_text(error, "where", err->where);
-        cli_json_text(error, "text", err->text);
-        json_object_set_new(object, "error", error);
-    }
+    if (err)
+        json_object_set_new(object, "error", cli_verify_fault_json(err));
     cli_json_print(object);
 }
 
@@ -75,29 +70,34 @@ static int run_sweep(const cli_stream *stream, const cli_session *s)
 {
     dw_error err;
     dw_verify_report report = {0};
-    sweep w = {s, cli_progress_start(s, "verifying"), s->json ? json_array() : NULL};
-    dw_progress hook = cli_progress_hook(&w.bar);
+    cli_progress bar = cli_progress_start(s, "verifying");
+    cli_verify_faults faults = {&bar, s->json ? json_array() : NULL};
+    dw_progress hook = cli_progress_hook(&bar);
     dw_status status =
-        dw_stream_verify(stream->stream, note_fault, &w, &hook, &report, &err);
-    cli_progress_end(&w.bar);
+        dw_stream_verify(stream->stream, cli_verify_fault, &faults, &hook, &report, &err);
+    cli_progress_end(&bar);
     int exit_code = 0;
     const bool swept = status == DW_OK || report.n_faults > 0;
     if (s->json && swept)
-        print_json(stream, &report, w.faults, status == DW_OK ? NULL : &err);
+        print_json(stream, &report, faults.list, status == DW_OK ? NULL : &err);
     else if (swept)
         print_text(stream, &report);
     if (status != DW_OK)
         exit_code = s->json && swept ? cli_exit_code(status)
                                      : cli_stream_fail(s, &err, stream->url);
-    json_decref(w.faults);
+    json_decref(faults.list);
     return exit_code;
 }
 
-int cli_verify_stream(cli_stream *stream, const cli_session *s)
+int cli_verify_stream(cli_stream *stream, const cli_session *s, const char *base)
 {
-    int exit_code = cli_stream_open(stream, s);
-    if (exit_code == 0)
+    dw_peer *peer = NULL;
+    int exit_code = cli_stream_or_peer(stream, &peer, s);
+    if (exit_code == 0 && peer)
+        exit_code = cli_peer_verify(peer, s, stream->url, base);
+    else if (exit_code == 0)
         exit_code = run_sweep(stream, s);
+    dw_peer_close(peer);
     cli_stream_close(stream);
     return exit_code;
 }

@@ -52,6 +52,16 @@ dw_status cli_weights_digest(dw_digest *out, dw_digest *state, const cli_weights
     return status;
 }
 
+dw_status cli_weights_state(dw_digest *state, const cli_weights *weights,
+                            const cli_session *s, dw_error *err)
+{
+    dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
+    dw_status status = digests ? cli_weights_digest(digests, state, weights, s, err)
+                               : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+    free(digests);
+    return status;
+}
+
 static bool is_file(const struct stat *st, const char *path)
 {
     struct stat other;

@@ -27,6 +27,10 @@ void cli_weights_close(cli_weights *weights);
 dw_status cli_weights_digest(dw_digest *out, dw_digest *state, const cli_weights *weights,
                              const cli_session *s, dw_error *err);
 
+/* The digest of the whole alone. */
+dw_status cli_weights_state(dw_digest *state, const cli_weights *weights,
+                            const cli_session *s, dw_error *err);
+
 /* Whether PATH is one of the files behind the checkpoint, its index among them, by
  * whatever name. */
 bool cli_weights_own_file(const cli_weights *weights, const char *path);

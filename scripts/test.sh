@@ -4,7 +4,8 @@
 #     scripts/test.sh [STAGE...]      all, or: release cli python package servers asan
 #                                     tsan fuzz neon peers
 #
-# `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set.
+# `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set. The Python
+# stages install PyTorch and transformers (1.3 GB, once), but with DW_TEST_TORCH=0.
 # Every stage runs, whatever became of those before it; what cannot be built or started
 # counts as one failed test. The last line is 'N passed, N failed', followed by
 # ', N skipped' where there are such; the exit status is 0 if none failed.
@@ -76,9 +77,11 @@ run_pytest() { # PYTEST-ARGUMENT...
     local out=build/pytest venv status=0
     mkdir -p $out
     rm -f $out/junit.xml
-    # PyTorch is large: only where it is asked for; without it one test is skipped
+    # PyTorch is large: DW_TEST_TORCH=0 does without, and skips what needs it
+    local extra=${python_with-torch}
+    [ "$extra" != torch ] || [ "${DW_TEST_TORCH:-1}" != 0 ] || extra=
     # shellcheck disable=SC2086 # a word or none
-    venv=$(scripts/venv.sh ${python_with-${DW_TEST_TORCH:+torch}} 2>$out/venv.log) || {
+    venv=$(scripts/venv.sh $extra 2>$out/venv.log) || {
         broken $out/venv.log "no Python environment"
         return
     }
@@ -145,15 +148,20 @@ stage_python() {
         --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
 }
 
-stage_package() {
-    echo "== package: the Python package, from its source archive to a trained model"
+# Tests run with the package until `with` is emptied.
+build_package() {
     local log=build-python/package.log
     mkdir -p build-python
     scripts/package.sh >$log 2>&1 || {
         broken $log "the package cannot be built"
-        return
+        return 1
     }
     with=(env "PYTHONPATH=$PWD/build-python/site")
+}
+
+stage_package() {
+    echo "== package: the Python package, from its source archive to a trained model"
+    build_package || return
     run_pytest tests/python
     with=()
 }
@@ -179,7 +187,9 @@ stage_servers() {
 
 stage_peers() {
     echo "== peers: a real vLLM on this machine's processors follows a stream"
-    build release build && python_with=vllm run_pytest tests/peers
+    build release build && build_package || return
+    python_with=vllm run_pytest tests/peers
+    with=()
 }
 
 stage_asan() {

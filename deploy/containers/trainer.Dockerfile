@@ -26,7 +26,7 @@ RUN cmake -B /build -DDW_BUILD_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr/local \
 FROM debian:12-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libcurl4 libexpat1 \
-        libjansson4 libmicrohttpd12 libssl3 libxxhash0 libzstd1 \
+        libjansson4 libmicrohttpd12 libssl3 libxxhash0 libzstd1 zlib1g \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /out/usr/local/ /usr/local/
 RUN ldconfig

@@ -47,6 +47,8 @@ typedef struct dw_diff_options {
     uint64_t new_version;
     bool update_base; /* also store the new values into BASE, in the same pass. The delta
                          is then the only record of what changed: keep it safe */
+    bool round_next;  /* where BASE has BF16, NEXT may have F32, which is rounded in the
+                         same pass, as dw_cast_bf16 does */
     const dw_digest *base_digests; /* digests of BASE where the caller keeps them: saves
                                       reading unchanged data twice. NULL: computed */
     dw_digest *new_digests;        /* where not NULL, takes the digests of NEXT */
@@ -60,7 +62,8 @@ DW_API void dw_diff_options_init(dw_diff_options *options);
  * differs. Both lists must hold the same names, types and shapes; their order may
  * differ, and base_digests follows BASE, new_digests NEXT. OPTIONS may be NULL.
  * With update_base a failure leaves BASE partly updated: values of BASE or NEXT. Tensors
- * that share memory (tied weights) must do so in both lists. */
+ * that share memory (tied weights) must do so in both lists. With base_digests a tensor
+ * of NEXT may have BASE's own data: it is unchanged, and is not read. */
 DW_API dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base,
                                const dw_tensor *next, size_t n_tensors,
                                const dw_diff_options *options, dw_error *err);
@@ -90,7 +93,8 @@ DW_API dw_status dw_delta_write(const dw_delta *delta, dw_sink sink, void *conte
  * all. An existing file is replaced. */
 DW_API dw_status dw_delta_save(const dw_delta *delta, const char *path, dw_error *err);
 
-/* Elements are counted as the codec sees them: C64 as two, types below a byte as bytes. */
+/* Elements are counted as the codec sees them: C64 as two, types below a byte as bytes.
+ */
 typedef struct dw_delta_info {
     dw_codec codec;
     unsigned trl_layout; /* 0 for our own container */

@@ -2,8 +2,9 @@
  * only the elements that changed, exact to the bit.
  *
  * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
- * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h; and
- * where they are served, control.h, snapshot.h, engine.h, rollout.h, agent.h.
+ * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h, and
+ * peer.h and peer_publish.h for those of other systems; and where they are served,
+ * control.h, snapshot.h, layout.h, engine.h, rollout.h, agent.h.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
@@ -16,6 +17,9 @@
 #include "deltawire/engine.h"
 #include "deltawire/error.h"
 #include "deltawire/follow.h"
+#include "deltawire/layout.h"
+#include "deltawire/peer.h"
+#include "deltawire/peer_publish.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/rollout.h"

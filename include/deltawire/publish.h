@@ -86,6 +86,10 @@ typedef struct dw_publish_options {
     uint64_t max_anchor_bytes;   /* of an anchor's objects; 0: 4 GiB */
     unsigned n_threads;          /* 0: all cores */
 
+    const bool *as_bf16; /* [n_tensors] which of them, in F32, are published as BF16,
+                            rounded as dw_cast_bf16 does while they are compared; NULL:
+                            none. For the call alone, as the shards are */
+
     const dw_shard *shards; /* NULL: the tensors' own data, all of it */
     size_t n_shards;
     uint32_t rank; /* of n_ranks; 0 commits */
@@ -98,7 +102,8 @@ typedef struct dw_publish_options {
     const char *first_step; /* step and notes of version 0, where this makes it */
     const char *first_notes;
 
-    dw_progress progress; /* of opening: fetching a baseline, uploading version 0 */
+    dw_progress progress; /* of opening: fetching a baseline, uploading version 0; asked
+                             with 0 of 0 while it waits for other ranks */
 } dw_publish_options;
 
 DW_API void dw_publish_options_init(dw_publish_options *options);
@@ -122,6 +127,10 @@ DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
 typedef struct dw_publish_note {
     const char *step;  /* the trainer's own number or name of this step; may be NULL */
     const char *notes; /* free text, up to 4,096 bytes; may be NULL */
+    const bool *unchanged; /* [n_tensors] which of them, in the order of
+                              dw_publisher_open, were not written to since the publish
+                              before that gave a ticket: believed, and not compared where
+                              the stream has what that one saw. NULL: none */
 } dw_publish_note;
 
 #define DW_TICKET_SKIPPED 0 /* nothing was begun (DW_BUSY_SKIP) */

@@ -37,6 +37,11 @@ typedef struct dw_snapshot_view {
 DW_API dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err);
 DW_API void dw_snapshot_close(dw_snapshot *snapshot);
 
+/* While it is pinned, nothing that was mapped is unmapped, for readers who keep pointers
+ * to tensors between reads: where the files were made anew, a hold or look is DW_STALE.
+ * Open another snapshot then. */
+DW_API void dw_snapshot_pin(dw_snapshot *snapshot, bool pinned);
+
 /* The version that would be read now, or the last one where it is being written. */
 DW_API uint64_t dw_snapshot_version(const dw_snapshot *snapshot);
 

@@ -339,24 +339,50 @@ class Publisher:
         notes: str | None = None,
         exit_timeout: float = 30,
         progress: _Progress | None = None,
+        as_bf16: Iterable[str] | None = None,
+        shards: Iterable[tuple[str, int, _Array]] | None = None,
+        rank: int = 0,
+        n_ranks: int = 1,
+        job: str | None = None,
+        rank_timeout: float | None = 600,
+        receipts: Literal["store", "caller"] = "store",
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
         uploaded. `fork`: it is a version of another stream. `step` and `notes` are those of
         version 0. `exit_timeout`: how long the end of the interpreter, or of this object,
-        waits for what is under way before that is given up."""
+        waits for what is under way before that is given up. `as_bf16` names tensors in F32
+        that are published as BF16, rounded while they are compared.
+
+        `shards` are this rank's parts: the tensor's name, the first element (row-major), and
+        an array. The tensors themselves may then be `(None, dtype, shape)`. `job` is the same
+        on every rank and another for every start. Ranks wait `rank_timeout` for each other,
+        rank 0 twice as long."""
     @property
     def stream_id(self) -> str: ...
     @property
     def version(self) -> int:
         """The newest version that is committed."""
-    def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
+    def publish(
+        self,
+        *,
+        step: str | int | None = None,
+        notes: str | None = None,
+        unchanged: Iterable[str] | None = None,
+    ) -> int:
         """Publishes the weights as they are, in the background. They must not change until
-        captured(ticket). 0: skipped (`when_busy`)."""
+        captured(ticket). 0: skipped (`when_busy`). `unchanged` names tensors that were not
+        written to since the publish before that gave a ticket: they are not read."""
     def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
         """Until the version of the ticket, or of the last one, is committed; TimeoutError."""
     def drain(self, timeout: float | None = None) -> None:
         """Until folds and anchors are made too; tells what went wrong with them."""
+    def receipt(self, ticket: int) -> bytes:
+        """With `receipts="caller"`, on every rank: what rank 0 is to be brought."""
+    def commit(self, ticket: int, receipts: Iterable[bytes]) -> bytes:
+        """On rank 0: commits; gives the outcome, also of a failure, which wait() tells."""
+    def settle(self, ticket: int, outcome: bytes) -> None:
+        """On the other ranks: takes the outcome of commit()."""
     def cancel(self) -> None:
         """Gives up what is under way, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:
@@ -463,3 +489,52 @@ class Snapshot:
 
 def keygen(path: _Path) -> str:
     """Writes a new secret key and returns the public one."""
+
+# ---- layouts --------------------------------------------------------------------------
+
+_Shapes: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
+"""Element type and shape by name, as Stream.tensors has them."""
+
+class LayoutReport(NamedTuple):
+    version: int
+    state: str | None
+    """The digest of the version, as the patch says."""
+    reached: str | None
+    """The digest that the stores lead to from `base`, where that was given."""
+    n_changed: int
+    n_stored: int
+    forgotten: list[str]
+    """Tensors that have changes and are not in the layout: load them anew."""
+
+@final
+class Layout:
+    """Where the elements of a checkpoint lie in an engine's own tensors, the targets;
+    layout.h tells how it is learnt."""
+
+    def __new__(cls, tensors: _Shapes, targets: _Shapes) -> Self: ...
+    @property
+    def held(self) -> dict[str, int]:
+        """How many elements of each tensor lie in targets."""
+    @property
+    def forgotten(self) -> list[str]: ...
+    @property
+    def pieces(self) -> int: ...
+    def passes(self) -> int: ...
+    def spell(self, name: str, number: int, into: _Array, /) -> None: ...
+    def learn(self, target: str, passes: Sequence[_Array], /) -> int:
+        """How many elements of the target were loaded; Unsupported."""
+    def forget(self, name: str, /) -> None: ...
+    def end(self) -> None: ...
+    def bind(self, targets: _Tensors, /) -> None:
+        """The memory of targets, held until the next bind()."""
+    def compare(self, tensors: _Tensors, *, threads: int = 0) -> dict[str, int]:
+        """For each tensor that is not the same in the targets, how many elements differ."""
+    def write(self, tensors: _Tensors, *, threads: int = 0) -> None: ...
+    def apply(self, path: _Path, *, base: str | None = None, threads: int = 0) -> LayoutReport:
+        """Does the stores of a patch file and reads them back. Stale, with nothing stored,
+        where the weights are not those it was made for."""
+    def stores(
+        self, path: _Path, *, base: str | None = None
+    ) -> tuple[LayoutReport, dict[str, tuple[bytearray, bytearray, bytearray]]]:
+        """The stores as lists, for memory that is not the CPU's: places (int64), old values
+        and values of each target."""

@@ -19,10 +19,19 @@ from typing import Any, Callable, Iterable, Mapping
 import torch
 
 from . import _core
+from ._weights import Weights, is_sharded
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
 
 Names = Callable[[str], "str | None"] | Mapping[str, str] | None
+
+
+def renamed(name: str, prefix: str = "", names: Names = None) -> str | None:
+    """A tensor's name in a stream, or None where it is left out."""
+    name = name.removeprefix(prefix)
+    if callable(names):
+        return names(name)
+    return name if names is None else names.get(name, name)
 
 
 def named_tensors(
@@ -42,12 +51,10 @@ def named_tensors(
     for name, tensor in dict(model).items():
         if not isinstance(tensor, torch.Tensor):
             continue  # extra state, which is no weight
-        name = name.removeprefix(prefix)
-        if callable(names):
-            name = names(name)
-        elif names is not None:
-            name = names.get(name, name)
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        name = renamed(name, prefix, names)
+        # a rank may have nothing of a DTensor: only the object tells which one it is
+        key = (id(tensor),) if is_sharded(tensor) else (
+            tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if name is None or (tensor.numel() and key in seen):
             continue
         seen.add(key)
@@ -57,56 +64,16 @@ def named_tensors(
     return found
 
 
-class _Copy:
-    """The tensors that are published from a copy: masters in float32, as bfloat16; what the
-    library cannot read where it lies, on a device or not contiguous; and a module's buffers,
-    which change in every forward pass."""
-
-    def __init__(
-        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool
-    ) -> None:
-        self.live: dict[str, torch.Tensor] = {}
-        self.copies: dict[str, torch.Tensor] = {}
-        self._seen: dict[str, int] = {}
-        for name, tensor in live.items():
-            is_master = dtype is not None and tensor.dtype == torch.float32
-            is_buffer = is_module and not isinstance(tensor, torch.nn.Parameter)
-            if not (is_master or is_buffer) and tensor.is_cpu and tensor.is_contiguous():
-                continue
-            self.live[name] = tensor
-            self.copies[name] = torch.empty(
-                tensor.shape, dtype=dtype if is_master else tensor.dtype,
-                pin_memory=tensor.is_cuda)
-        self.take()
-
-    def take(self) -> None:
-        changed = {name: tensor for name, tensor in self.live.items()
-                   if not self._is_frozen(name, tensor)}
-        casts = {name: tensor.detach() for name, tensor in changed.items()
-                 if tensor.is_cpu and tensor.is_contiguous()}
-        _core.cast(casts, {name: self.copies[name] for name in casts})
-        with torch.no_grad():
-            for name, tensor in changed.items():
-                if name not in casts:
-                    self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
-        if any(tensor.is_cuda for tensor in changed.values()):
-            torch.cuda.synchronize()
-        self._seen = {name: tensor._version for name, tensor in self.live.items()}
-
-    def _is_frozen(self, name: str, tensor: torch.Tensor) -> bool:
-        """A parameter that takes no gradient, and that nobody wrote to since the last look.
-        Buffers take none either, but change."""
-        return (isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
-                and self._seen.get(name) == tensor._version)
-
-
 class Publisher:
     """Publishes a model, by hand or after the steps of an optimizer.
 
-    Weights in float32 are rounded to bfloat16 into a copy (`dtype=None` publishes them as
-    they are), and the next step may begin at once. Others are published from where they
-    lie: the next step waits until they have been read. A step that only accumulates
-    gradients does not call the optimizer, and so publishes nothing."""
+    Weights are read from where they lie, while the next forward and backward pass run; the
+    next step of the optimizer waits until they have been. float32 is rounded to bfloat16
+    while it is read (`dtype=None` publishes it as it is). A step that only accumulates
+    gradients does not call the optimizer, and so publishes nothing.
+
+    Where the model has DTensors (FSDP2, tensor parallelism), every rank of `group` makes a
+    publisher and publishes its own part; all parts become one version."""
 
     def __init__(
         self,
@@ -118,6 +85,7 @@ class Publisher:
         dtype: torch.dtype | None = torch.bfloat16,
         prefix: str = "",
         names: Names = None,
+        group: Any = None,
         **options: Any,
     ) -> None:
         """`options` are those of deltawire.Publisher."""
@@ -125,13 +93,11 @@ class Publisher:
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
             raise ValueError("publish_every is 1 or more")
-        live = named_tensors(model, prefix=prefix, names=names)
-        self._copy = _Copy(live, dtype, isinstance(model, torch.nn.Module))
-        self._in_place = len(live) > len(self._copy.copies)
-        self._every, self._steps, self._ticket = publish_every, 0, 0
-        self._native = _core.Publisher(
-            url, {name: self._copy.copies.get(name, tensor.detach())
-                  for name, tensor in live.items()}, **options)
+        self._weights = Weights(named_tensors(model, prefix=prefix, names=names), dtype,
+                                 isinstance(model, torch.nn.Module))
+        self._every, self._steps, self._ticket, self._captured = publish_every, 0, 0, 0
+        arguments = self._weights.arguments(group)
+        self._native = _core.Publisher(url, **arguments, **options)
         self._hooks = []
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
@@ -141,7 +107,7 @@ class Publisher:
 
     def _before_step(self, *_: Any) -> None:
         """What is read from where it lies must have been read before it changes."""
-        if self._in_place:
+        if self._captured != self._ticket and self._weights.in_place:
             self._wait_captured()
 
     def _after_step(self, *_: Any) -> None:
@@ -150,8 +116,9 @@ class Publisher:
             self.publish(step=self._steps)
 
     def _wait_captured(self) -> None:
-        if self._ticket:
+        if self._captured != self._ticket:
             self._native.captured(self._ticket)
+            self._captured = self._ticket
 
     # ---- by hand ----------------------------------------------------------------------
 
@@ -169,11 +136,13 @@ class Publisher:
         return self._steps
 
     def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
-        self._wait_captured()  # the copy may not change before it was read
-        self._copy.take()
-        ticket = self._native.publish(step=step, notes=notes)
+        """On every rank, where there are several."""
+        self._wait_captured()  # a copy may not change before it was read
+        frozen, seen = self._weights.take()
+        ticket = self._native.publish(step=step, notes=notes, unchanged=frozen)
         if ticket:
             self._ticket = ticket
+            self._weights.noted(seen)
         return ticket
 
     def captured(self, timeout: float | None = None) -> bool:
@@ -220,6 +189,12 @@ class Follower:
         """`options` are those of deltawire.Follower."""
         tensors = {name: tensor.detach() for name, tensor
                    in named_tensors(model, prefix=prefix, names=names).items()}
+        for name, tensor in tensors.items():
+            if is_sharded(tensor):
+                raise ValueError(
+                    f"{name!r} is a DTensor: a follower writes whole tensors. Follow into a "
+                    "directory on one rank, and load each rank's part from there "
+                    "(torch.distributed.checkpoint.state_dict.set_model_state_dict)")
         self._pause, self._resume = pause, resume
         self._native = _core.Follower(url, tensors=tensors, **options)
         self._thread: threading.Thread | None = None

@@ -138,6 +138,7 @@ bool dwpy_stream_add(PyObject *module);
 bool dwpy_publisher_add(PyObject *module);
 bool dwpy_follower_add(PyObject *module);
 bool dwpy_snapshot_add(PyObject *module);
+bool dwpy_layout_add(PyObject *module);
 
 PyObject *dwpy_digest_tensors(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *dwpy_cast(PyObject *self, PyObject *args, PyObject *keywords);

@@ -40,7 +40,7 @@ static bool open_now(follower_object *self, arguments *a)
     }
     dw_store *store = dwpy_store_use(a->store, &self->store);
     if (!store || !dwpy_trust_read(&a->keys, a->trust) ||
-        (a->tensors && !dwpy_tensors_take(&self->tensors, a->tensors, true)))
+        (a->tensors && !dwpy_tensors_take(&self->tensors, a->tensors, DWPY_WRITE)))
         return false;
     o->into = dwpy_path_text(a->into);
     o->tensors = self->tensors.tensors;

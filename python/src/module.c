@@ -42,7 +42,8 @@ PyMODINIT_FUNC PyInit__core(void)
         dwpy_errors_add(module) && dwpy_tensor_add(module) &&
         dwpy_checkpoint_add(module) && dwpy_sets_add(module) && dwpy_delta_add(module) &&
         dwpy_store_add(module) && dwpy_stream_add(module) && dwpy_publisher_add(module) &&
-        dwpy_follower_add(module) && dwpy_snapshot_add(module) && end_at_exit(module))
+        dwpy_follower_add(module) && dwpy_snapshot_add(module) &&
+        dwpy_layout_add(module) && end_at_exit(module))
         return module;
     Py_DECREF(module);
     return NULL;

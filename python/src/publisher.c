@@ -121,8 +121,7 @@ static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *
 
 /* ---- publishing; the guard is held ---- */
 
-/* 1: nothing is under way, 0: the time is over, -1 with an exception: a signal came. */
-static int wait_idle(publisher_object *self, unsigned timeout_ms)
+int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms)
 {
     unsigned left_ms = timeout_ms;
     bool idle;
@@ -137,8 +136,10 @@ static int wait_idle(publisher_object *self, unsigned timeout_ms)
 static PyObject *publish_now(publisher_object *self, const dw_publish_note *note)
 {
     /* here a signal can stop the wait; in the library none could */
-    if (self->when_busy == DW_BUSY_WAIT) {
-        const int idle = wait_idle(self, UINT_MAX);
+    if (self->when_busy != DW_BUSY_SKIP) {
+        if (self->when_busy == DW_BUSY_FOLD)
+            dw_publisher_cancel(self->publisher);
+        const int idle = dwpy_publisher_wait_idle(self, UINT_MAX);
         if (idle <= 0)
             return idle < 0 ? NULL
                             : dwpy_raise_text(DW_CANCELLED, NULL,
@@ -157,26 +158,31 @@ static PyObject *publish_now(publisher_object *self, const dw_publish_note *note
 
 static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"step", "notes", NULL};
+    static char *names[] = {"step", "notes", "unchanged", NULL};
     publisher_object *self = (publisher_object *)object;
-    PyObject *step = NULL;
+    PyObject *step = NULL, *unchanged = NULL;
     dw_publish_note note = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&z:publish", names,
-                                     dwpy_step_arg, &step, &note.notes))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&zO:publish", names,
+                                     dwpy_step_arg, &step, &note.notes, &unchanged))
         return NULL;
     note.step = dwpy_text(step);
     PyObject *ticket = NULL;
+    bool *flags = NULL;
     if (dwpy_guard_enter(&self->guard)) {
-        ticket = publish_now(self, &note);
+        if (dwpy_publisher_flags(self, unchanged, "unchanged", &flags)) {
+            note.unchanged = flags;
+            ticket = publish_now(self, &note);
+        }
         dwpy_guard_leave(&self->guard);
     }
+    PyMem_Free(flags);
     Py_XDECREF(step);
     return ticket;
 }
 
 static PyObject *drain_now(publisher_object *self, unsigned timeout_ms)
 {
-    const int idle = wait_idle(self, timeout_ms);
+    const int idle = dwpy_publisher_wait_idle(self, timeout_ms);
     if (idle < 0)
         return NULL;
     if (idle == 0) {
@@ -226,6 +232,12 @@ static PyObject *last_fate(publisher_object *self, const fate *f)
 static PyObject *close_now(publisher_object *self, unsigned timeout_ms)
 {
     fate f = {.done = true};
+    if (self->by_caller) { /* what the caller never committed is given up */
+        if (dwpy_publisher_wait_idle(self, timeout_ms) < 0)
+            return NULL;
+        dwpy_publisher_close_handle(self);
+        Py_RETURN_NONE;
+    }
     if (self->ticket != 0 && !wait_ticket(self, self->ticket, timeout_ms, true, &f))
         return NULL;
     if (!is_over(&f, true)) {
@@ -262,7 +274,7 @@ static void publisher_dealloc(PyObject *object)
     if (self->publisher)
         dwpy_publisher_end_bounded(self);
     dw_sign_key_close(self->sign_key);
-    dwpy_tensors_release(&self->tensors);
+    dwpy_publisher_drop(self);
     dwpy_store_leave(self->fork_store);
     dwpy_store_leave(self->store);
     PyErr_Restore(error[0], error[1], error[2]);
@@ -299,6 +311,12 @@ static PyMethodDef methods[] = {
     {"drain", DWPY_KEYWORDS(publisher_drain), METH_VARARGS | METH_KEYWORDS,
      "Waits for folds and anchors too."},
     {"cancel", publisher_cancel, METH_NOARGS, "Gives up what is under way."},
+    {"receipt", dwpy_publisher_receipt, METH_VARARGS,
+     "This rank's receipt, where the caller carries them."},
+    {"commit", dwpy_publisher_commit, METH_VARARGS,
+     "Rank 0: commits the version of all receipts; gives the outcome for the others."},
+    {"settle", dwpy_publisher_settle, METH_VARARGS,
+     "The other ranks: takes the outcome."},
     {"close", DWPY_KEYWORDS(publisher_close), METH_VARARGS | METH_KEYWORDS,
      "Waits for what is under way, and ends."},
     DWPY_CONTEXT,

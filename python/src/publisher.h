@@ -19,6 +19,9 @@ typedef struct publisher_object {
     PyObject *fork_store;
     dw_sign_key *sign_key;
     dwpy_tensors tensors;
+    dwpy_tensors shards;
+    PyObject *numbers; /* of the tensors, by name */
+    bool by_caller;    /* who carries receipts */
     dw_when_busy when_busy;
     unsigned exit_ms;
     uint64_t ticket;      /* the last one, 0: none */
@@ -28,7 +31,30 @@ typedef struct publisher_object {
 /* ---- publisher_open.c ---- */
 PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
 
+/* ---- publisher.c ---- */
+
+/* 1: nothing is under way, 0: the time is over or it is closed, -1 with an exception: a
+ * signal came. The guard is held. */
+int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms);
+
+/* ---- publisher_shards.c ---- */
+
+/* Fills `numbers`. */
+bool dwpy_publisher_number(publisher_object *self);
+/* Which tensors NAMES has; NULL for None. PyMem_Free. */
+bool dwpy_publisher_flags(const publisher_object *self, PyObject *names, const char *what,
+                          bool **out);
+/* Takes the arrays of SHARDS into the object; *OUT is PyMem_Free's in any case. */
+bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **out,
+                           size_t *n);
+PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
+PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
+PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args);
+
 /* ---- publisher_end.c ---- */
+
+/* Lets go of the caller's memory. */
+void dwpy_publisher_drop(publisher_object *self);
 
 /* Frees the handle and lets go of all it used. */
 void dwpy_publisher_close_handle(publisher_object *self);

@@ -9,6 +9,13 @@ enum {
     OTHERS_END_MS = 5000 /* for calls of other threads */
 };
 
+void dwpy_publisher_drop(publisher_object *self)
+{
+    dwpy_tensors_release(&self->tensors);
+    dwpy_tensors_release(&self->shards);
+    Py_CLEAR(self->numbers);
+}
+
 void dwpy_publisher_close_handle(publisher_object *self)
 {
     dwpy_live_remove(&self->live);
@@ -21,7 +28,7 @@ void dwpy_publisher_close_handle(publisher_object *self)
     dw_publisher_close(publisher);
     dw_sign_key_close(self->sign_key);
     Py_END_ALLOW_THREADS self->sign_key = NULL;
-    dwpy_tensors_release(&self->tensors);
+    dwpy_publisher_drop(self);
     dwpy_store_leave(self->fork_store);
     dwpy_store_leave(self->store);
     self->fork_store = self->store = NULL;
@@ -35,13 +42,17 @@ static void abandon(publisher_object *self)
     self->guard.is_closed = true;
     self->publisher = NULL;
     self->sign_key = NULL;
-    self->tensors = (dwpy_tensors){0};
+    self->tensors = self->shards = (dwpy_tensors){0};
     self->fork_store = self->store = NULL;
 }
 
 static bool is_settled(publisher_object *self, unsigned timeout_ms)
 {
     bool done = self->ticket == 0;
+    if (self->by_caller) { /* a version that waits for the caller stands still */
+        Py_BEGIN_ALLOW_THREADS done = dw_publisher_idle(self->publisher, timeout_ms);
+        Py_END_ALLOW_THREADS return done;
+    }
     Py_BEGIN_ALLOW_THREADS if (!done)
         dw_publisher_wait(self->publisher, self->ticket, timeout_ms, &done, NULL, NULL);
     Py_END_ALLOW_THREADS return done;

@@ -9,12 +9,16 @@ typedef struct arguments {
     PyObject *store, *tensors, *fork, *folds, *trust, *progress;
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
-    const char *when_busy, *base_name, *notes;
+    PyObject *as_bf16, *shards;
+    const char *when_busy, *base_name, *notes, *receipts;
+    unsigned rank, n_ranks;
     int single_writer;
     unsigned exit_ms;
     unsigned long long max_object_bytes, max_anchor_bytes;
     dw_publish_options options;
     dwpy_trust keys;
+    bool *masters;  /* PyMem_Free */
+    dw_shard *list; /* PyMem_Free */
 } arguments;
 
 static bool parse(arguments *a, PyObject *args, PyObject *keywords)
@@ -41,17 +45,25 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "notes",
                             "exit_timeout",
                             "progress",
+                            "as_bf16",
+                            "shards",
+                            "rank",
+                            "n_ranks",
+                            "job",
+                            "rank_timeout",
+                            "receipts",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "OO|$sO&zOO&O&O&OIdO&OpKKIO&zO&O:Publisher", names,
+               args, keywords, "OO|$sO&zOO&O&O&OIdO&OpKKIO&zO&OOOIIzO&s:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_version_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
                &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
                &a->trust, &a->single_writer, &a->max_object_bytes, &a->max_anchor_bytes,
                &o->n_threads, dwpy_step_arg, &a->step, &a->notes, dwpy_timeout_arg,
-               &a->exit_ms, &a->progress) != 0;
+               &a->exit_ms, &a->progress, &a->as_bf16, &a->shards, &a->rank, &a->n_ranks,
+               &o->job, dwpy_timeout_arg, &o->rank_timeout_ms, &a->receipts) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -72,6 +84,27 @@ static bool read_folds(unsigned out[4], PyObject *folds)
         if (PyErr_Occurred())
             return false;
         out[i] = fold > UINT_MAX ? UINT_MAX : (unsigned)fold;
+    }
+    return true;
+}
+
+static bool to_ranks(arguments *a, publisher_object *self)
+{
+    static const char *const ways[] = {"store", "caller", NULL};
+    const int way = dwpy_choice(a->receipts, ways, "receipts");
+    if (way < 0)
+        return false;
+    a->options.receipts = (dw_receipts)way;
+    a->options.rank = a->rank;
+    a->options.n_ranks = a->n_ranks;
+    self->by_caller = way == DW_RECEIPTS_CALLER;
+    if (a->shards == Py_None)
+        a->shards = NULL;
+    if ((a->shards || a->n_ranks > 1) && self->when_busy != DW_BUSY_WAIT) {
+        PyErr_SetString(PyExc_ValueError,
+                        "when_busy: ranks that skip apart would never meet again, so a "
+                        "sharded publish always waits");
+        return false;
     }
     return true;
 }
@@ -97,6 +130,8 @@ static bool to_options(arguments *a, publisher_object *self)
     o->first_step = dwpy_text(a->step);
     o->first_notes = a->notes;
     self->exit_ms = a->exit_ms;
+    if (!to_ranks(a, self))
+        return false;
     if (a->fork && a->fork != Py_None) {
         o->first = DW_FIRST_FORK;
         o->fork_store = dwpy_store_use(a->fork, &self->fork_store);
@@ -119,8 +154,16 @@ static bool to_options(arguments *a, publisher_object *self)
 static bool open_now(publisher_object *self, arguments *a)
 {
     dw_store *store = dwpy_store_use(a->store, &self->store);
-    if (!store || !dwpy_tensors_take(&self->tensors, a->tensors, false))
+    if (!store ||
+        !dwpy_tensors_take(&self->tensors, a->tensors,
+                           a->shards ? DWPY_SHAPE : DWPY_READ) ||
+        !dwpy_publisher_number(self) ||
+        !dwpy_publisher_flags(self, a->as_bf16, "as_bf16", &a->masters) ||
+        (a->shards &&
+         !dwpy_publisher_shards(self, a->shards, &a->list, &a->options.n_shards)))
         return false;
+    a->options.as_bf16 = a->masters;
+    a->options.shards = a->list;
     dwpy_hook hook;
     dw_error err = {0};
     if (!dwpy_hook_begin(&hook, a->progress, NULL))
@@ -133,7 +176,8 @@ static bool open_now(publisher_object *self, arguments *a)
 
 PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    arguments a = {.when_busy = "wait", .exit_ms = 30000};
+    arguments a = {
+        .when_busy = "wait", .receipts = "store", .n_ranks = 1, .exit_ms = 30000};
     dw_publish_options_init(&a.options);
     if (!parse(&a, args, keywords))
         return NULL;
@@ -147,6 +191,8 @@ PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywo
             Py_CLEAR(self);
     }
     dwpy_trust_release(&a.keys);
+    PyMem_Free(a.masters);
+    PyMem_Free(a.list);
     Py_XDECREF(a.base);
     Py_XDECREF(a.baseline_dir);
     Py_XDECREF(a.spool_dir);

@@ -50,7 +50,7 @@ PyObject *dwpy_write_checkpoint(PyObject *self, PyObject *args, PyObject *keywor
         options.metadata = pairs;
     }
     dwpy_tensors tensors = {0};
-    good = good && dwpy_tensors_take(&tensors, mapping, false) &&
+    good = good && dwpy_tensors_take(&tensors, mapping, DWPY_READ) &&
            write_now(dwpy_path_text(path), &tensors, &options);
     dwpy_tensors_release(&tensors);
     PyMem_Free(pairs);
@@ -88,7 +88,7 @@ PyObject *dwpy_digest_tensors(PyObject *self, PyObject *args, PyObject *keywords
                                      &n_threads, &progress))
         return NULL;
     dwpy_tensors tensors;
-    if (!dwpy_tensors_take(&tensors, mapping, false))
+    if (!dwpy_tensors_take(&tensors, mapping, DWPY_READ))
         return NULL;
     PyObject *out = NULL;
     dw_digest state = 0, *each = PyMem_Calloc(tensors.n + 1, sizeof *each);
@@ -124,9 +124,9 @@ PyObject *dwpy_cast(PyObject *self, PyObject *args, PyObject *keywords)
                                      &n_threads))
         return NULL;
     dwpy_tensors from, to = {0};
-    if (!dwpy_tensors_take(&from, source, false))
+    if (!dwpy_tensors_take(&from, source, DWPY_READ))
         return NULL;
-    bool good = dwpy_tensors_take(&to, into, true);
+    bool good = dwpy_tensors_take(&to, into, DWPY_WRITE);
     if (good && to.n != from.n) {
         dwpy_raise_text(DW_MISMATCH, NULL, "the two sides have not the same tensors");
         good = false;

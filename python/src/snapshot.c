@@ -113,13 +113,9 @@ typedef dw_status (*read_function)(dw_snapshot *, unsigned, dw_snapshot_view *,
 static PyObject *read_now(snapshot_object *self, unsigned timeout_ms,
                           read_function function)
 {
-    /* The files may have been replaced, and the mapping with them: where views of it are
-     * left, they keep it, and a new one is made. */
-    if (Py_REFCNT(self->mapped) > 1) {
-        dw_snapshot_release(handle(self));
-        if (!map(self))
-            return NULL;
-    }
+    /* The files may have been replaced: where views are left, they keep the mapping, and
+     * a new one is made. */
+    dw_snapshot_pin(handle(self), Py_REFCNT(self->mapped) > 1);
     dw_error err;
     dw_status status;
     unsigned left_ms = timeout_ms;
@@ -130,8 +126,10 @@ static PyObject *read_now(snapshot_object *self, unsigned timeout_ms,
             left_ms -= slice;
         err = (dw_error){0};
         Py_BEGIN_ALLOW_THREADS status = function(snapshot, slice, &self->looked, &err);
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0) return NULL;
-    } while (status == DW_UNAVAILABLE && left_ms > 0 && !dwpy_is_ending());
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0 ||
+                                 (status == DW_STALE && !map(self))) return NULL;
+    } while (status == DW_STALE ||
+             (status == DW_UNAVAILABLE && left_ms > 0 && !dwpy_is_ending()));
     return status == DW_OK ? row_of(self, &self->looked) : dwpy_raise(status, &err);
 }
 

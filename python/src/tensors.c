@@ -144,7 +144,20 @@ static bool take_plain(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
     return dims_of_view(tensor, hold);
 }
 
-static bool take_pair(dw_tensor *tensor, dwpy_hold *hold, PyObject *tuple, bool writable)
+/* A tensor whose data is elsewhere. */
+static bool take_shape(dw_tensor *tensor, dwpy_hold *hold, const char *dtype,
+                       PyObject *shape)
+{
+    if (!take_dtype(tensor, hold, dtype, shape))
+        return false;
+    return dw_shape_size(tensor->dtype, tensor->n_dims, tensor->dims, NULL,
+                         &tensor->n_bytes) ||
+           dwpy_raise_text(DW_INVALID, tensor->name,
+                           "has a shape that no memory can hold") != NULL;
+}
+
+static bool take_pair(dw_tensor *tensor, dwpy_hold *hold, PyObject *tuple,
+                      dwpy_access access)
 {
     PyObject *object, *dtype, *shape = NULL;
     if (!PyArg_ParseTuple(tuple,
@@ -153,7 +166,9 @@ static bool take_pair(dw_tensor *tensor, dwpy_hold *hold, PyObject *tuple, bool 
                           &object, &dtype, &shape))
         return false;
     const char *name = dwpy_text(dtype);
-    return name && take_buffer(tensor, hold, object, writable) &&
+    if (name && object == Py_None && shape && access == DWPY_SHAPE)
+        return take_shape(tensor, hold, name, shape);
+    return name && take_buffer(tensor, hold, object, access == DWPY_WRITE) &&
            take_dtype(tensor, hold, name, shape);
 }
 
@@ -165,11 +180,13 @@ static bool has_dlpack(PyObject *object)
     return method != NULL;
 }
 
-static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value, bool writable)
+static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value,
+                     dwpy_access access)
 {
+    const bool writable = access == DWPY_WRITE;
     bool good;
     if (PyTuple_Check(value)) {
-        good = take_pair(tensor, hold, value, writable);
+        good = take_pair(tensor, hold, value, access);
     } else if (PyObject_CheckBuffer(value)) {
         good = take_plain(tensor, hold, value, writable);
     } else if (has_dlpack(value)) {
@@ -193,16 +210,10 @@ static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value, bool w
 
 /* ---- all of them ---- */
 
-bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, bool writable)
+bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access)
 {
-    *out = (dwpy_tensors){0};
-    out->items = PyMapping_Check(mapping) ? PyMapping_Items(mapping) : NULL;
-    if (!out->items) {
-        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))
-            PyErr_SetString(PyExc_TypeError, "tensors are a mapping of names to arrays");
-        return false;
-    }
-    const size_t n = (size_t)PyList_Size(out->items);
+    *out = (dwpy_tensors){.items = Py_NewRef(pairs)};
+    const size_t n = (size_t)PyList_Size(pairs);
     out->tensors = PyMem_Calloc(n + 1, sizeof *out->tensors);
     out->holds = PyMem_Calloc(n + 1, sizeof *out->holds);
     bool good = out->tensors && out->holds;
@@ -210,16 +221,30 @@ bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, bool writable)
         PyErr_NoMemory();
     for (size_t i = 0; good && i < n; i++) {
         PyObject *key, *value;
-        good = PyArg_ParseTuple(PyList_GetItem(out->items, (Py_ssize_t)i),
+        good = PyArg_ParseTuple(PyList_GetItem(pairs, (Py_ssize_t)i),
                                 "UO;names of tensors are strings", &key, &value) &&
                (out->tensors[i].name = dwpy_text(key)) != NULL;
         if (!good)
             break;
         out->n = i + 1;
-        good = take_one(&out->tensors[i], &out->holds[i], value, writable);
+        good = take_one(&out->tensors[i], &out->holds[i], value, access);
     }
     if (!good)
         dwpy_tensors_release(out);
+    return good;
+}
+
+bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access)
+{
+    *out = (dwpy_tensors){0};
+    PyObject *items = PyMapping_Check(mapping) ? PyMapping_Items(mapping) : NULL;
+    if (!items) {
+        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_SetString(PyExc_TypeError, "tensors are a mapping of names to arrays");
+        return false;
+    }
+    const bool good = dwpy_tensors_take_list(out, items, access);
+    Py_DECREF(items);
     return good;
 }
 

@@ -22,8 +22,14 @@ typedef struct dwpy_tensors {
     PyObject *items; /* keys and values */
 } dwpy_tensors;
 
-/* WRITABLE: read-only memory is refused. */
-bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, bool writable);
+typedef enum dwpy_access {
+    DWPY_READ,
+    DWPY_WRITE, /* read-only memory is refused */
+    DWPY_SHAPE, /* read, but (None, dtype, shape) will do */
+} dwpy_access;
+bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access);
+/* The same of a list of names and arrays, where a name may come again. */
+bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access);
 void dwpy_tensors_release(dwpy_tensors *tensors);
 
 /* ---- tensors_dlpack.c ---- */

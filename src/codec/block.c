@@ -66,6 +66,12 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
     if (e.n_bytes <= n_plain / 2)
         return DW_OK;
     dw_status status = need_packed(s, err);
+    if (status == DW_OK && settle->round_new) { /* all of it is needed now */
+        status = need_room(s, err);
+        if (status == DW_OK)
+            dw_kernels_get()->round_bf16(s->elems, new_, n);
+        new_ = s->elems;
+    }
     if (status != DW_OK)
         return status;
     const uint8_t *packed;

@@ -44,6 +44,8 @@ typedef struct dw_settle {
     dw_digest_moves digest;
     uint64_t first_byte; /* of the block in its tensor */
     bool update_old;     /* when encoding: store the new element over the old one */
+    bool round_new; /* when encoding BF16: the new elements are F32, and are rounded a
+                       strip at a time */
 } dw_settle;
 
 dw_settle dw_settle_at(uint64_t first_byte);

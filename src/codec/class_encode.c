@@ -119,8 +119,14 @@ static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES],
         strip t = {.changes = s->changes,
                    .old = old + (size_t)first * width,
                    .first_byte = settle->first_byte + (uint64_t)first * width};
+        const void *next = new_ + (size_t)first * width;
+        if (settle->round_new) {
+            kernels->round_bf16(s->rounded, new_ + (size_t)first * sizeof(float),
+                                n_strip);
+            next = s->rounded;
+        }
         t.n_changes = kernels->class_diff[dw_width_index(width)](
-            s->changes, &state, t.old, new_ + (size_t)first * width, n_strip, map);
+            s->changes, &state, t.old, next, n_strip, map);
         uint32_t *class_gaps = s->class_gaps + n_found;
         uint64_t *moves = s->in_order + n_found;
         if (width == 2 && element.is_float)

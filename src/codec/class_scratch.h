@@ -18,8 +18,9 @@
 #define DW_STRIP_ELEMS 16384u
 
 struct dw_class_scratch {
-    uint32_t gaps[DW_BLOCK_ELEMS];  /* by class, then position */
-    uint64_t moves[DW_BLOCK_ELEMS]; /* likewise */
+    uint16_t rounded[DW_STRIP_ELEMS]; /* of new elements in F32 */
+    uint32_t gaps[DW_BLOCK_ELEMS];    /* by class, then position */
+    uint64_t moves[DW_BLOCK_ELEMS];   /* likewise */
     union {
         struct { /* encoding, first: what is found, by position */
             dw_change changes[DW_STRIP_ELEMS + DW_LIST_SLACK];

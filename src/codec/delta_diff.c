@@ -27,10 +27,19 @@ static dw_status check_options(const dw_diff_options *options, dw_error *err)
     return DW_OK;
 }
 
+/* What B's shape is when its elements are masters in F32. */
+static dw_tensor as_masters(dw_tensor b)
+{
+    b.dtype = DW_F32;
+    b.n_bytes *= 2;
+    b.first_byte *= 2;
+    return b;
+}
+
 /* Pairs the two lists by name, ascending. NEXT_OF takes NEXT's number of each pair. */
 static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
                          const dw_name_index *base, const dw_name_index *next,
-                         const dw_digest *base_digests, dw_error *err)
+                         const dw_diff_options *options, dw_error *err)
 {
     for (size_t i = 0; i < base->n; i++) {
         const dw_tensor *b = &base->tensors[base->order[i]];
@@ -40,18 +49,30 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
             return dw_fail_tensor(err, DW_MISMATCH, NULL, order < 0 ? b->name : n->name,
                                   order < 0 ? "the new version lacks it"
                                             : "the old version lacks it");
-        dw_status status = dw_tensor_same_shape(b, n, NULL, err);
-        if (status == DW_OK && b->first_byte != n->first_byte)
+        dw_tensor wanted = *b;
+        if (options->round_next && b->dtype == DW_BF16 && n->dtype == DW_F32)
+            wanted = as_masters(*b);
+        dw_status status = dw_tensor_same_shape(&wanted, n, NULL, err);
+        if (status == DW_OK && wanted.first_byte != n->first_byte)
             status = dw_fail_tensor(err, DW_MISMATCH, NULL, b->name,
                                     "the slices begin at different bytes");
         if (status != DW_OK)
             return status;
         pairs[i] = (dw_encode_pair){.base = *b, .next = *n};
-        if (base_digests)
-            pairs[i].base_digest = base_digests[base->order[i]];
+        if (options->base_digests)
+            pairs[i].base_digest = options->base_digests[base->order[i]];
         next_of[i] = next->order[i];
     }
     return DW_OK;
+}
+
+/* BASE becomes NEXT. */
+static void store_next(const dw_encode_pair *pair)
+{
+    if (pair->base.dtype != pair->next.dtype)
+        dw_cast_bf16(pair->base.data, pair->next.data, pair->base.n_bytes / 2);
+    else if (pair->base.n_bytes > 0 && pair->base.data != pair->next.data)
+        memcpy(pair->base.data, pair->next.data, (size_t)pair->base.n_bytes);
 }
 
 dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *next,
@@ -80,8 +101,7 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
     if (status == DW_OK)
         status = dw_name_index_init(&next_names, next, n_tensors, err);
     if (status == DW_OK)
-        status =
-            pair_up(pairs, next_of, &base_names, &next_names, options.base_digests, err);
+        status = pair_up(pairs, next_of, &base_names, &next_names, &options, err);
     /* where tensors share memory, a store to one would hide the change of the other: all
      * is compared first */
     bool tied = false;
@@ -95,8 +115,7 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
         status = dw_encode(out, &job, &options, err);
     }
     for (size_t i = 0; status == DW_OK && tied && i < n_tensors; i++)
-        if (pairs[i].base.n_bytes > 0)
-            memcpy(pairs[i].base.data, pairs[i].next.data, (size_t)pairs[i].base.n_bytes);
+        store_next(&pairs[i]);
     for (size_t i = 0; status == DW_OK && options.new_digests && i < n_tensors; i++)
         options.new_digests[next_of[i]] = pairs[i].new_digest;
     dw_name_index_release(&base_names);

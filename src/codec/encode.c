@@ -41,6 +41,18 @@ static dw_element element_of(const dw_encode_pair *pair)
     return dw_dtype_element(pair->base.dtype);
 }
 
+/* Whether the new elements are F32, of which BF16 is published. */
+static bool is_rounded(const dw_encode_pair *pair)
+{
+    return pair->next.data && pair->next.dtype != pair->base.dtype;
+}
+
+/* Whether the caller says, by giving the same memory twice, that nothing changed. */
+static bool is_same(const encoder *e, const dw_encode_pair *pair)
+{
+    return e->job->digests_known && pair->next.data && pair->next.data == pair->base.data;
+}
+
 /* ---- the loop over blocks ---- */
 
 static uint64_t bytes_of_item(const void *context, size_t i)
@@ -62,7 +74,8 @@ static dw_status find_new(const uint8_t **out, const encoder *e, const item *it,
     const dw_encode_pair *pair = &e->job->pairs[it->pair];
     const unsigned width = element_of(pair).width;
     if (!e->job->patch) {
-        *out = (const uint8_t *)pair->next.data + span->first * width;
+        *out = (const uint8_t *)pair->next.data +
+               span->first * (is_rounded(pair) ? sizeof(float) : width);
         return DW_OK;
     }
     dw_status status = dw_block_scratch_reserve(scratch, err);
@@ -96,6 +109,7 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     dw_block_code code;
     dw_settle settle = dw_settle_at(first_byte);
     settle.update_old = e->options->update_base;
+    settle.round_new = is_rounded(pair);
     status = dw_block_encode(&code, &e->scratch[worker], old, new_, span.n, element,
                              &e->maps[it->pair], &settle, err);
     if (status != DW_OK)
@@ -123,11 +137,17 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     const dw_span span = dw_block_span(dw_tensor_units(&pair->base), width, it->block);
     const uint64_t first_byte = pair->base.first_byte + span.first * width;
     uint8_t *old = (uint8_t *)pair->base.data + span.first * width;
-    const uint8_t *new_ = (const uint8_t *)pair->next.data + span.first * width;
     dw_block_scratch *s = &e->scratch[worker];
+    const uint8_t *new_;
     dw_status status = dw_block_scratch_reserve(s, err);
+    if (status == DW_OK)
+        status = find_new(&new_, e, it, &span, old, s, err);
     if (status != DW_OK)
         return status;
+    if (is_rounded(pair)) {
+        dw_kernels_get()->round_bf16(s->elems, new_, span.n);
+        new_ = s->elems;
+    }
     if (!e->job->digests_known)
         it->base_share = dw_digest_share(old, (uint64_t)span.n * width, first_byte);
     it->n_changed = dw_kernels_get()->diff[w](s->positions, old, new_, span.n);
@@ -152,12 +172,13 @@ static dw_status choose_map(void *context, size_t i, unsigned worker, dw_error *
     (void)err;
     encoder *e = context;
     const dw_encode_pair *pair = &e->job->pairs[i];
-    e->maps[i] = dw_class_map_choose(pair->base.data, dw_tensor_units(&pair->base),
-                                     element_of(pair));
+    if (!is_same(e, pair))
+        e->maps[i] = dw_class_map_choose(pair->base.data, dw_tensor_units(&pair->base),
+                                         element_of(pair));
     return DW_OK;
 }
 
-/* All blocks; with a patch, those that it changes. */
+/* All blocks that are to be compared; with a patch, those that it changes. */
 static dw_status list_items(encoder *e, dw_error *err)
 {
     size_t n_most = 0;
@@ -180,6 +201,8 @@ static dw_status list_items(encoder *e, dw_error *err)
             }
             continue;
         }
+        if (is_same(e, pair))
+            continue;
         uint64_t n_blocks = dw_block_count(dw_tensor_units(&pair->base), width);
         for (uint64_t b = 0; b < n_blocks; b++)
             e->items[e->n_items++] = (item){.pair = p, .block = b};

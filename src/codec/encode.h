@@ -5,7 +5,8 @@
 #include "codec/delta.h"
 #include "codec/patch.h"
 
-/* Two versions of a tensor. Where NEXT has no data, it is BASE with the stores of
+/* Two versions of a tensor. NEXT may be F32 where BASE is BF16: it is rounded. Where NEXT
+ * has no data, it is BASE with the stores of
  * segments [first_segment, end_segment) of the job's patch. */
 typedef struct dw_encode_pair {
     dw_tensor base;

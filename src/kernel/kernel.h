@@ -140,6 +140,9 @@ typedef struct dw_kernels {
     void (*gather[4])(void *values, const void *data, const uint32_t *positions,
                       size_t n);
 
+    /* Rounds N elements of F32 to BF16, as dw_cast_bf16 says. N has no limit. */
+    void (*round_bf16)(void *out, const void *in, size_t n);
+
     /* The sum of the chunk's 1,024 words, each times its coefficient, modulo
      * 2^61 - 1. Coefficient j is low[j] + 2^30 high[j], both below 2^30. */
     uint64_t (*digest_chunk)(const void *chunk, const uint32_t *low,
@@ -195,7 +198,8 @@ DW_DECLARE_MOVES(8)
         .class_count = DW_EACH_WIDTH(class_count),                                       \
         .class_locate = DW_EACH_WIDTH(class_locate), .list_bits = list_bits,             \
         .scatter = DW_EACH_WIDTH(dw_plain_scatter),                                      \
-        .gather = DW_EACH_WIDTH(dw_plain_gather), .digest_chunk = digest_chunk,          \
+        .gather = DW_EACH_WIDTH(dw_plain_gather), .round_bf16 = round_bf16,              \
+        .digest_chunk = digest_chunk,                                                    \
     }
 
 extern const dw_kernels dw_kernels_plain;

@@ -8,24 +8,18 @@
 #include "base/mem.h"
 #include "tensor/safetensors.h"
 
-dw_status dw_anchor_open(dw_anchor *out, const dw_tensor *tensors, size_t n_tensors,
-                         const dw_slices *slices, const char *where, dw_error *err)
+/* The header and the offsets of what is in the list. */
+static dw_status lay_out(dw_anchor *out, const dw_pair *metadata, size_t n_metadata,
+                         dw_error *err)
 {
-    *out = (dw_anchor){0};
-    snprintf(out->where, sizeof out->where, "%s", where);
-    dw_status status =
-        dw_slices_open(&out->list, tensors, n_tensors, slices->items, slices->n, err);
-    if (status != DW_OK)
-        return status;
     dw_tensor *list = out->list.tensors;
     if (out->list.n > 0)
         qsort(list, out->list.n, sizeof *list, dw_safetensors_compare);
-    static const dw_pair format = {"format", "pt"}; /* some loaders ask for it */
-    status = dw_safetensors_header(&out->header, list, out->list.n, &format, 1,
-                                   out->where, err);
+    dw_status status = dw_safetensors_header(&out->header, list, out->list.n, metadata,
+                                             n_metadata, out->where, err);
     out->offsets = dw_alloc_array(out->list.n + 1, sizeof *out->offsets);
     if (status == DW_OK && !out->offsets)
-        status = dw_fail_memory(err, where);
+        status = dw_fail_memory(err, out->where);
     if (status != DW_OK) {
         dw_anchor_release(out);
         return status;
@@ -37,6 +31,32 @@ dw_status dw_anchor_open(dw_anchor *out, const dw_tensor *tensors, size_t n_tens
     }
     out->offsets[out->list.n] = out->n_bytes = at;
     return DW_OK;
+}
+
+dw_status dw_anchor_open(dw_anchor *out, const dw_tensor *tensors, size_t n_tensors,
+                         const dw_slices *slices, const char *where, dw_error *err)
+{
+    *out = (dw_anchor){0};
+    snprintf(out->where, sizeof out->where, "%s", where);
+    dw_status status =
+        dw_slices_open(&out->list, tensors, n_tensors, slices->items, slices->n, err);
+    static const dw_pair format = {"format", "pt"}; /* some loaders ask for it */
+    return status == DW_OK ? lay_out(out, &format, 1, err) : status;
+}
+
+dw_status dw_anchor_open_file(dw_anchor *out, const dw_tensor *tensors, size_t n_tensors,
+                              const dw_pair *metadata, size_t n_metadata,
+                              const char *where, dw_error *err)
+{
+    *out = (dw_anchor){0};
+    snprintf(out->where, sizeof out->where, "%s", where);
+    out->list.tensors = dw_alloc_array(n_tensors, sizeof *tensors);
+    if (!out->list.tensors)
+        return dw_fail_memory(err, where);
+    out->list.n = n_tensors;
+    if (n_tensors > 0)
+        memcpy(out->list.tensors, tensors, n_tensors * sizeof *tensors);
+    return lay_out(out, metadata, n_metadata, err);
 }
 
 void dw_anchor_release(dw_anchor *anchor)

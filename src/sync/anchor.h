@@ -8,6 +8,7 @@
 #ifndef DW_SYNC_ANCHOR_H
 #define DW_SYNC_ANCHOR_H
 
+#include "deltawire/checkpoint.h"
 #include "deltawire/store.h"
 #include "sync/cut.h"
 
@@ -22,6 +23,12 @@ typedef struct dw_anchor {
 /* WHERE names the object in errors. */
 dw_status dw_anchor_open(dw_anchor *out, const dw_tensor *tensors, size_t n_tensors,
                          const dw_slices *slices, const char *where, dw_error *err);
+
+/* The same for any safetensors file: whole tensors, which are borrowed, and metadata of
+ * the caller's. */
+dw_status dw_anchor_open_file(dw_anchor *out, const dw_tensor *tensors, size_t n_tensors,
+                              const dw_pair *metadata, size_t n_metadata,
+                              const char *where, dw_error *err);
 void dw_anchor_release(dw_anchor *anchor);
 
 /* The file's bytes, read from the tensors. Borrows ANCHOR. */

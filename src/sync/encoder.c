@@ -146,6 +146,7 @@ static dw_status encode_group(dw_delta **out, const dw_encode_version *v,
     options.base_version = v->from;
     options.new_version = v->to;
     options.update_base = v->update_base;
+    options.round_next = true;
     options.base_digests = v->base_digests + g->first;
     options.new_digests = v->next_digests + g->first;
     if (v->stop && !v->update_base)

@@ -58,6 +58,12 @@ void dw_pieces_release(dw_pieces *p)
 
 void dw_pieces_view(const dw_pieces *p, dw_tensor *views, void *const *data)
 {
+    dw_pieces_view_masters(p, views, data, NULL);
+}
+
+void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *data,
+                            const bool *is_master)
+{
     size_t k = 0; /* the owned slice that the piece lies in: both ascend */
     for (size_t i = 0; i < p->cut.n; i++) {
         const dw_slice *piece = &p->cut.items[i];
@@ -66,10 +72,16 @@ void dw_pieces_view(const dw_pieces *p, dw_tensor *views, void *const *data)
                piece->first + piece->n > owned->first + owned->n)
             owned = &p->owned.items[++k];
         const dw_slice before = {owned->tensor, 0, piece->first - owned->first};
+        const unsigned scale = is_master && is_master[piece->tensor] ? 2 : 1;
         views[i] = p->shapes.tensors[i];
-        views[i].data = views[i].n_bytes > 0
-                            ? (uint8_t *)data[k] + dw_slice_bytes(p->table, &before)
-                            : NULL;
+        if (scale == 2)
+            views[i].dtype = DW_F32;
+        views[i].n_bytes *= scale;
+        views[i].first_byte *= scale;
+        views[i].data =
+            views[i].n_bytes > 0
+                ? (uint8_t *)data[k] + dw_slice_bytes(p->table, &before) * scale
+                : NULL;
     }
 }
 

@@ -34,6 +34,10 @@ void dw_pieces_release(dw_pieces *pieces);
 /* Points VIEWS, [cut.n] tensors, at data: DATA[k] holds owned slice k. */
 void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data);
 
+/* The same where the data of some tensors, by number, is F32 and the table has BF16. */
+void dw_pieces_view_masters(const dw_pieces *pieces, dw_tensor *views, void *const *data,
+                            const bool *is_master);
+
 /* The model's state where its pieces, which are all of it, have these digests. */
 dw_digest dw_pieces_state(const dw_pieces *pieces, const dw_digest *digests);
 

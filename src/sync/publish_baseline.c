@@ -22,11 +22,9 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
         return dw_fail_memory(err, NULL);
     uint8_t *at = p->memory;
     for (size_t k = 0; k < p->pieces.owned.n; k++) {
-        uint64_t n = dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]);
         p->base_data[k] = at;
-        if (n > 0)
-            memcpy(at, p->live_data[k], (size_t)n);
-        at += dw_padded(n);
+        dw_live_read(p, k, at);
+        at += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
     }
     return DW_OK;
 }
@@ -130,6 +128,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
         if (status == DW_OK)
             p->head = replica_of(p)->at;
     }
+    dw_live_settle(p, false);
     if (status == DW_OK)
         status = dw_epoch_check_head(p, err);
     if (status == DW_OK)
@@ -139,8 +138,8 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
     return status;
 }
 
-dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
-                                dw_error *err)
+dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
+                                const dw_position *position, dw_error *err)
 {
     if (p->sharded)
         return DW_OK; /* copied when it was allocated */
@@ -150,7 +149,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < p->pieces.n_table; t++) {
         live[t] = p->pieces.table[t];
-        live[t].data = p->live_data[t];
+        live[t].data = data[t];
     }
     dw_status status = DW_OK;
     if (!r->has_weights) {
@@ -267,6 +266,7 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     if (status != DW_OK)
         return;
     memcpy(p->pieces.digests, p->pieces.next, p->pieces.cut.n * sizeof(dw_digest));
+    dw_live_settle(p, true);
     if (!in_dir && !p->sharded)
         tell_replica(p, position);
 }

@@ -116,6 +116,9 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
                            p->options.job, limit / 1000);
+        if (dw_publisher_stop(p, 0, 0) != 0)
+            return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
+                           "the wait for rank 0 was given up");
         dw_sleep_ms(pause);
         pause = pause * 2 < JOIN_WAIT_MAX ? pause * 2 : JOIN_WAIT_MAX;
     }

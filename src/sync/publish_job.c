@@ -13,11 +13,11 @@ dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket)
 
 int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total)
 {
-    (void)n_done;
-    (void)n_total;
     dw_publisher *p = publisher;
-    if (!p->has_thread)
-        return 0; /* still opening */
+    if (!p->has_thread) { /* still opening, on the caller's thread */
+        const dw_progress *watch = &p->options.progress;
+        return watch->report ? watch->report(watch->context, n_done, n_total) : 0;
+    }
     pthread_mutex_lock(&p->lock);
     bool stop = p->cancel || (p->closing && p->phase == DW_JOB_AFTER);
     pthread_mutex_unlock(&p->lock);
@@ -53,11 +53,12 @@ static dw_status settle_past(dw_publisher *p, dw_error *err)
 
 static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
 {
+    dw_live_choose(p);
     const dw_progress stop = {dw_publisher_stop, p};
     const dw_encode_version version = {
         .pieces = &p->pieces,
         .base = p->base,
-        .next = p->live,
+        .next = p->next,
         .base_digests = p->pieces.digests,
         .next_digests = p->pieces.next,
         .from = p->head.version,

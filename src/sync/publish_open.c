@@ -129,12 +129,18 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;
-    p->live = dw_alloc_array(p->pieces.cut.n, sizeof *p->live);
     p->base = dw_alloc_array(p->pieces.cut.n, sizeof *p->base);
     p->base_data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *p->base_data);
-    if (!p->live || !p->base || !p->base_data)
+    if (!p->base || !p->base_data)
         return dw_fail_memory(err, NULL);
-    dw_pieces_view(&p->pieces, p->live, p->live_data);
+    dw_name_index names;
+    status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_live_open(p, &names, err);
+    dw_name_index_release(&names);
+    if (status != DW_OK)
+        return status;
     for (size_t t = 0; t < s->n_tensors; t++)
         p->model_bytes += s->tensors[t].n_bytes;
     return DW_OK;
@@ -228,14 +234,20 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
                                .notes = (char *)p->options.first_notes};
     dw_position position = {.version = DW_NO_VERSION};
     memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
+    dw_live_copy live = {0};
     dw_status status = dw_random_id(commit.write_id, err);
     if (status == DW_OK)
-        status = dw_digest_tensors(p->pieces.digests, NULL, p->live, p->pieces.cut.n,
+        status = dw_live_whole(p, &live, err);
+    if (status == DW_OK) {
+        dw_pieces_view(&p->pieces, p->next, live.data);
+        status = dw_digest_tensors(p->pieces.digests, NULL, p->next, p->pieces.cut.n,
                                    p->options.n_threads, NULL, err);
-    if (status != DW_OK)
-        return status;
-    commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
-    status = dw_baseline_take_live(p, &position, err);
+    }
+    if (status == DW_OK) {
+        commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
+        status = dw_baseline_take_live(p, live.data, &position, err);
+    }
+    dw_live_copy_release(&live);
     if (status == DW_OK)
         status = dw_baseline_connect(p, err);
     if (status == DW_OK)
@@ -261,12 +273,14 @@ static dw_status begin_stream(dw_publisher *p, dw_error *err)
     return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
 }
 
-dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+/* Opens or creates the stream, and sees whose tensors are what in it. */
+static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
 {
-    dw_status status = check_store(p, err);
+    dw_tensor *shapes = NULL;
+    dw_status status = dw_live_shapes(&shapes, p, tensors, n_tensors, err);
     if (status == DW_OK)
-        status = dw_stream_create(&p->stream, p->store, tensors, n_tensors,
+        status = dw_stream_create(&p->stream, p->store, shapes, n_tensors,
                                   p->options.single_writer, p->options.sign_key,
                                   &p->options.trust, err);
     if (status == DW_OK) /* the caller's keys are for the call alone */
@@ -274,6 +288,16 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
             (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust};
     if (status == DW_OK)
         status = cut_pieces(p, tensors, n_tensors, err);
+    dw_free(shapes);
+    return status;
+}
+
+dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_error *err)
+{
+    dw_status status = check_store(p, err);
+    if (status == DW_OK)
+        status = open_stream(p, tensors, n_tensors, err);
     /* what can fail here fails before the writer before is fenced */
     if (status == DW_OK)
         status = dw_baseline_allocate(p, err);

@@ -245,7 +245,7 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
                        what, dw_publisher_next(p));
     if (dw_publisher_stop(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                       "given up for a newer version");
+                       "the wait for %s was given up", what);
     dw_sleep_ms(*pause);
     *pause = *pause * 2 < POLL_MS_MAX ? *pause * 2 : POLL_MS_MAX;
     return DW_OK;

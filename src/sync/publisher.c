@@ -109,6 +109,7 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     if (status == DW_OK)
         status = start_thread(p, err);
     p->options.shards = NULL; /* the caller's, for the call alone */
+    p->options.as_bf16 = NULL;
     p->options.progress = (dw_progress){0};
     p->version = p->head.version;
     if (status == DW_OK)
@@ -138,8 +139,7 @@ void dw_publisher_close(dw_publisher *p)
     dw_follower_close(p->baseline);
     dw_pieces_release(&p->pieces);
     dw_stream_close(p->stream);
-    dw_free(p->live_data);
-    dw_free(p->live);
+    dw_live_close(p);
     dw_free(p->base_data);
     dw_free(p->base);
     dw_free(p->memory);
@@ -218,6 +218,7 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                             !replace_text(&p->notes, note ? note->notes : NULL)))
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
+        dw_live_tell(p, note ? note->unchanged : NULL);
         *ticket = ++p->ticket;
         *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
         p->t_start = dw_clock_ms();

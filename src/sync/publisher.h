@@ -7,6 +7,7 @@
  *     publish_job.c       the thread: one publish after the other
  *     publish_by_caller.c receipts that the caller carries between ranks
  *     publish_open.c      opening: stream, epoch, baseline, version 0
+ *     publish_live.c      the caller's weights: masters, and what has not changed
  *     publish_commit.c    committing, fencing, lost replies
  *     publish_baseline.c  the baseline and how it moves
  *     publish_ranks.c     receipts of a sharded publish
@@ -24,6 +25,7 @@
 #include "sync/follower.h"
 #include "sync/graph.h"
 #include "sync/way.h"
+#include "tensor/tensor_list.h"
 
 #define DW_MAX_FOLDS    4
 #define DW_KEPT_TICKETS 64
@@ -64,7 +66,13 @@ struct dw_publisher {
     /* what is published: slices of the table, the caller's data */
     dw_pieces pieces;
     void **live_data; /* [pieces.owned.n] */
-    dw_tensor *live;  /* [pieces.cut.n] views */
+    dw_tensor *live;  /* [pieces.cut.n] views; of masters as F32 */
+    dw_tensor *next;  /* [pieces.cut.n] the same, the baseline's where nothing changed */
+    /* [pieces.n_table] of each tensor: */
+    size_t *number;  /* in the caller's list */
+    bool *is_master; /* the caller's data is F32, published as BF16 */
+    bool *is_known;  /* the baseline is what the last publish saw of it, and the caller
+                        has told of no change since */
     /* the newest committed version */
     dw_follower *baseline; /* the whole model, in a directory or in `memory` */
     uint8_t *memory;       /* anonymous, of whole tensors or of shards */
@@ -138,6 +146,34 @@ void dw_fork_follower_id(char out[65], const dw_publisher *p);
 /* Commits version 0 as a fork of another stream's. */
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err);
 
+/* ---- publish_live.c ---- */
+
+/* The caller's tensors as the stream has them; dw_free. */
+dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor *tensors,
+                         size_t n_tensors, dw_error *err);
+/* Once the pieces are cut; NAMES are those of the caller's list. */
+dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err);
+void dw_live_close(dw_publisher *p);
+/* Copies owned slice K as it is published. */
+void dw_live_read(const dw_publisher *p, size_t k, void *into);
+
+/* All weights as they are published, masters rounded: for version 0. */
+typedef struct dw_live_copy {
+    void **data; /* [table] */
+    dw_scratch_model rounded;
+} dw_live_copy;
+dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err);
+void dw_live_copy_release(dw_live_copy *copy);
+
+/* A publish begins: the caller says which of its tensors are as at the one before; NULL:
+ * none. Whatever becomes of it, what it may change is not known until it is committed. */
+void dw_live_tell(dw_publisher *p, const bool *unchanged);
+/* Fills `next`: what is known is not compared. */
+void dw_live_choose(dw_publisher *p);
+/* The publish was committed, and the baseline is all that it saw; or, with false, the
+ * baseline came from elsewhere. */
+void dw_live_settle(dw_publisher *p, bool is_known);
+
 /* ---- publish_baseline.c ---- */
 
 /* Points the views at the caller's data and at the baseline's, and digests the latter. */
@@ -150,9 +186,9 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);
  * version. */
 void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded);
-/* Makes it the caller's weights, as version POSITION: for version 0. */
-dw_status dw_baseline_take_live(dw_publisher *p, const dw_position *position,
-                                dw_error *err);
+/* Makes it the caller's weights DATA, as version POSITION: for version 0. */
+dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
+                                const dw_position *position, dw_error *err);
 
 /* ---- publish_commit.c ---- */
 

@@ -33,6 +33,7 @@ struct dw_snapshot {
     dw_control *control;
     bool writable; /* the block is */
     bool has_slot;
+    bool is_pinned;
     unsigned slot;
     mapped_copy copies[2];
 };
@@ -147,6 +148,10 @@ static dw_status map_copy(dw_snapshot *s, const dw_control_mark *mark, dw_error 
     mapped_copy *m = &s->copies[mark->copy];
     if (m->ckpt && m->files == mark->files)
         return DW_OK;
+    if (m->ckpt && s->is_pinned)
+        return dw_fail(err, DW_STALE, s->dir,
+                       "its files were made anew, and the old ones are in use: open "
+                       "another snapshot");
     char *dir = copy_dir(s, (unsigned)mark->copy);
     dw_checkpoint *ckpt;
     dw_status status = dir ? dw_checkpoint_open(&ckpt, dir, DW_CHECKPOINT_READ, err)
@@ -206,6 +211,11 @@ void dw_snapshot_close(dw_snapshot *s)
 }
 
 /* ---- reading ---- */
+
+void dw_snapshot_pin(dw_snapshot *s, bool pinned)
+{
+    s->is_pinned = pinned;
+}
 
 uint64_t dw_snapshot_version(const dw_snapshot *s)
 {

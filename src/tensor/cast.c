@@ -4,21 +4,15 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
 
 /* What one thread does at a time: stays in its second-level cache. */
 #define STRIP_ELEMS (1u << 18)
 
-/* No branches, so that the compiler makes vectors of it. */
 void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems)
 {
-    for (uint64_t i = 0; i < n_elems; i++) {
-        uint32_t x;
-        memcpy(&x, &in[i], sizeof x);
-        const uint32_t rounded = (x + 0x7fff + ((x >> 16) & 1)) >> 16;
-        const bool is_nan = (x & 0x7fffffff) > 0x7f800000;
-        out[i] = (uint16_t)(is_nan ? 0x7fc0 : rounded);
-    }
+    dw_kernels_get()->round_bf16(out, in, (size_t)n_elems);
 }
 
 typedef struct strip {

@@ -11,4 +11,9 @@ dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err);
  * cannot be others while somebody has them mapped. */
 uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt);
 
+/* How many of the tensors, in order, the next shard takes: as many as fit, and one that
+ * is too large alone; and how many shards all of them take (checkpoint_write.c). */
+size_t dw_shard_fill(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes);
+size_t dw_shard_count(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes);
+
 #endif

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "tensor/checkpoint.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
@@ -106,9 +107,7 @@ static const char *shard_path(shard_set *set, size_t i)
     return set->path;
 }
 
-/* How many of the tensors, in order, the next shard takes: as many as fit, and one
- * that is too large alone. */
-static size_t fill_shard(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes)
+size_t dw_shard_fill(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes)
 {
     uint64_t used = 0;
     size_t n = 0;
@@ -121,11 +120,11 @@ static size_t fill_shard(const dw_tensor *tensors, size_t n_tensors, uint64_t ma
     return n;
 }
 
-static size_t count_shards(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes)
+size_t dw_shard_count(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes)
 {
     size_t n_shards = 0;
     for (size_t at = 0; at < n_tensors; n_shards++)
-        at += fill_shard(tensors + at, n_tensors - at, max_bytes);
+        at += dw_shard_fill(tensors + at, n_tensors - at, max_bytes);
     return n_shards;
 }
 
@@ -197,7 +196,7 @@ static dw_status write_shard_files(shard_set *set, dw_tensor *tensors, size_t n_
     dw_status status = DW_OK;
     size_t n_done = 0;
     for (size_t at = 0; at < n_tensors && status == DW_OK; n_done++) {
-        size_t n = fill_shard(tensors + at, n_tensors - at, options->max_shard_bytes);
+        size_t n = dw_shard_fill(tensors + at, n_tensors - at, options->max_shard_bytes);
         list_in_index(set, tensors + at, n, n_done);
         status = write_file(shard_path(set, n_done), tensors + at, n, options, err);
         at += n;
@@ -219,7 +218,7 @@ static dw_status write_shards(const char *dir, dw_tensor *tensors, size_t n_tens
     shard_set set = {
         .dir = dir,
         .path_size = strlen(dir) + 80, /* the numbers take 20 digits at most */
-        .n_shards = count_shards(tensors, n_tensors, options->max_shard_bytes),
+        .n_shards = dw_shard_count(tensors, n_tensors, options->max_shard_bytes),
     };
     set.path = dw_alloc(set.path_size);
     if (!set.path)

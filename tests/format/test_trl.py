@@ -1,6 +1,5 @@
 """TRL's delta layouts: what we write equals what an independent writer makes with the
 stock safetensors package, and what that one writes, the library applies."""
-import ctypes
 import json
 import struct
 
@@ -11,59 +10,10 @@ import safetensors
 import decoder
 import dwlib
 from decoder import BITS, Tensor
-from make_models import change, tensor, unit_type, weights
+from make_models import change, tensor, weights
+from peer_writers import LAYOUTS, stock_save, trl_delta
 
-STOCK_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64",
-               "I32": "int32", "U16": "uint16", "U32": "uint32", "F8_E4M3": "float8_e4m3fn"}
-LAYOUTS = {"raw-v1": (".indices", ".values", None), "raw": (".idx", ".val", "raw"),
-           "gap": (".idx", ".val", "gap_delta")}
 OURS = {"base_version", "base_digest", "new_digest", "elements", "tensors", "changed", "seal"}
-
-
-def stock_save(tensors, metadata):
-    """{name: Tensor} -> the bytes of a file, by the stock package"""
-    keep = {name: ctypes.create_string_buffer(t.data, max(len(t.data), 1))
-            for name, t in tensors.items()}
-    if hasattr(safetensors, "TensorSpec"):
-        specs = {name: safetensors.TensorSpec(
-            dtype=STOCK_NAMES[t.dtype], shape=list(t.shape),
-            data_ptr=ctypes.addressof(keep[name]), data_len=len(t.data))
-            for name, t in tensors.items()}
-    else:
-        specs = {name: {"dtype": STOCK_NAMES[t.dtype], "shape": list(t.shape), "data": t.data}
-                 for name, t in tensors.items()}
-    return bytes(safetensors.serialize(specs, metadata))
-
-
-def trl_write(base, new, layout, model_version):
-    """A delta as TRL's trainer makes it."""
-    index_suffix, values_suffix, encoding = LAYOUTS[layout]
-    parts, changed, n_changed, n_elems = {}, [], 0, 0
-    for name in sorted(base):
-        kind = unit_type(base[name].dtype)
-        old, next_ = (numpy.frombuffer(m[name].data, kind) for m in (base, new))
-        positions = numpy.flatnonzero(old != next_)
-        if positions.size == 0:
-            continue
-        changed.append(name)
-        n_changed += positions.size
-        n_elems += old.size
-        if encoding == "gap_delta":
-            gaps = numpy.diff(positions, prepend=-1) - 1
-            indices = gaps.astype("<u2" if gaps.max() <= 0xFFFF else "<u4")
-            dtype = "U16" if indices.itemsize == 2 else "U32"
-        else:
-            indices, dtype = positions.astype("<i4"), "I32"
-        shape = (positions.size,)
-        parts[name + index_suffix] = Tensor(dtype, shape, indices.tobytes())
-        parts[name + values_suffix] = Tensor(base[name].dtype, shape, next_[positions].tobytes())
-    metadata = {
-        "format": "sparse_weight_patch", "version": "1", "sparse": "True",
-        "model_version": str(model_version), "num_changed_params": str(len(changed)),
-        "total_changed_elements": str(n_changed), "total_elements": str(n_elems),
-        "sparsity": str(1 - n_changed / n_elems if n_elems else 1.0),
-        **({"encoding": encoding} if encoding else {"changed_params": json.dumps(changed)})}
-    return stock_save(parts, metadata)
 
 
 @pytest.fixture(params=["few", "one", "many", "none"])
@@ -94,7 +44,7 @@ def parts_of(content):
 def test_we_write_what_trl_writes(model, layout):
     base, new = model
     ours, our_parts = parts_of(dwlib.diff(base, new, layout, base_version=6, new_version=7))
-    theirs, their_parts = parts_of(trl_write(base, new, layout, 7))
+    theirs, their_parts = parts_of(trl_delta(base, new, layout, 7))
     assert our_parts == their_parts
     assert {key: ours[key] for key in ours.keys() - OURS} == theirs
     assert OURS <= ours.keys()
@@ -122,7 +72,7 @@ def test_what_we_add(model, layout):
 @pytest.mark.parametrize("by_trl", [True, False])
 def test_the_library_applies_and_recodes(model, layout, by_trl):
     base, new = model
-    content = (trl_write(base, new, layout, 7) if by_trl else
+    content = (trl_delta(base, new, layout, 7) if by_trl else
                dwlib.diff(base, new, layout, base_version=6, new_version=7))
     info = dwlib.Delta(content).info()
     assert (info.has_digests, info.base_version, info.new_version) == (not by_trl, 6, 7)

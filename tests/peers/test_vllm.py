@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -72,9 +71,9 @@ class World:
         for name in ("config.json", "generation_config.json"):
             shutil.copy(self.checkpoints[0] / name, self.directory)
         self.plugin = where / "plugin"
-        vllm_server.install_plugin(self.plugin)
-        self.updates = where / "updates"
-        self.server = Server(self.directory, self.plugin, where / "vllm.log", self.updates)
+        vllm_server.install_watched(self.plugin)
+        self.updates = self.plugin / "updates"
+        self.server = Server(self.directory, self.plugin, where / "vllm.log")
         self.follower, self.follow_log = None, where / "follow.log"
         self.references = []
 
@@ -117,7 +116,7 @@ class World:
         return [u for u in map(json.loads, lines) if u["version"] == version]
 
     def ask_for(self, what):
-        path = Path(f"{self.updates}.{what}")
+        path = self.updates.with_suffix("." + what)
         path.touch()
         return path
 

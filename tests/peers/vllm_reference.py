@@ -19,7 +19,9 @@ from vllm_server import MAX_TOKENS  # noqa: E402
 
 def serve(directory, prompts, n_tokens):
     engine = LLM(model=directory, dtype="bfloat16", enforce_eager=True,
-                 max_model_len=MAX_TOKENS, skip_tokenizer_init=True)
+                 max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
+                 num_gpu_blocks_override=64,  # of the cache: small models, short prompts
+                 weight_transfer_config={"backend": "deltawire"})  # weights stay plain
     sampling = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True,
                               detokenize=False)
     tokens = []

@@ -1,4 +1,4 @@
-"""A real vLLM server on a checkpoint directory, with the back end of vllm_plugin/."""
+"""A real vLLM server on a checkpoint directory, with the back end of watched.py."""
 import json
 import os
 import shutil
@@ -16,20 +16,22 @@ MAX_TOKENS = 256  # of a prompt and its answer
 START_S = 400  # a machine that is busy takes minutes to import it
 
 
-def install_plugin(target):
-    """Installs vllm_plugin/ into TARGET, which may then be put on PYTHONPATH: the
-    environment itself is shared, and stays as it was installed."""
-    source = target.with_name(target.name + "-source")
-    shutil.copytree(HERE / "vllm_plugin", source)  # building writes beside the source
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
-                    "--no-index", "--no-build-isolation", "--disable-pip-version-check",
-                    "--target", target, source], check=True)
+def install_watched(target):
+    """Makes TARGET, for PYTHONPATH, with a copy of watched.py that vLLM loads as a plugin."""
+    shutil.copytree(HERE, target, ignore=lambda _, names: set(names) - {"watched.py"})
+    information = target / "watched-0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: watched\nVersion: 0\n")
+    (information / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nwatched = watched:register\n")
 
 
 def environment(plugin, **more):
-    """For processes that run vLLM."""
+    """For processes that run vLLM. The package deltawire is on the path already."""
+    path = [str(plugin), str(HERE), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
-        "PYTHONPATH": f"{plugin}{os.pathsep}{HERE}",
+        "PYTHONPATH": os.pathsep.join(path).rstrip(os.pathsep),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_CACHE_ROOT": os.path.join(sys.prefix, "vllm-cache"),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -53,8 +55,8 @@ def free_port():
 
 
 class Server:
-    def __init__(self, directory, plugin, log, updates):
-        self.directory, self.plugin, self.updates = directory, plugin, updates
+    def __init__(self, directory, plugin, log):
+        self.directory, self.plugin = directory, plugin
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = open(log, "ab")
@@ -67,9 +69,8 @@ class Server:
              "--host", "127.0.0.1", "--port", str(self.port),
              "--dtype", "bfloat16", "--enforce-eager", "--skip-tokenizer-init",
              "--max-model-len", str(MAX_TOKENS), "--enable-scale-out",
-             "--weight-transfer-config", '{"backend": "deltawire-test"}'],
-            env=environment(self.plugin, VLLM_SERVER_DEV_MODE="1",
-                            DW_TEST_UPDATES=str(self.updates)),
+             "--weight-transfer-config", '{"backend": "watched"}'],
+            env=environment(self.plugin, VLLM_SERVER_DEV_MODE="1"),
             stdout=self.log, stderr=self.log, start_new_session=True)
 
     def wait(self):

@@ -94,6 +94,7 @@ HANGING = """
     sys.stdin.readline()
     weights["w"] += 1
     ticket = publisher.publish()
+    sys.stdin.readline()
 """
 
 
@@ -102,11 +103,14 @@ HANGING = """
     # close gives up too, and tells what became of the version
     ("try:\n    publisher.close(timeout=0.2)\nexcept dw.Cancelled:\n    print('gave up')", 0,
      "gave up\n"),
-    # Ctrl-C ends a wait for it
-    ("import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+    # Ctrl-C ends every wait for it
+    ("import signal\n"
+     "WAITS = [publisher.wait, publisher.drain, publisher.publish, publisher.close]\n"
      "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
-     "try:\n    publisher.wait(ticket)\nexcept KeyboardInterrupt:\n    print('stopped')", 0,
-     "stopped\n"),
+     "for wait in WAITS:\n"
+     "    signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+     "    try:\n        wait()\n    except KeyboardInterrupt:\n        print('stopped')", 0,
+     "stopped\n" * 4),
 ])
 def test_a_store_that_hangs(tmp_path, end, status, said):
     script = textwrap.dedent(HANGING) + end
@@ -117,6 +121,8 @@ def test_a_store_that_hangs(tmp_path, end, status, said):
             env={**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"})
         assert child.stdout.readline() == "hang\n", child.stderr.read()
         server.hangs.set()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert server.reached.wait(60)
         out, err = child.communicate("\n", timeout=60)
         assert (child.returncode, out) == (status, said), err
-        assert server.reached.is_set()

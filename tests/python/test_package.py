@@ -19,11 +19,28 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
     assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
     assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
         f"deltawire/{name}" for name in ("__init__.py", "__init__.pyi", "_core.abi3.so",
-                                         "_core.pyi", "py.typed", "torch.py")}
+                                         "_core.pyi", "_dtensor.py", "_weights.py", "py.typed",
+                                         "torch.py", "transformers.py",
+                                         *(f"vllm/{module}.py" for module in (
+                                             "__init__", "_refused", "backend", "plain",
+                                             "stream", "weights")))}
+    [points] = [n for n in wheel.namelist() if n.endswith("/entry_points.txt")]
+    assert b"[vllm.general_plugins]\ndeltawire = deltawire.vllm:register" in wheel.read(points)
     library = wheel.extract("deltawire/_core.abi3.so", tmp_path)
     symbols = subprocess.run(["nm", "-D", "--defined-only", library], check=True,
                              capture_output=True, text=True).stdout.split()
     assert [s for s in symbols if s[0] not in "0123456789" and len(s) > 1] == ["PyInit__core"]
+
+
+def test_the_plugin_of_vllm_imports_no_more_than_it_needs():
+    """vLLM loads it in each of its processes, whatever back end it is started with."""
+    script = ("import sys, deltawire, deltawire.vllm\n"
+              "assert not {'vllm', 'torch'} & set(sys.modules)\n"
+              "assert deltawire.vllm.refusal('0.27.9').endswith('this is vLLM 0.27.9')\n"
+              "assert deltawire.vllm.refusal('0.28.0') is None\n"
+              "assert deltawire.vllm.refusal('1.0.dev1+g12ab') is None\n"
+              "assert deltawire.vllm.refusal('dev') is None\n")
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_fresh_environment(tmp_path):
@@ -58,8 +75,9 @@ def test_later_versions_of_python(tmp_path):
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/python").glob("*.py")),
                          ids=lambda path: path.stem)
 def test_examples(path, tmp_path):
-    if "torch" in path.stem:
-        pytest.importorskip("torch")
+    for library in ("torch", "transformers"):
+        if f"import {library}\n" in path.read_text() or f"from {library} " in path.read_text():
+            pytest.importorskip(library)
     subprocess.run([sys.executable, path, tmp_path / "stream"], check=True, timeout=120)
 
 

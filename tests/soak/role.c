@@ -133,7 +133,7 @@ static dw_status publish_step(dw_publisher *p, soak_model *model, uint64_t step,
     bool done;
     snprintf(text, sizeof text, "%" PRIu64, step);
     soak_model_set(model, seed, step);
-    const dw_publish_note note = {text, "soak"};
+    const dw_publish_note note = {.step = text, .notes = "soak"};
     dw_status status = dw_publisher_publish(p, ticket, &note, &err);
     if (status == DW_OK && *ticket != DW_TICKET_SKIPPED)
         status = dw_publisher_captured(p, *ticket, UINT_MAX, &done, &err);

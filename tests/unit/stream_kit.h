@@ -221,7 +221,7 @@ static inline dw_status kit_try(kit *k, dw_publisher *p, dw_publish_report *repo
     snprintf(step, sizeof step, "%zu", attempt);
     uint64_t ticket;
     dw_status status =
-        dw_publisher_publish(p, &ticket, &(dw_publish_note){step, NULL}, err);
+        dw_publisher_publish(p, &ticket, &(dw_publish_note){.step = step}, err);
     if (status == DW_OK)
         status = dw_publisher_wait(p, ticket, UINT_MAX, NULL, report, err);
     if (status == DW_OK)

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "deltawire/tensor.h"
+#include "unit/every_kernel.h"
 
 static float float_of(uint32_t bits)
 {
@@ -75,6 +76,7 @@ static void test_tensors(void **state)
     dw_error err = {0};
     assert_int_equal(dw_cast_tensors(into, from, 2, 3, &err), DW_OK);
     assert_memory_equal(copy, other, 3);
+    kernel_hash(weights, N * sizeof *weights);
     for (size_t i = 0; i < N; i++) {
         uint16_t wanted;
         dw_cast_bf16(&wanted, &masters[i], 1);
@@ -93,7 +95,7 @@ static void test_tensors(void **state)
     free(weights);
 }
 
-int main(void)
+static int run(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounding),
@@ -101,4 +103,10 @@ int main(void)
         cmocka_unit_test(test_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    return under_every_kernel(argv, run);
 }

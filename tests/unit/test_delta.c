@@ -765,6 +765,52 @@ static void test_save_fails_cleanly(void **state)
     assert_int_equal(dw_delta_open(&delta, temp_path("empty"), &err), DW_CORRUPT);
 }
 
+/* Masters in F32 against weights in BF16: rounded first or in passing, all forms give the
+ * same bytes and leave the same base, tied or not. */
+static void test_rounding_in_passing(void **state)
+{
+    (void)state;
+    enum { N = 40000 };
+    static float masters[N];
+    static uint16_t base[N], rounded[N], copy[N];
+    static const uint64_t dims[] = {N};
+    for (size_t form = 0; form < N_FORMS; form++)
+        for (unsigned tied = 0; tied < 2; tied++) {
+            for (size_t i = 0; i < N; i++) {
+                masters[i] = (float)(1 + random_below(9999)) * 1e-4f;
+                base[i] = copy[i] = 0;
+            }
+            dw_cast_bf16(base, masters, N);
+            for (size_t i = 0; i < N; i += 1 + random_below(90))
+                masters[i] *= 1.01f;
+            dw_cast_bf16(rounded, masters, N);
+            memcpy(copy, base, sizeof base);
+            const dw_tensor old[] = {{"a", DW_BF16, 1, dims, 2 * N, base, 0},
+                                     {"b", DW_BF16, 1, dims, 2 * N, base, 0}},
+                            new[] = {{"a", DW_F32, 1, dims, 4 * N, masters, 0},
+                                     {"b", DW_F32, 1, dims, 4 * N, masters, 0}},
+                            plain[] = {{"a", DW_BF16, 1, dims, 2 * N, rounded, 0},
+                                       {"b", DW_BF16, 1, dims, 2 * N, rounded, 0}};
+            dw_diff_options options = options_of(form);
+            dw_delta *wanted, *got;
+            dw_error err = {0};
+            assert_int_equal(dw_delta_diff(&got, old, new, 1 + tied, &options, &err),
+                             DW_MISMATCH); /* it must be asked for */
+            check_ok(dw_delta_diff(&wanted, old, plain, 1 + tied, &options, &err), &err);
+            options.round_next = options.update_base = true;
+            check_ok(dw_delta_diff(&got, old, new, 1 + tied, &options, &err), &err);
+            byte_buffer a = encoded(wanted), b = encoded(got);
+            assert_int_equal(a.n_bytes, b.n_bytes);
+            assert_memory_equal(a.bytes, b.bytes, a.n_bytes);
+            assert_memory_equal(base, rounded, sizeof base);
+            assert_memory_not_equal(base, copy, sizeof base);
+            free(a.bytes);
+            free(b.bytes);
+            dw_delta_close(wanted);
+            dw_delta_close(got);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -778,6 +824,7 @@ int main(void)
         cmocka_unit_test(test_never_much_larger_than_the_model),
         cmocka_unit_test(test_20000_tensors),
         cmocka_unit_test(test_tied_tensors),
+        cmocka_unit_test(test_rounding_in_passing),
         cmocka_unit_test(test_progress_and_cancelling),
         cmocka_unit_test(test_other_models),
         cmocka_unit_test(test_options),

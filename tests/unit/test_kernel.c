@@ -151,6 +151,21 @@ static int digest_case(const dw_kernels *k)
     return a == b;
 }
 
+static int round_case(const dw_kernels *k)
+{
+    enum { N = 301 };
+    static uint8_t in[4 * N + 4], a[2 * N], b[2 * N];
+    const size_t n = random64() % N;
+    uint8_t *at = in + random64() % 4;
+    for (size_t i = 0; i < 4 * n; i++)
+        at[i] = random64() % 4 ? (uint8_t)random64() : 0xff; /* NaNs among them */
+    dw_kernels_plain.round_bf16(a, at, n);
+    k->round_bf16(b, at, n);
+    if (memcmp(a, b, 2 * n) != 0)
+        fprintf(stderr, "%s: round_bf16 gives other bits\n", k->name);
+    return memcmp(a, b, 2 * n) == 0;
+}
+
 int main(void)
 {
     static const char *const names[] = {"plain", "avx2", "avx512", "neon"};
@@ -174,7 +189,7 @@ int main(void)
         }
         int good = 1;
         for (int i = 0; good && i < 100; i++)
-            good = digest_case(k);
+            good = digest_case(k) && round_case(k);
         *(good ? &passed : &failed) += 1;
     }
     printf("%d passed, %d failed\n", passed, failed);

@@ -344,8 +344,8 @@ static void test_busy(void **state)
             char step[32];
             kit_step(&k, 10);
             snprintf(step, sizeof step, "%zu", kit_keep(&k));
-            assert_ok(dw_publisher_publish(p, &tickets[i], &(dw_publish_note){step, NULL},
-                                           &err),
+            assert_ok(dw_publisher_publish(p, &tickets[i],
+                                           &(dw_publish_note){.step = step}, &err),
                       &err);
             if (tickets[i] == DW_TICKET_SKIPPED)
                 continue;
@@ -465,12 +465,14 @@ static void test_tickets(void **state)
     dw_publish_report report;
     char step[32];
     snprintf(step, sizeof step, "%zu", kit_keep(&k));
-    assert_ok(dw_publisher_publish(p, &first, &(dw_publish_note){step, "notes"}, &err),
-              &err);
+    assert_ok(
+        dw_publisher_publish(p, &first, &(dw_publish_note){step, "notes", NULL}, &err),
+        &err);
     for (unsigned i = 0; i < 70; i++) {
         snprintf(step, sizeof step, "%zu", kit_keep(&k));
-        assert_ok(dw_publisher_publish(p, &ticket, &(dw_publish_note){step, NULL}, &err),
-                  &err);
+        assert_ok(
+            dw_publisher_publish(p, &ticket, &(dw_publish_note){.step = step}, &err),
+            &err);
         assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
         assert_true(report.unchanged);
         assert_int_equal(report.n_objects, 0);
@@ -509,8 +511,9 @@ static void test_captured(void **state)
         char step[32];
         kit_step(&k, i % 4 == 3 ? 1000 : 30);
         snprintf(step, sizeof step, "%zu", kit_keep(&k));
-        assert_ok(dw_publisher_publish(p, &ticket, &(dw_publish_note){step, NULL}, &err),
-                  &err);
+        assert_ok(
+            dw_publisher_publish(p, &ticket, &(dw_publish_note){.step = step}, &err),
+            &err);
         assert_ok(dw_publisher_captured(p, ticket, UINT_MAX, &done, &err), &err);
         assert_true(done);
         memset(k.bytes, (int)i, k.n_bytes);

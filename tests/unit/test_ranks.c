@@ -137,8 +137,8 @@ static void *publish_rank(void *context)
 {
     rank *r = context;
     r->error = (dw_error){0};
-    r->status = dw_publisher_publish(r->p, &r->ticket, &(dw_publish_note){r->step, NULL},
-                                     &r->error);
+    r->status = dw_publisher_publish(r->p, &r->ticket,
+                                     &(dw_publish_note){.step = r->step}, &r->error);
     if (r->status != DW_OK)
         return NULL;
     if (r->options.receipts == DW_RECEIPTS_CALLER)

@@ -366,6 +366,7 @@ static void test_other_files(void **state)
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     dw_snapshot_release(s);
     const uint64_t files = view.mark.files;
+    const dw_tensor *tensors = view.tensors;
     dw_follower_close(f);
     char path[200];
     snprintf(path, sizeof path, "%s/model.safetensors", into);
@@ -373,9 +374,16 @@ static void test_other_files(void **state)
     f = follow("files", 1);
     assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_NOT_FOUND, &err);
     go_to(f, 6);
+    const void *kept = tensors[0].data;
+    dw_snapshot_pin(s, true); /* the old ones stay where they are, to be read */
+    assert_fails(dw_snapshot_hold(s, 0, &view, &err), DW_STALE, &err);
+    assert_true(*(const volatile uint8_t *)kept < 256);
+    dw_snapshot_pin(s, false);
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     assert_true(is_version(&view, 6));
     assert_true(view.mark.files != files);
+    dw_snapshot_pin(s, true); /* what is mapped can be read on */
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     dw_snapshot_close(s);
     dw_follower_close(f);
 }

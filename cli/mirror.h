@@ -1,0 +1,134 @@
+/* Mirroring: one end is read version by version, the other is written; each is a stream
+ * of ours or another system's.
+ *
+ *     FROM ──▶ WORK/from, a checkpoint directory ──▶ TO
+ *
+ * Which version of FROM stands in TO is written in TO itself: the number of a peer's
+ * version, the step of one of ours. So a mirror that is killed at any instant goes on
+ * where TO ends, and whatever else it keeps can be made anew.
+ */
+#ifndef CLI_MIRROR_H
+#define CLI_MIRROR_H
+
+#include <deltawire/checkpoint.h>
+#include <deltawire/follow.h>
+#include <deltawire/peer.h>
+#include <deltawire/publish.h>
+
+#include "keys.h"
+#include "options.h"
+#include "peer_options.h"
+#include "progress.h"
+#include "store.h"
+
+/* ---- the end that is read (mirror_source.c) ---- */
+
+typedef struct cli_source {
+    const char *url;
+    const dw_store_options *options;
+    const char *into; /* the directory for its weights */
+    const char *base; /* the checkpoint behind a version 0 that was not uploaded; NULL */
+    dw_trust trust;
+    const cli_session *session;
+
+    dw_store *store;
+    cli_fork_opener fork_opener;
+    dw_follower *follower; /* a stream of ours */
+    dw_peer *peer;         /* or another system's */
+    dw_peer_replica *replica;
+    dw_checkpoint *base_ckpt; /* while the weights are the peer's base */
+    uint64_t base_version;
+} cli_source;
+
+/* Opens what is there. DW_NOT_FOUND where nothing is. */
+dw_status cli_source_open(cli_source *source, dw_error *err);
+void cli_source_close(cli_source *source);
+
+bool cli_source_is_peer(const cli_source *source);
+
+/* The lowest version above AFTER (DW_NO_VERSION: of all) that can be reached, or
+ * DW_NO_VERSION where there is none yet. */
+dw_status cli_source_next(cli_source *source, uint64_t after, uint64_t *version,
+                          dw_error *err);
+
+/* Brings the weights to VERSION. */
+dw_status cli_source_go(cli_source *source, uint64_t version, const dw_progress *progress,
+                        dw_error *err);
+
+/* The weights, and the version they are at. Valid until the next move. */
+const dw_tensor *cli_source_tensors(const cli_source *source, size_t *n_tensors);
+uint64_t cli_source_version(const cli_source *source);
+dw_status cli_source_state(const cli_source *source, dw_digest *state, dw_error *err);
+
+/* ---- the end that is written (mirror_target.c) ---- */
+
+typedef struct cli_target {
+    const char *url;
+    const dw_store_options *options;
+    const char *work; /* for baseline and base */
+    bool is_peer;
+    dw_peer_publish_options peer_options;
+    const dw_sign_key *sign_key;
+    const char *from_url; /* for the notes */
+    const cli_session *session;
+
+    dw_store *store;
+    dw_publisher *publisher;
+    dw_peer_publisher *peer_publisher;
+    const dw_tensor *tensors; /* that the publisher was opened with */
+    const void *data;         /* of the first of them */
+    char *base; /* the checkpoint that SkyRL's first version starts from; or NULL */
+} cli_target;
+
+/* What a version of FROM became. */
+typedef struct cli_mirrored {
+    uint64_t from_version;
+    uint64_t version; /* in TO */
+    bool is_base;     /* nothing was written: TO begins after it */
+    bool is_whole;
+    bool was_there;
+    uint64_t n_changed;
+    uint64_t n_objects;
+    uint64_t n_bytes;
+} cli_mirrored;
+
+/* Opens the store, and says which version of FROM its newest is; DW_NO_VERSION where
+ * there is none. */
+dw_status cli_target_open(cli_target *target, uint64_t *from_version, dw_error *err);
+void cli_target_close(cli_target *target);
+
+/* SkyRL's first version starts from a checkpoint, which is kept in WORK. Whether it must
+ * be made anew, and of which version of FROM; and making it, once SOURCE is there. */
+dw_status cli_target_lacks_base(cli_target *target, bool *lacks, uint64_t *version,
+                                dw_error *err);
+dw_status cli_target_make_base(cli_target *target, const cli_source *source,
+                               dw_error *err);
+
+/* Writes SOURCE's weights as its version, and proves that they are what TO holds. Where
+ * TO has that version, this is the proof alone. */
+dw_status cli_target_write(cli_target *target, const cli_source *source,
+                           const dw_progress *progress, cli_mirrored *out, dw_error *err);
+
+/* ---- all of it (mirror_loop.c) ---- */
+
+typedef struct cli_mirror {
+    cli_source source;
+    cli_target target;
+    bool once;
+    uint64_t until; /* or DW_NO_VERSION */
+    double interval;
+    const cli_session *session;
+    cli_progress bar;
+
+    uint64_t at; /* the version of FROM that stands in TO, or DW_NO_VERSION */
+    bool has_source;
+    bool has_target;
+    bool is_proven; /* AT's weights are in TO, as far as FROM still has them */
+    uint64_t n_done;
+} cli_mirror;
+
+/* Until a signal asks to stop (DW_CANCELLED), --until is reached, or, with --once, all is
+ * mirrored. */
+dw_status cli_mirror_loop(cli_mirror *m, dw_error *err);
+
+#endif

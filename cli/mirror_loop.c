@@ -1,0 +1,198 @@
+/* The loop of `mirror`: what is next in FROM, go there, write it to TO, wait.
+ *
+ * While nothing is new FROM is asked often at first, then less, up to --interval.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "error.h"
+#include "json.h"
+#include "mirror.h"
+#include "print.h"
+#include "trouble.h"
+
+#define T_FIRST_ASK 0.1 /* seconds between the first two questions after a version */
+
+/* ---- telling ---- */
+
+static void tell_json(const cli_mirrored *done, double seconds)
+{
+    json_t *object = json_object();
+    cli_json_text(object, "event", done->is_base ? "base" : "version");
+    cli_json_count(object, "from_version", done->from_version);
+    cli_json_count(object, "version", done->version);
+    json_object_set_new(object, "whole", json_boolean(done->is_whole));
+    json_object_set_new(object, "present", json_boolean(done->was_there));
+    json_object_set_new(object, "verified", json_true());
+    cli_json_count(object, "changed", done->n_changed);
+    cli_json_count(object, "objects", done->n_objects);
+    cli_json_count(object, "bytes", done->n_bytes);
+    cli_json_real(object, "seconds", seconds);
+    cli_json_event(object);
+}
+
+static void tell(const cli_mirror *m, const cli_mirrored *done, double seconds)
+{
+    char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE];
+    if (m->session->json) {
+        tell_json(done, seconds);
+        return;
+    }
+    if (m->session->quiet)
+        return;
+    printf("version %" PRIu64, done->from_version);
+    if (done->is_base)
+        printf(": what the versions there start from, in %s", m->target.base);
+    else if (done->version != done->from_version)
+        printf(" is version %" PRIu64 " there", done->version);
+    if (done->was_there)
+        printf(": was there, and is the same");
+    else if (!done->is_base && done->is_whole)
+        printf(": the whole model in %.3f s", seconds);
+    else if (!done->is_base)
+        printf(": %s changed, %s in %.3f s", cli_format_count(changed, done->n_changed),
+               cli_format_size(size, done->n_bytes), seconds);
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* ---- doing ---- */
+
+static dw_status go(cli_mirror *m, uint64_t version, dw_error *err)
+{
+    m->bar = cli_progress_start(m->session, "fetching");
+    dw_progress hook = cli_progress_hook(&m->bar);
+    dw_status status = cli_source_go(&m->source, version, &hook, err);
+    cli_progress_end(&m->bar);
+    return status;
+}
+
+/* Writes what the source stands at. */
+static dw_status put(cli_mirror *m, double t_start, dw_error *err)
+{
+    cli_mirrored done;
+    m->bar = cli_progress_start(m->session, "writing");
+    dw_progress hook = cli_progress_hook(&m->bar);
+    dw_status status = cli_target_write(&m->target, &m->source, &hook, &done, err);
+    cli_progress_end(&m->bar);
+    if (status != DW_OK)
+        return status;
+    m->at = done.from_version;
+    if (!done.was_there) {
+        m->n_done += !done.is_base;
+        tell(m, &done, cli_now() - t_start);
+    }
+    return DW_OK;
+}
+
+static dw_status restore_base(cli_mirror *m, dw_error *err)
+{
+    bool lacks;
+    uint64_t version;
+    dw_status status = cli_target_lacks_base(&m->target, &lacks, &version, err);
+    if (status == DW_OK && lacks)
+        status = go(m, version, err);
+    if (status == DW_OK && lacks)
+        status = cli_target_make_base(&m->target, &m->source, err);
+    return status;
+}
+
+/* What TO ended with is compared with FROM, as long as FROM has it. */
+static dw_status prove_last(cli_mirror *m, dw_error *err)
+{
+    if (m->is_proven || m->at == DW_NO_VERSION) {
+        m->is_proven = true;
+        return DW_OK;
+    }
+    uint64_t next;
+    dw_status status =
+        m->at > 0 ? cli_source_next(&m->source, m->at - 1, &next, err) : DW_OK;
+    if (status == DW_OK && m->at > 0 && next == DW_NO_VERSION)
+        return cli_error_set(err, DW_MISMATCH, m->target.url,
+                             "it ends with version %" PRIu64 ", which %s does not have: "
+                             "it mirrors something else",
+                             m->at, m->source.url);
+    if (status == DW_OK)
+        status = go(m, m->at, err);
+    if (status == DW_NOT_FOUND) {
+        m->is_proven = true; /* gone from FROM: nothing to compare with */
+        return DW_OK;
+    }
+    if (status == DW_OK)
+        status = put(m, cli_now(), err);
+    m->is_proven = status == DW_OK;
+    return status;
+}
+
+static dw_status open_ends(cli_mirror *m, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (!m->has_source)
+        status = cli_source_open(&m->source, err);
+    m->has_source = status == DW_OK;
+    if (status == DW_OK && !m->target.is_peer && !cli_source_is_peer(&m->source))
+        return cli_error_set(err, DW_INVALID, m->source.url,
+                             "both ends are deltawire streams: use deltawire cp, or say "
+                             "--as trl, slime or skyrl");
+    if (status == DW_OK && !m->has_target)
+        status = cli_target_open(&m->target, &m->at, err);
+    m->has_target = status == DW_OK;
+    if (status == DW_OK && !m->is_proven)
+        status = restore_base(m, err);
+    return status;
+}
+
+/* Mirrors one version more. *MOVED where there was one. */
+static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
+{
+    uint64_t next;
+    const double t_start = cli_now();
+    *moved = false;
+    dw_status status = open_ends(m, err);
+    if (status == DW_OK)
+        status = prove_last(m, err);
+    if (status == DW_OK)
+        status = cli_source_next(&m->source, m->at, &next, err);
+    if (status != DW_OK || next == DW_NO_VERSION)
+        return status;
+    status = go(m, next, err);
+    if (status == DW_OK)
+        status = put(m, t_start, err);
+    *moved = status == DW_OK;
+    return status;
+}
+
+/* What waiting mends, or may. */
+static bool passes(const cli_mirror *m, dw_status status)
+{
+    return !m->once && (status == DW_UNAVAILABLE || status == DW_NOT_FOUND);
+}
+
+dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
+{
+    cli_trouble trouble = {.what = m->source.url};
+    double wait = T_FIRST_ASK;
+    for (;;) {
+        bool moved;
+        dw_status status = cli_check_signal(err);
+        if (status == DW_OK)
+            status = step(m, &moved, err);
+        if (passes(m, status)) {
+            cli_trouble_add(&trouble, m->session, err);
+            cli_trouble_sleep(&trouble);
+            continue;
+        }
+        if (status != DW_OK)
+            return status;
+        cli_trouble_end(&trouble, m->session);
+        if (m->until != DW_NO_VERSION && m->at != DW_NO_VERSION && m->at >= m->until)
+            return DW_OK;
+        if (!moved && m->once)
+            return DW_OK;
+        wait = moved ? T_FIRST_ASK : wait;
+        if (!moved)
+            cli_sleep(wait);
+        if (!moved)
+            wait = 2 * wait < m->interval ? 2 * wait : m->interval;
+    }
+}

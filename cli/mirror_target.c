@@ -1,0 +1,321 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "mirror.h"
+#include "path.h"
+#include "progress.h"
+
+#define WAIT_MS   100
+#define NOTE_SIZE 1024
+
+/* ---- what is there ---- */
+
+#define NOTE "mirrored from version "
+
+/* The step of a version of ours that a mirror wrote is FROM's number. */
+static bool read_step(const dw_version_info *info, uint64_t *version)
+{
+    char *end;
+    errno = 0;
+    *version = strtoull(info->step, &end, 10);
+    return info->step[0] >= '0' && info->step[0] <= '9' && !*end && errno == 0 &&
+           strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
+}
+
+/* The newest version of the stream in TO, where there is one. */
+static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
+                           uint64_t *from_version, dw_digest *state, dw_error *err)
+{
+    dw_stream *stream = NULL;
+    dw_version_info info;
+    *has_head = false;
+    dw_status status = dw_stream_open(&stream, t->store, NULL, err);
+    if (status == DW_OK)
+        status = dw_stream_head(stream, head, err);
+    if (status == DW_OK)
+        status = dw_stream_version(stream, *head, &info, err);
+    if (status == DW_OK) {
+        *has_head = true;
+        *state = info.state;
+        if (!read_step(&info, from_version))
+            status =
+                cli_error_set(err, DW_CONFLICT, t->url,
+                              "version %" PRIu64 " was not written by a mirror: name "
+                              "another place",
+                              *head);
+    }
+    dw_stream_close(stream);
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+static dw_status look_at_stream(cli_target *t, uint64_t *from_version, dw_error *err)
+{
+    bool has_head;
+    uint64_t head;
+    dw_digest state;
+    dw_peer_format format;
+    dw_status status = dw_peer_detect(t->store, &format, err);
+    if (status == DW_OK)
+        return cli_error_set(err, DW_CONFLICT, t->url,
+                             "versions of %s are here: give --as %s, or another place",
+                             dw_peer_format_name(format), dw_peer_format_name(format));
+    if (status != DW_NOT_FOUND)
+        return status;
+    return read_head(t, &has_head, &head, from_version, &state, err);
+}
+
+/* Of SkyRL, where TO has versions, the base is what the first one names. */
+static dw_status look_at_peer(cli_target *t, uint64_t *from_version, dw_error *err)
+{
+    dw_peer *peer = NULL;
+    const uint64_t *versions;
+    size_t n = 0;
+    dw_peer_version_info info = {.base = DW_NO_VERSION};
+    dw_status status = dw_peer_open(&peer, t->store, err);
+    if (status == DW_OK)
+        status = dw_peer_list(peer, &versions, &n, err);
+    if (status == DW_OK && n > 0) {
+        *from_version = versions[n - 1];
+        status = dw_peer_version(peer, versions[0], &info, err);
+    }
+    if (t->peer_options.format == DW_PEER_SKYRL)
+        t->peer_options.base_version = info.base;
+    dw_peer_close(peer);
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+dw_status cli_target_open(cli_target *t, uint64_t *from_version, dw_error *err)
+{
+    *from_version = DW_NO_VERSION;
+    dw_status status =
+        t->store ? DW_OK : cli_store_open_at(&t->store, t->url, t->options, err);
+    if (status == DW_OK)
+        status = t->is_peer ? look_at_peer(t, from_version, err)
+                            : look_at_stream(t, from_version, err);
+    return status;
+}
+
+static void close_publishers(cli_target *t)
+{
+    dw_publisher_close(t->publisher);
+    dw_peer_publisher_close(t->peer_publisher);
+    t->publisher = NULL;
+    t->peer_publisher = NULL;
+}
+
+void cli_target_close(cli_target *t)
+{
+    close_publishers(t);
+    dw_store_close(t->store);
+    free(t->base);
+    t->store = NULL;
+    t->base = NULL;
+}
+
+/* A publisher reads the weights where they were when it was opened. */
+static void forget_moved(cli_target *t, const dw_tensor *tensors, size_t n)
+{
+    const void *data = n > 0 ? tensors[0].data : NULL;
+    if (t->tensors != tensors || t->data != data)
+        close_publishers(t);
+    t->tensors = tensors;
+    t->data = data;
+}
+
+static dw_status make_baseline(const cli_target *t, char **out, dw_error *err)
+{
+    *out = cli_path_join(t->work, "to");
+    return *out ? cli_path_make_directories(*out, err)
+                : cli_error_set(err, DW_NO_MEMORY, t->work, "out of memory");
+}
+
+/* ---- a stream of ours ---- */
+
+static dw_status wait_for(cli_target *t, uint64_t ticket, const dw_progress *progress,
+                          dw_publish_report *report, dw_error *err)
+{
+    bool done = false;
+    dw_status status = DW_OK;
+    while (!done) {
+        status = dw_publisher_wait(t->publisher, ticket, WAIT_MS, &done, report, err);
+        if (!done && status != DW_UNAVAILABLE && status != DW_OK)
+            return status;
+        if (!done && progress->report && progress->report(progress->context, 0, 0) != 0) {
+            dw_publisher_cancel(t->publisher);
+            return cli_check_signal(err);
+        }
+    }
+    return status;
+}
+
+static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t n,
+                                const dw_publish_note *note, const dw_progress *progress,
+                                dw_error *err)
+{
+    char *baseline = NULL;
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    memset(options.folds, 0, sizeof options.folds);
+    options.sign_key = t->sign_key;
+    options.first_step = note->step;
+    options.first_notes = note->notes;
+    options.n_threads = t->session->n_threads;
+    options.progress = *progress;
+    dw_status status = make_baseline(t, &baseline, err);
+    options.baseline_dir = baseline;
+    if (status == DW_OK)
+        status = dw_publisher_open(&t->publisher, t->store, tensors, n, &options, err);
+    free(baseline);
+    return status;
+}
+
+static dw_status write_stream(cli_target *t, const cli_source *source,
+                              const dw_progress *progress, cli_mirrored *out,
+                              dw_error *err)
+{
+    char step[24], notes[NOTE_SIZE];
+    size_t n;
+    const dw_tensor *tensors = cli_source_tensors(source, &n);
+    const dw_publish_note note = {.step = step, .notes = notes};
+    bool has_head;
+    uint64_t there = DW_NO_VERSION;
+    dw_digest state = 0, wanted = 0;
+    snprintf(step, sizeof step, "%" PRIu64, out->from_version);
+    snprintf(notes, sizeof notes, NOTE "%" PRIu64 " of %.900s", out->from_version,
+             dw_store_url(source->store));
+    dw_status status = read_head(t, &has_head, &out->version, &there, &state, err);
+    out->was_there = status == DW_OK && has_head && there == out->from_version;
+    if (status == DW_OK && !out->was_there && !t->publisher) {
+        status = open_publisher(t, tensors, n, &note, progress, err);
+        if (status == DW_OK && !has_head) {
+            /* opening made version 0 of them */
+            status = read_head(t, &has_head, &out->version, &there, &state, err);
+            out->is_whole = has_head = true;
+            there = out->from_version;
+        }
+    }
+    if (status == DW_OK && !out->was_there && !out->is_whole) {
+        dw_publish_report report = {0};
+        uint64_t ticket = 0;
+        status = dw_publisher_publish(t->publisher, &ticket, &note, err);
+        if (status == DW_OK)
+            status = wait_for(t, ticket, progress, &report, err);
+        /* anchors that are due: what fails there harms no version, and is due again */
+        if (status == DW_OK)
+            dw_publisher_drain(t->publisher, NULL);
+        state = report.state;
+        out->version = report.version;
+        out->n_changed = report.n_changed;
+        out->n_objects = report.n_objects;
+        out->n_bytes = report.n_bytes;
+    }
+    if (status == DW_OK)
+        status = cli_source_state(source, &wanted, err);
+    if (status == DW_OK && state != wanted)
+        status = cli_error_set(err, DW_MISMATCH, t->url,
+                               "version %" PRIu64 " is not version %" PRIu64
+                               " of the source: their digests are %016" PRIx64
+                               " and %016" PRIx64,
+                               out->version, out->from_version, state, wanted);
+    return status;
+}
+
+/* ---- another system's ---- */
+
+dw_status cli_target_lacks_base(cli_target *t, bool *lacks, uint64_t *version,
+                                dw_error *err)
+{
+    char name[64];
+    dw_checkpoint *ckpt = NULL;
+    *version = t->peer_options.base_version;
+    *lacks = false;
+    if (!t->is_peer || t->peer_options.format != DW_PEER_SKYRL ||
+        *version == DW_NO_VERSION)
+        return DW_OK;
+    snprintf(name, sizeof name, "base-%" PRIu64 ".safetensors", *version);
+    free(t->base);
+    t->base = cli_path_join(t->work, name);
+    if (!t->base)
+        return cli_error_set(err, DW_NO_MEMORY, t->work, "out of memory");
+    dw_status status = dw_checkpoint_open(&ckpt, t->base, DW_CHECKPOINT_READ, err);
+    dw_checkpoint_close(ckpt);
+    *lacks = status == DW_NOT_FOUND;
+    return *lacks ? DW_OK : status;
+}
+
+dw_status cli_target_make_base(cli_target *t, const cli_source *source, dw_error *err)
+{
+    size_t n;
+    const dw_tensor *tensors = cli_source_tensors(source, &n);
+    return dw_checkpoint_write(t->base, tensors, n, NULL, err);
+}
+
+static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
+                                     const dw_progress *progress, dw_error *err)
+{
+    char *baseline = NULL;
+    bool lacks;
+    uint64_t version;
+    size_t n;
+    const dw_tensor *tensors = cli_source_tensors(source, &n);
+    dw_peer_publish_options *o = &t->peer_options;
+    o->progress = *progress;
+    o->first_version = cli_source_version(source);
+    /* what SkyRL's versions begin with is none of them */
+    if (o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION)
+        o->base_version = o->first_version;
+    dw_status status = make_baseline(t, &baseline, err);
+    if (status == DW_OK)
+        status = cli_target_lacks_base(t, &lacks, &version, err);
+    if (status == DW_OK && lacks)
+        status = cli_target_make_base(t, source, err);
+    o->base = t->base;
+    o->baseline_dir = baseline;
+    if (status == DW_OK)
+        status = dw_peer_publisher_open(&t->peer_publisher, t->store, tensors, n, o, err);
+    free(baseline);
+    return status;
+}
+
+static dw_status write_peer(cli_target *t, const cli_source *source,
+                            const dw_progress *progress, cli_mirrored *out, dw_error *err)
+{
+    dw_status status =
+        t->peer_publisher ? DW_OK : open_peer_publisher(t, source, progress, err);
+    if (status != DW_OK)
+        return status;
+    out->version = out->from_version;
+    out->is_base = t->peer_options.format == DW_PEER_SKYRL &&
+                   out->from_version == t->peer_options.base_version;
+    if (out->is_base)
+        return DW_OK;
+    dw_peer_publish_report report;
+    status =
+        dw_peer_publisher_publish(t->peer_publisher, out->from_version, &report, err);
+    out->is_whole = report.is_whole;
+    out->was_there = report.was_there;
+    out->n_changed = report.n_changed;
+    out->n_objects = report.n_objects;
+    out->n_bytes = report.n_bytes;
+    return status;
+}
+
+dw_status cli_target_write(cli_target *t, const cli_source *source,
+                           const dw_progress *progress, cli_mirrored *out, dw_error *err)
+{
+    size_t n;
+    const dw_tensor *tensors = cli_source_tensors(source, &n);
+    *out = (cli_mirrored){.from_version = cli_source_version(source)};
+    forget_moved(t, tensors, n);
+    dw_status status = t->is_peer ? write_peer(t, source, progress, out, err)
+                                  : write_stream(t, source, progress, out, err);
+    /* what a publisher is in after an error is found out anew */
+    if (status != DW_OK)
+        close_publishers(t);
+    return status;
+}

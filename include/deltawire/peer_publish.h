@@ -1,0 +1,115 @@
+/* Publishing for peers: versions of a model, written as other systems' own readers expect
+ * them.
+ *
+ *     trl     an anchor or a delta, one file a version
+ *     slime   a directory a version: shards, and the index last
+ *     skyrl   a directory a version: payloads, and the manifest last
+ *
+ *     dw_peer_publisher_open      weights + store          what is there is read back
+ *     dw_peer_publisher_publish   the weights as they are  -> a version, proven
+ *
+ * A version is written against the baseline, a checkpoint directory that is kept at the
+ * newest version in the store by the readers of peer.h. After each publish the baseline
+ * follows, and what it then holds is compared with the weights: DW_OK means that a reader
+ * of the store gets these weights, bit for bit.
+ *
+ * Objects are created and never replaced. These formats have no way to keep two writers
+ * apart: one process writes at a time; a second one is mostly, not always, noticed
+ * (DW_CONFLICT). docs/PEERS.md says what each format can hold.
+ *
+ * A handle belongs to one thread at a time.
+ */
+#ifndef DELTAWIRE_PEER_PUBLISH_H
+#define DELTAWIRE_PEER_PUBLISH_H
+
+#include "deltawire/delta.h"
+#include "deltawire/peer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dw_peer_publisher dw_peer_publisher;
+
+typedef enum dw_peer_delta {
+    DW_PEER_XOR = 0,       /* new XOR old */
+    DW_PEER_OVERWRITE = 1, /* positions and bytes; tensors below 4 GiB */
+} dw_peer_delta;
+
+typedef enum dw_peer_checksum {
+    DW_PEER_XXH3_128 = 0,
+    DW_PEER_ADLER32 = 1,
+} dw_peer_checksum;
+
+/* Strings are borrowed for the call of open. */
+typedef struct dw_peer_publish_options {
+    dw_peer_format format;
+    unsigned trl_layout;  /* TRL: 1, or 3, the default */
+    dw_codec trl_codec;   /* TRL: DW_CODEC_GAP, the default, or DW_CODEC_RAW; layout 1 has
+                             RAW alone */
+    unsigned whole_every; /* TRL, slime: the whole model where the version is a multiple
+                             of this. 0: as the format has it, which is 10 in TRL's layout
+                             1, 20 in layout 3, and never in slime */
+    dw_peer_delta delta;  /* slime */
+    dw_peer_checksum checksum; /* slime */
+    uint64_t max_shard_bytes;  /* slime, SkyRL: of the tensors in one file, before they
+                                  are compressed; 0: 1 GiB. Bounds memory too */
+    const char *base;          /* slime, SkyRL: nothing is uploaded first; this checkpoint
+                                  is what engines have as version BASE_VERSION. SkyRL needs
+                                  it, also where the baseline was lost */
+    uint64_t base_version;     /* 0 */
+    uint64_t first_version;    /* of a store that is empty, without BASE; default 1 */
+    const char *baseline_dir; /* kept for the next start; NULL: a temporary one in TMPDIR,
+                                 and all is read back at the next start */
+    unsigned n_threads;       /* 0: all cores */
+    dw_progress progress;     /* of opening and publishing */
+} dw_peer_publish_options;
+
+DW_API void dw_peer_publish_options_init(dw_peer_publish_options *options,
+                                         dw_peer_format format);
+
+/* Opens STORE for writing versions at its root, and brings the baseline to the newest
+ * that is there. TENSORS stay the caller's and are read at each publish. DW_CONFLICT
+ * where the store holds another format, or a stream of ours; DW_MISMATCH where it holds
+ * another model; DW_UNSUPPORTED, naming the tensor, for what the format cannot hold: TRL
+ * has BF16 alone. */
+DW_API dw_status dw_peer_publisher_open(dw_peer_publisher **out, dw_store *store,
+                                        const dw_tensor *tensors, size_t n_tensors,
+                                        const dw_peer_publish_options *options,
+                                        dw_error *err);
+DW_API void dw_peer_publisher_close(dw_peer_publisher *publisher);
+
+/* The newest version in the store, as far as known; DW_NO_VERSION: none. With a base and
+ * no version yet: that of the base. */
+DW_API uint64_t dw_peer_publisher_version(const dw_peer_publisher *publisher);
+
+/* The weights of that version; none where there is none. Valid until the next publish. */
+DW_API const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *publisher,
+                                                   size_t *n_tensors);
+
+typedef struct dw_peer_publish_report {
+    uint64_t version;
+    bool is_whole;      /* the whole model was written */
+    bool was_there;     /* nothing was written: the store had this version */
+    uint64_t n_changed; /* elements; of a whole version, those that differ from the one
+                           before */
+    uint64_t n_objects;
+    uint64_t n_bytes;
+} dw_peer_publish_report;
+
+/* Publishes the weights as they are as VERSION, or as the next one (DW_NO_VERSION), and
+ * proves it. Weights in which nothing changed are a version too: a file without tensors,
+ * where TRL's own trainer would leave a number out. A VERSION that is not the next one is
+ * written whole; SkyRL has no whole versions and refuses it.
+ *
+ * After an error the version may be there or not; called again with the same weights it
+ * finds out, and says so (was_there). A VERSION that is there with other weights is
+ * DW_CONFLICT. REPORT may be NULL. */
+DW_API dw_status dw_peer_publisher_publish(dw_peer_publisher *publisher, uint64_t version,
+                                           dw_peer_publish_report *report, dw_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,89 @@
+"""Whose part of a model is whose: DTensors, as FSDP2 and tensor parallelism leave them.
+
+A rank owns a range of rows of a DTensor, which is one run of the tensor's elements. What is
+cut along another dimension, or along rows in turns, is brought into rows at each publish.
+"""
+from __future__ import annotations
+
+import math
+import uuid
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+__all__ = ["Part", "is_sharded", "part_of", "agree"]
+
+DTYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16",
+    torch.int16: "I16", torch.uint32: "U32", torch.int32: "I32", torch.uint64: "U64",
+    torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32",
+    torch.float64: "F64", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.complex64: "C64",
+}
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+class Part:
+    """What this rank has of a tensor, and publishes of it."""
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.is_mine = True  # another rank has the same, where not
+        self._rows: list[Any] | None = None  # placements to bring it into first
+        self.first = 0
+        if not is_sharded(tensor):
+            return
+        mesh, placements = tensor.device_mesh, tensor.placements
+        if any(isinstance(p, Partial) for p in placements):
+            raise ValueError(f"{name!r} is a sum over ranks that was not made yet (Partial)")
+        at = mesh.get_coordinate()
+        self.is_mine = at is not None and all(
+            at[i] == 0 for i, p in enumerate(placements) if isinstance(p, Replicate))
+        if not all(isinstance(p, Replicate) or (type(p) is Shard and p.dim == 0)
+                   for p in placements):
+            self._rows = [p if isinstance(p, Replicate) else Shard(0) for p in placements]
+        _, offset = compute_local_shape_and_global_offset(
+            tensor.shape, mesh, self._rows or placements)
+        self.first = offset[0] * math.prod(tensor.shape[1:]) if offset else 0
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether what this rank has can be published from where it lies."""
+        return self._rows is None
+
+    def local(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """This rank's rows. A collective call where they have to be made of others."""
+        tensor = self.tensor.detach()
+        if not is_sharded(tensor):
+            return tensor
+        if self._rows is not None:
+            tensor = tensor.to(dtype) if dtype else tensor  # less to send
+            tensor = tensor.redistribute(placements=self._rows)
+        return tensor.to_local().detach()
+
+
+def agree(
+    parts: dict[str, Part], published: dict[str, torch.dtype], group: Any
+) -> tuple[dict[str, tuple[str, tuple[int, ...]]], str]:
+    """All ranks tell each other what they have: gives every tensor's type and shape, and
+    the name of this start. What is whole on several ranks is left to the first of them."""
+    mine = {name: (DTYPES[published[name]], tuple(part.tensor.shape), is_sharded(part.tensor))
+            for name, part in parts.items()}
+    rank, every = dist.get_rank(group), [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, (mine, uuid.uuid4().hex), group=group)
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for other, (tensors, _) in enumerate(every):
+        for name, (dtype, shape, sharded) in tensors.items():
+            if found.setdefault(name, (dtype, shape)) != (dtype, shape):
+                raise ValueError(f"{name!r} is not the same on all ranks: {found[name]} and "
+                                 f"{(dtype, shape)} on rank {other}")
+            if not sharded and other < rank and name in parts:
+                parts[name].is_mine = False
+    return found, every[0][1]

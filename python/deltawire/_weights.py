@@ -1,0 +1,115 @@
+"""The weights that a publisher reads: where they lie, or out of copies."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _core
+
+try:
+    from . import _dtensor
+except ImportError:  # a PyTorch without torch.distributed
+    _dtensor = None
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    return _dtensor is not None and _dtensor.is_sharded(tensor)
+
+
+class Weights:
+    """The tensors of a publisher: read where they lie, or out of a copy.
+
+    Copied is what the library cannot read in place, on a device, not contiguous or not cut
+    into rows; and a module's buffers, which change in every forward pass."""
+
+    def __init__(
+        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool
+    ) -> None:
+        self.live = live
+        self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
+            if any(map(is_sharded, live.values())) else {}
+        self.masters = {name for name, tensor in live.items()
+                        if dtype is not None and tensor.dtype == torch.float32}
+        self.dtype = dtype
+        self.copies: dict[str, torch.Tensor] = {}
+        self.in_place: dict[str, torch.Tensor] = {}
+        self._seen: dict[str, int] = {}
+        for name, tensor in live.items():
+            is_buffer = is_module and not isinstance(tensor, torch.nn.Parameter)
+            is_rows = name not in self.parts or self.parts[name].is_rows
+            local = self._local(name)
+            if is_rows and not is_buffer and local.is_cpu and local.is_contiguous():
+                self.in_place[name] = local
+            else:
+                self.copies[name] = torch.empty(
+                    local.shape, dtype=dtype if name in self.masters else local.dtype,
+                    pin_memory=local.is_cuda)
+        self._places = {name: tensor.data_ptr() for name, tensor in self.in_place.items()}
+        self.take()
+
+    def _local(self, name: str) -> torch.Tensor:
+        if name in self.parts:
+            return self.parts[name].local(self.dtype if name in self.masters else None)
+        return self.live[name].detach()
+
+    @property
+    def as_bf16(self) -> set[str]:
+        """What the library is to round while it compares."""
+        return self.masters & self.in_place.keys()
+
+    def now(self, name: str) -> torch.Tensor:
+        return self.copies[name] if name in self.copies else self.in_place[name]
+
+    def take(self) -> tuple[list[str], dict[str, int]]:
+        """Brings the copies up to date. Tells what has not changed since the last time that
+        was noted(), and what is to be noted."""
+        seen = {name: tensor._version for name, tensor in self.live.items()
+                if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad}
+        frozen = [name for name, version in seen.items() if self._seen.get(name) == version]
+        for name, place in self._places.items():
+            if self._local_place(name) != place:
+                raise RuntimeError(f"{name!r} lies elsewhere than when the publisher was "
+                                   "made, which reads it in place: make a new publisher")
+        # with ranks all of them, in one order: it may be a call of all ranks
+        changed = {name: self._local(name) for name in self.copies
+                   if self.parts or name not in frozen}
+        casts = {name: tensor for name, tensor in changed.items()
+                 if tensor.is_cpu and tensor.is_contiguous()}
+        _core.cast(casts, {name: self.copies[name] for name in casts})
+        for name, tensor in changed.items():
+            if name not in casts:
+                self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
+        if any(tensor.is_cuda for tensor in changed.values()):
+            torch.cuda.synchronize()
+        return frozen, seen
+
+    def _local_place(self, name: str) -> int:
+        tensor = self.live[name]
+        return (tensor._local_tensor if is_sharded(tensor) else tensor).data_ptr()
+
+    def noted(self, seen: dict[str, int]) -> None:
+        self._seen = seen
+
+    def arguments(self, group: Any) -> dict[str, Any]:
+        """For the library's publisher."""
+        if group is None and not self.parts:
+            return {"tensors": {name: self.now(name) for name in self.live},
+                    "as_bf16": self.as_bf16}
+        if _dtensor is None or not _dtensor.dist.is_initialized():
+            raise ValueError("ranks need torch.distributed, initialized")
+        parts = self.parts or {name: _dtensor.Part(name, tensor)
+                               for name, tensor in self.live.items()}
+        found, job = _dtensor.agree(
+            parts, {name: self.dtype if name in self.masters else tensor.dtype
+                    for name, tensor in self.live.items()}, group)
+        return {
+            "tensors": {name: (None, "F32" if name in self.as_bf16 else dtype, shape)
+                        for name, (dtype, shape) in found.items()},
+            "as_bf16": self.as_bf16,
+            "shards": [(name, part.first, self.now(name)) for name, part in parts.items()
+                       if part.is_mine],
+            "rank": _dtensor.dist.get_rank(group),
+            "n_ranks": _dtensor.dist.get_world_size(group),
+            "job": job,
+        }

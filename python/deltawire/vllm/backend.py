@@ -1,0 +1,262 @@
+"""The back end: what vLLM calls in each worker."""
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Iterable
+
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.logger import init_logger
+
+from .. import _core
+from . import plain
+from .stream import StreamSource
+from .weights import Table, Weights, table_of
+
+logger = init_logger("vllm.deltawire")
+
+FORMAT = "deltawire/1"
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Nothing, where `deltawire follow` on this machine brings updates. With `url` each
+    worker follows that stream by itself."""
+
+    url: str | None = None
+    dir: str | None = None
+    trust: list[str] = field(default_factory=list)
+    id: str | None = None
+    store: dict[str, Any] = field(default_factory=dict)
+    interval: float = 1.0
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """What `deltawire follow` sends (docs/ENGINES.md, section 6), or a version of the
+    stream that is followed."""
+
+    version: int
+    format: str = FORMAT
+    kind: str = "stream"
+    stream: str | None = None
+    from_version: int | None = None
+    state: str | None = None
+    dir: str | None = None
+    patch: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"updates are of {FORMAT}, not of {self.format!r}")
+        is_patch = self.kind == "patch"
+        if self.kind not in ("patch", "snapshot", "stream"):
+            raise ValueError(f"kind is patch, snapshot or stream, not {self.kind!r}")
+        if not isinstance(self.version, int) or self.version < 0:
+            raise ValueError(f"version {self.version!r} is no version")
+        if (self.patch is not None) != is_patch or (self.from_version is not None) != is_patch:
+            raise ValueError(f"an update of kind {self.kind} with the patch {self.patch!r} "
+                             f"from version {self.from_version!r}")
+        if (self.dir is None) != (self.kind == "stream"):
+            raise ValueError(f"an update of kind {self.kind} with the directory {self.dir!r}")
+
+
+class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+    sweep_every = 64
+    """Patches after which all weights are compared with the directory."""
+
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        self._is_cpu = device.type == "cpu"
+        self._check_plain()
+        self._source: StreamSource | None = None
+        self._weights: Weights | None = None
+        self._version: int | None = None  # that the weights are; None: not known
+        self._state: str | None = None  # the digest of it
+        self._touched = False  # by an update, which may have failed
+        self._n_patches = 0
+        self._learn_at_start()
+
+    # ---- vLLM's calls -----------------------------------------------------------------
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        self.shutdown()
+        if init_info.url is None:
+            return
+        rank = self._rank()
+        directory, name = init_info.dir, init_info.id
+        if rank is not None:  # each keeps and reports its own
+            directory = directory and os.path.join(directory, f"rank-{rank}")
+            name = name and f"{name}-rank-{rank}"
+        self._source = StreamSource(
+            init_info.url,
+            dir=directory,
+            trust=init_info.trust,
+            id=name,
+            store=init_info.store,
+            interval=init_info.interval,
+            log=logger,
+        )
+
+    def start_weight_update(self) -> None:
+        self._check_plain()
+
+    def finish_weight_update(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        if update_info.kind == "patch":
+            self._check_fits(update_info)
+        before = (self._version, self._state)
+        # an update that fails leaves weights that nothing is known of
+        self._version, self._state, self._touched = None, None, True
+        if update_info.kind == "patch":
+            state = self._take_patch(update_info, before[1])
+        elif update_info.kind == "snapshot":
+            state = self._load_whole(update_info.dir)
+        else:
+            state = self._follow(update_info.version, *before)
+        if update_info.state is not None:
+            _check_state(state, update_info.state, update_info.version)
+        self._version, self._state = update_info.version, update_info.state or state
+
+    def _check_plain(self) -> None:
+        if self._is_cpu:
+            plain.check(self.model)
+
+    def _rank(self) -> int | None:
+        """Among all workers of the engine; None: it is the only one."""
+        parallel = self.parallel_config
+        if parallel.world_size * parallel.data_parallel_size == 1:
+            return None
+        replica = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        return replica * parallel.world_size + parallel.rank
+
+    # ---- where the weights lie --------------------------------------------------------
+
+    def _learn_at_start(self) -> None:
+        """From the checkpoint that was loaded, where that is a directory."""
+        path = self.model_config.model
+        if not os.path.isdir(path) or self.vllm_config.load_config.load_format == "dummy":
+            return
+        try:
+            checkpoint = _core.Checkpoint(path)
+        except _core.Error as error:
+            logger.warning("deltawire: the weights' places are learnt at the first update, "
+                           "for %s cannot be read: %s", path, error)
+            return
+        with checkpoint:
+            self._learn(table_of(checkpoint))
+            self._weights.confirm(checkpoint)
+
+    def _learn(self, table: Table) -> None:
+        start = time.monotonic()
+        self._weights = Weights(self.model, self.model_config, table, logger)
+        held = sum(n > 0 for n in self._weights.layout.held.values())
+        logger.info("deltawire: learnt where %d of %d tensors lie, in %d pieces: %.2f s",
+                    held, len(table), self._weights.layout.pieces, time.monotonic() - start)
+
+    # ---- the ways to a version --------------------------------------------------------
+
+    def _check_fits(self, update: UpdateInfo) -> None:
+        """Before anything is touched. An engine that was started from the directory does not
+        know its version: there what the patch replaces tells."""
+        may_be = self._version == update.from_version or (
+            self._version is None and not self._touched)
+        if self._weights is None or not may_be:
+            at = "not known" if self._version is None else f"version {self._version}"
+            raise ValueError(f"the patch starts from version {update.from_version}, the "
+                             f"weights are {at}: send the whole directory")
+
+    def _take_patch(self, update: UpdateInfo, base: str | None) -> str | None:
+        report = self._store(update.version, update.patch, base)
+        self._finish_patches(update.dir, report.forgotten)
+        return report.state if report.reached is None else report.reached
+
+    def _follow(self, goal: int, version: int | None, base: str | None) -> str | None:
+        source = self._source
+        if source is None:
+            raise RuntimeError("an update that names no directory needs the stream's url: "
+                               "POST /init_weight_transfer_engine "
+                               '{"init_info":{"url":"s3://..."}}')
+        if self._weights is None or version is None or source.version != version:
+            state = source.bring(goal, None)
+            _check_state(self._load_whole(source.dir), state, goal)
+            return state
+        state, forgotten = base, set()
+
+        def hop(to: int, patch: str) -> str | None:
+            nonlocal state
+            report = self._store(to, patch, state)
+            forgotten.update(report.forgotten)
+            state = report.state
+            return state
+
+        state = source.bring(goal, hop)
+        self._finish_patches(source.dir, forgotten)
+        return state
+
+    def _store(self, version: int, patch: str, base: str | None) -> _core.LayoutReport:
+        """The stores of a patch, read back; the digest they lead to is the version's."""
+        start = time.monotonic()
+        report = self._weights.apply(patch, base)
+        if report.version != version:
+            raise RuntimeError(f"{patch} leads to version {report.version}, not {version}")
+        if report.reached is not None and report.state is not None:
+            _check_state(report.reached, report.state, version)
+        logger.info("deltawire: version %d: %d changes, %d stores, %.1f ms", version,
+                    report.n_changed, report.n_stored, 1e3 * (time.monotonic() - start))
+        return report
+
+    def _finish_patches(self, directory: str, forgotten: Iterable[str]) -> None:
+        """What could not be stored in place is loaded anew; now and then all is compared."""
+        self._n_patches += 1
+        is_sweep = self._n_patches % self.sweep_every == 0
+        if not forgotten and not is_sweep:
+            return
+        with _core.Checkpoint(directory) as checkpoint:
+            if forgotten:
+                logger.warning("deltawire: loaded anew: %s", ", ".join(sorted(forgotten)))
+                self._weights.load(checkpoint, forgotten)
+            self._compare(checkpoint)
+
+    def _load_whole(self, directory: str) -> str:
+        """The digest of what was loaded."""
+        start = time.monotonic()
+        with _core.Checkpoint(directory) as checkpoint:
+            table = table_of(checkpoint)
+            if self._weights is None or self._weights.table != table:
+                self._learn(table)
+            self._weights.load(checkpoint)
+            if not self._weights.confirmed:
+                self._weights.confirm(checkpoint)
+            self._compare(checkpoint)
+            state = _core.digest(checkpoint).state
+        logger.info("deltawire: %s was loaded whole: %.2f s", directory,
+                    time.monotonic() - start)
+        return state
+
+    def _compare(self, checkpoint: _core.Checkpoint) -> None:
+        wrong = self._weights.compare(checkpoint)
+        if wrong:
+            name, n = next(iter(wrong.items()))
+            raise RuntimeError(f"{n} elements of {name} are not those of the checkpoint, and "
+                               f"{len(wrong) - 1} more tensors are wrong")
+
+
+def _check_state(state: str | None, wanted: str, version: int) -> None:
+    if state != wanted:
+        raise RuntimeError(f"the weights have the digest {state}, version {version} has "
+                           f"{wanted}")

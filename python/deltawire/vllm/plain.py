@@ -1,0 +1,59 @@
+"""vLLM on CPUs keeps a packed copy of each linear weight and drops the weight: what is
+loaded later succeeds, and changes nothing that is generated. Where our back end is chosen,
+weights stay as they are."""
+from __future__ import annotations
+
+from typing import Any
+
+_names: set[str] = set()
+
+
+def install(name: str) -> None:
+    """For engines that are started with the back end NAME. Before the model is loaded."""
+    import torch
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    first = not _names
+    _names.add(name)
+    if first:
+        torch.cpu._init_amx()  # without asking the kernel for it, the first use is SIGILL
+        _replace_dispatch()
+
+
+def _is_chosen() -> bool:
+    from vllm.config import get_current_vllm_config
+
+    try:
+        transfer = get_current_vllm_config().weight_transfer_config
+    except AssertionError:  # none is set
+        return False
+    return transfer is not None and transfer.backend in _names
+
+
+def _replace_dispatch() -> None:
+    import torch
+    from vllm.model_executor.layers import utils
+
+    packing = getattr(utils, "dispatch_cpu_unquantized_gemm", None)
+    if packing is None:
+        return  # check() tells where that matters
+
+    def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
+        weight = layer.weight
+        if weight.is_meta or weight.ndim != 2 or not _is_chosen():
+            packing(layer, remove_weight)
+        else:
+            layer.cpu_linear = torch.nn.functional.linear
+
+    utils.dispatch_cpu_unquantized_gemm = dispatch
+
+
+def check(model: Any) -> None:
+    """Raises where weights were packed away all the same."""
+    for name, parameter in model.named_parameters():
+        if parameter.numel() == 0:
+            raise RuntimeError(
+                f"vLLM has packed {name} away, so that new weights would change nothing "
+                "that is generated: is the plugin deltawire left out of VLLM_PLUGINS?")

@@ -1,0 +1,23 @@
+/* Keys of the objects that make a version in each format. */
+#ifndef DW_COMPAT_NAMES_H
+#define DW_COMPAT_NAMES_H
+
+#include "deltawire/peer.h"
+#include "sync/record.h"
+
+#define DW_TRL_ANCHORS "anchors/step_"
+#define DW_TRL_DELTAS  "deltas/step_"
+#define DW_SLIME_NAMES "weight_v"
+#define DW_SKYRL_NAMES "delta-"
+
+/* The key of a version's object; for TRL that of its anchor, or of its delta. */
+void dw_peer_key(char out[DW_KEY_TEXT], dw_peer_format format, uint64_t version,
+                 bool is_anchor);
+
+/* The inverse; false where KEY is no such object, or spells its number in another way. */
+bool dw_peer_key_version(dw_peer_format format, const char *key, uint64_t *version);
+
+/* Whether NAME can stand beside an index: it leads nowhere else, and is a key. */
+bool dw_peer_name_is_plain(const char *name);
+
+#endif

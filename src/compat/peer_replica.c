@@ -1,0 +1,314 @@
+#include "compat/peer_replica.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "deltawire/checkpoint.h"
+#include "deltawire/follow.h"
+
+void dw_peer_replica_options_init(dw_peer_replica_options *options)
+{
+    *options = (dw_peer_replica_options){.reader_wait_ms = 10000};
+}
+
+void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
+{
+    char text[DW_ERROR_TEXT_SIZE];
+    va_list args;
+    if (!r->note)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    r->note(r->note_context, text);
+}
+
+/* ---- opening ---- */
+
+static dw_status open_weights(dw_peer_replica *r, dw_error *err)
+{
+    const dw_tensor *table = r->table->tensors;
+    const size_t n = r->table->n_tensors;
+    char stream[DW_ID_TEXT];
+    dw_peer_stream_id(stream, r->peer->format);
+    if (!r->into) {
+        dw_status status =
+            dw_scratch_model_make(&r->scratch, table, n, r->spool_dir, err);
+        return status == DW_OK
+                   ? dw_weights_open_memory(&r->weights, table, n, r->scratch.tensors,
+                                            r->n_threads, err)
+                   : status;
+    }
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = r->into;
+    options.n_threads = r->n_threads;
+    options.reader_wait_ms = r->reader_wait_ms;
+    dw_status status = dw_weights_open_dir(&r->weights, table, n, stream, &options, err);
+    if (status != DW_OK)
+        return status;
+    const dw_replica *now = r->weights->now;
+    if (now->at.version == DW_NO_VERSION && now->has_weights)
+        return dw_fail(err, DW_CONFLICT, r->into,
+                       "it holds weights, and no record of which version they are. Name "
+                       "an empty directory, or remove them");
+    if (now->at.version != DW_NO_VERSION && strcmp(now->at.stream, stream) != 0)
+        return dw_fail(err, DW_MISMATCH, r->into,
+                       "the weights are version %" PRIu64 " of another stream, not of "
+                       "this %s one. Name another directory",
+                       now->at.version, dw_peer_format_name(r->peer->format));
+    status = dw_weights_accept(r->weights, err);
+    return status == DW_OK ? dw_weights_align(r->weights, err) : status;
+}
+
+static void forget_weights(dw_peer_replica *r)
+{
+    dw_weights_close(r->weights);
+    r->weights = NULL;
+    dw_scratch_model_release(&r->scratch);
+    dw_patch_free(r->table);
+    r->table = NULL;
+}
+
+/* Opens the weights for a model of these tensors. */
+static dw_status learn_model(dw_peer_replica *r, const dw_tensor *tensors, size_t n,
+                             dw_error *err)
+{
+    forget_weights(r); /* those that could not be filled */
+    dw_status status = dw_patch_new(&r->table, tensors, n, err);
+    if (status == DW_OK)
+        status = open_weights(r, err);
+    if (status != DW_OK)
+        forget_weights(r);
+    return status;
+}
+
+/* A directory that has weights says itself what model they are. */
+static dw_status open_dir(dw_peer_replica *r, dw_error *err)
+{
+    dw_checkpoint *ckpt;
+    dw_error fault = {0};
+    if (mkdir(r->into, 0777) != 0 && errno != EEXIST)
+        return dw_fail_errno(err, r->into, "make the directory");
+    dw_status status = dw_checkpoint_open(&ckpt, r->into, DW_CHECKPOINT_READ, &fault);
+    if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->into))
+        return DW_OK; /* to be filled */
+    if (status != DW_OK) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    size_t n;
+    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
+    status = learn_model(r, tensors, n, err);
+    dw_checkpoint_close(ckpt);
+    return status;
+}
+
+static char *copy_or_null(const char *text, bool *failed)
+{
+    char *copy = text ? dw_copy_string(text) : NULL;
+    *failed = *failed || (text && !copy);
+    return copy;
+}
+
+dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,
+                               const dw_peer_replica_options *options, dw_error *err)
+{
+    *out = NULL;
+    bool failed = false;
+    dw_peer_replica *r = dw_alloc_zeroed(1, sizeof *r);
+    if (!r)
+        return dw_fail_memory(err, options->into);
+    r->peer = peer;
+    r->into = copy_or_null(options->into, &failed);
+    r->base = copy_or_null(options->base, &failed);
+    r->spool_dir =
+        copy_or_null(options->spool_dir ? options->spool_dir : options->into, &failed);
+    r->n_threads = options->n_threads;
+    r->reader_wait_ms = options->reader_wait_ms;
+    r->note = options->note;
+    r->note_context = options->note_context;
+    dw_status status = failed ? dw_fail_memory(err, options->into) : DW_OK;
+    if (status == DW_OK && r->into)
+        status = open_dir(r, err);
+    if (status == DW_OK)
+        *out = r;
+    else
+        dw_peer_replica_close(r);
+    return status;
+}
+
+void dw_peer_replica_close(dw_peer_replica *r)
+{
+    if (!r)
+        return;
+    forget_weights(r);
+    dw_free(r->into);
+    dw_free(r->base);
+    dw_free(r->spool_dir);
+    dw_free(r);
+}
+
+uint64_t dw_peer_replica_version(const dw_peer_replica *r)
+{
+    return r->weights ? r->weights->now->at.version : DW_NO_VERSION;
+}
+
+const dw_tensor *dw_peer_replica_tensors(const dw_peer_replica *r, size_t *n_tensors)
+{
+    const bool has_version = dw_peer_replica_version(r) != DW_NO_VERSION;
+    *n_tensors = has_version ? r->weights->now->n_tensors : 0;
+    return has_version ? r->weights->now->tensors : NULL;
+}
+
+dw_digest dw_peer_replica_state(const dw_peer_replica *r)
+{
+    return dw_peer_replica_version(r) != DW_NO_VERSION ? r->weights->now->at.state : 0;
+}
+
+/* ---- one version ---- */
+
+dw_status dw_peer_replica_finish(dw_peer_replica *r, dw_error *err)
+{
+    if (!r->weights || !dw_weights_is_committed(r->weights))
+        return DW_OK;
+    dw_status status = dw_weights_apply(r->weights, false, err);
+    return status == DW_OK ? dw_weights_settle(r->weights, false, err) : status;
+}
+
+static dw_status apply(dw_peer_replica *r, dw_status status, bool sweep, dw_error *err)
+{
+    if (status == DW_OK)
+        status = dw_weights_apply(r->weights, sweep, err);
+    return status == DW_OK ? dw_weights_settle(r->weights, sweep, err) : status;
+}
+
+/* Does the step to the weights. */
+static dw_status do_step(dw_peer_replica *r, const dw_peer_step *s, dw_error *err)
+{
+    dw_weights *w = r->weights;
+    const dw_replica *now = w->now;
+    if (now->at.version == DW_NO_VERSION)
+        return dw_weights_fill(w, &s->position, dw_fill_from_tensors, s->tensors, err);
+    if (now->at.state == s->position.state)
+        return dw_weights_adopt(w, &s->position, err); /* nothing changed */
+    return s->tensors
+               ? apply(r, dw_weights_stage_copy(w, &s->position, s->tensors, NULL, err),
+                       true, err)
+               : apply(
+                     r,
+                     dw_weights_stage(w, &s->position, &s->objects, s->deltas, NULL, err),
+                     false, err);
+}
+
+dw_status dw_peer_replica_take(dw_peer_replica *r, const dw_peer_record *record,
+                               const dw_progress *progress, dw_error *err)
+{
+    const dw_peer_how how = {r->peer, r->spool_dir, r->n_threads, progress};
+    const dw_replica *now =
+        dw_peer_replica_version(r) != DW_NO_VERSION ? r->weights->now : NULL;
+    dw_peer_step step;
+    dw_status status = dw_peer_step_make(&step, &how, record, now, err);
+    if (status == DW_OK && !now)
+        status = learn_model(r, step.tensors, step.n_whole, err);
+    if (status == DW_OK)
+        status = do_step(r, &step, err);
+    if (status == DW_OK) {
+        dw_peer_sync_report *report = &r->report;
+        report->version = record->version;
+        report->n_hops++;
+        report->n_objects += record->n_files;
+        report->n_bytes += record->n_bytes;
+        report->n_changed += step.n_changed;
+        report->n_checked += step.n_checked;
+        report->is_verified = report->is_verified && step.n_checked == step.n_tensors;
+    }
+    dw_peer_step_release(&step);
+    return status;
+}
+
+dw_status dw_peer_replica_fill_base(dw_peer_replica *r, uint64_t version, dw_error *err)
+{
+    dw_checkpoint *ckpt;
+    dw_status status = dw_checkpoint_open(&ckpt, r->base, DW_CHECKPOINT_READ, err);
+    if (status != DW_OK)
+        return status;
+    size_t n;
+    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
+    dw_position position = {.version = version};
+    dw_peer_stream_id(position.stream, r->peer->format);
+    dw_digest *digests = dw_alloc_array(n, sizeof *digests);
+    status = digests ? dw_digest_tensors(digests, &position.state, tensors, n,
+                                         r->n_threads, NULL, err)
+                     : dw_fail_memory(err, r->base);
+    const bool is_empty = dw_peer_replica_version(r) == DW_NO_VERSION;
+    if (status == DW_OK && is_empty)
+        status = learn_model(r, tensors, n, err);
+    if (status == DW_OK && is_empty)
+        status = dw_weights_fill(r->weights, &position, dw_fill_from_tensors,
+                                 (void *)(uintptr_t)tensors, err);
+    else if (status == DW_OK && r->weights->now->at.state == position.state)
+        status = dw_weights_adopt(r->weights, &position, err);
+    else if (status == DW_OK)
+        status =
+            apply(r, dw_weights_stage_copy(r->weights, &position, tensors, NULL, err),
+                  true, err);
+    dw_free(digests);
+    dw_checkpoint_close(ckpt);
+    return status;
+}
+
+/* ---- many ---- */
+
+static dw_status follow_way(dw_peer_replica *r, const dw_peer_way *way,
+                            const dw_progress *progress, dw_error *err)
+{
+    dw_share share = {progress, 0, way->n_bytes};
+    const dw_progress hook = dw_share_hook(&share);
+    dw_status status =
+        way->from_base ? dw_peer_replica_fill_base(r, way->start, err) : DW_OK;
+    for (size_t i = 0; status == DW_OK && i < way->n; i++) {
+        const dw_peer_record *record;
+        status = dw_peer_record_get(r->peer, way->versions[i], &record, err);
+        if (status == DW_OK)
+            status = dw_peer_replica_take(r, record, &hook, err);
+        if (status == DW_OK)
+            share.before += record->n_bytes;
+    }
+    return status;
+}
+
+dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
+                               const dw_progress *progress, dw_peer_sync_report *report,
+                               dw_error *err)
+{
+    const uint64_t *versions;
+    size_t n_versions;
+    dw_peer_way way = {0};
+    dw_status status = dw_peer_replica_finish(r, err);
+    r->report = (dw_peer_sync_report){.from = dw_peer_replica_version(r),
+                                      .version = dw_peer_replica_version(r),
+                                      .is_verified = true};
+    if (status == DW_OK)
+        status = dw_peer_list(r->peer, &versions, &n_versions, err);
+    if (status == DW_OK)
+        status = dw_peer_way_find(&way, r, goal, err);
+    if (status == DW_OK) {
+        r->report.n_missing = way.n_missing;
+        status = follow_way(r, &way, progress, err);
+    }
+    dw_peer_way_release(&way);
+    r->report.version = dw_peer_replica_version(r);
+    if (report)
+        *report = r->report;
+    return status;
+}

@@ -1,0 +1,62 @@
+/* A replica of a peer's versions: a directory, or, to verify them, memory.
+ *
+ * The model is not known before a whole version, or the checkpoint that all begin with,
+ * was read: so the weights of an empty directory are opened then.
+ */
+#ifndef DW_COMPAT_PEER_REPLICA_H
+#define DW_COMPAT_PEER_REPLICA_H
+
+#include "compat/step.h"
+#include "sync/weights.h"
+
+struct dw_peer_replica {
+    dw_peer *peer;
+    char *into; /* NULL: memory */
+    char *base;
+    char *spool_dir;
+    unsigned n_threads;
+    unsigned reader_wait_ms;
+    dw_peer_note_fn note;
+    void *note_context;
+
+    dw_patch *table;     /* names and shapes that the weights borrow */
+    dw_weights *weights; /* NULL while the model is not known */
+    dw_scratch_model scratch;
+    dw_peer_sync_report report; /* of the sync under way */
+};
+
+void dw_peer_note(const dw_peer_replica *replica, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Fills an empty replica with the checkpoint behind the versions, as VERSION. */
+dw_status dw_peer_replica_fill_base(dw_peer_replica *replica, uint64_t version,
+                                    dw_error *err);
+
+/* Takes one version on top of where the replica stands, or, where it is whole, of
+ * nothing. */
+dw_status dw_peer_replica_take(dw_peer_replica *replica, const dw_peer_record *record,
+                               const dw_progress *progress, dw_error *err);
+
+/* Ends what was committed and not settled. */
+dw_status dw_peer_replica_finish(dw_peer_replica *replica, dw_error *err);
+
+/* ---- ways (way.c) ---- */
+
+/* What leads to a version: the last whole one, or the weights as they are, or the base
+ * checkpoint, and then version by version. */
+typedef struct dw_peer_way {
+    uint64_t *versions; /* in the order they are taken; a whole one first */
+    size_t n;
+    size_t n_room;
+    uint64_t start; /* what comes before them; DW_NO_VERSION: nothing */
+    bool from_base; /* START is the base checkpoint */
+    uint64_t n_bytes;
+    uint64_t n_missing; /* numbers without a file */
+} dw_peer_way;
+
+/* The way to GOAL for a replica; release it also after a failure. */
+dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t goal,
+                           dw_error *err);
+void dw_peer_way_release(dw_peer_way *way);
+
+#endif

@@ -1,0 +1,215 @@
+/* The baseline of a publisher for peers: what a reader of the store would hold.
+ *
+ * It is a directory that dw_peer_replica keeps, so that one piece of code reads what is
+ * there at a start, repairs what a killed process left, and proves what was written. Only
+ * before the first version it is the base's own files.
+ */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "compat/publish.h"
+#include "tensor/tensor_list.h"
+
+/* ---- what is in the store ---- */
+
+/* Where nothing of a peer's is there, there must be nothing of ours either. */
+static dw_status check_no_stream(dw_peer_publisher *p, dw_error *err)
+{
+    dw_stream *stream = NULL;
+    dw_status status = dw_stream_open(&stream, p->store, NULL, err);
+    dw_stream_close(stream);
+    if (status == DW_OK)
+        return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                       "a deltawire stream is here: publish into it without --as, or "
+                       "name another place");
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+static dw_status open_peer(dw_peer_publisher *p, dw_error *err)
+{
+    dw_status status = dw_peer_open(&p->peer, p->store, err);
+    if (status == DW_NOT_FOUND)
+        return check_no_stream(p, err);
+    if (status == DW_OK && dw_peer_get_format(p->peer) != p->options.format) {
+        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "versions of %s are here, not of %s: name another place",
+                         dw_peer_format_name(dw_peer_get_format(p->peer)),
+                         dw_peer_format_name(p->options.format));
+        dw_peer_close(p->peer);
+        p->peer = NULL;
+    }
+    return status;
+}
+
+dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err)
+{
+    const uint64_t *versions = NULL;
+    size_t n = 0;
+    dw_status status = p->peer ? DW_OK : open_peer(p, err);
+    if (status == DW_OK && p->peer)
+        status = dw_peer_list(p->peer, &versions, &n, err);
+    if (status != DW_OK)
+        return status;
+    p->newest = n > 0 ? versions[n - 1] : DW_NO_VERSION;
+    p->looked = true;
+    return DW_OK;
+}
+
+/* ---- the directory ---- */
+
+static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
+{
+    if (p->options.baseline_dir)
+        return DW_OK;
+    const char *tmp = getenv("TMPDIR");
+    char *path = dw_join_path(tmp && tmp[0] ? tmp : "/tmp", "deltawire-XXXXXX");
+    if (!path)
+        return dw_fail_memory(err, NULL);
+    if (!mkdtemp(path)) {
+        dw_status status = dw_fail_errno(err, path, "make a temporary directory");
+        dw_free(path);
+        return status;
+    }
+    p->options.baseline_dir = path;
+    p->owns_dir = true;
+    return DW_OK;
+}
+
+/* The directory is a replica's, which holds files and no directories. */
+static void empty_directory(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char *file = dw_join_path(path, e->d_name);
+        if (file && strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            unlink(file);
+        dw_free(file);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static dw_status open_replica(dw_peer_publisher *p, dw_error *err)
+{
+    dw_peer_replica_options options;
+    dw_status status = make_directory(p, err);
+    if (status != DW_OK)
+        return status;
+    dw_peer_replica_options_init(&options);
+    options.into = p->options.baseline_dir;
+    options.base = p->options.base;
+    options.n_threads = p->options.n_threads;
+    return dw_peer_replica_open(&p->replica, p->peer, &options, err);
+}
+
+static dw_status open_base(dw_peer_publisher *p, dw_error *err)
+{
+    if (!p->options.base || p->base)
+        return DW_OK;
+    bool pending;
+    dw_status status = dw_checkpoint_pending(p->options.base, &pending, err);
+    if (status == DW_OK && pending)
+        status = dw_fail(err, DW_STALE, p->options.base,
+                         "an apply to this checkpoint was interrupted: run deltawire "
+                         "recover");
+    if (status == DW_OK)
+        status = dw_checkpoint_open(&p->base, p->options.base, DW_CHECKPOINT_READ, err);
+    return status;
+}
+
+/* What is there must be the model that is published. */
+static dw_status check_model(const dw_peer_publisher *p, dw_error *err)
+{
+    size_t n;
+    const dw_tensor *there = dw_peer_baseline_tensors(p, &n);
+    const char *where = dw_store_url(p->store);
+    if (!there)
+        return DW_OK;
+    for (size_t i = 0; i < n && i < p->n_tensors; i++) {
+        const int order = strcmp(there[i].name, p->next[i].name);
+        if (order != 0)
+            return dw_fail_tensor(err, DW_MISMATCH, where,
+                                  order < 0 ? there[i].name : p->next[i].name,
+                                  order < 0 ? "the versions there have it, the model "
+                                              "that is published does not"
+                                            : "the model that is published has it, the "
+                                              "versions there do not");
+        dw_status status = dw_tensor_same_shape(&there[i], &p->next[i], where, err);
+        if (status != DW_OK)
+            return status;
+    }
+    if (n != p->n_tensors)
+        return dw_fail(err, DW_MISMATCH, where,
+                       "the versions there have %zu tensors, the model that is published "
+                       "has %zu",
+                       n, p->n_tensors);
+    return DW_OK;
+}
+
+static dw_status bring_replica(dw_peer_publisher *p, dw_error *err)
+{
+    dw_status status = p->replica ? DW_OK : open_replica(p, err);
+    return status == DW_OK ? dw_peer_replica_sync(p->replica, p->newest,
+                                                  &p->options.progress, NULL, err)
+                           : status;
+}
+
+dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (p->newest == DW_NO_VERSION) {
+        status = open_base(p, err);
+        return status == DW_OK ? check_model(p, err) : status;
+    }
+    if (!p->peer)
+        status = dw_peer_baseline_look(p, err);
+    if (status == DW_OK)
+        status = bring_replica(p, err);
+    /* what it remembers is not what is there: a run was started again, or a record came
+     * damaged once */
+    if (status == DW_STALE) {
+        dw_peer_baseline_reset(p);
+        status = bring_replica(p, err);
+    }
+    if (status == DW_OK) {
+        dw_checkpoint_close(p->base);
+        p->base = NULL;
+        status = check_model(p, err);
+    }
+    return status;
+}
+
+const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors)
+{
+    *n_tensors = 0;
+    if (p->replica && dw_peer_replica_version(p->replica) != DW_NO_VERSION)
+        return dw_peer_replica_tensors(p->replica, n_tensors);
+    return p->base ? dw_checkpoint_tensors(p->base, n_tensors) : NULL;
+}
+
+void dw_peer_baseline_reset(dw_peer_publisher *p)
+{
+    if (!p->replica)
+        return;
+    dw_peer_replica_close(p->replica);
+    p->replica = NULL;
+    empty_directory(p->options.baseline_dir);
+}
+
+void dw_peer_baseline_release(dw_peer_publisher *p)
+{
+    dw_peer_replica_close(p->replica);
+    dw_peer_close(p->peer);
+    dw_checkpoint_close(p->base);
+    if (p->owns_dir) {
+        empty_directory(p->options.baseline_dir);
+        rmdir(p->options.baseline_dir);
+    }
+}

@@ -1,0 +1,211 @@
+/* One version: what the store holds, whether this one is there, whole or not, written,
+ * read back, compared.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "compat/publish.h"
+
+static dw_status compare_one(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    const dw_peer_job *job = context;
+    const dw_tensor *there = &job->base[i], *ours = &job->next[i];
+    if (ours->n_bytes == 0 || memcmp(there->data, ours->data, ours->n_bytes) == 0)
+        return DW_OK;
+    return dw_fail_tensor(err, DW_MISMATCH, NULL, ours->name, "its bits differ");
+}
+
+/* Whether the baseline holds the weights; ERR names the tensor where it does not. */
+static bool is_same(const dw_peer_publisher *p, dw_error *err)
+{
+    size_t n;
+    dw_peer_job pair = {.base = dw_peer_baseline_tensors(p, &n), .next = p->next};
+    return pair.base && dw_parallel(dw_worker_count(p->options.n_threads, n), n,
+                                    compare_one, &pair, NULL, err) == DW_OK;
+}
+
+/* Reads the newest version back: DW_OK means that it holds the weights. */
+static dw_status prove(dw_peer_publisher *p, dw_error *err)
+{
+    dw_error found;
+    dw_status status = dw_peer_baseline_follow(p, err);
+    if (status == DW_OK && !is_same(p, &found))
+        status = dw_fail(err, DW_CORRUPT, dw_store_url(p->store),
+                         "version %" PRIu64 " does not hold the weights that were "
+                         "published: %s; was somebody else writing?",
+                         p->newest, found.text);
+    return status;
+}
+
+static bool is_due(const dw_peer_publisher *p, uint64_t version)
+{
+    const unsigned every = p->options.whole_every;
+    return (every > 0 && version % every == 0) ||
+           (p->options.format == DW_PEER_TRL && version == 1); /* TRL's own rule */
+}
+
+static dw_status refuse_number(const dw_peer_publisher *p, uint64_t version,
+                               dw_error *err)
+{
+    return version == p->newest
+               ? dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "version %" PRIu64 " is there with other weights", version)
+               : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "version %" PRIu64 " cannot be written: version %" PRIu64
+                         " is there",
+                         version, dw_peer_publisher_version(p));
+}
+
+static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t version,
+                      dw_error *err)
+{
+    const uint64_t last = dw_peer_publisher_version(p);
+    size_t n;
+    *out = (dw_peer_job){
+        .version = version,
+        .base_version = last,
+        .base = dw_peer_baseline_tensors(p, &n),
+        .next = p->next,
+        .n = p->n_tensors,
+    };
+    if (version == DW_NO_VERSION)
+        out->version = last == DW_NO_VERSION ? p->options.first_version : last + 1;
+    const bool follows = last != DW_NO_VERSION && out->version == last + 1;
+    if (last != DW_NO_VERSION && out->version <= last)
+        return refuse_number(p, out->version, err);
+    if (p->options.format == DW_PEER_SKYRL && !follows)
+        return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
+                       "SkyRL's versions are deltas alone: after version %" PRIu64
+                       " version %" PRIu64 " cannot come",
+                       last, out->version);
+    out->whole =
+        p->options.format != DW_PEER_SKYRL && (!follows || is_due(p, out->version));
+    return DW_OK;
+}
+
+static dw_status write_version(dw_peer_publisher *p, const dw_peer_job *job,
+                               dw_peer_publish_report *report, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (job->whole && job->base) {
+        dw_peer_changes changes;
+        status = dw_peer_changes_find(&changes, job, p->options.n_threads, err);
+        report->n_changed = changes.n_elems;
+        dw_peer_changes_release(&changes);
+    }
+    if (status != DW_OK)
+        return status;
+    switch (p->options.format) {
+    case DW_PEER_TRL:
+        return dw_publish_trl(p, job, report, err);
+    case DW_PEER_SLIME:
+        return dw_publish_slime(p, job, report, err);
+    default:
+        return dw_publish_skyrl(p, job, report, err);
+    }
+}
+
+static dw_status tell_other(const dw_peer_publisher *p, const dw_peer_job *job,
+                            dw_error *err)
+{
+    const bool is_behind = p->newest == DW_NO_VERSION || p->newest < job->version;
+    return is_behind ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                               "version %" PRIu64 " was written, and is not listed yet",
+                               job->version)
+                     : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                               "version %" PRIu64 " was written, and version %" PRIu64
+                               " is the newest: somebody else publishes here",
+                               job->version, p->newest);
+}
+
+/* Takes back a version of this process's that is not what it should be. Nobody was told
+ * that it is there. */
+static dw_status retract(dw_peer_publisher *p, dw_error *err)
+{
+    char keys[DW_PEER_RECORDS][DW_PEER_KEY];
+    const size_t n = dw_peer_record_keys(keys, p->options.format, p->unsure);
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < n; i++)
+        status = dw_store_remove(p->store, keys[i], err);
+    if (status != DW_OK)
+        return status;
+    dw_peer_baseline_reset(p);
+    p->written = p->disproven = p->looked = false;
+    return DW_OK;
+}
+
+/* Brings the baseline to what the store holds. *DONE where that is the version that was
+ * begun before, with these weights. */
+static dw_status catch_up(dw_peer_publisher *p, uint64_t version, bool *done,
+                          dw_error *err)
+{
+    dw_error found;
+    *done = false;
+    dw_status status = p->looked ? DW_OK : dw_peer_baseline_look(p, err);
+    if (status == DW_OK)
+        status = dw_peer_baseline_follow(p, err);
+    const uint64_t wanted = version == DW_NO_VERSION ? p->unsure : version;
+    if (status == DW_OK && wanted != DW_NO_VERSION && wanted == p->newest)
+        *done = is_same(p, &found);
+    const bool is_bad = status == DW_CORRUPT || (status == DW_OK && !*done);
+    if (!p->disproven || !is_bad)
+        return status;
+    status = retract(p, err);
+    if (status == DW_OK)
+        status = dw_peer_baseline_look(p, err);
+    return status == DW_OK ? dw_peer_baseline_follow(p, err) : status;
+}
+
+/* Writes the version and reads it back. */
+static dw_status write_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
+                                 dw_peer_publish_report *report, dw_error *err)
+{
+    dw_status status = DW_OK;
+    report->version = job->version;
+    report->is_whole = job->whole;
+    p->looked = false; /* until it is proven nobody knows what the store holds */
+    if (p->unsure != job->version || !p->written) {
+        p->unsure = job->version;
+        p->written = false;
+        status = write_version(p, job, report, err);
+        p->written = status == DW_OK;
+    }
+    if (status == DW_OK)
+        status = dw_peer_baseline_look(p, err);
+    if (status == DW_OK && p->newest != job->version)
+        status = tell_other(p, job, err);
+    else if (status == DW_OK) {
+        status = prove(p, err);
+        p->disproven = status == DW_CORRUPT;
+    }
+    p->looked = status == DW_OK;
+    return status;
+}
+
+dw_status dw_peer_publisher_publish(dw_peer_publisher *p, uint64_t version,
+                                    dw_peer_publish_report *report, dw_error *err)
+{
+    dw_peer_publish_report unread;
+    dw_peer_job job;
+    bool done;
+    report = report ? report : &unread;
+    *report = (dw_peer_publish_report){.version = DW_NO_VERSION};
+    dw_peer_look_at_tensors(p);
+    dw_status status = catch_up(p, version, &done, err);
+    if (status == DW_OK && done) {
+        report->version = p->newest;
+        report->was_there = true;
+    } else if (status == DW_OK) {
+        status = plan(&job, p, version, err);
+        if (status == DW_OK)
+            status = write_and_prove(p, &job, report, err);
+    }
+    if (status == DW_OK) {
+        p->unsure = DW_NO_VERSION;
+        p->written = p->disproven = false;
+    }
+    return status;
+}

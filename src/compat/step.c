@@ -1,0 +1,240 @@
+#include "compat/step.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "deltawire/delta.h"
+#include "store/store.h"
+#include "tensor/tensor_list.h"
+
+void dw_peer_stream_id(char out[DW_ID_TEXT], dw_peer_format format)
+{
+    /* not drawn by chance, as that of a stream is: such a bucket has no name of its own
+     */
+    snprintf(out, DW_ID_TEXT, "7065657200000000%016x", (unsigned)format);
+}
+
+/* ---- files ---- */
+
+void dw_peer_blob_release(dw_peer_blob *b)
+{
+    dw_safetensors_release(&b->file);
+    dw_blob_release(&b->blob);
+}
+
+dw_status dw_peer_fetch(dw_peer_blob *out, const dw_peer *p, const dw_peer_file *file,
+                        const char *spool_dir, const dw_progress *progress, dw_error *err)
+{
+    char where[DW_STORE_WHERE];
+    dw_store_where(p->store, file->key, where, sizeof where);
+    *out = (dw_peer_blob){0};
+    if (file->n_bytes == UINT64_MAX)
+        return dw_fail(err, DW_NOT_FOUND, where,
+                       "the version names this file, but it is not there: it is still "
+                       "being written, or lost");
+    size_t n_read = 0;
+    dw_status status = dw_blob_make(&out->blob, file->n_bytes, spool_dir, err);
+    if (status == DW_OK)
+        status = dw_store_get(p->store, file->key, 0, out->blob.bytes, out->blob.n_bytes,
+                              &n_read, progress, err);
+    if (status == DW_OK && n_read != out->blob.n_bytes)
+        status = dw_fail(err, DW_CORRUPT, where,
+                         "it ends after %zu bytes of the %zu that are listed", n_read,
+                         out->blob.n_bytes);
+    if (status == DW_OK)
+        status = dw_safetensors_parse(&out->file, out->blob.bytes, out->blob.n_bytes,
+                                      where, err);
+    if (status != DW_OK)
+        dw_peer_blob_release(out);
+    return status;
+}
+
+/* ---- payloads ---- */
+
+static dw_status find_checksum(dw_payload *out, const dw_peer_entry *e,
+                               const dw_safetensors *file, dw_error *err)
+{
+    if (out->checksum == DW_CHECKSUM_NONE)
+        return DW_OK;
+    out->checksum_text =
+        e->checksum ? e->checksum : dw_safetensors_metadata(file, e->name);
+    return out->checksum_text
+               ? DW_OK
+               : dw_fail_tensor(err, DW_CORRUPT, out->where, e->name,
+                                "the file's metadata has no checksum of it");
+}
+
+dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *r,
+                          const dw_peer_entry *e, const dw_safetensors *file,
+                          const dw_tensor *there, const char *where, dw_error *err)
+{
+    if (!there)
+        return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
+                              "the file does not hold it, though the version says so");
+    if (there->dtype != DW_U8 || there->n_dims != 1)
+        return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
+                              "it is %s with %u dimensions, not packed bytes",
+                              dw_dtype_name(there->dtype), there->n_dims);
+    if (e->n_packed != UINT64_MAX && e->n_packed != there->n_bytes)
+        return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
+                              "it has %" PRIu64
+                              " packed bytes, the manifest says %" PRIu64,
+                              there->n_bytes, e->n_packed);
+    *out = (dw_payload){.packed = there->data,
+                        .n_packed = (size_t)there->n_bytes,
+                        .packing = r->packing,
+                        .checksum = r->checksum,
+                        .where = where};
+    return find_checksum(out, e, file, err);
+}
+
+/* ---- TRL's deltas ---- */
+
+/* The digests after, and so the state that the delta leads to. */
+static dw_status find_state(dw_peer_step *s, const dw_peer_how *how,
+                            const dw_delta *delta, const dw_replica *now, dw_error *err)
+{
+    dw_digest *digests = dw_alloc_array(now->n_tensors, sizeof *digests);
+    if (!digests)
+        return dw_fail_memory(err, NULL);
+    dw_apply_options options;
+    dw_apply_options_init(&options);
+    options.n_threads = how->n_threads;
+    options.base_digests = now->digests;
+    options.new_digests = digests;
+    dw_status status =
+        dw_delta_verify(delta, now->tensors, now->n_tensors, &options, err);
+    if (status == DW_OK)
+        s->position.state = dw_digest_state(now->tensors, digests, now->n_tensors);
+    dw_free(digests);
+    return status;
+}
+
+static dw_status step_trl(dw_peer_step *s, const dw_peer_how *how,
+                          const dw_peer_record *r, const dw_replica *now, dw_error *err)
+{
+    char where[DW_STORE_WHERE];
+    dw_store_where(how->peer->store, r->files[0].key, where, sizeof where);
+    dw_peer_blob file;
+    dw_status status =
+        dw_peer_fetch(&file, how->peer, &r->files[0], how->spool_dir, how->progress, err);
+    if (status != DW_OK)
+        return status;
+    dw_safetensors_release(&file.file);
+    s->objects.items = dw_alloc_zeroed(1, sizeof *s->objects.items);
+    s->deltas = dw_alloc_zeroed(1, sizeof *s->deltas);
+    if (!s->objects.items || !s->deltas) {
+        dw_blob_release(&file.blob);
+        return dw_fail_memory(err, where);
+    }
+    s->objects.n = 1;
+    s->deltas[0] = file.blob;
+    memcpy(s->objects.items[0].key, r->files[0].key, sizeof s->objects.items[0].key);
+    dw_delta *delta;
+    status = dw_delta_open_bytes(&delta, file.blob.bytes, file.blob.n_bytes, where, err);
+    if (status != DW_OK)
+        return status;
+    dw_delta_info info;
+    dw_delta_get_info(delta, &info);
+    s->n_changed = info.n_changed;
+    s->n_tensors = info.n_tensors;
+    s->has_digests = info.has_digests;
+    if (info.has_digests)
+        s->n_checked = info.n_tensors;
+    if (now)
+        status = find_state(s, how, delta, now, err);
+    dw_delta_close(delta);
+    return status;
+}
+
+/* ---- all of them ---- */
+
+static dw_status check_readable(const dw_peer_how *how, const dw_peer_record *r,
+                                dw_error *err)
+{
+    char where[DW_STORE_WHERE];
+    if (!r->refusal[0])
+        return DW_OK;
+    dw_store_where(how->peer->store, r->listed.key, where, sizeof where);
+    return dw_fail(err, DW_UNSUPPORTED, where, "%s", r->refusal);
+}
+
+dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_how *how,
+                            const dw_peer_record *r, const dw_replica *now, dw_error *err)
+{
+    *out = (dw_peer_step){.position.version = r->version};
+    dw_peer_stream_id(out->position.stream, how->peer->format);
+    memcpy(out->position.commit_sha256, r->sha256, sizeof r->sha256);
+    dw_status status = check_readable(how, r, err);
+    if (status != DW_OK)
+        return status;
+    if (r->is_whole)
+        return dw_peer_step_whole(out, how, r, now, err);
+    return how->peer->format == DW_PEER_TRL ? step_trl(out, how, r, now, err)
+                                            : dw_peer_step_packed(out, how, r, now, err);
+}
+
+void dw_peer_step_release(dw_peer_step *s)
+{
+    for (size_t i = 0; i < s->objects.n; i++)
+        dw_blob_release(&s->deltas[i]);
+    dw_objects_release(&s->objects);
+    dw_free(s->deltas);
+    for (size_t i = 0; i < s->n_files; i++)
+        dw_peer_blob_release(&s->files[i]);
+    dw_free(s->files);
+    dw_free(s->tensors);
+    *s = (dw_peer_step){0};
+}
+
+static dw_status look_at_file(const dw_peer_how *how, const dw_peer_record *r,
+                              const dw_peer_file *file, const dw_progress *progress,
+                              dw_error *err)
+{
+    char where[DW_STORE_WHERE];
+    dw_store_where(how->peer->store, file->key, where, sizeof where);
+    dw_peer_blob b;
+    dw_name_index names = {0};
+    dw_status status = dw_peer_fetch(&b, how->peer, file, how->spool_dir, progress, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_name_index_init(&names, b.file.tensors, b.file.n_tensors, err);
+    for (size_t i = file->first; status == DW_OK && i < file->end; i++) {
+        const dw_peer_entry *e = &r->entries[i];
+        size_t found = dw_name_index_find(&names, e->key);
+        dw_payload p;
+        status = dw_peer_payload(&p, r, e, &b.file,
+                                 found == SIZE_MAX ? NULL : &b.file.tensors[found], where,
+                                 err);
+        if (status == DW_OK)
+            status = dw_payload_look(&p, e->name, err);
+    }
+    dw_name_index_release(&names);
+    dw_peer_blob_release(&b);
+    return status;
+}
+
+dw_status dw_peer_step_look(const dw_peer_how *how, const dw_peer_record *r,
+                            dw_error *err)
+{
+    dw_status status = check_readable(how, r, err);
+    if (status != DW_OK)
+        return status;
+    if (how->peer->format == DW_PEER_TRL) {
+        dw_peer_step step = {0};
+        status = step_trl(&step, how, r, NULL, err);
+        dw_peer_step_release(&step);
+        return status;
+    }
+    dw_share share = {how->progress, 0, r->n_bytes};
+    const dw_progress hook = dw_share_hook(&share);
+    for (size_t i = 0; status == DW_OK && i < r->n_files; i++) {
+        status = look_at_file(how, r, &r->files[i], &hook, err);
+        share.before += r->files[i].n_bytes;
+    }
+    return status;
+}

@@ -1,0 +1,77 @@
+/* One version, fetched, decoded against the weights it starts from, and proven: what a
+ * replica stages. */
+#ifndef DW_COMPAT_STEP_H
+#define DW_COMPAT_STEP_H
+
+#include "compat/peer.h"
+#include "sync/replica.h"
+#include "tensor/safetensors.h"
+
+/* A file of a version. */
+typedef struct dw_peer_blob {
+    dw_blob blob;
+    dw_safetensors file;
+} dw_peer_blob;
+
+dw_status dw_peer_fetch(dw_peer_blob *out, const dw_peer *peer, const dw_peer_file *file,
+                        const char *spool_dir, const dw_progress *progress,
+                        dw_error *err);
+void dw_peer_blob_release(dw_peer_blob *blob);
+
+typedef struct dw_peer_step {
+    dw_position position; /* where it leads */
+    uint64_t n_changed;
+    uint64_t n_checked; /* tensors by their checksums */
+    uint64_t n_tensors; /* that it is about */
+    bool has_digests;   /* a delta in TRL's layout that says what it leads to */
+
+    /* a delta: objects as for dw_weights_stage */
+    dw_objects objects;
+    dw_blob *deltas; /* [objects.n] */
+
+    /* or whole weights */
+    dw_tensor *tensors; /* names ascending; those that it lacks are the weights' own */
+    size_t n_whole;
+    dw_peer_blob *files;
+    size_t n_files;
+} dw_peer_step;
+
+/* The settings of a step. */
+typedef struct dw_peer_how {
+    dw_peer *peer;
+    const char *spool_dir;
+    unsigned n_threads;
+    const dw_progress *progress; /* of the bytes of the version's files */
+} dw_peer_how;
+
+/* Makes the step for RECORD. NOW holds the weights that it starts from; NULL where there
+ * are none: then the version must be whole. Nothing of NOW changes. Release it also after
+ * a failure. */
+dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_how *how,
+                            const dw_peer_record *record, const dw_replica *now,
+                            dw_error *err);
+void dw_peer_step_release(dw_peer_step *step);
+
+/* Fetches a version that nothing is known to lead to, and checks what can be. */
+dw_status dw_peer_step_look(const dw_peer_how *how, const dw_peer_record *record,
+                            dw_error *err);
+
+/* Packed tensors as deltas of our own (packed.c). */
+dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_how *how,
+                              const dw_peer_record *record, const dw_replica *now,
+                              dw_error *err);
+
+/* A version that is a checkpoint (whole.c). */
+dw_status dw_peer_step_whole(dw_peer_step *step, const dw_peer_how *how,
+                             const dw_peer_record *record, const dw_replica *now,
+                             dw_error *err);
+
+/* What the packed tensor of ENTRY is, in FILE; NULL for THERE where it is missing. */
+dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *record,
+                          const dw_peer_entry *entry, const dw_safetensors *file,
+                          const dw_tensor *there, const char *where, dw_error *err);
+
+/* The id under which a directory remembers that it follows such a peer. */
+void dw_peer_stream_id(char out[DW_ID_TEXT], dw_peer_format format);
+
+#endif

@@ -1,0 +1,78 @@
+/* A file of TRL's, known by its header: __metadata__ and the number of tensors. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "codec/trl.h"
+#include "compat/peer.h"
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+/* What a delta says of itself. */
+static dw_status read_delta(dw_peer_record *r, const json_t *meta, const char *where,
+                            dw_error *err)
+{
+    const char *format = text_of(meta, "format"), *sparse = text_of(meta, "sparse");
+    const char *encoding = text_of(meta, "encoding");
+    if (!format || strcmp(format, DW_TRL_FORMAT) != 0 || !sparse ||
+        strcmp(sparse, "True") != 0)
+        return dw_fail(err, DW_CORRUPT, where,
+                       "this is no delta of TRL's: its metadata says neither '%s' nor "
+                       "sparse",
+                       DW_TRL_FORMAT);
+    dw_peer_set_word(r->encoding, encoding ? encoding : "raw");
+    if (strcmp(r->encoding, "raw") != 0 && strcmp(r->encoding, "gap_delta") != 0)
+        dw_peer_refuse(r,
+                       "TRL's encoding '%.40s' is not supported; 'raw' and "
+                       "'gap_delta' are",
+                       r->encoding);
+    /* files of ours carry what theirs lack */
+    if (text_of(meta, "new_digest") && text_of(meta, "changed"))
+        dw_peer_set_word(r->checksum_name, "digest");
+    return DW_OK;
+}
+
+static dw_status read_metadata(dw_peer_record *r, bool is_anchor, const json_t *meta,
+                               const char *where, dw_error *err)
+{
+    const char *told = text_of(meta, "model_version");
+    uint64_t version;
+    if (told && (!dw_parse_number(told, 10, &version) || version != r->version))
+        return dw_fail(err, DW_CORRUPT, where,
+                       "the file is named version %" PRIu64 ", but says that it is %.40s",
+                       r->version, told);
+    if (!is_anchor)
+        return read_delta(r, meta, where, err);
+    const char *sparse = text_of(meta, "sparse");
+    if (sparse && strcmp(sparse, "True") == 0)
+        return dw_fail(err, DW_CORRUPT, where, "a delta stands where anchors do");
+    r->is_whole = true;
+    dw_peer_set_word(r->encoding, "whole");
+    return DW_OK;
+}
+
+dw_status dw_peer_read_trl(dw_peer_record *r, bool is_anchor, const void *head,
+                           size_t n_head, const char *where, dw_error *err)
+{
+    dw_reader reader = dw_reader_of(head, n_head);
+    uint64_t n = dw_read_u64(&reader);
+    const uint8_t *header = dw_read_bytes(&reader, n);
+    if (!header)
+        return dw_fail(err, DW_CORRUPT, where,
+                       "the header of the safetensors file is cut off");
+    json_t *root;
+    dw_status status =
+        dw_json_parse_object(&root, header, (size_t)n, "header", where, err);
+    if (status != DW_OK)
+        return status;
+    const json_t *meta = json_object_get(root, "__metadata__");
+    r->n_tensors = json_object_size(root) - (meta != NULL);
+    status = read_metadata(r, is_anchor, meta, where, err);
+    json_decref(root);
+    return status;
+}

@@ -1,0 +1,172 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "compat/peer_replica.h"
+
+void dw_peer_way_release(dw_peer_way *way)
+{
+    dw_free(way->versions);
+    *way = (dw_peer_way){0};
+}
+
+static dw_status add(dw_peer_way *way, const dw_peer_record *r, dw_error *err)
+{
+    if (!dw_grow_array((void **)&way->versions, &way->n_room, way->n,
+                       sizeof *way->versions))
+        return dw_fail_memory(err, NULL);
+    way->versions[way->n++] = r->version;
+    way->n_bytes += r->n_bytes;
+    return DW_OK;
+}
+
+/* A version that is not listed: the model that all began with, or a hole. */
+static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
+                        uint64_t version, uint64_t base, dw_error *err)
+{
+    const dw_peer *p = replica->peer;
+    const char *url = dw_store_url(p->store);
+    if (p->format == DW_PEER_TRL && (!replica->base || base == DW_NO_VERSION))
+        return dw_fail(
+            err, DW_NOT_FOUND, url,
+            "version %" PRIu64 " has no whole anchor before it: nothing here is "
+            "the whole model. Name the checkpoint that it starts from (--base)",
+            version);
+    if (base > p->versions[0])
+        return dw_fail(err, DW_NOT_FOUND, url,
+                       "version %" PRIu64 " starts from version %" PRIu64
+                       ", which is not there: the chain is broken",
+                       version, base);
+    if (!replica->base)
+        return dw_fail(err, DW_NOT_FOUND, url,
+                       "version %" PRIu64 " starts from version %" PRIu64
+                       ", which is the engine's own model and not here: name that "
+                       "checkpoint (--base)",
+                       version, base);
+    way->start = base;
+    way->from_base = true;
+    return DW_OK;
+}
+
+/* The version the weights are at is only a start where the store still has that very one,
+ * or has let go of it. */
+static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
+{
+    const dw_peer_record *r;
+    dw_error fault;
+    if (!replica->weights ||
+        !dw_peer_has(replica->peer, replica->weights->now->at.version, NULL))
+        return DW_OK;
+    const dw_position *at = &replica->weights->now->at;
+    /* one that cannot be read says nothing against the weights */
+    if (dw_peer_record_get(replica->peer, at->version, &r, &fault) != DW_OK ||
+        memcmp(r->sha256, at->commit_sha256, sizeof r->sha256) == 0)
+        return DW_OK;
+    return dw_fail(err, DW_STALE, replica->into,
+                   "the weights are version %" PRIu64
+                   ", but the store has another version "
+                   "of that number now: a run was started again. Remove the directory "
+                   "and pull anew",
+                   at->version);
+}
+
+static void reverse(dw_peer_way *way)
+{
+    for (size_t i = 0; i < way->n / 2; i++) {
+        uint64_t v = way->versions[i];
+        way->versions[i] = way->versions[way->n - 1 - i];
+        way->versions[way->n - 1 - i] = v;
+    }
+}
+
+/* TRL writes no file for a step that changed nothing, and one that was lost looks the
+ * same. */
+static void tell_missing(dw_peer_way *way, const dw_peer_replica *replica, uint64_t base,
+                         uint64_t version)
+{
+    if (replica->peer->format != DW_PEER_TRL || version - base < 2) /* 0 has no base */
+        return;
+    way->n_missing += version - base - 1;
+    if (version - base == 2)
+        dw_peer_note(replica,
+                     "version %" PRIu64
+                     " has no file: no change, or a lost upload; TRL's "
+                     "format cannot tell. The next whole anchor settles it",
+                     base + 1);
+    else
+        dw_peer_note(replica,
+                     "versions %" PRIu64 " to %" PRIu64 " have no files: no change, or "
+                     "lost uploads; TRL's format cannot tell. The next whole anchor "
+                     "settles it",
+                     base + 1, version - 1);
+}
+
+static dw_status walk_back(dw_peer_way *way, dw_peer_replica *replica, uint64_t goal,
+                           size_t n_full, dw_error *err)
+{
+    const dw_peer *p = replica->peer;
+    const uint64_t at = dw_peer_replica_version(replica);
+    dw_status status = DW_OK;
+    for (uint64_t version = goal; status == DW_OK && version != at;) {
+        const dw_peer_record *r;
+        status = dw_peer_record_get(replica->peer, version, &r, err);
+        if (status == DW_OK)
+            status = add(way, r, err);
+        if (status != DW_OK)
+            return status;
+        const uint64_t base = dw_peer_base(p, r, n_full);
+        if (base == DW_NO_VERSION && r->is_whole)
+            return DW_OK; /* from nothing */
+        tell_missing(way, replica, base, version);
+        if (base != at && (base == DW_NO_VERSION || !dw_peer_has(p, base, NULL)))
+            return end_at(way, replica, version, base, err);
+        version = base; /* below: this ends */
+    }
+    way->start = at;
+    return status;
+}
+
+/* An oldest anchor that is not the first one may lack what had not changed. */
+static void tell_oldest(const dw_peer_way *way, const dw_peer_replica *replica)
+{
+    const dw_peer *p = replica->peer;
+    if (p->format == DW_PEER_TRL && !replica->weights && way->n > 0 &&
+        way->versions[0] == p->versions[0] && p->versions[0] > 1)
+        dw_peer_note(replica,
+                     "version %" PRIu64 " is the oldest anchor here, and taken for the "
+                     "whole model: TRL's later anchors may leave out what did not change",
+                     p->versions[0]);
+}
+
+dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t goal,
+                           dw_error *err)
+{
+    const dw_peer *p = replica->peer;
+    size_t n_full;
+    *out = (dw_peer_way){.start = DW_NO_VERSION};
+    dw_status status = check_history(replica, err);
+    if (status == DW_OK)
+        status = dw_peer_full_count(replica->peer, &n_full, err);
+    if (status != DW_OK)
+        return status;
+    if (replica->weights && replica->weights->now->n_tensors > n_full)
+        n_full = replica->weights->now->n_tensors;
+    if (p->n_versions == 0)
+        return dw_fail(err, DW_NOT_FOUND, dw_store_url(p->store),
+                       "there is no version yet");
+    if (goal == DW_LATEST)
+        goal = p->versions[p->n_versions - 1];
+    if (goal != dw_peer_replica_version(replica) && !dw_peer_has(p, goal, NULL))
+        return dw_fail(err, DW_NOT_FOUND, dw_store_url(p->store),
+                       "version %" PRIu64 " is not there; the newest is %" PRIu64 "%s",
+                       goal, p->versions[p->n_versions - 1],
+                       p->format == DW_PEER_TRL && goal < p->versions[p->n_versions - 1]
+                           ? ". A step of TRL that changes nothing has no file"
+                           : "");
+    status = walk_back(out, replica, goal, n_full, err);
+    reverse(out);
+    if (status == DW_OK)
+        tell_oldest(out, replica);
+    return status;
+}

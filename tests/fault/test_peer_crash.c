@@ -1,0 +1,152 @@
+/* A directory that follows another system's versions, killed before every system call
+ * that writes: between the stores and the file that remembers them too, where a XOR done
+ * twice would undo itself. The next one finds exactly a version, and goes on.
+ */
+/* labels: slow */
+/* wrap: open pwrite fsync rename msync unlink flock */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fault/peer_process.h"
+
+enum { KILLED = 99, NEVER = -1 };
+
+static int calls_left = NEVER; /* until the one that is not made any more */
+
+static void before_call(void)
+{
+    if (calls_left != NEVER && calls_left-- == 0)
+        _exit(KILLED);
+}
+
+#define WRAP(type, name, parameters, arguments)                                          \
+    type __real_##name parameters;                                                       \
+    type __wrap_##name parameters;                                                       \
+    type __wrap_##name parameters                                                        \
+    {                                                                                    \
+        before_call();                                                                   \
+        return __real_##name arguments;                                                  \
+    }
+
+WRAP(ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
+
+/* The power stays on, so that nothing need be waited for (test_snapshot_crash.c cuts it).
+ */
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+    (void)fd;
+    before_call();
+    return 0;
+}
+
+int __wrap_msync(void *at, size_t n, int flags);
+int __wrap_msync(void *at, size_t n, int flags)
+{
+    (void)at, (void)n, (void)flags;
+    before_call();
+    return 0;
+}
+
+WRAP(int, rename, (const char *from, const char *to), (from, to))
+WRAP(int, unlink, (const char *path), (path))
+WRAP(int, flock, (int fd, int operation), (fd, operation))
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
+    va_end(args);
+    if (flags & O_CREAT)
+        before_call();
+    return __real_open(path, flags, mode);
+}
+
+/* ---- kills ---- */
+
+/* Up by a delta, over a whole version where there is one, and down. */
+static const uint64_t goals[] = {3, 4, 1};
+
+/* Kills the process before call number STEP; false where it made fewer. */
+static bool run_one(dw_store *store, bool from_start, int step)
+{
+    run_command(from_start ? "rm -rf '%s/into' && cp -a '%s/start' '%s/into'"
+                           : "rm -rf '%s/into'");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        calls_left = step;
+        _exit((int)go(store, goals, sizeof goals / sizeof *goals, NULL, NULL));
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    const bool finished = WEXITSTATUS(status) == DW_OK;
+    assert_true(finished || WEXITSTATUS(status) == KILLED);
+    uint64_t version = 77;
+    dw_error err = {0};
+    const uint64_t goal = 6;
+    assert_ok(go(store, &goal, 1, &version, &err), &err);
+    assert_true(version <= 4 || version == DW_NO_VERSION);
+    if (from_start)
+        assert_true(version != DW_NO_VERSION && version <= 4);
+    if (finished)
+        assert_int_equal(version, 1);
+    return !finished;
+}
+
+static void kill_everywhere(peer_bucket kind, int stride)
+{
+    dw_store *store = peer_make_bucket(kind);
+    dw_error err = {0};
+    const uint64_t start = 2;
+    int n_steps = 0;
+    run_command("rm -rf '%s/into' '%s/start'");
+    assert_ok(go(store, &start, 1, NULL, &err), &err);
+    run_command("mv '%s/into' '%s/start'");
+    while (run_one(store, true, n_steps))
+        n_steps += stride;
+    assert_true(n_steps > 30); /* or the wrappers are not in the way */
+    for (int i = 0; run_one(store, false, i); i += 5)
+        ;
+    dw_store_close(store);
+}
+
+static void test_kill_trl(void **state)
+{
+    (void)state;
+    kill_everywhere(BUCKET_TRL, 3);
+}
+
+static void test_kill_slime(void **state)
+{
+    (void)state;
+    kill_everywhere(BUCKET_SLIME, 1);
+}
+
+static void test_kill_skyrl(void **state)
+{
+    (void)state;
+    kill_everywhere(BUCKET_SKYRL, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kill_trl),
+        cmocka_unit_test(test_kill_slime),
+        cmocka_unit_test(test_kill_skyrl),
+    };
+    return cmocka_run_group_tests(tests, make_world, temp_dir_remove);
+}

@@ -1,0 +1,116 @@
+/* Other systems' versions over a store that fails at every one of its calls, and with
+ * every allocation failing: the weights are exactly a version, and a retry gets through.
+ */
+/* wrap: fsync msync */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "fault/peer_process.h"
+#include "unit/failing_allocator.h"
+
+/* The power stays on. */
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+int __wrap_msync(void *at, size_t n, int flags);
+int __wrap_msync(void *at, size_t n, int flags)
+{
+    (void)at, (void)n, (void)flags;
+    return 0;
+}
+
+/* ---- a store that fails ---- */
+
+static void fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
+{
+    static const uint64_t way[] = {2, 3, DW_LATEST};
+    dw_store *store = kit_fault_store(inner, faults);
+    dw_error err = {0};
+    run_command("rm -rf '%s/into'");
+    uint64_t version;
+    dw_status status = go(store, way, 3, &version, &err);
+    assert_told(status, &err);
+    if (faults->kind == DW_FAULT_DELAY)
+        assert_int_equal(status, DW_OK);
+    faults->on = false;
+    assert_ok(go(store, way, 3, &version, &err), &err);
+    assert_true(version == DW_NO_VERSION || version == 0 ||
+                peer_has_version(kind, version));
+    dw_store_close(store);
+}
+
+static void test_store_faults(void **state)
+{
+    (void)state;
+    static const dw_fault_kind kinds[] = {DW_FAULT_FAIL, DW_FAULT_DENY, DW_FAULT_SHORT,
+                                          DW_FAULT_STALE, DW_FAULT_CORRUPT};
+    static const peer_bucket buckets[] = {BUCKET_TRL, BUCKET_SLIME_DELTAS, BUCKET_SKYRL};
+    for (size_t b = 0; b < 3; b++) {
+        dw_store *store = peer_make_bucket(buckets[b]);
+        kit_faults none = {.on = false};
+        fail_once(buckets[b], store, &none);
+        const uint64_t n_calls = none.n_seen;
+        assert_true(n_calls > 20);
+        for (uint64_t first = 0; first < n_calls; first += b == 1 ? 1 : 2) {
+            const dw_fault_kind kind = kinds[(first + b) % 5];
+            /* a flipped bit of TRL's weights cannot be told from another weight */
+            if (kind == DW_FAULT_CORRUPT && buckets[b] == BUCKET_TRL)
+                continue;
+            kit_faults faults = {.on = true, .kind = kind, .first = first, .n = 1};
+            fail_once(buckets[b], store, &faults);
+        }
+        dw_store_close(store);
+    }
+}
+
+/* ---- allocations ---- */
+
+static dw_store *swept;
+
+static dw_status sweep(dw_error *err)
+{
+    dw_peer *peer;
+    const dw_peer_verify_options options = {.base = base, .n_threads = 1};
+    dw_status status = dw_peer_open(&peer, swept, err);
+    if (status == DW_OK)
+        status = dw_peer_verify(peer, &options, NULL, err);
+    dw_peer_close(peer);
+    return status;
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    static const peer_bucket kinds[] = {BUCKET_TRL, BUCKET_SLIME, BUCKET_SKYRL};
+    for (size_t k = 0; k < 3; k++) {
+        swept = peer_make_bucket(kinds[k]);
+        for (char digit = '3'; digit <= '6'; digit++) { /* two tell it all */
+            char prefix[3][32];
+            snprintf(prefix[0], 32, "deltas/step_00000%c", digit);
+            snprintf(prefix[1], 32, "weight_v00000%c", digit);
+            snprintf(prefix[2], 32, "delta-0000000%c", digit);
+            for (size_t i = 0; i < 3; i++)
+                kit_remove_all(swept, prefix[i]);
+        }
+        fail_every_allocation(sweep, NULL);
+        dw_store_close(swept);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_store_faults),
+        cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, make_world, temp_dir_remove);
+}

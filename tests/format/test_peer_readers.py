@@ -1,0 +1,124 @@
+"""`deltawire publish --as` and `deltawire mirror`: every version they wrote, compared bit
+for bit by independent readers (peer_readers.py)."""
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+import dwlib
+import peer_writers
+from peer_readers import READERS, load
+from test_peer_streams import make_versions
+
+DELTAWIRE = os.environ.get("DELTAWIRE", str(dwlib.ROOT / "build" / "deltawire"))
+SHARED = pathlib.Path(os.environ.get("DW_SHARED", dwlib.ROOT.parent / "shared"))
+N_VERSIONS = 5
+STILL = (3,)  # nothing changes in this one
+PLAIN = {"model.embed.weight": ((64, 3000), "BF16"), "model.q.weight": ((40, 30), "BF16"),
+         "model.scale": ((), "BF16"), "model.empty": ((0, 4), "BF16")}
+MIXED = {**PLAIN, "model.norm": ((300,), "F32"), "fp8": ((50, 8), "F8_E4M3")}
+WAYS = [("trl", ()), ("trl", ("--codec", "raw")), ("trl", ("--trl", "v1")),
+        ("trl", ("--whole-every", "2")), ("slime", ()), ("slime", ("--codec", "overwrite")),
+        ("slime", ("--checksum", "adler32", "--whole-every", "4", "--max-shard", "1000")),
+        ("slime", ("--base-ckpt",)), ("skyrl", ("--base-ckpt",)),
+        ("skyrl", ("--max-shard", "1000", "--base-ckpt"))]
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*arguments):
+    done = subprocess.run([DELTAWIRE, *map(str, arguments), "--json"], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def plain_bytes(model):
+    return {name: t.data for name, t in model.items()}
+
+
+def save(model, path):
+    path.write_bytes(peer_writers.stock_save(model, {"format": "pt"}))
+    return path
+
+
+@pytest.mark.parametrize("format, options", WAYS)
+def test_publish(tmp_path, format, options):
+    """Version 0 is the base, where there is one."""
+    versions = make_versions(PLAIN if format == "trl" else MIXED, N_VERSIONS, still=STILL)
+    has_base = "--base-ckpt" in options
+    if has_base:
+        options = (*options, save(versions[0], tmp_path / "base.safetensors"))
+    for version in range(1, N_VERSIONS + 1):
+        path = save(versions[version], tmp_path / "next.safetensors")
+        told, = run("publish", tmp_path / "to", path, "--as", format, *options)
+        assert told["version"] == version
+    base = (plain_bytes(versions[0]),) if has_base else ()
+    found = READERS[format](tmp_path / "to", *base)
+    assert sorted(found) == list(range(1, N_VERSIONS + 1))
+    for version, weights in found.items():
+        assert weights == plain_bytes(versions[version]), version
+
+
+@pytest.mark.parametrize("codec, layout", [("gap", "gap"), ("raw", "raw"), ("v1", "raw-v1")])
+def test_deltas_are_those_of_trl(tmp_path, codec, layout):
+    """Tensor for tensor, and key for key, what TRL's trainer would have written; ours has
+    further keys, which its readers pass over."""
+    versions = make_versions(PLAIN, 2)
+    options = ("--trl", "v1") if codec == "v1" else ("--codec", codec)
+    for version in (1, 2):
+        run("publish", tmp_path / "to", save(versions[version], tmp_path / "next.safetensors"),
+            "--as", "trl", *options)
+    theirs = tmp_path / "theirs.safetensors"
+    theirs.write_bytes(peer_writers.trl_delta(versions[1], versions[2], layout, 2))
+    tensors, metadata = load(tmp_path / "to" / "deltas" / "step_000002.safetensors")
+    assert tensors == load(theirs)[0]
+    assert metadata.items() >= load(theirs)[1].items()
+    theirs.write_bytes(peer_writers.trl_anchor(
+        versions[1], 1, {"gap": "gap_delta", "raw": "raw", "v1": None}[codec]))
+    tensors, metadata = load(tmp_path / "to" / "anchors" / "step_000001.safetensors")
+    assert tensors == load(theirs)[0]
+    assert metadata.items() >= load(theirs)[1].items()
+
+
+def stream_of_trace(trace, root):
+    """The steps of the trace as a stream of ours, and what each version must be."""
+    states = json.loads((trace / "states.json").read_text())["states"]
+    subprocess.run(["cp", "-r", trace / "base", root / "weights"], check=True)
+    subprocess.run(["chmod", "-R", "u+w", root / "weights"], check=True)
+    for step in range(len(states)):
+        if step > 0:
+            run("apply", trace / "deltas" / f"step_{step:06d}.safetensors", "--to",
+                root / "weights")
+        run("publish", root / "stream", root / "weights", "--fold", "none")
+    return {int(step): state for step, state in states.items()}
+
+
+def sha256(weights):
+    return hashlib.sha256(b"".join(weights[name] for name in sorted(weights))).hexdigest()
+
+
+@pytest.mark.parametrize("trace", ["slice", "whole"])
+def test_mirrors_of_a_real_run(tmp_path, trace):
+    source = dwlib.ROOT / "tests" / "data" / "trace" if trace == "slice" \
+        else SHARED / "data" / "rl-trace"
+    if not source.exists():
+        pytest.skip("the whole trace is not here")
+    states = stream_of_trace(source, tmp_path)
+    base = {name: t[2] for file in (source / "base").glob("*.safetensors")
+            for name, t in load(file)[0].items()}
+    assert sha256(base) == states[0]
+    for format in READERS:
+        told = run("mirror", tmp_path / "stream", tmp_path / format, "--as", format, "--once",
+                   "--work", tmp_path / "work" / format)
+        wanted = {v: s for v, s in states.items() if v > 0 or format != "skyrl"}
+        assert told[-1] == {"event": "done", "version": len(states) - 1,
+                            "versions": len(wanted)}
+        found = READERS[format](tmp_path / format, *[base] * (format == "skyrl"))
+        assert {version: sha256(weights) for version, weights in found.items()} == wanted

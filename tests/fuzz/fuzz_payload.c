@@ -1,0 +1,46 @@
+/* Packed tensors of any bytes; the first byte picks packing, checksum and the size of the
+ * tensor. What is not refused unpacks to the same bytes again. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compat/payload.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
+{
+    if (n_bytes == 0)
+        return 0;
+    const uint64_t n = 8u * (bytes[0] >> 3);
+    /* allocations of their own, so that a step past an end is seen */
+    uint8_t *old = malloc(n + 1), *first = malloc(n + 1), *again = malloc(n + 1);
+    uint8_t *packed = malloc(n_bytes);
+    for (uint64_t i = 0; i < n; i++)
+        old[i] = (uint8_t)(i * 7);
+    memcpy(packed, bytes + 1, n_bytes - 1);
+    const dw_tensor tensor = {
+        .name = "t", .dtype = DW_U8, .n_dims = 1, .dims = &n, .n_bytes = n, .data = old};
+    dw_payload p = {.packed = packed,
+                    .n_packed = n_bytes - 1,
+                    .packing = bytes[0] & 1 ? DW_PACKING_XOR : DW_PACKING_OVERWRITE,
+                    .where = "fuzz"};
+    dw_error err = {0};
+    if (dw_payload_decode(first, &tensor, &p, &err) == DW_OK) {
+        char checksum[DW_CHECKSUM_TEXT];
+        p.checksum = bytes[0] & 2 ? DW_CHECKSUM_XXH3_128 : DW_CHECKSUM_ADLER32;
+        dw_checksum_of(checksum, p.checksum, first, n);
+        p.checksum_text = checksum;
+        if (dw_payload_decode(again, &tensor, &p, &err) != DW_OK ||
+            memcmp(first, again, n) != 0 || dw_payload_look(&p, "t", &err) != DW_OK)
+            abort();
+        checksum[0] = checksum[0] == '0' ? '1' : '0';
+        if (dw_payload_decode(again, &tensor, &p, &err) != DW_CORRUPT)
+            abort();
+    }
+    free(old);
+    free(first);
+    free(again);
+    free(packed);
+    return 0;
+}

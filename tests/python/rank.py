@@ -1,0 +1,196 @@
+"""The ranks of test_fsdp2.py: rank.py DIRECTORY JOB,JOB...:RANKS ... Jobs that share a stream
+stand in one argument. A job is as many processes as there are ranks, forked off this one, which
+has what they import; the last line in DIRECTORY/FIRST-JOB/said are their exit statuses."""
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import deltawire as dw
+import deltawire.torch
+
+
+
+def whole(tensor):
+    tensor = tensor.detach()
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    return tensor.to(torch.bfloat16) if tensor.dtype == torch.float32 else tensor
+
+
+def keep(publisher, tensors, version=None):
+    """Writes down what a version must be: the whole tensors, as PyTorch puts them together."""
+    version = publisher.wait().version if version is None else version
+    full = {name: whole(tensor).clone() for name, tensor in tensors.items()}
+    if rank == 0:
+        torch.save(full, f"{truth}/{version}.tmp")
+        os.rename(f"{truth}/{version}.tmp", f"{truth}/{version}.pt")
+
+
+def train():
+    """A Qwen3, sharded as FSDP2 does it, each step a version."""
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=67, hidden_size=24, intermediate_size=35, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True))
+    model.model.layers[0].self_attn.requires_grad_(False)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    with deltawire.torch.Publisher(model, optimizer, url=url, publish_every=2,
+                                   rank_timeout=120) as publisher:
+        tensors = deltawire.torch.named_tensors(model)
+        assert "lm_head.weight" not in tensors and len(tensors) == 24, tensors.keys()
+        keep(publisher, tensors, 0)
+        for step in range(6):
+            torch.manual_seed(step * ranks + rank)
+            tokens = torch.randint(0, 67, (2, 8))
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 2:
+                keep(publisher, tensors)
+        assert publisher.steps == 6 and publisher.version == 3
+
+
+def layouts():
+    """Meshes of two dimensions, cuts along every dimension, what is whole everywhere."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    torch.manual_seed(0)
+    flat = torch.randn(11, 6)
+    linear = torch.nn.Linear(6, 10, bias=False)  # tensor parallel, then FSDP: strided rows
+    parallelize_module(linear, mesh["inner"], ColwiseParallel())
+    fully_shard(linear, mesh=mesh["outer"])
+    model = {
+        "hsdp": distribute_tensor(flat.clone(), mesh, [Replicate(), Shard(0)]),
+        "rows_twice": distribute_tensor(flat.clone(), mesh, [Shard(0), Shard(0)]),
+        "columns": distribute_tensor(flat.clone(), mesh, [Shard(1), Replicate()]),
+        "both": distribute_tensor(flat.clone(), mesh, [Shard(0), Shard(1)]),
+        "last": distribute_tensor(torch.randn(3, 4, 5).bfloat16(), mesh, [Replicate(), Shard(2)]),
+        "everywhere": distribute_tensor(flat.clone(), mesh, [Replicate(), Replicate()]),
+        "few_rows": distribute_tensor(torch.randn(1, 3), mesh, [Shard(0), Shard(0)]),
+        "as_few": distribute_tensor(torch.randn(1, 3), mesh, [Shard(0), Shard(0)]),
+        "strided": linear.weight,
+        "plain": torch.randn(5),
+        "scalar": torch.tensor(1.5),
+    }
+    if rank == 3:
+        model["of_the_last_rank"] = torch.full((4,), 2.0)
+    with deltawire.torch.Publisher(model, url=url, rank_timeout=120) as publisher:
+        named = {name: tensor for name, tensor in model.items() if name != "of_the_last_rank"}
+        keep(publisher, named, 0)
+        for _ in range(3):
+            with torch.no_grad():
+                for tensor in model.values():
+                    tensor.mul_(1.25)
+            publisher.publish()
+            keep(publisher, named)
+    for wrong, text in [
+        (lambda: deltawire.torch.Follower({"x": model["hsdp"]}, url), "is a DTensor"),
+        (lambda: deltawire.torch.Publisher({"x": DTensor.from_local(
+            flat, mesh, [Partial(), Replicate()])}, url=url), "Partial"),
+    ]:
+        try:
+            wrong()
+            raise AssertionError(text)
+        except ValueError as error:
+            assert text in str(error), error
+
+
+def simple(publish):
+    mesh = init_device_mesh("cpu", (ranks,))
+    torch.manual_seed(0)
+    model = {name: distribute_tensor(torch.randn(rows, 64), mesh, [Shard(0)])
+             for name, rows in [("a", 501), ("b", 3), ("c", 2048)]}
+    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=8)
+    publish(publisher, model)
+    publisher.close()
+
+
+def change(model):
+    with torch.no_grad():
+        for tensor in model.values():
+            tensor.mul_(1.01)
+
+
+def die(amid):
+    """Rank 1 is killed: before it has begun its part, or in the midst of it."""
+    def publish(publisher, model):
+        keep(publisher, model, 0)
+        change(model)
+        publisher.publish()
+        keep(publisher, model)
+        change(model)
+        keep(publisher, model, 2)  # what the next version is, if it comes to be
+        dist.barrier()
+        if rank == 1 and not amid:
+            os.kill(os.getpid(), signal.SIGKILL)
+        publisher.publish()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            print("committed", publisher.wait().version, file=said)
+        except dw.Unavailable as error:
+            print("failed:", error, file=said)
+        os._exit(0)  # gloo cannot say goodbye to a dead rank
+    simple(publish)
+
+
+def resume():
+    """A new start: from what is in the stream, wherever the one before was stopped."""
+    def publish(publisher, model):
+        for _ in range(4):
+            change(model)
+        publisher.publish()
+        keep(publisher, model)
+    simple(publish)
+
+
+WORK = {"train": train, "layouts": layouts, "die": lambda: die(False),
+        "die_amid": lambda: die(True), "resume": resume}
+
+
+def run_rank(job):
+    dist.init_process_group("gloo", init_method=f"file://{truth}/meeting-{job}", rank=rank,
+                            world_size=ranks)
+    WORK[job]()
+    dist.destroy_process_group()
+
+
+def run_group(group):
+    global rank, ranks, truth, url, said
+    jobs, ranks = group.split(":")
+    jobs, ranks = jobs.split(","), int(ranks)
+    truth = f"{sys.argv[1]}/{jobs[0]}"
+    url = f"file://{truth}/stream"
+    os.makedirs(truth)
+    said = open(f"{truth}/said", "w", buffering=1)
+    for job in jobs:
+        children = []
+        for rank in range(ranks):
+            children.append(fork(run_rank, job))
+        print("statuses", *map(status_of, children), file=said)
+
+
+def fork(work, argument):
+    child = os.fork()
+    if child == 0:
+        work(argument)
+        sys.exit()
+    return child
+
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# all groups side by side: those of dead ranks wait most of the time
+sys.exit(max([status_of(child) for child in [fork(run_group, g) for g in sys.argv[2:]]]))

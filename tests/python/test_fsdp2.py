@@ -1,0 +1,77 @@
+"""Sharded models: each rank, a process, publishes its part. A follower's weights must be the
+whole tensors, bit for bit, at every version."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH=0)")
+pytest.importorskip("transformers")
+
+import deltawire as dw  # noqa: E402
+
+RANK = pathlib.Path(__file__).parent / "rank.py"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """All jobs, by one process; gives the folder of one, what it said, and what went wrong."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", str(RANK), str(folder), "train:2", "layouts:4",
+         "die,resume:2", "die_amid,resume:2"], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+
+    def of(job):
+        assert done.returncode == 0, done.stderr
+        return folder / job, (folder / job / "said").read_text().splitlines(), done.stderr
+    return of
+
+
+def raw(tensor):
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def check(folder, only=None):
+    """Goes to versions one by one; they must be those that are written down."""
+    url = f"file://{folder}/stream"
+    head, names = dw.Stream(url).head, dw.Stream(url).tensors.keys()
+    for version in only or range(head + 1):
+        wanted = torch.load(folder / f"{version}.pt")
+        into = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+        into |= {name: torch.zeros(4, dtype=torch.bfloat16) for name in names - into.keys()}
+        with dw.Follower(url, tensors=into) as follower:
+            follower.sync(version)
+        for name, tensor in wanted.items():
+            assert raw(into[name]) == raw(tensor), (version, name)
+    return head, dw.Stream(url)
+
+
+def test_qwen3_with_fully_shard(ran):
+    folder, said, trouble = ran("train")
+    assert said == ["statuses 0 0"], trouble
+    head, stream = check(folder)
+    assert head == 3 and [v.step for v in stream.versions()] == ["", "2", "4", "6"]
+
+
+def test_every_layout(ran):
+    folder, said, trouble = ran("layouts")
+    assert said == ["statuses 0 0 0 0"], trouble
+    head, stream = check(folder)
+    assert head == 3 and stream.tensors["of_the_last_rank"] == ("BF16", (4,))
+
+
+@pytest.mark.parametrize("job", ["die", "die_amid"])
+def test_a_rank_is_killed_and_the_job_starts_again(ran, job):
+    folder, said, trouble = ran(job)
+    assert said[1:] == ["statuses 0 -9", "statuses 0 0"], (said, trouble)
+    if job == "die":
+        assert re.search(
+            r"failed: .*receipt.* did not come in time: version 2 was not committed", said[0])
+    else:  # its receipt came before the end of it, or not
+        assert re.search("committed 2|version 2 was not committed", said[0])
+    head = 2 if said[0] == "committed 2" else 1  # of the first job
+    assert check(folder, only=[0, 1, head + 1])[0] == head + 1

@@ -1,0 +1,156 @@
+"""Models of transformers on a follower's files, and one that is trained and followed."""
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH=0)")
+pytest.importorskip("transformers")
+
+import deltawire as dw  # noqa: E402
+import deltawire.torch  # noqa: E402
+import deltawire.transformers  # noqa: E402
+import qwen3  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+TOKENS = torch.arange(20).reshape(2, 10)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=TOKENS).logits
+
+
+def mapped_ranges(dir):
+    """Where this process has files of the directory mapped."""
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        if str(dir) in line:
+            first, end = line.split()[0].split("-")
+            yield int(first, 16), int(end, 16)
+
+
+@pytest.mark.parametrize("copies, tied", [(1, True), (2, True), (1, False)])
+def test_a_model_on_a_followers_files(url, tmp_path, copies, tied):
+    trained = qwen3.make(tie_word_embeddings=tied)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-2)
+    into = tmp_path / "live"
+    with (deltawire.torch.Publisher(trained, optimizer, url=url) as publisher,
+          dw.Follower(url, into=into, copies=copies) as follower):
+        follower.sync()
+        trained.config.save_pretrained(into)
+        model, weights = deltawire.transformers.load(into)
+        seen = []
+        for version in range(4):
+            if version:
+                qwen3.train(trained, optimizer, version)
+                publisher.wait()
+                follower.sync()
+            # the same weights by way of a checkpoint, as a server would load them
+            reference = qwen3.make(tie_word_embeddings=tied).to(torch.bfloat16)
+            reference.load_state_dict(qwen3.rounded(trained), strict=not tied)
+            reference.save_pretrained(tmp_path / f"checkpoint-{version}")
+            reference = AutoModelForCausalLM.from_pretrained(
+                tmp_path / f"checkpoint-{version}", dtype=torch.bfloat16)
+            with weights.reading() as read:
+                assert read == version == weights.version
+                seen.append(logits(model))
+                assert torch.equal(seen[-1], logits(reference))
+                assert qwen3.counted(model) == qwen3.counted(reference)
+                ranges = list(mapped_ranges(into))
+                for name, parameter in model.named_parameters():
+                    assert any(first <= parameter.data_ptr() < end for first, end in ranges), name
+                    assert not parameter.requires_grad
+                assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+            if copies == 1 and version:  # and with no call at all the model has changed
+                assert not torch.equal(seen[-1], seen[-2])
+        weights.close()
+        assert torch.equal(logits(model), seen[-1])  # it keeps what is mapped
+    assert len({t.numpy(force=True).tobytes() for t in map(torch.Tensor.float, seen)}) == 4
+
+
+def test_readers_keep_a_version(url, tmp_path):
+    trained = qwen3.make()
+    into = tmp_path / "live"
+    with (deltawire.torch.Publisher(trained, url=url) as publisher,
+          dw.Follower(url, into=into, copies=2) as follower):
+        follower.sync()
+        model, weights = deltawire.transformers.load(into, trained.config)
+        before = logits(model)
+        with weights.reading() as version:
+            with torch.no_grad():
+                trained.model.norm.weight.mul_(2)
+            publisher.wait(publisher.publish())
+            follower.stage()
+            follower.apply()  # into the other copy
+
+            def read():
+                with weights.reading() as same:
+                    inner.append([same, logits(model)])
+
+            inner = []
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join()
+            assert inner[0][0] == version == 0 and weights.version == 1
+            assert torch.equal(inner[0][1], before) and torch.equal(logits(model), before)
+        follower.settle()
+        with weights.reading() as version:
+            assert version == 1 and not torch.equal(logits(model), before)
+
+
+def test_what_does_not_fit_is_named(url, tmp_path):
+    small, into = qwen3.make(), tmp_path / "live"
+    with deltawire.torch.Publisher(small, url=url), dw.Follower(url, into=into) as follower:
+        follower.sync()
+    for changes, text in [({"num_hidden_layers": 3}, "layers.2"), ({"hidden_size": 64}, "shape"),
+                          ({"num_hidden_layers": 1}, "layers.1"),
+                          ({"tie_word_embeddings": False}, "lm_head")]:
+        with pytest.raises(ValueError, match=text):
+            deltawire.transformers.load(into, qwen3.make(**changes).config)
+    with pytest.raises(ValueError, match="config.json"):
+        deltawire.transformers.load(into)  # which has no configuration
+    with pytest.raises(dw.NotFound):
+        deltawire.transformers.load(tmp_path, small.config)
+
+
+FOLLOW = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import deltawire.torch, qwen3, torch
+model = qwen3.make().to(torch.bfloat16)
+with deltawire.torch.Follower(model, sys.argv[1]) as follower:
+    for line in sys.stdin:
+        follower.sync(int(line))
+        said = qwen3.counted(model) if follower.version % 10 == 0 else []
+        print(follower.version, deltawire.digest(qwen3.rounded(model)).state, said, flush=True)
+"""
+
+
+def test_fifty_steps_of_a_real_model(url):
+    """Trained here, served in another process: the same bits at every version, and the same
+    answers, token for token."""
+    model, twin = qwen3.make(), qwen3.make().to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(
+        [{"params": model.model.embed_tokens.parameters(), "lr": 3e-3},
+         {"params": model.model.layers.parameters(), "lr": 1e-2},
+         {"params": model.model.norm.parameters(), "lr": 1e-3}])
+    child = subprocess.Popen(
+        [sys.executable, "-c", FOLLOW, url, str(pathlib.Path(__file__).parent)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    losses, answers = [], set()
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        for step in range(1, 51):
+            losses.append(qwen3.train(model, optimizer, step))
+            report = publisher.wait()
+            print(report.version, file=child.stdin, flush=True)
+            wanted = qwen3.rounded(model)
+            twin.load_state_dict(wanted, strict=False)
+            said = qwen3.counted(twin) if step % 10 == 0 else []
+            answers.add(str(said))
+            assert report.state == dw.digest(wanted).state
+            assert child.stdout.readline() == f"{step} {report.state} {said}\n"
+    child.stdin.close()
+    assert child.wait(60) == 0
+    assert losses[-1] < losses[0] - 1 and len(answers) > 2  # it was trained

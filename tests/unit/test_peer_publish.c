@@ -1,0 +1,620 @@
+/* Versions written for TRL, slime and SkyRL, read back by their readers. tests/format has
+ * readers in Python that know nothing of the library. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "deltawire/checkpoint.h"
+#include "deltawire/peer_publish.h"
+#include "unit/stream_kit.h"
+#include "unit/temp_dir.h"
+
+#define N_TENSORS  5
+#define N_VERSIONS 40
+
+/* ---- a model, and what it was at each version ---- */
+
+typedef struct net {
+    dw_tensor tensors[N_TENSORS]; /* not in the order of their names */
+    uint8_t *bytes;
+    size_t n_bytes;
+    uint8_t *copies[N_VERSIONS]; /* by version; NULL: none */
+} net;
+
+static void net_make(net *m, dw_peer_format format)
+{
+    static const uint64_t matrix[] = {60, 33}, vector[] = {257}, cube[] = {3, 5, 7},
+                          none[] = {0, 4}, wide[] = {1, 70000};
+    const bool plain = format == DW_PEER_TRL;
+    const dw_tensor shapes[N_TENSORS] = {
+        {"m.weight", DW_BF16, 2, matrix, 0, NULL, 0},
+        {"b.bias", plain ? DW_BF16 : DW_F32, 1, vector, 0, NULL, 0},
+        {"z.\"count", plain ? DW_BF16 : DW_U8, 3, cube, 0, NULL, 0},
+        {"n.empty", DW_BF16, 2, none, 0, NULL, 0},
+        {"a.wide", DW_BF16, 2, wide, 0, NULL, 0},
+    };
+    *m = (net){0};
+    size_t offsets[N_TENSORS];
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        m->tensors[i] = shapes[i];
+        assert_true(dw_shape_size(shapes[i].dtype, shapes[i].n_dims, shapes[i].dims, NULL,
+                                  &m->tensors[i].n_bytes));
+        offsets[i] = m->n_bytes;
+        m->n_bytes += (m->tensors[i].n_bytes + 7) / 8 * 8;
+    }
+    m->bytes = calloc(1, m->n_bytes);
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        dw_element element = dw_dtype_element(shapes[i].dtype);
+        m->tensors[i].data = m->bytes + offsets[i];
+        fill_weights(m->tensors[i].data, m->tensors[i].n_bytes / element.width, element);
+    }
+}
+
+static void net_step(net *m)
+{
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        dw_element element = dw_dtype_element(m->tensors[i].dtype);
+        change_weights(m->tensors[i].data, m->tensors[i].n_bytes / element.width, element,
+                       20);
+    }
+}
+
+static void net_keep(net *m, uint64_t version)
+{
+    assert_true(version < N_VERSIONS);
+    free(m->copies[version]);
+    m->copies[version] = memcpy(malloc(m->n_bytes), m->bytes, m->n_bytes);
+}
+
+static void net_free(net *m)
+{
+    for (size_t v = 0; v < N_VERSIONS; v++)
+        free(m->copies[v]);
+    free(m->bytes);
+}
+
+static bool net_is(const net *m, const dw_tensor *found, size_t n, uint64_t version)
+{
+    bool same = n == N_TENSORS && m->copies[version];
+    for (size_t i = 0; same && i < N_TENSORS; i++) {
+        const dw_tensor *mine = &m->tensors[i], *other = NULL;
+        for (size_t t = 0; t < n; t++)
+            if (strcmp(found[t].name, mine->name) == 0)
+                other = &found[t];
+        const size_t at = (size_t)((uint8_t *)mine->data - m->bytes);
+        same = other && other->dtype == mine->dtype && other->n_dims == mine->n_dims &&
+               (mine->n_bytes == 0 ||
+                memcmp(other->data, m->copies[version] + at, mine->n_bytes) == 0);
+    }
+    return same;
+}
+
+static void remove_files(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char file[600];
+        snprintf(file, sizeof file, "%s/%s", path, e->d_name);
+        unlink(file);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* TEMP_DIR/NAME, or, where it can be, a path in memory, as thousands of syncs take their
+ * time. Good until the fourth call from here. */
+static const char *shared_path(const char *name)
+{
+    static char paths[4][512];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    if (access("/dev/shm", W_OK) == 0)
+        snprintf(path, sizeof paths[0], "/dev/shm/%s-%s", strrchr(temp_dir, '/') + 1,
+                 name);
+    else
+        snprintf(path, sizeof paths[0], "%s", temp_path(name));
+    return path;
+}
+
+/* A directory there, without files. */
+static const char *fresh_dir(const char *name)
+{
+    const char *path = shared_path(name);
+    remove_files(path);
+    return path;
+}
+
+static const char *base_path(void)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s", shared_path("base.safetensors"));
+    return path;
+}
+
+static const char *save_base(const net *m)
+{
+    dw_error err = {0};
+    const char *path = base_path();
+    unlink(path);
+    assert_ok(dw_checkpoint_write(path, m->tensors, N_TENSORS, NULL, &err), &err);
+    return path;
+}
+
+/* ---- the ways to write ---- */
+
+typedef struct way {
+    const char *name;
+    dw_peer_format format;
+    unsigned layout;
+    dw_codec codec;
+    unsigned whole_every;
+    dw_peer_delta delta;
+    dw_peer_checksum checksum;
+    uint64_t max_shard_bytes;
+    bool has_base;
+} way;
+
+static const way ways[] = {
+    {.name = "trl 1", .format = DW_PEER_TRL, .layout = 1, .codec = DW_CODEC_RAW},
+    {.name = "trl 3 raw",
+     .format = DW_PEER_TRL,
+     .layout = 3,
+     .codec = DW_CODEC_RAW,
+     .whole_every = 4},
+    {.name = "trl 3 gap", .format = DW_PEER_TRL, .layout = 3, .codec = DW_CODEC_GAP},
+    {.name = "slime", .format = DW_PEER_SLIME},
+    {.name = "slime overwrite",
+     .format = DW_PEER_SLIME,
+     .delta = DW_PEER_OVERWRITE,
+     .checksum = DW_PEER_ADLER32,
+     .max_shard_bytes = 1000,
+     .whole_every = 3},
+    {.name = "slime base",
+     .format = DW_PEER_SLIME,
+     .max_shard_bytes = 5000,
+     .has_base = true},
+    {.name = "skyrl", .format = DW_PEER_SKYRL, .max_shard_bytes = 1000, .has_base = true},
+};
+#define N_WAYS (sizeof ways / sizeof *ways)
+
+static dw_peer_publish_options options_of(const way *w)
+{
+    dw_peer_publish_options o;
+    dw_peer_publish_options_init(&o, w->format);
+    o.trl_layout = w->layout ? w->layout : o.trl_layout;
+    o.trl_codec = w->codec ? w->codec : o.trl_codec;
+    o.whole_every = w->whole_every;
+    o.delta = w->delta;
+    o.checksum = w->checksum;
+    o.max_shard_bytes = w->max_shard_bytes;
+    o.base = w->has_base ? base_path() : NULL;
+    o.n_threads = 2;
+    return o;
+}
+
+static dw_peer_publisher *open_publisher(dw_store *store, net *m,
+                                         const dw_peer_publish_options *options)
+{
+    dw_error err = {0};
+    dw_peer_publisher *p;
+    assert_ok(dw_peer_publisher_open(&p, store, m->tensors, N_TENSORS, options, &err),
+              &err);
+    return p;
+}
+
+static dw_peer_publish_report publish(dw_peer_publisher *p, net *m, uint64_t version)
+{
+    dw_error err = {0};
+    dw_peer_publish_report report;
+    assert_ok(dw_peer_publisher_publish(p, version, &report, &err), &err);
+    net_keep(m, report.version);
+    assert_int_equal(dw_peer_publisher_version(p), report.version);
+    return report;
+}
+
+static int end(void **state)
+{
+    rmdir(fresh_dir("reader"));
+    rmdir(fresh_dir("kept"));
+    unlink(base_path());
+    return temp_dir_remove(state);
+}
+
+/* Every version that is listed, one by one and the newest from nothing, is what was
+ * published under that number. Gives how many there are. */
+static size_t check_versions(const net *m, dw_store *store, const char *base)
+{
+    dw_error err = {0};
+    size_t n = 0;
+    for (unsigned one_by_one = 0; one_by_one < 2; one_by_one++) {
+        dw_peer *peer;
+        dw_peer_replica *r;
+        dw_peer_replica_options options;
+        const uint64_t *listed;
+        uint64_t versions[N_VERSIONS];
+        assert_ok(dw_peer_open(&peer, store, &err), &err);
+        assert_ok(dw_peer_list(peer, &listed, &n, &err), &err);
+        assert_in_range(n, 1, N_VERSIONS);
+        memcpy(versions, listed, n * sizeof *versions);
+        dw_peer_replica_options_init(&options);
+        options.into = fresh_dir("reader");
+        options.base = base;
+        options.n_threads = 1;
+        assert_ok(dw_peer_replica_open(&r, peer, &options, &err), &err);
+        for (size_t i = one_by_one ? 0 : n - 1; i < n; i++) {
+            size_t n_tensors;
+            assert_ok(dw_peer_replica_sync(r, versions[i], NULL, NULL, &err), &err);
+            const dw_tensor *found = dw_peer_replica_tensors(r, &n_tensors);
+            if (!net_is(m, found, n_tensors, versions[i]))
+                fail_msg("version %llu is not what was published",
+                         (unsigned long long)versions[i]);
+        }
+        dw_peer_replica_close(r);
+        dw_peer_close(peer);
+    }
+    return n;
+}
+
+/* ---- tests ---- */
+
+static void test_every_way(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WAYS; i++) {
+        const way *w = &ways[i];
+        net m;
+        net_make(&m, w->format);
+        save_base(&m);
+        dw_store *store = kit_mem_store();
+        dw_peer_publish_options options = options_of(w);
+        dw_peer_publisher *p = open_publisher(store, &m, &options);
+        assert_int_equal(dw_peer_publisher_version(p), w->has_base ? 0 : DW_NO_VERSION);
+        for (uint64_t v = 1; v <= 7; v++) {
+            if (v != 1 && v != 5) /* in 5 nothing changes */
+                net_step(&m);
+            dw_peer_publish_report report = publish(p, &m, DW_NO_VERSION);
+            assert_int_equal(report.version, v);
+            assert_false(report.was_there);
+            assert_int_equal(report.n_changed > 0, v != 1 && v != 5);
+            const bool first = v == 1 && !w->has_base;
+            const bool due = w->whole_every && v % w->whole_every == 0;
+            assert_int_equal(report.is_whole, first || due);
+            assert_true(report.n_objects > 0);
+        }
+        dw_peer_publisher_close(p);
+        assert_int_equal(check_versions(&m, store, options.base), 7);
+        /* a version is one TRL file, an index with shards, a manifest with payloads */
+        if (w->format == DW_PEER_TRL)
+            assert_int_equal(kit_find(store, "", "", NULL), 7);
+        if (w->max_shard_bytes == 1000)
+            assert_true(kit_find(store, "", ".safetensors", NULL) > 2 * 7);
+        dw_store_close(store);
+        net_free(&m);
+    }
+}
+
+/* With the baseline, without it, and with one that is behind. */
+static void test_a_restart_goes_on(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WAYS; i++) {
+        net m;
+        net_make(&m, ways[i].format);
+        save_base(&m);
+        dw_store *store = kit_mem_store();
+        dw_peer_publish_options options = options_of(&ways[i]);
+        const char *kept = fresh_dir("kept");
+        for (uint64_t v = 1; v <= 6; v++) {
+            options.baseline_dir = v == 3 || v == 4 ? NULL : kept;
+            dw_peer_publisher *p = open_publisher(store, &m, &options);
+            net_step(&m);
+            assert_int_equal(publish(p, &m, DW_NO_VERSION).version, v);
+            dw_peer_publisher_close(p);
+        }
+        assert_int_equal(check_versions(&m, store, options.base), 6);
+        dw_store_close(store);
+        net_free(&m);
+    }
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WAYS; i++) {
+        const way *w = &ways[i];
+        dw_error err = {0};
+        dw_peer_publish_report report;
+        net m;
+        net_make(&m, w->format);
+        save_base(&m);
+        dw_store *store = kit_mem_store();
+        dw_peer_publish_options options = options_of(w);
+        options.whole_every = 0;
+        options.first_version = 10;
+        options.base_version = 9;
+        dw_peer_publisher *p = open_publisher(store, &m, &options);
+        net_step(&m);
+        assert_int_equal(publish(p, &m, DW_NO_VERSION).version, 10);
+        /* again, and with other weights */
+        assert_true(publish(p, &m, 10).was_there);
+        net_step(&m);
+        assert_fails(dw_peer_publisher_publish(p, 10, &report, &err), DW_CONFLICT, &err);
+        assert_fails(dw_peer_publisher_publish(p, 8, &report, &err), DW_CONFLICT, &err);
+        assert_false(publish(p, &m, 11).is_whole);
+        /* with a number left out it cannot be a delta: readers go one by one */
+        net_step(&m);
+        if (w->format == DW_PEER_SKYRL)
+            assert_fails(dw_peer_publisher_publish(p, 14, &report, &err), DW_UNSUPPORTED,
+                         &err);
+        else
+            assert_true(publish(p, &m, 14).is_whole);
+        dw_peer_publisher_close(p);
+        assert_int_equal(check_versions(&m, store, options.base),
+                         w->format == DW_PEER_SKYRL ? 2 : 3);
+        dw_store_close(store);
+        net_free(&m);
+    }
+}
+
+/* TRL's own rule: 1 and every multiple. */
+static void test_anchors_of_trl(void **state)
+{
+    (void)state;
+    for (unsigned layout = 1; layout <= 3; layout += 2) {
+        net m;
+        net_make(&m, DW_PEER_TRL);
+        dw_store *store = kit_mem_store();
+        dw_peer_publish_options options;
+        dw_peer_publish_options_init(&options, DW_PEER_TRL);
+        options.trl_layout = layout;
+        options.trl_codec = layout == 1 ? DW_CODEC_RAW : DW_CODEC_GAP;
+        options.first_version = 0;
+        dw_peer_publisher *p = open_publisher(store, &m, &options);
+        for (uint64_t v = 0; v <= 21; v++) {
+            net_step(&m);
+            const unsigned every = layout == 1 ? 10 : 20;
+            assert_int_equal(publish(p, &m, v).is_whole, v == 1 || v % every == 0);
+        }
+        dw_peer_publisher_close(p);
+        assert_int_equal(check_versions(&m, store, NULL), 22);
+        dw_store_close(store);
+        net_free(&m);
+    }
+}
+
+static void expect_refusal(dw_store *store, const dw_tensor *tensors, size_t n,
+                           const dw_peer_publish_options *options, dw_status wanted,
+                           const char *text)
+{
+    dw_error err = {0};
+    dw_peer_publisher *p;
+    const size_t n_objects = kit_find(store, "", "", NULL);
+    assert_fails(dw_peer_publisher_open(&p, store, tensors, n, options, &err), wanted,
+                 &err);
+    assert_null(p);
+    if (!strstr(err.text, text) && !strstr(err.where, text))
+        fail_msg("not '%s': %s: %s", text, err.where, err.text);
+    assert_int_equal(kit_find(store, "", "", NULL), n_objects);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    net mixed, plain;
+    net_make(&mixed, DW_PEER_SLIME);
+    net_make(&plain, DW_PEER_TRL);
+    dw_store *store = kit_mem_store();
+    dw_peer_publish_options trl, slime, skyrl;
+    dw_peer_publish_options_init(&trl, DW_PEER_TRL);
+    dw_peer_publish_options_init(&slime, DW_PEER_SLIME);
+    dw_peer_publish_options_init(&skyrl, DW_PEER_SKYRL);
+    expect_refusal(store, mixed.tensors, N_TENSORS, &trl, DW_UNSUPPORTED, "b.bias");
+    expect_refusal(store, mixed.tensors, N_TENSORS, &skyrl, DW_INVALID, "base");
+    dw_peer_publish_options wrong = trl;
+    wrong.trl_layout = 1; /* which has no gaps */
+    expect_refusal(store, plain.tensors, N_TENSORS, &wrong, DW_INVALID, "layout 1");
+
+    /* what is there is another format's, another model's, a stream of ours */
+    dw_peer_publisher *p = open_publisher(store, &plain, &slime);
+    publish(p, &plain, DW_NO_VERSION);
+    dw_peer_publisher_close(p);
+    expect_refusal(store, plain.tensors, N_TENSORS, &trl, DW_CONFLICT, "slime");
+    expect_refusal(store, mixed.tensors, N_TENSORS, &slime, DW_MISMATCH, "b.bias");
+    expect_refusal(store, plain.tensors, N_TENSORS - 1, &slime, DW_MISMATCH, "a.wide");
+    dw_store_close(store);
+
+    store = kit_mem_store();
+    dw_error err = {0};
+    dw_publisher *ours;
+    assert_ok(dw_publisher_open(&ours, store, plain.tensors, N_TENSORS, NULL, &err),
+              &err);
+    dw_publisher_close(ours);
+    expect_refusal(store, plain.tensors, N_TENSORS, &slime, DW_CONFLICT, "stream");
+    dw_store_close(store);
+    net_free(&mixed);
+    net_free(&plain);
+}
+
+/* Two writers: the one that comes second is told, and what is there stays whole. */
+static void test_two_writers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WAYS; i++) {
+        dw_error err = {0};
+        dw_peer_publish_report report;
+        net m, other;
+        net_make(&m, ways[i].format);
+        net_make(&other, ways[i].format);
+        memcpy(other.bytes, m.bytes, m.n_bytes);
+        save_base(&m);
+        dw_store *store = kit_mem_store();
+        dw_peer_publish_options options = options_of(&ways[i]);
+        options.whole_every = 0;
+        dw_peer_publisher *a = open_publisher(store, &m, &options);
+        publish(a, &m, DW_NO_VERSION);
+        dw_peer_publisher *b = open_publisher(store, &other, &options);
+        net_step(&m);
+        net_step(&other);
+        publish(a, &m, DW_NO_VERSION);
+        dw_status status = dw_peer_publisher_publish(b, DW_NO_VERSION, &report, &err);
+        assert_told(status, &err);
+        assert_true(status == DW_CONFLICT || status == DW_UNAVAILABLE);
+        assert_int_equal(check_versions(&m, store, options.base), 2);
+        dw_peer_publisher_close(b);
+        dw_peer_publisher_close(a);
+        dw_store_close(store);
+        net_free(&m);
+        net_free(&other);
+    }
+}
+
+/* What a killed process left of a version is not taken for a part of it. */
+static void test_leftovers(void **state)
+{
+    (void)state;
+    static const struct {
+        dw_peer_format format;
+        const char *keys[2];
+    } cases[] = {
+        {DW_PEER_SLIME,
+         {"weight_v000002/model-00000-of-00001.safetensors",
+          "weight_v000002/model-00007-of-00009.safetensors"}},
+        {DW_PEER_SKYRL,
+         {"delta-00000002/delta-rank00000-file000000.safetensors",
+          "delta-00000002/delta-rank00000-file000009.safetensors"}},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        dw_error err = {0};
+        net m;
+        net_make(&m, cases[i].format);
+        dw_store *store = kit_mem_store();
+        dw_peer_publish_options options;
+        dw_peer_publish_options_init(&options, cases[i].format);
+        options.base = save_base(&m);
+        dw_peer_publisher *p = open_publisher(store, &m, &options);
+        publish(p, &m, DW_NO_VERSION);
+        for (size_t k = 0; k < 2; k++)
+            assert_ok(dw_store_put_bytes(store, cases[i].keys[k], "rubbish", 7,
+                                         DW_PUT_CREATE, &err),
+                      &err);
+        net_step(&m);
+        publish(p, &m, DW_NO_VERSION);
+        dw_peer_publisher_close(p);
+        assert_int_equal(check_versions(&m, store, options.base), 2);
+        assert_int_equal(kit_find(store, "", cases[i].keys[1], NULL), 0);
+        dw_store_close(store);
+        net_free(&m);
+    }
+}
+
+/* ---- faults ---- */
+
+static const dw_fault_kind kinds[] = {DW_FAULT_FAIL,  DW_FAULT_LOST,    DW_FAULT_DENY,
+                                      DW_FAULT_SHORT, DW_FAULT_CORRUPT, DW_FAULT_STALE};
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+/* Tries until it is done; the faults are over after a while. */
+static void publish_stubbornly(dw_store *store, net *m,
+                               const dw_peer_publish_options *options, uint64_t version,
+                               dw_peer_publisher **p)
+{
+    for (unsigned n_tries = 0; n_tries < 12; n_tries++) {
+        dw_error err = {0};
+        dw_peer_publish_report report;
+        dw_status status = DW_OK;
+        if (!*p)
+            status =
+                dw_peer_publisher_open(p, store, m->tensors, N_TENSORS, options, &err);
+        assert_told(status, &err);
+        if (status == DW_OK)
+            status = dw_peer_publisher_publish(*p, version, &report, &err);
+        assert_told(status, &err);
+        if (status == DW_OK) {
+            assert_int_equal(report.version, version);
+            return;
+        }
+    }
+    fail_msg("version %llu is never done", (unsigned long long)version);
+}
+
+/* Three versions over a store whose calls FIRST to FIRST + SPAN - 1 have the fault; then
+ * one more by another process. Gives the number of calls. */
+static uint64_t run_one(const way *w, dw_fault_kind kind, uint64_t first, uint64_t span)
+{
+    net m;
+    net_make(&m, w->format);
+    save_base(&m);
+    dw_store *inner = kit_mem_store();
+    kit_faults faults = {.on = true, .kind = kind, .first = first, .n = span};
+    dw_store *store = kit_fault_store(inner, &faults);
+    dw_peer_publish_options options = options_of(w);
+    options.n_threads = 1;
+    options.baseline_dir = fresh_dir("kept");
+    dw_peer_publisher *p = NULL;
+    for (uint64_t v = 1; v <= 3; v++) {
+        net_step(&m);
+        net_keep(&m, v);
+        publish_stubbornly(store, &m, &options, v, &p);
+    }
+    dw_peer_publisher_close(p);
+    const uint64_t n_calls = faults.n_seen;
+    dw_store_close(store);
+    p = open_publisher(inner, &m, &options);
+    net_step(&m);
+    assert_int_equal(publish(p, &m, DW_NO_VERSION).version, 4);
+    dw_peer_publisher_close(p);
+    assert_int_equal(check_versions(&m, inner, options.base), 4);
+    dw_store_close(inner);
+    net_free(&m);
+    return n_calls;
+}
+
+/* Of all calls and kinds of faults one in EVERY, which shares no factor with N_KINDS. */
+static void run_all(uint64_t span, unsigned every)
+{
+    static const size_t picked[] = {2, 4, 6}; /* trl 3 gap, slime overwrite, skyrl */
+    const bool slow = getenv("DW_SANITIZE") && *getenv("DW_SANITIZE");
+    every *= slow ? 7 : 1;
+    unsigned turn = 0;
+    for (size_t i = 0; i < sizeof picked / sizeof *picked; i++) {
+        const way *w = &ways[picked[i]];
+        const uint64_t n_calls = run_one(w, DW_FAULT_NONE, 0, 0);
+        assert_true(n_calls > 10);
+        for (uint64_t first = 0; first < n_calls; first++)
+            for (size_t k = 0; k < N_KINDS; k++)
+                if (turn++ % every == 0)
+                    run_one(w, kinds[k], first, span);
+    }
+}
+
+static void test_every_call_fails_once(void **state)
+{
+    (void)state;
+    run_all(1, 5);
+}
+
+static void test_three_calls_in_a_row(void **state)
+{
+    (void)state;
+    run_all(3, 11);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_way),
+        cmocka_unit_test(test_a_restart_goes_on),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_anchors_of_trl),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_two_writers),
+        cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_every_call_fails_once),
+        cmocka_unit_test(test_three_calls_in_a_row),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, end);
+}
