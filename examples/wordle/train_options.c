@@ -29,7 +29,7 @@ static const char help[] =
     "  --metrics FILE    append a line of JSON for each step (default: print it)\n"
     "\n"
     "  --warmup N        supervised steps on random games first (300)\n"
-    "  --steps N         steps of reinforcement learning (200)\n"
+    "  --steps N         steps of reinforcement learning (400)\n"
     "  --groups N        groups of games a step (8)\n"
     "  --games N         games of a group, for the same answer (8)\n"
     "  --players N       groups that are played at once (4)\n"
@@ -200,7 +200,7 @@ train_options train_options_read(int argc, char **argv)
         .n_hidden = 64,
         .n_layers = 2,
         .n_warmup = 300,
-        .n_steps = 200,
+        .n_steps = 400,
         .n_groups = 8,
         .n_games = 8,
         .n_players = 4,
