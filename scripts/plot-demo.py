@@ -45,6 +45,7 @@ def load(record):
         "pauses": [event["stopped_ms"] for agent in agents for event in agent
                    if event["event"] == "version" and event["from"] is not None],
         "seconds": lines[-1]["t"],
+        "end": next((line for line in lines if line["event"] == "evaluation"), None),
     }
 
 
@@ -110,15 +111,19 @@ def plot(title, label, curves, low=None):
 
 
 def table(runs):
-    print("| run | reward, first tenth | last tenth | won, first | last | bytes a step | "
-          "bits a change | changed | whole model / delta | pause, median | most | s |")
-    print("|-----|------|------|------|------|------|------|------|------|------|------|------|")
+    heads = ["run", "reward, first tenth", "last tenth", "won, first tenth", "last tenth",
+             "last weights: reward", "won", "bytes a step", "bits a change", "changed",
+             "whole / delta", "pause, median", "most", "seconds"]
+    print("| " + " | ".join(heads) + " |")
+    print("|-----" + "|-----:" * (len(heads) - 1) + "|")
     for name, run in runs.items():
         steps = run["steps"]
         first, last = tenth(steps, "reward", 0), tenth(steps, "reward", 9)
         won = [100 * tenth(steps, "win_rate", k)[0] for k in (0, 9)]
         row = [name, f"{first[0]:.2f} ± {first[1]:.2f}", f"{last[0]:.2f} ± {last[1]:.2f}",
                f"{won[0]:.1f} %", f"{won[1]:.1f} %"]
+        end = run["end"]
+        row += [f"{end['reward']:.2f}", f"{100 * end['win_rate']:.1f} %"] if end else ["-"] * 2
         sent = [s for s in steps if "bytes" in s]
         if sent:
             n_bytes = sum(s["bytes"] for s in sent)

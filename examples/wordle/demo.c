@@ -170,8 +170,7 @@ static dw_status play(demo *d, const char *dir, dw_error *err)
     demo_view_leave(&d->view);
     if (status == DW_OK) {
         demo_view_summary(&d->view, &d->facts);
-        if (!d->options.no_sync &&
-            !demo_proof(d->view.out, &d->cast, &d->facts, PROOF_MS))
+        if (!demo_proof(d->view.out, &d->cast, &d->facts, PROOF_MS))
             status = wordle_fail(err, DW_MISMATCH, "the servers",
                                  "do not hold what the trainer holds");
         demo_facts_update(&d->facts);

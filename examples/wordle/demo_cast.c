@@ -123,6 +123,8 @@ static dw_status start_trainer(demo_cast *c, dw_error *err)
         argv[n++] = "--server";
         argv[n++] = c->rollout_urls[i];
     }
+    argv[n++] = "--evaluate";
+    argv[n++] = "16";
     if (o->no_sync)
         argv[n++] = "--no-sync";
     if (o->lr) {

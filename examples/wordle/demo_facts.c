@@ -76,6 +76,10 @@ static void take_metrics(void *context, const json_t *line)
     } else if (strcmp(event, "step") == 0) {
         f->warm = true;
         take_step(f, line);
+    } else if (strcmp(event, "evaluation") == 0) {
+        f->n_evaluated = count_of(line, "games");
+        f->final_reward = real_of(line, "reward");
+        f->final_win_rate = real_of(line, "win_rate");
     } else if (strcmp(event, "trouble") == 0) {
         snprintf(f->trouble, sizeof f->trouble, "%s: %s", text_of(line, "where"),
                  text_of(line, "text"));

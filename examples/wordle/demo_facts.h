@@ -36,6 +36,8 @@ typedef struct demo_facts {
     uint64_t warmup_step;
     double warmup_loss, t;
     bool warm, ended;
+    uint64_t n_evaluated; /* games with the last weights; 0: none yet */
+    double final_reward, final_win_rate;
     char stream[40], final_state[20];
     uint64_t final_version;
     char trouble[256];

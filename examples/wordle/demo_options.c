@@ -21,7 +21,7 @@ static const char help[] =
     "  --store URL       of the stream (a temporary directory); what is put there is\n"
     "                    removed in the end\n"
     "  --servers N       rollout servers (2)\n"
-    "  --steps N         of reinforcement learning (200)\n"
+    "  --steps N         of reinforcement learning (400)\n"
     "  --warmup N        supervised steps before (300)\n"
     "  --answers N       words that can be the answer (8)\n"
     "  --lr X            learning rate\n"
@@ -168,7 +168,7 @@ demo_options demo_options_read(int argc, char **argv)
         .rollout_host = "127.0.0.1",
         .n_servers = 2,
         .n_warmup = 300,
-        .n_steps = 200,
+        .n_steps = 400,
         .n_answers = 8,
         .seed = 1,
     };

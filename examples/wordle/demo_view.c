@@ -296,6 +296,11 @@ void demo_view_summary(demo_view *v, const demo_facts *f)
         tell_tenths(v, f, "win rate", offsetof(demo_step, win_rate), 100, " %");
         tell_tenths(v, f, "no words", offsetof(demo_step, invalid_rate), 100, " %");
     }
+    if (f->n_evaluated > 0)
+        fprintf(v->out,
+                "  in the end  %" PRIu64
+                " games with the last weights: reward %.2f, %.1f %% won\n",
+                f->n_evaluated, f->final_reward, 100 * f->final_win_rate);
     tell_bytes(v, f);
     tell_pauses(v, f);
     fflush(v->out);

@@ -128,7 +128,7 @@ static void add_game(batch *b, const played_game *game, const float *advantage)
 
 /* ---- the objective ---- */
 
-static void count_games(grpo_report *r, played_group *const *groups, size_t n_groups)
+void grpo_count(grpo_report *r, played_group *const *groups, size_t n_groups)
 {
     size_t n_won = 0, n_invalid = 0, n_to_win = 0;
     *r = (grpo_report){0};
@@ -203,7 +203,7 @@ dw_status grpo_backward(qwen_trainer *trainer, const grpo_options *options,
         n_games += groups[k]->n_games;
     if (n_games == 0)
         return wordle_fail(err, DW_INVALID, "a batch", "has no games");
-    count_games(report, groups, n_groups);
+    grpo_count(report, groups, n_groups);
     batch b = {0};
     advantages *advantage = calloc(n_games, sizeof *advantage);
     dw_status status = DW_OK;

@@ -39,6 +39,10 @@ typedef struct grpo_report {
     double clip_rate; /* of tokens */
 } grpo_report;
 
+/* What can be said of games, of which there is at least one, without a model; the rest
+ * becomes zero. */
+void grpo_count(grpo_report *report, played_group *const *groups, size_t n_groups);
+
 /* Adds the gradients of a batch to those of the trainer. */
 dw_status grpo_backward(qwen_trainer *trainer, const grpo_options *options,
                         played_group *const *groups, size_t n_groups, grpo_report *report,

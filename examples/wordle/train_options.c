@@ -29,7 +29,7 @@ static const char help[] =
     "  --metrics FILE    append a line of JSON for each step (default: print it)\n"
     "\n"
     "  --warmup N        supervised steps on random games first (300)\n"
-    "  --steps N         steps of reinforcement learning (200)\n"
+    "  --steps N         steps of reinforcement learning (400)\n"
     "  --groups N        groups of games a step (8)\n"
     "  --games N         games of a group, for the same answer (8)\n"
     "  --players N       groups that are played at once (4)\n"
@@ -40,6 +40,7 @@ static const char help[] =
     "  --save-every N    save the state each so many steps (20)\n"
     "  --seed N          of games and warm-up (1)\n"
     "  --no-sync         publish nothing after the warm-up, to see what that costs\n"
+    "  --evaluate N      play N groups with the last weights, which are published (0)\n"
     "\n"
     "Examples:\n"
     "  wordle-train --init /tmp/tiny\n"
@@ -82,6 +83,7 @@ enum {
     SAVE_EVERY,
     SEED,
     NO_SYNC,
+    EVALUATE,
 };
 
 static const struct option table[] = {
@@ -106,6 +108,7 @@ static const struct option table[] = {
     {"save-every", required_argument, NULL, SAVE_EVERY},
     {"seed", required_argument, NULL, SEED},
     {"no-sync", no_argument, NULL, NO_SYNC},
+    {"evaluate", required_argument, NULL, EVALUATE},
     OPTIONS_END,
 };
 
@@ -174,6 +177,9 @@ static void take_number(train_options *o, int option)
     case SAVE_EVERY:
         o->save_every = program_number(name, optarg, 1, 1000000);
         break;
+    case EVALUATE:
+        o->n_evaluate = program_number(name, optarg, 0, 1024);
+        break;
     case SEED:
         o->seed = program_number(name, optarg, 0, UINT32_MAX);
         break;
@@ -194,7 +200,7 @@ train_options train_options_read(int argc, char **argv)
         .n_hidden = 64,
         .n_layers = 2,
         .n_warmup = 300,
-        .n_steps = 200,
+        .n_steps = 400,
         .n_groups = 8,
         .n_games = 8,
         .n_players = 4,

@@ -31,6 +31,7 @@ typedef struct train_options {
     float lr;
     unsigned n_threads;
     uint64_t save_every; /* steps */
+    size_t n_evaluate;   /* groups */
     uint64_t seed;
     bool no_sync;
 } train_options;

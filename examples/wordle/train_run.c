@@ -139,6 +139,24 @@ dw_status train_run_settle(train_run *run, json_t *line, dw_error *err)
     return DW_OK;
 }
 
+dw_status train_run_step(train_run *run, float lr, bool publish, const char *kind,
+                         uint64_t number, double *norm, json_t *line, dw_error *err)
+{
+    const qwen_adamw adamw = {lr, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f};
+    dw_status status = train_run_settle(run, line, err);
+    if (status != DW_OK)
+        return status;
+    *norm = (double)qwen_trainer_step(run->trainer, &adamw);
+    return publish ? train_run_publish(run, kind, number, err) : DW_OK;
+}
+
+dw_status train_run_save_if_due(train_run *run, dw_error *err)
+{
+    return qwen_trainer_steps(run->trainer) % run->options->save_every == 0
+               ? train_run_save(run, err)
+               : DW_OK;
+}
+
 bool train_run_stopped(train_run *run)
 {
     sigset_t set;

@@ -37,6 +37,14 @@ dw_status train_run_settle(train_run *run, json_t *line, dw_error *err);
 dw_status train_run_publish(train_run *run, const char *kind, uint64_t number,
                             dw_error *err);
 
+/* Settles what is under way, as above; steps with the gradients that are there, and
+ * publishes where PUBLISH. NORM gets that of the gradient. */
+dw_status train_run_step(train_run *run, float lr, bool publish, const char *kind,
+                         uint64_t number, double *norm, json_t *line, dw_error *err);
+
+/* Saves where --save-every says so. */
+dw_status train_run_save_if_due(train_run *run, dw_error *err);
+
 /* Whether SIGINT or SIGTERM asked it to end. */
 bool train_run_stopped(train_run *run);
 

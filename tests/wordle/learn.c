@@ -133,10 +133,10 @@ static void mean_of(const double *x, size_t n, double *mean, double *spread)
 
 int main(int argc, char **argv)
 {
-    const size_t n_warmup = (size_t)argument(argc, argv, 1, 150);
-    const size_t n_steps = (size_t)fmin(argument(argc, argv, 2, 50), MAX_STEPS);
-    const float lr = (float)argument(argc, argv, 3, 3e-4);
-    const size_t n_answers = (size_t)argument(argc, argv, 4, 16);
+    const size_t n_warmup = (size_t)argument(argc, argv, 1, 300);
+    const size_t n_steps = (size_t)fmin(argument(argc, argv, 2, 40), MAX_STEPS);
+    const float lr = (float)argument(argc, argv, 3, 6e-4);
+    const size_t n_answers = (size_t)argument(argc, argv, 4, 8);
     const uint64_t seed = (uint64_t)argument(argc, argv, 5, 1);
     const size_t lag = (size_t)fmin(argument(argc, argv, 6, 2), MAX_LAG - 1);
     const unsigned n_hidden = (unsigned)argument(argc, argv, 7, 64);

@@ -1,0 +1,192 @@
+#include "train_learn.h"
+
+#include <stdlib.h>
+
+#include "fail.h"
+#include "grpo.h"
+#include "player.h"
+
+enum { MAX_GROUPS = 1024 };
+
+typedef struct lesson {
+    train_run *run;
+    group_queue *queue;
+    players *who;
+    uint64_t first_version; /* older samples are of before the warm-up's end */
+    played_group *groups[MAX_GROUPS];
+    size_t n_groups;
+    uint64_t n_dropped;
+    double lag, most_lag; /* versions between a group and the weights it moves */
+    double waited_s;
+    json_t *line;  /* of the step before, until its version is settled */
+    uint64_t told; /* failures of players */
+} lesson;
+
+static uint64_t lag_of(lesson *l, const played_group *group)
+{
+    const uint64_t newest = versions_newest(l->run->stream);
+    return newest > group->version ? newest - group->version : 0;
+}
+
+/* A store, a server or an environment that fails is waited for; it is said once. */
+static void tell_failures(lesson *l)
+{
+    dw_error last;
+    uint64_t n = players_failures(l->who, &last);
+    if (n == l->told)
+        return;
+    metrics_write(l->run->log, "trouble",
+                  json_pack("{s:I, s:s, s:s}", "failures", (json_int_t)n, "where",
+                            last.where, "text", last.text));
+    l->told = n;
+}
+
+/* Until there are N groups, or it is told to stop. */
+static void gather(lesson *l, size_t n)
+{
+    const train_options *o = l->run->options;
+    const double began_s = metrics_seconds(l->run->log);
+    l->n_dropped = 0;
+    l->lag = l->most_lag = 0;
+    while (l->n_groups < n && !train_run_stopped(l->run)) {
+        played_group *group = group_queue_pop(l->queue, 500);
+        if (!group) {
+            tell_failures(l);
+            continue;
+        }
+        const uint64_t lag = lag_of(l, group);
+        if (group->version < l->first_version || lag > o->max_lag) {
+            l->n_dropped++;
+            free(group);
+            continue;
+        }
+        l->groups[l->n_groups++] = group;
+        l->lag += (double)lag / (double)n;
+        l->most_lag = (double)lag > l->most_lag ? (double)lag : l->most_lag;
+    }
+    l->waited_s = metrics_seconds(l->run->log) - began_s;
+}
+
+static void forget(lesson *l)
+{
+    for (size_t i = 0; i < l->n_groups; i++)
+        free(l->groups[i]);
+    l->n_groups = 0;
+}
+
+static json_t *line_of(lesson *l, uint64_t step, const grpo_report *r, double norm)
+{
+    json_t *line = json_pack(
+        "{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)step,
+        "reward", r->reward, "win_rate", r->win_rate, "guesses", r->guesses,
+        "invalid_rate", r->invalid_rate, "entropy", r->entropy, "ratio", r->ratio,
+        "ratio_off", r->ratio_off, "clip_rate", r->clip_rate, "norm", norm);
+    json_t *more =
+        json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "games", (json_int_t)r->n_games,
+                  "tokens", (json_int_t)r->n_tokens, "sequences",
+                  (json_int_t)r->n_sequences, "dropped", (json_int_t)l->n_dropped, "lag",
+                  l->lag, "max_lag", l->most_lag, "waited_s", l->waited_s);
+    json_object_update(line, more);
+    json_decref(more);
+    return line;
+}
+
+/* The line of a step is written when its version is settled, a step later. */
+static void write_line(lesson *l)
+{
+    if (l->line)
+        metrics_write(l->run->log, "step", l->line);
+    l->line = NULL;
+}
+
+static dw_status learn_step(lesson *l, uint64_t step, dw_error *err)
+{
+    const train_options *o = l->run->options;
+    const grpo_options clip = {0.2f, 0.28f};
+    grpo_report report;
+    double norm = 0;
+    gather(l, o->n_groups);
+    if (l->n_groups < o->n_groups)
+        return DW_OK; /* asked to stop */
+    dw_status status =
+        grpo_backward(l->run->trainer, &clip, l->groups, l->n_groups, &report, err);
+    json_t *none = l->line ? NULL : json_object();
+    if (status == DW_OK)
+        status = train_run_step(l->run, o->lr, !o->no_sync, "step", step, &norm,
+                                l->line ? l->line : none, err);
+    json_decref(none);
+    write_line(l);
+    if (status == DW_OK)
+        l->line = line_of(l, step, &report, norm);
+    forget(l);
+    tell_failures(l);
+    return status == DW_OK ? train_run_save_if_due(l->run, err) : status;
+}
+
+/* How the weights do as they are: games of the newest version alone. */
+static dw_status evaluate(lesson *l, dw_error *err)
+{
+    train_run *run = l->run;
+    const size_t n = run->options->n_evaluate;
+    json_t *line = json_object();
+    dw_status status = DW_OK;
+    if (run->options->no_sync)
+        status =
+            train_run_publish(run, "evaluated", qwen_trainer_steps(run->trainer), err);
+    if (status == DW_OK)
+        status = train_run_settle(run, line, err);
+    l->first_version = versions_newest(run->stream);
+    if (status == DW_OK)
+        gather(l, n);
+    if (status == DW_OK && l->n_groups == n) {
+        grpo_report r;
+        grpo_count(&r, l->groups, n);
+        json_t *more =
+            json_pack("{s:I, s:f, s:f, s:f, s:f}", "games", (json_int_t)r.n_games,
+                      "reward", r.reward, "win_rate", r.win_rate, "guesses", r.guesses,
+                      "invalid_rate", r.invalid_rate);
+        json_object_update(line, more);
+        json_decref(more);
+        metrics_write(run->log, "evaluation", json_incref(line));
+    }
+    json_decref(line);
+    forget(l);
+    return status;
+}
+
+dw_status train_learn(train_run *run, dw_error *err)
+{
+    const train_options *o = run->options;
+    const uint64_t trained = qwen_trainer_steps(run->trainer);
+    const player_options options = {
+        .env = o->env,
+        .servers = o->servers,
+        .n_servers = o->n_servers,
+        .n_threads = o->n_players,
+        .n_games = o->n_games,
+        .seed = o->seed * 1000003u + trained,
+        .tok = run->tok,
+    };
+    lesson *l = calloc(1, sizeof *l);
+    if (!l)
+        return wordle_fail(err, DW_NO_MEMORY, "learning", "out of memory");
+    l->run = run;
+    l->first_version = versions_newest(run->stream);
+    l->queue = group_queue_new(o->n_groups);
+    dw_status status = l->queue
+                           ? players_start(&l->who, &options, l->queue, err)
+                           : wordle_fail(err, DW_NO_MEMORY, "a queue", "out of memory");
+    uint64_t step = trained > o->n_warmup ? trained - o->n_warmup : 0;
+    while (status == DW_OK && step < o->n_steps && !train_run_stopped(run))
+        status = learn_step(l, ++step, err);
+    if (status == DW_OK && l->line)
+        status = train_run_settle(run, l->line, err);
+    write_line(l);
+    if (status == DW_OK && o->n_evaluate > 0 && !train_run_stopped(run))
+        status = evaluate(l, err);
+    players_stop(l->who);
+    forget(l);
+    group_queue_free(l->queue);
+    free(l);
+    return status;
+}
