@@ -4,6 +4,7 @@
 #define DW_TEST_STREAM_KIT_H
 
 #include <limits.h>
+#include <stdlib.h>
 
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
@@ -436,6 +437,13 @@ static inline dw_store *kit_fault_store(dw_store *inner, kit_faults *faults)
     dw_store *store;
     assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
     return store;
+}
+
+/* Of so many faults one is taken; of FEWER times as many where a sanitizer slows each. */
+static inline unsigned kit_one_in(unsigned every, unsigned fewer)
+{
+    const char *sanitizer = getenv("DW_SANITIZE");
+    return sanitizer && *sanitizer ? every * fewer : every;
 }
 
 #endif
