@@ -13,9 +13,9 @@ enum {
     MAX_N = 256,
     MAX_SAMPLES = 4096,
     MAX_STOP = 64,
-    MAX_NEW =
-        1 << 18, /* tokens to generate, of all samples; or one sample of any length */
-    MAX_IDS = 1 << 20, /* those and the prompts, one for each sample; likewise */
+    /* of all samples together; one sample may have the server's length anyway */
+    MAX_NEW = 1 << 18, /* tokens to generate */
+    MAX_IDS = 1 << 20, /* those, and each sample's own prompt */
 };
 
 /* ---- numbers ---- */

@@ -541,7 +541,7 @@ def test_many_connections():
     clients = [socket.create_connection((server.at.hostname, server.at.port))
                for _ in range(600)]
     try:
-        other = http.client.HTTPConnection(server.at.hostname, server.at.port, timeout=60,
+        other = http.client.HTTPConnection(server.at.hostname, server.at.port, timeout=20,
                                            source_address=("127.0.0.2", 0))
         other.request("GET", "/health")
         assert other.getresponse().status == 200
