@@ -6,6 +6,7 @@ import copy
 import http.client
 import json
 import math
+import os
 import shutil
 import signal
 import socket
@@ -494,6 +495,8 @@ def test_a_long_write():
     publish()
     wait_until("the new version",
                lambda: server.get("/digest")["weight_version"] == str(published[-1]))
+    other.send_signal(signal.SIGSTOP)  # it is there, and does not get on
+    os.waitpid(other.pid, os.WUNTRACED)
     answers = []
     asker = threading.Thread(target=lambda: answers.append(complete(server)))
     with open(INTO / ".deltawire-control", "r+b", buffering=0) as block:
