@@ -1,5 +1,7 @@
 #include "batch.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@ typedef struct place {
     batch_sample *sample; /* NULL: it is free */
     int32_t *ids;         /* [max_len]: what is in the cache of a free one */
     uint32_t n_ids;
-    uint64_t version; /* that it was computed with */
+    dw_digest state;  /* of the weights that it was computed with */
     uint64_t t_freed; /* a number that grows */
 } place;
 
@@ -104,7 +106,13 @@ static const char *extend(batch *b, batch_sample *s, const float *logits,
     token->id = qwen_sample(logits, b->config->n_vocab, p->temperature, p->top_p, &s->rng,
                             &token->logp, NULL);
     s->ids[s->n_ids++] = token->id;
-    if (token->id == b->config->eos)
+    if (!isfinite(token->logp)) {
+        wordle_fail(&s->job->trouble, DW_CORRUPT, "weights",
+                    "version %" PRIu64 " computes what is no number: publish another one",
+                    version);
+        return "error";
+    }
+    if (qwen_config_is_eos(b->config, token->id))
         return "stop";
     if (!batch_text_add(s, b->tok, token->id)) {
         wordle_fail(&s->job->trouble, DW_NO_MEMORY, "sample", "out of memory");
@@ -115,8 +123,8 @@ static const char *extend(batch *b, batch_sample *s, const float *logits,
     return s->n_ids - s->n_prompt == p->max_tokens ? "length" : NULL;
 }
 
-/* Fills the rows of a step over VERSION; returns how many. */
-static size_t fill_rows(batch *b, uint64_t version)
+/* Fills the rows of a step over weights of STATE; returns how many. */
+static size_t fill_rows(batch *b, dw_digest state)
 {
     size_t n = 0;
     for (uint32_t i = 0; i < b->n_seqs && n < MAX_ROWS; i++) {
@@ -124,11 +132,11 @@ static size_t fill_rows(batch *b, uint64_t version)
         batch_sample *s = b->places[seq].sample;
         if (!s)
             continue;
-        if (s->n_fed > 0 && s->cache_version != version) {
+        if (s->n_fed > 0 && s->cache_state != state) {
             qwen_session_reset(b->session, seq);
             s->n_fed = s->n_cached = 0;
         }
-        s->cache_version = version;
+        s->cache_state = state;
         while (s->n_fed < s->n_ids && n < MAX_ROWS) {
             b->row_seqs[n] = seq;
             b->row_tokens[n] = s->ids[s->n_fed++];
@@ -145,7 +153,7 @@ static void leave(batch *b, place *at)
     const batch_sample *s = at->sample;
     memcpy(at->ids, s->ids, s->n_fed * sizeof *s->ids);
     at->n_ids = s->n_fed;
-    at->version = s->cache_version;
+    at->state = s->cache_state;
     at->t_freed = ++b->n_freed;
     at->sample = NULL;
 }
@@ -182,14 +190,32 @@ static void take_logits(batch *b, size_t n_rows, uint64_t version)
     }
 }
 
+/* Nothing is computed for those who do not wait for it. Whether somebody is left. */
+static bool drop_gone(batch *b)
+{
+    bool any = false;
+    dw_error err;
+    wordle_fail(&err, DW_CANCELLED, "request", "the client has left");
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        place *at = &b->places[i];
+        const batch_job *job = at->sample ? at->sample->job : NULL;
+        if (job && job->gone && job->gone(job->context))
+            fail_place(b, at, &err);
+        any = any || at->sample;
+    }
+    return any;
+}
+
 /* One step for all that have a place. */
 static dw_status step(batch *b, dw_error *err)
 {
     serving_view view;
+    if (!drop_gone(b))
+        return DW_OK;
     dw_status status = serving_begin(b->serving, b->config, TURN_MS, &view, err);
     if (status != DW_OK)
         return status;
-    const size_t n = fill_rows(b, view.version);
+    const size_t n = fill_rows(b, view.state);
     status = qwen_session_step(b->session, view.weights, b->row_seqs, b->row_tokens,
                                b->row_wants, n, b->logits, err);
     serving_end(b->serving);
@@ -229,7 +255,7 @@ static place *choose_place(batch *b, batch_sample *s)
     }
     if (best) {
         s->n_fed = s->n_cached = best->n_ids;
-        s->cache_version = best->version;
+        s->cache_state = best->state;
     } else if (oldest) {
         qwen_session_reset(b->session, (uint32_t)(oldest - b->places));
     }

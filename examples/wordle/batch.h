@@ -58,8 +58,8 @@ typedef struct batch_sample {
     uint32_t n_cached; /* of the prompt: that were computed before */
 
     /* of the thread that steps */
-    uint32_t n_fed; /* ids that are in the cache */
-    uint64_t cache_version;
+    uint32_t n_fed;        /* ids that are in the cache */
+    dw_digest cache_state; /* of the weights that they went through */
     STAILQ_ENTRY(batch_sample) next;
 } batch_sample;
 
@@ -71,6 +71,7 @@ typedef struct batch_job {
     uint64_t t_arrived_ms;
     size_t n_left;               /* that are not finished */
     dw_error trouble;            /* where it failed; else code DW_OK */
+    bool (*gone)(void *context); /* nobody waits for it any more; NULL: never */
     void (*done)(void *context); /* of the thread that steps: the job is the caller's */
     void *context;
 } batch_job;

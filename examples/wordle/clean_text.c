@@ -22,6 +22,18 @@ static size_t character(const uint8_t *p, size_t n)
     return want;
 }
 
+void clean_text_seek(clean_place *place, const char *bytes, size_t n, size_t offset)
+{
+    while (place->at < n) {
+        const size_t found = character((const uint8_t *)bytes + place->at, n - place->at);
+        const size_t n_bytes = found > 0 ? found : 1;
+        if (place->at + n_bytes > offset)
+            return;
+        place->at += n_bytes;
+        place->n_characters++;
+    }
+}
+
 json_t *clean_text(const char *bytes, size_t n)
 {
     static const char replacement[] = "\xef\xbf\xbd";

@@ -25,11 +25,13 @@ static json_t *token_text(const tokenizer *tok, int32_t id)
 static json_t *describe_logprobs(const rollout *r, const batch_sample *s)
 {
     json_t *texts = json_array(), *logps = json_array(), *offsets = json_array();
+    clean_place at = {0};
     for (uint32_t i = 0; i < s->n_ids - s->n_prompt; i++) {
         const batch_token *token = &s->tokens[i];
         json_array_append_new(texts, token_text(r->tok, token->id));
         json_array_append_new(logps, json_real(token->logp));
-        json_array_append_new(offsets, json_integer((json_int_t)token->offset));
+        clean_text_seek(&at, s->text, s->n_text, token->offset);
+        json_array_append_new(offsets, json_integer((json_int_t)at.n_characters));
     }
     return json_pack("{s:o,s:o,s:n,s:o}", "tokens", texts, "token_logprobs", logps,
                      "top_logprobs", "text_offset", offsets);

@@ -8,7 +8,15 @@
 #include "fail.h"
 #include "program.h"
 
-enum { MAX_PROMPTS = 1024, MAX_N = 256, MAX_SAMPLES = 4096, MAX_STOP = 64 };
+enum {
+    MAX_PROMPTS = 1024,
+    MAX_N = 256,
+    MAX_SAMPLES = 4096,
+    MAX_STOP = 64,
+    /* of all samples together; one sample may have the server's length anyway */
+    MAX_NEW = 1 << 18, /* tokens to generate */
+    MAX_IDS = 1 << 20, /* those, and each sample's own prompt */
+};
 
 /* ---- numbers ---- */
 
@@ -108,6 +116,12 @@ static dw_status read_prompt(const rollout *r, const json_t *prompt, int32_t *id
 {
     size_t n = 0;
     if (json_is_string(prompt)) {
+        const size_t max_bytes = (size_t)r->max_len * r->n_longest;
+        if (json_string_length(prompt) > max_bytes)
+            return wordle_fail(err, DW_INVALID, "prompt",
+                               "has more than %zu bytes, which are more than %u tokens, "
+                               "the most of this server with what is generated",
+                               max_bytes, r->max_len - 1);
         n = tokenizer_encode(r->tok, json_string_value(prompt),
                              json_string_length(prompt), ids, r->max_len);
     } else {
@@ -137,10 +151,16 @@ static bool is_list(const json_t *prompt)
     return json_is_array(prompt) && (json_is_string(first) || json_is_array(first));
 }
 
-/* Prompt NUMBER, N samples of it. */
+/* A bound on a request's tokens that lets one sample of any length through. */
+static size_t at_least_one(const rollout *r, size_t max)
+{
+    return max > r->max_len ? max : r->max_len;
+}
+
+/* Prompt NUMBER, N samples of it; N_LEFT ids may still be copied. */
 static dw_status add_prompt(rollout *r, batch_job *job, const json_t *prompt,
                             size_t number, size_t n, uint64_t *rng, int32_t *ids,
-                            dw_error *err)
+                            size_t *n_left, dw_error *err)
 {
     uint32_t n_ids = 0;
     if (!json_is_string(prompt) && !json_is_array(prompt))
@@ -152,6 +172,14 @@ static dw_status add_prompt(rollout *r, batch_job *job, const json_t *prompt,
                              "with a prompt of %u it is more than %u tokens, the most of "
                              "this server",
                              n_ids, r->max_len);
+    const size_t n_copied = n * ((size_t)n_ids + job->params.max_tokens);
+    if (status == DW_OK && n_copied > *n_left)
+        status = wordle_fail(err, DW_INVALID, "prompt",
+                             "with n and max_tokens the prompts are more than %zu "
+                             "tokens: send fewer at once",
+                             at_least_one(r, MAX_IDS));
+    else if (status == DW_OK)
+        *n_left -= n_copied;
     for (size_t i = 0; status == DW_OK && i < n; i++)
         if (!batch_job_prompt(job, number * n + i, ids, n_ids, program_next_random(rng)))
             status = wordle_fail(err, DW_NO_MEMORY, "prompt", "out of memory");
@@ -181,7 +209,13 @@ static dw_status make_job(rollout *r, const json_t *body, completion *c, dw_erro
     const size_t n_prompts = is_list(prompt) ? json_array_size(prompt) : 1;
     if (n_prompts > MAX_PROMPTS || n_prompts * (size_t)n > MAX_SAMPLES)
         return wrong(err, "prompt", "makes more than 4096 samples with n: send fewer");
+    if (n_prompts * (size_t)n * (size_t)max_tokens > at_least_one(r, MAX_NEW))
+        return wordle_fail(err, DW_INVALID, "max_tokens",
+                           "with n and the prompts it makes more than %zu tokens: send "
+                           "fewer at once",
+                           at_least_one(r, MAX_NEW));
     params.max_tokens = (uint32_t)max_tokens;
+    size_t n_left = at_least_one(r, MAX_IDS);
     const json_t *asked = json_object_get(body, "seed");
     uint64_t rng = json_is_integer(asked) ? (uint64_t)seed : program_random();
     int32_t *ids = calloc(r->max_len, sizeof *ids);
@@ -194,7 +228,7 @@ static dw_status make_job(rollout *r, const json_t *body, completion *c, dw_erro
     for (size_t i = 0; status == DW_OK && i < n_prompts; i++)
         status =
             add_prompt(r, c->job, is_list(prompt) ? json_array_get(prompt, i) : prompt, i,
-                       c->n, &rng, ids, err);
+                       c->n, &rng, ids, &n_left, err);
     free(ids);
     return status;
 }
@@ -212,6 +246,12 @@ static void resume(void *context)
 {
     completion *c = context;
     web_resume(c->call);
+}
+
+static bool gone(void *context)
+{
+    const completion *c = context;
+    return web_is_gone(c->call);
 }
 
 static void finish(web_call *call, void *context)
@@ -245,6 +285,7 @@ void completions_answer(rollout *r, web_call *call)
     c->wants_logprobs = json_is_integer(logprobs) || json_is_true(logprobs);
     c->wants_ids = json_is_true(json_object_get(body, "return_token_ids"));
     c->job->done = resume;
+    c->job->gone = gone;
     c->job->context = c;
     web_put_off(call, c, finish, release);
     if (batch_submit(r->batch, c->job))

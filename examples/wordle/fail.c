@@ -3,6 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Names may come from a file: one line, and nothing that a terminal obeys. */
+static void clean(char *text)
+{
+    for (char *c = text; *c != '\0'; c++)
+        if ((unsigned char)*c < ' ' || *c == '\x7f')
+            *c = '?';
+}
+
 dw_status wordle_fail(dw_error *err, dw_status code, const char *where,
                       const char *format, ...)
 {
@@ -14,9 +22,7 @@ dw_status wordle_fail(dw_error *err, dw_status code, const char *where,
     snprintf(err->where, sizeof err->where, "%s", where);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
-    /* names may come from a file: one line, and nothing that a terminal obeys */
-    for (char *c = err->text; *c != '\0'; c++)
-        if ((unsigned char)*c < ' ' || *c == '\x7f')
-            *c = '?';
+    clean(err->where);
+    clean(err->text);
     return code;
 }

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <netdb.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -48,8 +50,10 @@ dw_status listen_open(int *fd, char url[LISTEN_URL_BYTES], const char *text,
                       dw_error *err)
 {
     char host[MAX_HOST + 1], port[8];
-    if (sscanf(text, "[%100[0-9a-fA-F:.]]:%5[0-9]", host, port) != 2 &&
-        sscanf(text, "%100[^]:[]:%5[0-9]", host, port) != 2)
+    int n = 0; /* of the whole text; 0: it goes on */
+    if ((sscanf(text, "[%100[0-9a-fA-F:.]]:%5[0-9]%n", host, port, &n) != 2 &&
+         sscanf(text, "%100[^]:[]:%5[0-9]%n", host, port, &n) != 2) ||
+        text[n] != '\0' || strtoul(port, NULL, 10) > UINT16_MAX)
         return wordle_fail(err, DW_INVALID, text,
                            "no address to listen at: HOST:PORT or [IPV6]:PORT, port 0 "
                            "for any that is free");

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* F_OFD_GETLK */
 #include "mapped.h"
 
 #include <fcntl.h>
@@ -17,6 +18,7 @@ struct mapped {
     char *control_path;
     dw_snapshot *snapshot; /* NULL: not open */
     struct stat block;     /* of the control block, before it was opened */
+    uint64_t n_opened;
     uint64_t t_looked_ms;
     char stream[64];
     qwen_weights *weights; /* bound to the files of `mark`; NULL: to none */
@@ -95,6 +97,7 @@ static dw_status open_snapshot(mapped *m, dw_error *err)
         return wordle_fail(err, DW_NOT_FOUND, m->dir,
                            "no follower keeps weights here yet");
     m->t_looked_ms = now_ms;
+    m->n_opened++;
     dw_status status = dw_snapshot_open(&m->snapshot, m->dir, err);
     if (status == DW_OK)
         read_stream(m);
@@ -135,6 +138,24 @@ dw_status mapped_bind(mapped *m, const qwen_config *config, const dw_snapshot_vi
 void mapped_look(mapped *m)
 {
     m->t_looked_ms = 0;
+}
+
+/* The writer has locked the head of the block (docs/FORMAT.md, section 13). */
+bool mapped_has_writer(const mapped *m)
+{
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = offsetof(dw_control, copies)};
+    const int fd = open(m->control_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    const bool asked = fcntl(fd, F_OFD_GETLK, &lock) == 0;
+    close(fd);
+    return asked && lock.l_type != F_UNLCK;
+}
+
+uint64_t mapped_n_opened(const mapped *m)
+{
+    return m->n_opened;
 }
 
 const char *mapped_stream(const mapped *m)

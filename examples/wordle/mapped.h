@@ -24,6 +24,12 @@ dw_status mapped_bind(mapped *m, const qwen_config *config, const dw_snapshot_vi
  */
 void mapped_look(mapped *m);
 
+/* Whether a follower is there. Where a hold was DW_UNAVAILABLE, it is writing. */
+bool mapped_has_writer(const mapped *m);
+
+/* How often files were mapped anew: what was known of them before is not known now. */
+uint64_t mapped_n_opened(const mapped *m);
+
 /* The stream's id when it was last held, 64 bytes; empty: never. */
 const char *mapped_stream(const mapped *m);
 

@@ -20,6 +20,8 @@
 
 /* ---- config ----------------------------------------------------------------------- */
 
+enum { QWEN_MORE_EOS = 15 };
+
 typedef struct qwen_config {
     uint32_t n_vocab;
     uint32_t n_hidden;
@@ -31,9 +33,14 @@ typedef struct qwen_config {
     uint32_t max_positions;
     float rope_theta;
     float rms_eps;
-    bool tied;   /* the output layer is the embedding */
-    int32_t eos; /* the token that ends a text; -1: none */
+    bool tied;                       /* the output layer is the embedding */
+    int32_t eos;                     /* the token that ends a text; -1: none */
+    int32_t more_eos[QWEN_MORE_EOS]; /* others that do, where there are several */
+    uint32_t n_more_eos;
 } qwen_config;
+
+/* Whether the token ends a text. */
+bool qwen_config_is_eos(const qwen_config *config, int32_t id);
 
 /* Reads DIR/config.json. Refuses what is no Qwen3, what this code does not compute
  * (scaled rotary positions, sliding windows, quantization) and sizes beyond sense. */
@@ -80,8 +87,9 @@ dw_status qwen_session_step(qwen_session *session, const qwen_weights *weights,
 
 /* Chooses a token: temperature (0: the likeliest one), then top_p (1: all of them). RNG
  * is any number, and is moved on. LOGP gets the log-probability of the token under the
- * plain softmax (temperature 1, all tokens), which is what the trainer computes;
- * SAMPLED_LOGP that under the distribution it was drawn from. Either may be NULL. */
+ * plain softmax (temperature 1, all tokens), which is what the trainer computes, and is
+ * not finite where the logits are no numbers; SAMPLED_LOGP that under the distribution it
+ * was drawn from. Either may be NULL. */
 int32_t qwen_sample(const float *logits, uint32_t n_vocab, float temperature, float top_p,
                     uint64_t *rng, float *logp, float *sampled_logp);
 

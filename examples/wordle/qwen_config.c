@@ -101,19 +101,55 @@ static float read_rope_theta(reader *r)
     return theta;
 }
 
-static int32_t read_eos(reader *r, uint32_t n_vocab)
+static int32_t read_token(reader *r, const char *key, const json_t *value,
+                          uint32_t n_vocab)
 {
-    const json_t *value = json_object_get(r->root, "eos_token_id");
-    if (json_is_array(value))
-        value = json_array_get(value, 0);
-    if (value == NULL || json_is_null(value))
-        return -1;
     if (!json_is_integer(value) || json_integer_value(value) < 0 ||
         json_integer_value(value) >= (json_int_t)n_vocab) {
-        refuse(r, DW_CORRUPT, "eos_token_id", "must be a token of the vocabulary");
+        refuse(r, DW_CORRUPT, key, "must be a token of the vocabulary, or some");
         return -1;
     }
     return (int32_t)json_integer_value(value);
+}
+
+static void read_eos(reader *r, qwen_config *c)
+{
+    static const char key[] = "eos_token_id";
+    const json_t *value = json_object_get(r->root, key);
+    const size_t n = json_array_size(value);
+    c->eos = -1;
+    c->n_more_eos = 0;
+    if (value == NULL || json_is_null(value) || (json_is_array(value) && n == 0))
+        return;
+    if (n > 1 + QWEN_MORE_EOS) {
+        refuse(r, DW_UNSUPPORTED, key, "has more than 16 tokens");
+        return;
+    }
+    c->eos = read_token(r, key, n > 0 ? json_array_get(value, 0) : value, c->n_vocab);
+    for (size_t i = 1; i < n; i++)
+        c->more_eos[c->n_more_eos++] =
+            read_token(r, key, json_array_get(value, i), c->n_vocab);
+}
+
+bool qwen_config_is_eos(const qwen_config *c, int32_t id)
+{
+    bool found = id >= 0 && id == c->eos;
+    for (uint32_t i = 0; i < c->n_more_eos; i++)
+        found = found || id == c->more_eos[i];
+    return found;
+}
+
+/* As it was read: null, a token, or a list. */
+static json_t *describe_eos(const qwen_config *c)
+{
+    if (c->eos < 0)
+        return json_null();
+    if (c->n_more_eos == 0)
+        return json_integer(c->eos);
+    json_t *list = json_pack("[i]", (int)c->eos);
+    for (uint32_t i = 0; i < c->n_more_eos; i++)
+        json_array_append_new(list, json_integer(c->more_eos[i]));
+    return list;
 }
 
 static void refuse_what_is_not_computed(reader *r)
@@ -148,7 +184,7 @@ static void read_members(reader *r, qwen_config *c)
     c->rope_theta = read_rope_theta(r);
     c->rms_eps = read_positive(r, r->root, "rms_norm_eps", 1e-6f);
     c->tied = read_bool(r, "tie_word_embeddings");
-    c->eos = read_eos(r, c->n_vocab);
+    read_eos(r, c);
     if (r->status != DW_OK)
         return;
     if (c->n_heads % c->n_kv_heads != 0)
@@ -178,7 +214,6 @@ dw_status qwen_config_write(const qwen_config *c, const char *dir, dw_error *err
     dw_status status = wordle_path_join(path, dir, "config.json", err);
     if (status != DW_OK)
         return status;
-    json_t *eos = c->eos < 0 ? json_null() : json_integer(c->eos);
     /* rope_theta for older readers, rope_parameters for newer ones */
     json_t *root = json_pack(
         "{s:[s], s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f,"
@@ -191,7 +226,7 @@ dw_status qwen_config_write(const qwen_config *c, const char *dir, dw_error *err
         "max_position_embeddings", (int)c->max_positions, "rms_norm_eps",
         (double)c->rms_eps, "rope_theta", (double)c->rope_theta, "rope_parameters",
         "rope_type", "default", "rope_theta", (double)c->rope_theta, "attention_bias", 0,
-        "tie_word_embeddings", (int)c->tied, "eos_token_id", eos);
+        "tie_word_embeddings", (int)c->tied, "eos_token_id", describe_eos(c));
     if (root == NULL)
         return wordle_fail(err, DW_NO_MEMORY, path, "out of memory");
     int failed = json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));

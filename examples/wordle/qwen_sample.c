@@ -15,13 +15,14 @@ static uint32_t likeliest(const float *logits, uint32_t n)
     return best;
 }
 
-/* Sum of exp((logit - top) / temperature) over logits of at least LOWEST. */
+/* Sum of exp((logit - top) / temperature) over logits of at least LOWEST; not a number
+ * where one of the logits is none. */
 static double mass_from(const float *logits, uint32_t n, float lowest, float top,
                         float temperature)
 {
     double mass = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (logits[i] >= lowest)
+        if (!(logits[i] < lowest))
             mass += (double)expf((logits[i] - top) / temperature);
     return mass;
 }
@@ -37,7 +38,7 @@ static float nucleus_floor(const float *logits, uint32_t n, float top, float tem
         return high;
     for (;;) {
         float middle = low + (high - low) / 2;
-        if (middle <= low || middle >= high)
+        if (!(middle > low && middle < high))
             return low;
         if (mass_from(logits, n, middle, top, temperature) >= wanted)
             low = middle;

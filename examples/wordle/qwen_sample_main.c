@@ -200,7 +200,7 @@ static dw_status sample(model *m, const request *r, dw_error *err)
     while (status == DW_OK && n < r->n_tokens && !interrupted) {
         int32_t id = qwen_sample(m->logits, m->config.n_vocab, r->temperature, r->top_p,
                                  &rng, NULL, NULL);
-        if (id == m->config.eos && !r->ignore_eos)
+        if (qwen_config_is_eos(&m->config, id) && !r->ignore_eos)
             break;
         print_token(m, id);
         n++;

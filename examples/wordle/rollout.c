@@ -57,6 +57,16 @@ static arguments args = {.listen = "127.0.0.1:8000",
 
 /* ---- loading ---- */
 
+static size_t longest_token(const tokenizer *tok)
+{
+    size_t longest = 0;
+    for (int32_t id = 0; (uint32_t)id < tokenizer_size(tok); id++) {
+        const size_t n = tokenizer_decode(tok, &id, 1, NULL, 0);
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
 static dw_status load(rollout *r, dw_error *err)
 {
     dw_status status = qwen_config_read(&r->config, args.model, err);
@@ -66,6 +76,7 @@ static dw_status load(rollout *r, dw_error *err)
         return status;
     r->max_len =
         args.max_len < r->config.max_positions ? args.max_len : r->config.max_positions;
+    r->n_longest = longest_token(r->tok);
     if (tokenizer_size(r->tok) > r->config.n_vocab)
         status = wordle_fail(err, DW_MISMATCH, args.model,
                              "the tokenizer has %u tokens, the model %u",

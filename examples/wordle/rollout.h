@@ -21,6 +21,7 @@ typedef struct rollout {
     qwen_config config;
     tokenizer *tok;
     uint32_t max_len;
+    size_t n_longest; /* bytes of the longest token */
 
     uint64_t n_requests; /* of the thread that answers */
 

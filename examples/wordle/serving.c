@@ -11,7 +11,11 @@
 
 struct serving {
     const char *dir;
-    mapped *mapped; /* of who is busy */
+    /* of who is busy */
+    mapped *mapped;
+    serving_proof proof; /* of the weights of `proven`, in the files of `n_opened` */
+    dw_control_mark proven;
+    uint64_t n_opened; /* 0: there is no proof */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
@@ -68,8 +72,11 @@ void serving_stop(serving *s)
 /* How reading went, for those who ask; of who is busy. */
 static void note(serving *s, dw_status status, const dw_error *err)
 {
+    /* who comes while they are written waits, as in a pause */
+    const bool good =
+        status == DW_OK || (status == DW_UNAVAILABLE && mapped_has_writer(s->mapped));
     pthread_mutex_lock(&s->lock);
-    if (status == DW_OK) {
+    if (good) {
         s->trouble.code = DW_OK;
         memcpy(s->stream, mapped_stream(s->mapped), sizeof s->stream);
     } else {
@@ -146,6 +153,7 @@ dw_status serving_begin(serving *s, const qwen_config *config, unsigned timeout_
     }
     note(s, status, err);
     view->version = held.version;
+    view->state = held.state;
     if (status != DW_OK)
         set_free(s);
     return status;
@@ -203,23 +211,38 @@ dw_status serving_check(serving *s, dw_error *err)
     return status;
 }
 
-static dw_status prove(serving *s, serving_proof *out, dw_error *err)
+static dw_status compute_proof(serving *s, const dw_snapshot_view *view,
+                               serving_proof *out, dw_error *err)
 {
-    dw_snapshot_view view;
+    dw_digest *each = calloc(view->n_tensors + 1, sizeof *each);
+    if (!each)
+        return wordle_fail(err, DW_NO_MEMORY, s->dir, "out of memory");
+    out->version = view->version;
+    out->told = view->state;
+    memcpy(out->stream, mapped_stream(s->mapped), sizeof out->stream);
+    dw_status status = dw_digest_tensors(each, &out->computed, view->tensors,
+                                         view->n_tensors, 0, NULL, err);
+    free(each);
+    return status;
+}
+
+/* Once for each time that the weights are written: who asks on and on keeps no step from
+ * its turn. */
+static dw_status prove(serving *s, dw_error *err)
+{
+    dw_snapshot_view view = {0};
     dw_status status = mapped_hold(s->mapped, &view, err);
     if (status != DW_OK)
         return status;
-    dw_digest *each = calloc(view.n_tensors + 1, sizeof *each);
-    if (!each)
-        status = wordle_fail(err, DW_NO_MEMORY, s->dir, "out of memory");
-    else
-        status = dw_digest_tensors(each, &out->computed, view.tensors, view.n_tensors, 0,
-                                   NULL, err);
-    free(each);
+    const dw_control_mark *mark = &view.mark;
+    if (s->n_opened != mapped_n_opened(s->mapped) || mark->copy != s->proven.copy ||
+        mark->sequence != s->proven.sequence || mark->version != s->proven.version ||
+        mark->state != s->proven.state || mark->files != s->proven.files) {
+        status = compute_proof(s, &view, &s->proof, err);
+        s->n_opened = status == DW_OK ? mapped_n_opened(s->mapped) : 0;
+        s->proven = view.mark;
+    }
     mapped_release(s->mapped);
-    out->version = view.version;
-    out->told = view.state;
-    memcpy(out->stream, mapped_stream(s->mapped), sizeof out->stream);
     return status;
 }
 
@@ -228,7 +251,9 @@ dw_status serving_prove(serving *s, serving_proof *out, dw_error *err)
     dw_status status = call_in(s, false, err);
     if (status != DW_OK)
         return status;
-    status = prove(s, out, err);
+    status = prove(s, err);
+    if (status == DW_OK)
+        *out = s->proof;
     set_free(s);
     return status;
 }

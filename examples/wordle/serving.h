@@ -30,6 +30,7 @@ void serving_stop(serving *s);
 typedef struct serving_view {
     const qwen_weights *weights;
     uint64_t version;
+    dw_digest state; /* of the weights: another stream may have the same version */
 } serving_view;
 
 /* Waits while it is paused, at most TIMEOUT_MS, then holds the weights for a step of a
@@ -48,7 +49,8 @@ void serving_pause(serving *s);
 void serving_resume(serving *s);
 bool serving_is_paused(serving *s);
 
-/* Whether weights can be read; while it is paused: whether they could when it was not. */
+/* Whether weights can be read, or will be once the follower has written them; while it is
+ * paused: whether they could when it was not. */
 dw_status serving_check(serving *s, dw_error *err);
 
 typedef struct serving_proof {
@@ -58,7 +60,8 @@ typedef struct serving_proof {
     char stream[64];    /* the stream's id */
 } serving_proof;
 
-/* Reads all of the weights. DW_UNAVAILABLE where they are not to be read now. */
+/* Reads all of the weights, once for each version. DW_UNAVAILABLE where they are not to
+ * be read now. */
 dw_status serving_prove(serving *s, serving_proof *out, dw_error *err);
 
 /* Whether the directory holds VERSION with digest STATE, whole: DW_STALE where not. */

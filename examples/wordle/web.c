@@ -1,18 +1,26 @@
 #include "web.h"
 
+#include <errno.h>
 #include <microhttpd.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "fail.h"
 #include "listen.h"
 
-enum { MAX_CONNECTIONS = 512, IDLE_S = 60, END_MS = 1000, MAX_MESSAGE = 1024 };
+enum {
+    MAX_CONNECTIONS = 512,
+    MAX_OF_ONE = 384,
+    IDLE_S = 60,
+    END_MS = 1000,
+    MAX_MESSAGE = 1024
+};
 
 struct web {
     struct MHD_Daemon *daemon;
@@ -93,6 +101,17 @@ void web_put_off(web_call *call, void *job, void (*finish)(web_call *call, void 
 void web_resume(web_call *call)
 {
     MHD_resume_connection(call->connection);
+}
+
+bool web_is_gone(const web_call *call)
+{
+    char byte;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(call->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!info)
+        return false;
+    const ssize_t n = recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 /* ---- requests ---- */
@@ -227,7 +246,8 @@ dw_status web_start(web **out, const char *listen, size_t max_body, web_handler 
                 MHD_ALLOW_SUSPEND_RESUME,
             0, NULL, NULL, take, server, MHD_OPTION_LISTEN_SOCKET, fd,
             MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+            (unsigned)MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+            (unsigned)MAX_OF_ONE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
             MHD_OPTION_END);
         if (!server->daemon) {
             close(fd);

@@ -60,4 +60,8 @@ void web_put_off(web_call *call, void *job, void (*finish)(web_call *call, void 
                  void (*release)(void *job));
 void web_resume(web_call *call);
 
+/* Whether the client of a call that was put off has closed its side. Any thread, before
+ * web_resume. */
+bool web_is_gone(const web_call *call);
+
 #endif

@@ -20,7 +20,8 @@ class Config(ctypes.Structure):
     _fields_ = [(name, c_uint32) for name in (
         "n_vocab", "n_hidden", "n_inter", "n_layers", "n_heads", "n_kv_heads", "head_dim",
         "max_positions")] + [("rope_theta", c_float), ("rms_eps", c_float),
-                             ("tied", c_bool), ("eos", c_int32)]
+                             ("tied", c_bool), ("eos", c_int32),
+                             ("more_eos", c_int32 * 15), ("n_more_eos", c_uint32)]
 
 
 class Adamw(ctypes.Structure):

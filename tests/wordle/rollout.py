@@ -3,10 +3,13 @@
 version, what it refuses, and kills. Every token is compared with a model of plain Python
 over the weights that the answer says it came from."""
 import copy
+import http.client
 import json
 import math
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import urllib.parse
@@ -22,23 +25,27 @@ versions = [tiny.new_weights(1)]
 
 # ---- the stream, the follower, the server ----
 
+def publish_weights(weights, bucket=BUCKET, baseline=scratch / "baseline"):
+    folder = scratch / "checkpoint"
+    tiny.write_checkpoint(folder, weights)
+    subprocess.run([DELTAWIRE, "publish", bucket, folder, "--baseline", baseline,
+                    "--fold", "none", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+
+
 def publish():
     """The next version, through the command."""
     if published:
         versions.append(tiny.changed(versions[-1], len(versions)))
-    folder = scratch / "checkpoint"
-    tiny.write_checkpoint(folder, versions[-1])
-    subprocess.run([DELTAWIRE, "publish", BUCKET, folder, "--baseline", scratch / "baseline",
-                    "--fold", "none", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    publish_weights(versions[-1])
     published.append(len(versions) - 1)
 
 
 published = []
 
 
-def follow(at=None, *options, into=INTO):
+def follow(at=None, *options, into=INTO, bucket=BUCKET):
     engine = ["--engine", f"vllm={at.url}", "--engine-check", "0.1"] if at else []
-    return start(DELTAWIRE, "follow", BUCKET, "--into", into, "--interval", "0.05",
+    return start(DELTAWIRE, "follow", bucket, "--into", into, "--interval", "0.05",
                  "--no-report", "--quiet", *engine, *options)
 
 
@@ -203,6 +210,13 @@ def test_what_is_refused():
                   {"prompt": ["a"] * 1025}, {"prompt": ["a"] * 100, "n": 100},
                   {"repetition_penalty": 1.1}, {"logit_bias": {"1": 1}}):
         server.want(400, "POST", "/v1/completions", {**good, **wrong})
+    # what would take too much memory, before it is taken
+    for wrong, why in (({"prompt": ["a"] * 16, "n": 256, "max_tokens": 65}, "more than 262144"),
+                       ({"prompt": [[1] * 399] * 12, "n": 256, "max_tokens": 1},
+                        "more than 1048576"),
+                       ({"prompt": "a" * 5201}, "more than 5200 bytes")):
+        said = server.want(400, "POST", "/v1/completions", {**good, **wrong})
+        assert why in said["error"]["message"], said
     for raw in ("", "x", "[]", "{", b"\xff"):
         server.want(400, "POST", "/v1/completions", raw=raw)
     server.want(413, "POST", "/v1/completions", {**good, "user": "x" * (5 << 20)})
@@ -423,6 +437,131 @@ def test_a_directory_made_anew():
     stop(other)
 
 
+def test_other_streams():
+    """Another stream takes the directory, with the same version number: what was computed
+    with the first one's weights is not used. One whose weights are no numbers is told."""
+    into = scratch / "others"
+    second = serve(weights=into)
+    broken = tiny.new_weights(3)
+    broken["model.norm.weight"] = [0x7fc0] * tiny.H
+    prompt = tiny.encode("WORDLE\n")
+    for name, weights in (("a", tiny.new_weights(1)), ("b", tiny.new_weights(2)),
+                          ("c", broken)):
+        bucket = f"file://{scratch}/stream-{name}"
+        publish_weights(weights, bucket, scratch / f"baseline-{name}")
+        other = follow(bucket=bucket, into=into)
+        wait_until("weights", lambda: second.ask("GET", "/health")[0] == 200)
+        if weights is broken:
+            said = second.want(503, "POST", "/v1/completions", {"prompt": "x", "top_p": 0.9})
+            assert "no number" in said["error"]["message"], said
+        else:
+            choice, n_cached = usage(second, prompt=prompt, temperature=0)
+            assert choice["weight_version"] == "0" and n_cached == 0, (name, n_cached)
+            check(choice, {0: tiny.Model(weights)}, greedy=True)
+            prompt = prompt + choice["token_ids"] + tiny.encode("x")
+        assert second.get("/digest")["equal"]
+        stop(other)
+        shutil.rmtree(into)
+        wait_until("it notices", lambda: second.ask("GET", "/health")[0] == 503)
+    assert second.end() == 0
+
+
+def test_digest_once():
+    """All of the weights are read once for each version, however often it is asked."""
+    other = follow()
+    proof = server.get("/digest")
+    assert proof["equal"]
+    with open(INTO / "model.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        byte = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([byte[0] ^ 1]))
+        file.flush()
+        try:
+            assert server.get("/digest") == proof
+        finally:
+            file.seek(-1, 2)
+            file.write(byte)
+    publish()
+    wait_until("the new version",
+               lambda: server.get("/digest")["weight_version"] == str(published[-1]))
+    assert server.get("/digest")["equal"]
+    stop(other)
+
+
+def test_a_long_write():
+    """While a follower writes requests wait, however long; where it ended they are told."""
+    other = follow()
+    publish()
+    wait_until("the new version",
+               lambda: server.get("/digest")["weight_version"] == str(published[-1]))
+    other.send_signal(signal.SIGSTOP)  # it is there, and does not get on
+    os.waitpid(other.pid, os.WUNTRACED)
+    answers = []
+    asker = threading.Thread(target=lambda: answers.append(complete(server)))
+    with open(INTO / ".deltawire-control", "r+b", buffering=0) as block:
+        def set_sequence(number):
+            block.seek(128)
+            block.write(number.to_bytes(8, "little"))
+
+        block.seek(128)
+        sequence = int.from_bytes(block.read(8), "little")
+        set_sequence(sequence + 1)
+        try:
+            asker.start()
+            wait_until("it has the request", lambda: server.get("/health")["requests"] == 1)
+            for _ in range(3):  # each of which tries for a while
+                assert server.get("/health")["status"] == "ok"
+        finally:
+            set_sequence(sequence)
+        asker.join()
+        assert len(answers) == 1
+        set_sequence(sequence + 1)
+        stop(other, signal.SIGKILL)
+        try:
+            server.want(503, "GET", "/health")
+            server.want(503, "POST", "/v1/completions", {"prompt": "x"})
+        finally:
+            set_sequence(sequence)
+    assert server.get("/health")["status"] == "ok"
+
+
+def test_who_leaves():
+    """Nothing is computed for a client that has left."""
+    server.post("/pause?mode=keep")
+    body = json.dumps({"prompt": "WORDLE\n", "n": 20, "max_tokens": 300}).encode()
+    with socket.create_connection((server.at.hostname, server.at.port)) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                       + str(len(body)).encode() + b"\r\n\r\n" + body)
+        wait_until("it has the request", lambda: server.get("/health")["requests"] == 1)
+    wait_until("it drops it", lambda: server.get("/health")["requests"] == 0)
+    server.post("/resume")
+    complete(server)
+
+
+def test_many_connections():
+    """One address cannot take all of the connections."""
+    clients = [socket.create_connection((server.at.hostname, server.at.port))
+               for _ in range(600)]
+    try:
+        other = http.client.HTTPConnection(server.at.hostname, server.at.port, timeout=20,
+                                           source_address=("127.0.0.2", 0))
+        other.request("GET", "/health")
+        assert other.getresponse().status == 200
+        other.close()
+    finally:
+        for client in clients:
+            client.close()
+    wait_until("room", lambda: answers_health(server))
+
+
+def answers_health(at):
+    try:
+        return at.ask("GET", "/health")[0] == 200
+    except OSError:
+        return False
+
+
 def test_control_by_itself():
     """The control interface at an address of its own, and there alone."""
     second = serve("127.0.0.1:0", "--control", "127.0.0.1:0")
@@ -462,6 +601,11 @@ def test_use():
     for wrong in ([], ["--weights", "x", "more"], ["--weights", "x", "--max-seqs", "0"]):
         assert subprocess.run([ROLLOUT, *wrong], capture_output=True,
                               check=False).returncode == 2
+    for listen in ("127.0.0.1:123456", "127.0.0.1:70000", "127.0.0.1:0x", "[::1]:0 ", "\x1b[1m"):
+        said = subprocess.run([ROLLOUT, "--weights", "x", "--listen", listen], text=True,
+                              capture_output=True, check=False, timeout=20)
+        assert said.returncode == 1 and "HOST:PORT" in said.stderr, said
+        assert "\x1b" not in said.stderr
     said = subprocess.run([ROLLOUT, "--help"], capture_output=True, text=True, check=True)
     assert "Example" in said.stdout
 

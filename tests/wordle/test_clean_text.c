@@ -47,11 +47,32 @@ static void amid_text(void **state)
     json_decref(clean);
 }
 
+/* Offsets count characters, of which a byte that is none is one. */
+static void places(void **state)
+{
+    (void)state;
+    static const char text[] = "a\xc3\xa4\xff\xe2\x82\xac"
+                               "b";
+    static const size_t expected[] = {0, 1, 1, 2, 3, 3, 3, 4, 5, 5};
+    clean_place going = {0};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        clean_place from_start = {0};
+        clean_text_seek(&going, text, sizeof text - 1, i);
+        clean_text_seek(&from_start, text, sizeof text - 1, i);
+        assert_int_equal(going.n_characters, expected[i]);
+        assert_int_equal(from_start.n_characters, expected[i]);
+    }
+    clean_place nowhere = {0};
+    clean_text_seek(&nowhere, NULL, 0, 7);
+    assert_int_equal(nowhere.n_characters, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_three_bytes),
         cmocka_unit_test(amid_text),
+        cmocka_unit_test(places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

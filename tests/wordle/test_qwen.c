@@ -250,6 +250,27 @@ static void test_draws(void **state)
     check_draws(logits, 5, 1, 0, (double[]){1, 0, 0, 0, 0});
 }
 
+/* Logits that are no numbers end in a token, and a log-probability that tells. */
+static void test_no_numbers(void **state)
+{
+    (void)state;
+    const float cases[][4] = {{NAN, NAN, NAN, NAN},
+                              {1, NAN, 2, 3},
+                              {NAN, 1, 2, 3},
+                              {1, INFINITY, 2, 3},
+                              {INFINITY, INFINITY, 0, NAN},
+                              {-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
+    const float top_ps[] = {0, 0.5f, 0.9f, 1}, temperatures[] = {0, 0.5f, 1, 100};
+    for (size_t i = 0; i < 6 * 4 * 4; i++) {
+        uint64_t rng = i;
+        float logp = 0;
+        const int32_t id = qwen_sample(cases[i / 16], 4, temperatures[i / 4 % 4],
+                                       top_ps[i % 4], &rng, &logp, NULL);
+        assert_true(id >= 0 && id < 4);
+        assert_true(isfinite(logp) == 0);
+    }
+}
+
 /* ---- config.json
  * -------------------------------------------------------------------------- */
 
@@ -274,13 +295,14 @@ static void test_config(void **state)
     assert_int_equal(c.n_vocab, 100);
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(c.head_dim, 6);
-    assert_int_equal(c.eos, 7);
+    assert_true(qwen_config_is_eos(&c, 7) && qwen_config_is_eos(&c, 8));
+    assert_false(qwen_config_is_eos(&c, 9) || qwen_config_is_eos(&c, -1));
     assert_true(c.tied && c.rope_theta == 5000.0f);
     assert_ok(qwen_config_write(&c, temp_dir, &err), err);
     assert_ok(qwen_config_read(&again, temp_dir, &err), err);
-    assert_true(qwen_config_same_shape(&c, &again) && again.eos == c.eos &&
-                again.rope_theta == c.rope_theta && again.rms_eps == c.rms_eps &&
-                again.max_positions == c.max_positions);
+    assert_true(qwen_config_same_shape(&c, &again) && qwen_config_is_eos(&again, 7) &&
+                qwen_config_is_eos(&again, 8) && again.rope_theta == c.rope_theta &&
+                again.rms_eps == c.rms_eps && again.max_positions == c.max_positions);
 }
 
 /* One member replaced by another, each of which must be refused by its name. */
@@ -320,6 +342,11 @@ static void test_hostile_config(void **state)
          "tie_word_embeddings", DW_CORRUPT},
         {"[7,8]", "100", "eos_token_id", DW_CORRUPT},
         {"[7,8]", "[-1]", "eos_token_id", DW_CORRUPT},
+        {"[7,8]", "[7,100]", "eos_token_id", DW_CORRUPT},
+        {"[7,8]", "[7,null]", "eos_token_id", DW_CORRUPT},
+        {"[7,8]", "{}", "eos_token_id", DW_CORRUPT},
+        {"[7,8]", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "eos_token_id",
+         DW_UNSUPPORTED},
         {"\"qwen3\"", "\"llama\"", "model_type", DW_UNSUPPORTED},
         {"\"qwen3\"", "null", "model_type", DW_CORRUPT},
     };
@@ -353,8 +380,8 @@ int main(void)
         cmocka_unit_test(test_prompt_at_once), cmocka_unit_test(test_ragged_batches),
         cmocka_unit_test(test_reset),          cmocka_unit_test(test_bad_steps),
         cmocka_unit_test(test_bad_weights),    cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_draws),          cmocka_unit_test(test_config),
-        cmocka_unit_test(test_hostile_config),
+        cmocka_unit_test(test_draws),          cmocka_unit_test(test_no_numbers),
+        cmocka_unit_test(test_config),         cmocka_unit_test(test_hostile_config),
     };
     return cmocka_run_group_tests(tests, make_fixture, free_fixture);
 }
