@@ -5,6 +5,7 @@
  * before the first version it is the base's own files.
  */
 #include <dirent.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,13 +83,27 @@ static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-/* The directory is a replica's, which holds files and no directories. */
-static void empty_directory(const char *path)
+/* Whether a replica makes files of that name. */
+static bool is_replica_file(const char *name)
+{
+    static const char *const patterns[] = {".deltawire-*", "*.safetensors",
+                                           "*.safetensors.index.json",
+                                           "*.safetensors.tmp-*"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (fnmatch(patterns[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* The directory is a replica's, which holds files and no directories. One that the caller
+ * named may hold files of his own beside them. */
+static void empty_directory(const char *path, bool is_own)
 {
     DIR *dir = opendir(path);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         char *file = dw_join_path(path, e->d_name);
-        if (file && strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+        const bool is_dir = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+        if (file && !is_dir && (is_own || is_replica_file(e->d_name)))
             unlink(file);
         dw_free(file);
     }
@@ -200,7 +215,7 @@ void dw_peer_baseline_reset(dw_peer_publisher *p)
         return;
     dw_peer_replica_close(p->replica);
     p->replica = NULL;
-    empty_directory(p->options.baseline_dir);
+    empty_directory(p->options.baseline_dir, p->owns_dir);
 }
 
 void dw_peer_baseline_release(dw_peer_publisher *p)
@@ -209,7 +224,7 @@ void dw_peer_baseline_release(dw_peer_publisher *p)
     dw_peer_close(p->peer);
     dw_checkpoint_close(p->base);
     if (p->owns_dir) {
-        empty_directory(p->options.baseline_dir);
+        empty_directory(p->options.baseline_dir, true);
         rmdir(p->options.baseline_dir);
     }
 }
