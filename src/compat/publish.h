@@ -35,8 +35,9 @@ struct dw_peer_publisher {
 
     /* the version that was begun and is not proven; DW_NO_VERSION: there is none */
     uint64_t unsure;
-    bool written;   /* all its objects */
-    bool disproven; /* what was read back is damaged, or not the weights */
+    bool written;           /* all its objects, by this handle */
+    bool disproven;         /* what was read back is damaged, or not the weights */
+    dw_digest unsure_state; /* of the weights that were written */
 };
 
 /* One version to be written. */
@@ -62,6 +63,9 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 
 /* Its tensors, names ascending; NULL where there is no version and no base. */
 const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
+
+/* Whether the newest version is the damaged one: what comes before it can be read. */
+bool dw_peer_baseline_blames_newest(dw_peer_publisher *p);
 
 /* Empties it: all is read back at the next follow. */
 void dw_peer_baseline_reset(dw_peer_publisher *p);

@@ -86,7 +86,7 @@ static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
 /* Whether a replica makes files of that name. */
 static bool is_replica_file(const char *name)
 {
-    static const char *const patterns[] = {".deltawire-*", "*.safetensors",
+    static const char *const patterns[] = {"*.deltawire-*", "*.safetensors",
                                            "*.safetensors.index.json",
                                            "*.safetensors.tmp-*"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
@@ -207,6 +207,18 @@ const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_
     if (p->replica && dw_peer_replica_version(p->replica) != DW_NO_VERSION)
         return dw_peer_replica_tensors(p->replica, n_tensors);
     return p->base ? dw_checkpoint_tensors(p->base, n_tensors) : NULL;
+}
+
+bool dw_peer_baseline_blames_newest(dw_peer_publisher *p)
+{
+    const uint64_t *versions;
+    size_t n;
+    dw_error unread;
+    if (!p->replica || dw_peer_list(p->peer, &versions, &n, &unread) != DW_OK || n == 0 ||
+        versions[n - 1] != p->newest)
+        return false;
+    return n == 1 || dw_peer_replica_sync(p->replica, versions[n - 2],
+                                          &p->options.progress, NULL, &unread) == DW_OK;
 }
 
 void dw_peer_baseline_reset(dw_peer_publisher *p)
