@@ -124,7 +124,7 @@ static dw_status walk_back(dw_peer_way *way, dw_peer_replica *replica, uint64_t 
         if (base == DW_NO_VERSION && r->is_whole)
             return DW_OK; /* from nothing */
         tell_missing(way, replica, base, version);
-        if (base != at && (base == DW_NO_VERSION || !dw_peer_has(p, base, NULL)))
+        if (base == DW_NO_VERSION || (base != at && !dw_peer_has(p, base, NULL)))
             return end_at(way, replica, version, base, err);
         version = base; /* below: this ends */
     }

@@ -219,6 +219,17 @@ static void test_a_base_for_trl(void **state)
     close_all(&f);
 }
 
+/* Version 0 has no number before it, which is not the version of an empty directory. */
+static void test_a_delta_numbered_0(void **state)
+{
+    (void)state;
+    dw_store *store = kit_mem_store();
+    peer_put_delta(store, 1, 0, "raw");
+    following f = open_store(store, false);
+    go_wrong(&f, 0, DW_NOT_FOUND, "no whole anchor before it");
+    close_all(&f);
+}
+
 static void test_unsupported(void **state)
 {
     dw_store *store = kit_mem_store();
@@ -338,6 +349,7 @@ int main(void)
         TEST(test_the_oldest_anchor_is_taken_for_whole),
         TEST(test_nothing_to_start_from),
         TEST(test_a_base_for_trl),
+        TEST(test_a_delta_numbered_0),
         TEST(test_unsupported),
         TEST(test_a_run_that_was_started_again),
         TEST(test_other_directories_are_refused),
