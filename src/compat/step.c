@@ -226,7 +226,8 @@ dw_status dw_peer_step_look(const dw_peer_how *how, const dw_peer_record *r,
         return status;
     if (how->peer->format == DW_PEER_TRL) {
         dw_peer_step step = {0};
-        status = step_trl(&step, how, r, NULL, err);
+        status = r->is_whole ? dw_peer_step_whole(&step, how, r, NULL, err)
+                             : step_trl(&step, how, r, NULL, err);
         dw_peer_step_release(&step);
         return status;
     }
