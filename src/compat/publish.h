@@ -125,6 +125,10 @@ void dw_peer_pack_release(dw_peer_pack *pack);
 /* The objects with which a version is there: one, or two that it may be. */
 #define DW_PEER_RECORDS 2
 #define DW_PEER_KEY     128
+
+/* The largest number that names.c reads. */
+#define DW_PEER_MAX_VERSION 999999999999999u
+
 size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,
                            uint64_t version);
 
