@@ -133,8 +133,8 @@ static bool read_base(dw_digest *out, PyObject *base)
 static PyObject *row_of(const layout_object *self, const dw_layout_report *r,
                         const bool *forgotten, const dw_digest *base)
 {
-    PyObject *reached = base ? dwpy_digest(dw_digest_plus(*base, r->moved))
-                             : Py_NewRef(Py_None);
+    PyObject *reached =
+        base ? dwpy_digest(dw_digest_plus(*base, r->moved)) : Py_NewRef(Py_None);
     if (!reached)
         return NULL;
     return dwpy_row(&report_row,
@@ -195,8 +195,9 @@ static PyObject *patch(PyObject *object, PyObject *args, PyObject *keywords, boo
                  : dw_layout_apply(self->layout, file, n_threads, &report, forgotten,
                                    &err);
         Py_END_ALLOW_THREADS dwpy_guard_leave(&self->guard);
-        out = status == DW_OK ? row_of(self, &report, forgotten, base == Py_None ? NULL : &before)
-                              : dwpy_raise(status, &err);
+        out = status == DW_OK
+                  ? row_of(self, &report, forgotten, base == Py_None ? NULL : &before)
+                  : dwpy_raise(status, &err);
         if (out && list)
             out = Py_BuildValue("NN", out, lists_of(self, lists));
         dw_layout_stores_free(lists, self->n_targets);

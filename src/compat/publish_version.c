@@ -86,7 +86,8 @@ static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t ver
         return refuse_number(p, out->version, err);
     if (out->version > DW_PEER_MAX_VERSION)
         return dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                       "version %" PRIu64 " has more than 15 digits: no reader here would "
+                       "version %" PRIu64
+                       " has more than 15 digits: no reader here would "
                        "take it for one",
                        out->version);
     if (p->options.format == DW_PEER_SKYRL && !follows)
