@@ -252,6 +252,12 @@ dw_status cli_target_make_base(cli_target *t, const cli_source *source, dw_error
 {
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
+    if (cli_source_version(source) != t->peer_options.base_version)
+        return cli_error_set(err, DW_NOT_FOUND, t->base,
+                             "the versions there start from version %" PRIu64
+                             ", and it is lost: start the mirror again, and it is made "
+                             "anew",
+                             t->peer_options.base_version);
     return dw_checkpoint_write(t->base, tensors, n, NULL, err);
 }
 
@@ -266,13 +272,16 @@ static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
     dw_peer_publish_options *o = &t->peer_options;
     o->progress = *progress;
     o->first_version = cli_source_version(source);
-    /* what SkyRL's versions begin with is none of them */
-    if (o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION)
+    /* what SkyRL's versions begin with is none of them; a file of that name may be left
+     * from another run */
+    const bool begins =
+        o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION;
+    if (begins)
         o->base_version = o->first_version;
     dw_status status = make_baseline(t, &baseline, err);
     if (status == DW_OK)
         status = cli_target_lacks_base(t, &lacks, &version, err);
-    if (status == DW_OK && lacks)
+    if (status == DW_OK && (lacks || begins))
         status = cli_target_make_base(t, source, err);
     o->base = t->base;
     o->baseline_dir = baseline;
