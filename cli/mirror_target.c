@@ -24,6 +24,7 @@ static bool read_step(const dw_version_info *info, uint64_t *version)
     errno = 0;
     *version = strtoull(info->step, &end, 10);
     return info->step[0] >= '0' && info->step[0] <= '9' && !*end && errno == 0 &&
+           *version != DW_NO_VERSION &&
            strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
 }
 
