@@ -9,6 +9,7 @@
 #include "mirror.h"
 #include "path.h"
 #include "progress.h"
+#include "publish.h"
 
 #define WAIT_MS   100
 #define NOTE_SIZE 1024
@@ -24,8 +25,7 @@ static bool read_step(const dw_version_info *info, uint64_t *version)
     errno = 0;
     *version = strtoull(info->step, &end, 10);
     return info->step[0] >= '0' && info->step[0] <= '9' && !*end && errno == 0 &&
-           *version != DW_NO_VERSION &&
-           strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
+           *version != DW_NO_VERSION && strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
 }
 
 /* The newest version of the stream in TO, where there is one. */
@@ -275,8 +275,7 @@ static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
     o->first_version = cli_source_version(source);
     /* what SkyRL's versions begin with is none of them; a file of that name may be left
      * from another run */
-    const bool begins =
-        o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION;
+    const bool begins = o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION;
     if (begins)
         o->base_version = o->first_version;
     dw_status status = make_baseline(t, &baseline, err);
@@ -305,8 +304,7 @@ static dw_status write_peer(cli_target *t, const cli_source *source,
     if (out->is_base)
         return DW_OK;
     dw_peer_publish_report report;
-    status =
-        dw_peer_publisher_publish(t->peer_publisher, out->from_version, &report, err);
+    status = cli_publish_proven(t->peer_publisher, out->from_version, &report, err);
     out->is_whole = report.is_whole;
     out->was_there = report.was_there;
     out->n_changed = report.n_changed;
