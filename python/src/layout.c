@@ -42,7 +42,12 @@ static PyObject *table_of(const layout_object *self, const uint64_t *numbers, bo
 static PyObject *get_held(PyObject *object, void *unused)
 {
     (void)unused;
-    return table_of((layout_object *)object, NULL, false);
+    layout_object *self = (layout_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = table_of(self, NULL, false);
+    dwpy_guard_leave(&self->guard);
+    return out;
 }
 
 static PyObject *names_where(const layout_object *self, const bool *chosen)
@@ -61,13 +66,23 @@ static PyObject *names_where(const layout_object *self, const bool *chosen)
 static PyObject *get_forgotten(PyObject *object, void *unused)
 {
     (void)unused;
-    return names_where((layout_object *)object, NULL);
+    layout_object *self = (layout_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = names_where(self, NULL);
+    dwpy_guard_leave(&self->guard);
+    return out;
 }
 
 static PyObject *get_pieces(PyObject *object, void *unused)
 {
     (void)unused;
-    return PyLong_FromSize_t(dw_layout_pieces(((layout_object *)object)->layout));
+    layout_object *self = (layout_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    const size_t n = dw_layout_pieces(self->layout);
+    dwpy_guard_leave(&self->guard);
+    return PyLong_FromSize_t(n);
 }
 
 /* ---- whole tensors ---- */
