@@ -58,6 +58,9 @@ void dw_peer_look_at_tensors(dw_peer_publisher *p);
 /* Asks the store for its newest version. */
 dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);
 
+/* Where the store holds no version: whether the directory can take what is read back. */
+dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
+
 /* Brings the baseline to that version, and checks that it is the same model. */
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 

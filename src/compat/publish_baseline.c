@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "compat/peer.h"
 #include "compat/publish.h"
 #include "tensor/tensor_list.h"
 
@@ -111,7 +112,7 @@ static void empty_directory(const char *path, bool is_own)
         closedir(dir);
 }
 
-static dw_status open_replica(dw_peer_publisher *p, dw_error *err)
+static dw_status open_replica(dw_peer_publisher *p, dw_peer *peer, dw_error *err)
 {
     dw_peer_replica_options options;
     dw_status status = make_directory(p, err);
@@ -121,7 +122,7 @@ static dw_status open_replica(dw_peer_publisher *p, dw_error *err)
     options.into = p->options.baseline_dir;
     options.base = p->options.base;
     options.n_threads = p->options.n_threads;
-    return dw_peer_replica_open(&p->replica, p->peer, &options, err);
+    return dw_peer_replica_open(&p->replica, peer, &options, err);
 }
 
 static dw_status open_base(dw_peer_publisher *p, dw_error *err)
@@ -140,11 +141,10 @@ static dw_status open_base(dw_peer_publisher *p, dw_error *err)
 }
 
 /* What is there must be the model that is published. */
-static dw_status check_model(const dw_peer_publisher *p, dw_error *err)
+static dw_status check_model(const dw_peer_publisher *p, const char *where, dw_error *err)
 {
     size_t n;
     const dw_tensor *there = dw_peer_baseline_tensors(p, &n);
-    const char *where = dw_store_url(p->store);
     if (!there)
         return DW_OK;
     for (size_t i = 0; i < n && i < p->n_tensors; i++) {
@@ -168,9 +168,22 @@ static dw_status check_model(const dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
+dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err)
+{
+    dw_peer none = {.store = p->store, .format = p->options.format};
+    if (!p->options.baseline_dir)
+        return DW_OK;
+    dw_status status = open_replica(p, &none, err);
+    if (status == DW_OK)
+        status = check_model(p, p->options.baseline_dir, err);
+    dw_peer_replica_close(p->replica);
+    p->replica = NULL;
+    return status;
+}
+
 static dw_status bring_replica(dw_peer_publisher *p, dw_error *err)
 {
-    dw_status status = p->replica ? DW_OK : open_replica(p, err);
+    dw_status status = p->replica ? DW_OK : open_replica(p, p->peer, err);
     return status == DW_OK ? dw_peer_replica_sync(p->replica, p->newest,
                                                   &p->options.progress, NULL, err)
                            : status;
@@ -181,7 +194,7 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
     dw_status status = DW_OK;
     if (p->newest == DW_NO_VERSION) {
         status = open_base(p, err);
-        return status == DW_OK ? check_model(p, err) : status;
+        return status == DW_OK ? check_model(p, dw_store_url(p->store), err) : status;
     }
     if (!p->peer)
         status = dw_peer_baseline_look(p, err);
@@ -196,7 +209,7 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
     if (status == DW_OK) {
         dw_checkpoint_close(p->base);
         p->base = NULL;
-        status = check_model(p, err);
+        status = check_model(p, dw_store_url(p->store), err);
     }
     return status;
 }

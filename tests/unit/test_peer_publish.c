@@ -439,6 +439,31 @@ static void test_refusals(void **state)
     net_free(&plain);
 }
 
+/* A directory that cannot be the baseline is found before anything is written. */
+static void test_a_directory_of_others(void **state)
+{
+    (void)state;
+    net m, other;
+    dw_peer_publish_options slime, trl;
+    net_make(&m, DW_PEER_TRL);
+    net_make(&other, DW_PEER_SLIME);
+    dw_peer_publish_options_init(&slime, DW_PEER_SLIME);
+    dw_peer_publish_options_init(&trl, DW_PEER_TRL);
+    slime.baseline_dir = trl.baseline_dir = fresh_dir("kept");
+    dw_store *store = kit_mem_store();
+    dw_peer_publisher *p = open_publisher(store, &m, &slime);
+    publish(p, &m, DW_NO_VERSION);
+    dw_peer_publisher_close(p);
+    dw_store_close(store);
+    store = kit_mem_store();
+    expect_refusal(store, m.tensors, N_TENSORS, &trl, DW_MISMATCH, "another stream");
+    expect_refusal(store, other.tensors, N_TENSORS, &slime, DW_MISMATCH, "b.bias");
+    dw_peer_publisher_close(open_publisher(store, &m, &slime));
+    dw_store_close(store);
+    net_free(&m);
+    net_free(&other);
+}
+
 /* Two writers: the one that comes second is told, and what is there stays whole. */
 static void test_two_writers(void **state)
 {
@@ -702,6 +727,7 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_anchors_of_trl),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_a_directory_of_others),
         cmocka_unit_test(test_two_writers),
         cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_weights_move_on),
