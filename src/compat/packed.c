@@ -277,10 +277,11 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
     for (size_t i = file->first; status == DW_OK && i < file->end; i++) {
         const dw_peer_entry *e = &b->record->entries[i];
         size_t found = dw_name_index_find(&names, e->key);
-        dw_payload p;
+        dw_payload p = {0};
         status = dw_peer_payload(&p, b->record, e, &blob.file,
                                  found == SIZE_MAX ? NULL : &blob.file.tensors[found],
                                  where, err);
+        p.spool_dir = b->how->spool_dir;
         if (status == DW_OK)
             status = add_tensor(b, e, &p, where, err);
     }
