@@ -21,7 +21,7 @@ static dw_status fetch_files(dw_peer_step *s, const dw_peer_how *how,
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < r->n_files; i++) {
         status = dw_peer_fetch(&s->files[i], how->peer, &r->files[i], how->spool_dir,
-                               &hook, err);
+                               &s->n_heap, &hook, err);
         s->n_files += status == DW_OK;
         share.before += r->files[i].n_bytes;
     }
