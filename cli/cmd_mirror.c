@@ -181,8 +181,10 @@ static char *default_work(const arguments *a, dw_error *err)
     if (cli_store_open_at(&from, a->mirror.source.url, &a->from_options, err) == DW_OK &&
         cli_store_open_at(&to, a->mirror.target.url, &a->to_options, err) == DW_OK) {
         const char *parts[] = {dw_store_url(from), a->from_options.endpoint,
-                               dw_store_url(to), a->to_options.endpoint};
-        work = cli_cache_dir("mirrors", parts, 4, "--work", err);
+                               dw_store_url(to), a->to_options.endpoint,
+                               dw_peer_format_name(a->mirror.target.peer_options.format)};
+        work = cli_cache_dir("mirrors", parts, a->mirror.target.is_peer ? 5 : 4, "--work",
+                             err);
     }
     dw_store_close(from);
     dw_store_close(to);

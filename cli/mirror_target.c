@@ -9,6 +9,7 @@
 #include "mirror.h"
 #include "path.h"
 #include "progress.h"
+#include "publish.h"
 
 #define WAIT_MS   100
 #define NOTE_SIZE 1024
@@ -24,7 +25,7 @@ static bool read_step(const dw_version_info *info, uint64_t *version)
     errno = 0;
     *version = strtoull(info->step, &end, 10);
     return info->step[0] >= '0' && info->step[0] <= '9' && !*end && errno == 0 &&
-           strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
+           *version != DW_NO_VERSION && strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
 }
 
 /* The newest version of the stream in TO, where there is one. */
@@ -252,6 +253,12 @@ dw_status cli_target_make_base(cli_target *t, const cli_source *source, dw_error
 {
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
+    if (cli_source_version(source) != t->peer_options.base_version)
+        return cli_error_set(err, DW_NOT_FOUND, t->base,
+                             "the versions there start from version %" PRIu64
+                             ", and it is lost: start the mirror again, and it is made "
+                             "anew",
+                             t->peer_options.base_version);
     return dw_checkpoint_write(t->base, tensors, n, NULL, err);
 }
 
@@ -266,13 +273,15 @@ static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
     dw_peer_publish_options *o = &t->peer_options;
     o->progress = *progress;
     o->first_version = cli_source_version(source);
-    /* what SkyRL's versions begin with is none of them */
-    if (o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION)
+    /* what SkyRL's versions begin with is none of them; a file of that name may be left
+     * from another run */
+    const bool begins = o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION;
+    if (begins)
         o->base_version = o->first_version;
     dw_status status = make_baseline(t, &baseline, err);
     if (status == DW_OK)
         status = cli_target_lacks_base(t, &lacks, &version, err);
-    if (status == DW_OK && lacks)
+    if (status == DW_OK && (lacks || begins))
         status = cli_target_make_base(t, source, err);
     o->base = t->base;
     o->baseline_dir = baseline;
@@ -295,8 +304,7 @@ static dw_status write_peer(cli_target *t, const cli_source *source,
     if (out->is_base)
         return DW_OK;
     dw_peer_publish_report report;
-    status =
-        dw_peer_publisher_publish(t->peer_publisher, out->from_version, &report, err);
+    status = cli_publish_proven(t->peer_publisher, out->from_version, &report, err);
     out->is_whole = report.is_whole;
     out->was_there = report.was_there;
     out->n_changed = report.n_changed;

@@ -64,6 +64,27 @@ static void print_gap(const dw_peer_version_info *v)
            v->version - v->base - 1, v->version - v->base == 2 ? "" : "s");
 }
 
+/* What one record is alone; the others can be told all the same. */
+static bool is_damage(dw_status status)
+{
+    return status == DW_CORRUPT || status == DW_MISMATCH || status == DW_UNSUPPORTED ||
+           status == DW_NOT_FOUND;
+}
+
+static void tell_damage(uint64_t version, json_t *rows, const dw_error *err)
+{
+    if (rows) {
+        json_t *row = json_object();
+        cli_json_count(row, "version", version);
+        cli_json_text(row, "error", err->text);
+        json_array_append_new(rows, row);
+        return;
+    }
+    printf("%7" PRIu64 "  ", version);
+    cli_print_text(stdout, err->text);
+    putchar('\n');
+}
+
 static dw_status list_rows(dw_peer *peer, const cli_session *s, uint64_t n_most,
                            json_t *rows, uint64_t *head, dw_error *err)
 {
@@ -81,9 +102,14 @@ static dw_status list_rows(dw_peer *peer, const cli_session *s, uint64_t n_most,
                dw_peer_format_name(dw_peer_get_format(peer)));
     for (size_t i = 0; i < n && (n_most == 0 || i < n_most); i++) {
         dw_peer_version_info info;
+        const uint64_t version = versions[n - 1 - i];
         status = cli_check_signal(err);
         if (status == DW_OK)
-            status = dw_peer_version(peer, versions[n - 1 - i], &info, err);
+            status = dw_peer_version(peer, version, &info, err);
+        if (is_damage(status)) {
+            tell_damage(version, rows, err);
+            continue;
+        }
         if (status != DW_OK)
             return status;
         if (rows)

@@ -44,6 +44,11 @@ dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store 
                            const cli_weights *weights, const char *baseline,
                            cli_published *out, dw_error *err);
 
+/* Publishes; a version that is read back damaged is looked at once more, and where it is
+ * not what was written, taken away and written anew. */
+dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
+                             dw_peer_publish_report *report, dw_error *err);
+
 /* Publishes each complete checkpoint under DIR until a signal asks to stop. Returns the
  * exit code. */
 int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);

@@ -92,9 +92,10 @@ static dw_status has_same_state(bool *same, const prior *before,
 /* The user's cache, one directory a stream, on the heap; NULL with ERR filled. */
 static char *default_baseline(const cli_publish *p, const dw_store *store, dw_error *err)
 {
-    /* the same URL at another server is another stream */
-    const char *place[] = {dw_store_url(store), p->store.endpoint};
-    return cli_cache_dir("baselines", place, 2, "--baseline", err);
+    /* the same URL at another server is another stream, and so is another format there */
+    const char *place[] = {dw_store_url(store), p->store.endpoint,
+                           dw_peer_format_name(p->peer.format)};
+    return cli_cache_dir("baselines", place, p->as_peer ? 3 : 2, "--baseline", err);
 }
 
 /* The wait is cut into pieces: a signal ends it, and the bar moves. What is under way is

@@ -19,6 +19,20 @@ static bool has_same_weights(const dw_peer_publisher *publisher,
     return there != NULL;
 }
 
+dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
+                             dw_peer_publish_report *report, dw_error *err)
+{
+    dw_peer_publish_report again;
+    dw_status status = dw_peer_publisher_publish(publisher, version, report, err);
+    if (status != DW_CORRUPT)
+        return status;
+    status = dw_peer_publisher_publish(publisher, version, &again, err);
+    /* where the second look found it good, the first report says what was written */
+    if (status == DW_OK && !again.was_there)
+        *report = again;
+    return status;
+}
+
 dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store *store,
                            const cli_weights *weights, const char *baseline,
                            cli_published *out, dw_error *err)
@@ -45,7 +59,7 @@ dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store 
         status == DW_OK && p->skip_same && has_same_weights(publisher, weights);
     report.version = head;
     if (status == DW_OK && !out->skipped)
-        status = dw_peer_publisher_publish(publisher, DW_NO_VERSION, &report, err);
+        status = cli_publish_proven(publisher, DW_NO_VERSION, &report, err);
     cli_progress_end(&bar);
     dw_peer_publisher_close(publisher);
     dw_digest state = 0;

@@ -42,7 +42,12 @@ static PyObject *table_of(const layout_object *self, const uint64_t *numbers, bo
 static PyObject *get_held(PyObject *object, void *unused)
 {
     (void)unused;
-    return table_of((layout_object *)object, NULL, false);
+    layout_object *self = (layout_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = table_of(self, NULL, false);
+    dwpy_guard_leave(&self->guard);
+    return out;
 }
 
 static PyObject *names_where(const layout_object *self, const bool *chosen)
@@ -61,13 +66,23 @@ static PyObject *names_where(const layout_object *self, const bool *chosen)
 static PyObject *get_forgotten(PyObject *object, void *unused)
 {
     (void)unused;
-    return names_where((layout_object *)object, NULL);
+    layout_object *self = (layout_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = names_where(self, NULL);
+    dwpy_guard_leave(&self->guard);
+    return out;
 }
 
 static PyObject *get_pieces(PyObject *object, void *unused)
 {
     (void)unused;
-    return PyLong_FromSize_t(dw_layout_pieces(((layout_object *)object)->layout));
+    layout_object *self = (layout_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    const size_t n = dw_layout_pieces(self->layout);
+    dwpy_guard_leave(&self->guard);
+    return PyLong_FromSize_t(n);
 }
 
 /* ---- whole tensors ---- */
@@ -115,21 +130,26 @@ static PyObject *layout_write(PyObject *self, PyObject *args, PyObject *keywords
 
 /* ---- patches ---- */
 
-static PyObject *row_of(const layout_object *self, const dw_layout_report *r,
-                        const bool *forgotten, PyObject *base)
+/* The digest that BASE spells; 0 for None. */
+static bool read_base(dw_digest *out, PyObject *base)
 {
-    PyObject *reached = NULL;
-    if (base == Py_None) {
-        reached = Py_NewRef(Py_None);
-    } else {
-        const char *text = dwpy_text(base);
-        char *end = NULL;
-        const dw_digest before = text ? strtoull(text, &end, 16) : 0;
-        if (text && (*end != '\0' || end == text))
-            dwpy_raise_text(DW_INVALID, text, "is no digest");
-        else if (text)
-            reached = dwpy_digest(dw_digest_plus(before, r->moved));
-    }
+    *out = 0;
+    if (base == Py_None)
+        return true;
+    const char *text = dwpy_text(base);
+    char *end = NULL;
+    *out = text ? strtoull(text, &end, 16) : 0;
+    if (text && (*end != '\0' || end == text))
+        dwpy_raise_text(DW_INVALID, text, "is no digest");
+    return text && *end == '\0' && end != text;
+}
+
+/* BASE: NULL where it was not told. */
+static PyObject *row_of(const layout_object *self, const dw_layout_report *r,
+                        const bool *forgotten, const dw_digest *base)
+{
+    PyObject *reached =
+        base ? dwpy_digest(dw_digest_plus(*base, r->moved)) : Py_NewRef(Py_None);
     if (!reached)
         return NULL;
     return dwpy_row(&report_row,
@@ -171,6 +191,11 @@ static PyObject *patch(PyObject *object, PyObject *args, PyObject *keywords, boo
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|$OI", names,
                                      PyUnicode_FSConverter, &path, &base, &n_threads))
         return NULL;
+    dw_digest before;
+    if (!read_base(&before, base)) { /* while nothing is stored yet */
+        Py_DECREF(path);
+        return NULL;
+    }
     bool *forgotten = PyMem_Calloc(self->n_tensors + 1, sizeof *forgotten);
     dw_layout_stores *lists = PyMem_Calloc(self->n_targets + 1, sizeof *lists);
     if (!forgotten || !lists) {
@@ -185,8 +210,9 @@ static PyObject *patch(PyObject *object, PyObject *args, PyObject *keywords, boo
                  : dw_layout_apply(self->layout, file, n_threads, &report, forgotten,
                                    &err);
         Py_END_ALLOW_THREADS dwpy_guard_leave(&self->guard);
-        out = status == DW_OK ? row_of(self, &report, forgotten, base)
-                              : dwpy_raise(status, &err);
+        out = status == DW_OK
+                  ? row_of(self, &report, forgotten, base == Py_None ? NULL : &before)
+                  : dwpy_raise(status, &err);
         if (out && list)
             out = Py_BuildValue("NN", out, lists_of(self, lists));
         dw_layout_stores_free(lists, self->n_targets);

@@ -53,8 +53,8 @@ PyObject *dwpy_layout_spell(PyObject *object, PyObject *args)
 /* A sequence of arrays as a mapping, which tensors are taken from. */
 static PyObject *mapping_of(PyObject *sequence)
 {
-    PyObject *out = PyDict_New();
     const Py_ssize_t n = PySequence_Size(sequence);
+    PyObject *out = n < 0 ? NULL : PyDict_New();
     for (Py_ssize_t i = 0; out && i < n; i++) {
         PyObject *key = PyUnicode_FromFormat("pass %zd", i);
         PyObject *value = PySequence_GetItem(sequence, i);
@@ -63,7 +63,7 @@ static PyObject *mapping_of(PyObject *sequence)
         Py_XDECREF(key);
         Py_XDECREF(value);
     }
-    return n < 0 ? NULL : out;
+    return out;
 }
 
 static PyObject *learn_now(layout_object *self, size_t target, const dwpy_tensors *passes)

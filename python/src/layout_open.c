@@ -20,6 +20,10 @@ static void shapes_release(shapes *s)
 static bool read_shape(dw_tensor *t, uint64_t *dims, PyObject *value)
 {
     PyObject *dtype, *shape;
+    if (!PyTuple_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "a shape is (dtype, dims)");
+        return false;
+    }
     if (!PyArg_ParseTuple(value, "UO;a shape is (dtype, dims)", &dtype, &shape))
         return false;
     const char *name = dwpy_text(dtype);

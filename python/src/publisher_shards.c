@@ -69,6 +69,10 @@ static bool read_shard(const publisher_object *self, PyObject *item, PyObject *i
 {
     PyObject *name, *array;
     unsigned long long first;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "a shard is (name, first element, array)");
+        return false;
+    }
     if (!PyArg_ParseTuple(item, "UKO;a shard is (name, first element, array)", &name,
                           &first, &array))
         return false;

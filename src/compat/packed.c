@@ -159,7 +159,7 @@ static dw_status keep_delta(builder *b, const dw_delta *delta, group_arrays *a,
     if (status != DW_OK || info.n_changed == 0)
         return status;
     dw_blob blob;
-    status = dw_blob_make(&blob, info.n_bytes, b->how->spool_dir, err);
+    status = dw_peer_room(&blob, info.n_bytes, b->how->spool_dir, &s->n_heap, err);
     if (status != DW_OK)
         return status;
     delta_copy copy = {blob.bytes};
@@ -269,18 +269,20 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
     dw_store_where(b->how->peer->store, file->key, where, sizeof where);
     dw_peer_blob blob;
     dw_name_index names = {0};
-    dw_status status =
-        dw_peer_fetch(&blob, b->how->peer, file, b->how->spool_dir, progress, err);
+    uint64_t n_heap = 0; /* it is let go of before the next */
+    dw_status status = dw_peer_fetch(&blob, b->how->peer, file, b->how->spool_dir,
+                                     &n_heap, progress, err);
     if (status != DW_OK)
         return status;
     status = dw_name_index_init(&names, blob.file.tensors, blob.file.n_tensors, err);
     for (size_t i = file->first; status == DW_OK && i < file->end; i++) {
         const dw_peer_entry *e = &b->record->entries[i];
         size_t found = dw_name_index_find(&names, e->key);
-        dw_payload p;
+        dw_payload p = {0};
         status = dw_peer_payload(&p, b->record, e, &blob.file,
                                  found == SIZE_MAX ? NULL : &blob.file.tensors[found],
                                  where, err);
+        p.spool_dir = b->how->spool_dir;
         if (status == DW_OK)
             status = add_tensor(b, e, &p, where, err);
     }

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/mem.h"
+#include "sync/transfer.h"
 
 #define LIST_HEAD 4 /* bytes: the number of positions */
 #define LIST_ITEM 5 /* a position and its byte */
@@ -139,17 +139,18 @@ static dw_status decode_list(uint8_t *into, const dw_tensor *old, const dw_paylo
     unsigned long long n_told = ZSTD_getFrameContentSize(p->packed, p->n_packed);
     if (n_told < n_room)
         n_room = n_told;
-    uint8_t *list = dw_alloc((size_t)n_room);
-    if (!list)
-        return dw_fail_memory(err, p->where);
+    dw_blob list;
     size_t n;
-    dw_status status = unpack(list, (size_t)n_room, &n, p, old->name, err);
+    dw_status status = dw_blob_make(&list, n_room, p->spool_dir, err);
+    if (status != DW_OK)
+        return status;
+    status = unpack(list.bytes, (size_t)n_room, &n, p, old->name, err);
     if (status == DW_OK) {
         if (old->n_bytes > 0)
             memcpy(into, old->data, (size_t)old->n_bytes);
-        status = store_list(into, old, list, n, p, err);
+        status = store_list(into, old, list.bytes, n, p, err);
     }
-    dw_free(list);
+    dw_blob_release(&list);
     return status;
 }
 

@@ -34,6 +34,7 @@ typedef struct dw_payload {
     dw_checksum checksum;
     const char *checksum_text; /* where there is a checksum */
     const char *where;         /* the file, for errors */
+    const char *spool_dir;     /* of what is too large for memory; NULL: a usual one */
 } dw_payload;
 
 /* Makes the new bytes of the tensor OLD, whose bytes are borrowed, INTO n_bytes of room,

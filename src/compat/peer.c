@@ -269,10 +269,11 @@ dw_status dw_peer_version(dw_peer *p, uint64_t version, dw_peer_version_info *ou
     const uint64_t *versions;
     size_t n, n_full = 0;
     dw_status status = p->is_listed ? DW_OK : dw_peer_list(p, &versions, &n, err);
+    /* first: it reads other records, and few are kept */
+    if (status == DW_OK)
+        status = dw_peer_full_count(p, &n_full, err);
     if (status == DW_OK)
         status = dw_peer_record_get(p, version, &r, err);
-    if (status == DW_OK && r->is_whole)
-        status = dw_peer_full_count(p, &n_full, err);
     if (status != DW_OK)
         return status;
     *out = (dw_peer_version_info){

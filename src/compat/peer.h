@@ -19,7 +19,7 @@
 #include "deltawire/peer.h"
 #include "sync/listing.h"
 
-#define DW_PEER_RECORD_BYTES (64u << 20)  /* of the largest index or manifest */
+#define DW_PEER_RECORD_BYTES (16u << 20)  /* of the largest index, and of all kept */
 #define DW_PEER_HEAD_BYTES   (256u << 10) /* that are read of a TRL file to know it */
 #define DW_PEER_KEPT_RECORDS 16
 #define DW_PEER_WORD         48 /* a name of an encoding or checksum, with its NUL */
@@ -80,7 +80,7 @@ dw_listed *dw_peer_find(const dw_peer *peer, uint64_t version);
 bool dw_peer_has(const dw_peer *peer, uint64_t version, size_t *place);
 
 /* The record, read anew where the listing shows another object. Lives until the next
- * dw_peer_list, or until as many others were read as are kept. */
+ * dw_peer_list, or until another is read. */
 dw_status dw_peer_record_get(dw_peer *peer, uint64_t version, const dw_peer_record **out,
                              dw_error *err);
 void dw_peer_record_free(dw_peer_record *record);

@@ -201,6 +201,15 @@ static dw_status read_record(dw_peer_record *r, const dw_peer *p, dw_error *err)
     return status;
 }
 
+/* Whether one more of N_BYTES passes what is kept. TRL's hold no text of their files. */
+static bool is_full(const dw_peer *p, uint64_t n_bytes)
+{
+    for (size_t i = 0; i < p->n_records; i++)
+        n_bytes += p->records[i]->listed.n_bytes;
+    return p->n_records == DW_PEER_KEPT_RECORDS ||
+           (p->format != DW_PEER_TRL && n_bytes > DW_PEER_RECORD_BYTES);
+}
+
 dw_status dw_peer_record_get(dw_peer *p, uint64_t version, const dw_peer_record **out,
                              dw_error *err)
 {
@@ -224,7 +233,7 @@ dw_status dw_peer_record_get(dw_peer *p, uint64_t version, const dw_peer_record 
         dw_peer_record_free(r);
         return status;
     }
-    if (p->n_records == DW_PEER_KEPT_RECORDS) {
+    while (p->n_records > 0 && is_full(p, r->listed.n_bytes)) {
         dw_peer_record_free(p->records[0]);
         p->n_records--;
         memmove(p->records, p->records + 1, p->n_records * sizeof *p->records);

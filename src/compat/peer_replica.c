@@ -253,6 +253,11 @@ dw_status dw_peer_replica_fill_base(dw_peer_replica *r, uint64_t version, dw_err
     const bool is_empty = dw_peer_replica_version(r) == DW_NO_VERSION;
     if (status == DW_OK && is_empty)
         status = learn_model(r, tensors, n, err);
+    if (status == DW_OK && !is_empty && n != r->weights->now->n_tensors)
+        status = dw_fail(err, DW_MISMATCH, r->base,
+                         "it has %zu tensors, the weights here have %zu: it is another "
+                         "model",
+                         n, r->weights->now->n_tensors);
     if (status == DW_OK && is_empty)
         status = dw_weights_fill(r->weights, &position, dw_fill_from_tensors,
                                  (void *)(uintptr_t)tensors, err);

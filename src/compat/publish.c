@@ -96,6 +96,8 @@ static dw_status fill(dw_peer_publisher *p, const dw_peer_publish_options *optio
         status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
                          "SkyRL's versions are deltas alone: name the checkpoint that "
                          "the first one starts from, as its base");
+    if (status == DW_OK && p->newest == DW_NO_VERSION)
+        status = dw_peer_baseline_check(p, err);
     return status == DW_OK ? dw_peer_baseline_follow(p, err) : status;
 }
 

@@ -35,8 +35,9 @@ struct dw_peer_publisher {
 
     /* the version that was begun and is not proven; DW_NO_VERSION: there is none */
     uint64_t unsure;
-    bool written;   /* all its objects */
-    bool disproven; /* what was read back is damaged, or not the weights */
+    bool written;           /* all its objects, by this handle */
+    bool disproven;         /* what was read back is damaged, or not the weights */
+    dw_digest unsure_state; /* of the weights that were written */
 };
 
 /* One version to be written. */
@@ -57,11 +58,17 @@ void dw_peer_look_at_tensors(dw_peer_publisher *p);
 /* Asks the store for its newest version. */
 dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);
 
+/* Where the store holds no version: whether the directory can take what is read back. */
+dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
+
 /* Brings the baseline to that version, and checks that it is the same model. */
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 
 /* Its tensors, names ascending; NULL where there is no version and no base. */
 const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
+
+/* Whether the newest version is the damaged one: what comes before it can be read. */
+bool dw_peer_baseline_blames_newest(dw_peer_publisher *p);
 
 /* Empties it: all is read back at the next follow. */
 void dw_peer_baseline_reset(dw_peer_publisher *p);
@@ -121,6 +128,10 @@ void dw_peer_pack_release(dw_peer_pack *pack);
 /* The objects with which a version is there: one, or two that it may be. */
 #define DW_PEER_RECORDS 2
 #define DW_PEER_KEY     128
+
+/* The largest number that names.c reads. */
+#define DW_PEER_MAX_VERSION 999999999999999u
+
 size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,
                            uint64_t version);
 

@@ -5,6 +5,7 @@
  * before the first version it is the base's own files.
  */
 #include <dirent.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "compat/peer.h"
 #include "compat/publish.h"
 #include "tensor/tensor_list.h"
 
@@ -82,13 +84,27 @@ static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-/* The directory is a replica's, which holds files and no directories. */
-static void empty_directory(const char *path)
+/* Whether a replica makes files of that name. */
+static bool is_replica_file(const char *name)
+{
+    static const char *const patterns[] = {"*.deltawire-*", "*.safetensors",
+                                           "*.safetensors.index.json",
+                                           "*.safetensors.tmp-*"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (fnmatch(patterns[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* The directory is a replica's, which holds files and no directories. One that the caller
+ * named may hold files of his own beside them. */
+static void empty_directory(const char *path, bool is_own)
 {
     DIR *dir = opendir(path);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         char *file = dw_join_path(path, e->d_name);
-        if (file && strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+        const bool is_dir = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+        if (file && !is_dir && (is_own || is_replica_file(e->d_name)))
             unlink(file);
         dw_free(file);
     }
@@ -96,7 +112,7 @@ static void empty_directory(const char *path)
         closedir(dir);
 }
 
-static dw_status open_replica(dw_peer_publisher *p, dw_error *err)
+static dw_status open_replica(dw_peer_publisher *p, dw_peer *peer, dw_error *err)
 {
     dw_peer_replica_options options;
     dw_status status = make_directory(p, err);
@@ -106,7 +122,7 @@ static dw_status open_replica(dw_peer_publisher *p, dw_error *err)
     options.into = p->options.baseline_dir;
     options.base = p->options.base;
     options.n_threads = p->options.n_threads;
-    return dw_peer_replica_open(&p->replica, p->peer, &options, err);
+    return dw_peer_replica_open(&p->replica, peer, &options, err);
 }
 
 static dw_status open_base(dw_peer_publisher *p, dw_error *err)
@@ -125,11 +141,10 @@ static dw_status open_base(dw_peer_publisher *p, dw_error *err)
 }
 
 /* What is there must be the model that is published. */
-static dw_status check_model(const dw_peer_publisher *p, dw_error *err)
+static dw_status check_model(const dw_peer_publisher *p, const char *where, dw_error *err)
 {
     size_t n;
     const dw_tensor *there = dw_peer_baseline_tensors(p, &n);
-    const char *where = dw_store_url(p->store);
     if (!there)
         return DW_OK;
     for (size_t i = 0; i < n && i < p->n_tensors; i++) {
@@ -153,9 +168,22 @@ static dw_status check_model(const dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
+dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err)
+{
+    dw_peer none = {.store = p->store, .format = p->options.format};
+    if (!p->options.baseline_dir)
+        return DW_OK;
+    dw_status status = open_replica(p, &none, err);
+    if (status == DW_OK)
+        status = check_model(p, p->options.baseline_dir, err);
+    dw_peer_replica_close(p->replica);
+    p->replica = NULL;
+    return status;
+}
+
 static dw_status bring_replica(dw_peer_publisher *p, dw_error *err)
 {
-    dw_status status = p->replica ? DW_OK : open_replica(p, err);
+    dw_status status = p->replica ? DW_OK : open_replica(p, p->peer, err);
     return status == DW_OK ? dw_peer_replica_sync(p->replica, p->newest,
                                                   &p->options.progress, NULL, err)
                            : status;
@@ -166,7 +194,7 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
     dw_status status = DW_OK;
     if (p->newest == DW_NO_VERSION) {
         status = open_base(p, err);
-        return status == DW_OK ? check_model(p, err) : status;
+        return status == DW_OK ? check_model(p, dw_store_url(p->store), err) : status;
     }
     if (!p->peer)
         status = dw_peer_baseline_look(p, err);
@@ -181,7 +209,7 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
     if (status == DW_OK) {
         dw_checkpoint_close(p->base);
         p->base = NULL;
-        status = check_model(p, err);
+        status = check_model(p, dw_store_url(p->store), err);
     }
     return status;
 }
@@ -194,13 +222,25 @@ const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_
     return p->base ? dw_checkpoint_tensors(p->base, n_tensors) : NULL;
 }
 
+bool dw_peer_baseline_blames_newest(dw_peer_publisher *p)
+{
+    const uint64_t *versions;
+    size_t n;
+    dw_error unread;
+    if (!p->replica || dw_peer_list(p->peer, &versions, &n, &unread) != DW_OK || n == 0 ||
+        versions[n - 1] != p->newest)
+        return false;
+    return n == 1 || dw_peer_replica_sync(p->replica, versions[n - 2],
+                                          &p->options.progress, NULL, &unread) == DW_OK;
+}
+
 void dw_peer_baseline_reset(dw_peer_publisher *p)
 {
     if (!p->replica)
         return;
     dw_peer_replica_close(p->replica);
     p->replica = NULL;
-    empty_directory(p->options.baseline_dir);
+    empty_directory(p->options.baseline_dir, p->owns_dir);
 }
 
 void dw_peer_baseline_release(dw_peer_publisher *p)
@@ -209,7 +249,7 @@ void dw_peer_baseline_release(dw_peer_publisher *p)
     dw_peer_close(p->peer);
     dw_checkpoint_close(p->base);
     if (p->owns_dir) {
-        empty_directory(p->options.baseline_dir);
+        empty_directory(p->options.baseline_dir, true);
         rmdir(p->options.baseline_dir);
     }
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/mem.h"
 #include "base/parallel.h"
 #include "compat/publish.h"
 
@@ -25,6 +26,13 @@ static bool is_same(const dw_peer_publisher *p, dw_error *err)
     dw_peer_job pair = {.base = dw_peer_baseline_tensors(p, &n), .next = p->next};
     return pair.base && dw_parallel(dw_worker_count(p->options.n_threads, n), n,
                                     compare_one, &pair, NULL, err) == DW_OK;
+}
+
+/* Of a version that this handle wrote: a bit that flipped may also make it a type or a
+ * shape that is not known. */
+static bool is_damage(dw_status status)
+{
+    return status == DW_CORRUPT || status == DW_UNSUPPORTED || status == DW_MISMATCH;
 }
 
 /* Reads the newest version back: DW_OK means that it holds the weights. */
@@ -76,6 +84,12 @@ static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t ver
     const bool follows = last != DW_NO_VERSION && out->version == last + 1;
     if (last != DW_NO_VERSION && out->version <= last)
         return refuse_number(p, out->version, err);
+    if (out->version > DW_PEER_MAX_VERSION)
+        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                       "version %" PRIu64
+                       " has more than 15 digits: no reader here would "
+                       "take it for one",
+                       out->version);
     if (p->options.format == DW_PEER_SKYRL && !follows)
         return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
                        "SkyRL's versions are deltas alone: after version %" PRIu64
@@ -137,51 +151,109 @@ static dw_status retract(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
+/* Reads the version that was disproven once more, from the store alone: its reply may
+ * have been cut short, or the baseline was damaged. *IS_BAD where it is not what this
+ * handle wrote. */
+static dw_status judge(dw_peer_publisher *p, bool *is_bad, dw_error *err)
+{
+    dw_peer_baseline_reset(p);
+    dw_status status = dw_peer_baseline_follow(p, err);
+    *is_bad = (status == DW_OK && p->replica &&
+               dw_peer_replica_state(p->replica) != p->unsure_state) ||
+              (is_damage(status) && dw_peer_baseline_blames_newest(p));
+    if (status == DW_OK && !*is_bad)
+        p->disproven = false;
+    return status;
+}
+
 /* Brings the baseline to what the store holds. *DONE where that is the version that was
  * begun before, with these weights. */
 static dw_status catch_up(dw_peer_publisher *p, uint64_t version, bool *done,
                           dw_error *err)
 {
     dw_error found;
+    bool is_bad = false;
     *done = false;
     dw_status status = p->looked ? DW_OK : dw_peer_baseline_look(p, err);
     if (status == DW_OK)
-        status = dw_peer_baseline_follow(p, err);
+        status = p->disproven && p->newest == p->unsure ? judge(p, &is_bad, err)
+                                                        : dw_peer_baseline_follow(p, err);
+    if (is_bad) {
+        status = retract(p, err);
+        if (status == DW_OK)
+            status = dw_peer_baseline_look(p, err);
+        if (status == DW_OK)
+            status = dw_peer_baseline_follow(p, err);
+    }
     const uint64_t wanted = version == DW_NO_VERSION ? p->unsure : version;
     if (status == DW_OK && wanted != DW_NO_VERSION && wanted == p->newest)
         *done = is_same(p, &found);
-    const bool is_bad = status == DW_CORRUPT || (status == DW_OK && !*done);
-    if (!p->disproven || !is_bad)
+    return status;
+}
+
+/* The digest of the weights as they are now. */
+static dw_status find_state(const dw_peer_publisher *p, dw_digest *out, dw_error *err)
+{
+    dw_digest *digests = dw_alloc_array(p->n_tensors, sizeof *digests);
+    dw_status status = digests ? dw_digest_tensors(digests, out, p->next, p->n_tensors,
+                                                   p->options.n_threads, NULL, err)
+                               : dw_fail_memory(err, NULL);
+    dw_free(digests);
+    return status;
+}
+
+/* A version that was written before and is not listed yet can only be proven with the
+ * weights that were written. */
+static dw_status check_written(const dw_peer_publisher *p, dw_error *err)
+{
+    dw_digest state;
+    dw_status status = find_state(p, &state, err);
+    if (status == DW_OK && state != p->unsure_state)
+        status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "version %" PRIu64 " was written with other weights, and is not "
+                         "listed yet: try again, and these become the next one",
+                         p->unsure);
+    return status;
+}
+
+/* Reads the version back that was written. */
+static dw_status look_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
+                                dw_error *err)
+{
+    dw_status status = dw_peer_baseline_look(p, err);
+    if (status != DW_OK)
         return status;
-    status = retract(p, err);
-    if (status == DW_OK)
-        status = dw_peer_baseline_look(p, err);
-    return status == DW_OK ? dw_peer_baseline_follow(p, err) : status;
+    if (p->newest != job->version)
+        return tell_other(p, job, err);
+    status = prove(p, err);
+    p->disproven = is_damage(status);
+    return status;
 }
 
 /* Writes the version and reads it back. */
 static dw_status write_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
                                  dw_peer_publish_report *report, dw_error *err)
 {
-    dw_status status = DW_OK;
+    dw_status status;
     report->version = job->version;
     report->is_whole = job->whole;
     p->looked = false; /* until it is proven nobody knows what the store holds */
-    if (p->unsure != job->version || !p->written) {
+    if (p->unsure == job->version && p->written) {
+        status = check_written(p, err);
+    } else {
         p->unsure = job->version;
-        p->written = false;
+        p->disproven = false;
         status = write_version(p, job, report, err);
         p->written = status == DW_OK;
     }
-    if (status == DW_OK)
-        status = dw_peer_baseline_look(p, err);
-    if (status == DW_OK && p->newest != job->version)
-        status = tell_other(p, job, err);
-    else if (status == DW_OK) {
-        status = prove(p, err);
-        p->disproven = status == DW_CORRUPT;
-    }
+    if (status != DW_OK)
+        return status;
+    status = look_and_prove(p, job, err);
     p->looked = status == DW_OK;
+    dw_error unread;
+    /* with no digest it is written again, and what is there compared */
+    if (status != DW_OK && find_state(p, &p->unsure_state, &unread) != DW_OK)
+        p->written = p->disproven = false;
     return status;
 }
 

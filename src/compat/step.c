@@ -11,6 +11,8 @@
 #include "store/store.h"
 #include "tensor/tensor_list.h"
 
+#define HEAP_BYTES (256u << 20) /* of a step in memory */
+
 void dw_peer_stream_id(char out[DW_ID_TEXT], dw_peer_format format)
 {
     /* not drawn by chance, as that of a stream is: such a bucket has no name of its own
@@ -26,8 +28,20 @@ void dw_peer_blob_release(dw_peer_blob *b)
     dw_blob_release(&b->blob);
 }
 
+dw_status dw_peer_room(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
+                       uint64_t *n_heap, dw_error *err)
+{
+    if (n_bytes > 0 && (n_bytes > HEAP_BYTES || *n_heap > HEAP_BYTES - n_bytes))
+        return dw_blob_map(out, n_bytes, spool_dir, err);
+    dw_status status = dw_blob_make(out, n_bytes, spool_dir, err);
+    if (status == DW_OK && !out->mapped)
+        *n_heap += n_bytes;
+    return status;
+}
+
 dw_status dw_peer_fetch(dw_peer_blob *out, const dw_peer *p, const dw_peer_file *file,
-                        const char *spool_dir, const dw_progress *progress, dw_error *err)
+                        const char *spool_dir, uint64_t *n_heap,
+                        const dw_progress *progress, dw_error *err)
 {
     char where[DW_STORE_WHERE];
     dw_store_where(p->store, file->key, where, sizeof where);
@@ -37,7 +51,7 @@ dw_status dw_peer_fetch(dw_peer_blob *out, const dw_peer *p, const dw_peer_file 
                        "the version names this file, but it is not there: it is still "
                        "being written, or lost");
     size_t n_read = 0;
-    dw_status status = dw_blob_make(&out->blob, file->n_bytes, spool_dir, err);
+    dw_status status = dw_peer_room(&out->blob, file->n_bytes, spool_dir, n_heap, err);
     if (status == DW_OK)
         status = dw_store_get(p->store, file->key, 0, out->blob.bytes, out->blob.n_bytes,
                               &n_read, progress, err);
@@ -120,8 +134,8 @@ static dw_status step_trl(dw_peer_step *s, const dw_peer_how *how,
     char where[DW_STORE_WHERE];
     dw_store_where(how->peer->store, r->files[0].key, where, sizeof where);
     dw_peer_blob file;
-    dw_status status =
-        dw_peer_fetch(&file, how->peer, &r->files[0], how->spool_dir, how->progress, err);
+    dw_status status = dw_peer_fetch(&file, how->peer, &r->files[0], how->spool_dir,
+                                     &s->n_heap, how->progress, err);
     if (status != DW_OK)
         return status;
     dw_safetensors_release(&file.file);
@@ -142,7 +156,6 @@ static dw_status step_trl(dw_peer_step *s, const dw_peer_how *how,
     dw_delta_get_info(delta, &info);
     s->n_changed = info.n_changed;
     s->n_tensors = info.n_tensors;
-    s->has_digests = info.has_digests;
     if (info.has_digests)
         s->n_checked = info.n_tensors;
     if (now)
@@ -198,8 +211,10 @@ static dw_status look_at_file(const dw_peer_how *how, const dw_peer_record *r,
     char where[DW_STORE_WHERE];
     dw_store_where(how->peer->store, file->key, where, sizeof where);
     dw_peer_blob b;
+    uint64_t n_heap = 0;
     dw_name_index names = {0};
-    dw_status status = dw_peer_fetch(&b, how->peer, file, how->spool_dir, progress, err);
+    dw_status status =
+        dw_peer_fetch(&b, how->peer, file, how->spool_dir, &n_heap, progress, err);
     if (status != DW_OK)
         return status;
     status = dw_name_index_init(&names, b.file.tensors, b.file.n_tensors, err);
@@ -226,7 +241,8 @@ dw_status dw_peer_step_look(const dw_peer_how *how, const dw_peer_record *r,
         return status;
     if (how->peer->format == DW_PEER_TRL) {
         dw_peer_step step = {0};
-        status = step_trl(&step, how, r, NULL, err);
+        status = r->is_whole ? dw_peer_step_whole(&step, how, r, NULL, err)
+                             : step_trl(&step, how, r, NULL, err);
         dw_peer_step_release(&step);
         return status;
     }

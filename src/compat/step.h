@@ -13,9 +13,14 @@ typedef struct dw_peer_blob {
     dw_safetensors file;
 } dw_peer_blob;
 
+/* Room for N_BYTES. *N_HEAP counts what lies in memory of all that is kept at once: past
+ * a bound it goes to files. */
+dw_status dw_peer_room(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
+                       uint64_t *n_heap, dw_error *err);
+
 dw_status dw_peer_fetch(dw_peer_blob *out, const dw_peer *peer, const dw_peer_file *file,
-                        const char *spool_dir, const dw_progress *progress,
-                        dw_error *err);
+                        const char *spool_dir, uint64_t *n_heap,
+                        const dw_progress *progress, dw_error *err);
 void dw_peer_blob_release(dw_peer_blob *blob);
 
 typedef struct dw_peer_step {
@@ -23,7 +28,7 @@ typedef struct dw_peer_step {
     uint64_t n_changed;
     uint64_t n_checked; /* tensors by their checksums */
     uint64_t n_tensors; /* that it is about */
-    bool has_digests;   /* a delta in TRL's layout that says what it leads to */
+    uint64_t n_heap;    /* bytes of it that lie in memory */
 
     /* a delta: objects as for dw_weights_stage */
     dw_objects objects;

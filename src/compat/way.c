@@ -54,14 +54,19 @@ static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
 static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
 {
     const dw_peer_record *r;
-    dw_error fault;
+    dw_error fault = {0};
     if (!replica->weights ||
         !dw_peer_has(replica->peer, replica->weights->now->at.version, NULL))
         return DW_OK;
     const dw_position *at = &replica->weights->now->at;
-    /* one that cannot be read says nothing against the weights */
-    if (dw_peer_record_get(replica->peer, at->version, &r, &fault) != DW_OK ||
-        memcmp(r->sha256, at->commit_sha256, sizeof r->sha256) == 0)
+    dw_status status = dw_peer_record_get(replica->peer, at->version, &r, &fault);
+    if (status != DW_OK && !dw_stream_passes_over(status)) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    /* a damaged one says nothing against the weights */
+    if (status != DW_OK || memcmp(r->sha256, at->commit_sha256, sizeof r->sha256) == 0)
         return DW_OK;
     return dw_fail(err, DW_STALE, replica->into,
                    "the weights are version %" PRIu64
@@ -119,7 +124,7 @@ static dw_status walk_back(dw_peer_way *way, dw_peer_replica *replica, uint64_t 
         if (base == DW_NO_VERSION && r->is_whole)
             return DW_OK; /* from nothing */
         tell_missing(way, replica, base, version);
-        if (base != at && (base == DW_NO_VERSION || !dw_peer_has(p, base, NULL)))
+        if (base == DW_NO_VERSION || (base != at && !dw_peer_has(p, base, NULL)))
             return end_at(way, replica, version, base, err);
         version = base; /* below: this ends */
     }

@@ -21,7 +21,7 @@ static dw_status fetch_files(dw_peer_step *s, const dw_peer_how *how,
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < r->n_files; i++) {
         status = dw_peer_fetch(&s->files[i], how->peer, &r->files[i], how->spool_dir,
-                               &hook, err);
+                               &s->n_heap, &hook, err);
         s->n_files += status == DW_OK;
         share.before += r->files[i].n_bytes;
     }
@@ -81,9 +81,10 @@ static dw_status check_index(const dw_peer_step *s, const dw_peer_record *r,
     return DW_OK;
 }
 
-/* The same model as the weights; those that the version lacks are taken from them. */
-static dw_status complete(dw_peer_step *s, const dw_replica *now, const char *where,
-                          dw_error *err)
+/* The same model as the weights. What a version lacks that MAY_LACK some is taken from
+ * them. */
+static dw_status complete(dw_peer_step *s, const dw_replica *now, bool may_lack,
+                          const char *where, dw_error *err)
 {
     dw_tensor *all = dw_alloc_array(now->n_tensors, sizeof *all);
     size_t at = 0;
@@ -100,6 +101,11 @@ static dw_status complete(dw_peer_step *s, const dw_replica *now, const char *wh
     if (status == DW_OK && at < s->n_whole)
         status = dw_fail_tensor(err, DW_MISMATCH, where, s->tensors[at].name,
                                 "the version has it, but the weights here do not");
+    if (status == DW_OK && !may_lack && s->n_whole < now->n_tensors)
+        status = dw_fail(err, DW_MISMATCH, where,
+                         "a whole version of %zu tensors, but the weights here have %zu: "
+                         "it is another model, or not all of it",
+                         s->n_whole, now->n_tensors);
     if (status != DW_OK) {
         dw_free(all);
         return status;
@@ -123,7 +129,7 @@ dw_status dw_peer_step_whole(dw_peer_step *s, const dw_peer_how *how,
         status = gather(s, where, err);
     s->n_tensors = s->n_whole;
     if (status == DW_OK && now)
-        status = complete(s, now, where, err);
+        status = complete(s, now, how->peer->format == DW_PEER_TRL, where, err);
     dw_digest *digests = dw_alloc_array(s->n_whole, sizeof *digests);
     if (status == DW_OK && !digests)
         status = dw_fail_memory(err, where);

@@ -21,7 +21,8 @@ static int make_kit(void **state)
 static dw_payload payload_of(const peer_frame *f, dw_packing packing,
                              dw_checksum checksum)
 {
-    return (dw_payload){f->bytes, (size_t)f->n, packing, checksum, f->checksum, "frame"};
+    return (dw_payload){f->bytes,    (size_t)f->n, packing, checksum,
+                        f->checksum, "frame",      NULL};
 }
 
 static void refuses(const peer_frame *f, dw_packing packing, const char *text)

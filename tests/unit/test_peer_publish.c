@@ -439,6 +439,31 @@ static void test_refusals(void **state)
     net_free(&plain);
 }
 
+/* A directory that cannot be the baseline is found before anything is written. */
+static void test_a_directory_of_others(void **state)
+{
+    (void)state;
+    net m, other;
+    dw_peer_publish_options slime, trl;
+    net_make(&m, DW_PEER_TRL);
+    net_make(&other, DW_PEER_SLIME);
+    dw_peer_publish_options_init(&slime, DW_PEER_SLIME);
+    dw_peer_publish_options_init(&trl, DW_PEER_TRL);
+    slime.baseline_dir = trl.baseline_dir = fresh_dir("kept");
+    dw_store *store = kit_mem_store();
+    dw_peer_publisher *p = open_publisher(store, &m, &slime);
+    publish(p, &m, DW_NO_VERSION);
+    dw_peer_publisher_close(p);
+    dw_store_close(store);
+    store = kit_mem_store();
+    expect_refusal(store, m.tensors, N_TENSORS, &trl, DW_MISMATCH, "another stream");
+    expect_refusal(store, other.tensors, N_TENSORS, &slime, DW_MISMATCH, "b.bias");
+    dw_peer_publisher_close(open_publisher(store, &m, &slime));
+    dw_store_close(store);
+    net_free(&m);
+    net_free(&other);
+}
+
 /* Two writers: the one that comes second is told, and what is there stays whole. */
 static void test_two_writers(void **state)
 {
@@ -602,6 +627,97 @@ static void test_three_calls_in_a_row(void **state)
     run_all(3, 11);
 }
 
+/* The read-back of version 2 ends short, or it is not listed, and the weights move on
+ * before the next try: version 2 stays what it was, and they become the next one. */
+static void test_weights_move_on(void **state)
+{
+    (void)state;
+    static const struct {
+        dw_fault_kind kind;
+        const char *operation;
+        uint64_t n_lists; /* that leave it out */
+    } cases[] = {{DW_FAULT_SHORT, "get", 1},
+                 {DW_FAULT_CORRUPT, "get", 1},
+                 {DW_FAULT_STALE, "list", 1},
+                 {DW_FAULT_STALE, "list", 2}};
+    static const size_t picked[] = {0, 2, 4, 6};
+    for (size_t i = 0; i < 4 * 4; i++) {
+        const way *w = &ways[picked[i / 4]];
+        dw_error err = {0};
+        dw_peer_publish_report report;
+        net m;
+        /* the list of the others would hide version 1 too */
+        if (cases[i % 4].kind == DW_FAULT_STALE && w->format != DW_PEER_TRL)
+            continue;
+        net_make(&m, w->format);
+        save_base(&m);
+        dw_store *inner = kit_mem_store();
+        kit_faults faults = {.kind = cases[i % 4].kind,
+                             .operation = cases[i % 4].operation,
+                             .part = w->format == DW_PEER_TRL     ? "delta"
+                                     : w->format == DW_PEER_SLIME ? "weight_v"
+                                                                  : "delta-",
+                             .n = 100};
+        dw_store *store = kit_fault_store(inner, &faults);
+        dw_peer_publish_options options = options_of(w);
+        options.whole_every = 0;
+        options.baseline_dir = fresh_dir("kept");
+        dw_peer_publisher *p = open_publisher(store, &m, &options);
+        net_step(&m);
+        publish(p, &m, 1);
+        net_step(&m);
+        net_keep(&m, 2);
+        faults.on = true;
+        faults.first = faults.n_seen;
+        assert_told(dw_peer_publisher_publish(p, 2, &report, &err), &err);
+        for (uint64_t n = 1; n < cases[i % 4].n_lists; n++) {
+            net_step(&m);
+            assert_told(dw_peer_publisher_publish(p, DW_NO_VERSION, &report, &err), &err);
+        }
+        faults.on = false;
+        net_step(&m);
+        dw_status status = dw_peer_publisher_publish(p, DW_NO_VERSION, &report, &err);
+        if (status == DW_UNAVAILABLE) /* listed only when it was looked for */
+            status = dw_peer_publisher_publish(p, DW_NO_VERSION, &report, &err);
+        assert_ok(status, &err);
+        assert_int_equal(report.version, 3);
+        net_keep(&m, 3);
+        dw_peer_publisher_close(p);
+        assert_int_equal(check_versions(&m, inner, options.base), 3);
+        dw_store_close(store);
+        dw_store_close(inner);
+        net_free(&m);
+    }
+}
+
+/* Files of the caller's stay in the directory that he named, whatever becomes of it. */
+static void test_files_of_others_stay(void **state)
+{
+    (void)state;
+    char path[600];
+    net m;
+    net_make(&m, DW_PEER_SLIME);
+    dw_peer_publish_options options;
+    dw_peer_publish_options_init(&options, DW_PEER_SLIME);
+    const char *kept = options.baseline_dir = fresh_dir("kept");
+    for (unsigned run = 0; run < 2; run++) { /* the second finds another run's version */
+        dw_store *store = kit_mem_store();
+        net_step(&m);
+        dw_peer_publisher *p = open_publisher(store, &m, &options);
+        publish(p, &m, DW_NO_VERSION);
+        dw_peer_publisher_close(p);
+        if (run == 0) {
+            snprintf(path, sizeof path, "%s/notes.txt", kept);
+            FILE *file = fopen(path, "w");
+            assert_non_null(file);
+            fclose(file);
+        }
+        assert_int_equal(access(path, F_OK), 0);
+        dw_store_close(store);
+    }
+    net_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -610,8 +726,11 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_anchors_of_trl),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_a_directory_of_others),
         cmocka_unit_test(test_two_writers),
         cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_weights_move_on),
+        cmocka_unit_test(test_files_of_others_stay),
         cmocka_unit_test(test_every_call_fails_once),
         cmocka_unit_test(test_three_calls_in_a_row),
     };

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "deltawire/checkpoint.h"
 #include "unit/peer_kit.h"
 #include "unit/temp_dir.h"
 
@@ -219,6 +220,51 @@ static void test_a_base_for_trl(void **state)
     close_all(&f);
 }
 
+/* Version 0 has no number before it, which is not the version of an empty directory. */
+static void test_a_delta_numbered_0(void **state)
+{
+    (void)state;
+    dw_store *store = kit_mem_store();
+    peer_put_delta(store, 1, 0, "raw");
+    following f = open_store(store, false);
+    go_wrong(&f, 0, DW_NOT_FOUND, "no whole anchor before it");
+    close_all(&f);
+}
+
+/* Back to the base, which became another model's in the meantime. */
+static void test_a_base_of_another_model(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    following f = open_store(peer_make_bucket(BUCKET_SKYRL), true);
+    go(&f, 2);
+    unlink(f.base);
+    assert_ok(dw_checkpoint_write(f.base, peer_model[0], PEER_TENSORS - 1, NULL, &err),
+              &err);
+    go_wrong(&f, 1, DW_MISMATCH, "it is another model");
+    unlink(f.base);
+    peer_put_base(f.base);
+    go(&f, 1);
+    close_all(&f);
+}
+
+static void test_a_whole_version_that_lacks_some(void **state)
+{
+    (void)state;
+    dw_store *store = kit_mem_store();
+    peer_put_slime_whole(store, 1);
+    peer_put_slime_whole(store, 2);
+    following f = open_store(store, false);
+    go(&f, 1);
+    peer_put_file(store, "weight_v000003/part.safetensors", peer_model[3], 2, NULL, 0);
+    peer_put_text(store, "weight_v000003/model.safetensors.index.json",
+                  "{\"metadata\":{},\"weight_map\":{\"a.weight\":\"part.safetensors\","
+                  "\"b.norm\":\"part.safetensors\"}}");
+    go_wrong(&f, 3, DW_MISMATCH, "not all of it");
+    go(&f, 2);
+    close_all(&f);
+}
+
 static void test_unsupported(void **state)
 {
     dw_store *store = kit_mem_store();
@@ -338,6 +384,9 @@ int main(void)
         TEST(test_the_oldest_anchor_is_taken_for_whole),
         TEST(test_nothing_to_start_from),
         TEST(test_a_base_for_trl),
+        TEST(test_a_delta_numbered_0),
+        TEST(test_a_base_of_another_model),
+        TEST(test_a_whole_version_that_lacks_some),
         TEST(test_unsupported),
         TEST(test_a_run_that_was_started_again),
         TEST(test_other_directories_are_refused),
