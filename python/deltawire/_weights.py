@@ -1,15 +1,15 @@
 """The weights that a publisher reads: where they lie, or out of copies."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
 from . import _core
 
-try:
+if torch.distributed.is_available():
     from . import _dtensor
-except ImportError:  # a PyTorch without torch.distributed
+else:
     _dtensor = None
 
 
