@@ -24,9 +24,11 @@ class Weights:
     into rows; and a module's buffers, which change in every forward pass."""
 
     def __init__(
-        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool
+        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool,
+        find: Callable[[], dict[str, torch.Tensor]] | None = None,
     ) -> None:
-        self.live = live
+        """`find` gives the tensors anew, where others can have taken their places."""
+        self.live, self._find = live, find
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
             if any(map(is_sharded, live.values())) else {}
         self.masters = {name for name, tensor in live.items()
@@ -64,6 +66,8 @@ class Weights:
     def take(self) -> tuple[list[str], dict[str, int]]:
         """Brings the copies up to date. Tells what has not changed since the last time that
         was noted(), and what is to be noted."""
+        if self._find is not None:
+            self._follow_objects(self._find())
         seen = {name: tensor._version for name, tensor in self.live.items()
                 if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad}
         frozen = [name for name, version in seen.items() if self._seen.get(name) == version]
@@ -83,6 +87,27 @@ class Weights:
         if any(tensor.is_cuda for tensor in changed.values()):
             torch.cuda.synchronize()
         return frozen, seen
+
+    def _follow_objects(self, found: dict[str, torch.Tensor]) -> None:
+        """A module may have got other objects under the same names. A buffer is copied from
+        where it is now; a parameter belongs to an optimizer, which knows the old one."""
+        for name, old in self.live.items():
+            new = found.get(name)
+            if new is old:
+                continue
+            if (new is None or name in self.in_place or is_sharded(new) or is_sharded(old)
+                    or isinstance(old, torch.nn.Parameter)
+                    or isinstance(new, torch.nn.Parameter)
+                    or (new.shape, new.dtype) != (old.shape, old.dtype)):
+                raise RuntimeError(f"{name!r} was {'replaced' if new is not None else 'removed'}"
+                                   " since the publisher was made: make a new publisher")
+            self.live[name] = new
+            if name in self.parts:
+                self.parts[name].tensor = new
+        for name in found.keys() - self.live.keys():
+            if isinstance(found[name], torch.nn.Parameter):
+                raise RuntimeError(f"{name!r} is new, or not tied any more, since the publisher "
+                                   "was made: make a new publisher")
 
     def _local_place(self, name: str) -> int:
         tensor = self.live[name]

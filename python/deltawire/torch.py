@@ -93,8 +93,11 @@ class Publisher:
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
             raise ValueError("publish_every is 1 or more")
-        self._weights = Weights(named_tensors(model, prefix=prefix, names=names), dtype,
-                                 isinstance(model, torch.nn.Module))
+        def find() -> dict[str, torch.Tensor]:
+            return named_tensors(model, prefix=prefix, names=names)
+
+        is_module = isinstance(model, torch.nn.Module)
+        self._weights = Weights(find(), dtype, is_module, find if is_module else None)
         self._every, self._steps, self._ticket, self._captured = publish_every, 0, 0, 0
         arguments = self._weights.arguments(group)
         self._native = _core.Publisher(url, **arguments, **options)

@@ -163,6 +163,34 @@ def test_a_tensor_that_moved_is_noticed(url):
             publisher.publish()
 
 
+def test_a_parameter_that_was_replaced_is_noticed(url):
+    for replace, name in [
+        (lambda m: m.load_state_dict(
+            {n: t + 1 for n, t in m.state_dict().items()}, assign=True), "embed.weight"),
+        (lambda m: setattr(m.body, "bias", torch.nn.Parameter(m.body.bias + 1)), "body.bias"),
+        (lambda m: setattr(m.head, "weight", torch.nn.Parameter(m.embed.weight + 1)),
+         "head.weight"),  # not tied any more
+        (lambda m: setattr(m.body, "bias", None), "body.bias"),
+    ]:
+        model = Tied()
+        with deltawire.torch.Publisher(model, url=url) as publisher:
+            replace(model)
+            with pytest.raises(RuntimeError, match=name):
+                publisher.publish()
+
+
+def test_a_buffer_that_was_replaced_is_followed(url):
+    model = Tied()
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        for _ in range(2):
+            model.norm.running_mean = model.norm.running_mean + 1
+            report = publisher.wait(publisher.publish())
+            assert report.state == dw.digest(as_bf16(model)).state and report.n_changed == 16
+        model.norm.running_mean = torch.zeros(8)
+        with pytest.raises(RuntimeError, match="norm.running_mean"):
+            publisher.publish()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_step_does_not_reach_into_a_publish(url, dtype):
     torch.manual_seed(0)
