@@ -86,18 +86,24 @@ class Publisher:
         prefix: str = "",
         names: Names = None,
         group: Any = None,
+        frozen: str = "detect",
         **options: Any,
     ) -> None:
-        """`options` are those of deltawire.Publisher."""
+        """`frozen="never"` reads weights that take no gradient at each publish too; otherwise
+        those that seem unwritten are skipped. `options` are those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
             raise ValueError("publish_every is 1 or more")
+        if frozen not in ("detect", "never"):
+            raise ValueError("frozen is 'detect' or 'never'")
+
         def find() -> dict[str, torch.Tensor]:
             return named_tensors(model, prefix=prefix, names=names)
 
         is_module = isinstance(model, torch.nn.Module)
-        self._weights = Weights(find(), dtype, is_module, find if is_module else None)
+        self._weights = Weights(find(), dtype, is_module, find if is_module else None,
+                                optimizer, frozen == "detect")
         self._every, self._steps, self._ticket, self._captured = publish_every, 0, 0, 0
         arguments = self._weights.arguments(group)
         self._native = _core.Publisher(url, **arguments, **options)

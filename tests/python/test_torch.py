@@ -130,6 +130,34 @@ def test_what_is_frozen_is_not_read_again(url, dtype):
         assert publisher.wait(publisher.publish()).n_changed == 16 * 16
 
 
+def test_what_leaves_no_trace_is_published(url, monkeypatch):
+    def write(parameter):
+        version = parameter._version
+        parameter.numpy(force=True)[:] += 1
+        assert parameter._version == version
+
+    model = Tied()
+    with deltawire.torch.Publisher(model, url=url, frozen="never") as publisher:
+        publisher.wait(publisher.publish())
+        write(model.frozen.weight)
+        assert publisher.wait(publisher.publish()).n_changed == 16 * 16
+    # what an optimizer has is read, for a fused step moves no version
+    optimizer = torch.optim.SGD(model.frozen.parameters())
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        publisher.wait(publisher.publish())
+        write(model.frozen.weight)
+        assert publisher.wait(publisher.publish()).n_changed == 16 * 16
+    # and now and then everything is
+    monkeypatch.setattr(deltawire._weights, "READ_ALL_EVERY", 4)
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        publisher.wait(publisher.publish())
+        write(model.frozen.weight)
+        changed = [publisher.wait(publisher.publish()).n_changed for _ in range(3)]
+        assert changed == [0, 0, 16 * 16]
+    with pytest.raises(ValueError, match="detect"):
+        deltawire.torch.Publisher(model, url=url, frozen=True)
+
+
 def test_frozen_and_not_in_the_stream(url, tmp_path):
     """A change of what is frozen is published by the next version that gets through."""
     model = Tied()
