@@ -92,8 +92,8 @@ class Weights:
         for name, tensor in changed.items():
             if name not in casts:
                 self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
-        if any(tensor.is_cuda for tensor in changed.values()):
-            torch.cuda.synchronize()
+        for device in {tensor.device for tensor in changed.values() if tensor.is_cuda}:
+            torch.cuda.synchronize(device)
         return frozen, seen
 
     def _versions(self) -> dict[str, int]:
