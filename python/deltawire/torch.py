@@ -209,6 +209,10 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._stop = threading.Event()
+        # a version whose stores were begun, and the one whose stores are done: both until
+        # they are settled
+        self._begun = False
+        self._applied: int | None = None
 
     @property
     def native(self) -> _core.Follower:
@@ -216,7 +220,9 @@ class Follower:
 
     @property
     def version(self) -> int | None:
-        return self._native.version
+        """What the weights are: in `resume` the new one already."""
+        applied = self._applied
+        return self._native.version if applied is None else applied
 
     @property
     def error(self) -> BaseException | None:
@@ -224,7 +230,11 @@ class Follower:
         return self._error
 
     def sync(self, goal: int | None = None) -> int | None:
-        """Brings the model to `goal`, or to the newest version, hop by hop."""
+        """Brings the model to `goal`, or to the newest version, hop by hop. Where the stores
+        fail, `resume` is not called, for they may be half done: the next sync() finishes them
+        first. What `resume` raises comes out after the version was settled."""
+        if self._begun:
+            self._finish()
         if goal is None:
             goal = self._native.poll()
         while goal is not None and self._native.version != goal:
@@ -233,13 +243,31 @@ class Follower:
                 continue  # the weights turned out to be that version
             if self._pause:
                 self._pause()
-            try:
-                self._native.apply()
-            finally:
+            self._begun = True
+            self._finish()
+        return self._native.version
+
+    def _finish(self) -> None:
+        """From the stores on, or from where it failed before."""
+        try:
+            if self._applied is None:
+                self._store()
                 if self._resume:
                     self._resume()
-            self._native.settle()
-        return self._native.version
+        finally:
+            if self._applied is not None:
+                self._native.settle()
+                self._begun, self._applied = False, None
+
+    def _store(self) -> None:
+        staged = self._native.staged
+        try:
+            self._native.apply()
+        except _core.Invalid:
+            if self._stop.is_set() and self._resume:
+                self._resume()  # closed by another thread, with nothing stored
+            raise
+        self._applied = staged
 
     def start(self, max_wait: float = 1) -> Follower:
         """Follows in a thread, which asks for news at least each `max_wait` seconds, and goes

@@ -300,3 +300,50 @@ def test_what_a_callback_raises_comes_out(url):
         follower._thread.join(60)
         with pytest.raises(RuntimeError, match="not now"):
             follower.close()
+
+
+class FailsOnce:
+    """A follower whose stores fail the first time."""
+
+    def __init__(self, native):
+        self.native, self.failed = native, False
+
+    def __getattr__(self, name):
+        return getattr(self.native, name)
+
+    def apply(self):
+        if not self.failed:
+            self.failed = True
+            raise OSError("the stores failed")
+        self.native.apply()
+
+
+def test_a_sync_that_failed_is_finished_by_the_next(url):
+    model, served, seen = Tied(), Tied().to(torch.bfloat16), []
+
+    def resume():
+        seen.append((follower.version, dw.digest(as_bf16(served)).state))
+        if len(seen) == 2:
+            raise RuntimeError("not now")
+
+    with (deltawire.torch.Publisher(model, url=url) as publisher,
+          deltawire.torch.Follower(served, url, resume=resume) as follower):
+        follower.sync()
+        states = [seen[0][1]]
+        for _ in range(3):
+            with torch.no_grad():
+                model.body.weight.add_(1)
+            states.append(publisher.wait(publisher.publish()).state)
+            if len(states) == 2:
+                with pytest.raises(RuntimeError, match="not now"):
+                    follower.sync()
+                assert follower.version == 1 and follower.native.staged is None
+            elif len(states) == 3:
+                assert follower.sync() == 2
+            else:
+                follower._native = FailsOnce(follower._native)
+                with pytest.raises(OSError, match="the stores failed"):
+                    follower.sync()
+                assert len(seen) == 3 and follower.version == 2  # it is not resumed
+                assert follower.sync() == 3
+    assert seen == list(enumerate(states))
