@@ -33,6 +33,7 @@ class PublishCallback(TrainerCallback):
         if self._publisher is not None:
             self._publisher.close()
         model = given["model"]
+        dw_torch.refuse_hidden(model.named_parameters())  # on every rank
         if state.is_world_process_zero or _is_sharded(model):
             options: dict[str, Any] = {"names": _plain_name} | self._options
             self._publisher = dw_torch.Publisher(model, url=self._url, **options)

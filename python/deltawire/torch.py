@@ -34,6 +34,20 @@ def renamed(name: str, prefix: str = "", names: Names = None) -> str | None:
     return name if names is None else names.get(name, name)
 
 
+def refuse_hidden(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Of what ZeRO-3 and FSDP1 cut up, a rank has pieces that tell nothing of the whole."""
+    for name, tensor in tensors:
+        if hasattr(tensor, "ds_id"):
+            raise ValueError(
+                f"{name!r} is partitioned by DeepSpeed's ZeRO-3, which is not supported: use "
+                "FSDP2 or ZeRO-2, or publish a gathered copy as a mapping of names to tensors")
+        if hasattr(tensor, "_fsdp_flattened"):
+            raise ValueError(
+                f"{name!r} is flattened by FSDP1 (FullyShardedDataParallel), which is not "
+                "supported: use FSDP2 (fully_shard; fsdp_version 2 in accelerate), or publish "
+                "a gathered copy as a mapping of names to tensors")
+
+
 def named_tensors(
     model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     *, prefix: str = "", names: Names = None,
@@ -45,10 +59,13 @@ def named_tensors(
     what remains: a function, where None leaves the tensor out, or a mapping, where what is
     not in it keeps its name."""
     if isinstance(model, torch.nn.Module):
+        refuse_hidden(model.named_parameters())  # before a state_dict that gathers
         model = model.state_dict(keep_vars=True)
+    model = dict(model)
+    refuse_hidden(model.items())
     found: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
-    for name, tensor in dict(model).items():
+    for name, tensor in model.items():
         if not isinstance(tensor, torch.Tensor):
             continue  # extra state, which is no weight
         name = renamed(name, prefix, names)

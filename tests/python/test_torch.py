@@ -270,6 +270,28 @@ def test_names(url):
         deltawire.torch.named_tensors(wrapped, names=lambda n: "same")
 
 
+def test_what_other_frameworks_cut_up_is_refused(url, python, tmp_path):
+    model = Tied()
+    model.body.weight.ds_id = 0  # as DeepSpeed marks it
+    with pytest.raises(ValueError, match="'body.weight' .*ZeRO-3"):
+        deltawire.torch.Publisher(model, url=url)
+    python("""
+    import sys, torch, torch.distributed as dist, deltawire.torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+    for original in (False, True):
+        inner = torch.nn.Linear(4, 4)
+        outer = FSDP(inner, device_id=torch.device("cpu"), use_orig_params=original)
+        for model in (inner, outer):
+            try:
+                deltawire.torch.Publisher(model, url=sys.argv[1])
+                raise SystemExit("not refused")
+            except ValueError as error:
+                assert "FSDP1" in str(error), error
+    dist.destroy_process_group()
+    """, url, tmp_path / "meeting")
+
+
 def test_layouts_that_need_a_copy(url):
     conv = torch.nn.Conv2d(3, 4, 3).to(torch.bfloat16).to(memory_format=torch.channels_last)
     assert not conv.weight.is_contiguous()
