@@ -102,6 +102,33 @@ def test_readers_keep_a_version(url, tmp_path):
             assert version == 1 and not torch.equal(logits(model), before)
 
 
+def test_a_read_that_could_not_begin(url, tmp_path):
+    """It holds nothing back, and the next one reads whole weights."""
+    trained, into = qwen3.make(), tmp_path / "live"
+    with (deltawire.torch.Publisher(trained, url=url) as publisher,
+          dw.Follower(url, into=into, copies=2, reader_wait=0.2) as follower):
+        def publish():
+            with torch.no_grad():
+                for parameter in trained.parameters():
+                    parameter.add_(1)
+            publisher.wait(publisher.publish())
+            follower.sync()
+
+        follower.sync()
+        model, weights = deltawire.transformers.load(into, trained.config)
+        publish()
+        targets = weights._targets
+        weights._targets = targets[:5] + [(targets[5][0], "is not there")] + targets[6:]
+        with pytest.raises(KeyError):
+            weights._hold(1)  # into the other copy
+        weights._targets = targets
+        publish()  # would fail if it were held
+        with weights.reading() as version:  # the first copy again
+            assert version == 2
+            state = dw.digest({n: p.detach() for n, p in model.named_parameters()}).state
+            assert state == dw.digest(qwen3.rounded(trained)).state
+
+
 def test_what_does_not_fit_is_named(url, tmp_path):
     small, into = qwen3.make(), tmp_path / "live"
     with deltawire.torch.Publisher(small, url=url), dw.Follower(url, into=into) as follower:
