@@ -97,6 +97,9 @@ def layouts():
         (lambda: deltawire.torch.Follower({"x": model["hsdp"]}, url), "is a DTensor"),
         (lambda: deltawire.torch.Publisher({"x": DTensor.from_local(
             flat, mesh, [Partial(), Replicate()])}, url=url), "Partial"),
+        (lambda: deltawire.torch.Publisher(  # on one rank alone, and all of them hear of it
+            {"x": flat.to(torch.complex128) if rank == 2 else flat}, url=url,
+            group=dist.group.WORLD), "'x' is torch.complex128 on rank 2"),
     ]:
         try:
             wrong()
