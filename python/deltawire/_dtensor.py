@@ -74,13 +74,17 @@ def agree(
 ) -> tuple[dict[str, tuple[str, tuple[int, ...]]], str]:
     """All ranks tell each other what they have: gives every tensor's type and shape, and
     the name of this start. What is whole on several ranks is left to the first of them."""
-    mine = {name: (DTYPES[published[name]], tuple(part.tensor.shape), is_sharded(part.tensor))
+    mine = {name: (DTYPES.get(published[name], str(published[name])),
+                   tuple(part.tensor.shape), is_sharded(part.tensor))
             for name, part in parts.items()}
     rank, every = dist.get_rank(group), [None] * dist.get_world_size(group)
     dist.all_gather_object(every, (mine, uuid.uuid4().hex), group=group)
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for other, (tensors, _) in enumerate(every):
         for name, (dtype, shape, sharded) in tensors.items():
+            if dtype not in DTYPES.values():  # on all ranks, or the others would wait
+                raise ValueError(f"{name!r} is {dtype} on rank {other}, which is no type of "
+                                 "safetensors")
             if found.setdefault(name, (dtype, shape)) != (dtype, shape):
                 raise ValueError(f"{name!r} is not the same on all ranks: {found[name]} and "
                                  f"{(dtype, shape)} on rank {other}")

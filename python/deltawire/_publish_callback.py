@@ -33,6 +33,7 @@ class PublishCallback(TrainerCallback):
         if self._publisher is not None:
             self._publisher.close()
         model = given["model"]
+        dw_torch.refuse_hidden(model.named_parameters())  # on every rank
         if state.is_world_process_zero or _is_sharded(model):
             options: dict[str, Any] = {"names": _plain_name} | self._options
             self._publisher = dw_torch.Publisher(model, url=self._url, **options)
@@ -41,7 +42,11 @@ class PublishCallback(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """What is published from where it lies must have been read before it changes."""
         if self._publisher is not None:
-            self._publisher.captured()
+            self._publisher._before_step()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """After the last one a trainer may load the best model, in place."""
+        self.on_pre_optimizer_step(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if state.global_step % self._every == 0:

@@ -1,16 +1,20 @@
 """The weights that a publisher reads: where they lie, or out of copies."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
 from . import _core
 
-try:
+if torch.distributed.is_available():
     from . import _dtensor
-except ImportError:  # a PyTorch without torch.distributed
+else:
     _dtensor = None
+
+
+# What was written to in ways that leave no trace is found at the next of these publishes.
+READ_ALL_EVERY = 64
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -24,9 +28,13 @@ class Weights:
     into rows; and a module's buffers, which change in every forward pass."""
 
     def __init__(
-        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool
+        self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool,
+        find: Callable[[], dict[str, torch.Tensor]] | None = None,
+        optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
     ) -> None:
-        self.live = live
+        """`find` gives the tensors anew, where others can have taken their places."""
+        self.live, self._find = live, find
+        self._optimizer, self._skip_frozen, self._n_taken = optimizer, skip_frozen, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
             if any(map(is_sharded, live.values())) else {}
         self.masters = {name for name, tensor in live.items()
@@ -64,9 +72,13 @@ class Weights:
     def take(self) -> tuple[list[str], dict[str, int]]:
         """Brings the copies up to date. Tells what has not changed since the last time that
         was noted(), and what is to be noted."""
-        seen = {name: tensor._version for name, tensor in self.live.items()
-                if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad}
+        if self._find is not None:
+            self._follow_objects(self._find())
+        seen = self._versions()
         frozen = [name for name, version in seen.items() if self._seen.get(name) == version]
+        if self._n_taken % READ_ALL_EVERY == 0:
+            frozen = []
+        self._n_taken += 1
         for name, place in self._places.items():
             if self._local_place(name) != place:
                 raise RuntimeError(f"{name!r} lies elsewhere than when the publisher was "
@@ -80,9 +92,42 @@ class Weights:
         for name, tensor in changed.items():
             if name not in casts:
                 self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
-        if any(tensor.is_cuda for tensor in changed.values()):
-            torch.cuda.synchronize()
+        for device in {tensor.device for tensor in changed.values() if tensor.is_cuda}:
+            torch.cuda.synchronize(device)
         return frozen, seen
+
+    def _versions(self) -> dict[str, int]:
+        """Of what is taken for frozen while its version stays. Fused and grouped steps, and
+        writes to a DTensor's part, move no version."""
+        if not self._skip_frozen:
+            return {}
+        stepped = set()
+        if self._optimizer is not None:
+            stepped = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {name: tensor._version for name, tensor in self.live.items()
+                if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+                and not is_sharded(tensor) and id(tensor) not in stepped}
+
+    def _follow_objects(self, found: dict[str, torch.Tensor]) -> None:
+        """A module may have got other objects under the same names. A buffer is copied from
+        where it is now; a parameter belongs to an optimizer, which knows the old one."""
+        for name, old in self.live.items():
+            new = found.get(name)
+            if new is old:
+                continue
+            if (new is None or name in self.in_place or is_sharded(new) or is_sharded(old)
+                    or isinstance(old, torch.nn.Parameter)
+                    or isinstance(new, torch.nn.Parameter)
+                    or (new.shape, new.dtype) != (old.shape, old.dtype)):
+                raise RuntimeError(f"{name!r} was {'replaced' if new is not None else 'removed'}"
+                                   " since the publisher was made: make a new publisher")
+            self.live[name] = new
+            if name in self.parts:
+                self.parts[name].tensor = new
+        for name in found.keys() - self.live.keys():
+            if isinstance(found[name], torch.nn.Parameter):
+                raise RuntimeError(f"{name!r} is new, or not tied any more, since the publisher "
+                                   "was made: make a new publisher")
 
     def _local_place(self, name: str) -> int:
         tensor = self.live[name]

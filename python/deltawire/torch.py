@@ -34,6 +34,20 @@ def renamed(name: str, prefix: str = "", names: Names = None) -> str | None:
     return name if names is None else names.get(name, name)
 
 
+def refuse_hidden(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Of what ZeRO-3 and FSDP1 cut up, a rank has pieces that tell nothing of the whole."""
+    for name, tensor in tensors:
+        if hasattr(tensor, "ds_id"):
+            raise ValueError(
+                f"{name!r} is partitioned by DeepSpeed's ZeRO-3, which is not supported: use "
+                "FSDP2 or ZeRO-2, or publish a gathered copy as a mapping of names to tensors")
+        if hasattr(tensor, "_fsdp_flattened"):
+            raise ValueError(
+                f"{name!r} is flattened by FSDP1 (FullyShardedDataParallel), which is not "
+                "supported: use FSDP2 (fully_shard; fsdp_version 2 in accelerate), or publish "
+                "a gathered copy as a mapping of names to tensors")
+
+
 def named_tensors(
     model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     *, prefix: str = "", names: Names = None,
@@ -45,10 +59,13 @@ def named_tensors(
     what remains: a function, where None leaves the tensor out, or a mapping, where what is
     not in it keeps its name."""
     if isinstance(model, torch.nn.Module):
+        refuse_hidden(model.named_parameters())  # before a state_dict that gathers
         model = model.state_dict(keep_vars=True)
+    model = dict(model)
+    refuse_hidden(model.items())
     found: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
-    for name, tensor in dict(model).items():
+    for name, tensor in model.items():
         if not isinstance(tensor, torch.Tensor):
             continue  # extra state, which is no weight
         name = renamed(name, prefix, names)
@@ -86,15 +103,24 @@ class Publisher:
         prefix: str = "",
         names: Names = None,
         group: Any = None,
+        frozen: str = "detect",
         **options: Any,
     ) -> None:
-        """`options` are those of deltawire.Publisher."""
+        """`frozen="never"` reads weights that take no gradient at each publish too; otherwise
+        those that seem unwritten are skipped. `options` are those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
             raise ValueError("publish_every is 1 or more")
-        self._weights = Weights(named_tensors(model, prefix=prefix, names=names), dtype,
-                                 isinstance(model, torch.nn.Module))
+        if frozen not in ("detect", "never"):
+            raise ValueError("frozen is 'detect' or 'never'")
+
+        def find() -> dict[str, torch.Tensor]:
+            return named_tensors(model, prefix=prefix, names=names)
+
+        is_module = isinstance(model, torch.nn.Module)
+        self._weights = Weights(find(), dtype, is_module, find if is_module else None,
+                                optimizer, frozen == "detect")
         self._every, self._steps, self._ticket, self._captured = publish_every, 0, 0, 0
         arguments = self._weights.arguments(group)
         self._native = _core.Publisher(url, **arguments, **options)
@@ -200,6 +226,10 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._stop = threading.Event()
+        # a version whose stores were begun, and the one whose stores are done: both until
+        # they are settled
+        self._begun = False
+        self._applied: int | None = None
 
     @property
     def native(self) -> _core.Follower:
@@ -207,7 +237,9 @@ class Follower:
 
     @property
     def version(self) -> int | None:
-        return self._native.version
+        """What the weights are: in `resume` the new one already."""
+        applied = self._applied
+        return self._native.version if applied is None else applied
 
     @property
     def error(self) -> BaseException | None:
@@ -215,7 +247,11 @@ class Follower:
         return self._error
 
     def sync(self, goal: int | None = None) -> int | None:
-        """Brings the model to `goal`, or to the newest version, hop by hop."""
+        """Brings the model to `goal`, or to the newest version, hop by hop. Where the stores
+        fail, `resume` is not called, for they may be half done: the next sync() finishes them
+        first. What `resume` raises comes out after the version was settled."""
+        if self._begun:
+            self._finish()
         if goal is None:
             goal = self._native.poll()
         while goal is not None and self._native.version != goal:
@@ -224,13 +260,31 @@ class Follower:
                 continue  # the weights turned out to be that version
             if self._pause:
                 self._pause()
-            try:
-                self._native.apply()
-            finally:
+            self._begun = True
+            self._finish()
+        return self._native.version
+
+    def _finish(self) -> None:
+        """From the stores on, or from where it failed before."""
+        try:
+            if self._applied is None:
+                self._store()
                 if self._resume:
                     self._resume()
-            self._native.settle()
-        return self._native.version
+        finally:
+            if self._applied is not None:
+                self._native.settle()
+                self._begun, self._applied = False, None
+
+    def _store(self) -> None:
+        staged = self._native.staged
+        try:
+            self._native.apply()
+        except _core.Invalid:
+            if self._stop.is_set() and self._resume:
+                self._resume()  # closed by another thread, with nothing stored
+            raise
+        self._applied = staged
 
     def start(self, max_wait: float = 1) -> Follower:
         """Follows in a thread, which asks for news at least each `max_wait` seconds, and goes

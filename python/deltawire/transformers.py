@@ -128,10 +128,15 @@ class Weights:
     def _hold(self, timeout: float | None) -> None:
         view = self._snapshot.hold(timeout)
         before = self._place
-        tensors = self._tensors(view)
-        if self._place != before:  # another copy, or other files
-            for tensor, name in self._targets:
-                tensor.data = tensors[name]
+        try:
+            tensors = self._tensors(view)
+            if self._place != before:  # another copy, or other files
+                for tensor, name in self._targets:
+                    tensor.data = tensors[name]
+        except BaseException:
+            self._place = None  # some may point elsewhere: the next time all are pointed
+            self._snapshot.release()
+            raise
         self._version = view.version
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ def train():
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
+    frozen = model.model.layers[0].self_attn.q_proj.weight
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     with deltawire.torch.Publisher(model, optimizer, url=url, publish_every=2,
                                    rank_timeout=120) as publisher:
@@ -58,6 +59,8 @@ def train():
             optimizer.zero_grad()
             if step % 2:
                 keep(publisher, tensors)
+                with torch.no_grad():
+                    frozen.to_local().add_(1)  # no version of the tensor tells of it
         assert publisher.steps == 6 and publisher.version == 3
 
 
@@ -97,6 +100,9 @@ def layouts():
         (lambda: deltawire.torch.Follower({"x": model["hsdp"]}, url), "is a DTensor"),
         (lambda: deltawire.torch.Publisher({"x": DTensor.from_local(
             flat, mesh, [Partial(), Replicate()])}, url=url), "Partial"),
+        (lambda: deltawire.torch.Publisher(  # on one rank alone, and all of them hear of it
+            {"x": flat.to(torch.complex128) if rank == 2 else flat}, url=url,
+            group=dist.group.WORLD), "'x' is torch.complex128 on rank 2"),
     ]:
         try:
             wrong()

@@ -1,4 +1,6 @@
 """Against PyTorch: the same bits, in place; hooks. test_transformers.py trains for real."""
+import contextlib
+import copy
 import threading
 
 import numpy as np
@@ -130,6 +132,34 @@ def test_what_is_frozen_is_not_read_again(url, dtype):
         assert publisher.wait(publisher.publish()).n_changed == 16 * 16
 
 
+def test_what_leaves_no_trace_is_published(url, monkeypatch):
+    def write(parameter):
+        version = parameter._version
+        parameter.numpy(force=True)[:] += 1
+        assert parameter._version == version
+
+    model = Tied()
+    with deltawire.torch.Publisher(model, url=url, frozen="never") as publisher:
+        publisher.wait(publisher.publish())
+        write(model.frozen.weight)
+        assert publisher.wait(publisher.publish()).n_changed == 16 * 16
+    # what an optimizer has is read, for a fused step moves no version
+    optimizer = torch.optim.SGD(model.frozen.parameters())
+    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
+        publisher.wait(publisher.publish())
+        write(model.frozen.weight)
+        assert publisher.wait(publisher.publish()).n_changed == 16 * 16
+    # and now and then everything is
+    monkeypatch.setattr(deltawire._weights, "READ_ALL_EVERY", 4)
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        publisher.wait(publisher.publish())
+        write(model.frozen.weight)
+        changed = [publisher.wait(publisher.publish()).n_changed for _ in range(3)]
+        assert changed == [0, 0, 16 * 16]
+    with pytest.raises(ValueError, match="detect"):
+        deltawire.torch.Publisher(model, url=url, frozen=True)
+
+
 def test_frozen_and_not_in_the_stream(url, tmp_path):
     """A change of what is frozen is published by the next version that gets through."""
     model = Tied()
@@ -163,19 +193,63 @@ def test_a_tensor_that_moved_is_noticed(url):
             publisher.publish()
 
 
+def test_a_parameter_that_was_replaced_is_noticed(url):
+    for replace, name in [
+        (lambda m: m.load_state_dict(
+            {n: t + 1 for n, t in m.state_dict().items()}, assign=True), "embed.weight"),
+        (lambda m: setattr(m.body, "bias", torch.nn.Parameter(m.body.bias + 1)), "body.bias"),
+        (lambda m: setattr(m.head, "weight", torch.nn.Parameter(m.embed.weight + 1)),
+         "head.weight"),  # not tied any more
+        (lambda m: setattr(m.body, "bias", None), "body.bias"),
+    ]:
+        model = Tied()
+        with deltawire.torch.Publisher(model, url=url) as publisher:
+            replace(model)
+            with pytest.raises(RuntimeError, match=name):
+                publisher.publish()
+
+
+def test_a_buffer_that_was_replaced_is_followed(url):
+    model = Tied()
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        for _ in range(2):
+            model.norm.running_mean = model.norm.running_mean + 1
+            report = publisher.wait(publisher.publish())
+            assert report.state == dw.digest(as_bf16(model)).state and report.n_changed == 16
+        model.norm.running_mean = torch.zeros(8)
+        with pytest.raises(RuntimeError, match="norm.running_mean"):
+            publisher.publish()
+
+
+def rush(model, inputs, after_each):
+    """Steps one after another as fast as it goes: nobody waits for a version."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with after_each(optimizer) as step_is_over:
+        for x in inputs:
+            model["small"](x)  # its buffers change
+            optimizer.step()
+            step_is_over()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_step_does_not_reach_into_a_publish(url, dtype):
     torch.manual_seed(0)
-    model = torch.nn.ModuleDict({"small": Tied(), "large": torch.nn.Linear(1000, 1000)}).to(dtype)
-    optimizer, states = torch.optim.SGD(model.parameters(), lr=1), []
-    with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
-        for _ in range(10):  # as fast as it goes: nobody waits for a version
-            model["small"](torch.randint(0, 50, (8,)))  # its buffers change
-            for parameter in model.parameters():
-                parameter.grad = torch.ones_like(parameter)
-            optimizer.step()
-            states.append(dw.digest(as_bf16(model)).state)
-    assert publisher.steps == 10
+    model = torch.nn.ModuleDict({"small": Tied(), "large": torch.nn.Linear(3000, 1000)}).to(dtype)
+    again, inputs, states = copy.deepcopy(model), torch.randint(0, 50, (6, 8)), []
+
+    @contextlib.contextmanager
+    def published(optimizer):
+        with deltawire.torch.Publisher(model, optimizer, url=url, threads=1):
+            yield lambda: None
+
+    @contextlib.contextmanager
+    def replayed(_):
+        yield lambda: states.append(dw.digest(as_bf16(again)).state)
+
+    rush(model, inputs, published)
+    rush(again, inputs, replayed)
     assert [v.state for v in dw.Stream(url).versions(1)] == states
 
 
@@ -194,6 +268,28 @@ def test_names(url):
     assert "e" in deltawire.torch.named_tensors(wrapped, names={"module.embed.weight": "e"})
     with pytest.raises(ValueError):
         deltawire.torch.named_tensors(wrapped, names=lambda n: "same")
+
+
+def test_what_other_frameworks_cut_up_is_refused(url, python, tmp_path):
+    model = Tied()
+    model.body.weight.ds_id = 0  # as DeepSpeed marks it
+    with pytest.raises(ValueError, match="'body.weight' .*ZeRO-3"):
+        deltawire.torch.Publisher(model, url=url)
+    python("""
+    import sys, torch, torch.distributed as dist, deltawire.torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+    for original in (False, True):
+        inner = torch.nn.Linear(4, 4)
+        outer = FSDP(inner, device_id=torch.device("cpu"), use_orig_params=original)
+        for model in (inner, outer):
+            try:
+                deltawire.torch.Publisher(model, url=sys.argv[1])
+                raise SystemExit("not refused")
+            except ValueError as error:
+                assert "FSDP1" in str(error), error
+    dist.destroy_process_group()
+    """, url, tmp_path / "meeting")
 
 
 def test_layouts_that_need_a_copy(url):
@@ -244,3 +340,50 @@ def test_what_a_callback_raises_comes_out(url):
         follower._thread.join(60)
         with pytest.raises(RuntimeError, match="not now"):
             follower.close()
+
+
+class FailsOnce:
+    """A follower whose stores fail the first time."""
+
+    def __init__(self, native):
+        self.native, self.failed = native, False
+
+    def __getattr__(self, name):
+        return getattr(self.native, name)
+
+    def apply(self):
+        if not self.failed:
+            self.failed = True
+            raise OSError("the stores failed")
+        self.native.apply()
+
+
+def test_a_sync_that_failed_is_finished_by_the_next(url):
+    model, served, seen = Tied(), Tied().to(torch.bfloat16), []
+
+    def resume():
+        seen.append((follower.version, dw.digest(as_bf16(served)).state))
+        if len(seen) == 2:
+            raise RuntimeError("not now")
+
+    with (deltawire.torch.Publisher(model, url=url) as publisher,
+          deltawire.torch.Follower(served, url, resume=resume) as follower):
+        follower.sync()
+        states = [seen[0][1]]
+        for _ in range(3):
+            with torch.no_grad():
+                model.body.weight.add_(1)
+            states.append(publisher.wait(publisher.publish()).state)
+            if len(states) == 2:
+                with pytest.raises(RuntimeError, match="not now"):
+                    follower.sync()
+                assert follower.version == 1 and follower.native.staged is None
+            elif len(states) == 3:
+                assert follower.sync() == 2
+            else:
+                follower._native = FailsOnce(follower._native)
+                with pytest.raises(OSError, match="the stores failed"):
+                    follower.sync()
+                assert len(seen) == 3 and follower.version == 2  # it is not resumed
+                assert follower.sync() == 3
+    assert seen == list(enumerate(states))

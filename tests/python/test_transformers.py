@@ -3,6 +3,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -13,6 +14,7 @@ import deltawire as dw  # noqa: E402
 import deltawire.torch  # noqa: E402
 import deltawire.transformers  # noqa: E402
 import qwen3  # noqa: E402
+from deltawire._publish_callback import PublishCallback  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 TOKENS = torch.arange(20).reshape(2, 10)
@@ -100,6 +102,33 @@ def test_readers_keep_a_version(url, tmp_path):
             assert version == 1 and not torch.equal(logits(model), before)
 
 
+def test_a_read_that_could_not_begin(url, tmp_path):
+    """It holds nothing back, and the next one reads whole weights."""
+    trained, into = qwen3.make(), tmp_path / "live"
+    with (deltawire.torch.Publisher(trained, url=url) as publisher,
+          dw.Follower(url, into=into, copies=2, reader_wait=0.2) as follower):
+        def publish():
+            with torch.no_grad():
+                for parameter in trained.parameters():
+                    parameter.add_(1)
+            publisher.wait(publisher.publish())
+            follower.sync()
+
+        follower.sync()
+        model, weights = deltawire.transformers.load(into, trained.config)
+        publish()
+        targets = weights._targets
+        weights._targets = targets[:5] + [(targets[5][0], "is not there")] + targets[6:]
+        with pytest.raises(KeyError):
+            weights._hold(1)  # into the other copy
+        weights._targets = targets
+        publish()  # would fail if it were held
+        with weights.reading() as version:  # the first copy again
+            assert version == 2
+            state = dw.digest({n: p.detach() for n, p in model.named_parameters()}).state
+            assert state == dw.digest(qwen3.rounded(trained)).state
+
+
 def test_what_does_not_fit_is_named(url, tmp_path):
     small, into = qwen3.make(), tmp_path / "live"
     with deltawire.torch.Publisher(small, url=url), dw.Follower(url, into=into) as follower:
@@ -113,6 +142,33 @@ def test_what_does_not_fit_is_named(url, tmp_path):
         deltawire.transformers.load(into)  # which has no configuration
     with pytest.raises(dw.NotFound):
         deltawire.transformers.load(tmp_path, small.config)
+
+
+def test_the_best_model_is_not_loaded_into_a_publish(url):
+    """A trainer loads it in place after the last epoch."""
+    model = torch.nn.Linear(3000, 1000).to(torch.bfloat16)
+    arguments = types.SimpleNamespace(load_best_model_at_end=True)
+    state = types.SimpleNamespace(is_world_process_zero=True, global_step=0)
+    callback, states = PublishCallback(url, threads=1), []
+    best = {name: torch.full_like(tensor, 2) for name, tensor in model.state_dict().items()}
+
+    def tell(event):
+        getattr(callback, event)(arguments, state, None, model=model)
+
+    tell("on_train_begin")
+    for _ in range(4):
+        tell("on_pre_optimizer_step")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1)
+        state.global_step += 1
+        states.append(dw.digest(model.state_dict()).state)
+        tell("on_step_end")
+        tell("on_epoch_end")
+        model.load_state_dict(best)
+    tell("on_train_end")
+    states.append(dw.digest(best).state)
+    assert [v.state for v in dw.Stream(url).versions(1)] == states
 
 
 FOLLOW = """
