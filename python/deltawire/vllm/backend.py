@@ -170,7 +170,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             return
         with checkpoint:
             self._learn(table_of(checkpoint))
-            self._weights.confirm(checkpoint)
+            # what differs is none of the directory's versions: it takes no patch
+            self._touched = self._weights.confirm(checkpoint)
 
     def _learn(self, table: Table) -> None:
         start = time.monotonic()
