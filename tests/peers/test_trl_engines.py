@@ -5,11 +5,16 @@ import collections
 import http.server
 import json
 import socket
+import subprocess
 import threading
 
+import numpy as np
 import pytest
 
+import deltawire
 from deltawire._engines import Engine, EngineError
+from trl_world import DELTAWIRE
+from vllm_server import wait_until
 
 
 class Server:
@@ -95,6 +100,27 @@ def test_who_is_away(server):
             other.setblocking(False)
             other.connect_ex(("127.0.0.1", port))
         assert away(f"http://127.0.0.1:{port}")  # takes no connection
+
+
+def test_a_follower_whose_engine_is_away_does_not_say_that_it_follows(tmp_path):
+    url = f"file://{tmp_path}/run"
+    weights = {"w": np.arange(64, dtype=np.float32)}
+
+    def report():
+        with deltawire.Stream(url) as stream:
+            return [(f.version, f.status) for f in stream.followers()]
+
+    with deltawire.Publisher(url, weights), (tmp_path / "log").open("wb") as log, \
+            socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        follower = subprocess.Popen(
+            [DELTAWIRE, "follow", url, "--into", tmp_path / "dir", "--id", "host", "--engine",
+             f"vllm=http://127.0.0.1:{closed.getsockname()[1]}"], stdout=log, stderr=log)
+        try:
+            wait_until(lambda: report() == [(0, "behind")], "the report of version 0")
+        finally:
+            follower.terminate()
+            follower.wait(60)
 
 
 @pytest.fixture
