@@ -342,13 +342,17 @@ def test_a_sweep_finds_what_no_patch_touches(patched):
 
 def test_another_stream_with_the_same_numbers_is_loaded_whole(patched):
     run, engine, _ = patched
-    urls = [run.url, f"file://{run.where}/another"]
-    with deltawire.Publisher(urls[1], run.versions[2]):
+    another = f"file://{run.where}/another"
+    with deltawire.Publisher(another, run.versions[2]):
         pass
-    for url, path in zip(urls, (run.paths[0], run.paths[2])):
-        engine.call("init_weight_transfer_engine", {"url": url})
-        engine.update({"version": 0})
-        assert engine.backend._weights.compare(deltawire.Checkpoint(path)) == {}
+    engine.call("init_weight_transfer_engine", {"url": run.url})
+    engine.update({"version": 0})
+    engine.call("init_weight_transfer_engine", {"url": another, "id": "x", "interval": 0.05})
+    wait_until(lambda: [f.version for f in deltawire.Stream(another).followers()] == [0],
+               "the other stream's directory is at that number")
+    engine.update({"version": 0})
+    wanted = deltawire.Checkpoint(run.paths[2])
+    assert engine.backend._weights.compare(wanted) == {}
     engine.call("shutdown_weight_transfer_engine")
 
 
