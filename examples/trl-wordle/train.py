@@ -124,7 +124,7 @@ def prove(tensors: dict[str, torch.Tensor], servers: list[str]) -> int:
             if digest != sha(*parts):
                 differ.append(name)
         if differ:
-            wrong.append(f"{url}: {differ[0]} differs from the trainer's, of {len(differ)}")
+            wrong.append(f"{url}: {len(differ)} tensors differ from the trainer's: {differ[0]} first")
         else:
             print(f"  {url}: all {len(served)} tensors in vLLM equal the trainer's bit for "
                   "bit")

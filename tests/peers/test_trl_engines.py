@@ -123,6 +123,30 @@ def test_a_follower_whose_engine_is_away_does_not_say_that_it_follows(tmp_path):
             follower.wait(60)
 
 
+def test_a_directory_that_is_not_served_is_waited_for(tmp_path):
+    torch = pytest.importorskip("torch")
+    trl = pytest.importorskip("deltawire.trl")
+    transfer = trl.WeightTransfer(f"file://{tmp_path}/run", followers=["x"], timeout=0.1)
+    transfer.send_weights(iter({"w": torch.arange(64.0)}.items()))
+    with deltawire.Follower(transfer.url, into=tmp_path / "dir", id="x") as x:
+        x.sync()
+        for status in ("staged", "behind", "error"):
+            x.report(status)
+            with pytest.raises(TimeoutError, match=rf"x \({status} at 0\) not at version 0"):
+                transfer.resume()
+        x.report("serving")
+        transfer.resume()
+    transfer.destroy()
+
+
+def test_a_store_is_no_url_for_workers_that_are_driven(tmp_path):
+    trl = pytest.importorskip("deltawire.trl")
+    with deltawire.Store(f"file://{tmp_path}/run") as store:
+        with pytest.raises(ValueError, match="open the store by themselves"):
+            trl.WeightTransfer(store, engines=["http://gpu1:8000"], drive=True)
+        trl.WeightTransfer(store, engines=["http://gpu1:8000"], drive={"store": {}})
+
+
 @pytest.fixture
 def worker():
     pytest.importorskip("trl")
