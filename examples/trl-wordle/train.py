@@ -124,7 +124,8 @@ def prove(tensors: dict[str, torch.Tensor], servers: list[str]) -> int:
             if digest != sha(*parts):
                 differ.append(name)
         if differ:
-            wrong.append(f"{url}: {len(differ)} tensors differ from the trainer's: {differ[0]} first")
+            wrong.append(f"{url}: {len(differ)} tensors differ from the trainer's: "
+                         f"{differ[0]} first")
         else:
             print(f"  {url}: all {len(served)} tensors in vLLM equal the trainer's bit for "
                   "bit")
