@@ -49,6 +49,15 @@ static void send_report(cli_follow *f, const char *status, const char *message)
     f->t_report = cli_now();
 }
 
+/* Where this one is. Who reads `following` takes the version for one that is served. */
+static bool send_place(cli_follow *f)
+{
+    const bool is_serving = dw_rollout_is_serving(f->rollout);
+    send_report(f, is_serving ? "following" : "behind",
+                is_serving ? NULL : "not all engines serve this version");
+    return is_serving;
+}
+
 static void tell_trouble(cli_follow *f, const dw_error *err)
 {
     cli_trouble_add(&f->trouble, f->session, err);
@@ -190,15 +199,16 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
 {
     double wait = T_FIRST_ASK;
     bool has_news = false; /* that were not reported */
+    bool told_serving;     /* by the last report */
     bool back;
     dw_status status = f->engines.n > 0 ? check_engines(f, &back, err) : DW_OK;
-    send_report(f, "following", NULL);
+    told_serving = send_place(f);
     if (status == DW_OK && is_reached(f))
         return DW_OK; /* before it started */
     for (;;) {
         bool moved = false;
         status = follow_once(f, &moved, err);
-        has_news = has_news || moved;
+        has_news = has_news || moved || dw_rollout_is_serving(f->rollout) != told_serving;
         if (status == DW_CANCELLED || status == DW_INVALID)
             return status;
         if (status == DW_OK) {
@@ -206,7 +216,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
             if (is_reached(f))
                 return DW_OK;
             if (report_is_due(f, has_news)) {
-                send_report(f, "following", NULL);
+                told_serving = send_place(f);
                 has_news = false;
             }
             wait = moved ? T_FIRST_ASK : 2 * wait;
@@ -217,8 +227,10 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
         } else {
             tell_trouble(f, err);
             /* a store that is away takes no reports, and long to say so */
-            if (status != DW_UNAVAILABLE || !dw_rollout_is_serving(f->rollout))
+            if (status != DW_UNAVAILABLE || !dw_rollout_is_serving(f->rollout)) {
                 send_report(f, "error", err->text);
+                told_serving = false;
+            }
             status = wait_for_news(f, cli_trouble_wait(&f->trouble), err);
             if (status == DW_CANCELLED)
                 return status;

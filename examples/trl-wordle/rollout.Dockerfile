@@ -6,7 +6,7 @@
 #         -e AWS_ACCESS_KEY_ID -e AWS_SECRET_ACCESS_KEY wordle-rollout
 #
 # vLLM's control interface asks for no key: publish its port to the trainer's network alone.
-FROM vllm/vllm-openai:latest
+FROM vllm/vllm-openai:v0.32.0
 WORKDIR /src
 COPY scripts/install-deps.sh scripts/
 RUN scripts/install-deps.sh build && apt-get install -y --no-install-recommends python3-dev tini \

@@ -6,7 +6,7 @@
 #         --url s3://bucket/run --servers http://gpu1:8000,http://gpu2:8000
 #
 # On vLLM's image, since TRL's rollouts import it.
-FROM vllm/vllm-openai:latest
+FROM vllm/vllm-openai:v0.32.0
 WORKDIR /src
 COPY scripts/install-deps.sh scripts/
 RUN scripts/install-deps.sh build && apt-get install -y --no-install-recommends python3-dev \

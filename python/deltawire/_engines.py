@@ -1,8 +1,11 @@
 """What the glue for trainers asks of inference engines over vLLM's HTTP interface."""
 from __future__ import annotations
 
+import errno
 import http.client
 import json
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +23,17 @@ class EngineError(Exception):
         self.away = away
 
 
+def _is_away(reason: object) -> bool:
+    """Of what ended a request before there was an answer: refused, no such host, no way to
+    it, or none in time. One that hangs up, or whose certificate is bad, is there."""
+    if isinstance(reason, ssl.SSLError):
+        return False
+    if isinstance(reason, (ConnectionRefusedError, TimeoutError, socket.gaierror)):
+        return True
+    return isinstance(reason, OSError) and reason.errno in (
+        errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+
+
 class Engine:
     """One vLLM with VLLM_SERVER_DEV_MODE=1, or what speaks as docs/ENGINES.md says."""
 
@@ -28,6 +42,9 @@ class Engine:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError(f"an engine is an http:// or https:// URL, not {url!r}")
         self._token = token
+        self.is_mixed = False
+        """Whether an update was begun and not ended: what it would generate belongs to no
+        version."""
 
     def call(
         self, method: str, path: str, body: Any = None, timeout: float = ANSWER_S
@@ -47,10 +64,8 @@ class Engine:
                     if error.code in (404, 405) else "")
             raise EngineError(f"{method} {path}: status {error.code}: {said}{hint}") from None
         except urllib.error.URLError as error:
-            # refused, no such host, no way to it; one that is slow, or hangs up, is there
-            is_there = (TimeoutError, ConnectionResetError, ConnectionAbortedError)
-            away = isinstance(error.reason, OSError) and not isinstance(error.reason, is_there)
-            raise EngineError(f"does not answer: {error.reason}", away) from None
+            raise EngineError(f"does not answer: {error.reason}",
+                              _is_away(error.reason)) from None
         except (OSError, http.client.HTTPException) as error:
             raise EngineError(f"does not answer: {error!r}") from None
         try:
@@ -80,15 +95,18 @@ class Engine:
 
     def update(self, version: int, timeout: float) -> None:
         """Takes over a version that the workers have staged. An engine whose weights may be
-        a mix afterwards stays paused: what it would generate belongs to no version."""
+        a mix stays paused, until an update has gone all the way."""
         self.call("POST", "/pause?mode=keep", timeout=timeout)
         try:
             self._start(timeout)
         except EngineError:
-            self.call("POST", "/resume", timeout=timeout)  # nothing was touched
+            if not self.is_mixed:
+                self.call("POST", "/resume", timeout=timeout)  # nothing was touched
             raise
+        self.is_mixed = True
         self.call("POST", "/update_weights", {"update_info": {"version": version}}, timeout)
         self.call("POST", "/finish_weight_update", {"weight_version": str(version)}, timeout)
+        self.is_mixed = False
         self.call("POST", "/resume", timeout=timeout)
 
     def _start(self, timeout: float) -> None:

@@ -80,8 +80,10 @@ class _Server:
         self.n_inflight = 0
         self.n_failures = 0
         self.rests_until = 0.0
+        self.says = "was not asked"
 
-    def failed(self, rest_s: float | None = None) -> None:
+    def failed(self, says: str, rest_s: float | None = None) -> None:
+        self.says = says
         self.n_failures += 1
         if rest_s is None:
             rest_s = min(0.25 * 2 ** min(self.n_failures, 6), MAX_REST_S)
@@ -89,7 +91,7 @@ class _Server:
 
 
 class _Unusable(Exception):
-    """An answer that was made by weights of no version."""
+    """An answer that was made by weights of no version, or with nothing in it."""
 
 
 class _Loop(_AsyncRolloutLoop):
@@ -148,14 +150,12 @@ class _Loop(_AsyncRolloutLoop):
                 _turns.get().append(version)
                 logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
                 return choice["token_ids"], logprobs
-            except _Unusable:
+            except _Unusable as error:
                 self._counters["rollout/unlabelled_total"] += 1
-                server.failed(UNLABELLED_REST_S)
+                server.failed(str(error), UNLABELLED_REST_S)
             except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError) as error:
                 self._counters["rollout/vllm_retry_total"] += 1
-                server.failed()
-                if time.monotonic() >= deadline:
-                    raise RuntimeError(f"{server.url} does not generate: {error}") from error
+                server.failed(f"does not generate: {error!r}")
             finally:
                 server.n_inflight -= 1
 
@@ -163,12 +163,12 @@ class _Loop(_AsyncRolloutLoop):
         """The least busy of those that work."""
         while True:
             now = time.monotonic()
+            if now >= deadline:
+                told = "; ".join(f"{server.url} {server.says}" for server in self._servers)
+                raise RuntimeError(f"no answer to train on for {GIVE_UP_S:.0f} s: {told}")
             ready = [server for server in self._servers if server.rests_until <= now]
             if ready:
                 return min(ready, key=lambda server: server.n_inflight)
-            if now >= deadline:
-                urls = ", ".join(server.url for server in self._servers)
-                raise RuntimeError(f"no server has generated for {GIVE_UP_S:.0f} s: {urls}")
             await asyncio.sleep(min(s.rests_until for s in self._servers) - now + 0.001)
 
     async def _ask(self, server: _Server, payload: dict[str, Any]) -> dict[str, Any]:
@@ -187,13 +187,17 @@ class _Loop(_AsyncRolloutLoop):
 
 def _oldest(choice: dict[str, Any]) -> int:
     """The oldest version that made a token of an answer."""
+    if not choice.get("token_ids"):
+        raise _Unusable("answers with no token")
     spans = choice.get("weight_versions")
     if not spans:
         raise RuntimeError("this vLLM does not say which weights made an answer; 0.32 does")
     try:
         return min(int(span["version"]) for span in spans)
     except ValueError:
-        raise _Unusable from None
+        labels = ", ".join(sorted({repr(span["version"]) for span in spans}))
+        raise _Unusable(f"calls its weights {labels}, which is no version: see that its "
+                        "follower runs, and what it says") from None
 
 
 class RolloutWorker(AsyncRolloutWorker):

@@ -123,6 +123,10 @@ class WeightTransfer:
             raise ValueError("drive=True wants engines=[URL, ...]")
         if drive and away_after is not None:
             raise ValueError("engines that are driven are always waited for")
+        if drive and not isinstance(url, str) and not (
+                isinstance(drive, Mapping) and "store" in drive):
+            raise ValueError("workers that are driven open the store by themselves: give its "
+                             'URL, or its options for them too: drive={"store": {...}}')
         info = {"url": self.url, "trust": list(options.get("trust", ())), "interval": 0.1}
         info |= drive if isinstance(drive, Mapping) else {}
         self._driven = [Driven(engine, info) for engine in self._engines] if drive else []
@@ -263,14 +267,19 @@ class WeightTransfer:
                 f"{self._timeout:.0f} s; see that `deltawire follow {self.url} --into DIR "
                 f"--engine vllm={url}` runs beside it, and what it says")
 
+    def _is_there(self, follower: _core.FollowerInfo) -> bool:
+        """Any other status is that of a directory whose version is not served."""
+        return (follower.status in ("following", "serving")
+                and follower.version is not None and follower.version >= self._version)
+
     def _wait_followers(self) -> None:
         if not self._followers:
             return
         deadline = time.monotonic() + self._timeout
         with self._stream() as stream:
             while True:
-                at = {f.id: f.version for f in stream.followers()}
-                there = {id for id, v in at.items() if v is not None and v >= self._version}
+                at = {f.id: f for f in stream.followers()}
+                there = {id for id, f in at.items() if self._is_there(f)}
                 if isinstance(self._followers, int):
                     if len(there) >= self._followers:
                         return
@@ -287,5 +296,7 @@ class WeightTransfer:
                 time.sleep(10 * POLL_S)
 
 
-def _place(version: int | None) -> str:
-    return "no report" if version is None else f"at {version}"
+def _place(follower: _core.FollowerInfo | None) -> str:
+    if follower is None:
+        return "no report"
+    return f"{follower.status} at {follower.version}"

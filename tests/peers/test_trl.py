@@ -291,6 +291,9 @@ def test_followers_are_waited_for_by_their_reports(run):
             transfer.resume()
         with deltawire.Follower(transfer.url, into=run.where / f"reports-{i}", id="x") as x:
             x.sync()
+            x.report("staged", "0")  # and not served
+            with pytest.raises(TimeoutError, match="0 of 1|x .staged at 0"):
+                transfer.resume()
             x.report("following")
         transfer.resume()
         assert transfer.versions == {1: 0}
@@ -311,5 +314,6 @@ def test_workers_that_follow_by_themselves_are_driven(run):
         transfer.resume()
         assert host.server.label() == str(number)
         assert not host.server.is_paused()
-        prove({name: w.to(torch.bfloat16) for name, w in weights.items()}, [host.server.url])
+        sent = {name: w.to(torch.bfloat16) for name, w in weights.items()}
+        assert prove(sent, [host.server.url]) == 1
     transfer.destroy()

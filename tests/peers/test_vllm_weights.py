@@ -168,6 +168,23 @@ def test_a_vllm_that_is_too_old_is_refused_by_its_version(monkeypatch):
         WeightTransferEngineFactory.create_engine(config, None, None, None)
 
 
+def test_a_plugin_that_fails_does_not_stop_vllm(monkeypatch, caplog):
+    import logging
+
+    import deltawire.vllm
+    from deltawire.vllm import plain
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    def fails(name):
+        raise AttributeError("this vLLM is another one")
+
+    monkeypatch.setattr(plain, "install", fails)
+    monkeypatch.setattr(WeightTransferEngineFactory, "_registry", {})
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    deltawire.vllm.register()
+    assert "this vLLM is another one" in caplog.text
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Of each kind, and what a vLLM serves that is started on their versions: of version 2
@@ -225,7 +242,9 @@ def test_every_element_goes_to_its_place(run):
     source = engine.backend._source
     engine.update({"version": 1})  # whole, into a directory of its own
     assert engine.serves() == run.references[1]
-    engine.update({"version": 2})  # a patch
+    n_patches = engine.backend._n_patches
+    engine.update({"version": 2})
+    assert engine.backend._n_patches == n_patches + 1
     assert engine.serves() == served
 
     def reports():
@@ -319,6 +338,41 @@ def test_a_sweep_finds_what_no_patch_touches(patched):
     run.follower.settle()
     run.publish(run.which)
     run.stage()
+
+
+def test_another_stream_with_the_same_numbers_is_loaded_whole(patched):
+    run, engine, _ = patched
+    another = f"file://{run.where}/another"
+    with deltawire.Publisher(another, run.versions[2]):
+        pass
+    engine.call("init_weight_transfer_engine", {"url": run.url})
+    engine.update({"version": 0})
+    engine.call("init_weight_transfer_engine", {"url": another, "id": "x", "interval": 0.05})
+    wait_until(lambda: [f.version for f in deltawire.Stream(another).followers()] == [0],
+               "the other stream's directory is at that number")
+    engine.update({"version": 0})
+    wanted = deltawire.Checkpoint(run.paths[2])
+    assert engine.backend._weights.compare(wanted) == {}
+    engine.call("shutdown_weight_transfer_engine")
+
+
+def test_an_engine_that_is_not_what_its_directory_holds_takes_no_patch(patched):
+    run, engine, update = patched
+    backend, path = engine.backend, engine.backend.model_config.model
+    learnt = backend._weights
+    backend.model_config.model = str(run.paths[1 - run.which])  # as before the patch
+    try:
+        for other, told in ((0, None), (1, "not known")):
+            parameters(engine)["model.norm.weight"].data[5] += other
+            backend._version, backend._touched = None, False
+            backend._learn_at_start()
+            if told:
+                with pytest.raises(Exception, match=told):
+                    engine.update(update)
+            else:
+                backend._check_fits(backend.update_info_cls(**update))
+    finally:
+        backend._weights, backend.model_config.model = learnt, path
 
 
 def test_through_pytorch_as_on_a_device(patched):

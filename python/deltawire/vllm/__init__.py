@@ -37,16 +37,26 @@ def register(name: str = BACKEND, module: str = "deltawire.vllm.backend",
              class_name: str = "DeltawireEngine") -> None:
     """Called by vLLM in each of its processes, before the model is loaded. Does nothing to
     a vLLM that is started with another back end."""
+    try:
+        _register(name, module, class_name)
+    except Exception as error:  # noqa: BLE001 - it would stop every vLLM of the environment
+        _warn(f"deltawire: this vLLM cannot have the back end {name!r}: {error!r}")
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("vllm").warning("%s", text)
+
+
+def _register(name: str, module: str, class_name: str) -> None:
     import vllm
 
     why_not = refusal(vllm.__version__)
     try:
         from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     except ImportError:
-        import logging
-
-        logging.getLogger("vllm").warning(
-            "%s", why_not or "deltawire: this vLLM has no weight-transfer back ends")
+        _warn(why_not or "deltawire: this vLLM has no weight-transfer back ends")
         return
     if name in WeightTransferEngineFactory._registry:
         return

@@ -1,6 +1,7 @@
 """The back end: what vLLM calls in each worker."""
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         self.shutdown()
+        # the version's number says nothing of another stream
+        self._version, self._state, self._touched = None, None, True
         if init_info.url is None:
             return
         rank = self._rank()
@@ -117,11 +120,17 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             source.close()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
+        with self._source.lock if self._source else contextlib.nullcontext():
+            self._receive(update_info)
+
+    def _receive(self, update_info: UpdateInfo) -> None:
         if update_info.kind == "patch":
             self._check_fits(update_info)
         before = (self._version, self._state)
         # an update that fails leaves weights that nothing is known of
         self._version, self._state, self._touched = None, None, True
+        if self._source is not None:
+            self._source.served = None
         if update_info.kind == "patch":
             state = self._take_patch(update_info, before[1])
         elif update_info.kind == "snapshot":
@@ -131,6 +140,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if update_info.state is not None:
             _check_state(state, update_info.state, update_info.version)
         self._version, self._state = update_info.version, update_info.state or state
+        if self._source is not None and update_info.kind == "stream":
+            self._source.served = self._version
 
     def _check_plain(self) -> None:
         if self._is_cpu:
@@ -159,7 +170,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             return
         with checkpoint:
             self._learn(table_of(checkpoint))
-            self._weights.confirm(checkpoint)
+            # what differs is none of the directory's versions: it takes no patch
+            self._touched = self._weights.confirm(checkpoint)
 
     def _learn(self, table: Table) -> None:
         start = time.monotonic()
@@ -191,7 +203,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise RuntimeError("an update that names no directory needs the stream's url: "
                                "POST /init_weight_transfer_engine "
                                '{"init_info":{"url":"s3://..."}}')
-        if self._weights is None or version is None or source.version != version:
+        is_known = self._weights is not None and version is not None
+        if not is_known or source.place() != (version, base):
             state = source.bring(goal, None)
             _check_state(self._load_whole(source.dir), state, goal)
             return state

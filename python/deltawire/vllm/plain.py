@@ -18,7 +18,8 @@ def install(name: str) -> None:
     first = not _names
     _names.add(name)
     if first:
-        torch.cpu._init_amx()  # without asking the kernel for it, the first use is SIGILL
+        # without asking the kernel for it, the first use is SIGILL
+        getattr(torch.cpu, "_init_amx", lambda: None)()
         _replace_dispatch()
 
 
@@ -56,4 +57,5 @@ def check(model: Any) -> None:
         if parameter.numel() == 0:
             raise RuntimeError(
                 f"vLLM has packed {name} away, so that new weights would change nothing "
-                "that is generated: is the plugin deltawire left out of VLLM_PLUGINS?")
+                "that is generated: is the plugin deltawire left out of VLLM_PLUGINS, or did it "
+                "fail as the log tells?")

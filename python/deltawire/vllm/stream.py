@@ -32,10 +32,15 @@ class StreamSource:
         self._interval = interval
         self._log = log
         self._reports = id is not None
-        self._lock = threading.Lock()  # of the follower, over several of its calls
+        self.lock = threading.RLock()
+        """Of the follower, over several of its calls. Who holds it can read the directory."""
         self._stop = threading.Event()
+        self._committed = False  # and perhaps not applied
         self._applied = False  # and not yet settled
         self._goal: int | None = None  # what was last staged for
+        self.served: int | None = None
+        """What the engine has taken over, as the back end says; None: it needs the directory
+        whole."""
         self._complaint = ""
         self._told: tuple[str, str | None] | None = None
         try:
@@ -53,39 +58,53 @@ class StreamSource:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._lock:
+                with self.lock:
                     self._stage_newest()
-            except _core.Invalid:  # it was closed, at the end of the process for instance
-                return
             except Exception as error:  # the store may be back at the next round
-                if self._stop.is_set():
+                if self._stop.is_set() or self._is_closed():
                     return
                 self._complain(str(error))
                 self._report("failed", str(error))
             self._stop.wait(self._interval)
+
+    def _is_closed(self) -> bool:
+        """At the end of the process for instance."""
+        try:
+            self._follower.version  # noqa: B018
+        except _core.Invalid:
+            return True
+        return False
 
     def _stage_newest(self) -> None:
         """Under the lock."""
         follower = self._follower
         self._settle()
         newest = follower.poll()
-        if newest is not None and newest not in (follower.version, self._goal):
-            follower.stage(newest)
-            # the way there may have several hops: what is staged is the first of them
-            self._goal = newest
-            self._settle()  # where an empty directory was filled
-        staged = follower.staged
+        if newest is not None and newest != follower.version:
+            if self.served is None:  # no weights wait for patches: all the way
+                self._move(newest, None)
+            elif newest != self._goal or follower.staged is None:
+                follower.stage(newest)
+                # the way there may have several hops: what is staged is the first of them
+                self._goal = newest
+                self._settle()  # where an empty directory was filled
+        staged, version = follower.staged, follower.version
+        if staged is None and version != self.served:
+            staged = version  # in the directory, and not in the engine
         if staged is not None:
             self._report("staged", str(staged))
-        elif follower.version is not None:
+        elif version is not None:
             self._report("serving", None)
 
     def _settle(self) -> None:
-        """Ends what an update has applied, or an empty directory was filled with."""
+        """Ends what an update has begun, or an empty directory was filled with."""
+        if self._committed and not self._applied:
+            self._follower.apply()
+            self._applied = True
         is_filled = self._follower.staged is not None and self._follower.staged_path is None
         if self._applied or is_filled:
             self._follower.settle()
-            self._applied = False
+            self._committed = self._applied = False
 
     def _complain(self, text: str) -> None:
         """Once, though it may go on for hours."""
@@ -104,30 +123,38 @@ class StreamSource:
 
     # ---- updates ----------------------------------------------------------------------
 
-    @property
-    def version(self) -> int | None:
-        """The version that the directory holds."""
-        return self._follower.version
+    def place(self) -> tuple[int | None, str | None]:
+        """The version that the directory holds, and its digest; what an update has applied
+        is settled first."""
+        with self.lock:
+            self._settle()
+            return self._follower.version, self._follower.state
 
     def bring(self, version: int, hop: Hop | None) -> str:
         """Brings the directory to VERSION, and calls `hop` before each step; the digest of
         the version. With hops, the last one is settled by the thread: the engine need not
-        wait for a disk."""
-        with self._lock:
-            follower = self._follower
-            self._told = self._goal = None
+        wait for a disk. The caller sets `served` once the engine has all of it, and holds
+        the lock until then."""
+        with self.lock:
+            self._told = self._goal = self.served = None
             self._settle()
-            while follower.version != version:
-                follower.stage(version)
-                if follower.staged_path is not None:
-                    reached = self._step(hop)
-                    if hop is not None and follower.staged == version:
-                        return reached
-                self._settle()
-            return follower.state
+            return self._move(version, hop)
+
+    def _move(self, version: int, hop: Hop | None) -> str:
+        """Under the lock."""
+        follower = self._follower
+        while follower.version != version:
+            follower.stage(version)
+            if follower.staged_path is not None:
+                reached = self._step(hop)
+                if hop is not None and follower.staged == version:
+                    return reached
+            self._settle()
+        return follower.state
 
     def _step(self, hop: Hop | None) -> str | None:
         self._follower.commit()
+        self._committed = True
         try:
             return hop(self._follower.staged, self._follower.staged_path) if hop else None
         finally:  # from here there is only forward, whatever became of the engine

@@ -214,14 +214,16 @@ class Weights:
         finally:
             self.layout.bind({})
 
-    def confirm(self, tensors: Mapping[str, Any]) -> None:
+    def confirm(self, tensors: Mapping[str, Any]) -> bool:
         """TENSORS is the checkpoint that vLLM has loaded: what is not where it is thought to
-        be is forgotten."""
-        for name, n in self.compare(tensors).items():
+        be is forgotten. Whether anything was not."""
+        wrong = self.compare(tensors)
+        for name, n in wrong.items():
             self._unplaced = f"{n} elements of {name} are others than in the checkpoint"
             self._forget(name, self._unplaced)
         self._forget_unplaced()
         self.confirmed = True
+        return bool(wrong)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
