@@ -24,8 +24,8 @@ test: ## install what is missing, build and run every test
 	@scripts/install-deps.sh build test servers
 	@scripts/test.sh
 
-test-peers: ## install a real vLLM (3.5 GB, once), and run the tests that drive it
-	@scripts/install-deps.sh build test
+test-peers: ## install a real vLLM and TRL (3.5 GB, once), and run the tests with them
+	@scripts/install-deps.sh build test servers
 	@scripts/test.sh peers
 
 test-deploy: ## build the containers, and run them, the units and the pod under deploy/
@@ -44,6 +44,11 @@ demo-hosts: ## the same on three hosts (network namespaces; root) with no way be
 demo-core: deps ## install what is missing, build, and show deltas of a synthetic run beside TRL's
 	@$(MAKE) all
 	@scripts/demo-core.sh
+
+demo-trl: ## install vLLM and TRL (3.5 GB, once), and show the real loop at work
+	@scripts/install-deps.sh build
+	@$(MAKE) all package
+	@scripts/demo-trl.sh
 
 bench: ## install what is missing, build, and print the table of figures
 	@scripts/install-deps.sh build bench
@@ -95,5 +100,5 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps package test test-deploy test-peers demo demo-hosts demo-core \
+.PHONY: all configure deps package test test-deploy test-peers demo demo-hosts demo-core demo-trl \
 	bench bench-sync bench-pause bench-python fuzz soak install format lint clean help

@@ -186,10 +186,12 @@ stage_servers() {
 }
 
 stage_peers() {
-    echo "== peers: a real vLLM on this machine's processors follows a stream"
+    echo "== peers: a real vLLM and a real TRL on this machine's processors, and a bucket"
     build release build && build_package || return
+    start_server radosgw || with=(env) # where there is none, the bucket is a directory
+    with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
     python_with=vllm run_pytest tests/peers
-    with=()
+    stop_server
 }
 
 stage_asan() {

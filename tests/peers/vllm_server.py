@@ -55,8 +55,8 @@ def free_port():
 
 
 class Server:
-    def __init__(self, directory, plugin, log):
-        self.directory, self.plugin = directory, plugin
+    def __init__(self, directory, plugin, log, backend="watched"):
+        self.directory, self.plugin, self.backend = directory, plugin, backend
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = open(log, "ab")
@@ -69,7 +69,7 @@ class Server:
              "--host", "127.0.0.1", "--port", str(self.port),
              "--dtype", "bfloat16", "--enforce-eager", "--skip-tokenizer-init",
              "--max-model-len", str(MAX_TOKENS), "--enable-scale-out",
-             "--weight-transfer-config", '{"backend": "watched"}'],
+             "--weight-transfer-config", json.dumps({"backend": self.backend})],
             env=environment(self.plugin, VLLM_SERVER_DEV_MODE="1"),
             stdout=self.log, stderr=self.log, start_new_session=True)
 

@@ -17,13 +17,11 @@ pytestmark = pytest.mark.skipif(not WHEELS, reason="scripts/package.sh makes the
 def test_one_wheel_for_all_versions_of_python(tmp_path):
     wheel = zipfile.ZipFile(WHEELS[0])
     assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
+    sources = ROOT / "python/deltawire"
     assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
-        f"deltawire/{name}" for name in ("__init__.py", "__init__.pyi", "_core.abi3.so",
-                                         "_core.pyi", "_dtensor.py", "_weights.py", "py.typed",
-                                         "torch.py", "transformers.py",
-                                         *(f"vllm/{module}.py" for module in (
-                                             "__init__", "_refused", "backend", "plain",
-                                             "stream", "weights")))}
+        "deltawire/_core.abi3.so", "deltawire/py.typed"} | {
+        f"deltawire/{path.relative_to(sources)}" for path in sources.rglob("*.py*")
+        if path.suffix in (".py", ".pyi")}
     [points] = [n for n in wheel.namelist() if n.endswith("/entry_points.txt")]
     assert b"[vllm.general_plugins]\ndeltawire = deltawire.vllm:register" in wheel.read(points)
     library = wheel.extract("deltawire/_core.abi3.so", tmp_path)

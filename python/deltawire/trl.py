@@ -1,0 +1,291 @@
+"""TRL: its trainers publish into a stream, and its samples carry the version that made them.
+
+    transfer = deltawire.trl.WeightTransfer("s3://bucket/run-7", engines=["http://gpu1:8000"])
+    trainer = AsyncGRPOTrainer(model, reward, args, data, weight_transfer=transfer)
+    deltawire.trl.RolloutWorker.replace(trainer, servers=["http://gpu1:8000"])   # exact tags
+
+    Trainer(model, ..., callbacks=[deltawire.trl.PublishCallback("s3://bucket/run-7")])
+
+Beside each vLLM runs `deltawire follow URL --into DIR --engine vllm=http://127.0.0.1:8000`,
+which pauses it for the stores alone. docs/python/trl.md tells the whole of it.
+"""
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
+
+import torch
+
+from . import _core
+from . import torch as dw_torch
+from ._drive import Driven, bring_all
+from ._engines import Engine, Wait
+from ._publish_callback import PublishCallback
+
+if TYPE_CHECKING:
+    from ._trl_worker import RolloutWorker
+
+__all__ = ["WeightTransfer", "PublishCallback", "RolloutWorker"]
+
+POLL_S = 0.05
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RolloutWorker":  # brings TRL's rollouts, which a callback does not need
+        from ._trl_worker import RolloutWorker
+
+        return RolloutWorker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Copies:
+    """What TRL hands over, tensor by tensor and each for a moment only, as a publisher wants
+    it: all at once, on the CPU, float32 as bfloat16. Tied tensors come once from TRL."""
+
+    def __init__(self, dtype: torch.dtype | None, names: dw_torch.Names) -> None:
+        self._dtype, self._names = dtype, names
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def take(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
+        is_first = not self.tensors
+        seen = set()
+        for name, tensor in pairs:
+            name = dw_torch.renamed(name, names=self._names)
+            if name is None:
+                continue
+            if name in seen:
+                raise ValueError(f"two tensors are named {name!r}")
+            seen.add(name)
+            tensor = tensor.detach()
+            if is_first:
+                dtype = self._dtype if tensor.dtype == torch.float32 else None
+                self.tensors[name] = torch.empty(
+                    tensor.shape, dtype=dtype or tensor.dtype, pin_memory=tensor.is_cuda)
+            copy = self.tensors.get(name)
+            if copy is None or copy.shape != tensor.shape:
+                raise ValueError(f"{name!r} was not among the weights sent first, or had "
+                                 "another shape: a stream has the same tensors throughout")
+            copy.copy_(tensor)
+        if not self.tensors:
+            raise ValueError("no weights were sent: is every parameter frozen?")
+        if len(seen) != len(self.tensors):
+            missing = next(name for name in self.tensors if name not in seen)
+            raise ValueError(f"{missing!r} was sent before, and is missing now")
+
+
+class WeightTransfer:
+    """TRL's weight transfer through a stream: `AsyncGRPOTrainer(..., weight_transfer=this)`.
+
+    Generation goes on while bytes travel. A sync returns when every engine of `engines`
+    says that it serves the version, or `followers` (a number, or ids) have reported it to
+    the stream; so TRL raises its model_version only when that version is served. Where
+    neither is named it returns when the version is committed.
+
+    With `drive` no follower runs beside the engines: their workers follow the stream by
+    themselves (vLLM's back end `deltawire`), and each sync pauses them for what they have
+    staged. A mapping instead of True is added to their init_info (docs/python/vllm.md).
+
+    `away_after`: an engine that cannot be connected to for so many seconds is not waited
+    for. What it generates when it is back is tagged right by RolloutWorker alone."""
+
+    def __init__(
+        self,
+        url: _core.Store | str,
+        *,
+        engines: Iterable[str] = (),
+        followers: int | Iterable[str] | None = None,
+        drive: bool | Mapping[str, Any] = False,
+        timeout: float = 600,
+        away_after: float | None = None,
+        engine_token: str | None = None,
+        dtype: torch.dtype | None = torch.bfloat16,
+        names: dw_torch.Names = None,
+        on_sync: Callable[[WeightTransfer], object] | None = None,
+        **options: Any,
+    ) -> None:
+        """`timeout`: seconds for engines and followers to come to a version. `dtype` is that
+        of float32 weights in the stream; None leaves them. `names` maps names as for
+        deltawire.torch.Publisher. `on_sync` is called when a version is served. `options`
+        are those of deltawire.Publisher."""
+        if isinstance(engines, str):
+            engines = [engines]
+        if isinstance(followers, str):
+            followers = [followers]
+        if dtype not in (None, torch.bfloat16):
+            raise ValueError("float32 is published as it is, or as bfloat16")
+        self.url = url if isinstance(url, str) else url.url
+        self._store, self._options = url, options
+        self._engines = [Engine(engine, engine_token) for engine in engines]
+        self._followers = (followers if followers is None or isinstance(followers, int)
+                           else frozenset(followers))
+        self._timeout, self._away_after = timeout, away_after
+        if drive and not self._engines:
+            raise ValueError("drive=True wants engines=[URL, ...]")
+        if drive and away_after is not None:
+            raise ValueError("engines that are driven are always waited for")
+        info = {"url": self.url, "trust": list(options.get("trust", ())), "interval": 0.1}
+        info |= drive if isinstance(drive, Mapping) else {}
+        self._driven = [Driven(engine, info) for engine in self._engines] if drive else []
+        self._copies = _Copies(dtype, names)
+        self._publisher: _core.Publisher | None = None
+        self._on_sync = on_sync
+        self._report: _core.PublishReport | None = None
+        self._version: int | None = None
+        self._is_sent = False
+        self._away: list[str] = []
+        self._seconds: tuple[float, float] = (0.0, 0.0)
+        self.model_version = 0
+        """TRL's number of the newest version that is served: it counts syncs. Set it where a
+        run goes on from a checkpoint; RolloutWorker does."""
+        self.versions: dict[int, int] = {}
+        """The stream's version of each of TRL's."""
+
+    # ---- what there is to know --------------------------------------------------------
+
+    @property
+    def version(self) -> int | None:
+        """The stream's version of the newest sync."""
+        return self._version
+
+    @property
+    def report(self) -> _core.PublishReport | None:
+        """Of the newest publish; None for the version that a stream begins with."""
+        return self._report
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Of the newest sync: until it was committed, and then until it was served."""
+        return self._seconds
+
+    @property
+    def away(self) -> list[str]:
+        """Engines that the newest sync did not wait for."""
+        return list(self._away)
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The weights of the newest sync, as the stream has them. They are not to be written
+        to, and change with the next one."""
+        return self._copies.tensors
+
+    @property
+    def publisher(self) -> _core.Publisher | None:
+        return self._publisher
+
+    # ---- TRL's protocol ---------------------------------------------------------------
+
+    def init_weight_transfer(self) -> None:
+        """The stream is opened with the first weights: only then is it known what they are."""
+
+    def pause(self) -> None:
+        """Engines are not paused while bytes travel."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Returns when the weights are committed as a version."""
+        start = time.monotonic()
+        self._copies.take(iterator)
+        step = self.model_version + 1
+        if self._publisher is None and self._open(step):
+            self._version, self._report = self._publisher.version, None
+        else:
+            self._report = self._publisher.wait(self._publisher.publish(step=step))
+            self._version = self._report.version
+        self._is_sent = True
+        self._seconds = (time.monotonic() - start, 0.0)
+
+    def _open(self, step: int) -> bool:
+        """Whether these weights made the stream, as the version that it begins with."""
+        try:
+            with self._stream() as stream:
+                is_new = stream.head is None
+        except _core.NotFound:
+            is_new = True
+        self._publisher = _core.Publisher(
+            self._store, self._copies.tensors, step=step, **self._options)
+        return is_new
+
+    def _stream(self) -> _core.Stream:
+        return _core.Stream(self._store, trust=self._options.get("trust", ()))
+
+    def resume(self) -> None:
+        """Returns when the version that was sent is served."""
+        if not self._is_sent:
+            return
+        start = time.monotonic()
+        self._drive_engines(start + self._timeout)
+        self._wait_engines()
+        self._wait_followers()
+        self._is_sent = False
+        self.model_version += 1
+        self.versions[self.model_version] = self._version
+        self._seconds = (self._seconds[0], time.monotonic() - start)
+        if self._on_sync is not None:
+            self._on_sync(self)
+
+    def destroy(self) -> None:
+        """Waits until folds and anchors are made too, and closes the stream."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            try:
+                publisher.drain(self._timeout)
+            finally:
+                publisher.close(self._timeout)
+
+    # ---- waiting ----------------------------------------------------------------------
+
+    def _wait_engines(self) -> None:
+        waits = [Wait(engine, self._version, self._away_after) for engine in self._engines]
+        left = list(waits)
+        deadline = time.monotonic() + self._timeout
+        while left := [wait for wait in left if not wait.done()]:
+            if time.monotonic() >= deadline:
+                raise TimeoutError("; ".join(self._late(wait) for wait in left))
+            time.sleep(POLL_S)
+        self._away = [wait.engine.url for wait in waits if wait.is_away]
+        if waits and len(self._away) == len(waits):
+            raise TimeoutError(f"none of the engines answers: {', '.join(self._away)}; "
+                               "start them, and a follower beside each")
+
+    def _drive_engines(self, deadline: float) -> None:
+        failures = bring_all(self._driven, self._version, self._stream, deadline)
+        for error in failures.values():
+            if not isinstance(error, TimeoutError):
+                raise error
+        if failures:
+            raise TimeoutError("; ".join(
+                f"{one.engine.url} does not come to version {self._version} of {self.url} in "
+                f"{self._timeout:.0f} s: {one.says}; see vLLM's log, and that its workers "
+                "reach the store" for one in failures))
+
+    def _late(self, wait: Wait) -> str:
+        url = wait.engine.url
+        return (f"{url}: {wait.says}, not version {self._version} of {self.url}, after "
+                f"{self._timeout:.0f} s; see that `deltawire follow {self.url} --into DIR "
+                f"--engine vllm={url}` runs beside it, and what it says")
+
+    def _wait_followers(self) -> None:
+        if not self._followers:
+            return
+        deadline = time.monotonic() + self._timeout
+        with self._stream() as stream:
+            while True:
+                at = {f.id: f.version for f in stream.followers()}
+                there = {id for id, v in at.items() if v is not None and v >= self._version}
+                if isinstance(self._followers, int):
+                    if len(there) >= self._followers:
+                        return
+                    late = f"{len(there)} of {self._followers} followers are"
+                elif self._followers <= there:
+                    return
+                else:
+                    missing = sorted(self._followers - there)
+                    late = ", ".join(f"{id} ({_place(at.get(id))})" for id in missing) + " not"
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(
+                        f"{late} at version {self._version} of {self.url} after "
+                        f"{self._timeout:.0f} s; `deltawire status {self.url}` shows them all")
+                time.sleep(10 * POLL_S)
+
+
+def _place(version: int | None) -> str:
+    return "no report" if version is None else f"at {version}"
