@@ -17,10 +17,18 @@ die() {
     exit 1
 }
 left() { find "$dir" -maxdepth 1 -name 'wordle-demo-*'; }
+ends_at() { # SIGNAL
+    local status=0
+    kill -"$1" $pid
+    wait $pid || status=$?
+    [ $status -eq 130 ] || die "exit status $status after SIG$1"
+    leaves_nothing
+}
 leaves_nothing() { [ -z "$(left)" ] || die "$(left) is still there"; }
-# Starts a demo that has no end, as $pid, and waits until it has written a file of that name.
-start_until() {
-    "$demo" --deltawire "$deltawire" --warmup 100000 >"$dir/out" &
+# Starts a demo, as $pid, that has no end unless options say so, and waits until it has written
+# a file of that name.
+start_until() { # FILE [OPTION...]
+    "$demo" --deltawire "$deltawire" --warmup 100000 "${@:2}" >"$dir/out" &
     pid=$!
     until [ -n "$(find "$dir" -path "*wordle-demo-*/$1" 2>/dev/null)" ]; do
         kill -0 $pid || die "it ended by itself"
@@ -71,12 +79,19 @@ END
 it "ends at a signal, and leaves nothing behind then either"
 for signal_and_file in INT:train.jsonl HUP:env.log TERM:init.log; do
     start_until "${signal_and_file#*:}"
-    kill -"${signal_and_file%:*}" $pid
-    status=0
-    wait $pid || status=$?
-    [ $status -eq 130 ] || die "exit status $status after $signal_and_file"
-    leaves_nothing
+    ends_at "${signal_and_file%:*}"
 done
+
+it "ends amid the proof, too"
+cat >"$dir/slow" <<END
+#!/bin/sh
+[ "\$1" != verify ] || sleep 600
+exec $(realpath "$deltawire") "\$@"
+END
+chmod +x "$dir/slow"
+start_until verify-0.log --deltawire "$dir/slow" --warmup 1 --steps 1
+ends_at INT
+! pgrep -f "$dir/slow" >/dev/null || die "a verification is still there"
 
 it "leaves no process and no directory when it is killed"
 start_until train.jsonl
@@ -94,14 +109,19 @@ done
 leaves_nothing
 
 it "refuses what it cannot record, and paths that would be cut"
+fails_with() { # TEXT
+    if [ "$status" -ne 1 ] || ! grep -q "$1" "$dir/err"; then
+        die "$status: $(cat "$dir/err")"
+    fi
+}
 status=0
 "$demo" --deltawire "$deltawire" --record "$dir/no/where" 2>"$dir/err" || status=$?
-[ $status -eq 1 ] && grep -q 'cannot be made' "$dir/err" || die "$status: $(cat "$dir/err")"
+fails_with 'cannot be made'
 long=$(printf '%0600d' 0)
 for cut in "/$long:" "$dir:file:///tmp/$long"; do
     status=0
     TMPDIR=${cut%%:*} "$demo" --deltawire "$deltawire" --store "${cut#*:}" >/dev/null \
         2>"$dir/err" || status=$?
-    [ $status -eq 1 ] && grep -q 'long' "$dir/err" || die "$status: $(cat "$dir/err")"
+    fails_with 'long'
 done
 leaves_nothing
