@@ -38,9 +38,13 @@ def read(path):
 def load(record):
     record = pathlib.Path(record)
     lines = read(record / "train.jsonl")
+    steps = {}  # a trainer that was started again repeats some: the last line holds
+    for line in lines:
+        if line["event"] == "step":
+            steps[line["step"]] = line
     agents = [read(path) for path in sorted(record.glob("agent-*.log"))]
     return {
-        "steps": [line for line in lines if line["event"] == "step"],
+        "steps": [steps[n] for n in sorted(steps)],
         "params": next(line["params"] for line in lines if line["event"] == "start"),
         "pauses": [event["stopped_ms"] for agent in agents for event in agent
                    if event["event"] == "version" and event["from"] is not None],
@@ -51,7 +55,7 @@ def load(record):
 
 def tenth(steps, key, which):
     n = len(steps)
-    values = [s[key] for s in (steps[:n // 10] if which == 0 else steps[n - n // 10:])]
+    values = [s.get(key) or 0 for s in (steps[:n // 10] if which == 0 else steps[n - n // 10:])]
     return statistics.fmean(values), statistics.pstdev(values)
 
 
@@ -112,7 +116,7 @@ def plot(title, label, curves, low=None):
 
 def table(runs):
     heads = ["run", "reward, first tenth", "last tenth", "won, first tenth", "last tenth",
-             "last weights: reward", "won", "bytes a step", "bits a change", "changed",
+             "fitting, first tenth", "last tenth", "last weights: reward", "won", "fitting", "bytes a step", "bits a change", "changed",
              "whole / delta", "pause, median", "most", "seconds"]
     print("| " + " | ".join(heads) + " |")
     print("|-----" + "|-----:" * (len(heads) - 1) + "|")
@@ -120,10 +124,12 @@ def table(runs):
         steps = run["steps"]
         first, last = tenth(steps, "reward", 0), tenth(steps, "reward", 9)
         won = [100 * tenth(steps, "win_rate", k)[0] for k in (0, 9)]
+        fit = [100 * tenth(steps, "consistent_rate", k)[0] for k in (0, 9)]
         row = [name, f"{first[0]:.2f} ± {first[1]:.2f}", f"{last[0]:.2f} ± {last[1]:.2f}",
-               f"{won[0]:.1f} %", f"{won[1]:.1f} %"]
+               f"{won[0]:.1f} %", f"{won[1]:.1f} %", f"{fit[0]:.1f} %", f"{fit[1]:.1f} %"]
         end = run["end"]
-        row += [f"{end['reward']:.2f}", f"{100 * end['win_rate']:.1f} %"] if end else ["-"] * 2
+        row += [f"{end['reward']:.2f}", f"{100 * end['win_rate']:.1f} %",
+                f"{100 * end.get('consistent_rate', 0):.1f} %"] if end else ["-"] * 3
         sent = [s for s in steps if "bytes" in s]
         if sent:
             n_bytes = sum(s["bytes"] for s in sent)

@@ -6,13 +6,11 @@
  */
 #include <curl/curl.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "demo_cast.h"
@@ -30,28 +28,15 @@ typedef struct demo {
     demo_view view;
     uint64_t began_ms;
     size_t n_killed;
-    bool interrupted;
 } demo;
 
 /* ---- watching ---- */
-
-/* A tick, or the signal that ends it all. */
-static void tick(demo *d)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    const struct timespec t = {.tv_nsec = TICK_MS * 1000000L};
-    if (sigtimedwait(&set, NULL, &t) > 0)
-        d->interrupted = true;
-}
 
 static dw_status kill_those_due(demo *d, dw_error *err)
 {
     dw_status status = DW_OK;
     const demo_facts *f = &d->facts;
-    const uint64_t step = f->n_steps ? f->steps[f->n_steps - 1].step : 0;
+    const uint64_t step = demo_facts_step(f);
     for (; status == DW_OK && d->n_killed < d->options.n_kills; d->n_killed++) {
         const demo_kill *k = &d->options.kills[d->n_killed];
         if (step < k->step || f->n_steps == 0)
@@ -80,8 +65,10 @@ static dw_status watch(demo *d, dw_error *err)
         demo_facts_update(&d->facts);
         demo_view_show(&d->view, &d->facts,
                        (double)(program_clock_ms() - d->began_ms) / 1000);
-        if (!demo_runs(&d->cast.trainer))
+        if (!demo_runs(&d->cast.trainer)) {
+            demo_facts_update(&d->facts); /* what it wrote last */
             return trainer_ended(d, err);
+        }
         dw_status status = kill_those_due(d, err);
         if (status != DW_OK)
             return status;
@@ -91,40 +78,52 @@ static dw_status watch(demo *d, dw_error *err)
             demo_last_words(missing, why, sizeof why);
             return wordle_fail(err, DW_CONFLICT, missing->name, "has ended: %s", why);
         }
-        tick(d);
-        if (d->interrupted)
+        if (program_take_end(TICK_MS))
             return wordle_fail(err, DW_CANCELLED, "wordle-demo", "interrupted");
     }
 }
 
 /* ---- what stays, and what does not ---- */
 
-static void record_file(const char *from_dir, const char *to_dir, const char *name)
+static dw_status make_record_dir(const demo_options *o, dw_error *err)
+{
+    if (!o->record || mkdir(o->record, 0777) == 0 || errno == EEXIST)
+        return DW_OK;
+    return wordle_fail(err, DW_IO, o->record, "cannot be made: %s", strerror(errno));
+}
+
+/* A file that is not there was not written yet. */
+static dw_status record_file(const char *from_dir, const char *to_dir, const char *name,
+                             dw_error *err)
 {
     char from[DEMO_PATH_BYTES], to[DEMO_PATH_BYTES], bytes[65536];
     size_t n;
     snprintf(from, sizeof from, "%s/%s", from_dir, name);
-    snprintf(to, sizeof to, "%s/%s", to_dir, name);
+    if (snprintf(to, sizeof to, "%s/%s", to_dir, name) >= (int)sizeof to)
+        return wordle_fail(err, DW_INVALID, to_dir, "is too long a path");
     FILE *in = fopen(from, "r"), *out = in ? fopen(to, "w") : NULL;
+    bool good = !in || out;
     while (out && (n = fread(bytes, 1, sizeof bytes, in)) > 0)
-        fwrite(bytes, 1, n, out);
+        good = fwrite(bytes, 1, n, out) == n && good;
     if (in)
         fclose(in);
     if (out)
-        fclose(out);
+        good = fclose(out) == 0 && good;
+    return good ? DW_OK : wordle_fail(err, DW_IO, to, "cannot be written");
 }
 
-static void record(const demo *d)
+static dw_status record(const demo *d, dw_error *err)
 {
     const char *to = d->options.record;
-    if (!to || (mkdir(to, 0777) != 0 && errno != EEXIST))
-        return;
-    record_file(d->cast.dir, to, "train.jsonl");
-    for (size_t i = 0; i < d->options.n_servers; i++) {
+    if (!to)
+        return DW_OK;
+    dw_status status = record_file(d->cast.dir, to, "train.jsonl", err);
+    for (size_t i = 0; status == DW_OK && i < d->options.n_servers; i++) {
         char name[32];
         snprintf(name, sizeof name, "agent-%zu.log", i);
-        record_file(d->cast.dir, to, name);
+        status = record_file(d->cast.dir, to, name, err);
     }
+    return status;
 }
 
 static dw_status remove_entry(void *context, const dw_store_entry *entry, dw_error *err)
@@ -171,11 +170,16 @@ static dw_status play(demo *d, const char *dir, dw_error *err)
     if (status == DW_OK) {
         demo_view_summary(&d->view, &d->facts);
         if (!demo_proof(d->view.out, &d->cast, &d->facts, PROOF_MS))
-            status = wordle_fail(err, DW_MISMATCH, "the servers",
-                                 "do not hold what the trainer holds");
-        demo_facts_update(&d->facts);
+            status = program_is_to_end()
+                         ? wordle_fail(err, DW_CANCELLED, "wordle-demo", "interrupted")
+                         : wordle_fail(err, DW_MISMATCH, "the servers",
+                                       "do not hold what the trainer holds");
     }
-    record(d);
+    dw_error why;
+    if (record(d, &why) != DW_OK && status == DW_OK) {
+        status = why.code;
+        *err = why;
+    }
     if (d->cast.options)
         demo_cast_end(&d->cast);
     empty_store(d);
@@ -190,9 +194,15 @@ int main(int argc, char **argv)
     program_block_signals();
     curl_global_init(CURL_GLOBAL_ALL);
     const char *root = getenv("TMPDIR");
-    char dir[128];
+    char dir[DEMO_PATH_BYTES / 4];
     int janitor = -1;
-    snprintf(dir, sizeof dir, "%.90s/wordle-demo-XXXXXX", root && *root ? root : "/tmp");
+    if (make_record_dir(&d.options, &err) != DW_OK)
+        return program_fail("wordle-demo", &err);
+    if (snprintf(dir, sizeof dir, "%s/wordle-demo-XXXXXX",
+                 root && *root ? root : "/tmp") >= (int)sizeof dir) {
+        wordle_fail(&err, DW_INVALID, "TMPDIR", "is too long a path");
+        return program_fail("wordle-demo", &err);
+    }
     if (!mkdtemp(dir)) {
         wordle_fail(&err, DW_IO, dir, "cannot be made: %s", strerror(errno));
         return program_fail("wordle-demo", &err);
@@ -211,7 +221,7 @@ int main(int argc, char **argv)
         while (wait(NULL) > 0)
             ;
     }
-    if (d.interrupted)
+    if (status == DW_CANCELLED)
         return 130;
     return status == DW_OK ? 0 : program_fail("wordle-demo", &err);
 }

@@ -2,11 +2,9 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fail.h"
@@ -150,24 +148,38 @@ static dw_status find_programs(demo_cast *c, dw_error *err)
         return wordle_fail(err, DW_IO, "/proc/self/exe", "cannot be read");
     *slash = '\0';
     memcpy(c->programs, self, (size_t)(slash - self) + 1);
-    if (c->options->deltawire)
-        snprintf(c->deltawire, sizeof c->deltawire, "%s", c->options->deltawire);
-    else
-        snprintf(c->deltawire, sizeof c->deltawire, "%s/../../deltawire", c->programs);
+    int n_path = c->options->deltawire ? snprintf(c->deltawire, sizeof c->deltawire, "%s",
+                                                  c->options->deltawire)
+                                       : snprintf(c->deltawire, sizeof c->deltawire,
+                                                  "%s/../../deltawire", c->programs);
+    if (n_path >= (int)sizeof c->deltawire)
+        return wordle_fail(err, DW_INVALID, c->deltawire, "is too long a path");
     return DW_OK;
+}
+
+/* The store is emptied in the end: a name that was cut would be that of another one. */
+static dw_status name_store(demo_cast *c, dw_error *err)
+{
+    int n = c->options->store
+                ? snprintf(c->store, sizeof c->store, "%s/%s", c->options->store,
+                           strrchr(c->dir, '/') + 1)
+                : snprintf(c->store, sizeof c->store, "file://%s/bucket", c->dir);
+    if (n >= 0 && (size_t)n < sizeof c->store)
+        return DW_OK;
+    c->store[0] = '\0';
+    return wordle_fail(err, DW_INVALID, "--store", "is longer than %zu characters",
+                       sizeof c->store - 32);
 }
 
 dw_status demo_cast_prepare(demo_cast *c, const demo_options *options, const char *dir,
                             dw_error *err)
 {
     *c = (demo_cast){.options = options};
-    snprintf(c->dir, sizeof c->dir, "%s", dir);
-    if (options->store)
-        snprintf(c->store, sizeof c->store, "%s/%s", options->store,
-                 strrchr(dir, '/') + 1);
-    else
-        snprintf(c->store, sizeof c->store, "file://%s/bucket", dir);
-    dw_status status = find_programs(c, err);
+    if (snprintf(c->dir, sizeof c->dir, "%s", dir) >= (int)sizeof c->dir)
+        return wordle_fail(err, DW_INVALID, dir, "is too long a path: set TMPDIR");
+    dw_status status = name_store(c, err);
+    if (status == DW_OK)
+        status = find_programs(c, err);
     path program, model;
     char seed[24];
     snprintf(program, sizeof program, "%s/wordle-train", c->programs);
@@ -194,15 +206,6 @@ dw_status demo_cast_start(demo_cast *c, dw_error *err)
     return status == DW_OK ? start_trainer(c, err) : status;
 }
 
-static void kill_now(demo_process *p)
-{
-    if (demo_runs(p)) {
-        kill(p->pid, SIGKILL);
-        waitpid(p->pid, &p->status, 0);
-        p->pid = 0;
-    }
-}
-
 static bool is_numbered(const char *name, size_t n_name, const char *role, size_t i)
 {
     char text[32];
@@ -213,20 +216,20 @@ static bool is_numbered(const char *name, size_t n_name, const char *role, size_
 dw_status demo_cast_kill(demo_cast *c, const char *name, size_t n_name, dw_error *err)
 {
     if (n_name == strlen("trainer") && memcmp(name, "trainer", n_name) == 0) {
-        kill_now(&c->trainer);
+        demo_kill_now(&c->trainer);
         return start_trainer(c, err);
     }
     if (n_name == strlen("env") && memcmp(name, "env", n_name) == 0) {
-        kill_now(&c->env);
+        demo_kill_now(&c->env);
         return start_env(c, err);
     }
     for (size_t i = 0; i < c->options->n_servers; i++) {
         if (is_numbered(name, n_name, "rollout", i)) {
-            kill_now(&c->rollouts[i]);
+            demo_kill_now(&c->rollouts[i]);
             return start_rollout(c, i, err);
         }
         if (is_numbered(name, n_name, "agent", i)) {
-            kill_now(&c->agents[i]);
+            demo_kill_now(&c->agents[i]);
             return start_agent(c, i, err);
         }
     }

@@ -37,16 +37,21 @@ static bool grow(void **array, size_t n, size_t size)
 
 static void take_step(demo_facts *f, const json_t *line)
 {
+    const uint64_t step = count_of(line, "step");
+    /* a trainer that was started again repeats those since it saved its state */
+    while (f->n_steps > 0 && f->steps[f->n_steps - 1].step >= step)
+        f->n_steps--;
     void *steps = f->steps;
     if (!grow(&steps, f->n_steps, sizeof *f->steps))
         return;
     f->steps = steps;
     f->steps[f->n_steps++] = (demo_step){
-        .step = count_of(line, "step"),
+        .step = step,
         .t = real_of(line, "t"),
         .reward = real_of(line, "reward"),
         .win_rate = real_of(line, "win_rate"),
         .invalid_rate = real_of(line, "invalid_rate"),
+        .consistent_rate = real_of(line, "consistent_rate"),
         .lag = real_of(line, "lag"),
         .max_lag = real_of(line, "max_lag"),
         .ratio_off = real_of(line, "ratio_off"),
@@ -80,6 +85,7 @@ static void take_metrics(void *context, const json_t *line)
         f->n_evaluated = count_of(line, "games");
         f->final_reward = real_of(line, "reward");
         f->final_win_rate = real_of(line, "win_rate");
+        f->final_consistent_rate = real_of(line, "consistent_rate");
     } else if (strcmp(event, "trouble") == 0) {
         snprintf(f->trouble, sizeof f->trouble, "%s: %s", text_of(line, "where"),
                  text_of(line, "text"));
@@ -127,6 +133,11 @@ static void take_event(void *context, const json_t *line)
 }
 
 /* ---- all ---- */
+
+uint64_t demo_facts_step(const demo_facts *f)
+{
+    return f->n_steps ? f->steps[f->n_steps - 1].step : 0;
+}
 
 void demo_facts_update(demo_facts *f)
 {

@@ -12,7 +12,7 @@ enum { DEMO_MAX_STEPS = 100000, DEMO_MAX_SERVERS = 16 };
 
 typedef struct demo_step {
     uint64_t step;
-    double t, reward, win_rate, invalid_rate, lag, max_lag, ratio_off;
+    double t, reward, win_rate, invalid_rate, consistent_rate, lag, max_lag, ratio_off;
     uint64_t dropped, version, bytes, changed; /* version 0: not published */
 } demo_step;
 
@@ -29,7 +29,7 @@ typedef struct demo_server {
 
 typedef struct demo_facts {
     tail metrics;
-    demo_step *steps;
+    demo_step *steps; /* one of each number: the last that was told */
     size_t n_steps;
     uint64_t n_asked; /* steps that will be done */
     uint64_t params, full_bytes, newest;
@@ -37,13 +37,16 @@ typedef struct demo_facts {
     double warmup_loss, t;
     bool warm, ended;
     uint64_t n_evaluated; /* games with the last weights; 0: none yet */
-    double final_reward, final_win_rate;
+    double final_reward, final_win_rate, final_consistent_rate;
     char stream[40], final_state[20];
     uint64_t final_version;
     char trouble[256];
     demo_server servers[DEMO_MAX_SERVERS];
     size_t n_servers;
 } demo_facts;
+
+/* The number of the newest step; 0: none yet. */
+uint64_t demo_facts_step(const demo_facts *f);
 
 /* Reads what is new. */
 void demo_facts_update(demo_facts *f);

@@ -96,6 +96,15 @@ static void add_kill(demo_options *o, const command_line *line)
     };
 }
 
+/* They are carried out in this order. */
+static int by_step(const void *a, const void *b)
+{
+    const demo_kill *x = a, *y = b;
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    return (x->name > y->name) - (x->name < y->name); /* as on the command line */
+}
+
 static void take_text(demo_options *o, const command_line *line, int option)
 {
     switch (option) {
@@ -180,5 +189,6 @@ demo_options demo_options_read(int argc, char **argv)
         take_text(&o, &line, option);
         take_number(&o, option);
     }
+    qsort(o.kills, o.n_kills, sizeof o.kills[0], by_step);
     return o;
 }

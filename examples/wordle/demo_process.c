@@ -96,13 +96,27 @@ bool demo_runs(demo_process *p)
     return p->pid > 0;
 }
 
+void demo_kill_now(demo_process *p)
+{
+    if (!demo_runs(p))
+        return;
+    kill(-p->pid, SIGKILL);
+    waitpid(p->pid, &p->status, 0);
+    p->pid = 0;
+}
+
+static dw_status interrupted(const demo_process *p, dw_error *err)
+{
+    return wordle_fail(err, DW_CANCELLED, p->name, "interrupted");
+}
+
 void demo_end(demo_process *const *all, size_t n, unsigned grace_ms)
 {
     const uint64_t began_ms = program_clock_ms();
     size_t n_left = 0;
     for (size_t i = 0; i < n; i++)
         if (demo_runs(all[i]))
-            kill(all[i]->pid, SIGTERM);
+            kill(-all[i]->pid, SIGTERM);
     do {
         n_left = 0;
         for (size_t i = 0; i < n; i++)
@@ -111,11 +125,7 @@ void demo_end(demo_process *const *all, size_t n, unsigned grace_ms)
             nap();
     } while (n_left > 0 && program_clock_ms() - began_ms < grace_ms);
     for (size_t i = 0; i < n; i++)
-        if (demo_runs(all[i])) {
-            kill(-all[i]->pid, SIGKILL);
-            waitpid(all[i]->pid, &all[i]->status, 0);
-            all[i]->pid = 0;
-        }
+        demo_kill_now(all[i]);
 }
 
 void demo_last_words(const demo_process *p, char *out, size_t room)
@@ -141,8 +151,14 @@ dw_status demo_run(const char *dir, const char *name, const char *prefix,
     dw_status status = demo_start(&p, dir, name, prefix, argv, err);
     if (status != DW_OK)
         return status;
-    if (waitpid(p.pid, &p.status, 0) == p.pid && WIFEXITED(p.status) &&
-        WEXITSTATUS(p.status) == 0)
+    while (demo_runs(&p)) {
+        if (program_is_to_end()) {
+            demo_kill_now(&p);
+            return interrupted(&p, err);
+        }
+        nap();
+    }
+    if (WIFEXITED(p.status) && WEXITSTATUS(p.status) == 0)
         return DW_OK;
     char why[512];
     demo_last_words(&p, why, sizeof why);
@@ -176,6 +192,8 @@ dw_status demo_address(demo_process *p, const char *says, char *url, size_t room
     while (demo_runs(p) && program_clock_ms() - began_ms < timeout_ms) {
         if (find_address(p, says, url, room))
             return DW_OK;
+        if (program_is_to_end())
+            return interrupted(p, err);
         nap();
     }
     char why[512];

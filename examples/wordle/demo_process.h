@@ -32,7 +32,11 @@ void demo_end(demo_process *const *all, size_t n, unsigned grace_ms);
 /* What its standard error says last, for a message. */
 void demo_last_words(const demo_process *p, char *out, size_t room);
 
-/* Runs it to its end; DW_CONFLICT, with its last words, where that is not exit code 0. */
+/* SIGKILL to it and to what it started. */
+void demo_kill_now(demo_process *p);
+
+/* Runs it to its end; DW_CONFLICT, with its last words, where that is not exit code 0.
+ * DW_CANCELLED, here and below, where a signal asks this process to end. */
 dw_status demo_run(const char *dir, const char *name, const char *prefix,
                    char *const argv[], dw_error *err);
 

@@ -72,6 +72,8 @@ static bool prove_server(FILE *out, demo_cast *c, size_t i, const held *wanted,
         memory = ask_server(client, c->rollout_urls[i]);
         if (same(&memory, wanted) || program_clock_ms() >= until_ms)
             break;
+        if (program_is_to_end())
+            return false;
         http_client_pause(client, BREATH_MS);
     }
     snprintf(who, sizeof who, "rollout-%zu, as it computes", i);
@@ -79,6 +81,8 @@ static bool prove_server(FILE *out, demo_cast *c, size_t i, const held *wanted,
     demo_cast_weights(c, i, weights);
     snprintf(name, sizeof name, "verify-%zu", i);
     json_t *found = verify(c, c->options->on_rollouts, name, weights, NULL);
+    if (!found && program_is_to_end())
+        return false;
     if (found) {
         copy(files.version, found, "version");
         copy(files.state, found, "state");
@@ -116,9 +120,9 @@ bool demo_proof(FILE *out, demo_cast *c, const demo_facts *f, unsigned timeout_m
     fprintf(out, "\n  %-28s version %-6s %s\n", "trainer, its own weights",
             wanted.version, wanted.state);
     bool good = f->ended;
-    for (size_t i = 0; i < c->options->n_servers; i++)
+    for (size_t i = 0; i < c->options->n_servers && !program_is_to_end(); i++)
         good = prove_server(out, c, i, &wanted, client, until_ms) && good;
-    good = prove_stream(out, c) && good;
+    good = !program_is_to_end() && prove_stream(out, c) && good;
     http_client_free(client);
     return good;
 }

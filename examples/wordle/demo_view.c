@@ -94,7 +94,7 @@ static void plot(demo_view *v, const demo_facts *f)
     fprintf(v->out, "  reward └");
     for (int c = 0; c < n; c++)
         fputs("─", v->out);
-    fprintf(v->out, " step %zu\n", f->n_steps);
+    fprintf(v->out, " step %" PRIu64 "\n", demo_facts_step(f));
 }
 
 /* ---- the screen ---- */
@@ -127,10 +127,10 @@ static void draw_training(demo_view *v, const demo_facts *f)
     spark(f, curve_text);
     line(v, "  reward    %s%6.2f%s  %s%s%s", style(v, BOLD), s->reward, style(v, PLAIN),
          style(v, GREEN), curve_text, style(v, PLAIN));
-    line(v, "  win rate  %5.1f %%   words that are none %5.1f %%", 100 * s->win_rate,
-         100 * s->invalid_rate);
+    line(v, "  win rate  %5.1f %%   no words %5.1f %%   fit the feedback %5.1f %%",
+         100 * s->win_rate, 100 * s->invalid_rate, 100 * s->consistent_rate);
     line(v,
-         "  samples   %.1f versions old (at most %.0f)   dropped %" PRIu64
+         "  samples   %.1f steps old (at most %.0f)   dropped %" PRIu64
          "   ratio off by %.3f",
          s->lag, s->max_lag, s->dropped, s->ratio_off);
     const demo_step *p = last_published(f);
@@ -164,9 +164,9 @@ static void draw(demo_view *v, const demo_facts *f, double seconds)
     fputs("\033[?7l", v->out); /* what is too wide is cut, not wrapped */
     v->n_lines = 0;
     line(v,
-         "%sdeltawire%s  asynchronous RL on Wordle: %" PRIu64
-         " parameters, step %zu of %" PRIu64 ", %d:%02d",
-         style(v, BOLD), style(v, PLAIN), f->params, f->n_steps, f->n_asked,
+         "%sdeltawire%s  asynchronous RL on Wordle: %" PRIu64 " parameters, step %" PRIu64
+         " of %" PRIu64 ", %d:%02d",
+         style(v, BOLD), style(v, PLAIN), f->params, demo_facts_step(f), f->n_asked,
          (int)seconds / 60, (int)seconds % 60);
     line(v, "%s", "");
     draw_training(v, f);
@@ -193,7 +193,7 @@ static void tell(demo_view *v, const demo_facts *f, double seconds)
         fprintf(v->out,
                 "%4.0f s  warm-up step %" PRIu64 ", loss %.3f, version %" PRIu64 "\n",
                 seconds, f->warmup_step, f->warmup_loss, f->newest);
-    } else if (f->n_steps != v->told_steps) {
+    } else if (demo_facts_step(f) != v->told_step) {
         const demo_step *s = &f->steps[f->n_steps - 1], *p = last_published(f);
         fprintf(v->out,
                 "%4.0f s  step %" PRIu64 "  reward %.3f  won %.1f %%  invalid %.1f %%",
@@ -207,7 +207,7 @@ static void tell(demo_view *v, const demo_facts *f, double seconds)
                 fprintf(v->out, "  rollout-%zu at %" PRIu64, i, f->servers[i].version);
         fputc('\n', v->out);
     }
-    v->told_steps = f->n_steps;
+    v->told_step = demo_facts_step(f);
     fflush(v->out);
 }
 
@@ -295,12 +295,15 @@ void demo_view_summary(demo_view *v, const demo_facts *f)
         tell_tenths(v, f, "reward", offsetof(demo_step, reward), 1, "");
         tell_tenths(v, f, "win rate", offsetof(demo_step, win_rate), 100, " %");
         tell_tenths(v, f, "no words", offsetof(demo_step, invalid_rate), 100, " %");
+        tell_tenths(v, f, "fitting", offsetof(demo_step, consistent_rate), 100, " %");
     }
     if (f->n_evaluated > 0)
         fprintf(v->out,
                 "  in the end  %" PRIu64
-                " games with the last weights: reward %.2f, %.1f %% won\n",
-                f->n_evaluated, f->final_reward, 100 * f->final_win_rate);
+                " games with the last weights: reward %.2f, %.1f %% won, %.1f %% of\n"
+                "              guesses after the first fit the feedback\n",
+                f->n_evaluated, f->final_reward, 100 * f->final_win_rate,
+                100 * f->final_consistent_rate);
     tell_bytes(v, f);
     tell_pauses(v, f);
     fflush(v->out);

@@ -12,7 +12,7 @@ typedef struct demo_view {
     bool terminal;
     int n_lines;      /* of the screen, as drawn last */
     uint64_t told_ms; /* when a line was printed last */
-    size_t told_steps;
+    uint64_t told_step;
 } demo_view;
 
 void demo_view_open(demo_view *v, FILE *out);

@@ -86,6 +86,7 @@ static void guess(games *g, games_entry *e, web_call *call)
     json_t *out = describe(e);
     json_object_set_new(out, "feedback", json_string(e->game.feedback[e->game.turn - 1]));
     json_object_set_new(out, "valid", json_boolean(move.valid));
+    json_object_set_new(out, "consistent", json_boolean(move.consistent));
     json_object_set_new(out, "reward", json_real(move.reward));
     web_reply(call, 200, out);
 }

@@ -53,9 +53,11 @@ static bool was_guessed(const game *g, const char *guess)
     return false;
 }
 
-/* Whether GUESS, as the answer, would have given the feedback that was given. */
+/* Whether GUESS, as the answer, would have given the feedback that was given, and there
+ * was some. */
 static bool is_consistent(const game *g, const char *guess)
 {
+    bool any = false;
     for (unsigned i = 0; i < g->turn; i++) {
         word would_be;
         if (!was_valid(g, i))
@@ -63,8 +65,9 @@ static bool is_consistent(const game *g, const char *guess)
         game_feedback(would_be, g->guesses[i], guess);
         if (strcmp(would_be, g->feedback[i]) != 0)
             return false;
+        any = true;
     }
-    return true;
+    return any;
 }
 
 /* What all guesses so far have shown of the answer, as a reward. */
@@ -90,15 +93,12 @@ static double known(const game *g)
     return GAME_GREEN * n_green + GAME_LETTER * n_letters;
 }
 
-static double play(game *g, const char *guess)
+static double play(game *g, const char *guess, bool consistent)
 {
     const double before = known(g);
-    double reward = GAME_REPEATED;
-    if (!was_guessed(g, guess)) {
-        reward = GAME_NEW_WORD;
-        if (g->turn > 0 && is_consistent(g, guess))
-            reward += GAME_CONSISTENT;
-    }
+    double reward = was_guessed(g, guess) ? GAME_REPEATED : GAME_NEW_WORD;
+    if (consistent) /* which what was guessed before is not */
+        reward += GAME_CONSISTENT;
     memcpy(g->guesses[g->turn], guess, sizeof(word));
     game_feedback(g->feedback[g->turn], guess, g->answer);
     g->turn++;
@@ -129,7 +129,9 @@ game_move game_guess(game *g, const words *list, const char *text, size_t n)
     if (n_line == WORD_LETTERS)
         memcpy(guess, text, WORD_LETTERS);
     game_move move = {.valid = words_have(list, guess)};
-    move.reward = move.valid ? play(g, guess) : play_invalid(g, text, n_line);
+    move.consistent = move.valid && is_consistent(g, guess);
+    move.reward =
+        move.valid ? play(g, guess, move.consistent) : play_invalid(g, text, n_line);
     g->total += move.reward;
     return move;
 }

@@ -10,8 +10,8 @@
  *     GAME_INVALID      no word of the list
  *     GAME_REPEATED     a word that was guessed before
  *     GAME_NEW_WORD     a word of the list, for the first time
- *     GAME_CONSISTENT   and it could be the answer, by all feedback so far; from the
- *                       second guess on, since the first always could
+ *     GAME_CONSISTENT   and it is consistent: it could be the answer, by all feedback so
+ *                       far; not before there is some, of a word of the list
  *     GAME_GREEN        for each place whose letter became known
  *     GAME_LETTER       for each letter that became known to be in the answer, wherever;
  *                       a second one of the same counts again
@@ -55,6 +55,7 @@ typedef struct game {
 
 typedef struct game_move {
     bool valid;
+    bool consistent; /* with the feedback so far, of which there was some */
     double reward;
 } game_move;
 

@@ -25,6 +25,7 @@ typedef struct played_guess {
     uint64_t version;             /* of those weights; the oldest where they changed */
     float reward;
     bool valid;
+    bool consistent; /* with all feedback before it, of which there was some */
 } played_guess;
 
 typedef struct played_game {

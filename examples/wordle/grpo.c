@@ -6,7 +6,7 @@
 
 #include "fail.h"
 
-/* The end of the line after five letters is not in the text of the game, which goes on
+/* The end of the line after a word is not in the text of the game, which goes on
  * with the feedback. Where the model was as sure of it as this, there is nothing to learn
  * from it; otherwise the guess gets a sequence of its own. */
 #define SURE_LOGP (-0.1f)
@@ -119,7 +119,7 @@ static void add_game(batch *b, const played_game *game, const float *advantage)
         uint32_t n = n_repeated(game, guess);
         add_targets(b, start, guess, 0, n, advantage[t]);
         if (n == guess->n_tokens ||
-            (n + 1 == guess->n_tokens && guess->logp[n] > SURE_LOGP))
+            (n + 1 == guess->n_tokens && guess->valid && guess->logp[n] > SURE_LOGP))
             continue;
         add_targets(b, add_sequence(b, game, guess), guess, n, guess->n_tokens,
                     advantage[t]);
@@ -130,7 +130,7 @@ static void add_game(batch *b, const played_game *game, const float *advantage)
 
 void grpo_count(grpo_report *r, played_group *const *groups, size_t n_groups)
 {
-    size_t n_won = 0, n_invalid = 0, n_to_win = 0;
+    size_t n_won = 0, n_invalid = 0, n_to_win = 0, n_later = 0, n_consistent = 0;
     *r = (grpo_report){0};
     for (size_t k = 0; k < n_groups; k++)
         for (size_t g = 0; g < groups[k]->n_games; g++) {
@@ -142,10 +142,13 @@ void grpo_count(grpo_report *r, played_group *const *groups, size_t n_groups)
             n_to_win += game->won ? game->n_guesses : 0;
             for (uint32_t t = 0; t < game->n_guesses; t++)
                 n_invalid += !game->guesses[t].valid;
+            for (uint32_t t = 1; t < game->n_guesses; t++, n_later++)
+                n_consistent += game->guesses[t].consistent;
         }
     r->reward /= (double)r->n_games;
     r->win_rate = (double)n_won / (double)r->n_games;
     r->guesses = n_won ? (double)n_to_win / (double)n_won : 0;
+    r->consistent_rate = n_later ? (double)n_consistent / (double)n_later : 0;
     r->invalid_rate = r->n_guesses ? (double)n_invalid / (double)r->n_guesses : 0;
 }
 

@@ -1,8 +1,8 @@
 /* GRPO: what was played becomes gradients.
  *
  * The advantage of a guess is its return, the rewards from it to the end of its game,
- * less the mean return of the same turn of the group's other games; all are scaled by one
- * spread, that of the batch. It holds for every token of the guess.
+ * less the mean return of the same turn of the group's games, its own among them; all are
+ * scaled by one spread, that of the batch. It holds for every token of the guess.
  *
  *     ratio = p(token, the trainer's weights) / p(token, the weights that sampled it)
  *     objective = min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)
@@ -31,9 +31,10 @@ typedef struct grpo_report {
     size_t n_sequences; /* that were computed */
     double reward;      /* of a game */
     double win_rate;
-    double guesses;      /* of a game that was won; 0 where none was */
-    double invalid_rate; /* of guesses */
-    double entropy;      /* of a token, in nats */
+    double guesses;         /* of a game that was won; 0 where none was */
+    double invalid_rate;    /* of guesses */
+    double consistent_rate; /* of guesses after a game's first */
+    double entropy;         /* of a token, in nats */
     double ratio;
     double ratio_off; /* mean distance of the ratio from 1 */
     double clip_rate; /* of tokens */

@@ -1,5 +1,6 @@
 #include "metrics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,11 @@ void metrics_close(metrics *m)
 double metrics_seconds(const metrics *m)
 {
     return (double)(program_clock_ms() - m->began_ms) / 1000;
+}
+
+void metrics_put(json_t *line, const char *name, double number)
+{
+    json_object_set_new(line, name, isfinite(number) ? json_real(number) : json_null());
 }
 
 void metrics_write(metrics *m, const char *event, json_t *line)

@@ -1,5 +1,6 @@
 #include "player.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 #include "fail.h"
 #include "http_client.h"
+#include "program.h"
 
 enum {
     ID_BYTES = 64,
@@ -69,6 +71,12 @@ static bool copy_text(char *out, size_t room, const json_t *object, const char *
     return true;
 }
 
+/* A number that a float can hold. */
+static bool is_finite(const json_t *number)
+{
+    return json_is_number(number) && isfinite((float)json_number_value(number));
+}
+
 static dw_status not_understood(const char *url, const char *what, dw_error *err)
 {
     return wordle_fail(err, DW_INVALID, url, "answers without a usable '%s'", what);
@@ -109,13 +117,14 @@ static dw_status tell_guess(player *p, seat *s, played_game *game, dw_error *err
         http_client_ask(p->client, "POST", url, body, ENV_TIMEOUT_MS, &answer, err);
     json_decref(body);
     const json_t *reward = json_object_get(answer, "reward");
-    if (status == DW_OK && (!json_is_number(reward) ||
-                            !copy_text(s->prompt, PROMPT_BYTES, answer, "prompt")))
+    if (status == DW_OK &&
+        (!is_finite(reward) || !copy_text(s->prompt, PROMPT_BYTES, answer, "prompt")))
         status = not_understood(url, "reward", err);
     if (status == DW_OK) {
         played_guess *guess = &game->guesses[game->n_guesses++];
         guess->reward = (float)json_number_value(reward);
         guess->valid = json_is_true(json_object_get(answer, "valid"));
+        guess->consistent = json_is_true(json_object_get(answer, "consistent"));
         game->won = json_is_true(json_object_get(answer, "won"));
         s->done = json_is_true(json_object_get(answer, "done")) ||
                   game->n_guesses == GAME_MAX_GUESSES;
@@ -139,10 +148,13 @@ static json_t *completion_request(const player *p, const size_t *open, size_t n)
     json_t *prompts = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append_new(prompts, json_string(p->seats[open[i]].prompt));
-    return json_pack("{s:s, s:o, s:i, s:f, s:f, s:[s], s:i, s:b}", "model", "policy",
+    /* of the group and the turn, so that samples depend on the weights alone */
+    uint64_t state = p->number * 8 + p->group->games[open[0]].n_guesses;
+    const uint64_t seed = program_next_random(&state) & INT64_MAX;
+    return json_pack("{s:s, s:o, s:i, s:f, s:f, s:[s], s:i, s:b, s:I}", "model", "policy",
                      "prompt", prompts, "max_tokens", GUESS_MAX_TOKENS, "temperature",
                      1.0, "top_p", 1.0, "stop", "\n", "logprobs", 0, "return_token_ids",
-                     1);
+                     1, "seed", (json_int_t)seed);
 }
 
 /* Versions are labels to engines; here they are numbers. */
@@ -157,7 +169,7 @@ static bool read_version(const json_t *choice, const json_t *answer, uint64_t *v
     return end && *end == '\0' && end != json_string_value(label);
 }
 
-static bool read_tokens(const json_t *choice, played_guess *guess)
+static bool read_tokens(const json_t *choice, uint32_t n_vocab, played_guess *guess)
 {
     const json_t *ids = json_object_get(choice, "token_ids");
     const json_t *logps =
@@ -167,8 +179,8 @@ static bool read_tokens(const json_t *choice, played_guess *guess)
         return false;
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(ids, i), *logp = json_array_get(logps, i);
-        if (!json_is_integer(id) || !json_is_number(logp) || json_integer_value(id) < 0 ||
-            json_integer_value(id) > INT32_MAX)
+        if (!json_is_integer(id) || !is_finite(logp) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= (json_int_t)n_vocab)
             return false;
         guess->tokens[i] = (int32_t)json_integer_value(id);
         guess->logp[i] = (float)json_number_value(logp);
@@ -192,6 +204,14 @@ static bool keep_prompt(const player *p, const seat *s, played_game *game,
     return true;
 }
 
+/* An engine that does not tell its stream is believed to follow this one. */
+static bool is_other_stream(const player *p, const json_t *answer)
+{
+    const json_t *stream = json_object_get(answer, "weight_stream");
+    return stream && (!json_is_string(stream) ||
+                      strcmp(json_string_value(stream), p->all->options->stream) != 0);
+}
+
 static dw_status take_choices(player *p, const char *url, const json_t *answer,
                               const size_t *open, size_t n, dw_error *err)
 {
@@ -200,6 +220,10 @@ static dw_status take_choices(player *p, const char *url, const json_t *answer,
     size_t at;
     if (json_array_size(choices) != n)
         return not_understood(url, "choices", err);
+    if (is_other_stream(p, answer))
+        return wordle_fail(err, DW_CONFLICT, url,
+                           "samples with the weights of another stream than %s",
+                           p->all->options->stream);
     json_array_foreach(choices, at, choice)
     {
         json_int_t index = json_integer_value(json_object_get(choice, "index"));
@@ -211,7 +235,7 @@ static dw_status take_choices(player *p, const char *url, const json_t *answer,
         played_guess *guess = &game->guesses[game->n_guesses];
         if (!read_version(choice, answer, &guess->version))
             return not_understood(url, "weight_version", err);
-        if (!read_tokens(choice, guess))
+        if (!read_tokens(choice, p->all->options->n_vocab, guess))
             return not_understood(url, "token_ids and logprobs", err);
         if (!copy_text(s->guess, GUESS_BYTES, choice, "text"))
             return not_understood(url, "text", err);
@@ -243,7 +267,7 @@ static dw_status guess_all(player *p, const size_t *open, size_t n, dw_error *er
         if (status == DW_OK || status == DW_CANCELLED)
             break;
         note_failure(p->all, status, err);
-        p->server = atomic_fetch_add(&p->all->turn, 1) % options->n_servers;
+        p->server = (p->server + 1) % options->n_servers;
         http_client_pause(p->client, BREATH_MS);
     }
     json_decref(body);

@@ -22,6 +22,8 @@ typedef struct player_options {
     size_t n_games;             /* of a group, 2 to GROUP_MAX_GAMES */
     uint64_t seed;              /* another one plays other games */
     const tokenizer *tok;
+    uint32_t n_vocab;   /* of the model: other tokens are refused */
+    const char *stream; /* its id: samples of another stream's weights are refused */
 } player_options;
 
 typedef struct players players;

@@ -35,6 +35,9 @@ static void end_signals(sigset_t *set)
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGINT);
+    struct sigaction now;
+    if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+        sigaddset(set, SIGHUP);
 }
 
 void program_block_signals(void)
@@ -51,6 +54,26 @@ void program_wait(void)
     int number;
     end_signals(&set);
     sigwait(&set, &number);
+}
+
+bool program_take_end(unsigned wait_ms)
+{
+    sigset_t set;
+    end_signals(&set);
+    const struct timespec t = {.tv_sec = (time_t)(wait_ms / 1000),
+                               .tv_nsec = (long)(wait_ms % 1000) * 1000000};
+    return sigtimedwait(&set, NULL, &t) > 0;
+}
+
+bool program_is_to_end(void)
+{
+    sigset_t wanted, pending;
+    end_signals(&wanted);
+    sigpending(&pending);
+    for (int i = 1; i < NSIG; i++)
+        if (sigismember(&wanted, i) == 1 && sigismember(&pending, i) == 1)
+            return true;
+    return false;
 }
 
 uint64_t program_clock_ms(void)

@@ -93,10 +93,9 @@ static dw_status warm_up_with(train_run *run, warmup *w, dw_error *err)
             status = train_run_step(run, o->warmup_lr * rise * (1 - 0.9f * done), publish,
                                     "warmup", step + 1, &norm, line, err);
         if (status == DW_OK && publish) {
-            json_t *what = json_pack("{s:I, s:f, s:f}", "step", (json_int_t)step + 1,
-                                     "loss", loss, "norm", norm);
-            json_object_update(line, what);
-            json_decref(what);
+            json_object_set_new(line, "step", json_integer((json_int_t)step + 1));
+            metrics_put(line, "loss", loss);
+            metrics_put(line, "norm", norm);
             metrics_write(run->log, "warmup", json_incref(line));
         }
         json_decref(line);

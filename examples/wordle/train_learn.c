@@ -5,8 +5,9 @@
 #include "fail.h"
 #include "grpo.h"
 #include "player.h"
+#include "program.h"
 
-enum { MAX_GROUPS = 1024 };
+enum { MAX_GROUPS = 1024, PUBLISH_AGAIN_MS = 1000 };
 
 typedef struct lesson {
     train_run *run;
@@ -16,16 +17,35 @@ typedef struct lesson {
     played_group *groups[MAX_GROUPS];
     size_t n_groups;
     uint64_t n_dropped;
-    double lag, most_lag; /* versions between a group and the weights it moves */
+    double lag, most_lag; /* steps between a group and the weights it moves */
     double waited_s;
-    json_t *line;  /* of the step before, until its version is settled */
-    uint64_t told; /* failures of players */
+    uint64_t tried_ms; /* when a version that failed was last begun again */
+    json_t *line;      /* of the step before, until its version is settled */
+    uint64_t told;     /* failures of players */
 } lesson;
 
-static uint64_t lag_of(lesson *l, const played_group *group)
+/* Of no use: from before the warm-up's end, or of a version that was not made here, or
+ * too old, which without syncing all are. */
+static bool is_refused(const lesson *l, const played_group *group, uint64_t lag)
 {
-    const uint64_t newest = versions_newest(l->run->stream);
-    return newest > group->version ? newest - group->version : 0;
+    const train_options *o = l->run->options;
+    return group->version < l->first_version ||
+           group->version > versions_newest(l->run->stream) + 1 || lag == UINT64_MAX ||
+           (!o->no_sync && lag > o->max_lag);
+}
+
+/* While a version fails the servers stay behind, and soon all that they send is too old:
+ * it is published again before the next step, too. */
+static dw_status keep_publishing(lesson *l, dw_error *err)
+{
+    const uint64_t now_ms = program_clock_ms();
+    if (!l->run->unsettled || now_ms - l->tried_ms < PUBLISH_AGAIN_MS)
+        return DW_OK;
+    l->tried_ms = now_ms;
+    json_t *line = l->line ? json_incref(l->line) : json_object();
+    dw_status status = train_run_publish_again(l->run, line, err);
+    json_decref(line);
+    return status;
 }
 
 /* A store, a server or an environment that fails is waited for; it is said once. */
@@ -42,20 +62,22 @@ static void tell_failures(lesson *l)
 }
 
 /* Until there are N groups, or it is told to stop. */
-static void gather(lesson *l, size_t n)
+static dw_status gather(lesson *l, size_t n, dw_error *err)
 {
-    const train_options *o = l->run->options;
+    dw_status status = DW_OK;
     const double began_s = metrics_seconds(l->run->log);
     l->n_dropped = 0;
     l->lag = l->most_lag = 0;
-    while (l->n_groups < n && !train_run_stopped(l->run)) {
+    l->tried_ms = program_clock_ms();
+    while (status == DW_OK && l->n_groups < n && !train_run_stopped(l->run)) {
         played_group *group = group_queue_pop(l->queue, 500);
+        status = keep_publishing(l, err);
         if (!group) {
             tell_failures(l);
             continue;
         }
-        const uint64_t lag = lag_of(l, group);
-        if (group->version < l->first_version || lag > o->max_lag) {
+        const uint64_t lag = train_run_lag(l->run, group->version);
+        if (is_refused(l, group, lag)) {
             l->n_dropped++;
             free(group);
             continue;
@@ -65,6 +87,7 @@ static void gather(lesson *l, size_t n)
         l->most_lag = (double)lag > l->most_lag ? (double)lag : l->most_lag;
     }
     l->waited_s = metrics_seconds(l->run->log) - began_s;
+    return status;
 }
 
 static void forget(lesson *l)
@@ -74,20 +97,32 @@ static void forget(lesson *l)
     l->n_groups = 0;
 }
 
+/* How games went. */
+static void put_games(json_t *line, const grpo_report *r)
+{
+    json_object_set_new(line, "games", json_integer((json_int_t)r->n_games));
+    metrics_put(line, "reward", r->reward);
+    metrics_put(line, "win_rate", r->win_rate);
+    metrics_put(line, "guesses", r->guesses);
+    metrics_put(line, "invalid_rate", r->invalid_rate);
+    metrics_put(line, "consistent_rate", r->consistent_rate);
+}
+
 static json_t *line_of(lesson *l, uint64_t step, const grpo_report *r, double norm)
 {
-    json_t *line = json_pack(
-        "{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)step,
-        "reward", r->reward, "win_rate", r->win_rate, "guesses", r->guesses,
-        "invalid_rate", r->invalid_rate, "entropy", r->entropy, "ratio", r->ratio,
-        "ratio_off", r->ratio_off, "clip_rate", r->clip_rate, "norm", norm);
-    json_t *more =
-        json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "games", (json_int_t)r->n_games,
-                  "tokens", (json_int_t)r->n_tokens, "sequences",
-                  (json_int_t)r->n_sequences, "dropped", (json_int_t)l->n_dropped, "lag",
-                  l->lag, "max_lag", l->most_lag, "waited_s", l->waited_s);
-    json_object_update(line, more);
-    json_decref(more);
+    json_t *line =
+        json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)step, "tokens",
+                  (json_int_t)r->n_tokens, "sequences", (json_int_t)r->n_sequences,
+                  "dropped", (json_int_t)l->n_dropped);
+    put_games(line, r);
+    metrics_put(line, "entropy", r->entropy);
+    metrics_put(line, "ratio", r->ratio);
+    metrics_put(line, "ratio_off", r->ratio_off);
+    metrics_put(line, "clip_rate", r->clip_rate);
+    metrics_put(line, "norm", norm);
+    metrics_put(line, "lag", l->lag);
+    metrics_put(line, "max_lag", l->most_lag);
+    metrics_put(line, "waited_s", l->waited_s);
     return line;
 }
 
@@ -105,11 +140,10 @@ static dw_status learn_step(lesson *l, uint64_t step, dw_error *err)
     const grpo_options clip = {0.2f, 0.28f};
     grpo_report report;
     double norm = 0;
-    gather(l, o->n_groups);
-    if (l->n_groups < o->n_groups)
-        return DW_OK; /* asked to stop */
-    dw_status status =
-        grpo_backward(l->run->trainer, &clip, l->groups, l->n_groups, &report, err);
+    dw_status status = gather(l, o->n_groups, err);
+    if (status != DW_OK || l->n_groups < o->n_groups)
+        return status; /* asked to stop */
+    status = grpo_backward(l->run->trainer, &clip, l->groups, l->n_groups, &report, err);
     json_t *none = l->line ? NULL : json_object();
     if (status == DW_OK)
         status = train_run_step(l->run, o->lr, !o->no_sync, "step", step, &norm,
@@ -134,19 +168,14 @@ static dw_status evaluate(lesson *l, dw_error *err)
         status =
             train_run_publish(run, "evaluated", qwen_trainer_steps(run->trainer), err);
     if (status == DW_OK)
-        status = train_run_settle(run, line, err);
+        status = train_run_finish(run, line, err);
     l->first_version = versions_newest(run->stream);
-    if (status == DW_OK)
-        gather(l, n);
+    if (status == DW_OK && !run->unsettled)
+        status = gather(l, n, err);
     if (status == DW_OK && l->n_groups == n) {
         grpo_report r;
         grpo_count(&r, l->groups, n);
-        json_t *more =
-            json_pack("{s:I, s:f, s:f, s:f, s:f}", "games", (json_int_t)r.n_games,
-                      "reward", r.reward, "win_rate", r.win_rate, "guesses", r.guesses,
-                      "invalid_rate", r.invalid_rate);
-        json_object_update(line, more);
-        json_decref(more);
+        put_games(line, &r);
         metrics_write(run->log, "evaluation", json_incref(line));
     }
     json_decref(line);
@@ -166,6 +195,8 @@ dw_status train_learn(train_run *run, dw_error *err)
         .n_games = o->n_games,
         .seed = o->seed * 1000003u + trained,
         .tok = run->tok,
+        .n_vocab = run->n_vocab,
+        .stream = versions_stream(run->stream),
     };
     lesson *l = calloc(1, sizeof *l);
     if (!l)
@@ -179,8 +210,10 @@ dw_status train_learn(train_run *run, dw_error *err)
     uint64_t step = trained > o->n_warmup ? trained - o->n_warmup : 0;
     while (status == DW_OK && step < o->n_steps && !train_run_stopped(run))
         status = learn_step(l, ++step, err);
-    if (status == DW_OK && l->line)
-        status = train_run_settle(run, l->line, err);
+    json_t *none = l->line ? NULL : json_object();
+    if (status == DW_OK)
+        status = train_run_finish(run, l->line ? l->line : none, err);
+    json_decref(none);
     write_line(l);
     if (status == DW_OK && o->n_evaluate > 0 && !train_run_stopped(run))
         status = evaluate(l, err);

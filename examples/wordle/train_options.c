@@ -33,7 +33,7 @@ static const char help[] =
     "  --groups N        groups of games a step (8)\n"
     "  --games N         games of a group, for the same answer (8)\n"
     "  --players N       groups that are played at once (4)\n"
-    "  --max-lag N       drop samples that are more versions old (8)\n"
+    "  --max-lag N       drop samples that are more steps old (8)\n"
     "  --lr X            learning rate of reinforcement learning (4e-4)\n"
     "  --warmup-lr X     of the warm-up (3e-3)\n"
     "  --threads N       of the trainer; 0: all cores (1)\n"

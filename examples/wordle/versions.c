@@ -1,6 +1,5 @@
 #include "versions.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 #include "fail.h"
@@ -53,17 +52,30 @@ dw_status versions_begin(versions *v, const char *step, dw_error *err)
     return status;
 }
 
-dw_status versions_settle(versions *v, bool *committed, dw_publish_report *report,
-                          dw_error *err)
+bool versions_under_way(const versions *v)
 {
+    return v->under_way;
+}
+
+dw_status versions_settle(versions *v, unsigned timeout_ms, bool *committed,
+                          dw_publish_report *report, dw_error *err)
+{
+    bool done = false;
     *committed = false;
     if (!v->under_way)
         return DW_OK;
-    v->under_way = false;
     dw_status status =
-        dw_publisher_wait(v->publisher, v->ticket, UINT_MAX, NULL, report, err);
+        dw_publisher_wait(v->publisher, v->ticket, timeout_ms, &done, report, err);
+    if (status == DW_UNAVAILABLE && !done)
+        return DW_OK;
+    v->under_way = false;
     *committed = status == DW_OK;
     return status == DW_CONFLICT || status == DW_NO_MEMORY ? status : DW_OK;
+}
+
+void versions_cancel(versions *v)
+{
+    dw_publisher_cancel(v->publisher);
 }
 
 void versions_drain(versions *v)

@@ -19,11 +19,17 @@ void versions_close(versions *v);
 /* Begins to publish the weights as they are. Nothing may be under way. */
 dw_status versions_begin(versions *v, const char *step, dw_error *err);
 
-/* Waits for what is under way. *COMMITTED says whether REPORT is that of a version: where
- * nothing was begun, or the store failed, it is not; what failed is covered by the next
- * one, and stands in ERR. DW_CONFLICT where another trainer took the stream over. */
-dw_status versions_settle(versions *v, bool *committed, dw_publish_report *report,
-                          dw_error *err);
+bool versions_under_way(const versions *v);
+
+/* Waits up to TIMEOUT_MS for what is under way, which it may still be after that.
+ * *COMMITTED says whether REPORT is that of a version: where nothing was begun, or the
+ * store failed, it is not; what failed is covered by the next one, and stands in ERR.
+ * DW_CONFLICT where another trainer took the stream over. */
+dw_status versions_settle(versions *v, unsigned timeout_ms, bool *committed,
+                          dw_publish_report *report, dw_error *err);
+
+/* Has what is under way given up; it is settled soon. */
+void versions_cancel(versions *v);
 
 /* Waits for folds too; what went wrong with those harms nothing. */
 void versions_drain(versions *v);

@@ -33,6 +33,9 @@ def play(rng, at, seed=None):
         total += said["reward"]
         assert said["prompt"] == prompt and said["turn"] == turn
         assert said["valid"] == (word != "qqqqq")
+        before = [line for line in lines[:-1] if line[0] != "qqqqq"]
+        assert said["consistent"] == (said["valid"] and before != [] and
+                                      all(feedback(w, word) == m for w, m in before))
         assert said["done"] == (turn == 6 or said["won"])
         assert abs(said["total"] - total) < 1e-6
         if said["done"]:

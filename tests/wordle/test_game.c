@@ -126,6 +126,21 @@ static void a_game(void **state)
     assert_int_equal(g.turn, 5);
 }
 
+/* What fits is paid once there is feedback to fit. */
+static void consistent(void **state)
+{
+    game g;
+    (void)state;
+    game_start(&g, "crane");
+    assert_false(game_guess(&g, &list, "zzzzz", 5).consistent);
+    game_move move = game_guess(&g, &list, "chair", 5); /* all before was invalid */
+    assert_false(move.consistent);
+    near_to(move.reward, 0.1 + 2 * 0.1 + 3 * 0.05);
+    assert_false(game_guess(&g, &list, "chair", 5).consistent);
+    assert_false(game_guess(&g, &list, "coral", 5).consistent);
+    assert_true(game_guess(&g, &list, "crane", 5).consistent);
+}
+
 static void what_is_no_guess(void **state)
 {
     static const char *const texts[][2] = {
@@ -276,6 +291,7 @@ int main(void)
         cmocka_unit_test(every_pair_of_the_list),
         cmocka_unit_test(every_pair_of_three_letters),
         cmocka_unit_test(a_game),
+        cmocka_unit_test(consistent),
         cmocka_unit_test(what_is_no_guess),
         cmocka_unit_test(random_games),
         cmocka_unit_test(seeds),

@@ -11,6 +11,7 @@
 
 #include "group_queue.h"
 #include "grpo.h"
+#include "qwen_train.h"
 
 static const qwen_config config = {
     .n_vocab = 100,
@@ -169,6 +170,125 @@ static void test_nothing_to_learn(void **state)
     qwen_trainer_free(trainer);
 }
 
+/* ---- the objective, against itself ---- */
+
+/* Games of one guess each, whose tokens were sampled OFF[i] likelier than the trainer has
+ * them: ratio exp(-OFF[i]). The first earns more, so its advantage is positive. */
+static played_group *group_of_two(qwen_trainer *trainer, const float off[2])
+{
+    static const char *const guesses[] = {"crane\n", "trail\n"};
+    played_group *group = played_group_new(2);
+    assert_non_null(group);
+    for (size_t i = 0; i < 2; i++) {
+        add_guess(trainer, &group->games[i], guesses[i], NULL, i == 0 ? 1.0f : 0.0f);
+        for (uint32_t k = 0; k < group->games[i].guesses[0].n_tokens; k++)
+            group->games[i].guesses[0].logp[k] += off[i];
+    }
+    return group;
+}
+
+/* What grpo.h says is made larger: means over tokens, advantages of 1 and -1. */
+static double objective(qwen_trainer *trainer, const played_group *group)
+{
+    const double scale = 0.5 / (0.5 + 1e-4);
+    double sum = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < 2; i++) {
+        const played_guess *g = &group->games[i].guesses[0];
+        const double a = i == 0 ? scale : -scale;
+        float logp[GUESS_MAX_TOKENS];
+        alone(trainer, &group->games[i], g, logp);
+        for (uint32_t k = 0; k < g->n_tokens; k++, n++) {
+            const double ratio = exp((double)logp[k] - (double)g->logp[k]);
+            const double clipped = fmin(fmax(ratio, 1 - (double)options.clip_low),
+                                        1 + (double)options.clip_high);
+            sum += fmin(ratio * a, clipped * a);
+        }
+    }
+    return sum / (double)n;
+}
+
+/* Moves the weights of tensor T by AMOUNT times its gradient, rounded to bf16; returns
+ * what the gradient says that the loss does. */
+static double move(qwen_trainer *t, size_t tensor, const uint16_t *kept, double amount)
+{
+    const size_t first = t->offsets[tensor], n = t->infos[tensor].n_elems;
+    double foretold = 0;
+    for (size_t e = 0; e < n; e++) {
+        const float was = qwen_bf16(kept[e]);
+        const float to = was + (float)(amount * (double)t->grads[first + e]);
+        dw_cast_bf16(&t->weights[first + e], &to, 1);
+        foretold += (double)t->grads[first + e] *
+                    (double)(qwen_bf16(t->weights[first + e]) - was);
+    }
+    return foretold;
+}
+
+/* The gradient is that of the objective: where both ratios are inside the clip, where a
+ * good guess has become rarer or a bad one likelier than the clip, which is no reason not
+ * to mend it, and where only one of the two is beyond it. */
+static void test_finite_difference(void **state)
+{
+    static const struct {
+        float off[2];
+        double clip_rate;
+    } cases[] = {
+        {{0.1f, -0.1f}, 0}, {{-0.15f, 0.12f}, 0}, {{0.7f, 0}, 0},      {{0, -0.7f}, 0},
+        {{0.7f, -0.7f}, 0}, {{-0.7f, 0.1f}, 0.5}, {{0.1f, 0.7f}, 0.5}, {{-0.7f, 0.7f}, 1},
+    };
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        dw_error err;
+        grpo_report r;
+        qwen_trainer *t = trainer_new();
+        played_group *group = group_of_two(t, cases[c].off);
+        assert_int_equal(grpo_backward(t, &options, &group, 1, &r, &err), DW_OK);
+        assert_true(r.clip_rate == cases[c].clip_rate);
+        for (size_t i = 0; i < t->n_tensors; i += 3) {
+            const size_t n = t->infos[i].n_elems;
+            double norm = 0, says[2], is[2];
+            for (size_t e = 0; e < n; e++)
+                norm += pow((double)t->grads[t->offsets[i] + e], 2);
+            if (cases[c].clip_rate == 1) {
+                assert_true(norm == 0);
+                continue;
+            }
+            uint16_t *kept = malloc(n * sizeof *kept);
+            memcpy(kept, t->weights + t->offsets[i], n * sizeof *kept);
+            for (int side = 0; side < 2; side++) {
+                /* so far that the objective moves by about 0.005 */
+                says[side] = move(t, i, kept, (side == 0 ? -0.005 : 0.005) / norm);
+                is[side] = -objective(t, group);
+            }
+            memcpy(t->weights + t->offsets[i], kept, n * sizeof *kept);
+            if (!(fabs(is[1] - is[0] - (says[1] - says[0])) < 3e-4))
+                fail_msg("case %zu, %s: the loss moved by %.6f, not by %.6f", c,
+                         t->infos[i].name, is[1] - is[0], says[1] - says[0]);
+            free(kept);
+        }
+        free(group);
+        qwen_trainer_free(t);
+    }
+}
+
+/* The end of the line is left out where the model was sure of it, but not the sixth token
+ * of what is no word. */
+static void test_sixth_token(void **state)
+{
+    (void)state;
+    dw_error err;
+    grpo_report r;
+    qwen_trainer *trainer = trainer_new();
+    played_group *group = group_new(trainer);
+    group->games[0].guesses[0].logp[5] = -0.01f; /* crane\n */
+    group->games[1].guesses[0].logp[5] = -0.01f; /* cranes */
+    assert_int_equal(grpo_backward(trainer, &options, &group, 1, &r, &err), DW_OK);
+    assert_int_equal(r.n_tokens, 5 + 3 + 6 + 6 + 6 + 6);
+    assert_int_equal(r.n_sequences, 2 + 3);
+    free(group);
+    qwen_trainer_free(trainer);
+}
+
 static void test_queue(void **state)
 {
     (void)state;
@@ -192,6 +312,8 @@ int main(void)
         cmocka_unit_test(test_packed_as_alone),
         cmocka_unit_test(test_better_becomes_likelier),
         cmocka_unit_test(test_nothing_to_learn),
+        cmocka_unit_test(test_finite_difference),
+        cmocka_unit_test(test_sixth_token),
         cmocka_unit_test(test_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

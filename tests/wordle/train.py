@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""wordle-train beside servers and environments that answer what they should not: nothing
+of it is trained on, it is said, and the trainer goes on until it is told to end."""
+import http.server
+import json
+import signal
+import subprocess
+import threading
+
+from lib import DEADLINE_S, Server, program, run_tests, scratch, start, wait_until
+
+ENV, TRAIN = program("WORDLE_ENV"), program("WORDLE_TRAIN")
+MODEL = scratch / "model"
+subprocess.run([TRAIN, "--init", MODEL], check=True)
+VOCAB = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+env = Server(ENV, "--listen", "127.0.0.1:0")
+
+
+class Liar:
+    """Answers what ANSWER makes of the path and the body of a request."""
+
+    def __init__(self, answer):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                data = json.dumps(answer(self.path, json.loads(body or "{}"))).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_DELETE = do_POST
+
+            def log_message(self, *args):
+                pass
+
+        self.at = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.at.server_port}"
+        threading.Thread(target=self.at.serve_forever, daemon=True).start()
+
+
+def sampler(version="0", token=1, logp=-1.0, stream=None):
+    """A server whose samples all have one token."""
+    def answer(_, body):
+        choice = {"text": "q", "token_ids": [token], "weight_version": version,
+                  "logprobs": {"token_logprobs": [logp]}}
+        choices = [{"index": i, **choice} for i in range(len(body["prompt"]))]
+        return {"choices": choices} | ({"weight_stream": stream} if stream else {})
+    return Liar(answer)
+
+
+def judge(reward):
+    """An environment that rewards so."""
+    def answer(path, body):
+        game = {"id": "1", "prompt": "WORDLE\n", "reward": reward, "valid": True, "done": True}
+        return game if path.endswith("/guess") else {"games": [game] * body.get("n", 1)}
+    return Liar(answer)
+
+
+def train(name, at_env, server, *options):
+    """(the process, what its metrics say)"""
+    path = scratch / f"{name}.jsonl"
+    process = start(TRAIN, "--model", MODEL, "--store", f"file://{scratch}/{name}",
+                    "--state", scratch / f"{name}.state", "--env", at_env.url, "--server",
+                    server.url, "--metrics", path, "--warmup", 0, "--steps", 2,
+                    "--groups", 1, "--games", 2, "--players", 1, *options)
+
+    def lines():
+        assert process.poll() is None or path.exists(), "it ended"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+    return process, lines
+
+
+def refused(name, at_env, server, text):
+    process, lines = train(name, at_env, server)
+    wait_until(text, lambda: any(text in line.get("text", "") for line in lines()))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_S) == 0
+    events = [line["event"] for line in lines()]
+    assert "step" not in events and events[-1] == "end", events
+
+
+def test_what_is_refused():
+    tokens = "without a usable 'token_ids and logprobs'"
+    refused("token", env, sampler(token=VOCAB), tokens)
+    refused("logp", env, sampler(logp=-1e300), tokens)
+    refused("version", env, sampler(version="x"), "without a usable 'weight_version'")
+    refused("stream", env, sampler(stream="0" * 32), "of another stream")
+    refused("reward", judge(1e300), sampler(), "without a usable 'reward'")
+
+
+def test_versions_of_nobody():
+    """Samples of a version that is not there yet are dropped; nothing is wrong with those of
+    one that is."""
+    server = sampler(version="7")
+    process, lines = train("ahead", env, server, "--evaluate", 0)
+    wait_until("a start", lambda: lines())
+    wait_until("games", lambda: env.get("/stats")["finished"] > 20)
+    assert [line["event"] for line in lines()] == ["start"], lines()
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(DEADLINE_S) == 0
+    process, lines = train("there", env, sampler())
+    assert process.wait(DEADLINE_S) == 0
+    steps = [line for line in lines() if line["event"] == "step"]
+    assert [line["step"] for line in steps] == [1, 2], steps
+    assert [line["lag"] for line in steps] == [0, 1], steps
+
+
+def test_a_stream_that_is_there():
+    """Another model, with no state, goes into the stream before its samples are used."""
+    process, lines = train("there", env, sampler(), "--steps", 2)
+    assert process.wait(DEADLINE_S) == 0  # it is done: state and stream are those of before
+    for file in (scratch / "there.state").glob("state*"):
+        file.unlink()
+    (scratch / "there.jsonl").unlink()
+    process, lines = train("there", env, sampler(), "--steps", 0)
+    assert process.wait(DEADLINE_S) == 0
+    begun, end = lines()[0], lines()[-1]
+    assert begun["event"] == "start" and not begun["resumed"] and "version" in begun, begun
+    assert end["state"] == begun["state"] and end["version"] == begun["version"], end
+
+
+run_tests(globals())
