@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every word of examples/wordle/words.txt stands in Debian's wamerican.
+# Every word of examples/wordle/env/words.txt stands in Debian's wamerican.
 set -euo pipefail
 dictionary=${DW_WORDS:-/usr/share/dict/american-english}
 [ -e "$dictionary" ] || { echo "skipped: no $dictionary (Debian's package wamerican)"; exit 77; }
-"$(dirname "$0")/../../examples/wordle/words.sh" --check "$dictionary"
+"$(dirname "$0")/../../examples/wordle/env/words.sh" --check "$dictionary"
