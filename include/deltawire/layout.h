@@ -102,10 +102,10 @@ typedef struct dw_layout_report {
 DW_API dw_digest dw_digest_plus(dw_digest a, dw_digest b);
 
 /* Does the stores of the patch file PATH (docs/FORMAT.md, section 12) in the targets and
- * reads them back. DW_STALE, with nothing stored, where an element does not hold what the
- * patch replaces; DW_CORRUPT where the file was altered, with nothing stored, or where an
- * element does not hold what was stored. FORGOTTEN, one for each tensor of the layout,
- * may be NULL; true for those among n_forgotten. */
+ * reads them back, in one pass. DW_STALE where an element does not hold what the patch
+ * replaces, DW_CORRUPT where the file was altered or an element does not hold what was
+ * stored: stores that were done by then are taken back before it returns. FORGOTTEN, one
+ * for each tensor of the layout, may be NULL; true for those among n_forgotten. */
 DW_API dw_status dw_layout_apply(const dw_layout *layout, const char *path,
                                  unsigned n_threads, dw_layout_report *report,
                                  bool *forgotten, dw_error *err);

@@ -35,24 +35,20 @@ static size_t find_other(const dw_layout_batch *b, const void *values)
     return i;
 }
 
-static dw_status check_batch(dw_layout_batch *b, dw_error *err)
+static dw_status fail_at(const dw_layout_batch *b, size_t i, dw_status status,
+                         const char *what, dw_error *err)
 {
-    const size_t i = find_other(b, b->segment->old_values);
-    if (i == b->n)
-        return DW_OK;
-    return dw_fail_tensor(err, DW_STALE, b->job->path, tensor_name(b),
-                          "element %" PRIu64 " is not what the patch replaces: these are "
-                          "not the weights that it was made for. Load them whole",
-                          b->segment->first + b->segment->positions[b->changes[i]]);
+    return dw_fail_tensor(err, status, b->job->path, tensor_name(b),
+                          "element %" PRIu64 " %s",
+                          b->segment->first + b->segment->positions[b->changes[i]], what);
 }
 
-static dw_status store_batch(dw_layout_batch *b, dw_error *err)
+/* Stores VALUES at the first N places. */
+static void store(const dw_layout_batch *b, const void *values, size_t n)
 {
-    (void)err;
     void *data = b->job->layout->targets[b->target].data;
-    const void *values = b->segment->values;
 #define STORE(width)                                                                     \
-    for (size_t i = 0; i < b->n; i++)                                                    \
+    for (size_t i = 0; i < n; i++)                                                       \
         dw_element_store(data, b->places[i], width,                                      \
                          dw_element_load(values, b->changes[i], width));
     switch (b->width) {
@@ -66,38 +62,49 @@ static dw_status store_batch(dw_layout_batch *b, dw_error *err)
         STORE(8)
     }
 #undef STORE
-    b->job->n_stored[b->segment_number] += b->n;
-    return DW_OK;
 }
 
-static dw_status confirm_batch(dw_layout_batch *b, dw_error *err)
+/* While the lines are in the cache: are the old values there, then the new ones, and did
+ * they arrive? */
+static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
 {
-    const size_t i = find_other(b, b->segment->values);
-    if (i == b->n)
-        return DW_OK;
-    return dw_fail_tensor(err, DW_CORRUPT, b->job->path, tensor_name(b),
-                          "element %" PRIu64 " does not hold what was stored",
-                          b->segment->first + b->segment->positions[b->changes[i]]);
+    size_t i = find_other(b, b->segment->old_values);
+    if (i < b->n)
+        return fail_at(
+            b, i, DW_STALE,
+            "is not what the patch replaces: these are not the weights that it "
+            "was made for. Load them whole",
+            err);
+    store(b, b->segment->values, b->n);
+    b->job->n_stored[b->segment_number] += b->n;
+    i = find_other(b, b->segment->values);
+    return i == b->n ? DW_OK
+                     : fail_at(b, i, DW_CORRUPT, "does not hold what was stored", err);
+}
+
+/* A walk has one order, so what was stored of a segment is where it begins. */
+static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
+{
+    (void)err;
+    uint64_t *left = &b->job->n_stored[b->segment_number];
+    const size_t n = *left < b->n ? (size_t)*left : b->n;
+    store(b, b->segment->old_values, n);
+    *left -= n;
+    return DW_OK;
 }
 
 /* ---- the passes over the segments ---- */
 
-static dw_status check_segment(void *context, size_t i, unsigned worker, dw_error *err)
-{
-    (void)worker;
-    return dw_layout_walk(context, i, check_batch, err);
-}
-
-static dw_status store_segment(void *context, size_t i, unsigned worker, dw_error *err)
-{
-    (void)worker;
-    return dw_layout_walk(context, i, store_batch, err);
-}
-
-static dw_status confirm_segment(void *context, size_t i, unsigned worker, dw_error *err)
+static dw_status patch_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
     dw_status status = dw_layout_move_digest(context, i, worker, err);
-    return status == DW_OK ? dw_layout_walk(context, i, confirm_batch, err) : status;
+    return status == DW_OK ? dw_layout_walk(context, i, patch_batch, err) : status;
+}
+
+static dw_status undo_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    return dw_layout_walk(context, i, undo_batch, err);
 }
 
 static dw_status check_memory(const dw_layout *l, dw_error *err)
@@ -116,12 +123,11 @@ dw_status dw_layout_apply(const dw_layout *l, const char *path, unsigned n_threa
     dw_status status = dw_layout_job_open(&j, l, path, report, err);
     if (status == DW_OK)
         status = check_memory(l, err);
-    if (status == DW_OK)
-        status = dw_layout_for_segments(&j, n_threads, check_segment, err);
-    if (status == DW_OK)
-        status = dw_layout_for_segments(&j, n_threads, store_segment, err);
-    if (status == DW_OK)
-        status = dw_layout_for_segments(&j, n_threads, confirm_segment, err);
+    if (status == DW_OK) {
+        status = dw_layout_for_segments(&j, n_threads, patch_segment, err);
+        if (status != DW_OK)
+            dw_layout_for_segments(&j, 1, undo_segment, &(dw_error){0});
+    }
     if (status == DW_OK)
         dw_layout_job_sum(&j, report, forgotten);
     dw_layout_job_release(&j);
