@@ -531,7 +531,7 @@ class Layout:
         """For each tensor that is not the same in the targets, how many elements differ."""
     def write(self, tensors: _Tensors, *, threads: int = 0) -> None: ...
     def apply(self, path: _Path, *, base: str | None = None, threads: int = 0) -> LayoutReport:
-        """Does the stores of a patch file and reads them back. Stale, with nothing stored,
+        """Does the stores of a patch file and reads them back. Stale, with the weights as they were,
         where the weights are not those it was made for."""
     def stores(
         self, path: _Path, *, base: str | None = None
