@@ -2,6 +2,7 @@
 wheel and puts it on the path."""
 import concurrent.futures
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,9 @@ import pytest
 
 # Small models: more threads only wait for each other. Read when PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts what runs in its background with SIGINT ignored, and Python leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
