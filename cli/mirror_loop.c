@@ -173,7 +173,7 @@ dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
     cli_trouble trouble = {.what = m->source.url};
     double wait = T_FIRST_ASK;
     for (;;) {
-        bool moved;
+        bool moved = false;
         dw_status status = cli_check_signal(err);
         if (status == DW_OK)
             status = step(m, &moved, err);
