@@ -56,6 +56,18 @@ dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n
     return DW_OK;
 }
 
+static dw_status add_padded(uint64_t *total, const dw_tensor *table, size_t n_tensors,
+                            dw_error *err)
+{
+    for (size_t i = 0; i < n_tensors; i++)
+        if (table[i].n_bytes > UINT64_MAX - 63 ||
+            __builtin_add_overflow(*total, dw_padded(table[i].n_bytes), total))
+            return dw_fail_tensor(err, DW_INVALID, NULL, table[i].name,
+                                  "makes the model larger than 2^64 bytes; its shapes "
+                                  "cannot be right");
+    return DW_OK;
+}
+
 dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
                                 size_t n_tensors, const char *spool_dir, dw_error *err)
 {
@@ -63,9 +75,9 @@ dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
     if (!out->tensors)
         return dw_fail_memory(err, NULL);
     uint64_t total = 0;
-    for (size_t i = 0; i < n_tensors; i++)
-        total += dw_padded(table[i].n_bytes);
-    dw_status status = dw_blob_make(&out->blob, total, spool_dir, err);
+    dw_status status = add_padded(&total, table, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_blob_make(&out->blob, total, spool_dir, err);
     if (status != DW_OK) {
         dw_scratch_model_release(out);
         return status;
