@@ -81,15 +81,24 @@ void dw_write_text(dw_writer *w, const char *text)
 
 void dw_write_format(dw_writer *w, const char *format, ...)
 {
-    char text[512];
-    va_list args;
+    char text[512]; /* enough for most; the rest is printed a second time */
+    va_list args, again;
     va_start(args, format);
+    va_copy(again, args);
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (n < 0 || (size_t)n >= sizeof text)
+    if (n < 0) {
         w->failed = true;
-    else
+    } else if ((size_t)n < sizeof text) {
         dw_write_bytes(w, text, (size_t)n);
+    } else {
+        uint8_t *p = reserve(w, (size_t)n + 1);
+        if (p) {
+            vsnprintf((char *)p, (size_t)n + 1, format, again);
+            w->n_bytes--; /* the NUL */
+        }
+    }
+    va_end(again);
 }
 
 void dw_writer_release(dw_writer *w)

@@ -17,8 +17,11 @@ static dw_status check_url(CURLU *parts, const char *url, dw_error *err)
 {
     static const CURLUPart unwanted[] = {CURLUPART_USER, CURLUPART_PASSWORD,
                                          CURLUPART_QUERY, CURLUPART_FRAGMENT};
-    bool good = strlen(url) <= MAX_URL &&
-                (strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0) &&
+    if (strlen(url) > MAX_URL)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "the engine's URL has more than %d bytes: give a shorter one",
+                       MAX_URL);
+    bool good = (strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0) &&
                 curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK;
     for (size_t i = 0; good && i < sizeof unwanted / sizeof *unwanted; i++) {
         char *text = NULL;

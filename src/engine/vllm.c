@@ -154,12 +154,23 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
 
 /* ---- apply ---- */
 
+/* vLLM answers each step with {"message": "..."}. Another program, or a proxy that hides
+ * a failure behind 200, does not. */
+static bool says_done(const json_t *body)
+{
+    return json_is_string(json_object_get(body, "message")) &&
+           !json_object_get(body, "error") && !json_object_get(body, "detail");
+}
+
 /* ANSWER is left without a body. */
 static dw_status post(vllm *v, const char *path, const char *json,
                       dw_engine_answer *answer, dw_error *err)
 {
     dw_engine_question question = {"POST", path, json, v->http.apply_ms, NO_ROUTE};
     dw_status status = dw_engine_ask(&v->http, &question, answer, err);
+    if (status == DW_OK && !says_done(answer->body))
+        status = dw_engine_nonsense(&v->http, &question,
+                                    "vLLM answers with a message there", err);
     json_decref(answer->body);
     answer->body = NULL;
     return status;

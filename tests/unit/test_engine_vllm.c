@@ -432,12 +432,81 @@ static void test_token_stays_hidden(void **state)
     script_end(&s);
 }
 
+/* 200 means nothing if the body is not what vLLM says there. */
+static void test_wrong_success(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {
+        REPLY("200 OK", "{}"),
+        REPLY("200 OK", "{\"message\":true}"),
+        REPLY("200 OK", "{\"message\":{\"text\":\"Weights updated\"}}"),
+        REPLY("200 OK", "{\"status\":\"ok\"}"),
+        REPLY("200 OK", "{\"message\":\"x\",\"error\":\"a worker fell\"}"),
+        REPLY("200 OK", "{\"message\":\"x\",\"detail\":[]}"),
+        REPLY("200 OK", ""),
+        REPLY("200 OK", "\"Weights updated\""),
+        REPLY("204 No Content", ""),
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        for (unsigned at = 0; at < 4; at++) {
+            if (at == 1)
+                continue; /* /is_paused */
+            const char *replies[] = {DONE, STOPPED, DONE, DONE};
+            replies[at] = wrong[i];
+            scripted_server s;
+            script_start(&s, replies, at + 1);
+            dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+            dw_error err = {0};
+            bool whole = true;
+            assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_INVALID);
+            assert_false(whole);
+            assert_non_null(strstr(err.text, "makes no sense"));
+            dw_engine_close(engine);
+            script_end(&s);
+        }
+}
+
+/* Nothing in the library limits a token, and a URL may have 1,024 bytes. */
+static void test_long_url_and_token(void **state)
+{
+    (void)state;
+    enum { N_TOKEN = 4096, MAX_URL = 1024 };
+    char token[N_TOKEN + 1], url[MAX_URL + 2], spec[MAX_URL + 16];
+    memset(token, 't', N_TOKEN);
+    token[N_TOKEN] = '\0';
+    scripted_server s;
+    script_start(&s, (const char *const[]){SERVING, PAUSED}, 2);
+    memset(url, 'p', sizeof url);
+    const size_t n = strlen(s.endpoint);
+    memcpy(url, s.endpoint, n);
+    url[n] = '/';
+    url[MAX_URL] = '\0';
+    snprintf(spec, sizeof spec, "vllm=%s", url);
+    dw_engine_options options = {.token = token};
+    dw_engine *engine = NULL;
+    dw_error err = {0};
+    assert_int_equal(dw_engine_open(&engine, spec, &options, &err), DW_OK);
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_non_null(strstr(s.requests[1], token));
+    assert_non_null(strstr(s.requests[1], "ppp/pause?mode=keep HTTP/1.1\r\n"));
+
+    url[MAX_URL] = 'p';
+    url[MAX_URL + 1] = '\0';
+    snprintf(spec, sizeof spec, "vllm=%s", url);
+    assert_int_equal(dw_engine_open(&engine, spec, &options, &err), DW_INVALID);
+    assert_non_null(strstr(err.text, "more than 1024 bytes"));
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
     check_allocations(
-        "vllm", REPLY("200 OK", "{\"status\":\"paused\",\"is_paused\":true,\"version\":"
-                                "\"0.32.0\",\"weight_version\":\"7\"}"));
+        "vllm",
+        REPLY("200 OK",
+              "{\"status\":\"paused\",\"message\":\"x\",\"is_paused\":true,\"version\":"
+              "\"0.32.0\",\"weight_version\":\"7\"}"));
 }
 
 int main(void)
@@ -459,6 +528,8 @@ int main(void)
         cmocka_unit_test(test_kept_connection),
         cmocka_unit_test(test_long_reply),
         cmocka_unit_test(test_token_stays_hidden),
+        cmocka_unit_test(test_wrong_success),
+        cmocka_unit_test(test_long_url_and_token),
         cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,13 +29,13 @@ def update(body):
         return 400, {"error": "not paused, or no update was started"}
     state["sha256"] = sha256(info["dir"])
     state["updates"] += 1
-    return 200, {}
+    return 200, {"message": "Weights updated"}
 
 
 def finish(body):
     session["active"] = False
     state["version"] = body["weight_version"]
-    return 200, {}
+    return 200, {"message": "Weight update finished"}
 
 
 def pause(on):
@@ -45,7 +45,7 @@ def pause(on):
 
 def start():
     session["active"] = True
-    return 200, {}
+    return 200, {"message": "Weight update started"}
 
 
 routes = {
