@@ -63,8 +63,8 @@ done
 on store curl -s -o /dev/null http://10.77.0.1:8888/ ||
     skip "tinyproxy does not start: $(tail -n 1 "$dir/proxy.log")"
 
-echo "trainer 10.77.1.2 -> rollouts 10.77.2.2: $(on trainer ip route get 10.77.2.2 2>&1 | head -n 1)"
-echo "rollouts 10.77.2.2 -> trainer 10.77.1.2: $(on rollouts ip route get 10.77.1.2 2>&1 | head -n 1)"
+echo "trainer 10.77.1.2 -> rollouts 10.77.2.2: $(on trainer ip route get 10.77.2.2 2>&1 | sed -n 1p)"
+echo "rollouts 10.77.2.2 -> trainer 10.77.1.2: $(on rollouts ip route get 10.77.1.2 2>&1 | sed -n 1p)"
 status=0
 on store build/examples/wordle/wordle-demo --store "s3://$DW_TEST_S3_BUCKET" \
     --on-trainer "ip netns exec $name-trainer env http_proxy=http://10.77.0.1:8888 no_proxy=10.77.0.1" \

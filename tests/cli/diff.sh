@@ -81,7 +81,7 @@ deltawire diff run/base run/step_000001 -o big.st --from 9223372036854775807 --j
     holds 'o["base_version"] == 2**63 - 1 and o["new_version"] == "9223372036854775808"'
 deltawire diff run/base run/step_000001 -o big.st --to 18446744073709551615 >/dev/null
 deltawire inspect big.st --json | holds 'int(o["new_version"]) == 2**64 - 1'
-deltawire inspect big.st | grep -q '0 -> 18446744073709551615$'
+prints '0 -> 18446744073709551615$' deltawire inspect big.st
 
 it "says what it cannot find or write"
 unchanged fails 6 "nowhere: " deltawire diff nowhere run/base -o x

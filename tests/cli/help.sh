@@ -6,12 +6,12 @@ verbs='publish pull follow log status serve-status stats squash gc cp mirror key
 verbs="$verbs diff apply inspect verify recover convert synth bench"
 
 it "prints its version"
-deltawire --version | grep -q '^deltawire [0-9]*\.[0-9]*\.[0-9]* '
+prints '^deltawire [0-9]*\.[0-9]*\.[0-9]* ' deltawire --version
 
 it "lists verbs and exit codes"
-deltawire --help | grep -q 'Exit codes'
+prints 'Exit codes' deltawire --help
 for verb in $verbs; do
-    deltawire --help | grep -q "^  $verb "
+    prints "^  $verb " deltawire --help
 done
 
 it "shows an example for each verb"

@@ -12,20 +12,20 @@ deltawire inspect $delta --json |
     holds "o['kind'] == 'delta' and o['bytes'] == $(stat -c %s $delta)"
 
 it "shows the tensors of a delta, which add up"
-deltawire inspect $delta --tensors | grep -q 'BF16 .* model.embed_tokens.weight$'
+prints 'BF16 .* model.embed_tokens.weight$' deltawire inspect $delta --tensors
 deltawire inspect $delta --tensors --json |
     holds 'sum(t["changed"] for t in o["tensors"]) == o["changed"]'
 
 it "shows TRL's layouts"
 deltawire diff run/base run/step_000001 -o raw.st --trl v1 >/dev/null
-deltawire inspect raw.st | grep -q 'raw (TRL v1)'
+prints 'raw (TRL v1)' deltawire inspect raw.st
 deltawire diff run/base run/step_000001 -o gap.st --codec gap >/dev/null
-deltawire inspect gap.st | grep -q 'gap (TRL v3)'
+prints 'gap (TRL v3)' deltawire inspect gap.st
 
 it "shows checkpoints by file, index and directory"
-deltawire inspect run/base | grep -q '^run/base: a checkpoint'
-deltawire inspect run/base/model.safetensors --tensors |
-    grep -q 'BF16 .* model.layers.0.self_attn.q_proj.weight$'
+prints '^run/base: a checkpoint' deltawire inspect run/base
+prints 'BF16 .* model.layers.0.self_attn.q_proj.weight$' \
+    deltawire inspect run/base/model.safetensors --tensors
 deltawire synth -o sharded --params 300K --steps 0 --shard 100K --json >/dev/null
 deltawire inspect sharded/base/model.safetensors.index.json --tensors --json >out.json
 holds 'o["kind"] == "checkpoint" and o["files"] > 1' <out.json
@@ -33,9 +33,10 @@ holds 'sum(t["bytes"] for t in o["tensors"]) == o["bytes"]' <out.json
 
 it "keeps control characters of names away from the terminal"
 make_checkpoint evil.safetensors '{"\u001b[31mred": [1]}'
-deltawire inspect evil.safetensors --tensors | grep -qF '\x1b[31mred'
+prints '\\x1b\[31mred' deltawire inspect evil.safetensors --tensors
 make_checkpoint c1.safetensors '{"\u009b31mred\u0085 \u00a0\u00e9": [1]}'
-deltawire inspect c1.safetensors --tensors | grep -qF '\xc2\x9b31mred\xc2\x85 '$'\u00a0\u00e9'
+prints '\\xc2\\x9b31mred\\xc2\\x85 '$'\u00a0\u00e9' \
+    deltawire inspect c1.safetensors --tensors
 
 it "says that an apply is pending"
 deltawire inspect run/base >out.txt
@@ -43,7 +44,7 @@ grep -q pending out.txt && die "nothing is pending"
 deltawire inspect run/base --json | holds 'o["pending"] is False'
 touch run/base/model.safetensors.deltawire-patch sharded/base/.deltawire-patch
 for path in run/base run/base/model.safetensors sharded/base; do
-    deltawire inspect $path | grep -q '^  pending    an apply was interrupted'
+    prints '^  pending    an apply was interrupted' deltawire inspect $path
     deltawire inspect $path --json | holds 'o["pending"] is True'
 done
 

@@ -42,8 +42,17 @@ fails() {
         die "exit code $status, not $code: $* ($(cat "$scratch/err.last"))"
     [ "$(grep -vc '^try: ' "$scratch/err.last")" -eq 1 ] ||
         die "not one line: $(cat "$scratch/err.last")"
-    head -n 1 "$scratch/err.last" | grep -q "^deltawire: .*$pattern" ||
+    grep -q "^deltawire: .*$pattern" <<<"$(head -n 1 "$scratch/err.last")" ||
         die "not '$pattern': $(cat "$scratch/err.last")"
+}
+
+# prints PATTERN COMMAND...: the command must succeed and print a line that matches. (With
+# pipefail, `COMMAND | grep -q` fails now and then: grep ends first, COMMAND gets SIGPIPE.)
+prints() {
+    local pattern=$1 out
+    shift
+    out=$("$@") || die "exit code $?: $*"
+    grep -q -e "$pattern" <<<"$out" || die "not '$pattern': $out"
 }
 
 # wait_until COMMAND...: tries for a while

@@ -125,7 +125,7 @@ mirror "$ours" "$store/late" late --as slime --until 6 --quiet
 deltawire squash "$ours" --anchor --quiet >/dev/null
 deltawire gc "$ours" --keep 1 --quiet >/dev/null
 deltawire log "$ours" --json | holds 'o["floor"] == 8'
-mirror "$ours" "$store/late" late --once --json | head -n 1 |
+mirror "$ours" "$store/late" late --once --json | sed -n 1p |
     holds 'o["from_version"] == 8 and o["whole"]'
 mirror "$ours" "$store/later" later --as trl --once --quiet
 deltawire log "$store/later" --json | holds '[v["version"] for v in o["versions"]] == [8]'

@@ -34,9 +34,9 @@ for step in $(seq 12); do
             bytes=$((bytes + $(json 'o["bytes"]' <out.json)))
             changed=$((changed + $(json 'o["changed"]' <out.json)))
         fi
-        deltawire apply "$i.st" --to "$i" --json | grep -q '"verified":true'
+        prints '"verified":true' deltawire apply "$i.st" --to "$i" --json
     done
-    deltawire apply "$file" --to trl --json | grep -q '"verified":false'
+    prints '"verified":false' deltawire apply "$file" --to trl --json
     [ "$(sha256 trl)" = "$(expected "$step")" ]
     for i in "${!ways[@]}"; do
         diff -rq "$i" trl
@@ -49,5 +49,5 @@ python3 -c "print(f'  ({8 * $bytes / $changed:.3f} bits)'); assert 8 * $bytes <=
 it "applies TRL's twelve files in one go"
 cp -r "$trace/base" all
 chmod -R u+w all
-deltawire apply "$trace"/deltas/*.safetensors --to all | grep -q 'not verified'
+prints 'not verified' deltawire apply "$trace"/deltas/*.safetensors --to all
 [ "$(sha256 all)" = "$(expected 12)" ]

@@ -112,7 +112,7 @@ kill -CONT $five
 wait_until has_events out.five error 1
 sleep 4
 [ "$(events out.five error)" -eq 1 ] || die "told more than once: $(cat out.five)"
-grep '"event":"error"' out.five | grep -q "$key"
+prints "$key" grep '"event":"error"' out.five
 is_at model 7
 deltawire status "$url" --json |
     holds 'any(f["status"] == "error" and f["message"] for f in o["followers"])'

@@ -31,7 +31,7 @@ fails 2 "'x' is not a whole number" deltawire log "$url" -n x
 
 it "prints no control characters"
 publish_step "$url" 1 --notes "$(printf 'red \033[31m')"
-deltawire log "$url" -n 1 | grep -q 'red \\x1b\[31m'
+prints 'red \\x1b\[31m' deltawire log "$url" -n 1
 
 it "shows how a stream stands"
 deltawire pull "$url" --into model --at 3 --quiet >/dev/null

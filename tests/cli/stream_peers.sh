@@ -22,7 +22,7 @@ deltawire pull "$url" --into model --json >out.json
 holds 'o["format"] == "trl" and o["from"] == 1 and o["version"] == 2' <out.json
 holds 'o["verified"] is True and o["notes"] == []' <out.json
 [ "$(state_of model)" = "$(state_of run/step_000002)" ]
-deltawire pull "$url" --into model | grep -q 'version 2: nothing new'
+prints 'version 2: nothing new' deltawire pull "$url" --into model
 
 it "follows it, and runs a command after each version"
 deltawire follow "$url" --into model --until 4 --interval 0.2 --json \

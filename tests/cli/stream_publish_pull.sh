@@ -47,9 +47,9 @@ is_at other 0
 keeps other fails 6 "version 9" deltawire pull "$url" --into other --at 9
 
 it "says which version a directory holds, and finds a damaged one"
-deltawire verify model | grep -q '^  holds      version 3 of stream [0-9a-f]\{32\}$'
+prints '^  holds      version 3 of stream [0-9a-f]\{32\}$' deltawire verify model
 cp -r model damaged
-weights=$(find damaged -name '*.safetensors' | head -n 1)
+weights=$(find damaged -name '*.safetensors' | sed -n 1p)
 flip_bit "$weights" $(($(stat -c %s "$weights") - 7))
 unchanged fails 3 "damaged: the weights .* are not version 3" deltawire verify damaged
 

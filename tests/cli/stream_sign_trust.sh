@@ -24,7 +24,7 @@ it "signs what it publishes"
 deltawire publish "$url" run/base --sign-key trainer.key --quiet >/dev/null
 publish_step "$url" 1 --sign-key trainer.key
 deltawire log "$url" --json | holds "all(v['key'] == '$key' for v in o['versions'])"
-deltawire log "$url" -n 1 | grep -q " ${key:14:8} "
+prints " ${key:14:8} " deltawire log "$url" -n 1
 
 it "believes a trusted key, as text or as a file"
 deltawire pull "$url" --into model --trust trainer.key.pub --quiet >/dev/null

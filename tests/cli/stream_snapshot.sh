@@ -44,7 +44,7 @@ fails 6 nowhere deltawire pull "$url" --into other --weights-dir nowhere
 
 it "is read while it is followed"
 reads() { # VERSION FILE
-    tail -n 1 "$2" | grep -q "version $1, state $(state_at "$1"),"
+    grep -q "version $1, state $(state_at "$1")," <<<"$(tail -n 1 "$2")"
 }
 for dir in one two; do
     copies=$([ $dir = one ] && echo 1 || echo 2)

@@ -20,7 +20,7 @@ deltawire pull "$url" --into model --at 5 --json | holds 'o["hops"] == 1'
 is_at model 5
 
 it "folds up to the newest"
-deltawire squash "$url" --from 4 | grep -q '^  delta      version 4 -> 6$'
+prints '^  delta      version 4 -> 6$' deltawire squash "$url" --from 4
 
 it "refuses to do it twice"
 fails 8 "" deltawire squash "$url" --from 1 --to 5
@@ -56,7 +56,7 @@ it "keeps what a follower needs"
 deltawire pull "$url" --into slow --at 2 --quiet >/dev/null
 deltawire follow "$url" --into slow --id slow-one --until 2 --max-behind 99 --quiet
 deltawire gc "$url" --keep 2 --json | holds 'o["floor"] <= 2 and "slow-one" in o["held_by"]'
-deltawire gc "$url" --forget slow-one | grep -q 'forgot follower slow-one'
+prints 'forgot follower slow-one' deltawire gc "$url" --forget slow-one
 deltawire status "$url" --json | holds 'o["followers"] == []'
 
 it "removes what nobody needs, and says so"

@@ -35,9 +35,8 @@ deltawire log "$url" -n 1 --json | holds "o['versions'][0]['state'] == '$(state_
 
 it "lets temporary names finish"
 mkdir output/checkpoint-1200
+touch -d '1 hour' output/checkpoint-1200/optimizer.pt.tmp # newer than the weights
 cp run/step_000005/model.safetensors output/checkpoint-1200/
-sleep 0.1
-touch output/checkpoint-1200/optimizer.pt.tmp
 sleep 4
 head_is 3
 rm output/checkpoint-1200/optimizer.pt.tmp
@@ -45,6 +44,7 @@ wait_until head_is 4
 
 it "survives rotation"
 mkdir output/checkpoint-1300
+touch -d '1 hour' output/checkpoint-1300/optimizer.pt.tmp # it is never complete
 cp run/step_000005/model.safetensors output/checkpoint-1300/
 rm -r output/checkpoint-1300 output/checkpoint-100
 cp -r run/step_000006 output/checkpoint-1400

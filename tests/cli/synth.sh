@@ -42,10 +42,11 @@ unchanged fails 8 "run/base: cannot make a new directory" deltawire synth -o run
 it "stops at a signal and leaves no half file"
 env --default-signal=INT "$deltawire" synth -o long --params 300K --steps 99999 --json \
     >out.json &
-until [ -e long/deltas/step_000003.safetensors ]; do sleep 0.01; done
-kill -INT $!
+long=$!
+wait_until test -e long/deltas/step_000003.safetensors
+kill -INT $long
 status=0
-wait $! || status=$?
+wait $long || status=$?
 [ $status -eq 130 ] || die "exit code $status"
 holds 'o["error"]["code"] == "cancelled"' <out.json
 [ -z "$(find long -name '*.tmp-*')" ]

@@ -16,9 +16,9 @@ make_checkpoint zeros.safetensors '{"b": [3], "a": [2]}'
     "$(head -c 5 /dev/zero | sha256sum | cut -d ' ' -f 1)" ]
 
 it "says where a checkpoint stands, seen from a delta"
-deltawire verify run/step_000001 $delta | grep -q "1, where the delta starts"
+prints "1, where the delta starts" deltawire verify run/step_000001 $delta
 deltawire verify run/step_000001 $delta --json | holds 'o["standing"] == "base"'
-deltawire verify run/step_000002 $delta | grep -q "2, where the delta leads"
+prints "2, where the delta leads" deltawire verify run/step_000002 $delta
 deltawire verify run/step_000002 $delta --json | holds 'o["standing"] == "new"'
 unchanged fails 4 "step_000002.safetensors: the weights are not version 1" \
     deltawire verify run/step_000003 $delta
@@ -42,5 +42,5 @@ unchanged fails 1 "interrupted" deltawire apply $delta --to run/base --out x
 it "reports what there is to recover"
 unchanged fails 3 "deltawire-patch: " deltawire recover run/base
 rm run/base/model.safetensors.deltawire-patch
-deltawire recover run/base | grep -q "nothing to recover"
+prints "nothing to recover" deltawire recover run/base
 deltawire recover run/base --json | holds 'o["recovered"] is False'

@@ -86,7 +86,11 @@ print("ready", flush=True)
 while True:
     s.accept()[0].close()' >"$dir/listen.$1" &
     disown
-    until [ -s "$dir/listen.$1" ]; do sleep 0.05; done
+    local until_s=$((SECONDS + 60))
+    until [ -s "$dir/listen.$1" ]; do
+        [ $SECONDS -lt $until_s ] || die "nobody listens on $1"
+        sleep 0.05
+    done
 }
 listen trainer
 listen rollouts

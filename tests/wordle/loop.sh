@@ -30,8 +30,10 @@ leaves_nothing() { [ -z "$(left)" ] || die "$(left) is still there"; }
 start_until() { # FILE [OPTION...]
     "$demo" --deltawire "$deltawire" --warmup 100000 "${@:2}" >"$dir/out" &
     pid=$!
+    local until_s=$((SECONDS + 120))
     until [ -n "$(find "$dir" -path "*wordle-demo-*/$1" 2>/dev/null)" ]; do
         kill -0 $pid || die "it ended by itself"
+        [ $SECONDS -lt $until_s ] || die "it has not written $1"
         sleep 0.1
     done
 }
