@@ -51,7 +51,7 @@ if tests/servers/radosgw.sh start "$server"; then
     soak "a directory" $((rounds - rounds / 2))
     # shellcheck source=/dev/null
     . "$server/env"
-    export DW_TEST_STORE=s3://$DW_TEST_S3_BUCKET/soak
+    export DW_TEST_STORE=s3://$DW_TEST_S3_BUCKET/soak AWS_ENDPOINT_URL=$DW_TEST_S3_ENDPOINT
     soak S3 $((rounds / 2))
 else
     soak "a directory" "$rounds"
