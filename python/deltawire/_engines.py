@@ -34,6 +34,17 @@ def _is_away(reason: object) -> bool:
         errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error, as `deltawire follow` has it: urllib would send the token to
+    whatever host it names."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
 class Engine:
     """One vLLM with VLLM_SERVER_DEV_MODE=1, or what speaks as docs/ENGINES.md says."""
 
@@ -56,12 +67,15 @@ class Engine:
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with _opener.open(request, timeout=timeout) as answer:
                 text = answer.read(MAX_ANSWER)
         except urllib.error.HTTPError as error:
             said = error.read(500).decode(errors="replace")
-            hint = ("; start vLLM with VLLM_SERVER_DEV_MODE=1"
-                    if error.code in (404, 405) else "")
+            hint = ""
+            if error.code in (404, 405):
+                hint = "; start vLLM with VLLM_SERVER_DEV_MODE=1"
+            elif 300 <= error.code < 400:
+                hint = "; redirects are not followed: give the URL of the engine itself"
             raise EngineError(f"{method} {path}: status {error.code}: {said}{hint}") from None
         except urllib.error.URLError as error:
             raise EngineError(f"does not answer: {error.reason}",
@@ -69,12 +83,23 @@ class Engine:
         except (OSError, http.client.HTTPException) as error:
             raise EngineError(f"does not answer: {error!r}") from None
         try:
-            found = json.loads(text) if text else {}
+            found = json.loads(text)
         except ValueError:
             found = None
         if not isinstance(found, dict):
             raise EngineError(f"{method} {path}: the answer is no JSON object: is this vLLM?")
         return found
+
+    def _order(self, path: str, body: Any, timeout: float, member: str,
+               word: str | None = None) -> None:
+        """POSTs, and takes 200 for success only if the answer says so: `member` is a string,
+        and `word` if one is given, and there is no `error` beside it."""
+        answer = self.call("POST", path, body, timeout)
+        said = answer.get(member)
+        if (not isinstance(said, str) or (word is not None and said != word)
+                or "error" in answer or "detail" in answer):
+            raise EngineError(f"POST {path}: the answer does not say that it is done: "
+                              f"is this vLLM?")
 
     def label(self) -> str:
         """The version it says its weights are; 'default' after a start."""
@@ -84,40 +109,44 @@ class Engine:
         return label
 
     def is_paused(self) -> bool:
-        return bool(self.call("GET", "/is_paused").get("is_paused"))
+        paused = self.call("GET", "/is_paused").get("is_paused")
+        if not isinstance(paused, bool):
+            raise EngineError("GET /is_paused: no is_paused: is this vLLM?")
+        return paused
 
     def n_workers(self) -> int:
         return int(self.call("GET", "/get_world_size").get("world_size", 1))
 
     def follow(self, info: dict[str, Any], timeout: float) -> None:
         """Has the workers follow a stream by themselves (docs/python/vllm.md)."""
-        self.call("POST", "/init_weight_transfer_engine", {"init_info": info}, timeout)
+        self._order("/init_weight_transfer_engine", {"init_info": info}, timeout, "message")
 
     def update(self, version: int, timeout: float) -> None:
         """Takes over a version that the workers have staged. An engine whose weights may be
         a mix stays paused, until an update has gone all the way."""
-        self.call("POST", "/pause?mode=keep", timeout=timeout)
+        self._order("/pause?mode=keep", None, timeout, "status", "paused")
         try:
             self._start(timeout)
         except EngineError:
             if not self.is_mixed:
-                self.call("POST", "/resume", timeout=timeout)  # nothing was touched
+                self._order("/resume", None, timeout, "status", "resumed")  # nothing was touched
             raise
         self.is_mixed = True
-        self.call("POST", "/update_weights", {"update_info": {"version": version}}, timeout)
-        self.call("POST", "/finish_weight_update", {"weight_version": str(version)}, timeout)
+        self._order("/update_weights", {"update_info": {"version": version}}, timeout, "message")
+        self._order("/finish_weight_update", {"weight_version": str(version)}, timeout,
+                    "message")
         self.is_mixed = False
-        self.call("POST", "/resume", timeout=timeout)
+        self._order("/resume", None, timeout, "status", "resumed")
 
     def _start(self, timeout: float) -> None:
         try:
-            self.call("POST", "/start_weight_update", {}, timeout)
+            self._order("/start_weight_update", {}, timeout, "message")
         except EngineError as error:
             if "already active" not in str(error):
                 raise
             # one that was left open; without a version, which ends it
-            self.call("POST", "/finish_weight_update", {}, timeout)
-            self.call("POST", "/start_weight_update", {}, timeout)
+            self._order("/finish_weight_update", {}, timeout, "message")
+            self._order("/start_weight_update", {}, timeout, "message")
 
 
 class Wait:

@@ -21,7 +21,10 @@ class Server:
     """Notes what is asked; `fails` are paths that are answered with status 500."""
 
     def __init__(self):
-        asked, fails, answers = [], set(), {}
+        asked, fails = [], set()
+        answers = {"/pause": {"status": "paused"}, "/resume": {"status": "resumed"},
+                   **{path: {"message": "done"} for path in (
+                       "/start_weight_update", "/update_weights", "/finish_weight_update")}}
         self.asked, self.fails, self.answers = asked, fails, answers
 
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,0 +1,97 @@
+"""What trainers ask of engines, over real connections to servers that answer as the test wants."""
+import http.server
+import json
+import threading
+
+import pytest
+
+from deltawire._engines import Engine, EngineError
+
+GOOD = {
+    "/pause": {"status": "paused"},
+    "/start_weight_update": {"message": "Weight update started"},
+    "/update_weights": {"message": "Weights updated"},
+    "/finish_weight_update": {"message": "Weight update finished"},
+    "/resume": {"status": "resumed"},
+    "/weight_info": {"weight_version": "7"},
+}
+
+
+class Server:
+    """Keeps the requests; `answers` has the bytes for a path, `to` is where it redirects."""
+
+    def __init__(self):
+        self.requests, self.answers, self.to, self.code = [], {}, None, 307
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                path = self.path.split("?")[0]
+                server.requests.append((path, self.headers.get("Authorization")))
+                body = server.answers.get(path, json.dumps(GOOD.get(path, {})).encode())
+                self.send_response(200 if server.to is None else server.code)
+                if server.to is not None:
+                    self.send_header("Location", server.to + self.path)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = answer
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def paths(self):
+        return [path for path, _ in self.requests]
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def servers():
+    made = [Server(), Server()]
+    yield made
+    for server in made:
+        server.close()
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_gets_no_token(servers, code):
+    engine, other = servers
+    engine.to, engine.code = other.url, code
+    with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
+        Engine(engine.url, "secret").label()
+    with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
+        Engine(engine.url, "secret").update(1, 10)
+    assert engine.requests == [("/weight_info", "Bearer secret"), ("/pause", "Bearer secret")]
+    assert other.requests == []
+
+
+def test_an_update(servers):
+    Engine(servers[0].url).update(1, 10)
+    assert servers[0].paths() == ["/pause", "/start_weight_update", "/update_weights",
+                                  "/finish_weight_update", "/resume"]
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"{}", b"[]", b"true", b'"Weights updated"', b'{"message": true}',
+    b'{"message": {"text": "x"}}', b'{"message": "x", "error": "a worker fell"}',
+    b'{"success": true}'])
+@pytest.mark.parametrize("path", ["/update_weights", "/finish_weight_update"])
+def test_a_200_that_says_something_else_is_no_success(servers, path, body):
+    servers[0].answers[path] = body
+    engine = Engine(servers[0].url)
+    with pytest.raises(EngineError, match="is this vLLM"):
+        engine.update(1, 10)
+    assert engine.is_mixed
+    assert "/resume" not in servers[0].paths()
