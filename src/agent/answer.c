@@ -49,6 +49,7 @@ enum MHD_Result dw_answer_send(struct MHD_Connection *connection, dw_answer *ans
         {"Content-Security-Policy",
          answer->policy ? answer->policy : "default-src 'none'; frame-ancestors 'none'"},
         {"Allow", answer->allow},
+        {"Connection", answer->closes ? "close" : NULL},
         {"WWW-Authenticate",
          answer->code == MHD_HTTP_UNAUTHORIZED ? "Bearer realm=\"deltawire\"" : NULL},
     };

@@ -13,6 +13,7 @@ typedef struct dw_answer {
     const void *fixed;  /* or a body that is there for ever, */
     size_t n_fixed;     /* of so many bytes */
     const char *allow;  /* 405: the methods; else NULL */
+    bool closes;        /* the connection ends with it */
     const char *policy; /* a Content-Security-Policy; NULL: nothing is allowed */
 } dw_answer;
 

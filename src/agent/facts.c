@@ -1,4 +1,5 @@
 /* What follows from what the agent was told. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "agent/told.h"
@@ -59,7 +60,7 @@ static const char *engine_trouble(dw_engine_state state)
     return "is in an unknown state";
 }
 
-bool dw_told_ready(const dw_told *told, int64_t now_ms, char reason[DW_READY_REASON])
+bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_REASON])
 {
     reason[0] = '\0';
     const dw_told_error *e = dw_told_current_error(told);
@@ -74,9 +75,8 @@ bool dw_told_ready(const dw_told *told, int64_t now_ms, char reason[DW_READY_REA
             snprintf(reason, DW_READY_REASON, "engine %zu (%s) %s", i,
                      told->engines[i].driver, trouble);
     }
-    if (!reason[0] && e && now_ms - told->failing_ms >= PATIENCE_MS)
-        snprintf(reason, DW_READY_REASON, "failing for %lld s: %s",
-                 (long long)(now_ms - told->failing_ms) / 1000,
-                 dw_status_name(e->error.code));
+    if (!reason[0] && e && clock_ms - told->failing_at >= PATIENCE_MS)
+        snprintf(reason, DW_READY_REASON, "failing for %" PRIu64 " s: %s",
+                 (clock_ms - told->failing_at) / 1000, dw_status_name(e->error.code));
     return !reason[0];
 }

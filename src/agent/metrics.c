@@ -39,7 +39,7 @@ static void counter(dw_exposition *e, const char *name, const char *unit, uint64
 
 /* ---- parts ---- */
 
-static void write_process(dw_exposition *e, const dw_told *told, int64_t now_ms)
+static void write_process(dw_exposition *e, const dw_told *told)
 {
     char reason[DW_READY_REASON];
     dw_metric_begin(e, "deltawire_build", DW_METRIC_INFO, NULL, "What runs here.");
@@ -49,7 +49,7 @@ static void write_process(dw_exposition *e, const dw_told *told, int64_t now_ms)
                     1);
     seconds(e, "deltawire_start_time_seconds", (double)told->started_ms / 1000,
             "When the process began to answer, in seconds since 1970.");
-    gauge(e, "deltawire_ready", dw_told_ready(told, now_ms, reason),
+    gauge(e, "deltawire_ready", dw_told_ready(told, dw_clock_ms(), reason),
           "1 while /readyz says that all is well.");
     gauge(e, "deltawire_failing", dw_told_current_error(told) != NULL,
           "1 while the last try failed.");
@@ -204,7 +204,7 @@ void dw_metrics_write(dw_writer *out, const dw_told *told, int64_t now_ms,
                       bool is_openmetrics)
 {
     dw_exposition e = {.out = out, .is_openmetrics = is_openmetrics};
-    write_process(&e, told, now_ms);
+    write_process(&e, told);
     write_store(&e, &told->counts);
     write_stream(&e, told);
     if (told->stream_only) {

@@ -55,7 +55,7 @@ static dw_answer get_ready(const call *c)
 {
     char reason[DW_READY_REASON];
     dw_agent_view(c->desk->agent, &c->desk->view);
-    if (dw_told_ready(&c->desk->view, dw_wall_clock_ms(), reason))
+    if (dw_told_ready(&c->desk->view, dw_clock_ms(), reason))
         return dw_answer_text(MHD_HTTP_OK, "ready");
     return dw_answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, reason);
 }
@@ -206,12 +206,33 @@ static dw_answer answer(const char *path, const char *method, const call *c)
     return route->is_post ? answer_post(route, c) : route->answer(c);
 }
 
-/* The code that refuses a body before it is sent, or 0. */
+typedef struct framing {
+    unsigned n_lengths, n_encodings; /* header lines */
+} framing;
+
+static enum MHD_Result count_framing(void *context, enum MHD_ValueKind kind,
+                                     const char *name, const char *value)
+{
+    framing *f = context;
+    (void)kind;
+    (void)value;
+    f->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    f->n_encodings += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    return MHD_YES;
+}
+
+/* The code that refuses a body before it is sent, or 0. If a request says in two ways how
+ * long it is, a proxy in front may see another request behind it than this server does.
+ */
 static unsigned refuse_body(const call *c)
 {
     const char *length = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH);
     uint64_t n_bytes = 0;
-    if (header(c, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+    framing f = {0};
+    MHD_get_connection_values(c->connection, MHD_HEADER_KIND, count_framing, &f);
+    if (f.n_lengths + f.n_encodings > 1 || (length && !*length))
+        return MHD_HTTP_BAD_REQUEST;
+    if (f.n_encodings > 0)
         return MHD_HTTP_LENGTH_REQUIRED;
     if (length && (!parse_version(length, &n_bytes) || n_bytes > MAX_BODY))
         return MHD_HTTP_CONTENT_TOO_LARGE;
@@ -229,7 +250,9 @@ enum MHD_Result dw_desk_handle(void *context, struct MHD_Connection *connection,
     if (!r) {
         const unsigned refused = refuse_body(&c);
         if (refused != 0) {
-            a = dw_answer_text(refused, "a body of at most 4096 bytes, with its length");
+            a = dw_answer_text(refused, "a body of at most 4096 bytes, with one "
+                                        "Content-Length");
+            a.closes = true; /* what follows cannot be trusted to be a request */
             return dw_answer_send(connection, &a);
         }
         *kept = dw_alloc_zeroed(1, sizeof *r);

@@ -235,8 +235,8 @@ void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
     }
     told->n_failures += err != NULL;
     told->verify_failed = told->verify_failed && err; /* it is over */
-    if (!err || told->failing_ms == 0)
-        told->failing_ms = err ? now_ms : 0;
+    if (!err || told->failing_at == 0)
+        told->failing_at = err ? dw_clock_ms() : 0;
     unlock(agent);
 }
 

@@ -56,8 +56,8 @@ typedef struct dw_told {
     dw_histogram times[DW_N_HOP_TIMES];
     dw_histogram stopped;
     uint64_t n_failures, n_verified, n_verify_failures;
-    bool verify_failed; /* the last one */
-    int64_t failing_ms; /* since when errors were told, of whatever kind; 0: none */
+    bool verify_failed;  /* the last one */
+    uint64_t failing_at; /* dw_clock_ms() of the first error in a row; 0: none */
 
     dw_told_error errors[DW_AGENT_ERRORS]; /* newest first */
     size_t n_errors;
@@ -95,8 +95,9 @@ const dw_told_error *dw_told_current_error(const dw_told *told);
 
 #define DW_READY_REASON 128
 
-/* Whether all is well; REASON says what is not, without names or texts of others: it is
+/* Whether all is well at CLOCK_MS of dw_clock_ms(), which no change of the wall clock
+ * moves; REASON says what is not, without names or texts of others: it is
  * shown to who has no token. */
-bool dw_told_ready(const dw_told *told, int64_t now_ms, char reason[DW_READY_REASON]);
+bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_REASON]);
 
 #endif

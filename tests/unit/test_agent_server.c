@@ -209,6 +209,36 @@ static void test_bodies(void **state)
     expect_alive();
 }
 
+/* Two statements of a length: the server that is in front may have believed the other. */
+static void test_two_lengths(void **state)
+{
+    (void)state;
+    static const char *const doubled[] = {
+        "Content-Length: 13\r\nContent-Length: 13\r\n",
+        "Content-Length: 13\r\ncontent-length: 0\r\n",
+        "Content-Length: 0\r\nContent-Length: 13\r\n",
+        "Content-Length: 13\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 13\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+    };
+    for (size_t i = 0; i < sizeof doubled / sizeof *doubled; i++) {
+        char request[512];
+        snprintf(request, sizeof request,
+                 "POST /pin HTTP/1.1\r\nHost: localhost\r\n" JSON
+                 "%s\r\n{\"version\":3}GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+                 "Connection: close\r\n\r\n",
+                 doubled[i]);
+        if (http_raw(port, request, &reply) != 400)
+            fail_msg("%d for %s", reply.code, doubled[i]);
+        assert_null(strstr(reply.body, "HTTP/1.1")); /* nothing else is answered */
+        assert_false(dw_agent_pinned(agent, &(uint64_t){0}));
+    }
+    assert_int_equal(http_ask(port, "GET", "/status",
+                              "Content-Length: 0\r\nContent-Length: 0\r\n", NULL, &reply),
+                     400);
+    expect_alive();
+}
+
 /* ---- sizes and numbers ---- */
 
 static void test_huge(void **state)
@@ -295,7 +325,7 @@ int main(void)
         IN_AGENT(test_pipeline), IN_AGENT(test_token),
         IN_AGENT(test_host),     IN_AGENT(test_origin),
         IN_AGENT(test_bodies),   IN_AGENT(test_huge),
-        IN_AGENT(test_garbage),
+        IN_AGENT(test_garbage),  IN_AGENT(test_two_lengths),
 
         IN_AGENT(test_silence),  IN_AGENT(test_stop_with_guests),
     };

@@ -114,9 +114,9 @@ static void test_errors(void **state)
     told.version = 6;
     told.n_errors = 1;
     told.errors[0] = (dw_told_error){{.code = DW_DENIED, .text = "secret"}, NOW - 5, 0};
-    told.failing_ms = NOW - 59999;
+    told.failing_at = NOW - 59999;
     assert_string_equal(reason(), "");
-    told.failing_ms = NOW - 60000; /* with others before this one */
+    told.failing_at = NOW - 60000; /* with others before this one */
     assert_string_equal(reason(), "failing for 60 s: denied");
     told.errors[0].until_ms = NOW - 1;
     assert_string_equal(reason(), "");

@@ -1,0 +1,62 @@
+/* Readiness while the wall clock is set. */
+/* wrap: dw_wall_clock_ms dw_clock_ms */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "agent_fixture.h"
+
+static _Atomic int64_t wall_shift_ms;
+static _Atomic uint64_t shift_ms;
+
+int64_t __real_dw_wall_clock_ms(void);
+uint64_t __real_dw_clock_ms(void);
+int64_t __wrap_dw_wall_clock_ms(void);
+uint64_t __wrap_dw_clock_ms(void);
+
+int64_t __wrap_dw_wall_clock_ms(void)
+{
+    return __real_dw_wall_clock_ms() + wall_shift_ms;
+}
+
+uint64_t __wrap_dw_clock_ms(void)
+{
+    return __real_dw_clock_ms() + shift_ms;
+}
+
+static void expect_ready(bool ready)
+{
+    assert_int_equal(http_get(port, "/readyz", &reply), ready ? 200 : 503);
+    json_t *json = agent_json("/status");
+    expect_bool(json, "ready", ready);
+    json_decref(json);
+}
+
+static void test_wall_clock_is_set(void **state)
+{
+    (void)state;
+    const int64_t day_ms = 24 * 3600 * 1000;
+    dw_agent_tell_version(agent, 6, NULL);
+    dw_agent_tell_error(agent, &(dw_error){.code = DW_UNAVAILABLE, .text = "away"});
+    expect_ready(true); /* for a minute */
+    wall_shift_ms = day_ms;
+    expect_ready(true);
+    wall_shift_ms = -day_ms;
+    expect_ready(true);
+    shift_ms = 61000; /* the minute is over, whatever the wall clock says */
+    expect_ready(false);
+    dw_agent_tell_error(agent, NULL);
+    expect_ready(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_wall_clock_is_set, agent_begin, agent_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
