@@ -1,10 +1,10 @@
-"""Builds the package: CMake makes the library, and the extension is linked with it.
-
-What stands in pyproject.toml is not repeated here."""
+"""Builds the package: CMake makes the library and the command; the extension is linked with
+the library. What stands in pyproject.toml is not repeated here."""
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sysconfig
 
@@ -12,7 +12,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = pathlib.Path(__file__).resolve().parent
-LIBRARIES = "jansson libzstd libxxhash libcrypto libcurl expat libmicrohttpd zlib".split()
+LIBRARIES = {  # and the Debian package of each
+    "jansson": "libjansson-dev", "libzstd": "libzstd-dev", "libxxhash": "libxxhash-dev",
+    "libcrypto": "libssl-dev", "libcurl": "libcurl4-openssl-dev", "expat": "libexpat1-dev",
+    "libmicrohttpd": "libmicrohttpd-dev", "zlib": "zlib1g-dev"}
+TOOLS = {"cmake": "cmake", "pkg-config": "pkg-config", "gcc": "gcc"}
 WARNINGS = "-Wall -Wextra -Wshadow -Wconversion -Werror".split()
 
 
@@ -21,14 +25,27 @@ def version():
     return re.search(r'DW_VERSION_STRING "(.*)"', text)[1]
 
 
+def missing():
+    """What the build needs and cannot find, as (name, Debian package)."""
+    tools = [pair for pair in TOOLS.items() if not shutil.which(pair[0])]
+    if "pkg-config" in dict(tools):
+        return tools
+    return tools + [pair for pair in LIBRARIES.items()
+                    if subprocess.run(["pkg-config", "--exists", pair[0]]).returncode]
+
+
 class BuildWithLibrary(build_ext):
     def run(self):
+        if lacking := missing():
+            raise SystemExit(f"deltawire needs {', '.join(name for name, _ in lacking)}, which "
+                             "this machine lacks: apt-get install "
+                             + " ".join(package for _, package in lacking))
         library = pathlib.Path(self.build_temp).resolve() / "library"
         subprocess.run(["cmake", "-S", ROOT, "-B", library, "-DDW_BUILD_TESTS=OFF",
-                        "-DDW_BUILD_PROGRAMS=OFF"], check=True)
+                        "-DDW_BUILD_EXAMPLES=OFF"], check=True)
         jobs = os.environ.get("JOBS", str(os.cpu_count() or 1))
         subprocess.run(["cmake", "--build", library, "-j", jobs,
-                        "--target", "deltawire_static"], check=True)
+                        "--target", "deltawire_static", "deltawire"], check=True)
         flags = subprocess.run(["pkg-config", "--libs", *LIBRARIES], check=True,
                                capture_output=True, text=True).stdout
         for extension in self.extensions:
@@ -36,6 +53,14 @@ class BuildWithLibrary(build_ext):
             extension.depends += extension.extra_objects
             extension.extra_link_args += shlex.split(flags)
         super().run()
+        self.install_command(library / "deltawire")
+
+    def install_command(self, built):
+        """Beside the extension, for deltawire/__main__.py."""
+        command = pathlib.Path(self.get_ext_fullpath("deltawire._core")).parent / "bin/deltawire"
+        command.parent.mkdir(exist_ok=True)
+        subprocess.run(["strip", "-o", command, built], check=True)
+        command.chmod(0o755)
 
 
 # Python's own headers are not held to our warnings.

@@ -59,6 +59,7 @@ def rank_of(rank, ranks, meeting, url):
     if rank == 0:
         print(f"{report.n_changed} weights in {report.n_objects} objects of {ranks} ranks, "
               f"{report.n_bytes} bytes")
+    dist.barrier()  # a rank that ends early can make Gloo abort the others
     dist.destroy_process_group()
     sys.exit(not good)
 

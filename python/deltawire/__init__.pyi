@@ -1,2 +1,3 @@
 from ._core import *
 from ._core import __version__ as __version__
+from ._outcomes import PublishWarning as PublishWarning

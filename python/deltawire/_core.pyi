@@ -375,6 +375,8 @@ class Publisher:
     def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
         """Until the version of the ticket, or of the last one, is committed; TimeoutError."""
+    def idle(self, timeout: float | None = None) -> bool:
+        """Waits until a publish would not have to wait; False if the time is over first."""
     def drain(self, timeout: float | None = None) -> None:
         """Until folds and anchors are made too; tells what went wrong with them."""
     def receipt(self, ticket: int) -> bytes:

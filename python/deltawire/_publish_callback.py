@@ -1,6 +1,7 @@
 """A callback that publishes what a trainer of transformers, or of TRL, makes of a model."""
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -8,19 +9,30 @@ from transformers import TrainerCallback
 
 from . import _core
 from . import torch as dw_torch
+from ._outcomes import OnError, PublishWarning
 
 
 class PublishCallback(TrainerCallback):
     """Publishes from any trainer of transformers or TRL: `callbacks=[PublishCallback(url)]`.
 
     Each step becomes a version, in the background; the one that training ends with always
-    does. Ranks of FSDP2 publish their shards, nothing is gathered; elsewhere rank 0 does."""
+    does. Ranks of FSDP2 publish their shards, nothing is gathered; elsewhere rank 0 does.
 
-    def __init__(self, url: _core.Store | str, *, every: int = 1, **options: Any) -> None:
-        """`options` are those of deltawire.torch.Publisher."""
+    A version that fails is a PublishWarning, and training goes on: the next version covers it.
+    If the last one fails, train() still returns. If another trainer takes the stream over, the
+    next step raises Conflict."""
+
+    def __init__(
+        self, url: _core.Store | str, *, every: int = 1, raise_on_error: bool = False,
+        on_error: OnError | None = None, **options: Any,
+    ) -> None:
+        """`raise_on_error`: a version that fails raises at the next step, or at the end of
+        train(). `on_error` is called with the exception of each. `options` are those of
+        deltawire.torch.Publisher."""
         if every < 1:
             raise ValueError("every is 1 or more")
         self._url, self._every, self._options = url, every, options
+        self._raise_on_error, self._on_error = raise_on_error, on_error
         self._publisher: dw_torch.Publisher | None = None
         self._published = -1
 
@@ -36,7 +48,8 @@ class PublishCallback(TrainerCallback):
         dw_torch.refuse_hidden(model.named_parameters())  # on every rank
         if state.is_world_process_zero or _is_sharded(model):
             options: dict[str, Any] = {"names": _plain_name} | self._options
-            self._publisher = dw_torch.Publisher(model, url=self._url, **options)
+            self._publisher = dw_torch.Publisher(
+                model, url=self._url, on_error=self._failed, **options)
         self._published = -1
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -53,15 +66,31 @@ class PublishCallback(TrainerCallback):
             self._publish(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Waits for the last version. Raises nothing, so that a script goes on to save its
+        model, unless raise_on_error asks for it."""
         if self._publisher is None:
             return
-        if self._published != state.global_step or args.load_best_model_at_end:
-            self._publish(state.global_step)
         publisher, self._publisher = self._publisher, None
-        try:
-            publisher.drain()
-        finally:
-            publisher.close()
+        ends = [publisher.drain, publisher.close]
+        if self._published != state.global_step or args.load_best_model_at_end:
+            ends.insert(0, lambda: publisher.publish(step=state.global_step))
+        errors = []
+        for end in ends:  # each of them, whatever became of the one before
+            try:
+                end()
+            except _core.Error as error:
+                errors.append(error)
+        if errors and self._raise_on_error:
+            raise errors[0]
+        if errors:
+            warnings.warn(f"training ended, but its publishing did not: {errors[0]}",
+                          PublishWarning, stacklevel=2)
+
+    def _failed(self, error: _core.Error) -> None:
+        if self._on_error is not None:
+            self._on_error(error)
+        if self._raise_on_error:
+            raise error
 
     def _publish(self, step: int) -> None:
         if self._publisher is not None:

@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterable, Mapping
 import torch
 
 from . import _core
+from ._outcomes import OnError, Outcomes, wait_logged
 from ._weights import Weights, is_sharded
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
@@ -104,10 +105,13 @@ class Publisher:
         names: Names = None,
         group: Any = None,
         frozen: str = "detect",
+        on_error: OnError | None = None,
         **options: Any,
     ) -> None:
         """`frozen="never"` reads weights that take no gradient at each publish too; otherwise
-        those that seem unwritten are skipped. `options` are those of deltawire.Publisher."""
+        those that seem unwritten are skipped. `on_error` is called with the exception of each
+        version that was not published; what it raises comes out of the step. `options` are
+        those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
@@ -124,6 +128,8 @@ class Publisher:
         self._every, self._steps, self._ticket, self._captured = publish_every, 0, 0, 0
         arguments = self._weights.arguments(group)
         self._native = _core.Publisher(url, **arguments, **options)
+        self._outcomes = Outcomes(self._native, on_error)
+        self._when_busy = options.get("when_busy", "wait")
         self._hooks = []
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
@@ -133,6 +139,7 @@ class Publisher:
 
     def _before_step(self, *_: Any) -> None:
         """What is read from where it lies must have been read before it changes."""
+        self._outcomes.check()
         if self._captured != self._ticket and self._weights.in_place:
             self._wait_captured()
 
@@ -143,8 +150,16 @@ class Publisher:
 
     def _wait_captured(self) -> None:
         if self._captured != self._ticket:
-            self._native.captured(self._ticket)
+            wait_logged(lambda seconds: self._native.captured(self._ticket, seconds),
+                        "the step before is being read")
             self._captured = self._ticket
+
+    def _wait_idle(self) -> None:
+        """The library waits too, but in silence."""
+        if self._when_busy == "fold":
+            self._native.cancel()
+        if self._when_busy != "skip":
+            wait_logged(self._native.idle, "the version before is being uploaded")
 
     # ---- by hand ----------------------------------------------------------------------
 
@@ -162,12 +177,17 @@ class Publisher:
         return self._steps
 
     def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
-        """On every rank, where there are several."""
+        """Publishes the weights as they are, in the background. If there are several ranks,
+        each must call it. Raises Conflict if another trainer took the stream over; a version
+        that failed since the last call is reported as a PublishWarning."""
+        self._outcomes.check()
         self._wait_captured()  # a copy may not change before it was read
+        self._wait_idle()
         frozen, seen = self._weights.take()
         ticket = self._native.publish(step=step, notes=notes, unchanged=frozen)
         if ticket:
             self._ticket = ticket
+            self._outcomes.add(ticket)
             self._weights.noted(seen)
         return ticket
 
@@ -178,7 +198,12 @@ class Publisher:
     def wait(
         self, ticket: int | None = None, timeout: float | None = None
     ) -> _core.PublishReport:
-        return self._native.wait(ticket, timeout)
+        """Waits until the version of the ticket, or of the last one, is committed."""
+        try:
+            return self._native.wait(ticket, timeout)
+        except _core.Error:
+            self._outcomes.told(self._ticket if ticket is None else ticket)
+            raise
 
     def drain(self, timeout: float | None = None) -> None:
         self._native.drain(timeout)
@@ -187,7 +212,7 @@ class Publisher:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._native.close(timeout)
+        self._outcomes.close(timeout)
 
     def __enter__(self) -> Publisher:
         return self

@@ -12,6 +12,7 @@ which pauses it for the stores alone. docs/python/trl.md tells the whole of it.
 from __future__ import annotations
 
 import time
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 
 import torch
@@ -20,6 +21,7 @@ from . import _core
 from . import torch as dw_torch
 from ._drive import Driven, bring_all
 from ._engines import Engine, Wait
+from ._outcomes import PublishWarning, wait_logged
 from ._publish_callback import PublishCallback
 
 if TYPE_CHECKING:
@@ -192,10 +194,23 @@ class WeightTransfer:
         if self._publisher is None and self._open(step):
             self._version, self._report = self._publisher.version, None
         else:
-            self._report = self._publisher.wait(self._publisher.publish(step=step))
+            self._report = self._publish(step)
             self._version = self._report.version
         self._is_sent = True
         self._seconds = (time.monotonic() - start, 0.0)
+
+    def _publish(self, step: int) -> _core.PublishReport:
+        ticket = self._publisher.publish(step=step)
+
+        def is_committed(seconds: float) -> bool:
+            try:
+                self._publisher.wait(ticket, seconds)
+            except TimeoutError:
+                return False
+            return True
+
+        wait_logged(is_committed, f"step {step} is being uploaded to {self.url}")
+        return self._publisher.wait(ticket)
 
     def _open(self, step: int) -> bool:
         """Whether these weights made the stream, as the version that it begins with."""
@@ -227,13 +242,17 @@ class WeightTransfer:
             self._on_sync(self)
 
     def destroy(self) -> None:
-        """Waits until folds and anchors are made too, and closes the stream."""
+        """Waits until folds and anchors are made too, and closes the stream. Raises nothing:
+        every version was waited for, and training has ended."""
         publisher, self._publisher = self._publisher, None
-        if publisher is not None:
+        if publisher is None:
+            return
+        for end in (publisher.drain, publisher.close):
             try:
-                publisher.drain(self._timeout)
-            finally:
-                publisher.close(self._timeout)
+                end(self._timeout)
+            except (_core.Error, TimeoutError) as error:
+                warnings.warn(f"training ended, but its publishing did not: {error}",
+                              PublishWarning, stacklevel=2)
 
     # ---- waiting ----------------------------------------------------------------------
 

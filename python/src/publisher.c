@@ -208,6 +208,20 @@ static PyObject *publisher_drain(PyObject *object, PyObject *args, PyObject *key
     return out;
 }
 
+static PyObject *publisher_idle(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"timeout", NULL};
+    publisher_object *self = (publisher_object *)object;
+    unsigned timeout_ms = UINT_MAX;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&:idle", names, dwpy_timeout_arg,
+                                     &timeout_ms) ||
+        !dwpy_guard_enter(&self->guard))
+        return NULL;
+    const int idle = dwpy_publisher_wait_idle(self, timeout_ms);
+    dwpy_guard_leave(&self->guard);
+    return idle < 0 ? NULL : PyBool_FromLong(idle);
+}
+
 static PyObject *publisher_cancel(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -310,6 +324,8 @@ static PyMethodDef methods[] = {
      "Waits until the version of a ticket is committed."},
     {"drain", DWPY_KEYWORDS(publisher_drain), METH_VARARGS | METH_KEYWORDS,
      "Waits for folds and anchors too."},
+    {"idle", DWPY_KEYWORDS(publisher_idle), METH_VARARGS | METH_KEYWORDS,
+     "Waits until a publish would not have to wait; False if the time is over first."},
     {"cancel", publisher_cancel, METH_NOARGS, "Gives up what is under way."},
     {"receipt", dwpy_publisher_receipt, METH_VARARGS,
      "This rank's receipt, where the caller carries them."},

@@ -46,16 +46,32 @@ static void abandon(publisher_object *self)
     self->fork_store = self->store = NULL;
 }
 
-static bool is_settled(publisher_object *self, unsigned timeout_ms)
+/* *STATUS and *ERR take the outcome of the last version if it is known. */
+static bool is_settled(publisher_object *self, unsigned timeout_ms, dw_status *status,
+                       dw_error *err)
 {
     bool done = self->ticket == 0;
+    *status = DW_OK;
     if (self->by_caller) { /* a version that waits for the caller stands still */
         Py_BEGIN_ALLOW_THREADS done = dw_publisher_idle(self->publisher, timeout_ms);
         Py_END_ALLOW_THREADS return done;
     }
-    Py_BEGIN_ALLOW_THREADS if (!done)
-        dw_publisher_wait(self->publisher, self->ticket, timeout_ms, &done, NULL, NULL);
+    Py_BEGIN_ALLOW_THREADS if (!done) *status = dw_publisher_wait(
+        self->publisher, self->ticket, timeout_ms, &done, NULL, err);
     Py_END_ALLOW_THREADS return done;
+}
+
+/* Nobody waited for the last version and nobody will: the end of the program must not
+ * hide that it is not in the stream. */
+static void warn_lost(publisher_object *self, const dw_error *err)
+{
+    if (self->ticket <= self->told_ticket)
+        return;
+    self->told_ticket = self->ticket;
+    if (PyErr_WarnFormat(PyExc_UserWarning, 1,
+                         "the last version was not published: %s: %s", err->where,
+                         err->text) != 0)
+        PyErr_WriteUnraisable(NULL);
 }
 
 void dwpy_publisher_end_bounded(publisher_object *self)
@@ -64,11 +80,15 @@ void dwpy_publisher_end_bounded(publisher_object *self)
         abandon(self);
         return;
     }
-    bool settled = is_settled(self, self->exit_ms);
+    dw_status status;
+    dw_error err = {0};
+    bool settled = is_settled(self, self->exit_ms, &status, &err);
     if (!settled) {
         dw_publisher_cancel(self->publisher);
-        settled = is_settled(self, GIVE_UP_MS);
+        settled = is_settled(self, GIVE_UP_MS, &status, &err);
     }
+    if (status != DW_OK)
+        warn_lost(self, &err);
     if (settled)
         dwpy_publisher_close_handle(self);
     else

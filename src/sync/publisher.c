@@ -214,6 +214,11 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
             give_up(p);
         pthread_cond_wait(&p->changed, &p->lock);
     }
+    /* no job is under way, so its thread writes nothing now */
+    if (status == DW_OK && p->fenced)
+        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "another writer took over the stream. This one has stopped "
+                         "writing; open the stream again to take it back");
     if (status == DW_OK && (!replace_text(&p->step, note ? note->step : NULL) ||
                             !replace_text(&p->notes, note ? note->notes : NULL)))
         status = dw_fail_memory(err, NULL);

@@ -15,7 +15,7 @@ import deltawire.trl  # noqa: E402
 from vllm_server import free_port  # noqa: E402
 
 
-def train(where, url, dtype=torch.float32, **options):
+def train(where, url, dtype=torch.float32, also=(), **options):
     config = transformers.Qwen3Config(
         vocab_size=64, hidden_size=32, intermediate_size=64, head_dim=16,
         num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
@@ -28,7 +28,8 @@ def train(where, url, dtype=torch.float32, **options):
         gradient_accumulation_steps=2, learning_rate=1e-2, report_to="none", use_cpu=True,
         save_strategy="no", disable_tqdm=True, logging_strategy="no")
     callback = deltawire.trl.PublishCallback(url, **options)
-    transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[callback]).train()
+    transformers.Trainer(model, arguments, train_dataset=rows,
+                         callbacks=[callback, *also]).train()
     assert callback.publisher is None
     return model
 
@@ -60,6 +61,35 @@ def test_some_steps_and_always_the_last(tmp_path):
     train(tmp_path, url, every=2)
     with deltawire.Stream(url) as stream:
         assert [v.step for v in stream.versions()][1:] == ["2", "4", "5"]
+
+
+class Breaks(transformers.TrainerCallback):
+    """After a step nothing can be written into the stream any more: a file is in the way."""
+
+    def __init__(self, where, step):
+        self.objects, self.step = Path(where, "run", "objects"), step
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.step:
+            self.objects.rename(self.objects.with_name("away"))
+            self.objects.touch()
+
+
+def test_a_finished_training_does_not_raise(tmp_path):
+    url = f"file://{tmp_path}/run"
+    with pytest.warns(deltawire.PublishWarning, match="training ended"):
+        train(tmp_path, url, every=10, also=[Breaks(tmp_path, 2)])
+    with deltawire.Stream(url) as stream:
+        assert stream.head == 0
+
+
+def test_a_failure_raises_if_asked_for(tmp_path):
+    errors = []
+    with pytest.raises(deltawire.Error, match="objects"), \
+            pytest.warns(deltawire.PublishWarning):
+        train(tmp_path, f"file://{tmp_path}/run", also=[Breaks(tmp_path, 2)],
+              raise_on_error=True, on_error=errors.append)
+    assert len(errors) == 1
 
 
 def test_ranks_publish_their_shards(tmp_path):

@@ -19,7 +19,7 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
     assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
     sources = ROOT / "python/deltawire"
     assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
-        "deltawire/_core.abi3.so", "deltawire/py.typed"} | {
+        "deltawire/_core.abi3.so", "deltawire/bin/deltawire", "deltawire/py.typed"} | {
         f"deltawire/{path.relative_to(sources)}" for path in sources.rglob("*.py*")
         if path.suffix in (".py", ".pyi")}
     [points] = [n for n in wheel.namelist() if n.endswith("/entry_points.txt")]
@@ -50,6 +50,14 @@ def test_a_fresh_environment(tmp_path):
     out = subprocess.run([python, "-I", example, tmp_path / "stream"], check=True,
                          capture_output=True, text=True).stdout
     assert "exactly the trainer's" in out
+    command = tmp_path / "fresh/bin/deltawire"
+    for call in ([command], [python, "-I", "-m", "deltawire"]):
+        log = subprocess.run([*call, "log", tmp_path / "stream"], check=True,
+                             capture_output=True, text=True, env={"HOME": str(tmp_path)}).stdout
+        assert log.count("\n") > 2
+        refused = subprocess.run([*call, "log", tmp_path / "none"], capture_output=True,
+                                 text=True, env={"HOME": str(tmp_path)})
+        assert refused.returncode == 6 and "none" in refused.stderr
 
 
 def test_later_versions_of_python(tmp_path):
@@ -68,6 +76,23 @@ def test_later_versions_of_python(tmp_path):
         ran += 1
     if not ran:
         pytest.skip("there is none")
+
+
+def test_a_library_that_is_missing_is_named(tmp_path):
+    """One line, with the package to install."""
+    lacking = tmp_path / "bin/pkg-config"
+    lacking.parent.mkdir()
+    lacking.write_text('#!/bin/sh\ncase "$*" in *libcurl*) exit 1 ;; esac\nexec '
+                       f'{shutil.which("pkg-config")} "$@"\n')
+    lacking.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--build-temp", tmp_path / "temp",
+         "--build-lib", tmp_path / "lib"], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PATH": f"{lacking.parent}:{os.environ['PATH']}"})
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "deltawire needs libcurl, which this machine lacks: apt-get install "
+        "libcurl4-openssl-dev")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/python").glob("*.py")),

@@ -1,0 +1,93 @@
+"""Reports what became of versions that nobody waits for.
+
+A trainer publishes in the background and rarely calls wait(). Its publisher looks back at each
+step instead: a version that failed becomes a warning, and a stream that another trainer took
+over an exception.
+"""
+from __future__ import annotations
+
+import logging
+import re
+import time
+import warnings
+from collections import deque
+from typing import Callable
+
+from . import _core
+
+log = logging.getLogger("deltawire")
+
+SLOW_S = 5.0  # a wait for the store that lasts longer is logged
+
+OnError = Callable[[_core.Error], object]
+
+
+class PublishWarning(UserWarning):
+    """A version was not published. The next one covers it."""
+
+
+class Outcomes:
+    """The outcomes of a publisher's versions, in order."""
+
+    def __init__(self, native: _core.Publisher, on_error: OnError | None = None) -> None:
+        self._native, self._on_error = native, on_error
+        self._open: deque[int] = deque()  # tickets of versions that may still be under way
+        self._warned: set[str] = set()
+        self._last_error: _core.Error | None = None
+
+    def add(self, ticket: int) -> None:
+        self._open.append(ticket)
+
+    def check(self) -> None:
+        """Reports each failure since the last call. Raises Conflict if another trainer took
+        the stream over. Waits for nothing."""
+        while self._open:
+            try:
+                self._native.wait(self._open[0], timeout=0)
+                error = None
+            except TimeoutError:
+                return
+            except _core.Cancelled:
+                error = None  # a later publish took it in, as when_busy="fold" asks
+            except _core.Error as failure:
+                error = failure
+            self._open.popleft()
+            if isinstance(error, _core.Conflict):
+                raise error
+            self._last_error = error
+            if error is not None:
+                self._report(error)
+
+    def told(self, ticket: int) -> None:
+        """The caller has the error of this version, and so reads no warning of it."""
+        if ticket in self._open:
+            self._open.remove(ticket)
+            self._last_error = None
+
+    def _report(self, error: _core.Error) -> None:
+        cause = type(error).__name__ + re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "", str(error))
+        if cause not in self._warned:
+            self._warned.add(cause)
+            warnings.warn(f"a version was not published, the next one covers it: {error}",
+                          PublishWarning, stacklevel=2)
+        if self._on_error is not None:
+            self._on_error(error)
+
+    def close(self, timeout: float | None) -> None:
+        """Closes the publisher. Raises if the newest version was not published, even if that
+        was reported before: no later version covers it."""
+        was_reported = not self._open
+        self._native.close(timeout)
+        if was_reported and self._last_error is not None:
+            error, self._last_error = self._last_error, None
+            raise error
+
+
+def wait_logged(wait: Callable[[float], bool], doing: str) -> None:
+    """Calls `wait(seconds)` until it returns true. Logs a wait that lasts long, and its end."""
+    start, seconds = time.monotonic(), SLOW_S
+    while not wait(seconds):
+        log.warning("%s: waiting for the store for %.0f s", doing, time.monotonic() - start)
+        seconds = min(2 * seconds, 300)
+    if seconds > SLOW_S:
+        log.warning("%s: done after %.0f s", doing, time.monotonic() - start)

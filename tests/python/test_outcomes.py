@@ -1,0 +1,185 @@
+"""Versions that nobody waits for: what fails is reported, and training goes on."""
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH=0)")
+
+import deltawire as dw  # noqa: E402
+import deltawire.torch  # noqa: E402
+from deltawire import _outcomes  # noqa: E402
+from hanging_s3 import HangingS3  # noqa: E402
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(1)
+    return torch.nn.Linear(64, 64).bfloat16()
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=1)
+
+
+def step(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+
+
+class BrokenObjects:
+    """A directory store into which no object can be written: a file is in the way."""
+
+    def __init__(self, tmp_path):
+        self.objects = Path(tmp_path, "stream", "objects")
+
+    def __enter__(self):
+        self.objects.rename(self.objects.with_name("away"))
+        self.objects.touch()
+
+    def __exit__(self, *_):
+        self.objects.unlink()
+        self.objects.with_name("away").rename(self.objects)
+
+
+def settled(publisher):
+    """Until nothing is under way, without asking what became of it."""
+    assert publisher.native.idle(60)
+
+
+def followed(url, model):
+    into = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    with deltawire.torch.Follower(into, url) as follower:
+        follower.sync()
+    return all(torch.equal(into[name], p) for name, p in model.named_parameters())
+
+
+def test_a_trainer_that_was_replaced_stops(url, model):
+    optimizer = optimizer_of(model)
+    first = deltawire.torch.Publisher(model, optimizer, url=url)
+    step(model, optimizer)
+    first.wait()
+    second = deltawire.torch.Publisher(model, url=url)
+    step(model, optimizer)  # this version is refused
+    settled(first)
+    for _ in range(2):  # and each step after it says so
+        with pytest.raises(dw.Conflict, match="another|took"):
+            step(model, optimizer)
+    second.close()
+    first.close()
+
+
+def test_a_failed_version_warns_once_and_the_next_covers_it(tmp_path, url, model):
+    optimizer, errors = optimizer_of(model), []
+    with deltawire.torch.Publisher(model, optimizer, url=url, on_error=errors.append) as publisher:
+        step(model, optimizer)
+        publisher.wait()
+        with warnings.catch_warnings(record=True) as seen, BrokenObjects(tmp_path):
+            warnings.simplefilter("always")
+            for _ in range(4):
+                step(model, optimizer)
+                settled(publisher)
+        assert [w.category for w in seen] == [dw.PublishWarning]
+        assert "objects" in str(seen[0].message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            step(model, optimizer)
+        assert len(errors) == 4 and all(isinstance(e, dw.Error) for e in errors)
+        assert publisher.wait().version == 2
+    assert followed(url, model)
+
+
+def test_close_raises_if_the_last_version_failed(tmp_path, url, model):
+    optimizer = optimizer_of(model)
+    publisher = deltawire.torch.Publisher(model, optimizer, url=url)
+    with BrokenObjects(tmp_path):
+        step(model, optimizer)
+        settled(publisher)
+        with pytest.warns(dw.PublishWarning):
+            publisher._before_step()
+    with pytest.raises(dw.Error, match="objects"):
+        publisher.close()
+
+
+def test_who_waits_is_told_and_not_warned(tmp_path, url, model):
+    optimizer = optimizer_of(model)
+    publisher = deltawire.torch.Publisher(model, optimizer, url=url)
+    with BrokenObjects(tmp_path):
+        step(model, optimizer)
+        with pytest.raises(dw.Error):
+            publisher.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(model, optimizer)
+        publisher.close()
+
+
+def test_folding_is_no_failure(url, model):
+    optimizer = optimizer_of(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with deltawire.torch.Publisher(model, optimizer, url=url, when_busy="fold"):
+            for _ in range(20):
+                step(model, optimizer)
+    assert followed(url, model)
+
+
+def test_a_long_wait_for_the_store_is_logged(monkeypatch, caplog, model):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setattr(_outcomes, "SLOW_S", 0.1)
+    optimizer = optimizer_of(model)
+    with HangingS3() as server:
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint, deadline=1)
+        publisher = deltawire.torch.Publisher(model, optimizer, url=store, exit_timeout=0)
+        server.hangs.set()
+        step(model, optimizer)
+        assert server.reached.wait(60)
+        with caplog.at_level(logging.WARNING, "deltawire"), pytest.warns(dw.PublishWarning):
+            step(model, optimizer)
+            step(model, optimizer)
+        assert any("waiting for the store" in record.message for record in caplog.records)
+        server.hangs.clear()
+        publisher.native.cancel()
+        settled(publisher)
+        step(model, optimizer)
+        publisher.wait()
+        publisher.close()
+
+
+def test_the_end_of_the_program_does_not_hide_it(tmp_path, url):
+    script = textwrap.dedent("""
+        import sys, numpy as np, pathlib, deltawire as dw
+        weights = {"w": np.zeros(1000)}
+        publisher = dw.Publisher(sys.argv[1], weights)
+        objects = pathlib.Path(sys.argv[2], "stream", "objects")
+        objects.rename(objects.with_name("away"))
+        objects.touch()
+        weights["w"] += 1
+        publisher.publish()
+    """)
+    done = subprocess.run([sys.executable, "-c", script, url, tmp_path], capture_output=True,
+                          text=True, timeout=60, env=os.environ)
+    assert done.returncode == 0
+    assert "the last version was not published" in done.stderr
+    assert "objects" in done.stderr
+
+
+def test_a_fenced_publisher_publishes_nothing(url):
+    weights = {"w": np.zeros(1000)}
+    first = dw.Publisher(url, weights)
+    second = dw.Publisher(url, weights)
+    weights["w"] += 1
+    with pytest.raises(dw.Conflict):
+        first.wait(first.publish())
+    with pytest.raises(dw.Conflict, match="open the stream again"):
+        first.publish()
+    second.close()
+    first.close()
