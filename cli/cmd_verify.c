@@ -23,7 +23,8 @@ static const char help[] =
     "Reads a whole checkpoint and prints its state digest. With DELTA: says whether the\n"
     "checkpoint stands at the version the delta starts from, in which case the delta is\n"
     "decoded and checked too, or at the one it leads to; neither is exit code 4. A\n"
-    "directory that pull or follow made must hold the version it says it does.\n"
+    "directory that pull or follow made must hold the version it says it does; of two\n"
+    "copies (--copies 2) both must.\n"
     "\n"
     "Of a stream (a URL, or a directory with stream.json) every record and every object\n"
     "that is kept is read and checked. So is every version of TRL, slime or SkyRL, as "
@@ -53,6 +54,8 @@ typedef struct findings {
     dw_digest state;
     dw_delta_info delta;
     cli_pulled pulled;
+    const char *twin; /* the other one of two copies, which is good too; or NULL */
+    uint64_t twin_version;
     char sha256[CLI_SHA256_TEXT]; /* empty where not asked for */
 } findings;
 
@@ -100,6 +103,10 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
             cli_json_text(object, "stream", f->pulled.stream);
             cli_json_count(object, "version", f->pulled.version);
         }
+        if (f->twin) {
+            cli_json_text(object, "other_copy", f->twin);
+            cli_json_count(object, "other_version", f->twin_version);
+        }
         if (f->standing != NO_DELTA) {
             cli_json_text(object, "standing", names[f->standing]);
             cli_json_count(object, "base_version", f->delta.base_version);
@@ -116,6 +123,8 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
     if (f->pulled.present)
         cli_print_row("holds", "version %" PRIu64 " of stream %s", f->pulled.version,
                       f->pulled.stream);
+    if (f->twin)
+        cli_print_row("other copy", "holds version %" PRIu64, f->twin_version);
     if (f->standing == AT_BASE)
         cli_print_row("version",
                       "%" PRIu64
@@ -141,40 +150,128 @@ static dw_status check_pulled(findings *f, const char *path, dw_error *err)
                          f->state, f->pulled.version, f->pulled.stream, f->pulled.state);
 }
 
-static int verify(const char *path, const char *delta_path, bool with_sha256,
-                  const cli_weights *weights, const dw_delta *delta, const cli_session *s)
+/* What is asked of a checkpoint. */
+typedef struct question {
+    const cli_session *session;
+    const char *delta_path; /* or NULL */
+    const dw_delta *delta;  /* or NULL */
+    bool with_sha256;
+} question;
+
+static dw_status examine(findings *f, const char *path, const cli_weights *weights,
+                         const question *q, dw_error *err)
+{
+    const cli_session *s = q->session;
+    *f = (findings){0};
+    dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
+    dw_status status = digests ? cli_weights_digest(digests, &f->state, weights, s, err)
+                               : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+    if (status == DW_OK)
+        status = check_pulled(f, path, err);
+    if (status == DW_OK && q->delta)
+        status = compare(f, q->delta, weights, digests, s, err);
+    if (status == DW_OK && q->with_sha256)
+        status = cli_sha256_weights(f->sha256, weights, s, err);
+    free(digests);
+    return status;
+}
+
+static int verify_checkpoint(const char *path, const question *q)
 {
     dw_error err;
-    findings f = {0};
-    dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
-    dw_status status = digests ? cli_weights_digest(digests, &f.state, weights, s, &err)
-                               : cli_error_set(&err, DW_NO_MEMORY, path, "out of memory");
+    findings f;
+    cli_weights weights;
+    int exit_code = cli_weights_open(&weights, q->session, path);
+    if (exit_code == 0) {
+        if (examine(&f, path, &weights, q, &err) == DW_OK)
+            print_findings(&f, path, q->session);
+        else
+            exit_code =
+                cli_fail(q->session, &err, q->delta_path ? q->delta_path : path, NULL);
+    }
+    cli_weights_close(&weights);
+    return exit_code;
+}
+
+/* ---- two copies, which a follower may be writing in turns ---- */
+
+typedef enum copy_state { COPY_GOOD, COPY_BAD, COPY_IN_WORK } copy_state;
+
+/* Whether a follower is writing the copy, or wrote it since its record was BEFORE. */
+static bool is_in_work(const char *path, const cli_pulled *before)
+{
+    bool pending = false;
+    cli_pulled now;
+    dw_error err;
+    return dw_checkpoint_pending(path, &pending, &err) == DW_OK &&
+           cli_pulled_read(&now, path, &err) == DW_OK &&
+           (pending || now.version != before->version || now.state != before->state);
+}
+
+/* *ERR says what is wrong with a bad one. */
+static copy_state examine_copy(findings *f, const char *path, const question *q,
+                               dw_error *err)
+{
+    cli_pulled before;
+    cli_weights weights = {0};
+    dw_status status = cli_pulled_read(&before, path, err);
     if (status == DW_OK)
-        status = check_pulled(&f, path, &err);
-    if (status == DW_OK && delta)
-        status = compare(&f, delta, weights, digests, s, &err);
-    if (status == DW_OK && with_sha256)
-        status = cli_sha256_weights(f.sha256, weights, s, &err);
-    free(digests);
-    if (status != DW_OK)
-        return cli_fail(s, &err, delta_path ? delta_path : path, NULL);
-    print_findings(&f, path, s);
+        status = cli_weights_load(&weights, path, err);
+    if (status == DW_OK)
+        status = examine(f, path, &weights, q, err);
+    cli_weights_close(&weights);
+    if (status == DW_OK)
+        return COPY_GOOD;
+    return is_in_work(path, &before) ? COPY_IN_WORK : COPY_BAD;
+}
+
+/* Of the copies of DIR the one to read must be good. The other one must be, unless it is
+ * being written. COPIES are as cli_copies_find found them; they change places while a
+ * follower runs. */
+static int verify_copies(char *copies[2], const char *dir, const question *q)
+{
+    enum { N_TRIES = 5 };
+    const cli_session *s = q->session;
+    const question about_twin = {.session = s};
+    dw_error err;
+    findings f, twin;
+    copy_state state = examine_copy(&f, copies[0], q, &err);
+    for (int i = 1; state == COPY_IN_WORK && i < N_TRIES; i++) {
+        char *again[2];
+        if (!cli_copies_find(again, dir))
+            break;
+        for (int k = 0; k < 2; k++) {
+            free(copies[k]);
+            copies[k] = again[k];
+        }
+        state = examine_copy(&f, copies[0], q, &err);
+    }
+    if (state == COPY_IN_WORK)
+        return cli_fail_as(s, "interrupted", copies[0],
+                           "it was written while it was read, or an apply to it was "
+                           "interrupted",
+                           "try again; if no follower is running, start one");
+    if (state == COPY_BAD)
+        return cli_fail(s, &err, q->delta_path ? q->delta_path : copies[0], NULL);
+    state = examine_copy(&twin, copies[1], &about_twin, &err);
+    if (state == COPY_BAD)
+        return cli_fail(s, &err, copies[1], NULL);
+    if (state == COPY_GOOD) {
+        f.twin = copies[1];
+        f.twin_version = twin.pulled.version;
+    }
+    print_findings(&f, copies[0], s);
     return 0;
 }
 
-static int verify_checkpoint(const char *path, const char *delta_path, bool with_sha256,
-                             const cli_session *s)
+static int verify_path(const char *path, const question *q)
 {
-    dw_delta *delta = NULL;
-    dw_error err;
-    if (delta_path && dw_delta_open(&delta, delta_path, &err) != DW_OK)
-        return cli_fail(s, &err, delta_path, NULL);
-    cli_weights weights;
-    int exit_code = cli_weights_open(&weights, s, path);
-    if (exit_code == 0)
-        exit_code = verify(path, delta_path, with_sha256, &weights, delta, s);
-    cli_weights_close(&weights);
-    dw_delta_close(delta);
+    char *copies[2];
+    if (!cli_copies_find(copies, path))
+        return verify_checkpoint(path, q);
+    int exit_code = verify_copies(copies, path, q);
+    free(copies[0]);
+    free(copies[1]);
     return exit_code;
 }
 
@@ -215,5 +312,12 @@ int dw_cmd_verify(int argc, char **argv)
                         "%s is no stream: --trust, --base, --endpoint, --region, "
                         "--profile and --timeout are for streams",
                         path);
-    return verify_checkpoint(path, delta_path, with_sha256, &s);
+    dw_delta *delta = NULL;
+    dw_error err;
+    if (delta_path && dw_delta_open(&delta, delta_path, &err) != DW_OK)
+        return cli_fail(&s, &err, delta_path, NULL);
+    const question q = {&s, delta_path, delta, with_sha256};
+    int exit_code = verify_path(path, &q);
+    dw_delta_close(delta);
+    return exit_code;
 }

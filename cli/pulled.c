@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "error.h"
 #include "path.h"
@@ -60,4 +61,28 @@ dw_status cli_pulled_read(cli_pulled *out, const char *path, dw_error *err)
     dw_status status = read_record(out, record, err);
     free(record);
     return status;
+}
+
+/* ---- two copies ---- */
+
+bool cli_copies_find(char *out[2], const char *dir)
+{
+    static const char *const names[] = {"copy-0", "copy-1"};
+    char target[sizeof "copy-0"] = "";
+    char *link = cli_path_join(dir, "current");
+    ssize_t n = link ? readlink(link, target, sizeof target) : -1;
+    free(link);
+    if (n != (ssize_t)sizeof target - 1)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        if (memcmp(target, names[i], (size_t)n) != 0)
+            continue;
+        out[0] = cli_path_join(dir, names[i]);
+        out[1] = cli_path_join(dir, names[1 - i]);
+        if (out[0] && out[1])
+            return true;
+        free(out[0]);
+        free(out[1]);
+    }
+    return false;
 }

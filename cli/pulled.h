@@ -22,4 +22,9 @@ typedef struct cli_pulled {
  * record in it, `present` is false. */
 dw_status cli_pulled_read(cli_pulled *out, const char *path, dw_error *err);
 
+/* The two copies in a directory that --copies 2 keeps: OUT[0] is the one that its link
+ * `current` names, OUT[1] the other, each to be freed. False, with nothing to free, if
+ * DIR is no such directory. */
+bool cli_copies_find(char *out[2], const char *dir);
+
 #endif

@@ -22,6 +22,22 @@ is_at two/copy-0 2
 is_at two/copy-1 2
 [ "$(readlink two/current)" != "$before" ]
 
+it "verifies both copies"
+deltawire verify two --json >found.json
+holds 'o["version"] == o["other_version"] == 2' <found.json
+deltawire verify two >found.txt
+grep -q '^  *other copy  *holds version 2$' found.txt
+for copy in copy-0 copy-1; do # the one to read, and the other
+    file=two/$copy/model.safetensors
+    flip_bit $file $(($(stat -c %s $file) - 3))
+    fails 3 "two/$copy" deltawire verify two
+    flip_bit $file $(($(stat -c %s $file) - 3))
+done
+deltawire verify two --quiet >/dev/null
+mv two/copy-0 gone
+fails 6 copy-0 deltawire verify two
+mv gone two/copy-0
+
 it "refuses a directory with another number of copies"
 keeps two fails 8 "holds two copies" deltawire pull "$url" --into two
 deltawire pull "$url" --into one --quiet >/dev/null
