@@ -1,5 +1,7 @@
 #include "codec/block.h"
 
+#include <string.h>
+
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/element.h"
@@ -55,6 +57,30 @@ dw_status dw_block_scratch_reserve(dw_block_scratch *s, dw_error *err)
     return status == DW_OK ? need_room(s, err) : status;
 }
 
+/* The new elements of a block that was just encoded, as they were read: the caller's may
+ * be others by now. The encoded bytes E are moved out of the way. */
+static dw_status rebuild_new(const uint8_t **out, dw_block_scratch *s, dw_encoded *e,
+                             const void *old, uint32_t n, dw_element element,
+                             const dw_class_map *map, const dw_settle *settle,
+                             dw_error *err)
+{
+    *out = old;
+    if (settle->update_old)
+        return DW_OK; /* stored over the old ones already */
+    const size_t n_plain = (size_t)n * element.width;
+    dw_status status = need_room(s, err);
+    if (status != DW_OK)
+        return status;
+    if (e->n_bytes <= n_plain) /* else they are not used */
+        e->bytes = memcpy(s->values, e->bytes, e->n_bytes);
+    const dw_decoded found = dw_class_found(s->classes, old, n, element, map);
+    memcpy(s->elems, old, n_plain);
+    dw_kernels_get()->scatter[dw_width_index(element.width)](
+        s->elems, found.positions, found.values, found.n_changes);
+    *out = s->elems;
+    return DW_OK;
+}
+
 dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
                           const dw_class_map *map, dw_settle *settle, dw_error *err)
@@ -65,17 +91,14 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
     /* packing a model saves about a third: below half it cannot win */
     if (e.n_bytes <= n_plain / 2)
         return DW_OK;
+    const uint8_t *packed, *elems;
     dw_status status = need_packed(s, err);
-    if (status == DW_OK && settle->round_new) { /* all of it is needed now */
-        status = need_room(s, err);
-        if (status == DW_OK)
-            dw_kernels_get()->round_bf16(s->elems, new_, n);
-        new_ = s->elems;
-    }
+    if (status == DW_OK)
+        status =
+            rebuild_new(&elems, s, &out->encoded, old, n, element, map, settle, err);
     if (status != DW_OK)
         return status;
-    const uint8_t *packed;
-    size_t n_packed = dw_packed_encode(&packed, s->packed, new_, n, element);
+    size_t n_packed = dw_packed_encode(&packed, s->packed, elems, n, element);
     if (n_packed == 0)
         return dw_fail_memory(err, NULL);
     if (n_packed < e.n_bytes) {
@@ -85,7 +108,7 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
     }
     if (n_plain < out->encoded.n_bytes) {
         out->mode = DW_BLOCK_STORED;
-        out->encoded.bytes = new_;
+        out->encoded.bytes = elems;
         out->encoded.n_bytes = n_plain;
     }
     return DW_OK;

@@ -34,7 +34,7 @@ typedef struct dw_block_code {
 } dw_block_code;
 
 /* As dw_class_encode; NEW_ must not be OLD's memory. What comes out may stand in the
- * scratch or in NEW_. */
+ * scratch or in OLD. */
 dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
                           const dw_class_map *map, dw_settle *settle, dw_error *err);

@@ -56,7 +56,9 @@ typedef struct dw_encoded {
     size_t n_changes;
 } dw_encoded;
 
-/* Compares and encodes a block of N elements. OLD is written only with update_old. */
+/* Compares and encodes a block of N elements. OLD is written only with update_old. Each
+ * element of NEW_ is read exactly once: what is coded, what the digest takes and what is
+ * stored over OLD is that one value, also if another thread writes NEW_ meanwhile. */
 dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uint32_t n,
                            dw_element element, const dw_class_map *map,
                            dw_settle *settle);
@@ -66,6 +68,11 @@ typedef struct dw_decoded {
     const void *values;        /* the new elements */
     size_t n_changes;
 } dw_decoded;
+
+/* The changes that dw_class_encode has just found, without update_old. They take the
+ * place of its bytes in the scratch. */
+dw_decoded dw_class_found(dw_class_scratch *s, const void *old, uint32_t n,
+                          dw_element element, const dw_class_map *map);
 
 /* Decodes a block against the OLD elements. The result stands in the scratch until its
  * next use. False where the bytes are no valid block. */

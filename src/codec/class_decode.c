@@ -116,6 +116,16 @@ static size_t place_changes(dw_class_scratch *s, const dw_class_gaps *gaps,
     return n_found;
 }
 
+dw_decoded dw_class_found(dw_class_scratch *s, const void *old, uint32_t n,
+                          dw_element element, const dw_class_map *map)
+{
+    dw_class_gaps gaps = {.gaps = s->gaps};
+    dw_settle unused = dw_settle_at(0);
+    memcpy(gaps.first, s->first, sizeof gaps.first);
+    size_t n_changes = place_changes(s, &gaps, old, n, element, map, &unused);
+    return (dw_decoded){s->positions, s->values, n_changes};
+}
+
 bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
                      size_t n_bytes, const void *old, uint32_t n, dw_element element,
                      const dw_class_map *map, dw_settle *settle)

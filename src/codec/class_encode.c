@@ -140,12 +140,11 @@ static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES],
     return n_found;
 }
 
-/* Sorts gaps and moves by class; FIRST takes where each class begins. */
+/* Sorts gaps and moves by class. */
 static void sort_changes(dw_class_scratch *s, size_t n_changes,
-                         const uint32_t counts[DW_CLASSES],
-                         uint32_t first[DW_CLASSES + 1])
+                         const uint32_t counts[DW_CLASSES])
 {
-    uint32_t next[DW_CLASSES];
+    uint32_t next[DW_CLASSES], *first = s->first;
     first[0] = 0;
     for (unsigned c = 0; c < DW_CLASSES; c++)
         first[c + 1] = first[c] + counts[c];
@@ -173,12 +172,13 @@ dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uin
                            dw_element element, const dw_class_map *map, dw_settle *settle)
 {
     const unsigned bits = 8 * element.width;
-    uint32_t totals[DW_CLASSES], counts[DW_CLASSES], first[DW_CLASSES + 1];
+    uint32_t totals[DW_CLASSES], counts[DW_CLASSES];
+    const uint32_t *first = s->first;
     size_t n_changes =
         find_changes(s, totals, counts, old, new_, n, element, map, settle);
     if (n_changes == 0)
         return (dw_encoded){0};
-    sort_changes(s, n_changes, counts, first);
+    sort_changes(s, n_changes, counts);
 
     dw_class_model models[DW_CLASSES];
     for (unsigned c = 0; c < DW_CLASSES; c++)

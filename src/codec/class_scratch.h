@@ -21,6 +21,7 @@ struct dw_class_scratch {
     uint16_t rounded[DW_STRIP_ELEMS]; /* of new elements in F32 */
     uint32_t gaps[DW_BLOCK_ELEMS];    /* by class, then position */
     uint64_t moves[DW_BLOCK_ELEMS];   /* likewise */
+    uint32_t first[DW_CLASSES + 1];   /* where each class begins in both */
     union {
         struct { /* encoding, first: what is found, by position */
             dw_change changes[DW_STRIP_ELEMS + DW_LIST_SLACK];

@@ -66,13 +66,32 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
     return DW_OK;
 }
 
-/* BASE becomes NEXT. */
-static void store_next(const dw_encode_pair *pair)
+/* Does the delta to tensors that share memory. NEXT is not read again: it may have
+ * changed. If it changed while it was compared, two names of one memory can have been
+ * read as different values, and BASE cannot hold both. */
+static dw_status update_tied(const dw_delta *delta, const dw_tensor *base,
+                             const dw_name_index *names, const dw_encode_pair *pairs,
+                             const dw_diff_options *options, dw_error *err)
 {
-    if (pair->base.dtype != pair->next.dtype)
-        dw_cast_bf16(pair->base.data, pair->next.data, pair->base.n_bytes / 2);
-    else if (pair->base.n_bytes > 0 && pair->base.data != pair->next.data)
-        memcpy(pair->base.data, pair->next.data, (size_t)pair->base.n_bytes);
+    dw_apply_options apply;
+    dw_apply_options_init(&apply);
+    apply.n_threads = options->n_threads;
+    apply.base_digests = options->base_digests;
+    dw_digest *digests = dw_alloc_array(names->n, sizeof *digests);
+    if (!digests)
+        return dw_fail_memory(err, NULL);
+    dw_status status = dw_delta_apply(delta, base, names->n, &apply, err);
+    if (status == DW_OK)
+        status = dw_digest_tensors(digests, NULL, base, names->n, options->n_threads,
+                                   NULL, err);
+    for (size_t i = 0; status == DW_OK && i < names->n; i++)
+        if (digests[names->order[i]] != pairs[i].new_digest)
+            status = dw_fail_tensor(err, DW_CONFLICT, NULL, pairs[i].base.name,
+                                    "the weights changed while they were compared, and "
+                                    "it shares memory with another tensor. Compare "
+                                    "again while nobody writes them");
+    dw_free(digests);
+    return status;
 }
 
 dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *next,
@@ -114,8 +133,13 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
         options.update_base = options.update_base && !tied;
         status = dw_encode(out, &job, &options, err);
     }
-    for (size_t i = 0; status == DW_OK && tied && i < n_tensors; i++)
-        store_next(&pairs[i]);
+    if (status == DW_OK && tied) {
+        status = update_tied(*out, base, &base_names, pairs, &options, err);
+        if (status != DW_OK) {
+            dw_delta_close(*out);
+            *out = NULL;
+        }
+    }
     for (size_t i = 0; status == DW_OK && options.new_digests && i < n_tensors; i++)
         options.new_digests[next_of[i]] = pairs[i].new_digest;
     dw_name_index_release(&base_names);

@@ -144,10 +144,12 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
         status = find_new(&new_, e, it, &span, old, s, err);
     if (status != DW_OK)
         return status;
-    if (is_rounded(pair)) {
+    /* the caller's elements are read once: they may change meanwhile */
+    if (is_rounded(pair))
         dw_kernels_get()->round_bf16(s->elems, new_, span.n);
-        new_ = s->elems;
-    }
+    else if (new_ != s->elems)
+        dw_read_once(s->elems, new_, (size_t)span.n * width);
+    new_ = s->elems;
     if (!e->job->digests_known)
         it->base_share = dw_digest_share(old, (uint64_t)span.n * width, first_byte);
     it->n_changed = dw_kernels_get()->diff[w](s->positions, old, new_, span.n);

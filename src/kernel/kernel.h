@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "deltawire's kernels and formats assume a little-endian machine"
@@ -116,7 +117,8 @@ typedef struct dw_kernels {
 
     /* As diff, and tells class and gap of each changed element by its value in OLD, and
      * both values. A block may be taken in several calls, whose STATE, zero at first,
-     * goes on. */
+     * goes on. Each element of NEW_ is read exactly once: another thread may be writing
+     * them. */
     size_t (*class_diff[4])(dw_change *out, dw_class_state *state, const void *old,
                             const void *new_, size_t n, const dw_class_map *map);
 
@@ -140,7 +142,8 @@ typedef struct dw_kernels {
     void (*gather[4])(void *values, const void *data, const uint32_t *positions,
                       size_t n);
 
-    /* Rounds N elements of F32 to BF16, as dw_cast_bf16 says. N has no limit. */
+    /* Rounds N elements of F32 to BF16, as dw_cast_bf16 says. N has no limit. Each
+     * element of IN is read exactly once. */
     void (*round_bf16)(void *out, const void *in, size_t n);
 
     /* The sum of the chunk's 1,024 words, each times its coefficient, modulo
@@ -159,6 +162,14 @@ const dw_kernels *dw_kernels_find(const char *name);
 static inline unsigned dw_width_index(unsigned width)
 {
     return (unsigned)__builtin_ctz(width);
+}
+
+/* Copies bytes that another thread may be writing. What is used afterwards must be the
+ * copy: the barrier keeps the compiler from reading FROM a second time. */
+static inline void dw_read_once(void *to, const void *from, size_t n_bytes)
+{
+    memcpy(to, from, n_bytes);
+    __asm__ volatile("" : : "r"(to) : "memory");
 }
 
 /* ---- shared by the implementations ---- */

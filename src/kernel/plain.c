@@ -28,14 +28,16 @@ typedef uint64_t any_u64 __attribute__((aligned(1), may_alias));
                                  const void *old_, const void *new_, size_t n,           \
                                  const dw_class_map *map)                                \
     {                                                                                    \
-        const T *old = old_, *new = new_;                                                \
+        const T *old = old_;                                                             \
+        const volatile T *new = new_; /* each read exactly once */                       \
         size_t n_out = 0;                                                                \
         for (size_t i = 0; i < n; i++) {                                                 \
+            const T now = new[i];                                                        \
             unsigned c = dw_class_of(old[i], map);                                       \
             uint64_t rank = state->seen[c]++;                                            \
-            if (old[i] != new[i]) {                                                      \
+            if (old[i] != now) {                                                         \
                 uint32_t gap = (uint32_t)(rank - state->resume[c]);                      \
-                out[n_out++] = (dw_change){(uint32_t)i, c << 28 | gap, old[i], new[i]};  \
+                out[n_out++] = (dw_change){(uint32_t)i, c << 28 | gap, old[i], now};     \
                 state->resume[c] = rank + 1;                                             \
             }                                                                            \
         }                                                                                \
