@@ -94,8 +94,7 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
     const uint8_t *packed, *elems;
     dw_status status = need_packed(s, err);
     if (status == DW_OK)
-        status =
-            rebuild_new(&elems, s, &out->encoded, old, n, element, map, settle, err);
+        status = rebuild_new(&elems, s, &out->encoded, old, n, element, map, settle, err);
     if (status != DW_OK)
         return status;
     size_t n_packed = dw_packed_encode(&packed, s->packed, elems, n, element);
