@@ -83,6 +83,13 @@ void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces);
 dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
                            size_t n_bytes, dw_error *err);
 
+/* Does a delta that was verified against these weights before, in one pass, and verifies
+ * the outcome once more. No tensors may share memory; OPTIONS has base_digests. A failure
+ * leaves the weights a mix of old and new. */
+dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
+                                size_t n_tensors, const dw_apply_options *options,
+                                dw_error *err);
+
 /* For qsort over dw_delta_entry: by name. */
 int dw_entry_compare(const void *left, const void *right);
 

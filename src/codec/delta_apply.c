@@ -79,6 +79,22 @@ dw_status dw_delta_verify(const dw_delta *delta, const dw_tensor *tensors,
     return status;
 }
 
+dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
+                                size_t n_tensors, const dw_apply_options *options,
+                                dw_error *err)
+{
+    dw_stage_result result;
+    dw_stage *stage;
+    dw_status status =
+        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    /* a block is decoded before it is stored to, and depends on no other */
+    if (status == DW_OK)
+        status = dw_stage_verify(&result, stage, options, scatter_changes,
+                                 (void *)tensors, err);
+    dw_stage_close(stage);
+    return status;
+}
+
 dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
                          size_t n_tensors, const dw_apply_options *options, dw_error *err)
 {

@@ -1,5 +1,6 @@
 #include "sync/encoder.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -8,6 +9,8 @@
 #include "base/mem.h"
 #include "codec/delta.h"
 #include "codec/delta_merge.h"
+#include "store/store.h"
+#include "sync/proof.h"
 
 /* Encoded bytes that are kept in memory; what comes after that is put into files. */
 #define IN_MEMORY_BYTES (16u << 20)
@@ -254,6 +257,43 @@ static dw_status encode_all(dw_uploaded *out, const dw_encode_version *v, upload
     return status;
 }
 
+/* ---- proving ---- */
+
+/* Decodes all objects against the base that they were made from, and compares the outcome
+ * with the digests that are to be recorded. */
+static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
+                           uploader *u, dw_error *err)
+{
+    const size_t n = v->pieces->cut.n;
+    dw_digest *proven = dw_alloc_array(n, sizeof *proven);
+    if (!proven)
+        return dw_fail_memory(err, NULL);
+    if (n > 0)
+        memcpy(proven, v->base_digests, n * sizeof *proven);
+    dw_error fault = {.text = "a tensor without changes has another digest"};
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < out->objects.n && !failed(u); i++) {
+        pthread_mutex_lock(&u->lock); /* its hash may just be noted */
+        const dw_object object = out->objects.items[i];
+        pthread_mutex_unlock(&u->lock);
+        status = dw_delta_prove(v->pieces, &object, out->deltas[i], v->base,
+                                v->base_digests, proven, v->n_threads, &fault);
+    }
+    if (status == DW_OK && !failed(u) && n > 0 &&
+        memcmp(proven, v->next_digests, n * sizeof *proven) != 0)
+        status = DW_CORRUPT;
+    if (status == DW_NO_MEMORY)
+        dw_fail_memory(err, NULL);
+    else if (status != DW_OK)
+        status = dw_fail(err, DW_CORRUPT, dw_store_url(v->store),
+                         "version %" PRIu64 " was not committed: its delta does not lead "
+                         "to the weights that it was made from (%s). The memory or the "
+                         "baseline may be damaged. Publish again",
+                         v->to, fault.text);
+    dw_free(proven);
+    return status;
+}
+
 dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_error *err)
 {
     *out = (dw_uploaded){0};
@@ -265,6 +305,8 @@ dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_erro
     dw_status status = encode_all(out, v, &u, err);
     if (v->captured)
         v->captured(v->captured_context);
+    if (status == DW_OK && !v->update_base) /* while the objects are on their way */
+        status = prove_all(out, v, &u, err);
     pthread_mutex_lock(&u.lock);
     u.closed = true;
     if (status != DW_OK && u.status == DW_OK)

@@ -46,7 +46,9 @@ typedef struct dw_uploaded {
     uint64_t upload_ms;
 } dw_uploaded;
 
-/* When this returns DW_OK, every object is in the store. Release it in any case. */
+/* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
+ * to NEXT_DIGESTS (not with update_base: BASE has moved). DW_CORRUPT if that proof
+ * failed. Release it in any case. */
 dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *version,
                            dw_error *err);
 void dw_uploaded_release(dw_uploaded *uploaded);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "sync/proof.h"
 #include "sync/publisher.h"
 
 static dw_replica *replica_of(dw_publisher *p)
@@ -172,52 +173,6 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 
 /* ---- moving on ---- */
 
-/* The number of the piece that SLICE is. */
-static size_t find_piece(const dw_pieces *pieces, const dw_slice *slice)
-{
-    size_t low = 0, high = pieces->cut.n;
-    while (high - low > 1) {
-        size_t middle = (low + high) / 2;
-        const dw_slice *m = &pieces->cut.items[middle];
-        if (m->tensor < slice->tensor ||
-            (m->tensor == slice->tensor && m->first <= slice->first))
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Does one delta's stores to the baseline in memory. */
-static dw_status apply_object(dw_publisher *p, const dw_object *object, dw_delta *delta)
-{
-    dw_slices slices;
-    dw_status status = dw_slices_of_covers(&slices, object->covers, object->n_covers,
-                                           p->pieces.table, p->pieces.n_table, NULL);
-    if (status != DW_OK)
-        return status;
-    dw_tensor *views = dw_alloc_array(slices.n, sizeof *views);
-    dw_digest *digests = dw_alloc_array(slices.n, sizeof *digests);
-    if (views && digests) {
-        for (size_t i = 0; i < slices.n; i++) {
-            size_t piece = find_piece(&p->pieces, &slices.items[i]);
-            views[i] = p->base[piece];
-            digests[i] = p->pieces.digests[piece];
-        }
-        dw_apply_options options;
-        dw_apply_options_init(&options);
-        options.n_threads = p->options.n_threads;
-        options.base_digests = digests;
-        status = dw_delta_apply(delta, views, slices.n, &options, NULL);
-    } else {
-        status = DW_NO_MEMORY;
-    }
-    dw_free(views);
-    dw_free(digests);
-    dw_slices_free(&slices);
-    return status;
-}
-
 /* Tells the replica in memory what was done behind its back. */
 static void tell_replica(dw_publisher *p, const dw_position *position)
 {
@@ -231,15 +186,23 @@ static void tell_replica(dw_publisher *p, const dw_position *position)
     r->state = position->state;
 }
 
+void dw_baseline_lose(dw_publisher *p)
+{
+    p->baseline_lost = true;
+    if (p->sharded || p->options.baseline_dir)
+        return;
+    replica_of(p)->at.version = DW_NO_VERSION;
+    replica_of(p)->has_weights = false;
+}
+
 static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
 {
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < u->objects.n; i++)
-        status = apply_object(p, &u->objects.items[i], u->deltas[i]);
-    if (status != DW_OK && !p->sharded) { /* some objects in, some not */
-        replica_of(p)->at.version = DW_NO_VERSION;
-        replica_of(p)->has_weights = false;
-    }
+        status = dw_delta_move(&p->pieces, &u->objects.items[i], u->deltas[i], p->base,
+                               p->pieces.digests, p->options.n_threads, NULL);
+    if (status != DW_OK)
+        dw_baseline_lose(p); /* some objects in, some not */
     return status;
 }
 

@@ -126,6 +126,8 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
         status = dw_random_id(write_id, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
+    if (status == DW_CORRUPT)
+        dw_baseline_lose(p);
     on_captured(p); /* whatever became of it, the weights are read no more */
     if (status != DW_OK)
         return status;
