@@ -1,11 +1,19 @@
 #include "base/json.h"
 
 #include "base/error.h"
+#include "base/json_tree.h"
+
+#define MAX_VALUES 200000 /* that jansson is given: some 300 bytes each, at the most */
 
 dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
                                const char *subject, const char *path, dw_error *err)
 {
     json_error_t fault;
+    *out = NULL;
+    dw_status status =
+        dw_json_check(text, n_bytes, false, MAX_VALUES, subject, path, err);
+    if (status != DW_OK)
+        return status;
     /* an empty map is NULL, which jansson takes for a mistake of the caller */
     json_t *root = json_loadb(text ? text : "", n_bytes, JSON_REJECT_DUPLICATES, &fault);
     if (!root && json_error_code(&fault) == json_error_out_of_memory)
@@ -62,9 +70,9 @@ void dw_write_json_string(dw_writer *w, const char *text)
     dw_write_u8(w, '"');
 }
 
-/* Bytes of the UTF-8 character at P; 0 where there is none. */
-static size_t character_bytes(const unsigned char *p)
+size_t dw_utf8_bytes(const char *text)
 {
+    const unsigned char *p = (const unsigned char *)text;
     const unsigned char lead = *p;
     /* the second byte's range shuts out long forms, surrogates and the far end */
     unsigned char low = 0x80, high = 0xbf;
@@ -95,12 +103,11 @@ static size_t character_bytes(const unsigned char *p)
 
 bool dw_utf8_valid(const char *text)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    while (*p) {
-        size_t n_bytes = character_bytes(p);
+    while (*text) {
+        size_t n_bytes = dw_utf8_bytes(text);
         if (n_bytes == 0)
             return false;
-        p += n_bytes;
+        text += n_bytes;
     }
     return true;
 }
@@ -111,7 +118,7 @@ json_t *dw_json_text(const char *text)
         return json_string_nocheck(text);
     dw_writer valid = {0};
     for (const char *p = text; *p;) {
-        size_t n_bytes = character_bytes((const unsigned char *)p);
+        size_t n_bytes = dw_utf8_bytes(p);
         if (n_bytes > 0)
             dw_write_bytes(&valid, p, n_bytes);
         else

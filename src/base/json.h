@@ -1,4 +1,5 @@
-/* JSON: strict parsing through jansson, and strings for hand-written output. */
+/* JSON: small texts as trees of jansson, and strings for hand-written output. What may be
+ * large, or comes with a stream or a checkpoint, is read by base/json_tree.h. */
 #ifndef DW_BASE_JSON_H
 #define DW_BASE_JSON_H
 
@@ -9,13 +10,18 @@
 
 /* Parses TEXT, which must hold one object with no duplicate keys, no NUL in any
  * string and valid UTF-8 throughout. SUBJECT ("header", "index") and PATH are for
- * errors. The caller releases *OUT with json_decref. */
+ * errors. A text with more than 200,000 values is refused. The caller releases *OUT with
+ * json_decref. */
 dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
                                const char *subject, const char *path, dw_error *err);
 
 /* Appends TEXT as a quoted JSON string, spelled as serde_json does: only quotes,
  * backslashes and control bytes are escaped. */
 void dw_write_json_string(dw_writer *w, const char *text);
+
+/* How many bytes the UTF-8 character at TEXT has, which ends in a NUL; 0 if there is
+ * none. */
+size_t dw_utf8_bytes(const char *text);
 
 /* Whether TEXT is UTF-8 as Unicode defines it: shortest forms only, no surrogates,
  * nothing above U+10FFFF. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "codec/seal.h"
 #include "codec/trl.h"
 #include "tensor/tensor_list.h"
@@ -123,30 +123,36 @@ static dw_status fail_extras(const dw_delta *delta, dw_error *err)
                    "the metadata that deltawire added is incomplete or altered");
 }
 
+static dw_delta_entry *find_entry(const dw_delta *delta, const char *name)
+{
+    const dw_delta_entry wanted = {.shape.name = name};
+    return delta->info.n_tensors ? bsearch(&wanted, delta->entries, delta->info.n_tensors,
+                                           sizeof wanted, dw_entry_compare)
+                                 : NULL;
+}
+
 /* One entry of `changed`: what TRL's own files lack. */
-static dw_status read_extra(dw_delta *delta, dw_delta_entry *e, const json_t *all,
+static dw_status read_extra(dw_delta *delta, dw_delta_entry *e, const dw_json *extra,
                             dw_error *err)
 {
-    const char *dtype, *base, *next;
-    json_t *shape, *extra = json_object_get(all, e->shape.name);
-    if (json_unpack(extra, "{s:s, s:o, s:s, s:s}", "dtype", &dtype, "shape", &shape,
-                    "base", &base, "new", &next) != 0 ||
-        !json_is_array(shape) || json_array_size(shape) > DW_MAX_DIMS ||
+    const char *dtype = dw_json_string(dw_json_get(extra, "dtype"));
+    const char *base = dw_json_string(dw_json_get(extra, "base"));
+    const char *next = dw_json_string(dw_json_get(extra, "new"));
+    const dw_json *shape = dw_json_get(extra, "shape");
+    size_t n_dims = dw_json_size(shape);
+    if (!dtype || !base || !next || !dw_json_is_array(shape) || n_dims > DW_MAX_DIMS ||
         strcmp(dtype, dw_dtype_name(e->shape.dtype)) != 0)
         return fail_extras(delta, err);
-    uint64_t *dims = dw_delta_alloc(delta, json_array_size(shape), sizeof *dims, err);
+    uint64_t *dims = dw_delta_alloc(delta, n_dims, sizeof *dims, err);
     if (!dims)
         return DW_NO_MEMORY;
-    for (size_t d = 0; d < json_array_size(shape); d++) {
-        const json_t *v = json_array_get(shape, d);
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return fail_extras(delta, err);
-        dims[d] = (uint64_t)json_integer_value(v);
-    }
     e->shape.dims = dims;
-    e->shape.n_dims = (uint32_t)json_array_size(shape);
-    e->has_shape =
-        dw_shape_size(e->shape.dtype, e->shape.n_dims, dims, NULL, &e->shape.n_bytes);
+    e->shape.n_dims = (uint32_t)n_dims;
+    for (const dw_json *it = dw_json_first(shape); it; it = dw_json_next(shape, it))
+        if (!dw_json_unsigned(it, dims++))
+            return fail_extras(delta, err);
+    e->has_shape = dw_shape_size(e->shape.dtype, e->shape.n_dims, e->shape.dims, NULL,
+                                 &e->shape.n_bytes);
     return e->has_shape && dw_parse_number(base, 16, &e->base_digest) &&
                    dw_parse_number(next, 16, &e->new_digest)
                ? DW_OK
@@ -171,9 +177,9 @@ static dw_status read_extras(dw_delta *delta, dw_error *err)
     const char *changed = dw_safetensors_metadata(&delta->file, "changed");
     if (!changed)
         return fail_extras(delta, err);
-    json_t *all;
-    dw_status status = dw_json_parse_object(&all, changed, strlen(changed),
-                                            "metadata 'changed'", delta->label, err);
+    dw_json *all;
+    dw_status status = dw_json_read(&all, changed, strlen(changed), "metadata 'changed'",
+                                    delta->label, err);
     if (status != DW_OK)
         return status;
     if (!dw_safetensors_number(&delta->file, "base_version", 10, &info->base_version) ||
@@ -182,9 +188,17 @@ static dw_status read_extras(dw_delta *delta, dw_error *err)
         !dw_safetensors_number(&delta->file, "elements", 10, &info->n_model_elems) ||
         !dw_safetensors_number(&delta->file, "tensors", 10, &info->n_model_tensors))
         status = fail_extras(delta, err);
-    for (size_t i = 0; status == DW_OK && i < info->n_tensors; i++)
-        status = read_extra(delta, &delta->entries[i], all, err);
-    json_decref(all);
+    size_t n_found = 0;
+    for (const dw_json *k = dw_json_first(all); status == DW_OK && k;
+         k = dw_json_next(all, k)) {
+        dw_delta_entry *e = find_entry(delta, dw_json_string(k));
+        if (e)
+            status = read_extra(delta, e, dw_json_value(k), err);
+        n_found += e != NULL;
+    }
+    if (status == DW_OK && n_found != info->n_tensors) /* no key stands twice */
+        status = fail_extras(delta, err);
+    dw_json_free(all);
     info->has_digests = status == DW_OK;
     return status;
 }

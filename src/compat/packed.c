@@ -227,12 +227,11 @@ static dw_status check_shape(const dw_peer_entry *e, const dw_tensor *t,
 {
     bool same = e->n_bytes == UINT64_MAX || e->n_bytes == t->n_bytes;
     if (same && e->shape) {
-        same = json_array_size(e->shape) == t->n_dims;
-        for (uint32_t d = 0; same && d < t->n_dims; d++) {
-            const json_t *dim = json_array_get(e->shape, d);
-            same = json_is_integer(dim) && json_integer_value(dim) >= 0 &&
-                   (uint64_t)json_integer_value(dim) == t->dims[d];
-        }
+        const dw_json *it = dw_json_first(e->shape);
+        uint64_t dim = 0;
+        same = dw_json_size(e->shape) == t->n_dims;
+        for (uint32_t d = 0; same && d < t->n_dims; d++, it = dw_json_next(e->shape, it))
+            same = dw_json_unsigned(it, &dim) && dim == t->dims[d];
     }
     return same ? DW_OK
                 : dw_fail_tensor(err, DW_MISMATCH, where, e->name,

@@ -13,8 +13,7 @@
 #ifndef DW_COMPAT_PEER_H
 #define DW_COMPAT_PEER_H
 
-#include <jansson.h>
-
+#include "base/json_tree.h"
 #include "compat/payload.h"
 #include "deltawire/peer.h"
 #include "sync/listing.h"
@@ -37,7 +36,7 @@ typedef struct dw_peer_entry {
     const char *file;     /* a plain name beside the record */
     const char *key;      /* of the packed tensor in its file */
     const char *checksum; /* NULL: the file's metadata has it, or nobody */
-    const json_t *shape;  /* NULL: not told */
+    const dw_json *shape; /* NULL: not told */
     uint64_t n_bytes;     /* unpacked and packed; UINT64_MAX: not told */
     uint64_t n_packed;
 } dw_peer_entry;
@@ -59,7 +58,7 @@ typedef struct dw_peer_record {
     uint64_t n_bytes;                /* of the files */
     uint8_t sha256[DW_SHA256_BYTES]; /* tells it from another version of that number */
     dw_listed listed;                /* its own object, as it was when it was read */
-    json_t *root;
+    dw_json *root;
 } dw_peer_record;
 
 struct dw_peer {

@@ -17,7 +17,7 @@ void dw_peer_record_free(dw_peer_record *r)
 {
     if (!r)
         return;
-    json_decref(r->root);
+    dw_json_free(r->root);
     dw_free(r->files);
     dw_free(r->entries);
     dw_free(r);

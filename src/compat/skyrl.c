@@ -14,31 +14,27 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "compat/peer.h"
 
-static bool number_of(const json_t *object, const char *key, uint64_t *out)
+static bool number_of(const dw_json *object, const char *key, uint64_t *out)
 {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return false;
-    *out = (uint64_t)json_integer_value(value);
-    return true;
+    return dw_json_unsigned(dw_json_get(object, key), out);
 }
 
-static dw_status read_tensor(dw_peer_record *r, const json_t *t, const char *where,
+static dw_status read_tensor(dw_peer_record *r, const dw_json *t, const char *where,
                              dw_error *err)
 {
-    const char *algorithm = json_string_value(json_object_get(t, "checksum_algorithm"));
+    const char *algorithm = dw_json_string(dw_json_get(t, "checksum_algorithm"));
     dw_peer_entry e = {
-        .name = json_string_value(json_object_get(t, "name")),
-        .file = json_string_value(json_object_get(t, "payload_file")),
-        .key = json_string_value(json_object_get(t, "payload_key")),
-        .checksum = json_string_value(json_object_get(t, "checksum")),
-        .shape = json_object_get(t, "shape"),
+        .name = dw_json_string(dw_json_get(t, "name")),
+        .file = dw_json_string(dw_json_get(t, "payload_file")),
+        .key = dw_json_string(dw_json_get(t, "payload_key")),
+        .checksum = dw_json_string(dw_json_get(t, "checksum")),
+        .shape = dw_json_get(t, "shape"),
     };
-    if (!e.name || !e.file || !e.key || !json_is_array(e.shape) ||
+    if (!e.name || !e.file || !e.key || !dw_json_is_array(e.shape) ||
         !number_of(t, "uncompressed_num_bytes", &e.n_bytes) ||
         !number_of(t, "compressed_num_bytes", &e.n_packed))
         return dw_fail(err, DW_CORRUPT, where,
@@ -70,13 +66,12 @@ static dw_status check_checksums(const dw_peer_record *r, const char *where,
 dw_status dw_peer_read_skyrl(dw_peer_record *r, const void *text, size_t n_bytes,
                              const char *where, dw_error *err)
 {
-    dw_status status =
-        dw_json_parse_object(&r->root, text, n_bytes, "manifest", where, err);
+    dw_status status = dw_json_read(&r->root, text, n_bytes, "manifest", where, err);
     if (status != DW_OK)
         return status;
     uint64_t version;
-    const json_t *tensors = json_object_get(r->root, "tensors");
-    if (!number_of(r->root, "version", &version) || !json_is_array(tensors) ||
+    const dw_json *tensors = dw_json_get(r->root, "tensors");
+    if (!number_of(r->root, "version", &version) || !dw_json_is_array(tensors) ||
         !number_of(r->root, "base_version", &r->named_base))
         return dw_fail(err, DW_CORRUPT, where,
                        "the manifest lacks its version, base_version or tensors");
@@ -87,12 +82,13 @@ dw_status dw_peer_read_skyrl(dw_peer_record *r, const void *text, size_t n_bytes
                        r->version, version);
     dw_peer_set_word(r->encoding, "xor");
     r->packing = DW_PACKING_XOR;
-    const size_t n = json_array_size(tensors);
+    const size_t n = dw_json_size(tensors);
     r->entries = dw_alloc_zeroed(n, sizeof *r->entries);
     if (!r->entries)
         return dw_fail_memory(err, where);
-    for (size_t i = 0; status == DW_OK && i < n; i++)
-        status = read_tensor(r, json_array_get(tensors, i), where, err);
+    for (const dw_json *it = dw_json_first(tensors); status == DW_OK && it;
+         it = dw_json_next(tensors, it))
+        status = read_tensor(r, it, where, err);
     if (status == DW_OK)
         status = check_checksums(r, where, err);
     char dir[32];

@@ -12,17 +12,17 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "compat/peer.h"
 #include "tensor/safetensors.h"
 
-static const char *text_of(const json_t *object, const char *key)
+static const char *text_of(const dw_json *object, const char *key)
 {
-    return json_string_value(json_object_get(object, key));
+    return dw_json_string(dw_json_get(object, key));
 }
 
-static dw_status read_delta(dw_peer_record *r, const json_t *meta, const char *where,
+static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *where,
                             dw_error *err)
 {
     const char *base = text_of(meta, "base_version");
@@ -51,7 +51,7 @@ static dw_status read_delta(dw_peer_record *r, const json_t *meta, const char *w
     return DW_OK;
 }
 
-static dw_status read_metadata(dw_peer_record *r, const json_t *meta, const char *where,
+static dw_status read_metadata(dw_peer_record *r, const dw_json *meta, const char *where,
                                dw_error *err)
 {
     const char *told = text_of(meta, "version");
@@ -61,9 +61,9 @@ static dw_status read_metadata(dw_peer_record *r, const json_t *meta, const char
                        "the directory is named version %" PRIu64 ", but its index says "
                        "that it is %.40s",
                        r->version, told);
-    if (json_object_get(meta, "delta_encoding"))
+    if (dw_json_get(meta, "delta_encoding"))
         return read_delta(r, meta, where, err);
-    if (json_object_get(meta, "base_version") || json_object_get(meta, "checksum_format"))
+    if (dw_json_get(meta, "base_version") || dw_json_get(meta, "checksum_format"))
         return dw_fail(err, DW_CORRUPT, where,
                        "the index names a base or checksums, as a delta's, but no "
                        "delta_encoding");
@@ -72,15 +72,15 @@ static dw_status read_metadata(dw_peer_record *r, const json_t *meta, const char
     return DW_OK;
 }
 
-static dw_status read_map(dw_peer_record *r, json_t *map, const char *where,
+static dw_status read_map(dw_peer_record *r, const dw_json *map, const char *where,
                           dw_error *err)
 {
-    r->entries = dw_alloc_zeroed(json_object_size(map), sizeof *r->entries);
+    r->entries = dw_alloc_zeroed(dw_json_size(map), sizeof *r->entries);
     if (!r->entries)
         return dw_fail_memory(err, where);
-    for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it)) {
-        const char *name = json_object_iter_key(it);
-        const char *file = json_string_value(json_object_iter_value(it));
+    for (const dw_json *k = dw_json_first(map); k; k = dw_json_next(map, k)) {
+        const char *name = dw_json_string(k);
+        const char *file = dw_json_string(dw_json_value(k));
         if (!file)
             return dw_fail_tensor(err, DW_CORRUPT, where, name,
                                   "weight_map does not name its file");
@@ -98,14 +98,14 @@ static dw_status read_map(dw_peer_record *r, json_t *map, const char *where,
 dw_status dw_peer_read_slime(dw_peer_record *r, const void *text, size_t n_bytes,
                              const char *where, dw_error *err)
 {
-    dw_status status = dw_json_parse_object(&r->root, text, n_bytes, "index", where, err);
+    dw_status status = dw_json_read(&r->root, text, n_bytes, "index", where, err);
     if (status != DW_OK)
         return status;
-    json_t *map = json_object_get(r->root, "weight_map");
-    if (!json_is_object(map))
+    const dw_json *map = dw_json_get(r->root, "weight_map");
+    if (!dw_json_is_object(map))
         return dw_fail(err, DW_CORRUPT, where, "the index has no weight_map");
-    status = read_metadata(r, json_object_get(r->root, "metadata"), where, err);
-    if (status == DW_OK && r->is_whole && json_object_size(map) == 0)
+    status = read_metadata(r, dw_json_get(r->root, "metadata"), where, err);
+    if (status == DW_OK && r->is_whole && dw_json_size(map) == 0)
         status = dw_fail(err, DW_CORRUPT, where, "a whole checkpoint of no tensors");
     return status == DW_OK ? read_map(r, map, where, err) : status;
 }

@@ -4,17 +4,17 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "codec/trl.h"
 #include "compat/peer.h"
 
-static const char *text_of(const json_t *object, const char *key)
+static const char *text_of(const dw_json *object, const char *key)
 {
-    return json_string_value(json_object_get(object, key));
+    return dw_json_string(dw_json_get(object, key));
 }
 
 /* What a delta says of itself. */
-static dw_status read_delta(dw_peer_record *r, const json_t *meta, const char *where,
+static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *where,
                             dw_error *err)
 {
     const char *format = text_of(meta, "format"), *sparse = text_of(meta, "sparse");
@@ -37,7 +37,7 @@ static dw_status read_delta(dw_peer_record *r, const json_t *meta, const char *w
     return DW_OK;
 }
 
-static dw_status read_metadata(dw_peer_record *r, bool is_anchor, const json_t *meta,
+static dw_status read_metadata(dw_peer_record *r, bool is_anchor, const dw_json *meta,
                                const char *where, dw_error *err)
 {
     const char *told = text_of(meta, "model_version");
@@ -65,14 +65,13 @@ dw_status dw_peer_read_trl(dw_peer_record *r, bool is_anchor, const void *head,
     if (!header)
         return dw_fail(err, DW_CORRUPT, where,
                        "the header of the safetensors file is cut off");
-    json_t *root;
-    dw_status status =
-        dw_json_parse_object(&root, header, (size_t)n, "header", where, err);
+    dw_json *root;
+    dw_status status = dw_json_read(&root, header, (size_t)n, "header", where, err);
     if (status != DW_OK)
         return status;
-    const json_t *meta = json_object_get(root, "__metadata__");
-    r->n_tensors = json_object_size(root) - (meta != NULL);
+    const dw_json *meta = dw_json_get(root, "__metadata__");
+    r->n_tensors = dw_json_size(root) - (meta != NULL);
     status = read_metadata(r, is_anchor, meta, where, err);
-    json_decref(root);
+    dw_json_free(root);
     return status;
 }

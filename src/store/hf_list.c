@@ -4,12 +4,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "store/hf_native.h"
 #include "store/s3_xml.h"
 #include "store/sigv4.h"
 
-enum { MAX_PAGES = 100000 };
+enum { MAX_PAGES = 100000, MAX_VALUES = 200000 };
 
 typedef struct listing {
     dw_hf *hub;
@@ -54,12 +55,16 @@ static dw_status take_item(listing *l, json_t *item, dw_error *err)
 static dw_status take_page(listing *l, const dw_http_call *call, dw_error *err)
 {
     json_error_t fault;
+    dw_status status =
+        dw_json_check(call->text.bytes, call->text.n_bytes, true, MAX_VALUES,
+                      "page of the Hub's listing", l->hub->url, err);
+    if (status != DW_OK)
+        return status;
     json_t *page = json_loadb(call->text.bytes ? (const char *)call->text.bytes : "",
                               call->text.n_bytes, JSON_REJECT_DUPLICATES, &fault);
     if (!page && json_error_code(&fault) == json_error_out_of_memory)
         return dw_fail_memory(err, l->hub->url);
-    dw_status status =
-        json_is_array(page) ? DW_OK : fail_page(l, "is not a JSON array", err);
+    status = json_is_array(page) ? DW_OK : fail_page(l, "is not a JSON array", err);
     for (size_t i = 0; status == DW_OK && i < json_array_size(page); i++)
         status = take_item(l, json_array_get(page, i), err);
     json_decref(page);

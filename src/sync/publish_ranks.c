@@ -69,9 +69,6 @@ static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r
                                dw_error *err)
 {
     const char *url = dw_store_url(p->store);
-    dw_status status = dw_stream_check_seal(p->stream, &r->seal, url, err);
-    if (status != DW_OK)
-        return status;
     if (strcmp(r->stream, p->stream->record.stream) != 0 ||
         strcmp(r->writer, p->writer) != 0 || r->epoch != p->epoch ||
         r->version != dw_publisher_next(p) || r->round != p->round ||
@@ -175,8 +172,10 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
     bool *seen = dw_alloc_zeroed(n_receipts, sizeof *seen);
     dw_status status = parsed && seen ? DW_OK : dw_fail_memory(err, url);
     for (size_t i = 0; status == DW_OK && i < n_receipts; i++) {
-        status =
-            dw_receipt_record_parse(&parsed[i], receipts[i], n_bytes[i], "receipt", err);
+        status = dw_stream_check_signer(p->stream, receipts[i], n_bytes[i], url, err);
+        if (status == DW_OK)
+            status = dw_receipt_record_parse(&parsed[i], receipts[i], n_bytes[i],
+                                             "receipt", err);
         if (status == DW_OK)
             status = check_receipt(p, &parsed[i], err);
         if (status == DW_OK && seen[parsed[i].rank])

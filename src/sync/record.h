@@ -187,6 +187,11 @@ typedef struct dw_follower_record {
     char time[32];
 } dw_follower_record;
 
+/* Whether the bytes end as a signed record does, and the key that is named there. The
+ * signature is not checked: this tells in advance whose it would be. */
+bool dw_record_signer(uint8_t key[DW_PUBLIC_KEY_BYTES], const void *bytes,
+                      size_t n_bytes);
+
 /* Whether the bytes are as they were written, by the signature or the seal at their end:
  * DW_UNTRUSTED where the one, DW_CORRUPT where the other does not match, or where there
  * is neither. Each parse begins with it; this is for who hands records on unparsed. */

@@ -33,15 +33,17 @@ static int compare_places(place a, place b)
 
 /* ---- reading and writing ---- */
 
-static bool read_cover(dw_cover *out, const json_t *entry)
+static bool read_cover(dw_cover *out, const dw_json *entry)
 {
     uint64_t numbers[3];
-    size_t n = json_array_size(entry); /* 0 where it is no array */
-    if (n != 2 && n != 3)
+    size_t n = 0;
+    if (!dw_json_is_array(entry))
         return false;
-    for (size_t i = 0; i < n; i++)
-        if (!dw_json_number(&numbers[i], json_array_get(entry, i)))
+    for (const dw_json *it = dw_json_first(entry); it; it = dw_json_next(entry, it))
+        if (n == 3 || !dw_json_number(&numbers[n++], it))
             return false;
+    if (n < 2)
+        return false;
     *out = n == 2 ? (dw_cover){SIZE_MAX, numbers[0], numbers[1]}
                   : (dw_cover){(size_t)numbers[0], numbers[1], numbers[2]};
     return true;
@@ -49,18 +51,19 @@ static bool read_cover(dw_cover *out, const json_t *entry)
 
 void dw_field_covers(dw_fields *f, dw_cover **covers, size_t *n_covers, const char *name)
 {
-    const json_t *list = dw_field_array(f, name);
+    const dw_json *list = dw_field_array(f, name);
     if (!list)
         return;
-    size_t n = json_array_size(list);
+    size_t n = dw_json_size(list);
     *covers = dw_alloc_array(n, sizeof **covers);
     if (!*covers) {
         dw_fields_fail_memory(f);
         return;
     }
-    for (size_t i = 0; i < n && f->status == DW_OK; i++) {
+    const dw_json *item = dw_json_first(list);
+    for (size_t i = 0; item && f->status == DW_OK; i++, item = dw_json_next(list, item)) {
         dw_cover *c = &(*covers)[i];
-        if (!read_cover(c, json_array_get(list, i)))
+        if (!read_cover(c, item))
             dw_fields_fail(f, DW_CORRUPT, name,
                            "has at %zu neither [first, end] nor [tensor, first, end]", i);
         else if (c->first >= c->end)

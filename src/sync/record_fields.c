@@ -8,6 +8,13 @@
 
 #define DIGEST_END ((1ull << 61) - 1)
 
+void dw_fields_release(dw_fields *f)
+{
+    dw_json_free(f->root);
+    f->root = NULL;
+    f->object = NULL;
+}
+
 void dw_fields_fail(dw_fields *f, dw_status code, const char *name, const char *format,
                     ...)
 {
@@ -27,47 +34,47 @@ void dw_fields_fail_memory(dw_fields *f)
         f->status = dw_fail_memory(f->err, f->where);
 }
 
-json_t *dw_field(dw_fields *f, const char *name)
+const dw_json *dw_field(dw_fields *f, const char *name)
 {
     if (f->status != DW_OK)
         return NULL;
-    json_t *value = json_object_get(f->object, name);
+    const dw_json *value = dw_json_get(f->object, name);
     if (!value)
         dw_fields_fail(f, DW_CORRUPT, name, "is missing");
     return value;
 }
 
-json_t *dw_field_array(dw_fields *f, const char *name)
+const dw_json *dw_field_array(dw_fields *f, const char *name)
 {
-    json_t *value = dw_field(f, name);
-    if (!value || json_is_array(value))
+    const dw_json *value = dw_field(f, name);
+    if (!value || dw_json_is_array(value))
         return value;
     dw_fields_fail(f, DW_CORRUPT, name, "is not an array");
     return NULL;
 }
 
-json_t *dw_field_object(dw_fields *f, const char *name)
+const dw_json *dw_field_object(dw_fields *f, const char *name)
 {
-    json_t *value = dw_field(f, name);
-    if (!value || json_is_object(value))
+    const dw_json *value = dw_field(f, name);
+    if (!value || dw_json_is_object(value))
         return value;
     dw_fields_fail(f, DW_CORRUPT, name, "is not an object");
     return NULL;
 }
 
-bool dw_json_number(uint64_t *out, const json_t *value)
+bool dw_json_number(uint64_t *out, const dw_json *value)
 {
-    json_int_t n = json_integer_value(value);
-    if (!json_is_integer(value) || n < 0 || (uint64_t)n >= DW_NUMBER_END)
+    uint64_t n;
+    if (!dw_json_unsigned(value, &n) || n >= DW_NUMBER_END)
         return false;
-    *out = (uint64_t)n;
+    *out = n;
     return true;
 }
 
 uint64_t dw_field_number(dw_fields *f, const char *name)
 {
     uint64_t number = 0;
-    const json_t *value = dw_field(f, name);
+    const dw_json *value = dw_field(f, name);
     if (value && !dw_json_number(&number, value))
         dw_fields_fail(f, DW_CORRUPT, name, "is not an integer from 0 to 2^53 - 1");
     return number;
@@ -76,8 +83,8 @@ uint64_t dw_field_number(dw_fields *f, const char *name)
 uint64_t dw_field_version(dw_fields *f, const char *name)
 {
     uint64_t number = DW_NO_VERSION;
-    const json_t *value = dw_field(f, name);
-    if (value && !json_is_null(value) && !dw_json_number(&number, value))
+    const dw_json *value = dw_field(f, name);
+    if (value && !dw_json_is_null(value) && !dw_json_number(&number, value))
         dw_fields_fail(f, DW_CORRUPT, name,
                        "is neither null nor an integer from 0 to 2^53 - 1");
     return number;
@@ -85,22 +92,23 @@ uint64_t dw_field_version(dw_fields *f, const char *name)
 
 void dw_field_null(dw_fields *f, const char *name)
 {
-    const json_t *value = dw_field(f, name);
-    if (value && !json_is_null(value))
+    const dw_json *value = dw_field(f, name);
+    if (value && !dw_json_is_null(value))
         dw_fields_fail(f, DW_CORRUPT, name, "is not null");
 }
 
 const char *dw_field_text(dw_fields *f, const char *name, size_t max)
 {
-    const json_t *value = dw_field(f, name);
+    const dw_json *value = dw_field(f, name);
     if (!value)
         return "";
-    if (!json_is_string(value))
+    const char *text = dw_json_string(value);
+    if (!text)
         dw_fields_fail(f, DW_CORRUPT, name, "is not a string");
-    else if (json_string_length(value) > max)
+    else if (strlen(text) > max)
         dw_fields_fail(f, DW_CORRUPT, name, "has %zu bytes, over the limit of %zu",
-                       json_string_length(value), max);
-    return f->status == DW_OK ? json_string_value(value) : "";
+                       strlen(text), max);
+    return f->status == DW_OK ? text : "";
 }
 
 char *dw_field_note(dw_fields *f, const char *name)
@@ -116,8 +124,8 @@ char *dw_field_note(dw_fields *f, const char *name)
 
 static void take_hex(dw_fields *f, uint8_t *out, size_t n_bytes, const char *name)
 {
-    const json_t *value = dw_field(f, name);
-    const char *text = json_string_value(value);
+    const dw_json *value = dw_field(f, name);
+    const char *text = dw_json_string(value);
     if (value && (!text || !dw_hex_decode(out, n_bytes, text)))
         dw_fields_fail(f, DW_CORRUPT, name, "is not %zu lower-case hexadecimal digits",
                        2 * n_bytes);

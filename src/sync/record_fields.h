@@ -7,18 +7,22 @@
 #define DW_SYNC_RECORD_FIELDS_H
 
 #include "base/json.h"
+#include "base/json_tree.h"
 #include "sync/record.h"
 
 #define DW_NUMBER_END (1ull << 53) /* numbers are below: every JSON parser has them */
 #define DW_TIME_ROOM  32           /* of `created` in a record */
 
 typedef struct dw_fields {
-    json_t *object;    /* borrowed */
+    const dw_json *object;
     const char *path;  /* stands before names of members in errors: "", "objects[3]." */
     const char *where; /* the record's object */
     dw_error *err;
     dw_status status;
+    dw_json *root; /* owned: the tree of a whole record */
 } dw_fields;
+
+void dw_fields_release(dw_fields *f);
 
 /* "member 'PATH+NAME' fault", kept where it is the first. */
 void dw_fields_fail(dw_fields *f, dw_status code, const char *name, const char *format,
@@ -26,10 +30,10 @@ void dw_fields_fail(dw_fields *f, dw_status code, const char *name, const char *
 void dw_fields_fail_memory(dw_fields *f);
 
 /* The member, or NULL and a fault where it is missing. */
-json_t *dw_field(dw_fields *f, const char *name);
+const dw_json *dw_field(dw_fields *f, const char *name);
 /* The same, and of that type. */
-json_t *dw_field_array(dw_fields *f, const char *name);
-json_t *dw_field_object(dw_fields *f, const char *name);
+const dw_json *dw_field_array(dw_fields *f, const char *name);
+const dw_json *dw_field_object(dw_fields *f, const char *name);
 
 uint64_t dw_field_number(dw_fields *f, const char *name);
 /* A number, or DW_NO_VERSION for null. */
@@ -46,6 +50,6 @@ dw_digest dw_field_digest(dw_fields *f, const char *name);
 void dw_field_time(dw_fields *f, char out[DW_TIME_ROOM], const char *name);
 
 /* VALUE as a number below DW_NUMBER_END; false where it is anything else. */
-bool dw_json_number(uint64_t *out, const json_t *value);
+bool dw_json_number(uint64_t *out, const dw_json *value);
 
 #endif

@@ -8,18 +8,27 @@
 
 /* ---- latest ---- */
 
-static bool read_edge(dw_edge *out, const json_t *entry, uint64_t newest)
+static bool read_edge(dw_edge *out, const dw_json *entry, uint64_t newest)
 {
-    if (json_array_size(entry) != 4)
+    int64_t numbers[4];
+    size_t n = 0;
+    if (!dw_json_is_array(entry))
         return false;
-    const json_t *from = json_array_get(entry, 0);
-    out->from = DW_NO_VERSION;
-    bool is_anchor = json_is_integer(from) && json_integer_value(from) == -1;
-    return (is_anchor || dw_json_number(&out->from, from)) &&
-           dw_json_number(&out->to, json_array_get(entry, 1)) &&
-           dw_json_number(&out->n_bytes, json_array_get(entry, 2)) &&
-           dw_json_number(&out->n_objects, json_array_get(entry, 3)) &&
-           (is_anchor || out->from < out->to) && out->to <= newest;
+    for (const dw_json *it = dw_json_first(entry); it; it = dw_json_next(entry, it)) {
+        int64_t least = n == 0 ? -1 : 0;
+        if (n == 4 || !dw_json_integer(it, &numbers[n]) || numbers[n] < least ||
+            numbers[n] >= (int64_t)DW_NUMBER_END)
+            return false;
+        n++;
+    }
+    if (n != 4)
+        return false;
+    bool is_anchor = numbers[0] == -1;
+    out->from = is_anchor ? DW_NO_VERSION : (uint64_t)numbers[0];
+    out->to = (uint64_t)numbers[1];
+    out->n_bytes = (uint64_t)numbers[2];
+    out->n_objects = (uint64_t)numbers[3];
+    return (is_anchor || out->from < out->to) && out->to <= newest;
 }
 
 dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_t n,
@@ -32,8 +41,8 @@ dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");
-    const json_t *edges = dw_field_array(&f, "edges");
-    size_t n_edges = json_array_size(edges);
+    const dw_json *edges = dw_field_array(&f, "edges");
+    size_t n_edges = dw_json_size(edges);
     if (n_edges > DW_MAX_EDGES)
         dw_fields_fail(&f, DW_CORRUPT, "edges", "has %zu entries, over the limit of %d",
                        n_edges, DW_MAX_EDGES);
@@ -42,14 +51,15 @@ dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_
         if (!out->edges)
             dw_fields_fail_memory(&f);
     }
-    for (size_t i = 0; i < n_edges && f.status == DW_OK; i++)
-        if (!read_edge(&out->edges[i], json_array_get(edges, i), out->version))
+    const dw_json *item = dw_json_first(edges);
+    for (size_t i = 0; item && f.status == DW_OK; i++, item = dw_json_next(edges, item))
+        if (!read_edge(&out->edges[i], item, out->version))
             dw_fields_fail(&f, DW_CORRUPT, "edges",
                            "has at %zu no [from, to, bytes, objects] with from < to <= "
                            "version",
                            i);
     out->n_edges = n_edges;
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_latest_record_release(out);
     return f.status;
@@ -73,7 +83,7 @@ dw_status dw_floor_record_parse(dw_floor_record *out, const void *bytes, size_t 
     if (status != DW_OK)
         return status;
     out->version = dw_field_number(&f, "version");
-    json_decref(f.object);
+    dw_fields_release(&f);
     return f.status;
 }
 
@@ -106,7 +116,7 @@ dw_status dw_follower_record_parse(dw_follower_record *out, const void *bytes, s
     out->status = dw_field_note(&f, "status");
     out->message = dw_field_note(&f, "message");
     dw_field_time(&f, out->time, "time");
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_follower_record_release(out);
     return f.status;

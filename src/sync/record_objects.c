@@ -37,7 +37,7 @@ static void read_object(dw_fields *f, dw_object *out)
     read_key(f, out->key);
     out->n_bytes = dw_field_number(f, "bytes");
     dw_field_sha256(f, out->sha256, "sha256");
-    if (f->status != DW_OK || !json_object_get(f->object, "covers"))
+    if (f->status != DW_OK || !dw_json_get(f->object, "covers"))
         return;
     dw_field_covers(f, &out->covers, &out->n_covers, "covers");
     if (f->status == DW_OK && out->n_covers == 0)
@@ -70,8 +70,8 @@ static void refuse_same_keys(dw_fields *f, const dw_objects *objects)
 
 void dw_field_objects(dw_fields *f, dw_objects *objects)
 {
-    const json_t *list = dw_field_array(f, "objects");
-    size_t n = json_array_size(list);
+    const dw_json *list = dw_field_array(f, "objects");
+    size_t n = dw_json_size(list);
     if (n > DW_MAX_OBJECTS)
         dw_fields_fail(f, DW_CORRUPT, "objects", "has %zu entries, over the limit of %d",
                        n, DW_MAX_OBJECTS);
@@ -83,11 +83,13 @@ void dw_field_objects(dw_fields *f, dw_objects *objects)
         return;
     }
     objects->n = n;
-    for (size_t i = 0; i < n && f->status == DW_OK; i++) {
+    const dw_json *item = dw_json_first(list);
+    for (size_t i = 0; item && f->status == DW_OK; i++, item = dw_json_next(list, item)) {
         char path[40];
         snprintf(path, sizeof path, "objects[%zu].", i);
-        dw_fields entry = {json_array_get(list, i), path, f->where, f->err, DW_OK};
-        if (json_is_object(entry.object))
+        dw_fields entry = {
+            .object = item, .path = path, .where = f->where, .err = f->err};
+        if (dw_json_is_object(entry.object))
             read_object(&entry, &objects->items[i]);
         else
             dw_fields_fail(f, DW_CORRUPT, "objects", "has at %zu no object", i);

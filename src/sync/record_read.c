@@ -10,7 +10,7 @@
 /* Refuses member NAME where it does not belong. */
 static void refuse(dw_fields *f, const char *name, const char *content)
 {
-    if (f->status == DW_OK && json_object_get(f->object, name))
+    if (f->status == DW_OK && dw_json_get(f->object, name))
         dw_fields_fail(f, DW_CORRUPT, name, "does not belong to content '%s'", content);
 }
 
@@ -33,7 +33,7 @@ dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_
         dw_fields_fail(&f, DW_CORRUPT, "writers",
                        "is neither 'conditional' nor 'single'");
     dw_field_tensors(&f, out);
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_stream_record_release(out);
     return f.status;
@@ -62,7 +62,7 @@ dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t 
     dw_field_id(&f, out->writer, "writer");
     out->job = dw_field_note(&f, "job");
     dw_field_time(&f, created, "created");
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_epoch_record_release(out);
     return f.status;
@@ -169,7 +169,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     read_content(&f, out);
     dw_field_objects(&f, &out->objects);
     check_objects(&f, out);
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_commit_record_release(out);
     return f.status;
@@ -211,7 +211,7 @@ dw_status dw_way_record_parse(dw_way_record *out, const void *bytes, size_t n,
     dw_field_objects(&f, &out->objects);
     if (is_anchor && out->objects.n == 0)
         dw_fields_fail(&f, DW_CORRUPT, "objects", "is empty, but this is an anchor");
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_way_record_release(out);
     return f.status;
@@ -252,7 +252,7 @@ dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, siz
     out->n_changed = dw_field_number(&f, "changed");
     dw_field_covers(&f, &out->covers, &out->n_covers, "covers");
     dw_field_objects(&f, &out->objects);
-    json_decref(f.object);
+    dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_receipt_record_release(out);
     return f.status;

@@ -101,6 +101,12 @@ static dw_status check_seal(const uint8_t *bytes, size_t n_bytes, const char *wh
                    "the record was damaged: its seal does not match");
 }
 
+bool dw_record_signer(uint8_t key[DW_PUBLIC_KEY_BYTES], const void *bytes, size_t n_bytes)
+{
+    uint8_t signature[DW_SIGNATURE_BYTES];
+    return take_tail(key, signature, bytes, n_bytes);
+}
+
 dw_status dw_record_check(dw_record_seal *seal, const void *bytes, size_t n_bytes,
                           const char *where, dw_error *err)
 {
@@ -126,35 +132,41 @@ static void refuse_misplaced(dw_fields *f, bool is_signed)
     static const char *const of_signed[] = {"seal", NULL};
     const char *const *name = is_signed ? of_signed : of_sealed;
     for (; f->status == DW_OK && *name; name++)
-        if (json_object_get(f->object, *name))
+        if (dw_json_get(f->object, *name))
             dw_fields_fail(f, DW_CORRUPT, *name, "does not belong to a record that is %s",
                            is_signed ? "signed" : "sealed");
+}
+
+static bool is_other_format(const char *format)
+{
+    const size_t n = strlen(FORMAT_FAMILY);
+    return strncmp(format, FORMAT_FAMILY, n) == 0 &&
+           strspn(format + n, "0123456789") == strlen(format + n) &&
+           strcmp(format, DW_STREAM_FORMAT) != 0;
 }
 
 static void check_format(dw_fields *f)
 {
     const char *format = dw_field_text(f, "format", 64);
-    if (strcmp(format, DW_STREAM_FORMAT) == 0)
-        return;
-    bool is_other = strncmp(format, FORMAT_FAMILY, strlen(FORMAT_FAMILY)) == 0;
-    dw_fields_fail(f, is_other ? DW_UNSUPPORTED : DW_CORRUPT, "format",
-                   "is '%s', not '" DW_STREAM_FORMAT "'", format);
+    if (strcmp(format, DW_STREAM_FORMAT) != 0)
+        dw_fields_fail(f, is_other_format(format) ? DW_UNSUPPORTED : DW_CORRUPT, "format",
+                       "is '%s', not '" DW_STREAM_FORMAT "'", format);
 }
 
 /* No feature is known yet that could be required. */
 static void check_requires(dw_fields *f)
 {
-    if (f->status != DW_OK || !json_object_get(f->object, "requires"))
+    if (f->status != DW_OK || !dw_json_get(f->object, "requires"))
         return;
-    const json_t *list = dw_field_array(f, "requires");
-    size_t n = json_array_size(list);
-    for (size_t i = 0; i < n; i++)
-        if (!json_is_string(json_array_get(list, i)))
+    const dw_json *list = dw_field_array(f, "requires");
+    const dw_json *first = dw_json_first(list);
+    for (const dw_json *it = first; it; it = dw_json_next(list, it))
+        if (!dw_json_string(it))
             dw_fields_fail(f, DW_CORRUPT, "requires", "is not an array of strings");
-    if (n > 0)
+    if (first)
         dw_fields_fail(f, DW_UNSUPPORTED, "requires",
                        "asks for '%.100s', which this version does not know",
-                       json_string_value(json_array_get(list, 0)));
+                       dw_json_string(first));
 }
 
 static void check_kind(dw_fields *f, const char *kind)
@@ -165,25 +177,26 @@ static void check_kind(dw_fields *f, const char *kind)
 }
 
 /* Another format may end otherwise, or sign otherwise: then its name says more than
- * FAULT, which is what was found at the end. */
+ * FAULT, which is what was found at the end. Nothing is parsed: writers put `format`
+ * first, in this spelling. */
 static dw_status fail_end(dw_status fault, const uint8_t *bytes, size_t n_bytes,
                           const char *where, dw_error *err)
 {
-    dw_fields f = {.path = "", .where = where};
-    dw_error unused;
-    if (fault == DW_NO_MEMORY || ends_in_seal(bytes, n_bytes) ||
-        dw_json_parse_object(&f.object, bytes, n_bytes, "record", where, &unused) !=
-            DW_OK)
+    static const char start[] = "{\"format\":\"";
+    const size_t n_start = sizeof start - 1;
+    char format[64] = "";
+    if (fault == DW_NO_MEMORY || ends_in_seal(bytes, n_bytes) || n_bytes < n_start ||
+        memcmp(bytes, start, n_start) != 0)
         return fault;
-    dw_error format = {0};
-    f.err = &format;
-    check_format(&f);
-    json_decref(f.object);
-    if (f.status != DW_UNSUPPORTED)
+    const size_t n_left = n_bytes - n_start;
+    const uint8_t *end =
+        memchr(bytes + n_start, '"', n_left < sizeof format ? n_left : sizeof format);
+    if (end)
+        memcpy(format, bytes + n_start, (size_t)(end - bytes) - n_start);
+    if (!is_other_format(format))
         return fault;
-    if (err)
-        *err = format;
-    return f.status;
+    return dw_fail(err, DW_UNSUPPORTED, where,
+                   "member 'format' is '%s', not '" DW_STREAM_FORMAT "'", format);
 }
 
 dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
@@ -200,18 +213,17 @@ dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_s
     dw_status status = dw_record_check(seal, bytes, n_bytes, where, err);
     if (status != DW_OK)
         return fail_end(status, bytes, n_bytes, where, err);
-    status = dw_json_parse_object(&fields->object, bytes, n_bytes, "record", where, err);
+    status = dw_json_read(&fields->root, bytes, n_bytes, "record", where, err);
     if (status != DW_OK)
         return status;
+    fields->object = fields->root;
     check_format(fields);
     check_requires(fields);
     refuse_misplaced(fields, seal->is_signed);
     check_kind(fields, kind);
     dw_field_id(fields, stream, "stream");
-    if (fields->status != DW_OK) {
-        json_decref(fields->object);
-        fields->object = NULL;
-    }
+    if (fields->status != DW_OK)
+        dw_fields_release(fields);
     return fields->status;
 }
 

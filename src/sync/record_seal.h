@@ -6,9 +6,8 @@
 #include "sync/record_fields.h"
 
 /* Checks the end of the record, then parses the JSON, checks `format`, `kind` and
- * `requires`, and takes `stream`. MAX_BYTES bounds what a stranger can make the parser
- * take, for JSON grows in memory. SEAL may be NULL. On DW_OK the caller releases FIELDS
- * with json_decref(fields->object). */
+ * `requires`, and takes `stream`. SEAL may be NULL. On DW_OK the caller releases FIELDS
+ * with dw_fields_release. */
 dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_seal *seal,
                          const char *kind, size_t max_bytes, const void *bytes,
                          size_t n_bytes, const char *where, dw_error *err);

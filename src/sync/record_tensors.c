@@ -32,15 +32,29 @@ static bool is_slice_name(const char *name)
     return n_end > 0 && strcmp(at + 1 + n_end, "]") == 0;
 }
 
+/* Takes the three parts of an entry, of whatever kind; false if it has not three. */
+static bool split(const dw_json *entry, const dw_json **name, const dw_json **dtype,
+                  const dw_json **shape)
+{
+    if (!dw_json_is_array(entry) || dw_json_size(entry) != 3)
+        return false;
+    *name = dw_json_first(entry);
+    *dtype = dw_json_next(entry, *name);
+    *shape = dw_json_next(entry, *dtype);
+    return true;
+}
+
 /* Entries are not checked yet: what is not of the expected kind counts as empty. The sums
  * count parts of a record of at most 64 MiB. */
-static bool allocate(dw_stream_record *out, cursor *rest, const json_t *list)
+static bool allocate(dw_stream_record *out, cursor *rest, const dw_json *list, size_t n)
 {
-    size_t n = json_array_size(list), n_dims = 0, n_text = 0;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *entry = json_array_get(list, i);
-        n_text += json_string_length(json_array_get(entry, 0)) + 1;
-        n_dims += json_array_size(json_array_get(entry, 2));
+    size_t n_dims = 0, n_text = 0;
+    for (const dw_json *it = dw_json_first(list); it; it = dw_json_next(list, it)) {
+        const dw_json *name, *dtype, *shape;
+        if (!split(it, &name, &dtype, &shape))
+            continue;
+        n_text += dw_json_string(name) ? strlen(dw_json_string(name)) + 1 : 0;
+        n_dims += dw_json_size(shape);
     }
     out->tensors = dw_alloc_zeroed(n, sizeof *out->tensors);
     out->arena = dw_alloc(n_dims * sizeof(uint64_t) + n_text);
@@ -51,14 +65,15 @@ static bool allocate(dw_stream_record *out, cursor *rest, const json_t *list)
     return true;
 }
 
-static const char *read_name(dw_tensor *out, cursor *rest, const json_t *value)
+static const char *read_name(dw_tensor *out, cursor *rest, const dw_json *value)
 {
-    size_t n = json_string_length(value);
-    if (!json_is_string(value))
+    const char *name = dw_json_string(value);
+    if (!name)
         return "has no string for a name";
+    size_t n = strlen(name);
     if (n > MAX_NAME)
         return "has a name over the limit of 1024 bytes";
-    memcpy(rest->text, json_string_value(value), n + 1);
+    memcpy(rest->text, name, n + 1);
     out->name = rest->text;
     rest->text += n + 1;
     if (is_slice_name(out->name))
@@ -66,17 +81,17 @@ static const char *read_name(dw_tensor *out, cursor *rest, const json_t *value)
     return NULL;
 }
 
-static const char *read_shape(dw_tensor *out, cursor *rest, const json_t *shape)
+static const char *read_shape(dw_tensor *out, cursor *rest, const dw_json *shape)
 {
-    if (!json_is_array(shape))
+    if (!dw_json_is_array(shape))
         return "has a shape that is no array";
-    size_t n_dims = json_array_size(shape);
+    size_t n_dims = dw_json_size(shape);
     if (n_dims > DW_MAX_DIMS)
         return "has more than 64 dimensions";
     out->dims = rest->dims;
     out->n_dims = (uint32_t)n_dims;
-    for (size_t i = 0; i < n_dims; i++)
-        if (!dw_json_number(rest->dims++, json_array_get(shape, i)))
+    for (const dw_json *it = dw_json_first(shape); it; it = dw_json_next(shape, it))
+        if (!dw_json_number(rest->dims++, it))
             return "has a dimension that is no integer from 0 to 2^53 - 1";
     uint64_t n_elems;
     if (!dw_shape_size(out->dtype, out->n_dims, out->dims, &n_elems, &out->n_bytes))
@@ -87,42 +102,44 @@ static const char *read_shape(dw_tensor *out, cursor *rest, const json_t *shape)
 }
 
 /* The fault, or NULL. */
-static const char *read_tensor(dw_tensor *out, cursor *rest, const json_t *entry,
+static const char *read_tensor(dw_tensor *out, cursor *rest, const dw_json *entry,
                                dw_status *code)
 {
     *code = DW_CORRUPT;
-    if (json_array_size(entry) != 3)
+    const dw_json *name, *type, *shape;
+    if (!split(entry, &name, &type, &shape))
         return "is not [name, dtype, [dims]]";
-    const char *fault = read_name(out, rest, json_array_get(entry, 0));
+    const char *fault = read_name(out, rest, name);
     if (fault)
         return fault;
-    const char *dtype = json_string_value(json_array_get(entry, 1));
+    const char *dtype = dw_json_string(type);
     if (!dtype)
         return "has no string for a dtype";
     if (!dw_dtype_from_name(&out->dtype, dtype)) {
         *code = DW_UNSUPPORTED;
         return "has a dtype that is not known here";
     }
-    return read_shape(out, rest, json_array_get(entry, 2));
+    return read_shape(out, rest, shape);
 }
 
 void dw_field_tensors(dw_fields *f, dw_stream_record *out)
 {
-    const json_t *list = dw_field_array(f, "tensors");
-    size_t n = json_array_size(list);
+    const dw_json *list = dw_field_array(f, "tensors");
+    size_t n = dw_json_size(list);
     cursor rest = {0};
     if (n == 0)
         dw_fields_fail(f, DW_CORRUPT, "tensors", "is empty");
     if (n > DW_MAX_TENSORS)
         dw_fields_fail(f, DW_CORRUPT, "tensors", "has %zu entries, over the limit of %d",
                        n, DW_MAX_TENSORS);
-    if (f->status == DW_OK && !allocate(out, &rest, list))
+    if (f->status == DW_OK && !allocate(out, &rest, list, n))
         dw_fields_fail_memory(f);
     uint64_t total = 0;
-    for (size_t i = 0; i < n && f->status == DW_OK; i++) {
+    const dw_json *item = dw_json_first(list);
+    for (size_t i = 0; item && f->status == DW_OK; i++, item = dw_json_next(list, item)) {
         dw_tensor *t = &out->tensors[i];
         dw_status code;
-        const char *fault = read_tensor(t, &rest, json_array_get(list, i), &code);
+        const char *fault = read_tensor(t, &rest, item, &code);
         char entry[40];
         snprintf(entry, sizeof entry, "tensors[%zu]", i);
         if (fault)

@@ -22,6 +22,17 @@ static dw_status read_record(dw_stream *s, const char *key, dw_writer *bytes,
     return dw_record_fetch(bytes, s->store, key, err);
 }
 
+/* The same for a kind of record that must be signed by a trusted key, if there are any.
+ * What is not is refused here, before any of it is parsed. */
+static dw_status read_signed(dw_stream *s, const char *key, dw_writer *bytes,
+                             char where[WHERE_BYTES], dw_error *err)
+{
+    dw_status status = read_record(s, key, bytes, where, err);
+    return status == DW_OK
+               ? dw_stream_check_signer(s, bytes->bytes, bytes->n_bytes, where, err)
+               : status;
+}
+
 static dw_status check_stream(const dw_stream *s, const char *id, const char *where,
                               dw_error *err)
 {
@@ -31,6 +42,14 @@ static dw_status check_stream(const dw_stream *s, const char *id, const char *wh
                    "the record is of stream %s, but this is stream %s: two streams were "
                    "mixed in one place. Give each a prefix of its own",
                    id, s->record.stream);
+}
+
+dw_status dw_stream_check_signer(const dw_stream *s, const void *bytes, size_t n_bytes,
+                                 const char *where, dw_error *err)
+{
+    dw_record_seal seal = {0};
+    seal.is_signed = dw_record_signer(seal.key, bytes, n_bytes);
+    return dw_stream_check_seal(s, &seal, where, err);
 }
 
 dw_status dw_stream_check_seal(const dw_stream *s, const dw_record_seal *seal,
@@ -75,7 +94,7 @@ dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record
     char key[DW_KEY_TEXT], where[WHERE_BYTES];
     dw_key_commit(key, version);
     dw_writer bytes;
-    dw_status status = read_record(s, key, &bytes, where, err);
+    dw_status status = read_signed(s, key, &bytes, where, err);
     if (status == DW_OK)
         status = dw_commit_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
     dw_writer_release(&bytes);
@@ -87,8 +106,6 @@ dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record
                          "the record says that it is version %" PRIu64
                          ": somebody copied it here",
                          out->version);
-    if (status == DW_OK)
-        status = dw_stream_check_seal(s, &out->seal, where, err);
     if (status == DW_OK)
         status = check_names(&out->objects, version, false, where, err);
     if (status == DW_OK)
@@ -105,7 +122,7 @@ dw_status dw_stream_read_way(dw_stream *s, uint64_t version, uint64_t from,
     char key[DW_KEY_TEXT], where[WHERE_BYTES];
     dw_key_way(key, version, from);
     dw_writer bytes;
-    dw_status status = read_record(s, key, &bytes, where, err);
+    dw_status status = read_signed(s, key, &bytes, where, err);
     if (status == DW_OK)
         status = dw_way_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
     dw_writer_release(&bytes);
@@ -116,8 +133,6 @@ dw_status dw_stream_read_way(dw_stream *s, uint64_t version, uint64_t from,
         status = dw_fail(err, DW_UNTRUSTED, where,
                          "the record is for other versions than its name says: somebody "
                          "copied it here");
-    if (status == DW_OK)
-        status = dw_stream_check_seal(s, &out->seal, where, err);
     if (status == DW_OK)
         status = check_names(&out->objects, version, true, where, err);
     if (status == DW_OK)
@@ -255,7 +270,7 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
         return status;
     char where[WHERE_BYTES];
     dw_writer bytes;
-    status = read_record(s, DW_KEY_STREAM, &bytes, where, err);
+    status = read_signed(s, DW_KEY_STREAM, &bytes, where, err);
     if (status == DW_NOT_FOUND)
         status = dw_fail(err, DW_NOT_FOUND, dw_store_url(store),
                          "there is no stream here: it has no " DW_KEY_STREAM
@@ -264,8 +279,6 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
         status =
             dw_stream_record_parse(&s->record, bytes.bytes, bytes.n_bytes, where, err);
     dw_writer_release(&bytes);
-    if (status == DW_OK)
-        status = dw_stream_check_seal(s, &s->record.seal, where, err);
     if (status == DW_OK)
         *out = s;
     else

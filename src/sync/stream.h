@@ -26,10 +26,16 @@ dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *te
                            size_t n_tensors, bool single_writer, const dw_sign_key *key,
                            const dw_trust *trust, dw_error *err);
 
-/* DW_UNTRUSTED unless the record was signed by a trusted key, where trust is asked for.
+/* DW_UNTRUSTED unless the record was signed by a trusted key, if there are any such keys.
  */
 dw_status dw_stream_check_seal(const dw_stream *stream, const dw_record_seal *seal,
                                const char *where, dw_error *err);
+
+/* DW_UNTRUSTED unless the bytes end in the signature of a trusted key, if there are any
+ * such keys. Nothing is parsed. That the signature is good is for the parse, which looks
+ * at no member before. */
+dw_status dw_stream_check_signer(const dw_stream *stream, const void *bytes,
+                                 size_t n_bytes, const char *where, dw_error *err);
 
 /* Reads and checks one record; DW_NOT_FOUND where it is not there. The caller releases
  * it. Object keys, covers and trust are checked; the chain is the caller's. */

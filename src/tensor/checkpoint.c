@@ -193,13 +193,12 @@ static dw_status merge_tensors(dw_checkpoint *ckpt, const char *path, dw_error *
 static dw_status check_complete(const dw_checkpoint *ckpt, const dw_shard_index *index,
                                 const char *path, dw_error *err)
 {
-    json_t *map = index->weight_map;
-    for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it)) {
-        const char *name = json_object_iter_key(it);
-        if (!dw_checkpoint_find(ckpt, name))
-            return dw_fail_tensor(err, DW_CORRUPT, path, name,
+    for (size_t i = 0; i < index->n_entries; i++) {
+        const dw_shard_entry *e = &index->entries[i];
+        if (!dw_checkpoint_find(ckpt, e->name))
+            return dw_fail_tensor(err, DW_CORRUPT, path, e->name,
                                   "the index places it in '%s', which does not hold it",
-                                  json_string_value(json_object_iter_value(it)));
+                                  e->file);
     }
     return DW_OK;
 }

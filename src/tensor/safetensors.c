@@ -1,4 +1,4 @@
-/* The parser. The header is parsed to a tree, measured, copied into one allocation
+/* The parser. The header is read into a tree, measured, copied into one allocation
  * and checked on the way; the tree is gone when dw_safetensors_parse returns.
  *
  *     arena: dw_tensor[n_tensors] | dw_pair[n_metadata] | dims | names, keys, values
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 
 #define METADATA_KEY "__metadata__"
@@ -57,21 +57,24 @@ static dw_status find_header(const uint8_t **header, size_t *n_header,
 /* Sizes and places the arena. Entries are not checked yet: what is not of the
  * expected kind counts as empty and is refused when it is read. The sums cannot
  * overflow, since each counts parts of a header below 100 MB. */
-static bool allocate_arena(dw_safetensors *out, cursor *rest, json_t *root)
+static bool allocate_arena(dw_safetensors *out, cursor *rest, const dw_json *root)
 {
-    json_t *metadata = json_object_get(root, METADATA_KEY);
-    size_t n_tensors = json_object_size(root) - (metadata ? 1 : 0);
-    size_t n_metadata = json_object_size(metadata);
+    const dw_json *metadata = dw_json_get(root, METADATA_KEY);
+    size_t n_tensors = dw_json_size(root) - (metadata ? 1 : 0);
+    size_t n_metadata = dw_json_size(metadata);
     size_t n_dims = 0;
     size_t n_text = 0;
-    for (void *it = json_object_iter(root); it; it = json_object_iter_next(root, it)) {
-        n_dims += json_array_size(json_object_get(json_object_iter_value(it), "shape"));
-        n_text += strlen(json_object_iter_key(it)) + 1;
+    for (const dw_json *k = dw_json_first(root); k; k = dw_json_next(root, k)) {
+        n_dims += dw_json_size(dw_json_get(dw_json_value(k), "shape"));
+        n_text += strlen(dw_json_string(k)) + 1;
     }
-    for (void *it = json_object_iter(metadata); it;
-         it = json_object_iter_next(metadata, it))
-        n_text += strlen(json_object_iter_key(it)) +
-                  json_string_length(json_object_iter_value(it)) + 2;
+    if (!dw_json_is_object(metadata))
+        n_metadata = 0;
+    for (const dw_json *k = n_metadata ? dw_json_first(metadata) : NULL; k;
+         k = dw_json_next(metadata, k)) {
+        const char *value = dw_json_string(dw_json_value(k));
+        n_text += strlen(dw_json_string(k)) + (value ? strlen(value) : 0) + 2;
+    }
 
     size_t n_fixed = n_tensors * sizeof(dw_tensor) + n_metadata * sizeof(dw_pair);
     uint8_t *arena = dw_alloc(n_fixed + n_dims * sizeof(uint64_t) + n_text);
@@ -94,76 +97,70 @@ static const char *copy_text(cursor *rest, const char *text)
     return copy;
 }
 
-static dw_status read_metadata(dw_safetensors *out, cursor *rest, json_t *metadata,
+static dw_status read_metadata(dw_safetensors *out, cursor *rest, const dw_json *metadata,
                                const source *from)
 {
-    if (!json_is_object(metadata))
+    if (!dw_json_is_object(metadata))
         return dw_fail(from->err, DW_CORRUPT, from->path,
                        METADATA_KEY " is not an object");
-    for (void *it = json_object_iter(metadata); it;
-         it = json_object_iter_next(metadata, it)) {
-        const char *key = json_object_iter_key(it);
-        const json_t *value = json_object_iter_value(it);
-        if (!json_is_string(value))
+    for (const dw_json *k = dw_json_first(metadata); k; k = dw_json_next(metadata, k)) {
+        const char *key = dw_json_string(k);
+        const char *value = dw_json_string(dw_json_value(k));
+        if (!value)
             return dw_fail(from->err, DW_CORRUPT, from->path,
                            METADATA_KEY " '%.200s' is not a string", key);
         dw_pair *pair = &out->metadata[out->n_metadata++];
         pair->key = copy_text(rest, key);
-        pair->value = copy_text(rest, json_string_value(value));
+        pair->value = copy_text(rest, value);
     }
     return DW_OK;
 }
 
-static bool read_size(uint64_t *out, const json_t *value)
-{
-    json_int_t n = json_integer_value(value);
-    *out = (uint64_t)n;
-    return json_is_integer(value) && n >= 0;
-}
-
-static dw_status check_keys(const char *name, json_t *entry, const source *from)
+static dw_status check_keys(const char *name, const dw_json *entry, const source *from)
 {
     static const char *const wanted[] = {"dtype", "shape", "data_offsets"};
     enum { n_wanted = sizeof wanted / sizeof *wanted };
 
-    if (!json_is_object(entry))
+    if (!dw_json_is_object(entry))
         return dw_fail_tensor(from->err, DW_CORRUPT, from->path, name,
                               "its entry is not an object");
     for (size_t i = 0; i < n_wanted; i++)
-        if (!json_object_get(entry, wanted[i]))
+        if (!dw_json_get(entry, wanted[i]))
             return dw_fail_tensor(from->err, DW_CORRUPT, from->path, name,
                                   "%s is missing", wanted[i]);
-    if (json_object_size(entry) > n_wanted)
+    if (dw_json_size(entry) > n_wanted)
         return dw_fail_tensor(from->err, DW_CORRUPT, from->path, name,
                               "it has keys other than dtype, shape and data_offsets");
     return DW_OK;
 }
 
-static dw_status read_dtype(dw_tensor *tensor, const json_t *dtype, const source *from)
+static dw_status read_dtype(dw_tensor *tensor, const dw_json *dtype, const source *from)
 {
-    if (!json_is_string(dtype))
+    const char *name = dw_json_string(dtype);
+    if (!name)
         return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
                               "dtype is not a string");
-    if (!dw_dtype_from_name(&tensor->dtype, json_string_value(dtype)))
+    if (!dw_dtype_from_name(&tensor->dtype, name))
         return dw_fail_tensor(from->err, DW_UNSUPPORTED, from->path, tensor->name,
-                              "unknown dtype '%s'", json_string_value(dtype));
+                              "unknown dtype '%s'", name);
     return DW_OK;
 }
 
-static dw_status read_shape(dw_tensor *tensor, cursor *rest, const json_t *shape,
+static dw_status read_shape(dw_tensor *tensor, cursor *rest, const dw_json *shape,
                             const source *from)
 {
-    if (!json_is_array(shape))
+    if (!dw_json_is_array(shape))
         return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
                               "shape is not an array");
-    size_t n_dims = json_array_size(shape);
+    size_t n_dims = dw_json_size(shape);
     if (n_dims > DW_MAX_DIMS)
         return dw_fail_tensor(from->err, DW_UNSUPPORTED, from->path, tensor->name,
                               "%zu dimensions are more than %d", n_dims, DW_MAX_DIMS);
     tensor->dims = rest->dims;
     tensor->n_dims = (uint32_t)n_dims;
-    for (size_t i = 0; i < n_dims; i++)
-        if (!read_size(rest->dims++, json_array_get(shape, i)))
+    const dw_json *it = dw_json_first(shape);
+    for (size_t i = 0; it; i++, it = dw_json_next(shape, it))
+        if (!dw_json_unsigned(it, rest->dims++))
             return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
                                   "shape[%zu] is not a non-negative integer", i);
 
@@ -178,13 +175,14 @@ static dw_status read_shape(dw_tensor *tensor, cursor *rest, const json_t *shape
                           "its shape overflows 64 bits");
 }
 
-static dw_status read_offsets(dw_tensor *tensor, const json_t *offsets,
+static dw_status read_offsets(dw_tensor *tensor, const dw_json *offsets,
                               const source *from)
 {
     uint64_t begin, end;
-    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
-        !read_size(&begin, json_array_get(offsets, 0)) ||
-        !read_size(&end, json_array_get(offsets, 1)))
+    bool is_pair = dw_json_is_array(offsets) && dw_json_size(offsets) == 2;
+    const dw_json *first = is_pair ? dw_json_first(offsets) : NULL;
+    if (!is_pair || !dw_json_unsigned(first, &begin) ||
+        !dw_json_unsigned(dw_json_next(offsets, first), &end))
         return dw_fail_tensor(from->err, DW_CORRUPT, from->path, tensor->name,
                               "data_offsets is not a pair of non-negative integers");
     if (begin > end)
@@ -210,25 +208,25 @@ static dw_status read_offsets(dw_tensor *tensor, const json_t *offsets,
 }
 
 static dw_status read_tensor(dw_tensor *tensor, cursor *rest, const char *name,
-                             json_t *entry, const source *from)
+                             const dw_json *entry, const source *from)
 {
     *tensor = (dw_tensor){.name = copy_text(rest, name)};
     dw_status status = check_keys(name, entry, from);
     if (status == DW_OK)
-        status = read_dtype(tensor, json_object_get(entry, "dtype"), from);
+        status = read_dtype(tensor, dw_json_get(entry, "dtype"), from);
     if (status == DW_OK)
-        status = read_shape(tensor, rest, json_object_get(entry, "shape"), from);
+        status = read_shape(tensor, rest, dw_json_get(entry, "shape"), from);
     if (status == DW_OK)
-        status = read_offsets(tensor, json_object_get(entry, "data_offsets"), from);
+        status = read_offsets(tensor, dw_json_get(entry, "data_offsets"), from);
     return status;
 }
 
-static dw_status read_entries(dw_safetensors *out, cursor *rest, json_t *root,
+static dw_status read_entries(dw_safetensors *out, cursor *rest, const dw_json *root,
                               const source *from)
 {
-    for (void *it = json_object_iter(root); it; it = json_object_iter_next(root, it)) {
-        const char *name = json_object_iter_key(it);
-        json_t *entry = json_object_iter_value(it);
+    for (const dw_json *k = dw_json_first(root); k; k = dw_json_next(root, k)) {
+        const char *name = dw_json_string(k);
+        const dw_json *entry = dw_json_value(k);
         dw_status status;
         if (strcmp(name, METADATA_KEY) == 0)
             status = read_metadata(out, rest, entry, from);
@@ -286,8 +284,8 @@ dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t
     dw_status status = find_header(&header, &n_header, bytes, n_bytes, path, err);
     if (status != DW_OK)
         return status;
-    json_t *root = NULL;
-    status = dw_json_parse_object(&root, header, n_header, "header", path, err);
+    dw_json *root = NULL;
+    status = dw_json_read(&root, header, n_header, "header", path, err);
     if (status != DW_OK)
         return status;
 
@@ -298,7 +296,7 @@ dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t
         status = read_entries(out, &rest, root, &from);
     else
         status = dw_fail_memory(err, path);
-    json_decref(root);
+    dw_json_free(root);
     if (status == DW_OK) {
         qsort(out->tensors, out->n_tensors, sizeof *out->tensors, compare_places);
         status = check_cover(out, &from);

@@ -1,13 +1,13 @@
 #include "tensor/shard_index.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
 
-static dw_status load(json_t **root, const char *path, dw_error *err)
+static dw_status load(dw_json **root, const char *path, dw_error *err)
 {
     dw_map map;
     dw_status status = dw_map_open(&map, path, false, err);
@@ -18,7 +18,7 @@ static dw_status load(json_t **root, const char *path, dw_error *err)
                          "an index of %zu bytes is over the limit of %u", map.n_bytes,
                          DW_SHARD_INDEX_MAX_SIZE);
     else
-        status = dw_json_parse_object(root, map.bytes, map.n_bytes, "index", path, err);
+        status = dw_json_read(root, map.bytes, map.n_bytes, "index", path, err);
     dw_map_close(&map);
     return status;
 }
@@ -29,38 +29,69 @@ static bool is_plain_name(const char *file)
            strcmp(file, "..") != 0;
 }
 
-static dw_status check_entry(const char *name, const json_t *file, const char *path,
-                             dw_error *err)
+static dw_status check_entry(const dw_shard_entry *e, const char *path, dw_error *err)
 {
-    if (!json_is_string(file))
-        return dw_fail_tensor(err, DW_CORRUPT, path, name,
+    if (!e->file)
+        return dw_fail_tensor(err, DW_CORRUPT, path, e->name,
                               "its file in weight_map is not a string");
-    if (!is_plain_name(json_string_value(file)))
-        return dw_fail_tensor(err, DW_CORRUPT, path, name,
+    if (!is_plain_name(e->file))
+        return dw_fail_tensor(err, DW_CORRUPT, path, e->name,
                               "its file '%s' is not a plain name in this directory",
-                              json_string_value(file));
+                              e->file);
     return DW_OK;
 }
 
-/* Lists every file once. SEEN is a set: a model can have very many shards. */
-static dw_status collect_files(dw_shard_index *index, json_t *seen, const char *path,
-                               dw_error *err)
+static dw_status read_entries(dw_shard_index *index, const dw_json *map, const char *path,
+                              dw_error *err)
 {
-    json_t *map = index->weight_map;
-    for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it)) {
-        const char *name = json_object_iter_key(it);
-        json_t *value = json_object_iter_value(it);
-        dw_status status = check_entry(name, value, path, err);
+    index->entries = dw_alloc_array(dw_json_size(map), sizeof *index->entries);
+    if (!index->entries)
+        return dw_fail_memory(err, path);
+    for (const dw_json *k = dw_json_first(map); k; k = dw_json_next(map, k)) {
+        dw_shard_entry *e = &index->entries[index->n_entries++];
+        *e = (dw_shard_entry){dw_json_string(k), dw_json_string(dw_json_value(k))};
+        dw_status status = check_entry(e, path, err);
         if (status != DW_OK)
             return status;
-        const char *file = json_string_value(value);
-        if (json_object_get(seen, file))
-            continue;
-        if (json_object_set(seen, file, value) != 0)
-            return dw_fail_memory(err, path);
-        index->files[index->n_files++] = file;
     }
     return DW_OK;
+}
+
+/* Strings of the tree lie in the order of the text. */
+static int compare_places(const void *a, const void *b)
+{
+    const char *left = *(const char *const *)a, *right = *(const char *const *)b;
+    return left < right ? -1 : left > right;
+}
+
+static int compare_files(const void *a, const void *b)
+{
+    int order = strcmp(*(const char *const *)a, *(const char *const *)b);
+    return order ? order : compare_places(a, b);
+}
+
+static dw_status list_files(dw_shard_index *index, const char *path, dw_error *err)
+{
+    const char **files = dw_alloc_array(index->n_entries, sizeof *files);
+    if (!files)
+        return dw_fail_memory(err, path);
+    index->files = files;
+    for (size_t i = 0; i < index->n_entries; i++)
+        files[i] = index->entries[i].file;
+    qsort(files, index->n_entries, sizeof *files, compare_files);
+    size_t n = 0;
+    for (size_t i = 0; i < index->n_entries; i++)
+        if (n == 0 || strcmp(files[n - 1], files[i]) != 0)
+            files[n++] = files[i];
+    qsort(files, n, sizeof *files, compare_places);
+    index->n_files = n;
+    return DW_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const dw_shard_entry *left = a, *right = b;
+    return strcmp(left->name, right->name);
 }
 
 dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *err)
@@ -69,19 +100,16 @@ dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *e
     dw_status status = load(&out->root, path, err);
     if (status != DW_OK)
         return status;
-    out->weight_map = json_object_get(out->root, "weight_map");
-    if (!json_is_object(out->weight_map)) {
-        dw_shard_index_release(out);
-        return dw_fail(err, DW_CORRUPT, path, "the index holds no weight_map object");
-    }
-    out->files = dw_alloc_array(json_object_size(out->weight_map), sizeof *out->files);
-    json_t *seen = json_object();
-    if (out->files && seen)
-        status = collect_files(out, seen, path, err);
+    const dw_json *map = dw_json_get(out->root, "weight_map");
+    if (dw_json_is_object(map))
+        status = read_entries(out, map, path, err);
     else
-        status = dw_fail_memory(err, path);
-    json_decref(seen);
-    if (status != DW_OK)
+        status = dw_fail(err, DW_CORRUPT, path, "the index holds no weight_map object");
+    if (status == DW_OK)
+        status = list_files(out, path, err);
+    if (status == DW_OK)
+        qsort(out->entries, out->n_entries, sizeof *out->entries, compare_names);
+    else
         dw_shard_index_release(out);
     return status;
 }
@@ -89,7 +117,8 @@ dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *e
 void dw_shard_index_release(dw_shard_index *index)
 {
     dw_free(index->files);
-    json_decref(index->root);
+    dw_free(index->entries);
+    dw_json_free(index->root);
     *index = (dw_shard_index){0};
 }
 
@@ -98,15 +127,16 @@ dw_status dw_shard_index_check_file(const dw_shard_index *index, const char *fil
                                     const char *path, dw_error *err)
 {
     for (size_t i = 0; i < n_tensors; i++) {
-        const char *name = tensors[i].name;
-        const char *place = json_string_value(json_object_get(index->weight_map, name));
-        if (!place)
-            return dw_fail_tensor(err, DW_CORRUPT, path, name,
+        const dw_shard_entry wanted = {.name = tensors[i].name};
+        const dw_shard_entry *found = bsearch(&wanted, index->entries, index->n_entries,
+                                              sizeof *index->entries, compare_names);
+        if (!found)
+            return dw_fail_tensor(err, DW_CORRUPT, path, wanted.name,
                                   "the index does not name it");
-        if (strcmp(place, file) != 0)
-            return dw_fail_tensor(err, DW_CORRUPT, path, name,
+        if (strcmp(found->file, file) != 0)
+            return dw_fail_tensor(err, DW_CORRUPT, path, wanted.name,
                                   "it stands here, but the index places it in '%s'",
-                                  place);
+                                  found->file);
     }
     return DW_OK;
 }

@@ -5,17 +5,22 @@
 #ifndef DW_TENSOR_SHARD_INDEX_H
 #define DW_TENSOR_SHARD_INDEX_H
 
-#include <jansson.h>
-
+#include "base/json_tree.h"
 #include "deltawire/error.h"
 #include "deltawire/tensor.h"
 
 #define DW_SHARD_INDEX_NAME     "model.safetensors.index.json"
 #define DW_SHARD_INDEX_MAX_SIZE 100000000u
 
+typedef struct dw_shard_entry {
+    const char *name;
+    const char *file;
+} dw_shard_entry;
+
 typedef struct dw_shard_index {
-    json_t *root;       /* owns all the text below */
-    json_t *weight_map; /* name -> file, as parsed */
+    dw_json *root;           /* owns all the text below */
+    dw_shard_entry *entries; /* of weight_map, ascending by name */
+    size_t n_entries;
     const char **files; /* each file once, in the order of first mention */
     size_t n_files;
 } dw_shard_index;

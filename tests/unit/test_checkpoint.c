@@ -327,11 +327,10 @@ static void test_broken_index(void **state)
                          "tensor 'x': its file '/etc/passwd'" PLACED);
     assert_index_refused("{\"x\":\"sub/a\"}", "tensor 'x': its file 'sub/a'" PLACED);
     assert_index_refused("{\"x\":\"a\\u0000b\"}",
-                         "the index is not strict JSON: \\u0000 is not allowed without "
-                         "JSON_ALLOW_NUL near '\"a\\u0000b\"' (byte 29)");
+                         "the index is not strict JSON: a NUL in a string (byte 27)");
     assert_index_refused("{\"x\":\"a\",\"x\":\"b\"}",
-                         "the index is not strict JSON: duplicate object key near "
-                         "'\"x\"' (byte 26)");
+                         "the index is not strict JSON: a key stands twice in one object "
+                         "(byte 31)");
     assert_index_refused("{\"x\":1}",
                          "tensor 'x': its file in weight_map is not a string");
     assert_index_refused("[]", "the index holds no weight_map object");
