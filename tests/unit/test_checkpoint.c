@@ -356,9 +356,7 @@ static void test_broken_index(void **state)
 
     const char *index = temp_path("idx/model.safetensors.index.json");
     put_text(index, "");
-    assert_open_refused(index, DW_CORRUPT, index,
-                        "the index is not strict JSON: '[' or '{' expected near end of "
-                        "file (byte 0)");
+    assert_open_refused(index, DW_CORRUPT, index, "the index is not a JSON object");
     put_text(index, "[]");
     assert_open_refused(index, DW_CORRUPT, index, "the index is not a JSON object");
     assert_int_equal(truncate(index, 100000001), 0);
