@@ -66,6 +66,7 @@ dw_follower *sync_open_follower(dw_store *store, const dw_tensor *tensors,
     dw_follow_options_init(&options);
     options.tensors = tensors;
     options.n_tensors = n_tensors;
+    options.tensors_empty = true;
     dw_follower *follower;
     sync_check(dw_follower_open(&follower, store, &options, &err), &err);
     return follower;

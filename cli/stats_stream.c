@@ -52,6 +52,7 @@ static dw_status first(void *context, stats_model *model, const dw_progress *pro
     dw_follow_options_init(&options);
     options.tensors = model->now;
     options.n_tensors = model->n_tensors;
+    options.tensors_empty = true;
     options.base = self->base;
     options.spool_dir = self->work_dir;
     options.trust = cli_keys_trust(&self->stream.keys);

@@ -31,11 +31,19 @@ typedef struct dw_follow_options {
     const dw_tensor *tensors; /* or, with INTO NULL: the caller's memory, same names,
                                  types and shapes as the stream's. Contents are taken for
                                  a version where their digest is that of version 0, of the
-                                 head or of AT, and for rubbish otherwise */
+                                 head or of AT. Other contents are replaced, but only by a
+                                 version that was fetched and proven first: that takes the
+                                 size of the model in SPOOL_DIR */
     size_t n_tensors;
-    uint64_t at;           /* memory: the version its contents may be; DW_NO_VERSION */
-    const char *base;      /* the checkpoint behind a version 0 that was not uploaded */
-    const char *spool_dir; /* for what does not fit in memory; NULL: INTO, or TMPDIR */
+    bool tensors_empty; /* the memory holds nothing and nobody reads it. It is not looked
+                           at, and the first version is fetched right into it, before it
+                           is proven, with no spool. Until a version was proven
+                           dw_follower_version reports none */
+    uint64_t at;        /* memory: the version its contents may be; DW_NO_VERSION */
+    const char *base;   /* the checkpoint behind a version 0 that was not uploaded */
+    const char *spool_dir; /* for what does not fit in memory: objects above 16 MiB, and a
+                              whole model while it is proven, in files without a name.
+                              NULL: INTO, or TMPDIR, or /tmp */
     unsigned n_copies; /* of the weights in INTO: 1, the default, or 2. With 2 they lie in
                           INTO/copy-0 and INTO/copy-1, the link INTO/current names the one
                           to read, and a version is written to the other one first, so
@@ -113,9 +121,9 @@ DW_API dw_status dw_follower_commit(dw_follower *follower, dw_error *err);
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
 /* What is staged and not settled: the version it leads to and that version's digest.
- * False where nothing is. An empty target is filled while it is staged, with no list:
- * then the weights are that version already, and the steps up to settle have nothing to
- * do. Either output may be NULL. */
+ * False where nothing is. An empty directory, and memory that is declared empty, is
+ * filled while it is staged, with no list: then the weights are that version already, and
+ * the steps up to settle have nothing to do. Either output may be NULL. */
 DW_API bool dw_follower_staged(const dw_follower *follower, uint64_t *version,
                                dw_digest *state);
 

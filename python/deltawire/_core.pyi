@@ -427,7 +427,12 @@ class Follower:
         sweep_every: int = 64,
         threads: int = 0,
         max_ahead_bytes: int = 0,
-    ) -> Self: ...
+        empty: bool = False,
+    ) -> Self:
+        """Tensors change only once a version is fetched and proven, which takes the size of
+        the model in `spool_dir` if the way begins with a whole one. `empty`: they hold nothing
+        and nobody reads them, so the first version is fetched right into them; until it is
+        proven `version` is None."""
     @property
     def version(self) -> int | None: ...
     @property

@@ -224,7 +224,9 @@ class Publisher:
 class Follower:
     """Brings a live model's own tensors to versions of a stream, by hand (sync) or in a
     thread (start). `pause` and `resume` are called around the stores, which take memory
-    speed: the fetching is done while the model is used."""
+    speed: the fetching is done while the model is used. No weight changes before the version
+    it belongs to is proven. With `empty=True` the model holds nothing yet: the first version
+    is fetched right into it, between `pause` and `resume`."""
 
     def __init__(
         self,
@@ -247,6 +249,8 @@ class Follower:
                     "directory on one rank, and load each rank's part from there "
                     "(torch.distributed.checkpoint.state_dict.set_model_state_dict)")
         self._pause, self._resume = pause, resume
+        self._empty = bool(options.get("empty"))  # and not filled yet
+        self._paused = False
         self._native = _core.Follower(url, tensors=tensors, **options)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -272,30 +276,41 @@ class Follower:
         return self._error
 
     def sync(self, goal: int | None = None) -> int | None:
-        """Brings the model to `goal`, or to the newest version, hop by hop. Where the stores
-        fail, `resume` is not called, for they may be half done: the next sync() finishes them
+        """Brings the model to `goal`, or to the newest version, hop by hop. If the stores fail,
+        `resume` is not called, for they may be half done: the next sync() finishes them
         first. What `resume` raises comes out after the version was settled."""
         if self._begun:
             self._finish()
         if goal is None:
             goal = self._native.poll()
         while goal is not None and self._native.version != goal:
+            if self._empty:
+                self._pause_once()  # staging fills an empty model
             self._native.stage(goal)
+            self._empty = False
             if self._native.staged is None:
                 continue  # the weights turned out to be that version
-            if self._pause:
-                self._pause()
+            self._pause_once()
             self._begun = True
             self._finish()
         return self._native.version
+
+    def _pause_once(self) -> None:
+        if self._pause and not self._paused:
+            self._pause()
+        self._paused = True
+
+    def _resume_now(self) -> None:
+        self._paused = False
+        if self._resume:
+            self._resume()
 
     def _finish(self) -> None:
         """From the stores on, or from where it failed before."""
         try:
             if self._applied is None:
                 self._store()
-                if self._resume:
-                    self._resume()
+                self._resume_now()
         finally:
             if self._applied is not None:
                 self._native.settle()
@@ -306,8 +321,8 @@ class Follower:
         try:
             self._native.apply()
         except _core.Invalid:
-            if self._stop.is_set() and self._resume:
-                self._resume()  # closed by another thread, with nothing stored
+            if self._stop.is_set():
+                self._resume_now()  # closed by another thread, with nothing stored
             raise
         self._applied = staged
 

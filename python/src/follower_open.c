@@ -5,6 +5,7 @@ typedef struct arguments {
     PyObject *store, *tensors, *trust;
     PyObject *into, *base, *spool_dir, *weights_dir; /* new */
     unsigned long long max_ahead_bytes;
+    int empty;
     dw_follow_options options;
     dwpy_trust keys;
 } arguments;
@@ -18,15 +19,15 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "reader_wait", "trust",
                             "id",          "sweep_every",
                             "threads",     "max_ahead_bytes",
-                            NULL};
+                            "empty",       NULL};
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzIIK:Follower", names, &a->store,
+               args, keywords, "O|$O&OO&O&O&IO&O&OzIIKp:Follower", names, &a->store,
                dwpy_path_arg, &a->into, &a->tensors, dwpy_version_arg, &o->at,
                dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
                dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
-               &a->trust, &o->id, &o->sweep_every, &o->n_threads,
-               &a->max_ahead_bytes) != 0;
+               &a->trust, &o->id, &o->sweep_every, &o->n_threads, &a->max_ahead_bytes,
+               &a->empty) != 0;
 }
 
 static bool open_now(follower_object *self, arguments *a)
@@ -38,6 +39,10 @@ static bool open_now(follower_object *self, arguments *a)
         PyErr_SetString(PyExc_TypeError, "a follower has either into= or tensors=");
         return false;
     }
+    if (a->empty && !a->tensors) {
+        PyErr_SetString(PyExc_TypeError, "empty= goes with tensors=");
+        return false;
+    }
     dw_store *store = dwpy_store_use(a->store, &self->store);
     if (!store || !dwpy_trust_read(&a->keys, a->trust) ||
         (a->tensors && !dwpy_tensors_take(&self->tensors, a->tensors, DWPY_WRITE)))
@@ -45,6 +50,7 @@ static bool open_now(follower_object *self, arguments *a)
     o->into = dwpy_path_text(a->into);
     o->tensors = self->tensors.tensors;
     o->n_tensors = self->tensors.n;
+    o->tensors_empty = a->empty != 0;
     o->base = dwpy_path_text(a->base);
     o->spool_dir = dwpy_path_text(a->spool_dir);
     o->weights_dir = dwpy_path_text(a->weights_dir);

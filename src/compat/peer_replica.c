@@ -44,7 +44,7 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
             dw_scratch_model_make(&r->scratch, table, n, r->spool_dir, err);
         return status == DW_OK
                    ? dw_weights_open_memory(&r->weights, table, n, r->scratch.tensors,
-                                            r->n_threads, err)
+                                            true, r->n_threads, err)
                    : status;
     }
     dw_follow_options options;

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "sync/follower.h"
 
 /* ---- what the engines are told ---- */
 
@@ -114,20 +115,12 @@ static void tell_hop(const dw_rollout *r, dw_rollout_hop *hop, uint64_t t_asked,
 
 /* ---- the phases ---- */
 
-/* Weights of no version of this stream are written while they are staged (a fork's
- * first), so the engines must not read them then. */
-static bool stage_writes(dw_follower *f)
-{
-    size_t n_tensors;
-    const dw_tensor *tensors = dw_follower_tensors(f, &n_tensors);
-    return dw_follower_version(f) == DW_NO_VERSION && n_tensors > 0 && tensors[0].data;
-}
-
 static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
                        const dw_progress *progress, dw_error *err)
 {
     dw_follow_report before, done;
-    const bool writes = stage_writes(r->follower);
+    /* the only stores outside phase 3: engines must not read that memory meanwhile */
+    const bool writes = dw_follower_stage_fills(r->follower);
     dw_status status = writes ? dw_crew_pause(r, NULL, err) : DW_OK;
     if (status != DW_OK)
         return status;
@@ -138,9 +131,9 @@ static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
     hop->n_bytes = done.n_bytes;
     hop->fetch_us = 1000 * done.fetch_ms;
     hop->decode_us = 1000 * done.stage_ms;
-    /* a directory is whole all the same, memory is perhaps filled half way */
+    /* the memory may be filled half way */
     for (size_t i = 0; status != DW_OK && i < r->n_members; i++)
-        if (writes && r->members[i].paused && !dw_follower_dir(r->follower))
+        if (writes && r->members[i].paused)
             dw_member_mistrust(&r->members[i], err);
     if (writes && status != DW_OK)
         dw_crew_resume(r, NULL);

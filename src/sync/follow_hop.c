@@ -40,26 +40,43 @@ static dw_status check_departure(const dw_follower *f, const dw_hop *hop, dw_err
     return DW_OK;
 }
 
-/* Whole weights: into an empty replica, or as a patch to the one that is there. */
+/* Room for a whole model that is proven before it is used. */
+static dw_status make_scratch(const dw_follower *f, dw_scratch_model *out, dw_error *err)
+{
+    const dw_replica *r = f->weights->now;
+    return dw_scratch_model_make(out, r->tensors, r->n_tensors, f->options.spool_dir,
+                                 err);
+}
+
+/* Stages a model that is to be POSITION: as a patch to the files of a directory, as it is
+ * for memory. */
+static dw_status stage_model(dw_follower *f, const dw_position *position,
+                             dw_scratch_model *model, const dw_progress *progress,
+                             dw_error *err)
+{
+    return f->weights->now->dir
+               ? dw_weights_stage_copy(f->weights, position, model->tensors, progress,
+                                       err)
+               : dw_replica_stage_model(f->weights->now, position, model, err);
+}
+
+/* Whole weights: into an empty replica, or staged for the one that is there. */
 static dw_status take_model(dw_follower *f, const dw_position *position,
                             dw_fill_fn source, void *context, const dw_progress *progress,
                             dw_error *err)
 {
-    const dw_replica *r = f->weights->now;
-    if (!r->has_weights) {
+    if (dw_replica_is_empty(f->weights->now)) {
         dw_status status = dw_weights_fill(f->weights, position, source, context, err);
         f->arrived = status == DW_OK;
         return status;
     }
     dw_scratch_model model;
-    dw_status status = dw_scratch_model_make(&model, r->tensors, r->n_tensors,
-                                             f->options.spool_dir, err);
+    dw_status status = make_scratch(f, &model, err);
     if (status != DW_OK)
         return status;
-    status = source(context, model.tensors, r->n_tensors, err);
+    status = source(context, model.tensors, f->weights->now->n_tensors, err);
     if (status == DW_OK)
-        status =
-            dw_weights_stage_copy(f->weights, position, model.tensors, progress, err);
+        status = stage_model(f, position, &model, progress, err);
     dw_scratch_model_release(&model);
     return status;
 }
@@ -98,7 +115,7 @@ static dw_status take_base(dw_follower *f, const dw_hop *hop, const dw_progress 
     dw_replica *source = NULL;
     status = n_tensors == f->weights->now->n_tensors
                  ? dw_replica_open_memory(&source, f->stream->record.tensors, n_tensors,
-                                          tensors, f->options.n_threads, err)
+                                          tensors, false, f->options.n_threads, err)
                  : dw_fail(err, DW_MISMATCH, f->options.base,
                            "the checkpoint has %zu tensors, the stream's model %zu",
                            n_tensors, f->weights->now->n_tensors);
@@ -126,7 +143,6 @@ static dw_status open_other_store(const dw_follower *f, dw_store **out, const ch
                : dw_store_open(out, url, NULL, err);
 }
 
-/* Version 0 is a version of another stream: the weights go there first. */
 /* The version that was forked from must still be what it was. */
 static dw_status check_source(dw_stream *source, const dw_hop *hop, dw_error *err)
 {
@@ -144,6 +160,84 @@ static dw_status check_source(dw_stream *source, const dw_hop *hop, dw_error *er
     return status;
 }
 
+static dw_status fail_fork(const dw_hop *hop, dw_error *err)
+{
+    return dw_fail(err, DW_UNTRUSTED, hop->fork.url,
+                   "version %" PRIu64 " there is not the one that was forked from: "
+                   "history was rewritten",
+                   hop->fork.version);
+}
+
+/* Whether weights are the very version that was forked from. */
+static bool is_source(const dw_replica *r, const dw_hop *hop)
+{
+    return r->at.version != DW_NO_VERSION && r->at.state == hop->state &&
+           memcmp(r->at.commit_sha256, hop->fork.commit_sha256, DW_SHA256_BYTES) == 0;
+}
+
+/* Brings WEIGHTS to the version of STREAM that was forked from. */
+static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_weights *weights,
+                               const dw_hop *hop, const dw_progress *progress,
+                               dw_error *err)
+{
+    dw_follower other = {.stream = stream,
+                         .weights = weights,
+                         .options = f->options,
+                         .depth = f->depth + 1};
+    other.options.id = NULL;
+    dw_follow_report report;
+    dw_status status =
+        dw_follower_sync(&other, hop->fork.version, progress, &report, err);
+    f->tally.n_objects += report.n_objects;
+    f->tally.n_bytes += report.n_bytes;
+    dw_fetch_ahead_end(&other.ahead);
+    dw_graph_release(&other.avoid);
+    dw_free(other.path);
+    return status == DW_OK && !is_source(weights->now, hop) ? fail_fork(hop, err)
+                                                            : status;
+}
+
+/* The same in scratch, from a copy of the weights if they are a version of STREAM. */
+static dw_status stage_source(dw_follower *f, dw_stream *stream, const dw_hop *hop,
+                              const dw_progress *progress, dw_error *err)
+{
+    const dw_replica *r = f->weights->now;
+    const bool starts_here = r->at.version != DW_NO_VERSION &&
+                             strcmp(r->at.stream, stream->record.stream) == 0;
+    const dw_position position = position_of(f, hop);
+    dw_scratch_model model;
+    dw_weights *weights = NULL;
+    dw_status status = make_scratch(f, &model, err);
+    if (status != DW_OK)
+        return status;
+    if (starts_here)
+        status = dw_fill_from_tensors(r->tensors, model.tensors, r->n_tensors, err);
+    if (status == DW_OK)
+        status = dw_weights_open_memory(&weights, r->tensors, r->n_tensors, model.tensors,
+                                        !starts_here, f->options.n_threads, err);
+    if (status == DW_OK && starts_here)
+        status = dw_replica_check(weights->now, &r->at, err);
+    if (status == DW_OK && starts_here)
+        status = dw_weights_adopt(weights, &r->at, err);
+    if (status == DW_OK)
+        status = follow_source(f, stream, weights, hop, progress, err);
+    dw_weights_close(weights);
+    if (status == DW_OK)
+        status = stage_model(f, &position, &model, progress, err);
+    dw_scratch_model_release(&model);
+    return status;
+}
+
+static dw_status adopt_source(dw_follower *f, const dw_hop *hop, dw_error *err)
+{
+    const dw_position position = position_of(f, hop);
+    dw_status status = dw_weights_adopt(f->weights, &position, err);
+    f->arrived = status == DW_OK;
+    return status;
+}
+
+/* Version 0 is a version of another stream. Weights that are there stay as they are until
+ * it is staged like any other. */
 static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress *progress,
                            dw_error *err)
 {
@@ -167,31 +261,14 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
                          stream->record.stream, hop->fork.stream);
     if (status == DW_OK)
         status = check_source(stream, hop, err);
-    if (status == DW_OK) {
-        dw_follower other = {.stream = stream,
-                             .weights = f->weights,
-                             .options = f->options,
-                             .depth = f->depth + 1};
-        other.options.id = NULL;
-        dw_follow_report report;
-        status = dw_follower_sync(&other, hop->fork.version, progress, &report, err);
-        f->tally.n_objects += report.n_objects;
-        f->tally.n_bytes += report.n_bytes;
-        dw_fetch_ahead_end(&other.ahead);
-        dw_graph_release(&other.avoid);
-        dw_free(other.path);
+    if (status == DW_OK && !is_source(f->weights->now, hop)) {
+        if (dw_replica_is_empty(f->weights->now))
+            status = follow_source(f, stream, f->weights, hop, progress, err);
+        else
+            status = stage_source(f, stream, hop, progress, err);
     }
-    dw_position position = position_of(f, hop);
-    if (status == DW_OK && (f->weights->now->at.state != hop->state ||
-                            memcmp(f->weights->now->at.commit_sha256,
-                                   hop->fork.commit_sha256, DW_SHA256_BYTES) != 0))
-        status = dw_fail(err, DW_UNTRUSTED, hop->fork.url,
-                         "version %" PRIu64 " there is not the one that was forked from: "
-                         "history was rewritten",
-                         hop->fork.version);
-    if (status == DW_OK)
-        status = dw_weights_adopt(f->weights, &position, err);
-    f->arrived = status == DW_OK;
+    if (status == DW_OK && !dw_weights_list(f->weights)->staged)
+        status = adopt_source(f, hop, err);
     dw_stream_close(stream);
     if (!f->fork_store)
         dw_store_close(store);

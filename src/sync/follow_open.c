@@ -107,7 +107,7 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
                        " of the stream, and no record of which they are. Name an empty "
                        "directory, or remove them",
                        head);
-    f->weights->now->has_weights = false; /* the caller's memory, still to be filled */
+    f->weights->now->has_weights = false; /* memory that holds no version */
     return DW_OK;
 }
 
@@ -220,7 +220,8 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
                              s->n_tensors, options->n_tensors);
         else
             status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors,
-                                            options->tensors, options->n_threads, err);
+                                            options->tensors, options->tensors_empty,
+                                            options->n_threads, err);
     }
     if (status == DW_OK)
         status = find_start(f, err);

@@ -45,6 +45,13 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err);
 /* The version that the weights are must still be the one in the stream. */
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 
+/* Whether the next stage writes to memory of the caller's, which was declared empty. */
+static inline bool dw_follower_stage_fills(const dw_follower *f)
+{
+    const dw_replica *r = f->weights->now;
+    return !r->dir && dw_replica_is_empty(r);
+}
+
 /* Fetches and stages one edge (follow_hop.c). */
 dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
                           const dw_progress *progress, dw_error *err);

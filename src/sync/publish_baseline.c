@@ -65,8 +65,11 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         options.n_tensors = p->pieces.n_table;
     }
     status = dw_follower_open(&p->baseline, p->store, &options, err);
-    if (status == DW_OK)
+    if (status == DW_OK) {
         p->baseline->fork_store = p->options.fork_store;
+        /* nobody else reads the memory of a baseline */
+        replica_of(p)->may_fill = memory && !replica_of(p)->has_weights;
+    }
     dw_free(memory);
     return status;
 }
@@ -96,6 +99,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     dw_follow_options options = follow_options(p);
     options.tensors = model.tensors;
     options.n_tensors = p->pieces.n_table;
+    options.tensors_empty = true;
     status = dw_follower_open(&f, p->store, &options, err);
     if (status == DW_OK) {
         f->fork_store = p->options.fork_store;
@@ -193,6 +197,7 @@ void dw_baseline_lose(dw_publisher *p)
         return;
     replica_of(p)->at.version = DW_NO_VERSION;
     replica_of(p)->has_weights = false;
+    replica_of(p)->may_fill = !replica_of(p)->dir; /* nobody else reads that memory */
 }
 
 static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/mem.h"
+#include "base/parallel.h"
 #include "codec/digest.h"
 #include "sync/stage.h"
 #include "tensor/tensor_list.h"
@@ -53,6 +55,7 @@ void dw_replica_close(dw_replica *r)
     if (!r)
         return;
     dw_patch_free(r->patch);
+    dw_scratch_model_release(&r->model);
     dw_place_close(r->place);
     dw_free(r->tensors);
     dw_free(r->digests);
@@ -93,7 +96,7 @@ dw_status dw_replica_digest(dw_replica *r, const dw_progress *progress, dw_error
 }
 
 dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
-                                 size_t n_tensors, const dw_tensor *memory,
+                                 size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err)
 {
     dw_replica *r;
@@ -102,9 +105,10 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
     if (status != DW_OK)
         return status;
     status = dw_replica_take_data(r, memory, n_tensors, "memory", err);
-    if (status == DW_OK)
+    if (status == DW_OK && !empty)
         status = dw_replica_digest(r, NULL, err);
-    r->has_weights = true;
+    r->has_weights = !empty;
+    r->may_fill = empty;
     if (status == DW_OK)
         *out = r;
     else
@@ -115,6 +119,7 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
 dw_status dw_replica_adopt(dw_replica *r, const dw_position *position, dw_error *err)
 {
     r->at = *position;
+    r->may_fill = false;
     dw_replica_tell(r);
     return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
 }
@@ -154,6 +159,15 @@ dw_status dw_replica_fill(dw_replica *r, const dw_position *position, dw_fill_fn
 
 /* ---- staging ---- */
 
+static dw_status fail_state(const dw_replica *r, const dw_position *position,
+                            dw_digest state, dw_error *err)
+{
+    return dw_fail(err, DW_CORRUPT, r->dir,
+                   "the objects of version %" PRIu64 " lead to weights with the digest "
+                   "%016" PRIx64 ", but its commit says %016" PRIx64,
+                   position->version, state, position->state);
+}
+
 /* Keeps what stage found out, or takes it back. */
 static dw_status finish_stage(dw_replica *r, const dw_position *position,
                               const dw_staging *staging, dw_error *err)
@@ -161,11 +175,7 @@ static dw_status finish_stage(dw_replica *r, const dw_position *position,
     dw_digest state = dw_digest_state(r->tensors, r->next_digests, r->n_tensors);
     if (state != position->state) {
         dw_replica_discard(r, NULL);
-        return dw_fail(err, DW_CORRUPT, r->dir,
-                       "the objects of version %" PRIu64
-                       " lead to weights with the digest "
-                       "%016" PRIx64 ", but its commit says %016" PRIx64,
-                       position->version, state, position->state);
+        return fail_state(r, position, state, err);
     }
     r->next = *position;
     r->n_changed = staging->n_changed;
@@ -243,6 +253,25 @@ dw_status dw_replica_stage_copy(dw_replica *r, const dw_position *position,
     return status;
 }
 
+dw_status dw_replica_stage_model(dw_replica *r, const dw_position *position,
+                                 dw_scratch_model *model, dw_error *err)
+{
+    dw_digest state;
+    dw_replica_discard(r, NULL);
+    dw_status status = dw_digest_tensors(r->next_digests, &state, model->tensors,
+                                         r->n_tensors, r->n_threads, NULL, err);
+    if (status != DW_OK)
+        return status;
+    if (state != position->state)
+        return fail_state(r, position, state, err);
+    r->model = *model;
+    *model = (dw_scratch_model){0};
+    r->next = *position;
+    r->n_changed = 0; /* nobody compared */
+    r->has_patch = r->staged = true;
+    return DW_OK;
+}
+
 dw_status dw_replica_stage_same(dw_replica *r, const dw_replica *other, dw_error *err)
 {
     dw_status status = dw_replica_discard(r, err);
@@ -261,6 +290,7 @@ static void forget_staged(dw_replica *r)
 {
     dw_patch_free(r->patch);
     r->patch = NULL;
+    dw_scratch_model_release(&r->model);
     r->has_patch = r->staged = r->committed = r->applied = r->settled = false;
 }
 
@@ -292,9 +322,31 @@ dw_status dw_replica_commit(dw_replica *r, dw_error *err)
         /* whatever failed after the rename */
         r->committed = dw_place_is_committed(r->place);
     } else {
+        /* what waits for a disk does so before the pause */
+        if (r->model.blob.mapped)
+            dw_pages_prepare(r->model.blob.bytes, r->model.blob.n_bytes, false);
         r->committed = true;
     }
     return status;
+}
+
+static dw_status copy_tensor(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    const dw_replica *r = context;
+    return dw_fill_from_tensors(&r->model.tensors[i], &r->tensors[i], 1, err);
+}
+
+/* The stores to memory. Those of a whole model cannot fail: if no thread can be had, this
+ * one does them. */
+static dw_status store_memory(dw_replica *r, dw_error *err)
+{
+    if (!r->model.tensors)
+        return dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
+    if (dw_parallel(dw_worker_count(r->n_threads, r->n_tensors), r->n_tensors,
+                    copy_tensor, r, NULL, NULL) == DW_OK)
+        return DW_OK;
+    return dw_fill_from_tensors(r->model.tensors, r->tensors, r->n_tensors, err);
 }
 
 dw_status dw_replica_apply(dw_replica *r, dw_error *err)
@@ -305,9 +357,7 @@ dw_status dw_replica_apply(dw_replica *r, dw_error *err)
     status = dw_control_begin_write(r->control, r->copy, err);
     if (status != DW_OK)
         return status;
-    status = r->place
-                 ? dw_place_store(r->place, err)
-                 : dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
+    status = r->place ? dw_place_store(r->place, err) : store_memory(r, err);
     r->applied = status == DW_OK;
     if (r->applied)
         dw_replica_tell(r);
@@ -325,7 +375,7 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
         if (status == DW_CORRUPT) /* not what it says: nobody is to read it */
             dw_control_mark_written(r->control, r->copy);
         r->settled = status == DW_OK;
-    } else if (!r->place && sweep) {
+    } else if (!r->place && (sweep || r->model.tensors)) {
         status = dw_replica_digest(r, NULL, err);
         if (status == DW_OK)
             status = dw_replica_check(r, &r->next, err);
@@ -340,6 +390,8 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
     if (status != DW_OK)
         return status;
     r->at = r->next;
+    r->has_weights = true;
+    r->may_fill = false;
     r->state = r->next.state;
     memcpy(r->digests, r->next_digests, r->n_tensors * sizeof *r->digests);
     forget_staged(r);

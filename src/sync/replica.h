@@ -32,6 +32,12 @@ static const dw_position dw_nowhere = {.version = DW_NO_VERSION};
 dw_position dw_position_of(const dw_commit_record *commit);
 bool dw_position_same(const dw_position *a, const dw_position *b);
 
+/* Room for all weights of a model in a nameless mapped file. */
+typedef struct dw_scratch_model {
+    dw_tensor *tensors; /* names ascending */
+    dw_blob blob;
+} dw_scratch_model;
+
 typedef struct dw_replica {
     dw_tensor
         *tensors; /* names ascending, as in the stream's table; data of the target */
@@ -40,6 +46,7 @@ typedef struct dw_replica {
     dw_position at;     /* version DW_NO_VERSION: empty */
     bool has_record;    /* the directory says that it is a replica, of whatever version */
     bool has_weights; /* at no version of the stream, but somebody's weights are there */
+    bool may_fill;    /* memory that holds nothing yet: unproven bytes may go into it */
     dw_digest state;  /* of those weights */
     unsigned n_threads;
 
@@ -59,14 +66,16 @@ typedef struct dw_replica {
     bool settled; /* but for the file that remembers */
     dw_position next;
     dw_digest *next_digests; /* [n_tensors] */
-    dw_patch *patch;         /* memory */
+    dw_patch *patch;         /* memory: the stores ... */
+    dw_scratch_model model;  /* ... or all weights, proven */
     uint64_t n_changed;
 } dw_replica;
 
 /* Memory of the caller's: same names, types and shapes as TABLE, in any order. The
- * contents are digested, and are nobody's version until dw_replica_adopt. */
+ * contents are digested, and are nobody's version until dw_replica_adopt. If it is EMPTY
+ * they are not looked at, and the memory may be filled directly. */
 dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
-                                 size_t n_tensors, const dw_tensor *memory,
+                                 size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err);
 
 /* A directory that is there, and that the caller has locked. */
@@ -91,6 +100,12 @@ dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
 dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
                            dw_error *err);
 
+/* Whether dw_replica_fill may be called: nothing is there that it could spoil. */
+static inline bool dw_replica_is_empty(const dw_replica *r)
+{
+    return !r->has_weights && (r->dir || r->may_fill);
+}
+
 /* Fills an empty replica. SOURCE stores every weight into the tensors it is given; what
  * is there afterwards must have POSITION's digest. All or nothing for a directory. */
 typedef dw_status (*dw_fill_fn)(void *context, const dw_tensor *tensors, size_t n_tensors,
@@ -114,6 +129,11 @@ dw_status dw_replica_stage_deltas(dw_replica *replica, const dw_position *positi
 dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position,
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
+
+/* For memory: stages MODEL, which becomes the replica's, if it is POSITION. The apply
+ * copies it, so neither memory nor time depend on how much differs. */
+dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *position,
+                                 dw_scratch_model *model, dw_error *err);
 
 /* Stages what is staged at OTHER, which stands at the same version. */
 dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
@@ -180,11 +200,6 @@ dw_status dw_fill_from_anchor(void *context, const dw_tensor *tensors, size_t n_
 dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n_tensors,
                                dw_error *err);
 
-/* Room for all weights of a model in a nameless mapped file. */
-typedef struct dw_scratch_model {
-    dw_tensor *tensors; /* names ascending */
-    dw_blob blob;
-} dw_scratch_model;
 dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
                                 size_t n_tensors, const char *spool_dir, dw_error *err);
 void dw_scratch_model_release(dw_scratch_model *model);

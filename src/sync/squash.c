@@ -125,6 +125,7 @@ static dw_status fetch_models(squash *q, dw_error *err)
     dw_follow_options_init(&follow);
     follow.tensors = q->new.tensors;
     follow.n_tensors = r->n_tensors;
+    follow.tensors_empty = true;
     follow.base = o->base;
     follow.spool_dir = o->work_dir;
     follow.n_threads = o->n_threads;

@@ -34,7 +34,7 @@ typedef struct dw_weights {
 
 /* As dw_replica_open_memory. */
 dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
-                                 size_t n_tensors, const dw_tensor *memory,
+                                 size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err);
 
 /* Locks the directory INTO, open as FD, for as long as that is: DW_CONFLICT where another

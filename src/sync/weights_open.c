@@ -17,7 +17,7 @@
 #include "sync/weights.h"
 
 dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
-                                 size_t n_tensors, const dw_tensor *memory,
+                                 size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err)
 {
     *out = NULL;
@@ -26,7 +26,7 @@ dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
         return dw_fail_memory(err, NULL);
     w->lock = -1;
     dw_status status =
-        dw_replica_open_memory(&w->now, table, n_tensors, memory, n_threads, err);
+        dw_replica_open_memory(&w->now, table, n_tensors, memory, empty, n_threads, err);
     if (status == DW_OK)
         *out = w;
     else

@@ -95,6 +95,51 @@ def test_signatures(url, tmp_path):
         dw.Stream(url, trust=key)
 
 
+def altered(store, prefix):
+    """Replaces the second half of an object; what puts it back."""
+    key = next(e.key for e in store.list(prefix))
+    good = store.get(key)
+    store.put(key, good[:len(good) // 2] + b"B" * (len(good) - len(good) // 2))
+    return lambda: store.put(key, good)
+
+
+@pytest.mark.parametrize("start", [None, 2])
+def test_live_memory_changes_only_once_a_version_is_proven(url, tmp_path, start):
+    key, weights, memory = dw.keygen(tmp_path / "key"), model(), model()
+    memory["w"] += 0.5  # what an engine computes with: no version of the stream
+    with dw.Publisher(url, weights, sign_key=tmp_path / "key") as publisher:
+        for i in range(3):
+            weights["w"][i::50] *= 2
+            publisher.wait(publisher.publish())
+        publisher.drain()
+    with dw.Store(url) as store, dw.Follower(url, tensors=memory, trust=[key]) as follower:
+        if start is not None:
+            follower.sync(start)
+        before = {name: array.copy() for name, array in memory.items()}
+        mend = altered(store, "objects/00000000000000000000-")
+        with pytest.raises(dw.Corrupt, match="altered"):
+            follower.sync(0)
+        assert follower.version == start
+        for name, array in memory.items():
+            assert array.tobytes() == before[name].tobytes()
+        mend()
+        assert follower.sync(0).version == 0 and dw.digest(memory) == dw.digest(model())
+        assert follower.sync().version == 3 and dw.digest(memory) == dw.digest(weights)
+
+
+def test_memory_that_is_declared_empty_is_no_version_until_it_is_proven(url, tmp_path):
+    dw.Publisher(url, model()).close()
+    with dw.Store(url) as store, dw.Follower(url, tensors=empty(), empty=True) as follower:
+        mend = altered(store, "objects/00000000000000000000-")
+        with pytest.raises(dw.Corrupt):
+            follower.sync()
+        assert follower.version is None and follower.state is None
+        mend()
+        assert follower.sync().version == 0
+    with pytest.raises(TypeError):
+        dw.Follower(url, into=tmp_path / "d", empty=True)
+
+
 def test_base_and_fork(url, tmp_path):
     weights = model()
     dw.write_checkpoint(tmp_path / "base.safetensors", weights)

@@ -329,6 +329,34 @@ def test_a_live_model_follows_in_a_thread(url):
         len(calls) // 2)
 
 
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_live_model_stands_still_before_the_first_store(url, tmp_path, empty):
+    """With an altered object no weight changes; an empty model stays paused then."""
+    key = dw.keygen(tmp_path / "key")
+    model, served = Tied(), Tied().to(torch.bfloat16)
+    before, calls = dw.digest(as_bf16(served)).state, []
+
+    def pause():
+        assert dw.digest(as_bf16(served)).state == before
+        calls.append("pause")
+
+    deltawire.torch.Publisher(model, url=url, sign_key=tmp_path / "key").close()
+    with dw.Store(url) as store:
+        name = next(e.key for e in store.list("objects/"))
+        good = store.get(name)
+        store.put(name, good[:-64] + b"B" * 64)
+        with deltawire.torch.Follower(served, url, pause=pause, empty=empty, trust=[key],
+                                      resume=lambda: calls.append("resume")) as follower:
+            with pytest.raises(dw.Corrupt):
+                follower.sync()
+            assert follower.version is None
+            assert calls == (["pause"] if empty else [])
+            assert empty or dw.digest(as_bf16(served)).state == before
+            store.put(name, good)
+            assert follower.sync() == 0 and calls == ["pause", "resume"]
+    assert dw.digest(as_bf16(served)).state == dw.digest(as_bf16(model)).state
+
+
 def test_what_a_callback_raises_comes_out(url):
     model, served = Tied(), Tied().to(torch.bfloat16)
 

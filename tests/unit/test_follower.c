@@ -158,6 +158,7 @@ static void test_commit(void **state)
         dw_follow_options options = into_dir(in_dir ? dir : NULL);
         options.tensors = in_dir ? NULL : tensors;
         options.n_tensors = KIT_TENSORS;
+        options.tensors_empty = !in_dir;
         bool pending = true;
         uint64_t staged, version;
         dw_digest digest;
