@@ -6,14 +6,23 @@
 
 #include "options.h"
 
+typedef struct cli_command {
+    const char *text; /* --exec; NULL: none */
+    double limit;     /* --exec-timeout, seconds */
+} cli_command;
+
+#define CLI_COMMAND_LIMIT 600.0
+
 /* Runs COMMAND for the version that DIR is at now, with DELTAWIRE_VERSION and so on in
- * its environment, and tells how it ended where that was badly. Nothing that goes wrong
- * here is a reason to stop. */
-void cli_after_version(const cli_session *s, const char *command, const char *dir,
-                       dw_stream *stream, uint64_t version);
+ * its environment. Anything but exit code 0 is told, and an error, which is no reason to
+ * stop. */
+dw_status cli_after_version(const cli_session *s, const cli_command *command,
+                            const char *dir, dw_stream *stream, uint64_t version,
+                            dw_error *err);
 
 /* The same where there is no stream to ask: STEP and STATE are what is told of it. */
-void cli_after_weights(const cli_session *s, const char *command, const char *dir,
-                       uint64_t version, const char *step, const char *state);
+dw_status cli_after_weights(const cli_session *s, const cli_command *command,
+                            const char *dir, uint64_t version, const char *step,
+                            const char *state, dw_error *err);
 
 #endif

@@ -34,6 +34,7 @@ static const char help[] =
     "  --exec CMD           run CMD by sh -c after each version, with "
     "DELTAWIRE_VERSION,\n"
     "                       DELTAWIRE_DIR, DELTAWIRE_STEP and DELTAWIRE_STATE set\n"
+    "  --exec-timeout S     kill CMD after so many seconds, and go on (600)\n"
     "  --interval S         ask at least so often, in seconds (5)\n"
     "  --max-behind K       move only when more than K versions behind (0)\n"
     "  --until N            end once version N or a later one is reached\n"
@@ -86,6 +87,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
     enum {
         INTO = CLI_OPT_OWN,
         EXEC,
+        EXEC_TIMEOUT,
         INTERVAL,
         MAX_BEHIND,
         UNTIL,
@@ -97,6 +99,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
     static const struct option options[] = {
         {"into", required_argument, NULL, INTO},
         {"exec", required_argument, NULL, EXEC},
+        {"exec-timeout", required_argument, NULL, EXEC_TIMEOUT},
         {"interval", required_argument, NULL, INTERVAL},
         {"max-behind", required_argument, NULL, MAX_BEHIND},
         {"until", required_argument, NULL, UNTIL},
@@ -111,6 +114,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         CLI_COMMON_OPTIONS,
     };
     *a = (cli_follow){.interval = 5,
+                      .command.limit = CLI_COMMAND_LIMIT,
                       .until = DW_NO_VERSION,
                       .newest = DW_NO_VERSION,
                       .told_head = DW_NO_VERSION,
@@ -124,7 +128,10 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
             a->follow.into = optarg;
             break;
         case EXEC:
-            a->command = optarg;
+            a->command.text = optarg;
+            break;
+        case EXEC_TIMEOUT:
+            a->command.limit = cli_parse_seconds(s, "--exec-timeout", optarg);
             break;
         case INTERVAL:
             a->interval = cli_parse_seconds(s, "--interval", optarg);
@@ -212,6 +219,7 @@ static int run(cli_follow *f)
 {
     dw_error err = {0};
     f->trouble.what = f->url;
+    f->trouble.longest = f->interval;
     f->follow.trust = cli_keys_trust(&f->keys);
     dw_status status = open_rollout(f, &err);
     if (f->peer) {

@@ -237,6 +237,7 @@ static void parse(server *v, cli_session *s, int argc, char **argv)
     cli_agent_options_check(&v->options, s);
     cli_expect_arguments(s, argc, 1, 1);
     v->stream.url = v->trouble.what = argv[optind];
+    v->trouble.longest = v->interval;
 }
 
 int dw_cmd_serve_status(int argc, char **argv)

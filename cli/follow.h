@@ -4,6 +4,7 @@
 
 #include <deltawire/agent.h>
 
+#include "after_version.h"
 #include "agent_options.h"
 #include "engine_options.h"
 #include "keys.h"
@@ -17,8 +18,8 @@ typedef struct cli_follow {
     cli_fork_opener fork_opener;
     cli_keys keys;
     dw_follow_options follow;
-    const char *command; /* --exec, or NULL */
-    double interval;     /* seconds */
+    cli_command command;
+    double interval; /* seconds */
     uint64_t max_behind;
     uint64_t until; /* or DW_NO_VERSION */
     bool report;
@@ -32,6 +33,7 @@ typedef struct cli_follow {
     dw_peer *peer;         /* another system's versions, instead; or NULL */
     dw_agent *agent;       /* NULL: nobody is told */
     cli_trouble trouble;
+    dw_error command_error; /* code DW_OK: the last command ended well */
 
     uint64_t newest;    /* as far as known, or DW_NO_VERSION */
     uint64_t told_head; /* to the agent */

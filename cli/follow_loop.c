@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 
-#include "after_version.h"
 #include "error.h"
 #include "follow.h"
 #include "json.h"
@@ -53,8 +52,9 @@ static void send_report(cli_follow *f, const char *status, const char *message)
 static bool send_place(cli_follow *f)
 {
     const bool is_serving = dw_rollout_is_serving(f->rollout);
+    const char *message = f->command_error.code != DW_OK ? f->command_error.text : NULL;
     send_report(f, is_serving ? "following" : "behind",
-                is_serving ? NULL : "not all engines serve this version");
+                is_serving ? message : "not all engines serve this version");
     return is_serving;
 }
 
@@ -64,6 +64,21 @@ static void tell_trouble(cli_follow *f, const dw_error *err)
     dw_agent_tell_error(f->agent, err);
     if (err->code == DW_CORRUPT)
         dw_agent_tell_verified(f->agent, false);
+}
+
+/* The weights are there and what serves them may be too: it is told as an error that is
+ * over, so that it does not make unready. */
+static void run_command(cli_follow *f, uint64_t version)
+{
+    f->command_error = (dw_error){0};
+    if (cli_after_version(f->session, &f->command, dw_follower_dir(f->follower),
+                          dw_follower_stream(f->follower), version,
+                          &f->command_error) == DW_OK) {
+        f->command_error.code = DW_OK;
+        return;
+    }
+    dw_agent_tell_error(f->agent, &f->command_error);
+    dw_agent_tell_error(f->agent, NULL);
 }
 
 static void tell_end_of_trouble(cli_follow *f)
@@ -120,9 +135,8 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     if (report.n_hops == 0 || report.version == DW_NO_VERSION)
         return status;
     tell_version(f, &report, cli_now() - bar.t_start);
-    if (f->command)
-        cli_after_version(f->session, f->command, dw_follower_dir(f->follower),
-                          dw_follower_stream(f->follower), report.version);
+    if (f->command.text)
+        run_command(f, report.version);
     return status;
 }
 

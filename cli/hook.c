@@ -13,6 +13,8 @@
 #include "error.h"
 #include "progress.h"
 
+#define T_GRACE 2.0 /* seconds from SIGTERM to SIGKILL, and from there to giving up */
+
 extern char **environ;
 
 static bool same_name(const char *a, const char *b)
@@ -86,9 +88,20 @@ static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
     return refused;
 }
 
-dw_status cli_hook_run(const cli_session *s, const char *command, char *const *extra,
-                       int *status, dw_error *err)
+/* False if it cannot even be killed. */
+static bool end_group(pid_t pid, int *status)
 {
+    kill(-pid, SIGTERM);
+    kill(-pid, SIGCONT); /* one that is stopped would not get it */
+    bool ended = cli_wait_child_for(pid, T_GRACE, status);
+    kill(-pid, SIGKILL); /* also those that its leader left behind */
+    return ended || cli_wait_child_for(pid, T_GRACE, status);
+}
+
+dw_status cli_hook_run(const cli_session *s, const char *command, char *const *extra,
+                       double limit, cli_hook_end *end, dw_error *err)
+{
+    *end = (cli_hook_end){0};
     pid_t pid = 0;
     char **environment = extend_environment(extra);
     if (!environment)
@@ -98,15 +111,20 @@ dw_status cli_hook_run(const cli_session *s, const char *command, char *const *e
     free(environment);
     if (errno)
         return cli_error_errno(err, command, "run");
-    *status = cli_wait_child(pid);
+    end->timed_out = !cli_wait_child_for(pid, limit, &end->status);
+    if (end->timed_out && !end_group(pid, &end->status))
+        return cli_error_set(err, DW_UNAVAILABLE, command,
+                             "does not end, not even by SIGKILL");
     return DW_OK;
 }
 
-const char *cli_hook_fate(char out[32], int status)
+const char *cli_hook_fate(char out[32], const cli_hook_end *end)
 {
-    if (WIFSIGNALED(status))
-        snprintf(out, 32, "signal %d", WTERMSIG(status));
+    if (end->timed_out)
+        snprintf(out, 32, "timeout");
+    else if (WIFSIGNALED(end->status))
+        snprintf(out, 32, "signal %d", WTERMSIG(end->status));
     else
-        snprintf(out, 32, "exit code %d", WEXITSTATUS(status));
+        snprintf(out, 32, "exit code %d", WEXITSTATUS(end->status));
     return out;
 }

@@ -170,7 +170,7 @@ static bool passes(const cli_mirror *m, dw_status status)
 
 dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
 {
-    cli_trouble trouble = {.what = m->source.url};
+    cli_trouble trouble = {.what = m->source.url, .longest = m->interval};
     double wait = T_FIRST_ASK;
     for (;;) {
         bool moved = false;

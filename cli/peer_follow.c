@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "after_version.h"
 #include "error.h"
 #include "json.h"
 #include "peer.h"
@@ -31,11 +30,12 @@ static void tell_version(loop *l, const dw_peer_sync_report *report, double seco
         cli_peer_report_line(l->peer, report, seconds);
         fflush(stdout);
     }
-    if (l->f->command) {
+    if (l->f->command.text) {
         char state[17];
+        dw_error err;
         snprintf(state, sizeof state, "%016" PRIx64, dw_peer_replica_state(l->replica));
-        cli_after_weights(s, l->f->command, l->f->follow.into, report->version, "",
-                          state);
+        cli_after_weights(s, &l->f->command, l->f->follow.into, report->version, "",
+                          state, &err);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -184,18 +185,28 @@ void cli_sleep(double seconds)
     }
 }
 
-int cli_wait_child(pid_t pid)
+bool cli_wait_child_for(pid_t pid, double seconds, int *status)
 {
-    int status = 0;
     bool passed_on = false;
+    const double end = cli_now() + seconds;
     const struct timespec slice = {.tv_nsec = 10000000};
-    while (waitpid(pid, &status, WNOHANG) == 0) {
+    *status = 0;
+    while (waitpid(pid, status, WNOHANG) == 0) {
         if (caught && !passed_on) {
             kill(-pid, caught);
             kill(-pid, SIGCONT); /* one that is stopped would not get it */
             passed_on = true;
         }
+        if (cli_now() >= end)
+            return false;
         nanosleep(&slice, NULL);
     }
+    return true;
+}
+
+int cli_wait_child(pid_t pid)
+{
+    int status;
+    cli_wait_child_for(pid, HUGE_VAL, &status);
     return status;
 }

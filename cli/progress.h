@@ -58,4 +58,7 @@ void cli_sleep(double seconds);
  * to stop on to it. Returns its status as waitpid does. */
 int cli_wait_child(pid_t pid);
 
+/* The same for at most SECONDS: false if it has not ended by then. */
+bool cli_wait_child_for(pid_t pid, double seconds, int *status);
+
 #endif

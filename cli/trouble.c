@@ -46,10 +46,12 @@ void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error 
 
 double cli_trouble_wait(const cli_trouble *trouble)
 {
+    const bool is_set = trouble->longest > 0 && trouble->longest < T_MOST;
+    const double most = is_set ? trouble->longest : T_MOST;
     double seconds = T_FIRST;
-    for (unsigned i = 1; i < trouble->n_tries && seconds < T_MOST; i++)
+    for (unsigned i = 1; i < trouble->n_tries && seconds < most; i++)
         seconds *= 2;
-    return seconds < T_MOST ? seconds : T_MOST;
+    return seconds < most ? seconds : most;
 }
 
 void cli_trouble_sleep(const cli_trouble *trouble)

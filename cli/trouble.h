@@ -10,6 +10,7 @@
 
 typedef struct cli_trouble {
     const char *what; /* for the lines: the URL or the directory */
+    double longest;   /* wait between two tries, seconds; 0: 60 */
     unsigned n_tries; /* since it began; 0: there is none */
     dw_error told;
 } cli_trouble;
@@ -17,7 +18,7 @@ typedef struct cli_trouble {
 /* Takes an error: tells it where it is a new one. */
 void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error *err);
 
-/* Seconds to wait before the next try: 1, 2, 4, up to 60. */
+/* Seconds to wait before the next try: 1, 2, 4, up to 60, and never above `longest`. */
 double cli_trouble_wait(const cli_trouble *trouble);
 
 /* Sleeps so long; a signal ends it. */
