@@ -366,7 +366,7 @@ static int publish_one(const arguments *a, const cli_session *s)
     dw_error err;
     cli_published done;
     dw_status status = cli_publish_once(p, s, a->checkpoint, &done, &err);
-    if (status != DW_OK && (!done.opened || p->as_peer))
+    if (status != DW_OK && (!done.opened || done.changed || p->as_peer))
         return cli_fail(s, &err, done.opened ? p->url : a->checkpoint, NULL);
     if (status != DW_OK)
         return cli_stream_fail(s, &err, p->url);

@@ -26,6 +26,7 @@ typedef struct cli_publish {
 
 typedef struct cli_published {
     bool opened;  /* the checkpoint could be opened: what failed, failed after that */
+    bool changed; /* it failed, and the checkpoint was written to while it was read */
     bool as_peer; /* written for another system: diff and upload are not told apart */
     bool created; /* the stream is new, and this is its version 0 */
     bool skipped; /* skip_same: it was published already */

@@ -30,7 +30,7 @@ static dw_status open_weights(cli_weights *out, const char *path, dw_error *err)
         return cli_error_set(err, DW_STALE, path,
                              "an apply to this checkpoint was interrupted, or is under "
                              "way: run deltawire recover");
-    return status == DW_OK ? cli_weights_load(out, path, err) : status;
+    return status == DW_OK ? cli_weights_load_noted(out, path, err) : status;
 }
 
 static void count_weights(cli_published *out, const cli_weights *weights)
@@ -145,6 +145,12 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
     return status;
 }
 
+/* Whether what was read may be committed. */
+static dw_status confirm(void *context, dw_error *err)
+{
+    return cli_weights_unchanged(context, err);
+}
+
 static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *store,
                          const cli_weights *weights, const dw_publish_options *options,
                          bool is_new, cli_published *out, dw_error *err)
@@ -154,6 +160,8 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     double t_start = cli_now();
     cli_progress bar = cli_progress_start(s, is_new ? "uploading" : "preparing");
     o.progress = cli_progress_hook(&bar);
+    o.confirm = confirm;
+    o.confirm_context = (void *)weights;
     dw_status status = dw_publisher_open(&publisher, store, weights->tensors,
                                          weights->n_tensors, &o, err);
     cli_progress_end(&bar);
@@ -237,6 +245,11 @@ dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
     status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = publish_at(p, s, store, &weights, out, err);
+    /* that the weights were not what they had been may be why */
+    if (status == DW_STALE || status == DW_CORRUPT || status == DW_MISMATCH) {
+        out->changed = cli_weights_unchanged(&weights, err) != DW_OK;
+        status = err->code;
+    }
     dw_store_close(store);
     cli_weights_close(&weights);
     return status;

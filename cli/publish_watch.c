@@ -144,6 +144,10 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *it
     }
     if (cli_signal())
         return cli_check_signal(err);
+    if (o.done.changed) { /* it is published when it has been quiet for two looks */
+        cli_tell_error(s, "changed", item->path, &o.err);
+        return DW_OK;
+    }
     if (o.done.opened && is_final(o.status)) {
         *err = o.err;
         return o.status;

@@ -18,6 +18,110 @@ dw_status cli_weights_load(cli_weights *out, const char *path, dw_error *err)
     return DW_OK;
 }
 
+/* ---- files that somebody may be writing ---- */
+
+/* Two writes within one tick of the file system's clock have the same time. */
+#define T_TICK 0.02
+
+static size_t count_files(const cli_weights *w)
+{
+    return dw_checkpoint_file_count(w->ckpt) + (dw_checkpoint_index(w->ckpt) != NULL);
+}
+
+static const char *path_of(const cli_weights *w, size_t i)
+{
+    return i < dw_checkpoint_file_count(w->ckpt) ? dw_checkpoint_file(w->ckpt, i)
+                                                 : dw_checkpoint_index(w->ckpt);
+}
+
+static dw_status read_id(cli_file_id *out, const char *path, dw_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return cli_error_errno(err, path, "look at the file");
+    *out = (cli_file_id){st.st_dev, st.st_ino, st.st_size, st.st_mtim, st.st_ctim};
+    return DW_OK;
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static bool same_id(const cli_file_id *a, const cli_file_id *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
+           same_time(a->modified, b->modified) && same_time(a->changed, b->changed);
+}
+
+/* Whether the file was written so lately that one more write might not show. */
+static bool is_fresh(const cli_file_id *id)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const double age = (double)(now.tv_sec - id->changed.tv_sec) +
+                       1e-9 * (double)(now.tv_nsec - id->changed.tv_nsec);
+    return age >= 0 && age < T_TICK;
+}
+
+static dw_status note_files(cli_weights *w, const char *path, dw_error *err)
+{
+    const size_t n = count_files(w);
+    w->ids = calloc(n + 1, sizeof *w->ids);
+    dw_status status =
+        w->ids ? DW_OK : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        status = read_id(&w->ids[i], path_of(w, i), err);
+        if (status == DW_OK && is_fresh(&w->ids[i])) {
+            cli_sleep(T_TICK);
+            status = read_id(&w->ids[i], path_of(w, i), err);
+        }
+    }
+    return status;
+}
+
+dw_status cli_weights_unchanged(const cli_weights *w, dw_error *err)
+{
+    for (size_t i = 0; w->ids && i < count_files(w); i++) {
+        cli_file_id now = {0};
+        dw_error unread;
+        const char *path = path_of(w, i);
+        if (read_id(&now, path, &unread) != DW_OK || !same_id(&now, &w->ids[i]))
+            return cli_error_set(err, DW_STALE, path,
+                                 "the file changed while it was read: nothing was "
+                                 "published. Publish again when the save has ended, or "
+                                 "save each checkpoint to a directory of its own");
+    }
+    return DW_OK;
+}
+
+dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *err)
+{
+    /* opened a first time to learn its files: headers must be read after they are noted
+     */
+    cli_weights first;
+    dw_status status = cli_weights_load(&first, path, err);
+    *out = (cli_weights){0};
+    if (status != DW_OK)
+        return status;
+    status = note_files(&first, path, err);
+    const size_t n = count_files(&first);
+    if (status == DW_OK)
+        status = cli_weights_load(out, path, err);
+    if (status == DW_OK) {
+        out->ids = first.ids;
+        first.ids = NULL;
+        status = count_files(out) == n ? cli_weights_unchanged(out, err)
+                                       : cli_error_set(err, DW_STALE, path,
+                                                       "its files changed while they "
+                                                       "were opened. Publish again");
+    }
+    if (status != DW_OK)
+        cli_weights_close(out);
+    cli_weights_close(&first);
+    return status;
+}
+
 int cli_weights_open(cli_weights *out, const cli_session *s, const char *path)
 {
     dw_error err;
@@ -38,6 +142,7 @@ int cli_weights_open(cli_weights *out, const cli_session *s, const char *path)
 void cli_weights_close(cli_weights *weights)
 {
     dw_checkpoint_close(weights->ckpt);
+    free(weights->ids);
     *weights = (cli_weights){0};
 }
 

@@ -2,13 +2,25 @@
 #ifndef CLI_WEIGHTS_H
 #define CLI_WEIGHTS_H
 
+#include <sys/types.h>
+#include <time.h>
+
 #include <deltawire/checkpoint.h>
 #include <deltawire/delta.h>
 
 #include "options.h"
 
+/* What a file was before it was read. */
+typedef struct cli_file_id {
+    dev_t device;
+    ino_t inode;
+    off_t size;
+    struct timespec modified, changed;
+} cli_file_id;
+
 typedef struct cli_weights {
     dw_checkpoint *ckpt;
+    cli_file_id *ids; /* of its files, then of the index; NULL: not noted */
     const dw_tensor *tensors;
     size_t n_tensors;
     uint64_t n_bytes;
@@ -20,6 +32,13 @@ int cli_weights_open(cli_weights *out, const cli_session *s, const char *path);
 
 /* Opens it whatever state it is in, and reports nothing. */
 dw_status cli_weights_load(cli_weights *out, const char *path, dw_error *err);
+
+/* The same for files that somebody may be writing: notes what they are first. */
+dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *err);
+
+/* DW_STALE if a file is not what it was when the weights were loaded. A file that is
+ * written through a mapping may show it late, or not at all. */
+dw_status cli_weights_unchanged(const cli_weights *weights, dw_error *err);
 
 void cli_weights_close(cli_weights *weights);
 

@@ -102,6 +102,13 @@ typedef struct dw_publish_options {
     const char *first_step; /* step and notes of version 0, where this makes it */
     const char *first_notes;
 
+    /* Asked before each commit, version 0 among them, after everything was read: not
+     * DW_OK commits nothing, and is what becomes of the version. For weights that
+     * somebody else may change, such as files: it says whether they did. Called from the
+     * thread that publishes, for version 0 from the caller's. May be NULL. */
+    dw_status (*confirm)(void *context, dw_error *err);
+    void *confirm_context;
+
     dw_progress progress; /* of opening: fetching a baseline, uploading version 0; asked
                              with 0 of 0 while it waits for other ranks */
 } dw_publish_options;

@@ -129,6 +129,8 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
     if (status == DW_CORRUPT)
         dw_baseline_lose(p);
     on_captured(p); /* whatever became of it, the weights are read no more */
+    if (status == DW_OK)
+        status = dw_live_confirm(p, err);
     if (status != DW_OK)
         return status;
     if (p->sharded) {

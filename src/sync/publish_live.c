@@ -54,6 +54,12 @@ void dw_live_close(dw_publisher *p)
     dw_free(p->is_known);
 }
 
+dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
+{
+    const dw_publish_options *o = &p->options;
+    return o->confirm ? o->confirm(o->confirm_context, err) : DW_OK;
+}
+
 void dw_live_read(const dw_publisher *p, size_t k, void *into)
 {
     const dw_slice *s = &p->pieces.owned.items[k];

@@ -246,12 +246,20 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
     if (status == DW_OK) {
         commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
         status = dw_baseline_take_live(p, live.data, &position, err);
+        /* into a directory they are read a second time */
+        if (status == DW_MISMATCH || status == DW_CORRUPT)
+            status = dw_fail(err, DW_STALE, dw_store_url(p->store),
+                             "the weights changed while version 0 was made of them: "
+                             "nothing was published. Publish again when nobody writes "
+                             "them");
     }
     dw_live_copy_release(&live);
     if (status == DW_OK)
         status = dw_baseline_connect(p, err);
     if (status == DW_OK)
         status = first_objects(p, &commit, err);
+    if (status == DW_OK)
+        status = dw_live_confirm(p, err);
     if (status == DW_OK)
         status = dw_commit_create(p, &commit, &position, err);
     if (status == DW_OK) {

@@ -421,6 +421,8 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
                                   &p->pieces.owned, p->base_data, 0, false, write_id,
                                   p->options.max_anchor_bytes, &p->options.progress, err);
     if (status == DW_OK)
+        status = dw_live_confirm(p, err);
+    if (status == DW_OK)
         status = write_receipt(p, &objects, p->pieces.digests, 0, err);
     if (status == DW_OK)
         status = dw_receipts_exchange(p, &objects, &position, &report, err);
