@@ -33,6 +33,14 @@ void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
 
 /* ---- opening ---- */
 
+/* Whether the record of the weights is damaged. These formats have no digest by which to
+ * find their version, so they are fetched anew. */
+static bool is_unknown(const dw_replica *r)
+{
+    return r->record == DW_RECORD_DAMAGED && r->at.version == DW_NO_VERSION &&
+           r->has_weights;
+}
+
 static dw_status open_weights(dw_peer_replica *r, dw_error *err)
 {
     const dw_tensor *table = r->table->tensors;
@@ -52,7 +60,16 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     options.into = r->into;
     options.n_threads = r->n_threads;
     options.reader_wait_ms = r->reader_wait_ms;
-    dw_status status = dw_weights_open_dir(&r->weights, table, n, stream, &options, err);
+    dw_status status =
+        dw_weights_open_dir(&r->weights, table, n, stream, &options, false, err);
+    if (status == DW_OK && is_unknown(r->weights->now)) {
+        status = dw_replica_empty_dir(r->into, err);
+        dw_weights_close(r->weights);
+        r->weights = NULL;
+        if (status == DW_OK)
+            status =
+                dw_weights_open_dir(&r->weights, table, n, stream, &options, false, err);
+    }
     if (status != DW_OK)
         return status;
     const dw_replica *now = r->weights->now;

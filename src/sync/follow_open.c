@@ -10,6 +10,9 @@
 #include "store/store.h"
 #include "sync/follower.h"
 
+/* Versions that are looked at to find the one that weights are. */
+#define MAX_SEARCH 1024
+
 void dw_follow_options_init(dw_follow_options *options)
 {
     *options = (dw_follow_options){
@@ -27,10 +30,12 @@ static bool copies_differ(const char *into)
 {
     dw_position at[2], next;
     bool exists[2] = {false, false};
+    dw_record_kind kind;
     for (int i = 0; i < 2; i++) {
         char *dir = dw_join_path(into, i == 0 ? DW_COPY_NAME "0" : DW_COPY_NAME "1");
-        if (!dir || dw_replica_state_read(&at[i], &next, &exists[i], dir, NULL) != DW_OK)
-            exists[i] = false;
+        exists[i] = dir &&
+                    dw_replica_state_read(&at[i], &next, &kind, dir, NULL) == DW_OK &&
+                    (kind == DW_RECORD_SEALED || kind == DW_RECORD_UNSEALED);
         dw_free(dir);
     }
     return exists[0] && exists[1] &&
@@ -74,39 +79,68 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     return status;
 }
 
+/* Looks for a version that has the state of the weights. HEAD and the versions below it
+ * are asked only if the record that named the version is damaged or has no seal. */
+static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_error *fault,
+                              dw_error *err)
+{
+    const bool search = f->weights->now->record != DW_RECORD_NONE;
+    const uint64_t likely[] = {f->options.at, 0};
+    const uint64_t n_search = !search ? 1 : head < MAX_SEARCH ? head + 1 : MAX_SEARCH;
+    dw_status status = DW_OK;
+    for (uint64_t i = 0; status == DW_OK && !*found && i < 2 + n_search; i++) {
+        const uint64_t version = i < 2 ? likely[i] : head - (i - 2);
+        dw_error error = {0};
+        if (version != DW_NO_VERSION)
+            status = recognise(f, version, found, &error);
+        if (!*found && dw_follower_may_detour(status)) {
+            *fault = error; /* a version that is not good is not the one that is here */
+            status = DW_OK;
+        } else if (status != DW_OK && err) {
+            *err = error;
+        }
+    }
+    return status;
+}
+
+/* The weights of a directory are none of the versions that were looked at. */
+static dw_status refuse_unknown(dw_follower *f, uint64_t head, const dw_error *fault,
+                                dw_error *err)
+{
+    const dw_replica *r = f->weights->now;
+    if (r->record == DW_RECORD_DAMAGED || r->is_own)
+        return DW_OK; /* the directory is a replica: it is brought to a version anew */
+    if (fault->code != DW_OK) {
+        if (err)
+            *err = *fault;
+        return fault->code;
+    }
+    if (r->record == DW_RECORD_UNSEALED)
+        return dw_fail(err, DW_CORRUPT, r->dir,
+                       "the weights are not the version that " DW_REPLICA_STATE
+                       " names, nor any other of the stream: somebody changed them, or "
+                       "that file. Remove the directory: the next run fills it from the "
+                       "stream");
+    return dw_fail(err, DW_CONFLICT, r->dir,
+                   "it holds weights that are neither version 0 nor version %" PRIu64
+                   " of the stream, and no record of which they are. Name an empty "
+                   "directory, or remove them",
+                   head);
+}
+
 dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
 {
     uint64_t head;
     dw_status status = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    const uint64_t likely[] = {f->options.at, 0, head};
     bool found = false;
-    dw_error fault = {0}; /* a version that is not good is not the one that is here */
-    for (size_t i = 0; status == DW_OK && !found && i < 3; i++) {
-        dw_error error = {0};
-        if (likely[i] != DW_NO_VERSION)
-            status = recognise(f, likely[i], &found, &error);
-        if (!found && dw_follower_may_detour(status)) {
-            fault = error;
-            status = DW_OK;
-        } else if (status != DW_OK && err) {
-            *err = error;
-        }
-    }
+    dw_error fault = {0};
+    status = find_version(f, head, &found, &fault, err);
     if (status != DW_OK || found)
         return status;
-    if (f->weights->now->dir && fault.code != DW_OK) {
-        if (err)
-            *err = fault;
-        return fault.code;
-    }
     if (f->weights->now->dir)
-        return dw_fail(err, DW_CONFLICT, f->weights->now->dir,
-                       "it holds weights that are neither version 0 nor version %" PRIu64
-                       " of the stream, and no record of which they are. Name an empty "
-                       "directory, or remove them",
-                       head);
+        return refuse_unknown(f, head, &fault, err);
     f->weights->now->has_weights = false; /* memory that holds no version */
     return DW_OK;
 }
@@ -161,13 +195,40 @@ static dw_status check_other_stream(dw_follower *f, dw_error *err)
                          f->stream->record.stream);
 }
 
+static dw_status check_start(dw_follower *f, dw_error *err)
+{
+    return dw_follower_version(f) != DW_NO_VERSION ? dw_follower_check_history(f, err)
+                                                   : check_other_stream(f, err);
+}
+
+/* A record without a seal may be damaged. If the stream contradicts it, the weights
+ * decide: they may be another version than it says. */
+static dw_status check_unsealed(dw_follower *f, dw_error *err)
+{
+    const dw_position claim = f->weights->now->at;
+    uint64_t head;
+    bool found = false;
+    dw_error fault = {0};
+    dw_status status = check_start(f, err);
+    if (status != DW_UNTRUSTED && status != DW_MISMATCH)
+        return status;
+    dw_status looked = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, NULL);
+    if (looked == DW_OK)
+        looked = find_version(f, head, &found, &fault, NULL);
+    if (looked != DW_OK || !found) {
+        f->weights->now->at = claim;
+        return status;
+    }
+    f->rewritten = false;
+    return check_start(f, err);
+}
+
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
     const dw_replica *r = f->weights->now;
     if (r->at.version == DW_NO_VERSION)
         return r->has_weights ? dw_follower_recognise(f, err) : DW_OK;
-    return dw_follower_version(f) != DW_NO_VERSION ? dw_follower_check_history(f, err)
-                                                   : check_other_stream(f, err);
+    return r->record == DW_RECORD_UNSEALED ? check_unsealed(f, err) : check_start(f, err);
 }
 
 static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
@@ -189,8 +250,9 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     return good ? DW_OK : dw_fail_memory(err, NULL);
 }
 
-dw_status dw_follower_open(dw_follower **out, dw_store *store,
-                           const dw_follow_options *options, dw_error *err)
+dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
+                              const dw_follow_options *options, bool is_own,
+                              dw_error *err)
 {
     *out = NULL;
     if (options->n_copies > 2)
@@ -213,7 +275,7 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
         const dw_stream_record *s = &f->stream->record;
         if (options->into)
             status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream,
-                                         options, err);
+                                         options, is_own, err);
         else if (options->n_tensors != s->n_tensors)
             status = dw_fail(err, DW_MISMATCH, dw_store_url(store),
                              "the stream's model has %zu tensors, the memory %zu",
@@ -236,6 +298,12 @@ dw_status dw_follower_open(dw_follower **out, dw_store *store,
     else
         dw_follower_close(f);
     return status;
+}
+
+dw_status dw_follower_open(dw_follower **out, dw_store *store,
+                           const dw_follow_options *options, dw_error *err)
+{
+    return dw_follower_open_as(out, store, options, false, err);
 }
 
 void dw_follower_close(dw_follower *f)

@@ -37,6 +37,12 @@ static inline bool dw_follower_may_detour(dw_status status)
     return dw_stream_passes_over(status) || status == DW_STALE;
 }
 
+/* As dw_follower_open. IS_OWN: whatever is wrong with the directory, it is this process's
+ * own, and is filled anew from the stream. */
+dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
+                              const dw_follow_options *options, bool is_own,
+                              dw_error *err);
+
 /* ---- which version the weights are (follow_open.c) ---- */
 
 /* Weights that no record says the version of: are they one that is likely? */

@@ -51,8 +51,11 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         return status;
     dw_follow_options options = follow_options(p);
     dw_tensor *memory = NULL;
+    bool is_own = false;
+    uint64_t proven;
     if (p->options.baseline_dir) {
         options.into = p->options.baseline_dir;
+        is_own = dw_mark_read(options.into, p->stream->record.stream, &proven);
     } else {
         memory = dw_alloc_array(p->pieces.n_table, sizeof *memory);
         if (!memory)
@@ -64,7 +67,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         options.tensors = memory;
         options.n_tensors = p->pieces.n_table;
     }
-    status = dw_follower_open(&p->baseline, p->store, &options, err);
+    status = dw_follower_open_as(&p->baseline, p->store, &options, is_own, err);
     if (status == DW_OK) {
         p->baseline->fork_store = p->options.fork_store;
         /* nobody else reads the memory of a baseline */
@@ -159,7 +162,8 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
     dw_status status = DW_OK;
     if (!r->has_weights) {
         status = dw_replica_fill(r, position, dw_fill_from_tensors, live, err);
-    } else if (r->state != position->state && r->dir && !r->has_record) {
+    } else if (r->state != position->state && r->dir && r->record == DW_RECORD_NONE &&
+               !r->is_own) {
         status =
             dw_fail(err, DW_CONFLICT, r->dir,
                     "it holds weights that are not the ones to publish, and no record "

@@ -206,19 +206,23 @@ static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tenso
 
 /* Folds the versions since the level's into one delta; the level moves to the head, by
  * way of a fresh copy where anything failed. */
-static dw_status fold(dw_publisher *p, dw_fold_level *level, dw_error *err)
+static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_error *err)
 {
     dw_tensor *views = dw_alloc_array(p->pieces.cut.n, sizeof *views);
     dw_digest *digests = dw_alloc_array(p->pieces.cut.n, sizeof *digests);
     dw_status status = views && digests ? open_copy(p, level, views, digests, err)
                                         : dw_fail_memory(err, NULL);
+    const bool is_damaged = status == DW_CORRUPT || status == DW_NOT_FOUND;
     if (status == DW_OK)
         status = fold_from(p, level, views, digests, err);
+    *made = *made || status == DW_OK;
     unmap_copy(level);
-    if (status != DW_OK)
-        (void)reset_level(p, level, NULL);
     dw_free(views);
     dw_free(digests);
+    if (is_damaged) /* this fold is not made; the next one is made from a new copy */
+        return reset_level(p, level, err);
+    if (status != DW_OK)
+        (void)reset_level(p, level, NULL);
     return status;
 }
 
@@ -234,8 +238,7 @@ dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
         if (level->at.version == DW_NO_VERSION) {
             status = reset_level(p, level, out);
         } else if (p->head.version - level->at.version >= level->span) {
-            status = fold(p, level, out);
-            *made = *made || status == DW_OK;
+            status = fold(p, level, made, out);
         }
         first = first == DW_OK ? status : first;
     }
@@ -244,20 +247,32 @@ dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
 
 /* ---- opening and closing ---- */
 
+/* Whether the stream has that very version: a way must not name another. */
+static bool is_of_stream(const dw_publisher *p, const dw_position *at)
+{
+    dw_commit_record c;
+    if (dw_stream_read_commit(p->stream, at->version, &c, NULL) != DW_OK)
+        return false;
+    const dw_position there = dw_position_of(&c);
+    dw_commit_record_release(&c);
+    return dw_position_same(at, &there);
+}
+
 /* Whether the copy in the directory is of a version of this stream that can be folded. */
 static bool find_copy(const dw_publisher *p, dw_fold_level *level)
 {
     dw_position next;
-    bool exists;
+    dw_record_kind kind;
     struct stat st;
     char *path = weights_path(level);
     bool found =
         path && stat(path, &st) == 0 &&
-        dw_replica_state_read(&level->at, &next, &exists, level->dir, NULL) == DW_OK &&
-        level->at.version != DW_NO_VERSION &&
-        strcmp(level->at.stream, p->stream->record.stream) == 0 &&
-        level->at.version <= p->head.version;
+        dw_replica_state_read(&level->at, &next, &kind, level->dir, NULL) == DW_OK &&
+        level->at.version != DW_NO_VERSION && level->at.version <= p->head.version &&
+        is_of_stream(p, &level->at);
     dw_free(path);
+    if (!found)
+        level->at = nowhere;
     return found;
 }
 
@@ -267,7 +282,7 @@ static dw_status open_level(dw_publisher *p, dw_fold_level *level, dw_error *err
     level->at = nowhere;
     if (p->options.baseline_dir) {
         char name[48];
-        snprintf(name, sizeof name, ".deltawire-fold-%u", level->span);
+        snprintf(name, sizeof name, DW_FOLD_NAME "%u", level->span);
         level->dir = dw_join_path(p->options.baseline_dir, name);
         if (!level->dir)
             return dw_fail_memory(err, NULL);

@@ -321,5 +321,8 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_baseline_catch_up(p, err);
     if (status == DW_OK)
         status = dw_after_open(p, err);
+    if (status == DW_OK && p->options.baseline_dir && !p->sharded)
+        status = dw_mark_write(p->options.baseline_dir, p->stream->record.stream,
+                               p->head.version, err);
     return status;
 }

@@ -10,6 +10,7 @@
  *     publish_live.c      the caller's weights: masters, and what has not changed
  *     publish_commit.c    committing, fencing, lost replies
  *     publish_baseline.c  the baseline and how it moves
+ *     publish_mark.c      the mark of the baseline's directory
  *     publish_ranks.c     receipts of a sharded publish
  *     publish_after.c     latest.json, anchors
  *     publish_folds.c     folded deltas
@@ -28,6 +29,7 @@
 #include "tensor/tensor_list.h"
 
 #define DW_MAX_FOLDS    4
+#define DW_FOLD_NAME    ".deltawire-fold-" /* and the span, in the baseline's directory */
 #define DW_KEPT_TICKETS 64
 
 /* A copy of the model as it was some versions ago, to fold from: kept in the directory of
@@ -193,6 +195,14 @@ void dw_baseline_lose(dw_publisher *p);
 /* Makes it the caller's weights DATA, as version POSITION: for version 0. */
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);
+
+/* ---- publish_mark.c ---- */
+
+/* Whether DIR is a publisher's. *PROVEN takes the version at which all of the baseline
+ * was last compared with STREAM; DW_NO_VERSION if that is not known. */
+bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven);
+dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
+                        dw_error *err);
 
 /* ---- publish_commit.c ---- */
 

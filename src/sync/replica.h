@@ -38,13 +38,21 @@ typedef struct dw_scratch_model {
     dw_blob blob;
 } dw_scratch_model;
 
+/* What the file that remembers a directory's position is worth. */
+typedef enum dw_record_kind {
+    DW_RECORD_NONE,     /* there is no such file */
+    DW_RECORD_SEALED,   /* it is as it was written */
+    DW_RECORD_UNSEALED, /* written by 0.1, without a seal: check it before use */
+    DW_RECORD_DAMAGED,  /* its bytes changed: it says nothing */
+} dw_record_kind;
+
 typedef struct dw_replica {
     dw_tensor
         *tensors; /* names ascending, as in the stream's table; data of the target */
     size_t n_tensors;
-    dw_digest *digests; /* [n_tensors], once at a version */
-    dw_position at;     /* version DW_NO_VERSION: empty */
-    bool has_record;    /* the directory says that it is a replica, of whatever version */
+    dw_digest *digests;    /* [n_tensors], once at a version */
+    dw_position at;        /* version DW_NO_VERSION: empty */
+    dw_record_kind record; /* not NONE: the directory is a replica, of whatever version */
     bool has_weights; /* at no version of the stream, but somebody's weights are there */
     bool may_fill;    /* memory that holds nothing yet: unproven bytes may go into it */
     dw_digest state;  /* of those weights */
@@ -55,6 +63,7 @@ typedef struct dw_replica {
     const char *weights_dir;    /* borrowed, or NULL */
     dw_control_writer *control; /* borrowed, or NULL */
     unsigned copy;              /* its number there */
+    bool is_own;                /* as in dw_replica_dir */
     dw_place *place;            /* NULL for memory, and while the directory is empty */
     dw_position was_next;       /* what the file says it was to become */
 
@@ -84,6 +93,8 @@ typedef struct dw_replica_dir {
     const char *weights_dir;    /* where the file of the weights is made; NULL: in PATH */
     dw_control_writer *control; /* told what the weights are; or NULL */
     unsigned copy;              /* the number they have there */
+    bool is_own; /* nobody else's weights can be there. Damaged ones are not an error:
+                    they are at no version, and are made anew from the stream */
 } dw_replica_dir;
 
 /* DW_MISMATCH where it holds another model. An interrupted apply is finished. */
@@ -174,13 +185,18 @@ dw_status dw_replica_open_place(dw_replica *replica, dw_error *err);
 dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
                               dw_fill_fn source, void *context, dw_error *err);
 
+/* Removes the weights of a replica, what is staged beside them and their record. The
+ * control block stays, and so does everything that is not the replica's. */
+dw_status dw_replica_empty_dir(const char *dir, dw_error *err);
+
 /* Whether a directory holds anything that a checkpoint is made of, whole or not. */
 bool dw_dir_has_weights(const char *dir);
 
 /* ---- the file that remembers (replica_state.c) ---- */
 
-/* AT and NEXT are of version DW_NO_VERSION where the file is not there or names none. */
-dw_status dw_replica_state_read(dw_position *at, dw_position *next, bool *exists,
+/* AT and NEXT are of version DW_NO_VERSION if the file is not there, names none, or is
+ * damaged. A damaged file is not an error. */
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
                                 const char *dir, dw_error *err);
 dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
                                  const char *dir, dw_error *err);

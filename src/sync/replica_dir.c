@@ -24,12 +24,25 @@ void dw_replica_tell(const dw_replica *r)
 
 /* ---- opening ---- */
 
+/* The weights are not what their record says. */
+static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *err)
+{
+    /* not what the block says: nobody is to read it */
+    dw_control_mark_written(r->control, r->copy);
+    if (r->is_own || r->record == DW_RECORD_UNSEALED)
+        return DW_OK; /* the stream can say which version they are, if they are one */
+    return dw_fail(err, DW_CORRUPT, r->dir,
+                   "the weights were changed by somebody else: their digest is "
+                   "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
+                   ". Remove the directory: the next run fills it from the stream",
+                   r->state, at->version, at->state);
+}
+
 /* Finds out which version the weights of the directory are. */
 static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
     dw_position at;
-    dw_status status =
-        dw_replica_state_read(&at, &r->was_next, &r->has_record, r->dir, err);
+    dw_status status = dw_replica_state_read(&at, &r->was_next, &r->record, r->dir, err);
     if (status == DW_OK)
         status = dw_replica_digest(r, progress, err);
     if (status != DW_OK)
@@ -39,15 +52,10 @@ static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_er
         r->at = r->was_next;
     else if (at.version != DW_NO_VERSION && at.state == r->state)
         r->at = at;
-    else if (at.version != DW_NO_VERSION) {
-        /* not what the block says: nobody is to read it */
+    else if (at.version != DW_NO_VERSION)
+        return refuse_changed(r, &at, err);
+    if (r->record == DW_RECORD_DAMAGED)
         dw_control_mark_written(r->control, r->copy);
-        return dw_fail(err, DW_CORRUPT, r->dir,
-                       "the weights were changed by somebody else: their digest is "
-                       "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
-                       ". Remove the directory and pull anew",
-                       r->state, at.version, at.state);
-    }
     return DW_OK;
 }
 
@@ -96,6 +104,48 @@ bool dw_dir_has_weights(const char *path)
     return found;
 }
 
+/* Whether files that are no checkpoint of the model, or no good one, fail like this. */
+static bool is_damage(dw_status status)
+{
+    return status == DW_CORRUPT || status == DW_MISMATCH || status == DW_STALE ||
+           status == DW_UNSUPPORTED || status == DW_INVALID || status == DW_NOT_FOUND;
+}
+
+dw_status dw_replica_empty_dir(const char *path, dw_error *err)
+{
+    static const char *const names[] = {DW_REPLICA_STATE, DW_SHARD_INDEX_NAME,
+                                        ".deltawire-patch", ".deltawire-staged"};
+    DIR *dir = opendir(path);
+    if (!dir)
+        return dw_fail_errno(err, path, "read the directory");
+    dw_status status = DW_OK;
+    for (struct dirent *e; status == DW_OK && (e = readdir(dir)) != NULL;) {
+        bool goes = strstr(e->d_name, ".safetensors") != NULL;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            goes = goes || strcmp(e->d_name, names[i]) == 0;
+        char *file = goes ? dw_join_path(path, e->d_name) : NULL;
+        if (goes)
+            status = file ? dw_remove_file(file, err) : dw_fail_memory(err, path);
+        dw_free(file);
+    }
+    closedir(dir);
+    return status;
+}
+
+/* What is there is no checkpoint, but the caller's own: it is made anew. */
+static dw_status start_over(dw_replica *r, dw_error *err)
+{
+    dw_place_close(r->place);
+    r->place = NULL;
+    for (size_t i = 0; i < r->n_tensors; i++)
+        r->tensors[i].data = NULL;
+    r->at = r->was_next = dw_nowhere;
+    r->record = DW_RECORD_NONE;
+    r->has_weights = false;
+    dw_control_mark_written(r->control, r->copy);
+    return dw_replica_empty_dir(r->dir, err);
+}
+
 static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
     char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
@@ -112,6 +162,8 @@ static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *
         status = find_position(r, progress, err);
     else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
         status = DW_OK; /* empty: to be filled */
+    if (r->is_own && is_damage(status))
+        status = start_over(r, err);
     if (status == DW_OK)
         dw_replica_tell(r);
     return status;
@@ -130,6 +182,7 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
     r->weights_dir = dir->weights_dir;
     r->control = dir->control;
     r->copy = dir->copy;
+    r->is_own = dir->is_own;
     status = r->dir ? open_dir(r, progress, err) : dw_fail_memory(err, dir->path);
     if (status == DW_OK)
         *out = r;

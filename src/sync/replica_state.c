@@ -5,10 +5,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "codec/seal.h"
 #include "sync/replica.h"
 #include "tensor/safetensors.h"
 
-#define FORMAT "deltawire-replica/1"
+#define FORMAT    "deltawire-replica/1"
+#define MAX_BYTES (1u << 20)
 
 /* ---- writing ---- */
 
@@ -40,7 +42,9 @@ dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
         dw_write_text(&w, ",\"next\":");
         write_position(&w, next);
     }
-    dw_write_text(&w, "}\n");
+    dw_write_text(&w, ",\"seal\":\"" DW_SEAL_BLANK "\"}\n");
+    if (!w.failed)
+        dw_seal_set(w.bytes, w.n_bytes, NULL, 0);
     char *path = dw_join_path(dir, DW_REPLICA_STATE);
     dw_status status = w.failed || !path ? dw_fail_memory(err, dir)
                                          : dw_write_file(path, w.bytes, w.n_bytes, err);
@@ -68,46 +72,68 @@ static bool read_position(dw_position *out, const json_t *object)
     return true;
 }
 
-static dw_status parse_state(dw_position *at, dw_position *next, const dw_map *map,
-                             const char *path, dw_error *err)
+/* Whether ROOT has no member but those that 0.1 wrote. A seal whose name was damaged is
+ * another member. */
+static bool is_unsealed(const json_t *root)
 {
-    json_t *root;
+    static const char *const known[] = {"format",        "stream", "version",
+                                        "commit_sha256", "state",  "next"};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        n += json_object_get(root, known[i]) != NULL;
+    return n == json_object_size(root);
+}
+
+/* Reads the members. False if they are not those of a record. */
+static bool read_record(dw_position *at, dw_position *next, const json_t *root)
+{
+    const char *format = json_string_value(json_object_get(root, "format"));
+    const json_t *coming = json_object_get(root, "next");
+    return format && strcmp(format, FORMAT) == 0 &&
+           (!json_object_get(root, "version") || read_position(at, root)) &&
+           (!coming || read_position(next, coming));
+}
+
+static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind *kind,
+                             const dw_map *map, const char *path, dw_error *err)
+{
+    json_t *root = NULL;
+    *kind = DW_RECORD_DAMAGED;
+    if (map->n_bytes > MAX_BYTES)
+        return DW_OK;
     dw_status status =
         dw_json_parse_object(&root, map->bytes, map->n_bytes, "record", path, err);
     if (status != DW_OK)
-        return status;
-    const char *format = json_string_value(json_object_get(root, "format"));
-    const json_t *coming = json_object_get(root, "next");
-    bool good = format && strcmp(format, FORMAT) == 0;
-    if (good && json_object_get(root, "version"))
-        good = read_position(at, root);
-    if (good && coming)
-        good = read_position(next, coming);
+        return status == DW_NO_MEMORY ? status : DW_OK;
+    const bool is_sealed = dw_seal_good(map->bytes, map->n_bytes, NULL, 0);
+    const bool is_good = read_record(at, next, root);
+    if (is_sealed && !is_good)
+        status = dw_fail(err, DW_UNSUPPORTED, path,
+                         "this version of deltawire does not know this record of a "
+                         "replica. Use the version that wrote it, or another directory");
+    else if (is_good && (is_sealed || is_unsealed(root)))
+        *kind = is_sealed ? DW_RECORD_SEALED : DW_RECORD_UNSEALED;
+    else
+        *at = *next = dw_nowhere;
     json_decref(root);
-    return good ? DW_OK
-                : dw_fail(
-                      err, DW_CORRUPT, path,
-                      "this is no record of a replica. Remove the file: the weights are "
-                      "then looked at anew");
+    return status;
 }
 
-dw_status dw_replica_state_read(dw_position *at, dw_position *next, bool *exists,
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
                                 const char *dir, dw_error *err)
 {
-    *exists = false;
-    *at = *next = (dw_position){.version = DW_NO_VERSION};
+    *kind = DW_RECORD_NONE;
+    *at = *next = dw_nowhere;
     char *path = dw_join_path(dir, DW_REPLICA_STATE);
     if (!path)
         return dw_fail_memory(err, dir);
+    bool exists;
     dw_map map = {.fd = -1};
-    dw_status status = dw_file_exists(path, exists, err);
-    if (status == DW_OK && *exists)
+    dw_status status = dw_file_exists(path, &exists, err);
+    if (status == DW_OK && exists)
         status = dw_map_open(&map, path, false, err);
-    if (status == DW_OK && *exists) {
-        if (map.n_bytes > 1u << 20)
-            status = dw_fail(err, DW_CORRUPT, path, "the file is too long for a record");
-        else
-            status = parse_state(at, next, &map, path, err);
+    if (status == DW_OK && exists) {
+        status = parse_state(at, next, kind, &map, path, err);
         dw_map_close(&map);
     }
     dw_free(path);

@@ -48,7 +48,7 @@ static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
         return dw_replica_fill(twin, &now->at, dw_fill_from_tensors, now->tensors, err);
     if (twin->state == now->state)
         return dw_replica_adopt(twin, &now->at, err);
-    if (twin->at.version == DW_NO_VERSION)
+    if (twin->at.version == DW_NO_VERSION && twin->record != DW_RECORD_DAMAGED)
         return dw_fail(err, DW_CONFLICT, twin->dir,
                        "it holds weights that are not those of the other copy, and no "
                        "record of which they are. Remove them");

@@ -42,10 +42,11 @@ dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
 dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err);
 
 /* The directory OPTIONS name, which is made where it is not there. Of two copies the one
- * is read that an interrupted run was to reach, else the newer one of STREAM. */
+ * is read that an interrupted run was to reach, else the newer one of STREAM. IS_OWN is
+ * that of dw_replica_dir. */
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
                               const char *stream, const dw_follow_options *options,
-                              dw_error *err);
+                              bool is_own, dw_error *err);
 void dw_weights_close(dw_weights *weights);
 
 /* The directory is the follower's: it gets a control block where it has none. Until then

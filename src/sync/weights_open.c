@@ -108,7 +108,8 @@ static void mark_pending(dw_weights *w, unsigned copy, const char *dir)
 }
 
 static dw_status open_copies(dw_weights *w, const dw_tensor *table, size_t n_tensors,
-                             unsigned n_copies, unsigned n_threads, dw_error *err)
+                             unsigned n_copies, unsigned n_threads, bool is_own,
+                             dw_error *err)
 {
     char *paths[2] = {copy_path(w, n_copies, 0), copy_path(w, n_copies, 1)};
     dw_replica **replicas[2] = {&w->now, &w->twin};
@@ -121,7 +122,7 @@ static dw_status open_copies(dw_weights *w, const dw_tensor *table, size_t n_ten
     if (status == DW_OK)
         status = dw_control_writer_lock(w->control, err);
     for (unsigned i = 0; status == DW_OK && i < n_copies; i++) {
-        const dw_replica_dir dir = {paths[i], w->weights_dir, w->control, i};
+        const dw_replica_dir dir = {paths[i], w->weights_dir, w->control, i, is_own};
         status = dw_replica_open_dir(replicas[i], table, n_tensors, &dir, n_threads, NULL,
                                      err);
     }
@@ -188,7 +189,7 @@ dw_status dw_weights_accept(dw_weights *w, dw_error *err)
 
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
                               const char *stream, const dw_follow_options *options,
-                              dw_error *err)
+                              bool is_own, dw_error *err)
 {
     *out = NULL;
     const unsigned n_copies = options->n_copies == 2 ? 2 : 1;
@@ -208,7 +209,8 @@ dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n
         status = dw_control_writer_open(&w->control, w->into, n_copies,
                                         options->reader_wait_ms, err);
     if (status == DW_OK)
-        status = open_copies(w, table, n_tensors, n_copies, options->n_threads, err);
+        status =
+            open_copies(w, table, n_tensors, n_copies, options->n_threads, is_own, err);
     if (status == DW_OK) {
         choose_copy(w, stream);
         *out = w;

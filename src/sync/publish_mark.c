@@ -1,0 +1,81 @@
+/* The mark of a baseline directory: it says that the directory belongs to a publisher,
+ * and at which version all of it was last compared with the stream.
+ *
+ * A directory with a mark is made anew if its weights are damaged. One without a mark may
+ * hold somebody's weights, and is left alone. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "codec/seal.h"
+#include "sync/publisher.h"
+
+#define NAME      ".deltawire-baseline"
+#define FORMAT    "deltawire-baseline/1"
+#define MAX_BYTES 4096
+
+/* Whether DIR holds copies to fold from: 0.1 made no mark, but these. */
+static bool has_folds(const char *path)
+{
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
+        found = strncmp(e->d_name, DW_FOLD_NAME, sizeof DW_FOLD_NAME - 1) == 0;
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* The version that the mark names for STREAM, or DW_NO_VERSION. */
+static uint64_t parse(const dw_map *map, const char *stream)
+{
+    json_t *root = NULL;
+    uint64_t proven = DW_NO_VERSION;
+    if (map->n_bytes > MAX_BYTES || !dw_seal_good(map->bytes, map->n_bytes, NULL, 0) ||
+        dw_json_parse_object(&root, map->bytes, map->n_bytes, "mark", NULL, NULL) !=
+            DW_OK)
+        return proven;
+    const char *of = json_string_value(json_object_get(root, "stream"));
+    const json_t *number = json_object_get(root, "proven");
+    if (of && strcmp(of, stream) == 0 && json_is_integer(number) &&
+        json_integer_value(number) >= 0)
+        proven = (uint64_t)json_integer_value(number);
+    json_decref(root);
+    return proven;
+}
+
+bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven)
+{
+    *proven = DW_NO_VERSION;
+    bool exists = false;
+    dw_map map = {.fd = -1};
+    char *path = dw_join_path(dir, NAME);
+    if (path && dw_file_exists(path, &exists, NULL) == DW_OK && exists &&
+        dw_map_open(&map, path, false, NULL) == DW_OK) {
+        *proven = parse(&map, stream);
+        dw_map_close(&map);
+    }
+    dw_free(path);
+    return exists || has_folds(dir);
+}
+
+dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
+                        dw_error *err)
+{
+    dw_writer w = {0};
+    dw_write_format(&w, "{\"format\":\"" FORMAT "\",\"stream\":\"%s\"", stream);
+    dw_write_format(&w, ",\"proven\":%" PRIu64 ",\"seal\":\"" DW_SEAL_BLANK "\"}\n",
+                    proven);
+    if (!w.failed)
+        dw_seal_set(w.bytes, w.n_bytes, NULL, 0);
+    char *path = dw_join_path(dir, NAME);
+    dw_status status = w.failed || !path ? dw_fail_memory(err, dir)
+                                         : dw_write_file(path, w.bytes, w.n_bytes, err);
+    dw_free(path);
+    dw_writer_release(&w);
+    return status;
+}
