@@ -32,6 +32,7 @@ static const char help[] =
 
 #define N_DEFAULT     20
 #define SHORT_DIGITS  8
+#define STEP_COLUMNS  16
 #define ANCHOR        "anchor"
 #define WAYS_TEXT     64
 #define SHORT_CREATED 19 /* without fractions of a second and zone */
@@ -111,6 +112,27 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     return row;
 }
 
+/* The trainer's own text in a column of STEP_COLUMNS. One that is longer is cut; --json
+ * has all of it. */
+static void print_step(const char *step)
+{
+    char shown[4 * STEP_COLUMNS + 8];
+    int n_columns = 0;
+    size_t n = 0;
+    for (; step[n] && (n_columns < STEP_COLUMNS || (step[n] & 0xc0) == 0x80); n++) {
+        n_columns += (step[n] & 0xc0) != 0x80; /* UTF-8: a byte that begins a character */
+        shown[n] = step[n];
+    }
+    if (step[n]) { /* the last character gives way to an ellipsis */
+        while ((shown[--n] & 0xc0) == 0x80)
+            ;
+        n += (size_t)snprintf(shown + n, sizeof shown - n, "\u2026");
+    }
+    shown[n] = '\0';
+    cli_print_text(stdout, shown);
+    printf("%*s  ", STEP_COLUMNS - n_columns, "");
+}
+
 static void print_version(const log_list *list, const dw_version_info *info)
 {
     char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE], ways[WAYS_TEXT];
@@ -121,9 +143,7 @@ static void print_version(const log_list *list, const dw_version_info *info)
     const char *digits = strchr(key, ':');
     printf("%7" PRIu64 "  ", info->version);
     printf("%-*.*s  ", SHORT_CREATED, SHORT_CREATED, info->created);
-    /* the step is the trainer's text: padded here, for it may need escaping */
-    cli_print_text(stdout, info->step);
-    printf("%*s  ", strlen(info->step) < 8 ? 8 - (int)strlen(info->step) : 0, "");
+    print_step(info->step);
     printf("%-7s %13s %9s  %-16s %-*.*s  ", cli_content_name(info->content),
            cli_format_count(changed, info->n_changed),
            cli_format_size(size, info->n_bytes),
@@ -154,9 +174,9 @@ static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
     if (status != DW_OK)
         return status;
     if (!list->rows && !list->s->quiet)
-        printf("%7s  %-19s  %-8s  %-7s %13s %9s  %-16s %-8s  %s\n", "version",
-               "time (UTC)", "step", "content", "changed", "bytes", "also from", "signer",
-               "notes");
+        printf("%7s  %-19s  %-*s  %-7s %13s %9s  %-16s %-8s  %s\n", "version",
+               "time (UTC)", STEP_COLUMNS, "step", "content", "changed", "bytes",
+               "also from", "signer", "notes");
     for (uint64_t n = 0; n <= *head && (n_most == 0 || n < n_most); n++) {
         dw_version_info info;
         status = cli_check_signal(err);

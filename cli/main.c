@@ -43,6 +43,7 @@ static void print_help(FILE *out)
     fputs("deltawire ships the weights that changed, exact to the bit.\n"
           "\n"
           "usage: deltawire VERB [ARGUMENT...]     deltawire VERB --help shows examples\n"
+          "       deltawire --version\n"
           "\n",
           out);
     for (size_t i = 0; i < N_VERBS; i++)

@@ -106,11 +106,31 @@ int cli_next_option(cli_session *s, int argc, char **argv, const struct option *
     }
 }
 
+/* Argument N, counted from 0, as the usage line calls it. The words "usage: deltawire
+ * VERB" come first; options, their values and what stands in brackets do not count. */
+static void find_argument_name(char out[32], const cli_session *s, int n)
+{
+    char line[256], *rest;
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(s->help, "\n"), s->help);
+    snprintf(out, 32, "argument %d", n + 1);
+    bool is_value = false;
+    int at = -3;
+    for (char *word = strtok_r(line, " ", &rest); word && word[0] != '[';
+         word = strtok_r(NULL, " ", &rest)) {
+        if (word[0] != '-' && !is_value && at++ == n)
+            snprintf(out, 32, "%s", word);
+        is_value = word[0] == '-';
+    }
+}
+
 void cli_expect_arguments(const cli_session *s, int argc, int n_least, int n_most)
 {
     int n = argc - optind;
-    if (n < n_least)
-        cli_usage_error(s, "an argument is missing");
+    if (n < n_least) {
+        char name[32];
+        find_argument_name(name, s, n);
+        cli_usage_error(s, "%s is missing", name);
+    }
     if (n > n_most)
         cli_usage_error(s, "too many arguments");
 }

@@ -81,7 +81,7 @@ dw_status dw_replica_take_data(dw_replica *r, const dw_tensor *found, size_t n_f
         status = f == SIZE_MAX
                      ? dw_fail_tensor(err, DW_MISMATCH, where, r->tensors[i].name,
                                       "the stream has it, but the weights there do not")
-                     : dw_tensor_same_shape(&r->tensors[i], &found[f], where, err);
+                     : dw_tensor_fits_stream(&r->tensors[i], &found[f], where, err);
         if (status == DW_OK)
             r->tensors[i].data = found[f].data;
     }

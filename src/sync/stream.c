@@ -319,7 +319,7 @@ static dw_status check_model(const dw_stream *s, const dw_tensor *tensors,
                      ? dw_fail_tensor(err, DW_MISMATCH, url, t->name,
                                       "the stream has it, these weights do not: they are "
                                       "of another model")
-                     : dw_tensor_same_shape(t, &tensors[found], url, err);
+                     : dw_tensor_fits_stream(t, &tensors[found], url, err);
     }
     dw_name_index_release(&names);
     return status;

@@ -150,16 +150,38 @@ static void describe(char *out, size_t size, const dw_tensor *t)
         snprintf(out + n, size - (size_t)n, "]");
 }
 
+static bool is_same_shape(const dw_tensor *a, const dw_tensor *b)
+{
+    return a->n_dims == b->n_dims &&
+           (a->n_dims == 0 || memcmp(a->dims, b->dims, a->n_dims * sizeof *a->dims) == 0);
+}
+
 dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
                                const char *where, dw_error *err)
 {
-    if (wanted->dtype == found->dtype && wanted->n_dims == found->n_dims &&
-        (wanted->n_dims == 0 ||
-         memcmp(wanted->dims, found->dims, wanted->n_dims * sizeof *wanted->dims) == 0))
+    if (wanted->dtype == found->dtype && is_same_shape(wanted, found))
         return DW_OK;
     char a[160], b[160];
     describe(a, sizeof a, wanted);
     describe(b, sizeof b, found);
     return dw_fail_tensor(err, DW_MISMATCH, where, wanted->name,
                           "it is %s here, but %s in the weights", a, b);
+}
+
+dw_status dw_tensor_fits_stream(const dw_tensor *in_stream, const dw_tensor *in_model,
+                                const char *where, dw_error *err)
+{
+    const bool same_shape = is_same_shape(in_stream, in_model);
+    if (in_stream->dtype == in_model->dtype && same_shape)
+        return DW_OK;
+    char a[160], b[160];
+    describe(a, sizeof a, in_stream);
+    describe(b, sizeof b, in_model);
+    const char *advice = "a new architecture needs a stream under a new URL";
+    if (same_shape && in_stream->dtype == DW_BF16)
+        advice = "convert your model (PyTorch: .bfloat16()), or use a new URL";
+    else if (same_shape)
+        advice = "convert your model to the stream's type, or use a new URL";
+    return dw_fail_tensor(err, DW_MISMATCH, where, in_stream->name,
+                          "the stream has it as %s, your model as %s; %s", a, b, advice);
 }

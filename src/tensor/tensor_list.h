@@ -38,4 +38,8 @@ dw_status dw_tensors_overlap(bool *out, const dw_tensor *tensors, size_t n,
 dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
                                const char *where, dw_error *err);
 
+/* The same for a tensor of a stream and one of the caller's; says what to do. */
+dw_status dw_tensor_fits_stream(const dw_tensor *in_stream, const dw_tensor *in_model,
+                                const char *where, dw_error *err);
+
 #endif

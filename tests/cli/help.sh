@@ -43,20 +43,20 @@ it "takes --json for a value where it is one"
 fails 6 "x: cannot open" deltawire apply x --to --json
 
 it "says which argument is missing or too many"
-fails 2 "an argument is missing" deltawire diff a -o c
+fails 2 "NEW is missing" deltawire diff a -o c
 fails 2 "too many" deltawire diff a b c -o d
 fails 2 "-o DELTA is missing" deltawire diff a b
 fails 2 "'-o' needs a value" deltawire diff a b -o
 fails 2 "--to CKPT is missing" deltawire apply a
 fails 2 "--base CKPT is missing" deltawire convert a -o b
 fails 2 "-o DIR is missing" deltawire synth
-fails 2 "an argument is missing" deltawire publish url
+fails 2 "CKPT is missing" deltawire publish url
 fails 2 "too many" deltawire publish url ckpt --watch dir
 fails 2 "--into DIR is missing" deltawire pull url
 fails 2 "--into DIR is missing" deltawire follow url
-fails 2 "an argument is missing" deltawire serve-status
-fails 2 "an argument is missing" deltawire cp url
-fails 2 "an argument is missing" deltawire keygen
+fails 2 "URL is missing" deltawire serve-status
+fails 2 "TO-URL is missing" deltawire cp url
+fails 2 "FILE is missing" deltawire keygen
 fails 2 "--keep N is missing" deltawire gc url
 
 it "refuses values that make no sense"

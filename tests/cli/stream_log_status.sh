@@ -33,6 +33,20 @@ it "prints no control characters"
 publish_step "$url" 1 --notes "$(printf 'red \033[31m')"
 prints 'red \\x1b\[31m' deltawire log "$url" -n 1
 
+it "keeps its columns if a step has a long name"
+long=$store/long
+deltawire publish "$long" run/base --step 'checkpoint-of-a-very-long-run-2026' --quiet >/dev/null
+deltawire publish "$long" run/base --step 'Schrittgröße-äöü-äöü' --quiet >/dev/null
+deltawire log "$long" >out.txt
+python3 - out.txt <<'END'
+import sys
+lines = open(sys.argv[1], encoding="utf-8").read().splitlines()
+column = lines[0].index("content")
+assert [line[column:].split()[0] for line in lines[1:]] == ["delta", "anchor"], lines
+assert "…" in lines[1] and "…" in lines[2], lines
+END
+deltawire log "$long" --json | holds 'o["versions"][1]["step"].endswith("run-2026")'
+
 it "shows how a stream stands"
 deltawire pull "$url" --into model --at 3 --quiet >/dev/null
 deltawire follow "$url" --into behind --id slow-one --until 5 --quiet
