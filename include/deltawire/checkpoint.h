@@ -1,6 +1,6 @@
 /* Checkpoints on disk: one safetensors file, or a directory (or index.json) of
  * shards. They are mapped, never read into memory: opening a terabyte costs its
- * headers.
+ * headers. guard.h says what happens if such a file shrinks.
  */
 #ifndef DELTAWIRE_CHECKPOINT_H
 #define DELTAWIRE_CHECKPOINT_H
@@ -47,6 +47,11 @@ DW_API const char *dw_checkpoint_index(const dw_checkpoint *ckpt);
 
 /* A value from the first file's __metadata__, or NULL. */
 DW_API const char *dw_checkpoint_metadata(const dw_checkpoint *ckpt, const char *key);
+
+/* DW_IO if a file behind the checkpoint is shorter now than when it was opened, or if the
+ * guard (guard.h) had to replace one of its pages: what was read of it may be zeros. Call
+ * it after reading tensors directly. */
+DW_API dw_status dw_checkpoint_check(const dw_checkpoint *ckpt, dw_error *err);
 
 /* Makes every store to a writable checkpoint durable. */
 DW_API dw_status dw_checkpoint_sync(dw_checkpoint *ckpt, dw_error *err);

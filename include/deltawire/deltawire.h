@@ -17,6 +17,7 @@
 #include "deltawire/engine.h"
 #include "deltawire/error.h"
 #include "deltawire/follow.h"
+#include "deltawire/guard.h"
 #include "deltawire/layout.h"
 #include "deltawire/peer.h"
 #include "deltawire/peer_publish.h"

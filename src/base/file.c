@@ -1,14 +1,11 @@
-#define _GNU_SOURCE /* fallocate */
 #include "base/file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/falloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,88 +14,6 @@
 
 #define TEMPORARY ".tmp-" /* after the name of a file under construction */
 
-dw_status dw_map_open(dw_map *out, const char *path, bool writable, dw_error *err)
-{
-    *out = (dw_map){.fd = -1};
-    /* without O_NONBLOCK a FIFO would be waited for, not refused */
-    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return dw_fail_errno(err, path, "open");
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        dw_status status = dw_fail_errno(err, path, "stat");
-        close(fd);
-        return status;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        close(fd);
-        return dw_fail(err, DW_INVALID, path, "not a regular file");
-    }
-    out->n_bytes = (size_t)st.st_size;
-    if (out->n_bytes > 0) {
-        int protection = PROT_READ | (writable ? PROT_WRITE : 0);
-        void *bytes = mmap(NULL, out->n_bytes, protection, MAP_SHARED, fd, 0);
-        if (bytes == MAP_FAILED) {
-            dw_status status = dw_fail_errno(err, path, "map");
-            close(fd);
-            return status;
-        }
-        out->bytes = bytes;
-    }
-    out->fd = fd;
-    return DW_OK;
-}
-
-dw_status dw_map_sync(dw_map *map, const char *path, dw_error *err)
-{
-    if (map->n_bytes > 0 && msync(map->bytes, map->n_bytes, MS_SYNC) != 0)
-        return dw_fail_errno(err, path, "sync");
-    if (fsync(map->fd) != 0)
-        return dw_fail_errno(err, path, "sync");
-    return DW_OK;
-}
-
-dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err)
-{
-    struct stat st;
-    if (map->n_bytes == 0)
-        return DW_OK;
-    if (fallocate(map->fd, FALLOC_FL_UNSHARE_RANGE, 0, (off_t)map->n_bytes) == 0)
-        return DW_OK;
-    if (errno == ENOSPC || errno == EDQUOT)
-        return dw_fail_errno(err, path, "make room for the stores");
-    /* a filesystem without shared blocks, or without that call: holes can still be there
-     */
-    if (fstat(map->fd, &st) != 0)
-        return dw_fail_errno(err, path, "stat");
-    if ((uint64_t)st.st_blocks * 512 >= map->n_bytes)
-        return DW_OK;
-    errno = posix_fallocate(map->fd, 0, (off_t)map->n_bytes);
-    return errno == 0 ? DW_OK : dw_fail_errno(err, path, "make room for the stores");
-}
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
-
-void dw_pages_prepare(void *bytes, size_t n_bytes, bool write)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uint8_t *start = (uint8_t *)((uintptr_t)bytes & ~(uintptr_t)(page - 1));
-    const size_t n = n_bytes + (size_t)((uint8_t *)bytes - start);
-    if (n_bytes == 0 ||
-        madvise(start, n, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 ||
-        errno != EINVAL)
-        return;
-    /* a kernel before 5.14 */
-    for (size_t i = 0; i < n; i += page)
-        if (write)
-            __atomic_fetch_or(start + i, 0, __ATOMIC_RELAXED);
-        else
-            (void)*(volatile uint8_t *)(start + i);
-}
-
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)
 {
     struct stat st;
@@ -106,15 +21,6 @@ dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)
     if (*exists || errno == ENOENT || errno == ENOTDIR)
         return DW_OK;
     return dw_fail_errno(err, path, "look at");
-}
-
-void dw_map_close(dw_map *map)
-{
-    if (map->bytes)
-        munmap(map->bytes, map->n_bytes);
-    if (map->fd >= 0)
-        close(map->fd);
-    *map = (dw_map){.fd = -1};
 }
 
 dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
@@ -157,6 +63,8 @@ dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *b
         ssize_t n = pwrite(file->fd, at, n_bytes, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EFAULT && dw_map_explain(at, err) != DW_OK)
+            return DW_IO; /* it is the source that is lost */
         if (n < 0)
             return dw_fail_errno(err, file->path, "write");
         at += n;
@@ -249,6 +157,56 @@ dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
     if (status == DW_OK)
         return dw_new_file_commit(&file, err);
     dw_new_file_abort(&file);
+    return status;
+}
+
+static dw_status read_all(uint8_t *into, size_t n_bytes, int fd, const char *path,
+                          dw_error *err)
+{
+    for (size_t at = 0; at < n_bytes;) {
+        const ssize_t n = pread(fd, into + at, n_bytes - at, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return dw_fail_errno(err, path, "read");
+        if (n == 0)
+            return dw_fail(err, DW_IO, path,
+                           "the file shrank from %zu to %zu bytes while it was read",
+                           n_bytes, at);
+        at += (size_t)n;
+    }
+    return DW_OK;
+}
+
+dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_t limit,
+                       dw_error *err)
+{
+    *bytes = NULL;
+    *n_bytes = 0;
+    /* without O_NONBLOCK a FIFO would be waited for, not refused */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return dw_fail_errno(err, path, "open");
+    struct stat st;
+    dw_status status = DW_OK;
+    if (fstat(fd, &st) != 0)
+        status = dw_fail_errno(err, path, "stat");
+    else if (!S_ISREG(st.st_mode))
+        status = dw_fail(err, DW_INVALID, path, "not a regular file");
+    else if ((uint64_t)st.st_size > limit)
+        status = dw_fail(err, DW_CORRUPT, path, "%lld bytes are over the limit of %zu",
+                         (long long)st.st_size, limit);
+    if (status == DW_OK) {
+        *n_bytes = (size_t)st.st_size;
+        *bytes = dw_alloc(*n_bytes > 0 ? *n_bytes : 1);
+        status = *bytes ? read_all(*bytes, *n_bytes, fd, path, err)
+                        : dw_fail_memory(err, path);
+    }
+    close(fd);
+    if (status != DW_OK) {
+        dw_free(*bytes);
+        *bytes = NULL;
+    }
     return status;
 }
 

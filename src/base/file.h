@@ -1,4 +1,4 @@
-/* Files: read-only and shared maps, and files that appear whole or not at all. */
+/* Files that appear whole or not at all. */
 #ifndef DW_BASE_FILE_H
 #define DW_BASE_FILE_H
 
@@ -6,28 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/map.h"
 #include "deltawire/error.h"
-
-typedef struct dw_map {
-    uint8_t *bytes; /* NULL for an empty file */
-    size_t n_bytes;
-    int fd; /* kept open while mapped; -1 when closed */
-} dw_map;
-
-/* Maps a whole regular file; WRITABLE maps it shared. */
-dw_status dw_map_open(dw_map *out, const char *path, bool writable, dw_error *err);
-dw_status dw_map_sync(dw_map *map, const char *path, dw_error *err);
-void dw_map_close(dw_map *map);
-
-/* Makes room on the disk for stores through a writable map: a page that is a hole, or
- * shared with a copy of the file, needs a block of its own when it is first stored to,
- * and a full disk would then raise SIGBUS. */
-dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err);
-
-/* Makes the pages of BYTES present, and writable where WRITE, so that the next touch of
- * them costs no fault. Where the system has no call for it they are touched here. A
- * mapped range of this process, whole or not. What fails is left to that touch. */
-void dw_pages_prepare(void *bytes, size_t n_bytes, bool write);
 
 /* Sets *EXISTS; only a path that cannot be looked at is an error. */
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
@@ -55,6 +35,11 @@ void dw_new_file_abort(dw_new_file *file);
 /* A whole file at once. */
 dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
                         dw_error *err);
+
+/* Reads a whole regular file of at most LIMIT bytes; dw_free *BYTES. For files that
+ * others may shorten at any time: nothing is mapped. */
+dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_t limit,
+                       dw_error *err);
 
 /* Makes the names in the directory that holds PATH durable. */
 dw_status dw_sync_parent(const char *path, dw_error *err);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 
 typedef struct loop {
@@ -79,7 +80,10 @@ static void *work(void *argument)
         size_t i = atomic_fetch_add(&l->next, 1);
         if (i >= l->n_items)
             break;
+        dw_losses_clear();
         dw_status status = l->fn(l->context, i, w->number, &w->error);
+        if (dw_losses_check(&w->error) != DW_OK)
+            status = DW_IO; /* whatever it made of the zeros */
         if (status != DW_OK)
             record_failure(l, i, status, &w->error);
         else

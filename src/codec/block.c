@@ -19,6 +19,8 @@ void dw_block_scratch_release(dw_block_scratch *s)
     dw_free(s->positions);
     dw_free(s->elems);
     dw_free(s->values);
+    dw_loan_release(&s->old_elems);
+    dw_loan_release(&s->new_elems);
     *s = (dw_block_scratch){0};
 }
 

@@ -2,6 +2,7 @@
 #ifndef DW_CODEC_BLOCK_H
 #define DW_CODEC_BLOCK_H
 
+#include "base/map.h"
 #include "codec/class_block.h"
 #include "codec/packed_block.h"
 
@@ -20,6 +21,8 @@ typedef struct dw_block_scratch {
     uint32_t *positions;       /* [block and slack], likewise */
     uint8_t *elems;            /* [2 MiB], likewise */
     uint8_t *values;           /* [2 MiB], likewise */
+    dw_loan old_elems;         /* copies of elements that lie in mapped files */
+    dw_loan new_elems;
 } dw_block_scratch;
 
 dw_status dw_block_scratch_init(dw_block_scratch *s, dw_error *err);

@@ -1,5 +1,6 @@
 #include "codec/class_block.h"
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "codec/class_scratch.h"
 #include "codec/element.h"
@@ -39,14 +40,23 @@ dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element 
         return map;
     uint32_t counts[EXPONENTS] = {0};
     uint64_t n_samples = 0;
+    dw_loan loan = {0};
     for (uint64_t run = 0; run < RUNS; run++) {
-        uint64_t begin = n_elems / RUNS * run;
-        for (uint64_t i = begin; i < n_elems && i < begin + RUN_ELEMS; i++) {
-            uint64_t x = dw_element_load(data, i, element.width);
+        const uint64_t begin = n_elems / RUNS * run;
+        const uint64_t left = n_elems - begin;
+        const size_t n = (size_t)(left < RUN_ELEMS ? left : RUN_ELEMS);
+        const void *elems;
+        /* what cannot be read is no sample: whoever encodes it meets the fault again */
+        if (dw_map_read(&elems, &loan, (const uint8_t *)data + begin * element.width,
+                        n * element.width, NULL) != DW_OK)
+            break;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t x = dw_element_load(elems, i, element.width);
             counts[(x & map.magnitude) >> map.shift]++;
             n_samples++;
         }
     }
+    dw_loan_release(&loan);
     /* the largest exponents are rare and share the last class; 16 from there down */
     uint64_t above = 0;
     uint32_t top = EXPONENTS - 1;

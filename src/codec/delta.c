@@ -12,7 +12,6 @@ dw_delta *dw_delta_new(const char *label)
     dw_delta *delta = dw_alloc_zeroed(1, sizeof *delta);
     if (!delta)
         return NULL;
-    delta->map.fd = -1;
     delta->label = dw_copy_string(label);
     if (!delta->label) {
         dw_free(delta);
@@ -26,7 +25,6 @@ void dw_delta_close(dw_delta *delta)
     if (!delta)
         return;
     dw_safetensors_release(&delta->file);
-    dw_map_close(&delta->map);
     dw_writer_release(&delta->header);
     dw_writer_release(&delta->index);
     for (size_t i = 0; i < delta->n_owned; i++)
@@ -177,9 +175,13 @@ dw_status dw_delta_open(dw_delta **out, const char *path, dw_error *err)
     dw_delta *delta = dw_delta_new(path);
     if (!delta)
         return dw_fail_memory(err, path);
-    dw_status status = dw_map_open(&delta->map, path, false, err);
+    uint8_t *bytes;
+    size_t n_bytes;
+    dw_status status = dw_read_file(&bytes, &n_bytes, path, SIZE_MAX, err);
     if (status == DW_OK)
-        status = read_file(delta, delta->map.bytes, delta->map.n_bytes, err);
+        status = dw_delta_own(delta, bytes, err);
+    if (status == DW_OK)
+        status = read_file(delta, bytes, n_bytes, err);
     if (status != DW_OK)
         dw_delta_close(delta);
     else

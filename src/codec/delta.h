@@ -57,7 +57,6 @@ struct dw_delta {
     size_t n_pieces;
 
     /* what the above points into */
-    dw_map map;
     dw_safetensors file;
     dw_writer header;
     dw_writer index;

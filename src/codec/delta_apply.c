@@ -1,5 +1,6 @@
 /* Applying deltas to tensors in memory. */
 #include "codec/patch.h"
+#include "codec/scatter.h"
 #include "codec/stage.h"
 #include "tensor/tensor_list.h"
 
@@ -39,13 +40,10 @@ dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor 
 static dw_status scatter_changes(void *context, size_t t, uint64_t first,
                                  const dw_decoded *changes, dw_error *err)
 {
-    (void)err;
     const dw_tensor *tensor = &((const dw_tensor *)context)[t];
     unsigned width = dw_dtype_element(tensor->dtype).width;
-    dw_kernels_get()->scatter[dw_width_index(width)](
-        (uint8_t *)tensor->data + first * width, changes->positions, changes->values,
-        changes->n_changes);
-    return DW_OK;
+    return dw_scatter((uint8_t *)tensor->data + first * width, changes->positions,
+                      changes->values, changes->n_changes, width, err);
 }
 
 /* Where tensors share memory, a store to one changes what the other is decoded against:

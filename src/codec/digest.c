@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "kernel/kernel.h"
@@ -179,6 +180,7 @@ typedef struct sweep {
     const size_t *tensor_of;  /* [items] */
     const size_t *first_item; /* [tensors] */
     dw_digest *shares;        /* [items] */
+    dw_loan *loans;           /* [workers] */
 } sweep;
 
 static uint64_t sweep_first(const sweep *s, size_t i)
@@ -195,14 +197,15 @@ static uint64_t sweep_bytes(const void *context, size_t i)
 
 static dw_status sweep_item(void *context, size_t i, unsigned worker, dw_error *err)
 {
-    (void)worker;
-    (void)err;
     sweep *s = context;
-    uint64_t first = sweep_first(s, i);
+    const uint64_t first = sweep_first(s, i), n = sweep_bytes(s, i);
     const dw_tensor *t = &s->tensors[s->tensor_of[i]];
-    s->shares[i] = dw_digest_share((const uint8_t *)t->data + first, sweep_bytes(s, i),
-                                   t->first_byte + first);
-    return DW_OK;
+    const void *bytes;
+    dw_status status = dw_map_read(&bytes, &s->loans[worker],
+                                   (const uint8_t *)t->data + first, (size_t)n, err);
+    if (status == DW_OK)
+        s->shares[i] = dw_digest_share(bytes, n, t->first_byte + first);
+    return status;
 }
 
 dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *tensors,
@@ -218,7 +221,9 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
     size_t *tensor_of = dw_alloc_array(n_items, sizeof *tensor_of);
     size_t *first_item = dw_alloc_array(n_tensors, sizeof *first_item);
     dw_digest *shares = dw_alloc_array(n_items, sizeof *shares);
-    if (!tensor_of || !first_item || !shares) {
+    const unsigned n_workers = dw_worker_count(n_threads, n_items);
+    dw_loan *loans = dw_alloc_zeroed(n_workers, sizeof *loans);
+    if (!tensor_of || !first_item || !shares || !loans) {
         status = dw_fail_memory(err, NULL);
         goto out;
     }
@@ -230,11 +235,10 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
         for (uint64_t at = 0; at < tensors[t].n_bytes; at += SWEEP_BYTES)
             tensor_of[item++] = t;
     }
-    sweep s = {tensors, tensor_of, first_item, shares};
+    sweep s = {tensors, tensor_of, first_item, shares, loans};
     if (progress)
         bar.report = *progress;
-    status = dw_parallel(dw_worker_count(n_threads, n_items), n_items, sweep_item, &s,
-                         &bar, err);
+    status = dw_parallel(n_workers, n_items, sweep_item, &s, &bar, err);
     if (status != DW_OK)
         goto out;
     memset(out, 0, n_tensors * sizeof *out);
@@ -243,6 +247,9 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
     if (state)
         *state = dw_digest_state(tensors, out, n_tensors);
 out:
+    for (unsigned w = 0; loans && w < n_workers; w++)
+        dw_loan_release(&loans[w]);
+    dw_free(loans);
     dw_free(tensor_of);
     dw_free(first_item);
     dw_free(shares);

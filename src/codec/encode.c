@@ -74,9 +74,14 @@ static dw_status find_new(const uint8_t **out, const encoder *e, const item *it,
     const dw_encode_pair *pair = &e->job->pairs[it->pair];
     const unsigned width = element_of(pair).width;
     if (!e->job->patch) {
-        *out = (const uint8_t *)pair->next.data +
-               span->first * (is_rounded(pair) ? sizeof(float) : width);
-        return DW_OK;
+        const size_t n_bytes = is_rounded(pair) ? sizeof(float) : width;
+        const void *elems;
+        dw_status read =
+            dw_map_read(&elems, &scratch->new_elems,
+                        (const uint8_t *)pair->next.data + span->first * n_bytes,
+                        span->n * n_bytes, err);
+        *out = elems;
+        return read;
     }
     dw_status status = dw_block_scratch_reserve(scratch, err);
     if (status != DW_OK)
@@ -88,6 +93,32 @@ static dw_status find_new(const uint8_t **out, const encoder *e, const item *it,
     return DW_OK;
 }
 
+/* The old elements of a block, where they stand or copied. */
+static dw_status find_old(uint8_t **out, const encoder *e, const item *it,
+                          const dw_span *span, dw_block_scratch *scratch, dw_error *err)
+{
+    const dw_tensor *base = &e->job->pairs[it->pair].base;
+    const unsigned width = dw_dtype_element(base->dtype).width;
+    const void *elems;
+    dw_status status = dw_map_read(&elems, &scratch->old_elems,
+                                   (const uint8_t *)base->data + span->first * width,
+                                   (size_t)span->n * width, err);
+    *out = (uint8_t *)(uintptr_t)elems;
+    return status;
+}
+
+/* With update_base: the base takes what was stored to a copy of its elements. */
+static dw_status keep_new(const encoder *e, const item *it, const dw_span *span,
+                          const uint8_t *old, dw_error *err)
+{
+    const dw_tensor *base = &e->job->pairs[it->pair].base;
+    const unsigned width = dw_dtype_element(base->dtype).width;
+    uint8_t *place = (uint8_t *)base->data + span->first * width;
+    return !e->options->update_base || it->n_changed == 0 || place == old
+               ? DW_OK
+               : dw_map_store(place, old, (size_t)span->n * width, err);
+}
+
 static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error *err)
 {
     encoder *e = context;
@@ -97,9 +128,11 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     const dw_span span =
         dw_block_span(dw_tensor_units(&pair->base), element.width, it->block);
     const uint64_t first_byte = pair->base.first_byte + span.first * element.width;
-    uint8_t *old = (uint8_t *)pair->base.data + span.first * element.width;
+    uint8_t *old;
     const uint8_t *new_;
-    dw_status status = find_new(&new_, e, it, &span, old, &e->scratch[worker], err);
+    dw_status status = find_old(&old, e, it, &span, &e->scratch[worker], err);
+    if (status == DW_OK)
+        status = find_new(&new_, e, it, &span, old, &e->scratch[worker], err);
     if (status != DW_OK)
         return status;
     if (!e->job->digests_known)
@@ -119,6 +152,9 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     it->n_changed = code.encoded.n_changes;
     if (it->n_changed == 0)
         return DW_OK;
+    status = keep_new(e, it, &span, old, err);
+    if (status != DW_OK)
+        return status;
     it->bytes = dw_alloc(it->n_bytes);
     if (!it->bytes)
         return dw_fail_memory(err, pair->base.name);
@@ -136,10 +172,12 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     const unsigned width = element_of(pair).width, w = dw_width_index(width);
     const dw_span span = dw_block_span(dw_tensor_units(&pair->base), width, it->block);
     const uint64_t first_byte = pair->base.first_byte + span.first * width;
-    uint8_t *old = (uint8_t *)pair->base.data + span.first * width;
     dw_block_scratch *s = &e->scratch[worker];
+    uint8_t *old;
     const uint8_t *new_;
     dw_status status = dw_block_scratch_reserve(s, err);
+    if (status == DW_OK)
+        status = find_old(&old, e, it, &span, s, err);
     if (status == DW_OK)
         status = find_new(&new_, e, it, &span, old, s, err);
     if (status != DW_OK)
@@ -163,7 +201,7 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     it->move_share = dw_digest_moves_sum(&settle.digest);
     if (e->options->update_base)
         dw_kernels_get()->scatter[w](old, s->positions, s->values, it->n_changed);
-    return DW_OK;
+    return keep_new(e, it, &span, old, err);
 }
 
 /* ---- preparing ---- */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/element.h"
+#include "codec/scatter.h"
 #include "tensor/tensor_list.h"
 
 dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
@@ -170,17 +171,58 @@ static dw_status for_segments(const dw_patch_binding *b, unsigned n_threads,
     return dw_parallel(dw_worker_count(n_threads, n), n, fn, (void *)b, NULL, err);
 }
 
+/* One segment, and the tensor it is for. */
+typedef struct work {
+    dw_segment s; /* readable: its bytes may be a copy of those in the patch file */
+    const dw_tensor *t;
+    unsigned width;
+    uint8_t *elems; /* what the positions count from */
+    dw_loan patch_bytes;
+    dw_loan tensor_bytes;
+} work;
+
+static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_error *err)
+{
+    const dw_segment *s = &b->patch->segments[i];
+    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
+    const unsigned width = dw_dtype_element(t->dtype).width;
+    *out = (work){*s, t, width, (uint8_t *)t->data + s->first * width, {0}, {0}};
+    if (!s->old_values)
+        return DW_OK; /* in memory */
+    const uint8_t *begin = (const uint8_t *)s->positions;
+    const size_t values = (size_t)((const uint8_t *)s->values - begin);
+    const size_t old_values = (size_t)((const uint8_t *)s->old_values - begin);
+    const void *bytes;
+    dw_status status = dw_map_read(&bytes, &out->patch_bytes, begin,
+                                   old_values + (size_t)s->n * width, err);
+    out->s.positions = bytes;
+    out->s.values = (const uint8_t *)bytes + values;
+    out->s.old_values = (const uint8_t *)bytes + old_values;
+    return status;
+}
+
+static void work_close(work *w)
+{
+    dw_loan_release(&w->patch_bytes);
+    dw_loan_release(&w->tensor_bytes);
+}
+
+/* Sets *ELEMS to the elements at the segment's positions, readable. */
+static dw_status work_read(const uint8_t **elems, work *w, dw_error *err)
+{
+    return dw_read_positions(elems, &w->tensor_bytes, w->elems, w->s.positions, w->s.n,
+                             w->width, err);
+}
+
 static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
-    (void)err;
-    const dw_patch_binding *b = context;
-    const dw_segment *s = &b->patch->segments[i];
-    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
-    unsigned width = dw_dtype_element(t->dtype).width;
-    dw_kernels_get()->scatter[dw_width_index(width)](
-        (uint8_t *)t->data + s->first * width, s->positions, s->values, s->n);
-    return DW_OK;
+    work w;
+    dw_status status = work_open(&w, context, i, err);
+    if (status == DW_OK)
+        status = dw_scatter(w.elems, w.s.positions, w.s.values, w.s.n, w.width, err);
+    work_close(&w);
+    return status;
 }
 
 /* Runs of pages that are stored to, and no others: those would be written to disk for
@@ -188,27 +230,28 @@ static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_er
 static dw_status prepare_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
-    (void)err;
-    const dw_patch_binding *b = context;
-    const dw_segment *s = &b->patch->segments[i];
-    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
-    const unsigned width = dw_dtype_element(t->dtype).width;
-    const uint8_t *data = (const uint8_t *)t->data + s->first * width;
+    work w;
+    dw_status status = work_open(&w, context, i, err);
+    if (status != DW_OK) {
+        work_close(&w);
+        return status;
+    }
     const size_t page = 4096; /* at most: a run may be cut finer than it could be */
     uint8_t *from = NULL, *to = NULL; /* the run so far */
-    for (uint32_t k = 0; k < s->n; k++) {
-        uint8_t *at = (uint8_t *)data + (size_t)s->positions[k] * width;
+    for (uint32_t k = 0; k < w.s.n; k++) {
+        uint8_t *at = w.elems + (size_t)w.s.positions[k] * w.width;
         if (from && (uintptr_t)at / page <= (uintptr_t)to / page + 1) {
-            to = at + width - 1;
+            to = at + w.width - 1;
             continue;
         }
         if (from)
             dw_pages_prepare(from, (size_t)(to - from) + 1, true);
         from = at;
-        to = at + width - 1;
+        to = at + w.width - 1;
     }
     if (from)
         dw_pages_prepare(from, (size_t)(to - from) + 1, true);
+    work_close(&w);
     return DW_OK;
 }
 
@@ -251,18 +294,22 @@ static dw_status check_segment(void *context, size_t i, unsigned worker, dw_erro
 {
     (void)worker;
     const dw_patch_binding *b = context;
-    const dw_segment *s = &b->patch->segments[i];
-    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
-    unsigned width = dw_dtype_element(t->dtype).width;
-    for (uint32_t k = 0; k < s->n; k++) {
-        uint64_t x = dw_element_load(t->data, s->first + s->positions[k], width);
-        if (!is_mixture(x, dw_element_load(s->old_values, k, width),
-                        dw_element_load(s->values, k, width)))
-            return dw_fail_tensor(err, DW_STALE, b->where, t->name,
-                                  "the weights are not those that an interrupted apply "
-                                  "left here: were they replaced? Then remove this file");
+    work w;
+    const uint8_t *elems;
+    dw_status status = work_open(&w, b, i, err);
+    if (status == DW_OK)
+        status = work_read(&elems, &w, err);
+    for (uint32_t k = 0; status == DW_OK && k < w.s.n; k++) {
+        uint64_t x = dw_element_load(elems, w.s.positions[k], w.width);
+        if (!is_mixture(x, dw_element_load(w.s.old_values, k, w.width),
+                        dw_element_load(w.s.values, k, w.width)))
+            status =
+                dw_fail_tensor(err, DW_STALE, b->where, w.t->name,
+                               "the weights are not those that an interrupted apply "
+                               "left here: were they replaced? Then remove this file");
     }
-    return DW_OK;
+    work_close(&w);
+    return status;
 }
 
 dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
@@ -282,16 +329,19 @@ static dw_status confirm_segment(void *context, size_t i, unsigned worker, dw_er
 {
     (void)worker;
     const dw_patch_binding *b = context;
-    const dw_segment *s = &b->patch->segments[i];
-    const dw_tensor *t = &b->tensors[b->target[s->tensor]];
-    unsigned width = dw_dtype_element(t->dtype).width;
-    for (uint32_t k = 0; k < s->n; k++)
-        if (dw_element_load(t->data, s->first + s->positions[k], width) !=
-            dw_element_load(s->values, k, width))
-            return dw_fail_tensor(err, DW_CORRUPT, b->where, t->name,
-                                  "element %" PRIu64 " does not hold what was stored",
-                                  s->first + s->positions[k]);
-    return DW_OK;
+    work w;
+    const uint8_t *elems;
+    dw_status status = work_open(&w, b, i, err);
+    if (status == DW_OK)
+        status = work_read(&elems, &w, err);
+    for (uint32_t k = 0; status == DW_OK && k < w.s.n; k++)
+        if (dw_element_load(elems, w.s.positions[k], w.width) !=
+            dw_element_load(w.s.values, k, w.width))
+            status = dw_fail_tensor(err, DW_CORRUPT, b->where, w.t->name,
+                                    "element %" PRIu64 " does not hold what was stored",
+                                    w.s.first + w.s.positions[k]);
+    work_close(&w);
+    return status;
 }
 
 dw_status dw_patch_confirm(const dw_patch_binding *b, unsigned n_threads, dw_error *err)

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/patch.h"
+#include "codec/scatter.h"
 
 #define MAGIC       "DWPATCH1"
 #define MAGIC_BYTES 8
@@ -118,12 +119,18 @@ dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
         return dw_fail_memory(err, w->file.path);
     memcpy(bytes, changes->positions, n * sizeof(uint32_t));
     memcpy(bytes + values_offset(n), changes->values, (size_t)n * width);
-    dw_kernels_get()->gather[dw_width_index(width)](
-        bytes + old_values_offset(n, width),
-        (const uint8_t *)w->tensors[t].data + first * width, changes->positions, n);
+    dw_loan loan = {0};
+    const uint8_t *old;
+    dw_status status = dw_read_positions(
+        &old, &loan, (const uint8_t *)w->tensors[t].data + first * width,
+        changes->positions, n, width, err);
+    if (status == DW_OK)
+        dw_kernels_get()->gather[dw_width_index(width)](
+            bytes + old_values_offset(n, width), old, changes->positions, n);
+    dw_loan_release(&loan);
     uint64_t offset = atomic_fetch_add(&w->n_reserved, n_bytes);
-    dw_status status =
-        dw_new_file_write_at(&w->file, offset, bytes, (size_t)n_bytes, err);
+    if (status == DW_OK)
+        status = dw_new_file_write_at(&w->file, offset, bytes, (size_t)n_bytes, err);
     stored segment = {t, first, n, offset, XXH64(bytes, (size_t)n_bytes, 0)};
     dw_free(bytes);
     return status == DW_OK ? add_stored(w, segment, err) : status;
@@ -239,16 +246,18 @@ static dw_status read_tensors(dw_patch **out, dw_reader *r, const char *path,
 }
 
 /* Positions must ascend and stay inside the tensor: they are about to be stored to. */
-static bool positions_fit(const dw_segment *s, uint64_t n_units)
+static bool positions_fit(const uint32_t *positions, uint32_t n, uint64_t first,
+                          uint64_t n_units)
 {
-    for (uint32_t i = 1; i < s->n; i++)
-        if (s->positions[i] <= s->positions[i - 1])
+    for (uint32_t i = 1; i < n; i++)
+        if (positions[i] <= positions[i - 1])
             return false;
-    return s->n > 0 && s->first <= n_units && s->positions[s->n - 1] < n_units - s->first;
+    return n > 0 && first <= n_units && positions[n - 1] < n_units - first;
 }
 
 static dw_status read_segments(dw_patch *patch, dw_reader *r, const uint8_t *bytes,
-                               uint64_t table_offset, const char *path, dw_error *err)
+                               uint64_t table_offset, dw_loan *loan, const char *path,
+                               dw_error *err)
 {
     uint64_t n = dw_read_varint(r);
     for (uint64_t i = 0; i < n; i++) {
@@ -269,12 +278,17 @@ static dw_status read_segments(dw_patch *patch, dw_reader *r, const uint8_t *byt
                         (const uint32_t *)(const void *)(bytes + offset),
                         bytes + offset + values_offset((uint32_t)n_stores),
                         bytes + offset + old_values_offset((uint32_t)n_stores, width)};
-        if (XXH64(bytes + offset, (size_t)n_bytes, 0) != hash ||
-            !positions_fit(&s, dw_tensor_units(t)))
+        const void *stores;
+        dw_status status =
+            dw_map_read(&stores, loan, bytes + offset, (size_t)n_bytes, err);
+        if (status != DW_OK)
+            return status;
+        if (XXH64(stores, (size_t)n_bytes, 0) != hash ||
+            !positions_fit(stores, s.n, first, dw_tensor_units(t)))
             return dw_fail_tensor(err, DW_CORRUPT, path, t->name,
                                   "the stores at element %" PRIu64 " were altered",
                                   first);
-        dw_status status = dw_patch_add(patch, &s, err);
+        status = dw_patch_add(patch, &s, err);
         if (status != DW_OK)
             return status;
     }
@@ -291,6 +305,35 @@ static dw_status read_goal(dw_patch_goal *goal, dw_reader *r, const char *path,
     return r->failed || has_digest > 1 ? fail_table(err, path) : DW_OK;
 }
 
+/* Sets R to the table, and *OFFSET to where it begins in the file. */
+static dw_status find_table(dw_reader *r, uint64_t *offset, const dw_map *map,
+                            dw_loan *loan, const char *path, dw_error *err)
+{
+    const uint64_t n_bytes = map->n_bytes;
+    const void *magic, *tail, *table;
+    if (n_bytes < MAGIC_BYTES + TAIL_BYTES)
+        return fail_table(err, path);
+    dw_status status = dw_map_read(&magic, loan, map->bytes, MAGIC_BYTES, err);
+    if (status == DW_OK && memcmp(magic, MAGIC, MAGIC_BYTES) != 0)
+        return fail_table(err, path);
+    if (status == DW_OK)
+        status =
+            dw_map_read(&tail, loan, map->bytes + n_bytes - TAIL_BYTES, TAIL_BYTES, err);
+    if (status != DW_OK)
+        return status;
+    const uint64_t hash = dw_load64((const uint8_t *)tail + 8);
+    *offset = dw_load64(tail);
+    if (*offset > n_bytes - TAIL_BYTES)
+        return fail_table(err, path);
+    const size_t n_table = (size_t)(n_bytes - TAIL_BYTES - *offset);
+    status = dw_map_read(&table, loan, map->bytes + *offset, n_table, err);
+    if (status == DW_OK && XXH64(table, n_table, 0) != hash)
+        status = fail_table(err, path);
+    if (status == DW_OK)
+        *r = dw_reader_of(table, n_table);
+    return status;
+}
+
 dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
                         dw_error *err)
 {
@@ -299,29 +342,22 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
     dw_status status = dw_map_open(&map, path, false, err);
     if (status != DW_OK)
         return status;
-    const uint8_t *bytes = map.bytes;
-    uint64_t n_bytes = map.n_bytes;
     dw_patch *patch = NULL;
-    if (n_bytes < MAGIC_BYTES + TAIL_BYTES || memcmp(bytes, MAGIC, MAGIC_BYTES) != 0) {
-        status = fail_table(err, path);
-        goto out;
-    }
-    uint64_t table_offset = dw_load64(bytes + n_bytes - TAIL_BYTES);
-    uint64_t hash = dw_load64(bytes + n_bytes - 8);
-    if (table_offset > n_bytes - TAIL_BYTES ||
-        XXH64(bytes + table_offset, (size_t)(n_bytes - TAIL_BYTES - table_offset), 0) !=
-            hash) {
-        status = fail_table(err, path);
-        goto out;
-    }
-    dw_reader r =
-        dw_reader_of(bytes + table_offset, (size_t)(n_bytes - TAIL_BYTES - table_offset));
-    status = read_goal(goal, &r, path, err);
+    dw_loan table_bytes = {0}, stores = {0};
+    dw_reader r;
+    uint64_t table_offset = 0;
+    dw_losses_clear();
+    status = find_table(&r, &table_offset, &map, &table_bytes, path, err);
+    if (status == DW_OK)
+        status = read_goal(goal, &r, path, err);
     if (status == DW_OK)
         status = read_tensors(&patch, &r, path, err);
     if (status == DW_OK)
-        status = read_segments(patch, &r, bytes, table_offset, path, err);
-out:
+        status = read_segments(patch, &r, map.bytes, table_offset, &stores, path, err);
+    dw_loan_release(&table_bytes);
+    dw_loan_release(&stores);
+    if (dw_losses_check(err) != DW_OK)
+        status = DW_IO;
     if (status != DW_OK) {
         dw_patch_free(patch);
         dw_map_close(&map);

@@ -237,6 +237,8 @@ dw_status dw_place_commit(dw_place *p, dw_error *err)
 dw_status dw_place_store(dw_place *p, dw_error *err)
 {
     dw_status status = dw_place_commit(p, err);
+    if (status == DW_OK)
+        status = dw_checkpoint_check(p->ckpt, err);
     if (status == DW_OK && p->state == COMMITTED) {
         status = dw_patch_scatter(&p->binding, p->n_threads, err);
         if (status == DW_OK)

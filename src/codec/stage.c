@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/digest.h"
+#include "codec/scatter.h"
 #include "codec/trl.h"
 #include "tensor/tensor_list.h"
 
@@ -199,6 +200,7 @@ static dw_status take_changes(dw_stage *s, size_t i, uint64_t first, const dw_de
 typedef struct tensor_walk {
     dw_stage *stage;
     size_t item;
+    dw_loan *old_elems;
 } tensor_walk;
 
 static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded *d,
@@ -208,7 +210,13 @@ static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded 
     const dw_tensor *t = &walk->stage->tensors[walk->stage->items[walk->item].tensor];
     const unsigned width = dw_dtype_element(t->dtype).width;
     dw_settle settle = dw_settle_at(t->first_byte + first * width);
-    dw_settle_list(&settle, d, (const uint8_t *)t->data + first * width, width);
+    const uint8_t *old;
+    dw_status status =
+        dw_read_positions(&old, walk->old_elems, (const uint8_t *)t->data + first * width,
+                          d->positions, d->n_changes, width, err);
+    if (status != DW_OK)
+        return status;
+    dw_settle_list(&settle, d, old, width);
     return take_changes(walk->stage, walk->item, first, d, &settle, err);
 }
 
@@ -221,7 +229,7 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
     const dw_delta_entry *e =
         it->kind == SWEEP_ONLY ? NULL : &s->delta->entries[s->entry_of[it->tensor]];
     if (it->kind == DECODE_TENSOR) {
-        tensor_walk walk = {s, i};
+        tensor_walk walk = {s, i, &s->scratch[worker].old_elems};
         dw_status status = dw_block_scratch_reserve(&s->scratch[worker], err);
         return status == DW_OK
                    ? dw_trl_walk(s->delta, e, dw_tensor_units(t),
@@ -229,8 +237,13 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
                    : status;
     }
     const dw_span span = dw_block_span(dw_tensor_units(t), element.width, it->block);
-    const uint8_t *data = (const uint8_t *)t->data + span.first * element.width;
     const uint64_t first_byte = t->first_byte + span.first * element.width;
+    const void *data;
+    dw_status status = dw_map_read(&data, &s->scratch[worker].old_elems,
+                                   (const uint8_t *)t->data + span.first * element.width,
+                                   (size_t)span.n * element.width, err);
+    if (status != DW_OK)
+        return status;
     if (it->sweep)
         s->base_shares[i] =
             dw_digest_share(data, (uint64_t)span.n * element.width, first_byte);
@@ -239,7 +252,7 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
     const dw_delta_block *block = &e->blocks[it->block];
     dw_decoded d;
     dw_settle settle = dw_settle_at(first_byte);
-    dw_status status =
+    status =
         dw_block_decode(&d, &s->scratch[worker], block->mode, block->bytes,
                         block->n_bytes, data, span.n, element, &e->map, &settle, err);
     if (status == DW_CORRUPT)

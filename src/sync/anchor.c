@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "tensor/safetensors.h"
 
@@ -100,13 +101,14 @@ static uint64_t run_at(const dw_anchor *a, uint64_t offset, uint64_t n_bytes,
 static dw_status read_anchor(void *context, uint64_t offset, void *into, size_t n_bytes,
                              dw_error *err)
 {
-    (void)err;
     const dw_anchor *a = context;
     uint8_t *to = into;
     while (n_bytes > 0) {
         uint8_t *place;
         size_t n = (size_t)run_at(a, offset, n_bytes, &place);
-        memcpy(to, place, n);
+        dw_status status = dw_map_copy(to, place, n, err);
+        if (status != DW_OK)
+            return status;
         to += n;
         offset += n;
         n_bytes -= n;
@@ -133,7 +135,9 @@ dw_status dw_anchor_take(void *context, uint64_t offset, const uint8_t *bytes,
                                "the anchor's header is not the one that its record asks "
                                "for");
         } else {
-            memcpy(place, bytes, n);
+            dw_status status = dw_map_copy(place, bytes, n, err);
+            if (status != DW_OK)
+                return status;
         }
         bytes += n;
         offset += n;

@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,7 +19,8 @@ _Static_assert(offsetof(dw_control, copies) == 128, "as documented");
 _Static_assert(offsetof(dw_control, slots) == 512, "as documented");
 
 struct dw_control_writer {
-    dw_control *block;
+    dw_control *block; /* touched only after is_whole */
+    dw_map map;
     int fd;
     char *path;
     unsigned wait_ms;
@@ -85,18 +85,22 @@ static dw_status open_block(int *fd, const char *path, dw_error *err)
 
 static dw_status map_block(dw_control_writer *w, dw_error *err)
 {
-    void *bytes =
-        mmap(NULL, DW_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd, 0);
-    if (bytes == MAP_FAILED)
-        return dw_fail_errno(err, w->path, "map");
-    w->block = bytes;
-    return DW_OK;
+    dw_status status =
+        dw_map_open_fd(&w->map, w->fd, DW_CONTROL_BYTES, true, w->path, err);
+    w->block = (dw_control *)(void *)w->map.bytes;
+    return status;
+}
+
+/* Whether the block can be touched. If its file shrank, there is nobody to be told: no
+ * reader goes by a block of another size. begin_write and sync report it. */
+static bool is_whole(const dw_control_writer *w)
+{
+    return dw_map_check(&w->map, NULL) == DW_OK;
 }
 
 static void unmap_block(dw_control_writer *w)
 {
-    if (w->block)
-        munmap(w->block, DW_CONTROL_BYTES);
+    dw_map_close(&w->map);
     if (w->fd >= 0)
         close(w->fd);
     w->block = NULL;
@@ -109,7 +113,7 @@ static dw_status new_writer(dw_control_writer **out, const char *dir, unsigned w
     *out = dw_alloc_zeroed(1, sizeof **out);
     if (!*out)
         return dw_fail_memory(err, dir);
-    (*out)->fd = -1;
+    (*out)->fd = (*out)->map.fd = -1;
     (*out)->wait_ms = wait_ms;
     (*out)->path = dw_join_path(dir, DW_CONTROL_NAME);
     dw_status status = (*out)->path ? open_block(&(*out)->fd, (*out)->path, err)
@@ -123,7 +127,7 @@ dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
     *out = NULL;
     dw_control_writer *w;
     dw_status status = new_writer(&w, dir, wait_ms, err);
-    if (status == DW_OK && w->block && dw_control_is_sane(w->block) &&
+    if (status == DW_OK && w->block && is_whole(w) && dw_control_is_sane(w->block) &&
         w->block->n_copies == n_copies) {
         if (n_copies == 1 || w->block->current > 1)
             w->block->current = 0;
@@ -151,7 +155,7 @@ dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
     dw_status status = new_writer(&w, dir, wait_ms, err);
     /* who has the one that is there mapped is not to go by it any more */
     for (unsigned i = 0; status == DW_OK && w->block && i < 2; i++)
-        if (dw_control_is_sane(w->block))
+        if (is_whole(w) && dw_control_is_sane(w->block))
             dw_control_mark_written(w, i);
     if (status == DW_OK)
         status = write_block(w->path, n_copies, err);
@@ -190,7 +194,7 @@ dw_status dw_control_writer_lock(dw_control_writer *w, dw_error *err)
 
 void dw_control_mark_written(dw_control_writer *w, unsigned copy)
 {
-    if (!w)
+    if (!w || !is_whole(w))
         return;
     uint64_t *sequence = &w->block->copies[copy].sequence;
     __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1,
@@ -232,8 +236,9 @@ static dw_status fail_held(const dw_control_writer *w, unsigned slot, dw_error *
 
 dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *err)
 {
-    if (!w)
-        return DW_OK;
+    dw_status status = w ? dw_map_check(&w->map, err) : DW_OK;
+    if (!w || status != DW_OK)
+        return status;
     uint64_t *sequence = &w->block->copies[copy].sequence;
     const uint64_t before = __atomic_load_n(sequence, __ATOMIC_RELAXED);
     const uint64_t end = dw_clock_ms() + w->wait_ms;
@@ -245,14 +250,17 @@ dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *
             return fail_held(w, slot, err);
         }
         dw_sleep_ms(1);
+        status = dw_map_check(&w->map, err);
+        if (status != DW_OK)
+            return status;
     }
-    return DW_OK;
+    return dw_map_check(&w->map, err); /* a lost block cannot stop any reader */
 }
 
 void dw_control_end_write(dw_control_writer *w, unsigned copy,
                           const dw_control_label *label)
 {
-    if (!w)
+    if (!w || !is_whole(w))
         return;
     dw_control_copy *c = &w->block->copies[copy];
     const size_t n = strnlen(label->stream, sizeof w->block->stream - 1);
@@ -266,7 +274,7 @@ void dw_control_end_write(dw_control_writer *w, unsigned copy,
 
 void dw_control_set(dw_control_writer *w, unsigned copy, const dw_control_label *label)
 {
-    if (!w)
+    if (!w || !is_whole(w))
         return;
     const dw_control_copy *c = &w->block->copies[copy];
     if (c->sequence % 2 == 0 && c->version == label->version &&
@@ -279,17 +287,16 @@ void dw_control_set(dw_control_writer *w, unsigned copy, const dw_control_label 
 
 unsigned dw_control_current(const dw_control_writer *w)
 {
-    return (unsigned)w->block->current & 1;
+    return is_whole(w) ? (unsigned)w->block->current & 1 : 0;
 }
 
 void dw_control_flip(dw_control_writer *w, unsigned copy)
 {
-    __atomic_store_n(&w->block->current, copy, __ATOMIC_SEQ_CST);
+    if (is_whole(w))
+        __atomic_store_n(&w->block->current, copy, __ATOMIC_SEQ_CST);
 }
 
 dw_status dw_control_sync(dw_control_writer *w, dw_error *err)
 {
-    if (!w || msync(w->block, DW_CONTROL_BYTES, MS_SYNC) == 0)
-        return DW_OK;
-    return dw_fail_errno(err, w->path, "sync");
+    return w ? dw_map_sync(&w->map, w->path, err) : DW_OK;
 }

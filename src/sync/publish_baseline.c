@@ -22,12 +22,14 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
     if (!p->memory)
         return dw_fail_memory(err, NULL);
     uint8_t *at = p->memory;
+    dw_status status = DW_OK;
     for (size_t k = 0; k < p->pieces.owned.n; k++) {
         p->base_data[k] = at;
-        dw_live_read(p, k, at);
+        if (status == DW_OK)
+            status = dw_live_read(p, k, at, err);
         at += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
     }
-    return DW_OK;
+    return status;
 }
 
 /* How the publisher follows its own stream. */

@@ -125,11 +125,12 @@ static dw_status reset_level(dw_publisher *p, dw_fold_level *level, dw_error *er
     uint8_t *at = bytes_of(level);
     for (size_t t = 0; t < p->pieces.n_table; t++) {
         const uint64_t n = p->pieces.table[t].n_bytes;
-        if (n > 0)
-            memcpy(at, p->base_data[t], (size_t)n);
+        if (status == DW_OK)
+            status = dw_map_copy(at, p->base_data[t], (size_t)n, err);
         at += dw_padded(n);
     }
-    status = note_position(level, &p->head, err);
+    if (status == DW_OK)
+        status = note_position(level, &p->head, err);
     unmap_copy(level);
     return status;
 }

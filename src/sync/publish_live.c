@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "sync/publisher.h"
 
@@ -60,14 +61,12 @@ dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
     return o->confirm ? o->confirm(o->confirm_context, err) : DW_OK;
 }
 
-void dw_live_read(const dw_publisher *p, size_t k, void *into)
+dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *err)
 {
     const dw_slice *s = &p->pieces.owned.items[k];
-    const uint64_t n = dw_slice_bytes(p->pieces.table, s);
-    if (p->is_master[s->tensor])
-        dw_cast_bf16(into, p->live_data[k], n / 2);
-    else if (n > 0)
-        memcpy(into, p->live_data[k], (size_t)n);
+    const size_t n = (size_t)dw_slice_bytes(p->pieces.table, s);
+    return p->is_master[s->tensor] ? dw_cast_copy(into, p->live_data[k], n / 2, err)
+                                   : dw_map_copy(into, p->live_data[k], n, err);
 }
 
 /* ---- all of it, as it is published ---- */
@@ -90,7 +89,7 @@ dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
     for (size_t t = 0, k = 0; status == DW_OK && n > 0 && t < p->pieces.n_table; t++)
         if (p->is_master[t]) {
             out->data[t] = out->rounded.tensors[k++].data;
-            dw_live_read(p, t, out->data[t]);
+            status = dw_live_read(p, t, out->data[t], err);
         }
     dw_free(masters);
     if (status != DW_OK)

@@ -159,7 +159,7 @@ void dw_live_close(dw_publisher *p);
 /* Asks the caller whether what was read may be committed. */
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err);
 /* Copies owned slice K as it is published. */
-void dw_live_read(const dw_publisher *p, size_t k, void *into);
+dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *err);
 
 /* All weights as they are published, masters rounded: for version 0. */
 typedef struct dw_live_copy {

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -99,20 +98,22 @@ static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
         return dw_fail(err, DW_IO, file->path,
                        "there is no room for the model's %" PRIu64 " bytes: %s",
                        l->n_bytes, strerror(failed));
-    uint8_t *bytes =
-        mmap(NULL, (size_t)l->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, 0);
-    if (bytes == MAP_FAILED)
-        return dw_fail_errno(err, file->path, "map");
-    memcpy(bytes, l->header.bytes, l->header.n_bytes);
-    point_into(r, l, bytes);
-    dw_status status = source(context, r->tensors, r->n_tensors, err);
+    dw_map map;
+    dw_status status =
+        dw_map_open_fd(&map, file->fd, (size_t)l->n_bytes, true, file->path, err);
+    if (status != DW_OK)
+        return status;
+    point_into(r, l, map.bytes);
+    status = dw_map_copy(map.bytes, l->header.bytes, l->header.n_bytes, err);
+    if (status == DW_OK)
+        status = source(context, r->tensors, r->n_tensors, err);
     if (status == DW_OK)
         status = dw_replica_digest(r, NULL, err);
     if (status == DW_OK)
         status = dw_replica_check(r, position, err);
-    if (status == DW_OK && msync(bytes, (size_t)l->n_bytes, MS_SYNC) != 0)
-        status = dw_fail_errno(err, file->path, "sync");
-    munmap(bytes, (size_t)l->n_bytes);
+    if (status == DW_OK)
+        status = dw_map_sync(&map, file->path, err);
+    dw_map_close(&map);
     point_into(r, l, NULL);
     return status;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "sync/anchor.h"
@@ -48,12 +49,12 @@ dw_status dw_fill_from_anchor(void *context, const dw_tensor *tensors, size_t n_
 dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n_tensors,
                                dw_error *err)
 {
-    (void)err;
     const dw_tensor *source = context;
-    for (size_t i = 0; i < n_tensors; i++)
-        if (tensors[i].n_bytes > 0)
-            memcpy(tensors[i].data, source[i].data, (size_t)tensors[i].n_bytes);
-    return DW_OK;
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
+        status =
+            dw_map_copy(tensors[i].data, source[i].data, (size_t)tensors[i].n_bytes, err);
+    return status;
 }
 
 static dw_status add_padded(uint64_t *total, const dw_tensor *table, size_t n_tensors,

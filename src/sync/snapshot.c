@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,13 +29,28 @@ struct dw_snapshot {
     char *dir;
     char *path; /* of the block */
     int fd;
-    dw_control *control;
-    bool writable; /* the block is */
+    dw_map map;
+    dw_control *control; /* touched only after check_block */
+    bool writable;       /* the block is */
     bool has_slot;
     bool is_pinned;
     unsigned slot;
     mapped_copy copies[2];
 };
+
+/* ---- files that shrink ---- */
+
+static dw_status check_block(const dw_snapshot *s, dw_error *err)
+{
+    return dw_map_check(&s->map, err);
+}
+
+/* Whether the weights that were mapped are still there. */
+static dw_status check_copy(const dw_snapshot *s, uint64_t copy, dw_error *err)
+{
+    const dw_checkpoint *ckpt = s->copies[copy].ckpt;
+    return ckpt ? dw_checkpoint_check(ckpt, err) : DW_OK;
+}
 
 /* ---- opening ---- */
 
@@ -57,11 +71,13 @@ static dw_status open_block(dw_snapshot *s, dw_error *err)
         return dw_fail_errno(err, s->path, "look at");
     if (!S_ISREG(st.st_mode) || st.st_size != DW_CONTROL_BYTES)
         return dw_fail(err, DW_CORRUPT, s->path, "this is no control block");
-    void *bytes = mmap(NULL, DW_CONTROL_BYTES, PROT_READ | (s->writable ? PROT_WRITE : 0),
-                       MAP_SHARED, s->fd, 0);
-    if (bytes == MAP_FAILED)
-        return dw_fail_errno(err, s->path, "map");
-    s->control = bytes;
+    dw_status status =
+        dw_map_open_fd(&s->map, s->fd, DW_CONTROL_BYTES, s->writable, s->path, err);
+    s->control = (dw_control *)(void *)s->map.bytes;
+    if (status == DW_OK)
+        status = check_block(s, err);
+    if (status != DW_OK)
+        return status;
     return dw_control_is_sane(s->control)
                ? DW_OK
                : dw_fail(err, DW_CORRUPT, s->path, "this is no control block");
@@ -170,7 +186,7 @@ dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err)
     dw_snapshot *s = dw_alloc_zeroed(1, sizeof *s);
     if (!s)
         return dw_fail_memory(err, dir);
-    s->fd = -1;
+    s->fd = s->map.fd = -1;
     s->dir = dw_copy_string(dir);
     s->path = dw_join_path(dir, DW_CONTROL_NAME);
     dw_status status = s->dir && s->path ? open_block(s, err) : dw_fail_memory(err, dir);
@@ -201,8 +217,7 @@ void dw_snapshot_close(dw_snapshot *s)
     dw_snapshot_release(s);
     dw_checkpoint_close(s->copies[0].ckpt);
     dw_checkpoint_close(s->copies[1].ckpt);
-    if (s->control)
-        munmap(s->control, DW_CONTROL_BYTES);
+    dw_map_close(&s->map);
     if (s->fd >= 0)
         close(s->fd); /* and with it the slot is free */
     dw_free(s->dir);
@@ -219,6 +234,8 @@ void dw_snapshot_pin(dw_snapshot *s, bool pinned)
 
 uint64_t dw_snapshot_version(const dw_snapshot *s)
 {
+    if (check_block(s, NULL) != DW_OK)
+        return UINT64_MAX;
     return __atomic_load_n(&s->control->copies[current_copy(s)].version,
                            __ATOMIC_ACQUIRE);
 }
@@ -238,6 +255,9 @@ static dw_status wait_for(dw_snapshot *s, bool hold, unsigned timeout_ms,
 {
     const uint64_t end = dw_clock_ms() + timeout_ms;
     dw_control_mark *mark = &view->mark;
+    dw_status status = check_block(s, err);
+    if (status != DW_OK)
+        return status;
     for (unsigned i = 0; !(hold ? dw_control_hold(s->control, s->slot, mark)
                                 : dw_control_begin(s->control, mark));
          i++) {
@@ -247,8 +267,13 @@ static dw_status wait_for(dw_snapshot *s, bool hold, unsigned timeout_ms,
             sched_yield();
         else
             dw_sleep_ms(1);
+        status = check_block(s, err);
+        if (status != DW_OK)
+            return status;
     }
-    dw_status status = map_copy(s, mark, err);
+    status = map_copy(s, mark, err);
+    if (status == DW_OK)
+        status = check_copy(s, mark->copy, err);
     if (status != DW_OK) {
         dw_snapshot_release(s);
         return status;
@@ -270,7 +295,7 @@ dw_status dw_snapshot_hold(dw_snapshot *s, unsigned timeout_ms, dw_snapshot_view
 
 void dw_snapshot_release(dw_snapshot *s)
 {
-    if (s->has_slot)
+    if (s->has_slot && check_block(s, NULL) == DW_OK)
         dw_control_drop(s->control, s->slot);
 }
 
@@ -282,5 +307,7 @@ dw_status dw_snapshot_look(dw_snapshot *s, unsigned timeout_ms, dw_snapshot_view
 
 bool dw_snapshot_unchanged(const dw_snapshot *s, const dw_snapshot_view *view)
 {
-    return dw_control_end(s->control, &view->mark);
+    return check_block(s, NULL) == DW_OK &&
+           check_copy(s, view->mark.copy, NULL) == DW_OK &&
+           dw_control_end(s->control, &view->mark);
 }

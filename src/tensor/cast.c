@@ -1,7 +1,6 @@
 /* Copies of tensors in another element type. */
-#include <string.h>
-
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "kernel/kernel.h"
@@ -13,6 +12,22 @@
 void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems)
 {
     dw_kernels_get()->round_bf16(out, in, (size_t)n_elems);
+}
+
+dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_error *err)
+{
+    dw_loan loan = {0};
+    dw_status status = DW_OK;
+    dw_losses_clear();
+    for (uint64_t at = 0, n; status == DW_OK && at < n_elems; at += n) {
+        const void *elems;
+        n = n_elems - at < STRIP_ELEMS ? n_elems - at : STRIP_ELEMS;
+        status = dw_map_read(&elems, &loan, in + at, (size_t)n * sizeof *in, err);
+        if (status == DW_OK)
+            dw_cast_bf16(out + at, elems, n);
+    }
+    dw_loan_release(&loan);
+    return status == DW_OK ? dw_losses_check(err) : status;
 }
 
 typedef struct strip {
@@ -40,19 +55,16 @@ static uint64_t units(const dw_tensor *into, const dw_tensor *from)
 static dw_status do_strip(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
-    (void)err;
     const cast *c = context;
     const strip *s = &c->strips[i];
     const dw_tensor *into = &c->into[s->into], *from = &c->from[s->from];
     const uint64_t left = units(into, from) - s->first;
     const uint64_t n = left < STRIP_ELEMS ? left : STRIP_ELEMS;
-    if (is_cast(into, from))
-        dw_cast_bf16((uint16_t *)into->data + s->first,
-                     (const float *)from->data + s->first, n);
-    else
-        memcpy((uint8_t *)into->data + s->first, (const uint8_t *)from->data + s->first,
-               (size_t)n);
-    return DW_OK;
+    return is_cast(into, from)
+               ? dw_cast_copy((uint16_t *)into->data + s->first,
+                              (const float *)from->data + s->first, n, err)
+               : dw_map_copy((uint8_t *)into->data + s->first,
+                             (const uint8_t *)from->data + s->first, (size_t)n, err);
 }
 
 /* The number in INTO of each of FROM. */

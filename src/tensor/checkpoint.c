@@ -1,9 +1,7 @@
 /* Opening checkpoints.
  *
- * Tensors point into the maps. A file that somebody truncates while it is mapped
- * raises SIGBUS at the next touch of its lost part; no check here can prevent that,
- * so those who replace checkpoints must do it by renaming, as this library does.
- */
+ * Tensors point into the maps. Whoever reads them does it as base/map.h says, since the
+ * file may shrink. */
 #include "tensor/checkpoint.h"
 
 #include <ctype.h>
@@ -137,7 +135,7 @@ static dw_status add_shard(dw_checkpoint *ckpt, char *path, dw_error *err)
     *s = (shard){.path = path, .map = {.fd = -1}};
     dw_status status = dw_map_open(&s->map, path, ckpt->writable, err);
     if (status == DW_OK)
-        status = dw_safetensors_parse(&s->file, s->map.bytes, s->map.n_bytes, path, err);
+        status = dw_safetensors_map(&s->file, &s->map, path, err);
     return status;
 }
 
@@ -323,6 +321,14 @@ dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err)
             return status;
     }
     return DW_OK;
+}
+
+dw_status dw_checkpoint_check(const dw_checkpoint *ckpt, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < ckpt->n_shards; i++)
+        status = dw_map_check(&ckpt->shards[i].map, err);
+    return status;
 }
 
 uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt)

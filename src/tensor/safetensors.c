@@ -275,13 +275,14 @@ static dw_status check_cover(const dw_safetensors *file, const source *from)
     return DW_OK;
 }
 
-dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
-                               const char *path, dw_error *err)
+/* HEAD is where the header can be read, BYTES is where the file is. */
+static dw_status parse(dw_safetensors *out, const uint8_t *head, const uint8_t *bytes,
+                       size_t n_bytes, const char *path, dw_error *err)
 {
     *out = (dw_safetensors){0};
     const uint8_t *header = NULL;
     size_t n_header = 0;
-    dw_status status = find_header(&header, &n_header, bytes, n_bytes, path, err);
+    dw_status status = find_header(&header, &n_header, head, n_bytes, path, err);
     if (status != DW_OK)
         return status;
     dw_json *root = NULL;
@@ -290,7 +291,7 @@ dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t
         return status;
 
     out->data_start = sizeof(uint64_t) + n_header;
-    source from = {header + n_header, n_bytes - out->data_start, path, err};
+    source from = {bytes + out->data_start, n_bytes - out->data_start, path, err};
     cursor rest;
     if (allocate_arena(out, &rest, root))
         status = read_entries(out, &rest, root, &from);
@@ -304,6 +305,37 @@ dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t
     if (status != DW_OK)
         dw_safetensors_release(out);
     return status;
+}
+
+dw_status dw_safetensors_map(dw_safetensors *out, const dw_map *map, const char *path,
+                             dw_error *err)
+{
+    const void *head = map->bytes;
+    dw_loan loan = {0};
+    size_t n_head = map->n_bytes < 8 ? map->n_bytes : 8;
+    dw_losses_clear();
+    dw_status status = dw_map_read(&head, &loan, map->bytes, n_head, err);
+    if (status == DW_OK && n_head == 8) {
+        /* what is too long is refused when it is parsed */
+        const uint64_t n = dw_load64(head);
+        if (n <= DW_SAFETENSORS_MAX_HEADER && n <= map->n_bytes - 8)
+            n_head += (size_t)n;
+        status = dw_map_read(&head, &loan, map->bytes, n_head, err);
+    }
+    if (status == DW_OK)
+        status = parse(out, head, map->bytes, map->n_bytes, path, err);
+    dw_loan_release(&loan);
+    if (dw_losses_check(err) != DW_OK) {
+        dw_safetensors_release(out);
+        status = DW_IO;
+    }
+    return status;
+}
+
+dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
+                               const char *path, dw_error *err)
+{
+    return parse(out, bytes, bytes, n_bytes, path, err);
 }
 
 void dw_safetensors_release(dw_safetensors *file)

@@ -9,6 +9,7 @@
 #define DW_TENSOR_SAFETENSORS_H
 
 #include "base/bytes.h"
+#include "base/map.h"
 #include "deltawire/checkpoint.h"
 
 #define DW_SAFETENSORS_MAX_HEADER 100000000u /* as the stock library */
@@ -27,6 +28,9 @@ typedef struct dw_safetensors {
  * DW_UNSUPPORTED for an unknown dtype. */
 dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
                                const char *path, dw_error *err);
+/* The same for a mapped file. The header is read safely: see base/map.h. */
+dw_status dw_safetensors_map(dw_safetensors *out, const dw_map *map, const char *path,
+                             dw_error *err);
 void dw_safetensors_release(dw_safetensors *file);
 
 /* The value of KEY in __metadata__, or NULL. */

@@ -9,17 +9,12 @@
 
 static dw_status load(dw_json **root, const char *path, dw_error *err)
 {
-    dw_map map;
-    dw_status status = dw_map_open(&map, path, false, err);
-    if (status != DW_OK)
-        return status;
-    if (map.n_bytes > DW_SHARD_INDEX_MAX_SIZE)
-        status = dw_fail(err, DW_CORRUPT, path,
-                         "an index of %zu bytes is over the limit of %u", map.n_bytes,
-                         DW_SHARD_INDEX_MAX_SIZE);
-    else
-        status = dw_json_read(root, map.bytes, map.n_bytes, "index", path, err);
-    dw_map_close(&map);
+    uint8_t *bytes;
+    size_t n_bytes;
+    dw_status status = dw_read_file(&bytes, &n_bytes, path, DW_SHARD_INDEX_MAX_SIZE, err);
+    if (status == DW_OK)
+        status = dw_json_read(root, bytes, n_bytes, "index", path, err);
+    dw_free(bytes);
     return status;
 }
 

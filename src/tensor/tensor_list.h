@@ -42,4 +42,7 @@ dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
 dw_status dw_tensor_fits_stream(const dw_tensor *in_stream, const dw_tensor *in_model,
                                 const char *where, dw_error *err);
 
+/* dw_cast_bf16 for elements that may lie in a mapped file; OUT is plain memory. */
+dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_error *err);
+
 #endif

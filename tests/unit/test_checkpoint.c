@@ -361,7 +361,7 @@ static void test_broken_index(void **state)
     assert_open_refused(index, DW_CORRUPT, index, "the index is not a JSON object");
     assert_int_equal(truncate(index, 100000001), 0);
     assert_open_refused(index, DW_CORRUPT, index,
-                        "an index of 100000001 bytes is over the limit of 100000000");
+                        "100000001 bytes are over the limit of 100000000");
 }
 
 /* ---- failures leave nothing ------------------------------------------------- */
