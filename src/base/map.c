@@ -47,7 +47,19 @@ static atomic_size_t n_listed;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* for writers */
 
 /* Initial-exec: a handler must not be the one to allocate it. */
-static _Thread_local dw_mapped *lost_by_thread __attribute__((tls_model("initial-exec")));
+static _Thread_local dw_map_uses uses __attribute__((tls_model("initial-exec")));
+
+/* False if there is no room. */
+static bool note_use(dw_mapped *m)
+{
+    for (unsigned i = 0; i < uses.n; i++)
+        if (uses.entries[i] == m)
+            return true;
+    if (uses.n == DW_MAP_USES)
+        return false;
+    uses.entries[uses.n++] = m;
+    return true;
+}
 
 static dw_mapped *find_free(void)
 {
@@ -148,7 +160,8 @@ const char *dw_mapped_path(const dw_mapped *entry)
 void dw_mapped_lose(dw_mapped *entry)
 {
     atomic_store(&entry->lost, true);
-    lost_by_thread = entry;
+    if (!note_use(entry))
+        uses.entries[0] = entry; /* one that is lost is enough to fail */
 }
 
 /* ---- faults ---- */
@@ -189,16 +202,20 @@ dw_status dw_map_explain(const void *bytes, dw_error *err)
     return m ? fail_lost(m, err) : DW_OK;
 }
 
-void dw_losses_clear(void)
+dw_map_uses dw_map_begin(void)
 {
-    lost_by_thread = NULL;
+    const dw_map_uses outer = uses;
+    uses.n = 0;
+    return outer;
 }
 
-dw_status dw_losses_check(dw_error *err)
+dw_status dw_map_end(const dw_map_uses *outer, dw_error *err)
 {
-    const dw_mapped *m = lost_by_thread;
-    lost_by_thread = NULL;
-    return m ? fail_lost(m, err) : DW_OK;
+    dw_status status = DW_OK;
+    for (unsigned i = 0; status == DW_OK && i < uses.n; i++)
+        status = check_entry(uses.entries[i], err);
+    uses = *outer;
+    return status;
 }
 
 /* ---- mapping ---- */
@@ -312,7 +329,7 @@ void dw_pages_prepare(void *bytes, size_t n_bytes, bool write)
     const size_t n = n_bytes + (size_t)((uint8_t *)bytes - start);
     if (n_bytes == 0 ||
         madvise(start, n, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 ||
-        errno != EINVAL || dw_map_needs_store(bytes))
+        errno != EINVAL || !dw_map_may_touch(bytes))
         return;
     /* a kernel before 5.14 */
     for (size_t i = 0; i < n; i += page)
@@ -346,12 +363,12 @@ static dw_status loan_reserve(dw_loan *loan, size_t n_bytes, dw_error *err)
 static dw_mapped *find_untouchable(const void *bytes)
 {
     dw_mapped *m = dw_mapped_find(bytes);
-    return m && !dw_guard_is_active() ? m : NULL;
+    return !m || (dw_guard_is_active() && note_use(m)) ? NULL : m;
 }
 
-bool dw_map_needs_store(const void *bytes)
+bool dw_map_may_touch(const void *bytes)
 {
-    return find_untouchable(bytes) != NULL;
+    return find_untouchable(bytes) == NULL;
 }
 
 static dw_status read_file(uint8_t *into, const dw_mapped *m, const void *bytes,
@@ -427,7 +444,7 @@ dw_status dw_map_copy(void *to, const void *from, size_t n_bytes, dw_error *err)
 {
     dw_loan loan = {0};
     dw_status status = DW_OK;
-    dw_losses_clear();
+    const dw_map_uses outer = dw_map_begin();
     for (size_t at = 0, n; status == DW_OK && at < n_bytes; at += n) {
         const void *bytes;
         n = n_bytes - at < COPY_BYTES ? n_bytes - at : COPY_BYTES;
@@ -436,5 +453,6 @@ dw_status dw_map_copy(void *to, const void *from, size_t n_bytes, dw_error *err)
             status = dw_map_store((uint8_t *)to + at, bytes, n, err);
     }
     dw_loan_release(&loan);
-    return status == DW_OK ? dw_losses_check(err) : status;
+    dw_status end = dw_map_end(&outer, status == DW_OK ? err : NULL);
+    return status == DW_OK ? end : status;
 }

@@ -67,13 +67,27 @@ dw_status dw_map_store(void *to, const void *from, size_t n_bytes, dw_error *err
 /* Copies; both may lie in mapped files. */
 dw_status dw_map_copy(void *to, const void *from, size_t n_bytes, dw_error *err);
 
-/* Whether stores to BYTES must go through dw_map_store: they lie in a mapped file, and
- * the host did not install the guard. */
-bool dw_map_needs_store(const void *bytes);
+/* Whether the bytes at BYTES may be touched here: they lie in no mapped file, or the host
+ * installed the guard. */
+bool dw_map_may_touch(const void *bytes);
 
 /* The error of a system call that reported a bad address for BYTES: names the mapped file
  * that lost them. DW_OK if they lie in none. */
 dw_status dw_map_explain(const void *bytes, dw_error *err);
+
+/* With the guard, zeros can stand where a file was cut, with a signal or, inside a page,
+ * without one. So whoever calls the functions above, or touches a mapping otherwise, does
+ * it between these two calls, and uses nothing of what was read if the second one fails.
+ * They nest. dw_parallel calls them for each item, dw_map_copy for itself. */
+#define DW_MAP_USES 8
+
+typedef struct dw_map_uses {
+    dw_mapped *entries[DW_MAP_USES]; /* that this thread touched */
+    unsigned n;
+} dw_map_uses;
+
+dw_map_uses dw_map_begin(void);
+dw_status dw_map_end(const dw_map_uses *outer, dw_error *err);
 
 /* ---- for the guard ---- */
 
@@ -91,8 +105,5 @@ const char *dw_mapped_path(const dw_mapped *entry);
 /* Notes that this thread met a lost page. Safe in a signal handler. */
 void dw_mapped_lose(dw_mapped *entry);
 
-/* Forgets, and reports, what this thread met. dw_parallel calls them around each item. */
-void dw_losses_clear(void);
-dw_status dw_losses_check(dw_error *err);
 
 #endif

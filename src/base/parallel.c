@@ -80,9 +80,9 @@ static void *work(void *argument)
         size_t i = atomic_fetch_add(&l->next, 1);
         if (i >= l->n_items)
             break;
-        dw_losses_clear();
+        const dw_map_uses outer = dw_map_begin();
         dw_status status = l->fn(l->context, i, w->number, &w->error);
-        if (dw_losses_check(&w->error) != DW_OK)
+        if (dw_map_end(&outer, &w->error) != DW_OK)
             status = DW_IO; /* whatever it made of the zeros */
         if (status != DW_OK)
             record_failure(l, i, status, &w->error);

@@ -346,7 +346,7 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
     dw_loan table_bytes = {0}, stores = {0};
     dw_reader r;
     uint64_t table_offset = 0;
-    dw_losses_clear();
+    const dw_map_uses outer = dw_map_begin();
     status = find_table(&r, &table_offset, &map, &table_bytes, path, err);
     if (status == DW_OK)
         status = read_goal(goal, &r, path, err);
@@ -356,7 +356,7 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
         status = read_segments(patch, &r, map.bytes, table_offset, &stores, path, err);
     dw_loan_release(&table_bytes);
     dw_loan_release(&stores);
-    if (dw_losses_check(err) != DW_OK)
+    if (dw_map_end(&outer, err) != DW_OK)
         status = DW_IO;
     if (status != DW_OK) {
         dw_patch_free(patch);

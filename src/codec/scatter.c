@@ -58,7 +58,7 @@ static dw_status scatter_file(uint8_t *elems, const uint32_t *positions,
 dw_status dw_scatter(void *elems, const uint32_t *positions, const void *values, size_t n,
                      unsigned width, dw_error *err)
 {
-    if (dw_map_needs_store(elems))
+    if (!dw_map_may_touch(elems))
         return scatter_file(elems, positions, values, n, width, err);
     dw_kernels_get()->scatter[dw_width_index(width)](elems, positions, values, n);
     return DW_OK;

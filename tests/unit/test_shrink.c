@@ -1,0 +1,609 @@
+/* Files that shrink while they are mapped: each case runs in a child, without the guard
+ * and with it. The child must end by itself, after an error that names the file. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "deltawire/deltawire.h"
+#include "unit/temp_dir.h"
+
+enum { N_TENSORS = 3, N_ELEMS = 150000 };
+
+/* ---- in the child ---- */
+
+#define CHECK(condition)                                                                 \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                      \
+            _exit(1);                                                                    \
+        }                                                                                \
+    } while (0)
+
+static dw_error error;
+
+#define CHECK_OK(call)                                                                   \
+    do {                                                                                 \
+        if ((call) != DW_OK) {                                                           \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, error.where, error.text);     \
+            _exit(1);                                                                    \
+        }                                                                                \
+    } while (0)
+
+/* The call fails because the file that ends with NAME shrank. */
+#define CHECK_SHRANK(call, name)                                                         \
+    do {                                                                                 \
+        error = (dw_error){0};                                                           \
+        dw_status status_ = (call);                                                      \
+        if (status_ != DW_IO || error.code != DW_IO || !ends_with(error.where, name)) {  \
+            fprintf(stderr, "line %d: %s: %s: %s\n", __LINE__, dw_status_name(status_),  \
+                    error.where, error.text);                                            \
+            _exit(1);                                                                    \
+        }                                                                                \
+        CHECK(strstr(error.text, "shrank"));                                             \
+    } while (0)
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+static uint16_t weights[N_TENSORS][N_ELEMS];
+static dw_tensor tensors[N_TENSORS];
+
+static void make_weights(unsigned version)
+{
+    static const uint64_t dims[] = {N_ELEMS};
+    static const char *const names[] = {"a", "b", "c"};
+    for (size_t t = 0; t < N_TENSORS; t++) {
+        for (size_t i = 0; i < N_ELEMS; i++)
+            weights[t][i] = (uint16_t)(0x3c00 + i % 977 + (i % 61 == 0 ? version : 0));
+        tensors[t] = (dw_tensor){.name = names[t],
+                                 .dtype = DW_BF16,
+                                 .n_dims = 1,
+                                 .dims = dims,
+                                 .n_bytes = sizeof weights[t],
+                                 .data = weights[t]};
+    }
+}
+
+static void write_checkpoint(const char *name, unsigned version)
+{
+    make_weights(version);
+    CHECK_OK(dw_checkpoint_write(temp_path(name), tensors, N_TENSORS, NULL, &error));
+}
+
+static dw_checkpoint *open_checkpoint(const char *name)
+{
+    dw_checkpoint *ckpt;
+    CHECK_OK(dw_checkpoint_open(&ckpt, temp_path(name), DW_CHECKPOINT_READ, &error));
+    return ckpt;
+}
+
+static const dw_tensor *tensors_of(const dw_checkpoint *ckpt)
+{
+    size_t n;
+    const dw_tensor *list = dw_checkpoint_tensors(ckpt, &n);
+    CHECK(n == N_TENSORS);
+    return list;
+}
+
+/* What a progress function cuts at its first call: the work has begun then. */
+static struct cut {
+    char path[512];
+    off_t n_bytes; /* negative: so many off its end */
+    bool done;
+} cut;
+
+static void cut_now(const char *path, off_t n_bytes)
+{
+    struct stat st;
+    CHECK(stat(path, &st) == 0);
+    CHECK(truncate(path, n_bytes < 0 ? st.st_size + n_bytes : n_bytes) == 0);
+}
+
+static int cut_once(void *context, uint64_t n_done, uint64_t n_total)
+{
+    (void)context;
+    (void)n_done;
+    (void)n_total;
+    if (!cut.done)
+        cut_now(cut.path, cut.n_bytes);
+    cut.done = true;
+    return 0;
+}
+
+static dw_progress cut_later(const char *path, off_t n_bytes)
+{
+    cut = (struct cut){.n_bytes = n_bytes};
+    snprintf(cut.path, sizeof cut.path, "%s", path);
+    return (dw_progress){.report = cut_once};
+}
+
+static const off_t cuts[] = {0, 5000, N_ELEMS * 3, -100};
+enum { N_CUTS = sizeof cuts / sizeof cuts[0] };
+
+/* ---- checkpoints ---- */
+
+static void diff_checkpoints(bool cut_new, dw_codec codec)
+{
+    for (size_t i = 0; i < N_CUTS; i++) {
+        write_checkpoint("old.safetensors", 0);
+        write_checkpoint("new.safetensors", 1);
+        dw_checkpoint *old = open_checkpoint("old.safetensors");
+        dw_checkpoint *new_ = open_checkpoint("new.safetensors");
+        const char *name = cut_new ? "new.safetensors" : "old.safetensors";
+        dw_diff_options options;
+        dw_diff_options_init(&options);
+        options.codec = codec;
+        options.n_threads = 2;
+        options.progress = cut_later(temp_path(name), cuts[i]);
+        dw_delta *delta;
+        CHECK_SHRANK(dw_delta_diff(&delta, tensors_of(old), tensors_of(new_), N_TENSORS,
+                                   &options, &error),
+                     name);
+        CHECK_SHRANK(dw_checkpoint_check(cut_new ? new_ : old, &error), name);
+        CHECK_OK(dw_checkpoint_check(cut_new ? old : new_, &error));
+        dw_checkpoint_close(old);
+        dw_checkpoint_close(new_);
+    }
+}
+
+static void diff_new(void)
+{
+    diff_checkpoints(true, DW_CODEC_CLASS);
+    diff_checkpoints(true, DW_CODEC_GAP);
+}
+
+static void diff_old(void)
+{
+    diff_checkpoints(false, DW_CODEC_CLASS);
+    diff_checkpoints(false, DW_CODEC_GAP);
+}
+
+static void digest(void)
+{
+    for (size_t i = 0; i < N_CUTS; i++) {
+        write_checkpoint("old.safetensors", 0);
+        dw_checkpoint *ckpt = open_checkpoint("old.safetensors");
+        dw_digest digests[N_TENSORS], state;
+        const dw_progress progress = cut_later(temp_path("old.safetensors"), cuts[i]);
+        CHECK_SHRANK(dw_digest_tensors(digests, &state, tensors_of(ckpt), N_TENSORS, 1,
+                                       &progress, &error),
+                     "old.safetensors");
+        dw_checkpoint_close(ckpt);
+    }
+}
+
+static void copy_checkpoint(void)
+{
+    write_checkpoint("old.safetensors", 0);
+    dw_checkpoint *ckpt = open_checkpoint("old.safetensors");
+    cut_now(temp_path("old.safetensors"), 5000);
+    CHECK_SHRANK(dw_checkpoint_write(temp_path("copy.safetensors"), tensors_of(ckpt),
+                                     N_TENSORS, NULL, &error),
+                 "old.safetensors");
+    CHECK(access(temp_path("copy.safetensors"), F_OK) != 0);
+    dw_checkpoint_close(ckpt);
+}
+
+static void save_delta(const char *name)
+{
+    write_checkpoint("old.safetensors", 0);
+    dw_checkpoint *old = open_checkpoint("old.safetensors");
+    make_weights(1);
+    dw_delta *delta;
+    CHECK_OK(dw_delta_diff(&delta, tensors_of(old), tensors, N_TENSORS, NULL, &error));
+    CHECK_OK(dw_delta_save(delta, temp_path(name), &error));
+    dw_delta_close(delta);
+    dw_checkpoint_close(old);
+}
+
+static void apply_checkpoint(void)
+{
+    for (size_t i = 0; i < N_CUTS; i++) {
+        save_delta("delta");
+        dw_delta *delta;
+        CHECK_OK(dw_delta_open(&delta, temp_path("delta"), &error));
+        dw_apply_options options;
+        dw_apply_options_init(&options);
+        options.progress = cut_later(temp_path("old.safetensors"), cuts[i]);
+        CHECK_SHRANK(dw_checkpoint_apply(temp_path("old.safetensors"), delta, &options,
+                                         NULL, &error),
+                     "old.safetensors");
+        dw_delta_close(delta);
+    }
+}
+
+/* A delta that was opened is read already. */
+static void shrinking_delta(void)
+{
+    save_delta("delta");
+    dw_delta *delta;
+    CHECK_OK(dw_delta_open(&delta, temp_path("delta"), &error));
+    cut_now(temp_path("delta"), 0);
+    CHECK_OK(
+        dw_checkpoint_apply(temp_path("old.safetensors"), delta, NULL, NULL, &error));
+    dw_delta_close(delta);
+}
+
+/* ---- publishers ---- */
+
+static dw_store *open_store(void)
+{
+    dw_store *store;
+    CHECK_OK(dw_store_open(&store, temp_path("stream"), NULL, &error));
+    return store;
+}
+
+static dw_publisher *open_publisher(dw_store *store, const dw_tensor *list,
+                                    const char *baseline)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.baseline_dir = baseline;
+    options.n_threads = 2;
+    dw_publisher *p;
+    CHECK_OK(dw_publisher_open(&p, store, list, N_TENSORS, &options, &error));
+    return p;
+}
+
+static dw_status publish(dw_publisher *p)
+{
+    dw_publish_report report;
+    uint64_t ticket;
+    dw_status status = dw_publisher_publish(p, &ticket, NULL, &error);
+    if (status == DW_OK)
+        status = dw_publisher_wait(p, ticket, UINT32_MAX, NULL, &report, &error);
+    dw_publisher_idle(p, UINT32_MAX);
+    return status;
+}
+
+/* All that was committed can be followed, and the last version is the weights. */
+static void check_stream(dw_store *store, uint64_t version)
+{
+    static uint16_t room[N_TENSORS][N_ELEMS];
+    dw_tensor into[N_TENSORS];
+    for (size_t t = 0; t < N_TENSORS; t++) {
+        into[t] = tensors[t];
+        into[t].data = room[t];
+    }
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = into;
+    options.n_tensors = N_TENSORS;
+    dw_follower *f;
+    CHECK_OK(dw_follower_open(&f, store, &options, &error));
+    CHECK_OK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error));
+    CHECK(dw_follower_version(f) == version);
+    CHECK(memcmp(room, weights, sizeof room) == 0);
+    dw_follower_close(f);
+}
+
+/* The trainer publishes a checkpoint that it mapped. */
+static void publish_checkpoint(void)
+{
+    write_checkpoint("live.safetensors", 0);
+    dw_store *store = open_store();
+    dw_checkpoint *ckpt = open_checkpoint("live.safetensors");
+    dw_publisher *p = open_publisher(store, tensors_of(ckpt), NULL);
+    cut_now(temp_path("live.safetensors"), 5000);
+    CHECK_SHRANK(publish(p), "live.safetensors");
+    CHECK_SHRANK(publish(p), "live.safetensors");
+    make_weights(0);
+    check_stream(store, 0);
+    dw_publisher_close(p);
+    dw_checkpoint_close(ckpt);
+    dw_store_close(store);
+}
+
+/* ---- followers ---- */
+
+static void make_stream(dw_store *store, unsigned n_versions)
+{
+    make_weights(0);
+    dw_publisher *p = open_publisher(store, tensors, NULL);
+    for (unsigned v = 1; v < n_versions; v++) {
+        make_weights(v);
+        CHECK_OK(publish(p));
+    }
+    dw_publisher_close(p);
+}
+
+static dw_follower *open_follower(dw_store *store, const char *dir, unsigned n_copies)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = temp_path(dir);
+    options.n_copies = n_copies;
+    dw_follower *f;
+    CHECK_OK(dw_follower_open(&f, store, &options, &error));
+    CHECK_OK(dw_follower_sync(f, 1, NULL, NULL, &error));
+    return f;
+}
+
+static void follow(unsigned n_copies, const char *file)
+{
+    for (size_t i = 0; i < N_CUTS; i++) {
+        char dir[32], path[512];
+        snprintf(dir, sizeof dir, "into-%u-%zu", n_copies, i);
+        snprintf(path, sizeof path, "%s/%s", temp_path(dir), file);
+        dw_store *store = open_store();
+        if (i == 0)
+            make_stream(store, 3);
+        dw_follower *f = open_follower(store, dir, n_copies);
+        cut_now(path, cuts[i]);
+        CHECK_SHRANK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error), file);
+        CHECK(dw_follower_version(f) != 2);
+        dw_follower_close(f);
+        dw_store_close(store);
+    }
+}
+
+static void follow_one_copy(void)
+{
+    follow(1, "model.safetensors");
+}
+
+static void follow_two_copies(void)
+{
+    follow(2, "copy-0/model.safetensors");
+}
+
+/* The weights shrink after all was staged: the stores meet it. */
+static void follow_at_the_stores(void)
+{
+    dw_store *store = open_store();
+    make_stream(store, 3);
+    dw_follower *f = open_follower(store, "into", 1);
+    uint64_t staged;
+    CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
+    CHECK_OK(dw_follower_commit(f, &error));
+    cut_now(temp_path("into/model.safetensors"), 5000);
+    CHECK_SHRANK(dw_follower_apply(f, &error), "model.safetensors");
+    CHECK(dw_follower_version(f) == 1);
+    dw_follower_close(f);
+    dw_store_close(store);
+}
+
+static void follow_staged_file(void)
+{
+    dw_store *store = open_store();
+    make_stream(store, 3);
+    dw_follower *f = open_follower(store, "into", 1);
+    uint64_t staged;
+    CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
+    cut_now(dw_follower_staged_path(f), 100);
+    CHECK_SHRANK(dw_follower_apply(f, &error), "-staged");
+    CHECK(dw_follower_version(f) == 1);
+    dw_follower_close(f);
+    dw_store_close(store);
+}
+
+static void control_block(void)
+{
+    dw_store *store = open_store();
+    make_stream(store, 3);
+    dw_follower *f = open_follower(store, "into", 1);
+    cut_now(temp_path("into/" DW_CONTROL_NAME), 0);
+    CHECK_SHRANK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error), DW_CONTROL_NAME);
+    CHECK(dw_follower_version(f) == 1);
+    dw_follower_close(f);
+    f = open_follower(store, "into", 1); /* it makes another one */
+    CHECK_OK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error));
+    dw_follower_close(f);
+    dw_store_close(store);
+}
+
+static void snapshot(void)
+{
+    dw_store *store = open_store();
+    make_stream(store, 2);
+    dw_follower *f = open_follower(store, "into", 1);
+    dw_snapshot *s;
+    dw_snapshot_view view;
+    CHECK_OK(dw_snapshot_open(&s, temp_path("into"), &error));
+    CHECK_OK(dw_snapshot_look(s, 100, &view, &error));
+    CHECK(dw_snapshot_unchanged(s, &view));
+    cut_now(temp_path("into/model.safetensors"), 5000);
+    CHECK(!dw_snapshot_unchanged(s, &view));
+    CHECK_SHRANK(dw_snapshot_hold(s, 100, &view, &error), "model.safetensors");
+    CHECK_SHRANK(dw_snapshot_look(s, 100, &view, &error), "model.safetensors");
+    cut_now(temp_path("into/" DW_CONTROL_NAME), 0);
+    CHECK_SHRANK(dw_snapshot_hold(s, 100, &view, &error), DW_CONTROL_NAME);
+    CHECK(!dw_snapshot_unchanged(s, &view));
+    CHECK(dw_snapshot_version(s) == UINT64_MAX);
+    dw_snapshot_release(s);
+    dw_snapshot_close(s);
+    dw_follower_close(f);
+    dw_store_close(store);
+}
+
+/* ---- in the parent ---- */
+
+static void remove_files(void)
+{
+    char command[200];
+    snprintf(command, sizeof command, "rm -rf '%s' && mkdir '%s'", temp_dir, temp_dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void assert_survives(void (*child)(void), bool guarded)
+{
+    remove_files();
+    fflush(NULL);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        signal(SIGBUS, SIG_DFL); /* cmocka has a handler of its own */
+        if (guarded)
+            CHECK_OK(dw_guard_install(&error));
+        child();
+        _exit(0);
+    }
+    int how;
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    if (!WIFEXITED(how))
+        print_error("%s the guard: ended by signal %d\n", guarded ? "with" : "without",
+                    WTERMSIG(how));
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 0);
+}
+
+#define SHRINK_TEST(name)                                                                \
+    static void test_##name(void **state)                                                \
+    {                                                                                    \
+        (void)state;                                                                     \
+        assert_survives(name, false);                                                    \
+        assert_survives(name, true);                                                     \
+    }
+
+SHRINK_TEST(diff_new)
+SHRINK_TEST(diff_old)
+SHRINK_TEST(digest)
+SHRINK_TEST(copy_checkpoint)
+SHRINK_TEST(apply_checkpoint)
+SHRINK_TEST(shrinking_delta)
+SHRINK_TEST(publish_checkpoint)
+SHRINK_TEST(follow_one_copy)
+SHRINK_TEST(follow_two_copies)
+SHRINK_TEST(follow_at_the_stores)
+SHRINK_TEST(follow_staged_file)
+SHRINK_TEST(control_block)
+SHRINK_TEST(snapshot)
+
+/* ---- the guard itself ---- */
+
+/* With the guard, the host's own reads are survived, and it can ask about them. */
+static void read_by_host(void)
+{
+    write_checkpoint("old.safetensors", 0);
+    dw_checkpoint *ckpt = open_checkpoint("old.safetensors");
+    CHECK_OK(dw_guard_check(&error));
+    cut_now(temp_path("old.safetensors"), 0);
+    const volatile uint16_t *elems = tensors_of(ckpt)[2].data;
+    CHECK(elems[N_ELEMS - 1] == 0);
+    CHECK_SHRANK(dw_guard_check(&error), "old.safetensors");
+    CHECK_OK(dw_guard_check(&error));
+    CHECK_SHRANK(dw_checkpoint_check(ckpt, &error), "old.safetensors");
+    dw_checkpoint_close(ckpt);
+}
+
+static void test_read_by_host(void **state)
+{
+    (void)state;
+    assert_survives(read_by_host, true);
+}
+
+static sigjmp_buf back;
+
+static void on_bus(int number)
+{
+    (void)number;
+    siglongjmp(back, 1);
+}
+
+/* A page that the library knows nothing of. */
+static void touch_other(void)
+{
+    const int fd = open(temp_path("other"), O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
+    volatile char *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(page != MAP_FAILED && ftruncate(fd, 0) == 0);
+    (void)page[0];
+}
+
+/* What is not the library's goes to the handler that was there before. */
+static void other_pages(void)
+{
+    struct sigaction action = {.sa_handler = on_bus, .sa_flags = SA_NODEFER}, now;
+    CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+    CHECK_OK(dw_guard_install(&error));
+    CHECK_OK(dw_guard_install(&error));
+    if (sigsetjmp(back, 1) == 0) {
+        touch_other();
+        CHECK(!"reached");
+    }
+    dw_guard_remove();
+    CHECK(sigaction(SIGBUS, NULL, &now) == 0 && now.sa_handler == on_bus);
+    /* whoever replaces the handler is noticed */
+    CHECK_OK(dw_guard_install(&error));
+    CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+    CHECK(dw_guard_install(&error) == DW_CONFLICT);
+    digest();
+}
+
+static void test_other_pages(void **state)
+{
+    (void)state;
+    assert_survives(other_pages, false);
+}
+
+/* With no handler before, the process ends as it would without the guard. */
+static void test_default_action(void **state)
+{
+    (void)state;
+    remove_files();
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        signal(SIGBUS, SIG_DFL);
+        CHECK_OK(dw_guard_install(&error));
+        touch_other();
+        _exit(0);
+    }
+    int how;
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_true(WIFSIGNALED(how));
+    assert_int_equal(WTERMSIG(how), SIGBUS);
+}
+
+/* The library installs nothing by itself. */
+static void no_handlers(void)
+{
+    struct sigaction now;
+    diff_new();
+    CHECK(sigaction(SIGBUS, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
+}
+
+static void test_no_handlers(void **state)
+{
+    (void)state;
+    assert_survives(no_handlers, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_diff_new),
+        cmocka_unit_test(test_diff_old),
+        cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_copy_checkpoint),
+        cmocka_unit_test(test_apply_checkpoint),
+        cmocka_unit_test(test_shrinking_delta),
+        cmocka_unit_test(test_publish_checkpoint),
+        cmocka_unit_test(test_follow_one_copy),
+        cmocka_unit_test(test_follow_two_copies),
+        cmocka_unit_test(test_follow_at_the_stores),
+        cmocka_unit_test(test_follow_staged_file),
+        cmocka_unit_test(test_control_block),
+        cmocka_unit_test(test_snapshot),
+        cmocka_unit_test(test_read_by_host),
+        cmocka_unit_test(test_other_pages),
+        cmocka_unit_test(test_default_action),
+        cmocka_unit_test(test_no_handlers),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
