@@ -497,6 +497,14 @@ class Snapshot:
 def keygen(path: _Path) -> str:
     """Writes a new secret key and returns the public one."""
 
+def guard() -> None:
+    """Installs a handler for SIGBUS: files that shrink while they are mapped become errors
+    for the caller's own reads of tensors too. Call it after `faulthandler.enable()`."""
+
+def guard_check() -> None:
+    """Raises IoError if a mapped file lost a page since the last call: what was read of
+    its tensors may be zeros."""
+
 # ---- layouts --------------------------------------------------------------------------
 
 _Shapes: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]

@@ -1,6 +1,28 @@
 /* deltawire._core: the module. */
 #include "core.h"
 
+static PyObject *install_guard(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    dw_error err;
+    dw_status status = dw_guard_install(&err);
+    if (status != DW_OK)
+        return dwpy_raise(status, &err);
+    Py_RETURN_NONE;
+}
+
+static PyObject *check_guard(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    dw_error err;
+    dw_status status = dw_guard_check(&err);
+    if (status != DW_OK)
+        return dwpy_raise(status, &err);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"digest", DWPY_KEYWORDS(dwpy_digest_tensors), METH_VARARGS | METH_KEYWORDS,
      "The digests of a model and of its tensors."},
@@ -12,6 +34,10 @@ static PyMethodDef functions[] = {
      METH_VARARGS | METH_KEYWORDS, "Writes a safetensors file, or shards."},
     {"keygen", dwpy_keygen, METH_VARARGS,
      "Writes a new secret key and returns the public one."},
+    {"guard", install_guard, METH_NOARGS,
+     "Installs the handler for files that shrink while they are mapped."},
+    {"guard_check", check_guard, METH_NOARGS,
+     "Raises IoError if a mapped file shrank since the last call."},
     {"_end", dwpy_live_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
