@@ -31,13 +31,12 @@ static bool has_folds(const char *path)
 }
 
 /* The version that the mark names for STREAM, or DW_NO_VERSION. */
-static uint64_t parse(const dw_map *map, const char *stream)
+static uint64_t parse(const uint8_t *bytes, size_t n_bytes, const char *stream)
 {
     json_t *root = NULL;
     uint64_t proven = DW_NO_VERSION;
-    if (map->n_bytes > MAX_BYTES || !dw_seal_good(map->bytes, map->n_bytes, NULL, 0) ||
-        dw_json_parse_object(&root, map->bytes, map->n_bytes, "mark", NULL, NULL) !=
-            DW_OK)
+    if (!dw_seal_good(bytes, n_bytes, NULL, 0) ||
+        dw_json_parse_object(&root, bytes, n_bytes, "mark", NULL, NULL) != DW_OK)
         return proven;
     const char *of = json_string_value(json_object_get(root, "stream"));
     const json_t *number = json_object_get(root, "proven");
@@ -52,13 +51,13 @@ bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven)
 {
     *proven = DW_NO_VERSION;
     bool exists = false;
-    dw_map map = {.fd = -1};
+    uint8_t *bytes = NULL;
+    size_t n_bytes;
     char *path = dw_join_path(dir, NAME);
     if (path && dw_file_exists(path, &exists, NULL) == DW_OK && exists &&
-        dw_map_open(&map, path, false, NULL) == DW_OK) {
-        *proven = parse(&map, stream);
-        dw_map_close(&map);
-    }
+        dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, NULL) == DW_OK)
+        *proven = parse(bytes, n_bytes, stream);
+    dw_free(bytes);
     dw_free(path);
     return exists || has_folds(dir);
 }

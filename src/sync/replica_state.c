@@ -95,17 +95,15 @@ static bool read_record(dw_position *at, dw_position *next, const json_t *root)
 }
 
 static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind *kind,
-                             const dw_map *map, const char *path, dw_error *err)
+                             const uint8_t *bytes, size_t n_bytes, const char *path,
+                             dw_error *err)
 {
     json_t *root = NULL;
     *kind = DW_RECORD_DAMAGED;
-    if (map->n_bytes > MAX_BYTES)
-        return DW_OK;
-    dw_status status =
-        dw_json_parse_object(&root, map->bytes, map->n_bytes, "record", path, err);
+    dw_status status = dw_json_parse_object(&root, bytes, n_bytes, "record", path, err);
     if (status != DW_OK)
         return status == DW_NO_MEMORY ? status : DW_OK;
-    const bool is_sealed = dw_seal_good(map->bytes, map->n_bytes, NULL, 0);
+    const bool is_sealed = dw_seal_good(bytes, n_bytes, NULL, 0);
     const bool is_good = read_record(at, next, root);
     if (is_sealed && !is_good)
         status = dw_fail(err, DW_UNSUPPORTED, path,
@@ -128,14 +126,18 @@ dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_ki
     if (!path)
         return dw_fail_memory(err, dir);
     bool exists;
-    dw_map map = {.fd = -1};
+    uint8_t *bytes = NULL;
+    size_t n_bytes;
     dw_status status = dw_file_exists(path, &exists, err);
     if (status == DW_OK && exists)
-        status = dw_map_open(&map, path, false, err);
-    if (status == DW_OK && exists) {
-        status = parse_state(at, next, kind, &map, path, err);
-        dw_map_close(&map);
+        status = dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, err);
+    if (status == DW_CORRUPT) { /* too long for a record */
+        *kind = DW_RECORD_DAMAGED;
+        status = DW_OK;
+    } else if (status == DW_OK && exists) {
+        status = parse_state(at, next, kind, bytes, n_bytes, path, err);
     }
+    dw_free(bytes);
     dw_free(path);
     return status;
 }
