@@ -58,6 +58,16 @@ dw_status dw_update_of_version(dw_engine_update *out, dw_update_paths *paths,
     return find_paths(out, paths, dw_follower_dir(f), NULL, err);
 }
 
+dw_status dw_update_of_position(dw_engine_update *out, dw_update_paths *paths,
+                                const dw_position *at, const char *dir, dw_error *err)
+{
+    *out = (dw_engine_update){.stream = at->stream,
+                              .from = DW_NO_VERSION,
+                              .version = at->version,
+                              .state = at->state};
+    return find_paths(out, paths, dir, NULL, err);
+}
+
 /* The same for what is committed. With two copies the directory is the one that was
  * flipped to, so it is asked for after the apply. */
 static dw_status update_of_staged(dw_engine_update *out, dw_update_paths *paths,

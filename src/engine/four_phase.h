@@ -3,6 +3,7 @@
 #define DW_ENGINE_FOUR_PHASE_H
 
 #include "engine/rollout.h"
+#include "sync/replica.h"
 
 /* Goes one hop on the way to GOAL, or finishes the one that is under way. */
 dw_status dw_four_phase_hop(dw_rollout *rollout, uint64_t goal,
@@ -17,6 +18,10 @@ typedef struct dw_update_paths {
 /* What an engine is told that takes the version the weights are at. */
 dw_status dw_update_of_version(dw_engine_update *out, dw_update_paths *paths,
                                dw_follower *follower, dw_error *err);
+
+/* The same where there is no follower: AT is what the weights in DIR are. */
+dw_status dw_update_of_position(dw_engine_update *out, dw_update_paths *paths,
+                                const dw_position *at, const char *dir, dw_error *err);
 
 void dw_update_paths_release(dw_update_paths *paths);
 

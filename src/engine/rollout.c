@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "engine/four_phase.h"
-#include "sync/weights.h"
+#include "sync/follower.h"
 
 const char *dw_phase_name(dw_phase phase)
 {
@@ -73,6 +73,25 @@ static void end_recovery(dw_rollout *r)
         r->members[i].held = false;
 }
 
+/* The stream cannot be had, but what was half done is finished: the engines that were
+ * paused for it go on, with what is there. */
+static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
+{
+    char *dir = NULL;
+    dw_position at;
+    dw_update_paths paths = {0};
+    dw_engine_update update;
+    /* the follower may have failed at a later question to the store */
+    if (dw_follower_recover(follow, NULL) == DW_OK &&
+        dw_follower_recovered(&at, &dir, follow, NULL) == DW_OK &&
+        dw_update_of_position(&update, &paths, &at, dir, NULL) == DW_OK) {
+        end_recovery(r);
+        dw_crew_take_over(r, &update);
+    }
+    dw_update_paths_release(&paths);
+    dw_free(dir);
+}
+
 dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
                           const dw_follow_options *follow,
                           const dw_rollout_options *options, dw_error *err)
@@ -89,8 +108,11 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
         status = dw_follower_pending(follow->into, &pending, err);
     if (status == DW_OK && pending)
         status = pause_for_recovery(r, follow->into, err);
-    if (status == DW_OK)
+    if (status == DW_OK) { /* else an engine may be reading the weights */
         status = dw_follower_open(&r->follower, store, follow, err);
+        if (status != DW_OK && pending)
+            serve_recovered(r, follow);
+    }
     if (status == DW_OK)
         end_recovery(r);
     if (status == DW_OK && options->engines_loaded && !pending)

@@ -250,6 +250,17 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     return good ? DW_OK : dw_fail_memory(err, NULL);
 }
 
+/* What a killed run was at is finished even if the stream cannot be had: those who read
+ * the directory wait for that, and it needs no store. What goes wrong here is found again
+ * when the stream is back. */
+static void recover_without_stream(const dw_follow_options *options)
+{
+    bool pending = false;
+    if (options->into && dw_follower_pending(options->into, &pending, NULL) == DW_OK &&
+        pending)
+        dw_follower_recover(options, NULL);
+}
+
 dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
                               const dw_follow_options *options, bool is_own,
                               dw_error *err)
@@ -270,6 +281,8 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
     dw_status status = copy_strings(f, options, err);
     if (status == DW_OK)
         status = dw_stream_open(&f->stream, store, &options->trust, err);
+    if (status != DW_OK && !is_own)
+        recover_without_stream(options);
     if (status == DW_OK) {
         f->seen_ms = dw_clock_ms();
         const dw_stream_record *s = &f->stream->record;

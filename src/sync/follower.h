@@ -51,6 +51,17 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err);
 /* The version that the weights are must still be the one in the stream. */
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 
+/* ---- without the stream (follow_recover.c) ---- */
+
+/* Finishes what a killed run left half done in the directory that OPTIONS name, and makes
+ * two copies the same. */
+dw_status dw_follower_recover(const dw_follow_options *options, dw_error *err);
+
+/* Which version the directory is that OPTIONS name, by its record, and in *DIR, to be
+ * freed with dw_free, where its weights are. */
+dw_status dw_follower_recovered(dw_position *at, char **dir,
+                                const dw_follow_options *options, dw_error *err);
+
 /* Whether the next stage writes to memory of the caller's, which was declared empty. */
 static inline bool dw_follower_stage_fills(const dw_follower *f)
 {

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -392,21 +393,29 @@ static void test_two_copies(void **state)
 /* A host at version 0 with one engine. */
 typedef struct host {
     char *dir;
+    char link[PATH_MAX]; /* to what is read */
     toy t;
     dw_engine *engine;
 } host;
 
-static void host_make(host *h, const bed *b, dw_rollout_options *options)
+static void host_make_copies(host *h, const bed *b, dw_rollout_options *options,
+                             unsigned n_copies)
 {
     dw_error err = {0};
     *h = (host){.dir = new_dir()};
-    pull_first(b, h->dir, 1);
-    h->t = (toy){.dir = h->dir, .truth = b->truth};
+    snprintf(h->link, sizeof h->link, n_copies == 2 ? "%s/current" : "%s", h->dir);
+    pull_first(b, h->dir, n_copies);
+    h->t = (toy){.dir = h->link, .truth = b->truth};
     start(&h->t);
     assert_ok(dw_engine_new(&h->engine, &toy_driver, &h->t, NULL, &err), &err);
     dw_rollout_options_init(options);
     options->engines = &h->engine;
     options->n_engines = 1;
+}
+
+static void host_make(host *h, const bed *b, dw_rollout_options *options)
+{
+    host_make_copies(h, b, options, 1);
 }
 
 static void host_free(host *h)
@@ -491,6 +500,70 @@ static void test_away(void **state)
     bed_free(&b);
 }
 
+/* Leaves DIR as a process does that is killed once it has committed VERSION. */
+static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
+                              uint64_t version)
+{
+    int fate = 0;
+    fflush(stdout);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dw_error err = {0};
+        uint64_t at;
+        dw_follow_options options = follow_into(dir, n_copies);
+        dw_follower *f;
+        bool good = dw_follower_open(&f, b->store, &options, &err) == DW_OK &&
+                    dw_follower_stage(f, version, &at, NULL, &err) == DW_OK &&
+                    dw_follower_commit(f, &err) == DW_OK;
+        _exit(good ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &fate, 0), pid);
+    assert_int_equal(fate, 0);
+}
+
+/* With the store away, what a killed process was at is finished all the same, and the
+ * engines, which it left paused, serve that. */
+static void test_open_without_store(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (unsigned n_copies = 1; n_copies <= 2; n_copies++)
+        for (int own_copy = 0; own_copy < 2; own_copy++) {
+            host h;
+            dw_rollout_options options;
+            dw_rollout *r;
+            bool pending = false;
+            host_make_copies(&h, &b, &options, n_copies);
+            h.t.own_copy = own_copy;
+            dw_follow_options follow = follow_into(h.dir, n_copies);
+            kill_after_commit(&b, h.dir, n_copies, 1);
+            h.t.running = false; /* it was paused */
+            assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
+            assert_true(pending);
+
+            dw_store *away = kit_mem_store();
+            assert_fails(dw_rollout_open(&r, away, &follow, &options, &err), DW_NOT_FOUND,
+                         &err);
+            dw_store_close(away);
+            assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
+            assert_false(pending);
+            assert_true(digest_dir(h.t.dir) == b.truth[1]);
+            assert_true(h.t.running);
+            assert_int_equal(h.t.version, 1);
+            assert_true(look(&h.t) == b.truth[1]);
+
+            assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+            follow_to(r, LAST);
+            assert_int_equal(h.t.version, LAST);
+            dw_rollout_close(r);
+            host_free(&h);
+        }
+    bed_free(&b);
+}
+
 /* Hundreds of hosts, each of which syncs its files at every step: in memory, where that
  * costs nothing. */
 static int make_dir_in_memory(void **state)
@@ -504,7 +577,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patches),     cmocka_unit_test(test_every_call_fails),
         cmocka_unit_test(test_two_engines), cmocka_unit_test(test_two_copies),
-        cmocka_unit_test(test_away),
+        cmocka_unit_test(test_away),        cmocka_unit_test(test_open_without_store),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
