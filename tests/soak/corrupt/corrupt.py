@@ -1,0 +1,477 @@
+#!/usr/bin/env python3
+"""The corruption campaign: rounds of publishing and following with one damage each.
+
+A round makes a stream, a publisher and some followers, publishes some versions, damages
+one thing that they hold, goes on, and judges: whoever says that it holds a version holds
+its weights bit for bit, or there is a clear refusal; and the stream can be continued with
+what the documentation says. See judge() for the rules.
+
+    ROUNDS=n    how many (40)
+    SEED=n      repeats the choices of a run; each round prints its own
+    ONLY=seed   one round, with all that was done
+    SECONDS=n   stop after so long
+    KEEP=1      go on after a failed round, and count
+"""
+
+import collections
+import glob
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import damage  # noqa: E402
+from actors import (  # noqa: E402
+    CommandPublisher,
+    Fault,
+    FollowFollower,
+    LiveFollower,
+    LivePublisher,
+    Outcome,
+    PullFollower,
+    deltawire,
+)
+from truth import Truth  # noqa: E402
+
+SWEEP = 3  # versions within which damage in memory must be noticed
+
+
+class World:
+    """One stream, its publisher and its followers."""
+
+    def __init__(self, seed, root, talks):
+        self.rng = rng = random.Random(seed)
+        self.root, self.talks, self.log = root, talks, []
+        self.home = f"{root}/home"
+        self.store = f"{root}/store"
+        self.url = f"file://{self.store}"
+        for name in ("home", "ckpt", "outside"):
+            os.mkdir(f"{root}/{name}")
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
+        self.env.update(HOME=self.home, TMPDIR=root)
+        self.key = None
+        if rng.random() < 0.3:
+            self.key = f"{root}/key"
+            deltawire(self, "keygen", self.key, "--quiet")
+        self.truth = Truth(rng, f"{root}/ckpt", large=rng.random() < 0.1)
+        self.labels = collections.defaultdict(set)  # of versions that were acknowledged
+        self.head = -1
+        self.step = 0
+        self.publisher = rng.choice([CommandPublisher, LivePublisher, LivePublisher])(self)
+        kinds = [PullFollower, FollowFollower, LiveFollower]
+        chosen = rng.sample(kinds, rng.choice([1, 2, 2]))
+        self.followers = [k(self, f"f{i}") for i, k in enumerate(chosen)]
+
+    def say(self, text):
+        self.log.append(text)
+        if self.talks:
+            print("   ", text, flush=True)
+
+    def note(self, version, label):
+        self.labels[version].add(label)
+        self.head = max(self.head, version)
+
+    # ---- what happens ----
+
+    def publish(self, torn=False):
+        """The next step; whether it was committed."""
+        step, more = self.step, {}
+        if torn:
+            return self.publish_torn()
+        outcome = self.publisher.publish(step, **more)
+        return self.published(outcome, str(step))
+
+    def published(self, outcome, label):
+        if outcome.ok:
+            if outcome.version is None or outcome.version < 0:
+                raise Fault(f"publish: success, but no version: {outcome}")
+            self.note(outcome.version, label)
+        self.step += 1
+        return outcome
+
+    def publish_torn(self):
+        """Two steps are written in turns while one is published."""
+        a, b = self.step, self.step + 1
+        self.step += 1
+        if isinstance(self.publisher, LivePublisher):
+            return self.published(self.publisher.publish(a, torn_with=b), f"{a}~{b}")
+        path, stop = f"{self.root}/ckpt/torn", threading.Event()
+        os.makedirs(path, exist_ok=True)
+        file, truncates = f"{path}/model.safetensors", self.rng.random() < 0.3
+        states = [self.truth.file(a), self.truth.file(b)]
+        with open(file, "wb") as f:
+            f.write(states[0])
+
+        def rewrite():
+            while not stop.is_set():
+                for state in states:
+                    with open(file, "wb" if truncates else "r+b", buffering=0) as f:
+                        for at in range(0, len(state), 8192):
+                            f.write(state[at : at + 8192])
+
+        thread = threading.Thread(target=rewrite)
+        thread.start()
+        try:
+            outcome = self.publisher.publish(f"{a}~{b}", ckpt=path)
+        finally:
+            stop.set()
+            thread.join()
+        return self.published(outcome, f"{a}~{b}")
+
+    def label_in_store(self, version):
+        try:
+            with open(f"{self.store}/commits/{version:020}.json") as f:
+                return json.load(f).get("step") or "0"
+        except (OSError, ValueError):
+            return None
+
+    # ---- the rules ----
+
+    def holds(self, follower, version):
+        """Whether the follower's weights are that version's."""
+        data = follower.weights()
+        labels = set(self.labels[version])
+        if not labels and self.label_in_store(version):
+            labels.add(self.label_in_store(version))  # committed, but nobody was told
+        return data is not None and any(self.truth.is_label(data, x) for x in labels)
+
+    def sync(self, follower, victim, wrong_is_known=False):
+        """Has the follower go to the newest version, and judges what it has then. VICTIM:
+        its own weights were damaged, so that only `verify` must find that out."""
+        outcome = follower.sync(self.head)
+        if outcome.ok and outcome.version is not None and outcome.version > self.head:
+            self.note(outcome.version, self.label_in_store(outcome.version) or "?")
+        if outcome.ok and outcome.version != self.head and not self.rewound:
+            raise Fault(f"{follower.name}: says {outcome}, but the newest version is {self.head}")
+        claim = follower.claim()
+        if outcome.ok and claim != outcome.version:
+            raise Fault(f"{follower.name}: says {outcome}, its directory says {claim}")
+        if claim is None or self.holds(follower, claim) or wrong_is_known:
+            return outcome
+        if victim and not follower.verify():
+            return Outcome(False, claim, f"verify {follower.name} finds the damage")
+        raise Fault(f"{follower.name}: has wrong weights, and says that they are version {claim}"
+                    f" ({outcome})")  # fmt: skip
+
+
+# ---- the damages ---------------------------------------------------------------------
+
+
+def files_below(root):
+    found = []
+    for directory, _, names in os.walk(root):
+        found += [os.path.join(directory, name) for name in names]
+    return [x for x in found if os.path.isfile(x) and not os.path.islink(x)]
+
+
+def group_of(path, root):
+    """Files of one kind: commits are as many as versions, a hint is one."""
+    inner = os.path.relpath(path, root).split(os.sep)
+    return inner[0] if len(inner) > 1 else os.path.splitext(inner[0])[-1] + inner[0][:4]
+
+
+def damage_file(world, root):
+    """Damages one file below ROOT; None if there is none."""
+    rng = world.rng
+    files = files_below(root)
+    groups = collections.defaultdict(list)
+    for path in sorted(files):
+        groups[group_of(path, root)].append(path)
+    if not groups:
+        return None
+    path = rng.choice(groups[rng.choice(sorted(groups))])
+    older = world.older + path[len(world.root) :]
+    others = [x for x in sorted(files) if x != path] or [path]
+    kind = rng.choice(damage.KINDS)
+    use_older = rng.random() < 0.15 and os.path.isfile(older)
+    number = len(os.listdir(f"{world.root}/outside"))
+    done = damage.Damage(path, kind, rng, others, f"{world.root}/outside/{number}",
+                         older if use_older else None)  # fmt: skip
+    world.what = f"{done.kind} {path[len(world.root) + 1 :]}"
+    return done
+
+
+def flip_baseline_in_memory(world):
+    """Flips a bit of the copy of the weights that a trainer's process compares with."""
+    pid = world.publisher.process.process.pid
+    state = world.truth.state(world.step - 1)
+    piece = state[len(state) // 2 :][:64]
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as mem:
+        spots = []
+        for line in maps:
+            span, rights = line.split()[:2]
+            low, high = (int(x, 16) for x in span.split("-"))
+            if not rights.startswith("rw") or "[v" in line or high - low > 1 << 28:
+                continue
+            try:
+                mem.seek(low)
+                block = mem.read(high - low)
+            except OSError:
+                continue
+            at = block.find(piece)
+            while at >= 0:
+                spots.append(low + at)
+                at = block.find(piece, at + 1)
+        if not spots:
+            return False
+        spot = world.rng.choice(spots)
+        mem.seek(spot)
+        byte = mem.read(1)[0] ^ 1 << world.rng.randrange(8)
+        mem.seek(spot)
+        mem.write(bytes([byte]))
+    return True
+
+
+# ---- a round -------------------------------------------------------------------------
+
+
+def store_goes_away(world):
+    """An unmounted store: publishing into the empty mount point must not succeed."""
+    world.what = "the store goes away and comes back"
+    os.rename(world.store, f"{world.root}/away")
+    leaves_mount_point = world.rng.random() < 0.5
+    if leaves_mount_point:
+        os.mkdir(world.store)
+    for _ in range(world.rng.choice([1, 2])):
+        outcome = world.publisher.publish(world.step)
+        if outcome.ok:
+            is_new = isinstance(world.publisher, CommandPublisher)
+            if not (is_new and outcome.version == 0):  # a new stream, as its report says
+                raise Fault(f"published version {outcome.version} into a store that is away")
+        world.step += 1
+    for follower in world.followers:
+        if not isinstance(follower, FollowFollower):
+            outcome = follower.sync(world.head)
+            if outcome.ok and outcome.version != 0:
+                raise Fault(f"{follower.name}: {outcome}, but the store is away")
+    shutil.rmtree(world.store, ignore_errors=True)
+    if world.rng.random() < 0.4:
+        world.what = "the store comes back as an older copy"
+        world.rewound = True
+        world.restored = f"{world.root}/away"
+        shutil.copytree(world.older + "/store", world.store, symlinks=True)
+    else:
+        os.rename(f"{world.root}/away", world.store)
+
+
+def do_damage(world):
+    """One damage. Gives the Damage if it was one to a file, the actors that it hit."""
+    rng, publisher = world.rng, world.publisher
+    choice = rng.random()
+    if choice < 0.12:
+        store_goes_away(world)
+        return None, []
+    if choice < 0.22:
+        world.what = "torn weights"
+        for _ in range(2):
+            world.publish(torn=True)
+        return None, []
+    live = [x for x in world.followers if isinstance(x, LiveFollower) and x.process]
+    if choice < 0.27 and live:
+        world.what = f"a bit of {live[0].name}'s memory flips"
+        live[0].flip()
+        return None, live[:1]
+    if choice < 0.37 and isinstance(publisher, LivePublisher) and publisher.process:
+        if flip_baseline_in_memory(world):
+            world.what = "a bit of the baseline in memory flips"
+            return None, [publisher]
+    dirs = [x for x in world.followers if not isinstance(x, LiveFollower)]
+    if choice < 0.43 and dirs:
+        return None, [replace_directory(world, rng.choice(dirs))]
+    owners = [None, None] + [x for x in [publisher, *world.followers] if x.roots]
+    owner = rng.choice(owners)
+    roots = owner.roots if owner else [world.store]
+    done = damage_file(world, rng.choice(roots))
+    return done, [owner] if owner else []
+
+
+def replace_directory(world, follower):
+    """A follower's directory goes, or becomes an older copy of itself."""
+    older = world.older + follower.dir[len(world.root) :]
+    if world.rng.random() < 0.5 and os.path.isdir(older):
+        world.what = f"{follower.name} is replaced by an older copy"
+        os.rename(follower.dir, f"{world.root}/outside/dir")
+        shutil.copytree(older, follower.dir, symlinks=True)
+    else:
+        world.what = f"{follower.name} is moved away"
+        os.rename(follower.dir, f"{world.root}/outside/dir")
+    return follower
+
+
+def play(world):
+    rng = world.rng
+    world.rewound, world.restored, world.older, world.what = False, None, "", "nothing"
+    for turn in range(rng.choice([3, 4, 5])):
+        outcome = world.publish()
+        if not outcome.ok:
+            raise Fault(f"publish before any damage: {outcome}")
+        for follower in world.followers:
+            if turn == 0 or rng.random() < 0.5:
+                world.sync(follower, False)
+        if turn == 1:
+            world.older = f"{world.root}/older"
+            copy_world(world)
+    for actor in (world.publisher, *world.followers):
+        chance = rng.random()
+        if chance < 0.2:
+            actor.stop()
+        elif chance < 0.4:
+            actor.kill()
+    done, hit = do_damage(world)
+    world.say(f"DAMAGE: {world.what}")
+    go_on(world, done, hit)
+    judge(world, done, hit)
+
+
+def copy_world(world):
+    os.mkdir(world.older)
+    for name in os.listdir(world.root):
+        if name in ("older", "ckpt", "outside"):
+            continue
+        path = f"{world.root}/{name}"
+        if os.path.isdir(path):
+            shutil.copytree(path, f"{world.older}/{name}", symlinks=True)
+
+
+def go_on(world, done, hit):
+    """Some more versions. Refusals are fine here; wrong weights are not."""
+    rng = world.rng
+    in_memory = world.publisher in hit and done is None
+    for _ in range(SWEEP + 1 if in_memory or hit and done is None else rng.choice([1, 2])):
+        world.publish()
+        if rng.random() < 0.15:
+            world.publisher.kill()
+        for follower in world.followers:
+            if rng.random() < 0.7:
+                world.sync(follower, follower in hit, wrong_is_known=in_memory or
+                           (follower in hit and isinstance(follower, LiveFollower)))  # fmt: skip
+    if rng.random() < 0.3:
+        deltawire(world, "squash", world.url, "--anchor", "--quiet", *trust(world, True))
+    if rng.random() < 0.3:
+        deltawire(world, "gc", world.url, "--keep", "1", "--quiet", *trust(world))
+
+
+def trust(world, signs=False):
+    if not world.key:
+        return []
+    return ["--trust", f"{world.key}.pub"] + (["--sign-key", world.key] if signs else [])
+
+
+def judge(world, done, hit):
+    """In the end all are equal, with no other help than what the refusals ask for: what was
+    damaged in the store is restored from a copy, a follower's directory that was damaged
+    is removed and pulled anew, a trainer is started again."""
+    if done and done.outside_was_written():
+        raise Fault(f"somebody wrote through a link ({world.what})")
+    in_store = done if done and not hit else None
+    if in_store and in_store.changed() and in_store.is_still_there():
+        finds_damage(world, in_store)
+    outcome = world.publish()
+    if not outcome.ok:
+        world.publisher.stop()
+        outcome = world.publish()
+    if not outcome.ok and (in_store or world.restored):
+        restore(world, in_store)
+        world.publisher.stop()
+        outcome = world.publish()
+    if not outcome.ok and world.publisher in hit and named(outcome, world.publisher.roots):
+        world.publisher.stop()
+        for root in world.publisher.roots:
+            shutil.rmtree(root, ignore_errors=True)
+        outcome = world.publish()
+    if not outcome.ok:
+        raise Fault(f"the stream cannot be continued: {outcome}")
+    for follower in [*world.followers, PullFollower(world, "fresh")]:
+        outcome = world.sync(follower, follower in hit)
+        if not outcome.ok and (in_store or world.restored):
+            restore(world, in_store)
+            outcome = world.sync(follower, follower in hit)
+        if not outcome.ok:
+            follower.stop()
+            if follower in hit or world.rewound:
+                follower.remove()
+            outcome = world.sync(follower, False)
+        if not outcome.ok:
+            raise Fault(f"{follower.name} cannot go on: {outcome}")
+        follower.stop()
+    restore(world, in_store)
+    code, _, error = deltawire(world, "verify", world.url, "--quiet", *trust(world))
+    if code != 0:
+        raise Fault(f"verify in the end: {error}")
+    world.publisher.stop()
+
+
+def named(outcome, roots):
+    return any(root in outcome.text for root in roots)
+
+
+def restore(world, in_store):
+    if in_store:
+        in_store.undo()
+
+
+# What a stream can do without: hints, and shorter ways that were once made.
+HINTS = ("latest.json", "followers/", "probe/", "receipts/")
+SPARE = ("ways/", "epochs/", "floor.json")
+
+
+def finds_damage(world, done):
+    """`verify URL` must find what was damaged in the store, but in what is a hint."""
+    key = os.path.relpath(done.path, world.store)
+    code, _, _ = deltawire(world, "verify", world.url, "--quiet", *trust(world))
+    spare = key.startswith(HINTS) or (done.after is None and key.startswith(SPARE))
+    if code == 0 and not spare and done.is_still_there():
+        raise Fault(f"verify finds nothing, but {world.what} was done")
+
+
+def run_round(seed, talks):
+    """None, or what was wrong."""
+    where = os.environ.get("SOAK_ROOT") or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    root = tempfile.mkdtemp(prefix="deltawire-corrupt-", dir=where)
+    world = None
+    try:
+        world = World(seed, root, talks)
+        play(world)
+        return world.what, None, world
+    except Fault as fault:
+        return world.what if world else "", str(fault), world
+    finally:
+        if world:
+            for actor in (world.publisher, *world.followers):
+                actor.kill()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def main():
+    rounds = int(os.environ.get("ROUNDS") or 40)
+    seconds = float(os.environ.get("SECONDS") or 1e9)
+    seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+    only = os.environ.get("ONLY")
+    if only:
+        what, fault, _ = run_round(int(only), True)
+        print(f"{what}: {fault or 'fine'}")
+        return 1 if fault else 0
+    print(f"SEED={seed}")
+    failed, n, begun = 0, 0, time.monotonic()
+    while n < rounds and time.monotonic() - begun < seconds:
+        what, fault, world = run_round(seed + n, False)
+        n += 1
+        if not fault:
+            continue
+        failed += 1
+        print(f"FAILED: {what}: {fault}\n    to repeat: ONLY={seed + n - 1}", flush=True)
+        if not os.environ.get("KEEP"):
+            print("\n".join("    " + x for x in (world.log[-25:] if world else [])))
+            break
+    took = time.monotonic() - begun
+    print(f"{n} rounds, {failed} failed, {took:.0f} s ({took / max(n, 1):.2f} s a round)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
