@@ -13,7 +13,7 @@ import time
 from damage import content
 from truth import parse_safetensors
 
-DEADLINE = float(os.environ.get("DEADLINE", 30))
+DEADLINE = float(os.environ.get("DEADLINE", 60))
 DELTAWIRE = os.environ["DELTAWIRE"]
 LIVE = os.environ["SOAK_LIVE"]
 
@@ -63,7 +63,7 @@ def deltawire(world, *args):
     """Runs the command; raises Fault if it hangs or crashes. Gives its exit code, what it
     printed, and the error's line."""
     name = "deltawire " + " ".join(args).replace(world.root + "/", "")
-    process = start([DELTAWIRE, *args], world.env)
+    process = world.running = start([DELTAWIRE, *args], world.env)
     try:
         out, err = process.communicate(timeout=DEADLINE)
     except subprocess.TimeoutExpired:
@@ -132,7 +132,6 @@ class Live:
     def kill(self):
         self.process.kill()
         self.process.wait()
-        self.close()
 
     def close(self):
         for file in (self.process.stdin, self.process.stdout):
@@ -187,7 +186,9 @@ class CommandPublisher:
     def stop(self):
         pass
 
-    kill = stop
+    def kill(self):
+        if self.world.running:
+            self.world.running.kill()
 
 
 class LivePublisher:

@@ -14,10 +14,9 @@ what the documentation says. See judge() for the rules.
 """
 
 import collections
-import glob
-import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from actors import (  # noqa: E402
     PullFollower,
     deltawire,
 )
+from store import BucketStore, DirStore  # noqa: E402
 from truth import Truth  # noqa: E402
 
 SWEEP = 3  # versions within which damage in memory must be noticed
@@ -48,17 +48,26 @@ class World:
         self.rng = rng = random.Random(seed)
         self.root, self.talks, self.log = root, talks, []
         self.home = f"{root}/home"
-        self.store = f"{root}/store"
-        self.url = f"file://{self.store}"
+        bucket = os.environ.get("DW_TEST_STORE")
+        self.store = BucketStore(root, bucket) if bucket else DirStore(root)
+        self.url = self.store.url
         for name in ("home", "ckpt", "outside"):
             os.mkdir(f"{root}/{name}")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
         self.env.update(HOME=self.home, TMPDIR=root)
+        if bucket:
+            self.env["AWS_ENDPOINT_URL"] = os.environ["DW_TEST_S3_ENDPOINT"]
         self.key = None
         if rng.random() < 0.3:
             self.key = f"{root}/key"
             deltawire(self, "keygen", self.key, "--quiet")
-        self.truth = Truth(rng, f"{root}/ckpt", large=rng.random() < 0.1)
+        self.truth = Truth(random.Random(seed), f"{root}/ckpt", large=rng.random() < 0.1)
+        self.rewound = False  # the store is an older copy of itself
+        self.replaced = False  # and the newest copy is still kept
+        self.older = ""  # copies of all directories as they were early on
+        self.what = "nothing"
+        self.killing = False  # who ends now was killed
+        self.running = None  # the newest process of the command
         self.labels = collections.defaultdict(set)  # of versions that were acknowledged
         self.head = -1
         self.step = 0
@@ -74,7 +83,7 @@ class World:
 
     def note(self, version, label):
         self.labels[version].add(label)
-        self.head = max(self.head, version)
+        self.head = version if self.rewound else max(self.head, version)
 
     # ---- what happens ----
 
@@ -123,21 +132,14 @@ class World:
             thread.join()
         return self.published(outcome, f"{a}~{b}")
 
-    def label_in_store(self, version):
-        try:
-            with open(f"{self.store}/commits/{version:020}.json") as f:
-                return json.load(f).get("step") or "0"
-        except (OSError, ValueError):
-            return None
-
     # ---- the rules ----
 
     def holds(self, follower, version):
         """Whether the follower's weights are that version's."""
         data = follower.weights()
         labels = set(self.labels[version])
-        if not labels and self.label_in_store(version):
-            labels.add(self.label_in_store(version))  # committed, but nobody was told
+        if not labels and self.store.label(version):
+            labels.add(self.store.label(version))  # committed, but nobody was told
         return data is not None and any(self.truth.is_label(data, x) for x in labels)
 
     def sync(self, follower, victim, wrong_is_known=False):
@@ -145,7 +147,7 @@ class World:
         its own weights were damaged, so that only `verify` must find that out."""
         outcome = follower.sync(self.head)
         if outcome.ok and outcome.version is not None and outcome.version > self.head:
-            self.note(outcome.version, self.label_in_store(outcome.version) or "?")
+            self.note(outcome.version, self.store.label(outcome.version) or "?")
         if outcome.ok and outcome.version != self.head and not self.rewound:
             raise Fault(f"{follower.name}: says {outcome}, but the newest version is {self.head}")
         claim = follower.claim()
@@ -162,37 +164,39 @@ class World:
 # ---- the damages ---------------------------------------------------------------------
 
 
-def files_below(root):
-    found = []
-    for directory, _, names in os.walk(root):
-        found += [os.path.join(directory, name) for name in names]
-    return [x for x in found if os.path.isfile(x) and not os.path.islink(x)]
-
-
-def group_of(path, root):
-    """Files of one kind: commits are as many as versions, a hint is one."""
-    inner = os.path.relpath(path, root).split(os.sep)
-    return inner[0] if len(inner) > 1 else os.path.splitext(inner[0])[-1] + inner[0][:4]
+def choose(names, rng):
+    """One of NAMES: first a kind of files, as commits are many and a hint is one."""
+    groups = collections.defaultdict(list)
+    for name in sorted(names):
+        first, _, rest = name.partition("/")
+        groups[first if rest else first[:4] + os.path.splitext(first)[1]].append(name)
+    return rng.choice(groups[rng.choice(sorted(groups))])
 
 
 def damage_file(world, root):
-    """Damages one file below ROOT; None if there is none."""
-    rng = world.rng
-    files = files_below(root)
-    groups = collections.defaultdict(list)
-    for path in sorted(files):
-        groups[group_of(path, root)].append(path)
-    if not groups:
+    """Damages one file below ROOT, or an object of the store; None if there is none."""
+    rng = random.Random(world.rng.random())  # of its own: the files differ from run to run
+    store = world.store if root is None else None
+    names = store.keys() if store else [os.path.relpath(x, root) for x in damage.files_below(root)]
+    if not names:
         return None
-    path = rng.choice(groups[rng.choice(sorted(groups))])
-    older = world.older + path[len(world.root) :]
-    others = [x for x in sorted(files) if x != path] or [path]
-    kind = rng.choice(damage.KINDS)
-    use_older = rng.random() < 0.15 and os.path.isfile(older)
-    number = len(os.listdir(f"{world.root}/outside"))
-    done = damage.Damage(path, kind, rng, others, f"{world.root}/outside/{number}",
-                         older if use_older else None)  # fmt: skip
-    world.what = f"{done.kind} {path[len(world.root) + 1 :]}"
+    name = choose(names, rng)
+    others = [x for x in names if x != name] or [name]
+    rng.shuffle(others)
+    kind = rng.choice(store.kinds if store else damage.KINDS)
+    older = world.older if rng.random() < 0.15 else None
+    outside = f"{world.root}/outside/file"
+    if store:
+        done = store.damage(name, kind, rng, others, outside, older)
+        world.what = f"{done.kind} store/{name}"
+        done.key = name
+    else:
+        path = f"{root}/{name}"
+        older = older + path[len(world.root) :] if older else None
+        others = [f"{root}/{x}" for x in others]
+        done = damage.Damage(path, kind, rng, others, outside,
+                             older if older and os.path.isfile(older) else None)  # fmt: skip
+        world.what = f"{done.kind} {path[len(world.root) + 1 :]}"
     return done
 
 
@@ -233,10 +237,7 @@ def flip_baseline_in_memory(world):
 def store_goes_away(world):
     """An unmounted store: publishing into the empty mount point must not succeed."""
     world.what = "the store goes away and comes back"
-    os.rename(world.store, f"{world.root}/away")
-    leaves_mount_point = world.rng.random() < 0.5
-    if leaves_mount_point:
-        os.mkdir(world.store)
+    world.store.go_away(leaves_mount_point=world.rng.random() < 0.5)
     for _ in range(world.rng.choice([1, 2])):
         outcome = world.publisher.publish(world.step)
         if outcome.ok:
@@ -246,24 +247,20 @@ def store_goes_away(world):
         world.step += 1
     for follower in world.followers:
         if not isinstance(follower, FollowFollower):
-            outcome = follower.sync(world.head)
-            if outcome.ok and outcome.version != 0:
+            outcome = follower.sync(world.head)  # nothing new is true as well
+            if outcome.ok and not world.holds(follower, outcome.version):
                 raise Fault(f"{follower.name}: {outcome}, but the store is away")
-    shutil.rmtree(world.store, ignore_errors=True)
     if world.rng.random() < 0.4:
         world.what = "the store comes back as an older copy"
-        world.rewound = True
-        world.restored = f"{world.root}/away"
-        shutil.copytree(world.older + "/store", world.store, symlinks=True)
-    else:
-        os.rename(f"{world.root}/away", world.store)
+        world.rewound = world.replaced = True
+    world.store.come_back(world.older if world.replaced else None)
 
 
 def do_damage(world):
     """One damage. Gives the Damage if it was one to a file, the actors that it hit."""
     rng, publisher = world.rng, world.publisher
     choice = rng.random()
-    if choice < 0.12:
+    if choice < 0.12 and world.store.can_go_away:
         store_goes_away(world)
         return None, []
     if choice < 0.22:
@@ -285,9 +282,37 @@ def do_damage(world):
         return None, [replace_directory(world, rng.choice(dirs))]
     owners = [None, None] + [x for x in [publisher, *world.followers] if x.roots]
     owner = rng.choice(owners)
-    roots = owner.roots if owner else [world.store]
-    done = damage_file(world, rng.choice(roots))
+    root = rng.choice(owner.roots) if owner else None  # None: the store
+    if rng.random() < 0.3:
+        done = while_it_publishes(world, lambda: damage_file(world, root))
+    else:
+        done = damage_file(world, root)
     return done, [owner] if owner else []
+
+
+def while_it_publishes(world, do):
+    """DO happens at some instant of a publish; in some rounds the publisher is killed."""
+    failures = []
+
+    def publish():
+        try:
+            world.publish()
+        except Fault as fault:
+            if not world.killing:
+                failures.append(fault)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    time.sleep(world.rng.random() * 0.02)
+    done = do()
+    if world.rng.random() < 0.3:
+        world.killing = True
+        world.publisher.kill()
+    thread.join()
+    world.killing = False
+    if failures:
+        raise Fault(f"{world.what}, during a publish: {failures[0]}")
+    return done
 
 
 def replace_directory(world, follower):
@@ -305,7 +330,6 @@ def replace_directory(world, follower):
 
 def play(world):
     rng = world.rng
-    world.rewound, world.restored, world.older, world.what = False, None, "", "nothing"
     for turn in range(rng.choice([3, 4, 5])):
         outcome = world.publish()
         if not outcome.ok:
@@ -375,7 +399,9 @@ def judge(world, done, hit):
     if not outcome.ok:
         world.publisher.stop()
         outcome = world.publish()
-    if not outcome.ok and (in_store or world.restored):
+    if outcome.ok:
+        world.replaced = False  # it goes on with the older copy
+    elif in_store or world.replaced:
         restore(world, in_store)
         world.publisher.stop()
         outcome = world.publish()
@@ -388,7 +414,7 @@ def judge(world, done, hit):
         raise Fault(f"the stream cannot be continued: {outcome}")
     for follower in [*world.followers, PullFollower(world, "fresh")]:
         outcome = world.sync(follower, follower in hit)
-        if not outcome.ok and (in_store or world.restored):
+        if not outcome.ok and (in_store or world.replaced):
             restore(world, in_store)
             outcome = world.sync(follower, follower in hit)
         if not outcome.ok:
@@ -411,8 +437,12 @@ def named(outcome, roots):
 
 
 def restore(world, in_store):
+    """What an operator does who has a copy of the store."""
     if in_store:
         in_store.undo()
+    if world.replaced:
+        world.store.come_back()
+        world.replaced = False
 
 
 # What a stream can do without: hints, and shorter ways that were once made.
@@ -421,11 +451,13 @@ SPARE = ("ways/", "epochs/", "floor.json")
 
 
 def finds_damage(world, done):
-    """`verify URL` must find what was damaged in the store, but in what is a hint."""
-    key = os.path.relpath(done.path, world.store)
+    """`verify URL` must find what was damaged in the store, unless nobody needs it."""
     code, _, _ = deltawire(world, "verify", world.url, "--quiet", *trust(world))
-    spare = key.startswith(HINTS) or (done.after is None and key.startswith(SPARE))
-    if code == 0 and not spare and done.is_still_there():
+    spare = done.key.startswith(HINTS) or (done.after is None and done.key.startswith(SPARE))
+    version = re.search(r"/(\d{20})", done.key)
+    collected = version and not done.key.startswith("commits/") and \
+        int(version[1]) < world.store.floor()  # fmt: skip
+    if code == 0 and not spare and not collected and done.is_still_there():
         raise Fault(f"verify finds nothing, but {world.what} was done")
 
 
@@ -444,6 +476,7 @@ def run_round(seed, talks):
         if world:
             for actor in (world.publisher, *world.followers):
                 actor.kill()
+            world.store.remove()
         shutil.rmtree(root, ignore_errors=True)
 
 

@@ -103,6 +103,13 @@ def content(path):
     return None
 
 
+def files_below(root):
+    found = []
+    for directory_, _, names in os.walk(root):
+        found += [os.path.join(directory_, name) for name in names]
+    return sorted(x for x in found if os.path.isfile(x) and not os.path.islink(x))
+
+
 class Damage:
     """Some damage to PATH. OTHERS are files to replace it by, OUTSIDE is a free path."""
 
