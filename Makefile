@@ -78,7 +78,7 @@ fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
 
-soak: ## kill publishers, followers, collectors, a training loop for ROUNDS rounds (ROUNDS=500)
+soak: ## kill and damage publishers, followers, stores, a training loop, ROUNDS rounds (500)
 	@scripts/install-deps.sh build test servers
 	@scripts/soak.sh $(ROUNDS)
 

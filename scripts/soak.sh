@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Streams under kills and crowds, for longer than `make test` has time for: half of the
+# Streams under kills, crowds and damage, for longer than `make test` has time for: half of the
 # rounds over a directory, half over a real S3 server (all over a directory where none can
 # be started), then a hundred followers over each; and the loop of examples/wordle, whose
 # trainer, servers, agents and environment are killed in turn.
 #
 #     scripts/soak.sh ROUNDS          SEED=n repeats the choices of a run
+#
+# A round of kills comes with seven rounds of damage over a directory, or one over S3: 2,000
+# of them where ROUNDS is 500.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +16,8 @@ mkdir -p build
 {
     cmake --preset release &&
         cmake --build --preset release -j "${JOBS:-$(nproc)}" \
-            --target soak_kill soak_many_followers soak_snapshot wordle_demo
+            --target soak_kill soak_many_followers soak_snapshot soak_live deltawire \
+            wordle_demo
 } >build/soak-build.log 2>&1 || {
     tail -n 25 build/soak-build.log
     exit 1
@@ -36,6 +40,12 @@ wordle() { # KILLS
 soak() { # WHAT ROUNDS
     echo "== kills, over $1: $2 rounds"
     ROUNDS=$2 build/tests/soak/kill || failed="$failed kills over $1;"
+    local damages=$(($2 * 7))
+    [ -z "${DW_TEST_STORE:-}" ] || damages=$2
+    echo "== damage, over $1: $damages rounds"
+    ROUNDS=$damages KEEP=1 DELTAWIRE=$PWD/build/deltawire SOAK_LIVE=$PWD/build/tests/soak/live \
+        PYTHONDONTWRITEBYTECODE=1 tests/soak/corrupt/corrupt.py ||
+        failed="$failed damage over $1;"
     echo "== a hundred followers, over $1"
     build/tests/soak/many_followers || failed="$failed followers over $1;"
     echo "== readers of what is followed, over $1: $(($2 * 4)) versions"

@@ -4,12 +4,13 @@
  *     live publish URL CKPT BASELINE|- KEY|-      the weights start as those of CKPT
  *         publish CKPT STEP       take the weights of CKPT over and publish them
  *         tear CKPT CKPT STEP     publish while another thread writes both, in turns
+ *         where                   the address of the weights, in place of a version
  *     live follow URL CKPT PUBLIC-KEY|-           CKPT has the names and shapes
  *         sync FILE               to the newest version; then write all weights to FILE
  *         flip OFFSET BIT         a bit of the weights flips
  *
- * An answer is `ok VERSION`, or `error VERSION CODE WHERE: TEXT` with the version that the
- * weights are at (-1: none). The first answer is about opening. */
+ * An answer is `ok VERSION`, or `error VERSION CODE WHERE: TEXT` with the version that
+ * the weights are at (-1: none). The first answer is about opening. */
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
@@ -158,6 +159,8 @@ static void publish(dw_store *store, weights *w, const char *baseline, const cha
             publish_and_answer(p, step);
         } else if (sscanf(line, "tear %1023s %1023s %63s", a, b, step) == 3) {
             publish_torn(p, w, a, b, step);
+        } else if (strncmp(line, "where", 5) == 0) {
+            answer(DW_OK, (uint64_t)(uintptr_t)w->bytes);
         }
     if (status == DW_OK)
         dw_publisher_close(p);
@@ -169,8 +172,7 @@ static void publish(dw_store *store, weights *w, const char *baseline, const cha
 static void save(const weights *w, const char *path)
 {
     FILE *file = fopen(path, "wb");
-    if (!file || fwrite(w->bytes, 1, w->n_bytes, file) != w->n_bytes ||
-        fclose(file) != 0)
+    if (!file || fwrite(w->bytes, 1, w->n_bytes, file) != w->n_bytes || fclose(file) != 0)
         abort();
 }
 

@@ -34,6 +34,7 @@ class Store:
 
 class DirStore(Store):
     can_go_away = True
+    kinds = damage.KINDS
 
     def __init__(self, root):
         self.path = f"{root}/store"
@@ -51,8 +52,6 @@ class DirStore(Store):
         others = [f"{self.path}/{x}" for x in others]
         return damage.Damage(f"{self.path}/{key}", kind, rng, others, outside,
                              older if older and os.path.isfile(older) else None)  # fmt: skip
-
-    kinds = damage.KINDS
 
     def go_away(self, leaves_mount_point):
         os.rename(self.path, self.away)
