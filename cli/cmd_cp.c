@@ -35,12 +35,12 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { TO_ENDPOINT = CLI_OPT_OWN, TO_REGION, TO_PROFILE, TRUST };
+    enum { TO_ENDPOINT = CLI_OPT_OWN, TO_REGION, TO_PROFILE };
     static const struct option options[] = {
         {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
         {"to-region", required_argument, NULL, TO_REGION},
         {"to-profile", required_argument, NULL, TO_PROFILE},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -52,8 +52,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
             a.to.region = optarg;
         else if (option == TO_PROFILE)
             a.to.profile = optarg;
-        else if (option == TRUST)
-            cli_keys_add(&a.from.keys, s, optarg);
+        else if (cli_keys_takes(option))
+            cli_keys_take(&a.from.keys, s, option);
         else
             cli_store_option(&a.from.options, s, option);
     }

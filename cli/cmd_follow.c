@@ -93,8 +93,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         UNTIL,
         ID,
         NO_REPORT,
-        BASE,
-        TRUST
+        BASE
     };
     static const struct option options[] = {
         {"into", required_argument, NULL, INTO},
@@ -106,7 +105,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         {"id", required_argument, NULL, ID},
         {"no-report", no_argument, NULL, NO_REPORT},
         {"base", required_argument, NULL, BASE},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_SNAPSHOT_OPTIONS,
         CLI_ENGINE_OPTIONS,
         CLI_AGENT_OPTIONS,
@@ -151,8 +150,9 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         case BASE:
             a->follow.base = optarg;
             break;
-        case TRUST:
-            cli_keys_add(&a->keys, s, optarg);
+        case CLI_OPT_TRUST:
+        case CLI_OPT_STREAM:
+            cli_keys_take(&a->keys, s, option);
             break;
         default:
             if (!cli_snapshot_option(&a->follow, s, option) &&

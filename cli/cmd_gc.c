@@ -37,12 +37,12 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { KEEP = CLI_OPT_OWN, DRY_RUN, FORGET, TRUST };
+    enum { KEEP = CLI_OPT_OWN, DRY_RUN, FORGET };
     static const struct option options[] = {
         {"keep", required_argument, NULL, KEEP},
         {"dry-run", no_argument, NULL, DRY_RUN},
         {"forget", required_argument, NULL, FORGET},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -56,8 +56,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
             a.collect.dry_run = true;
         } else if (option == FORGET) {
             a.forget = optarg;
-        } else if (option == TRUST) {
-            cli_keys_add(&a.stream.keys, s, optarg);
+        } else if (cli_keys_takes(option)) {
+            cli_keys_take(&a.stream.keys, s, option);
         } else {
             cli_store_option(&a.stream.options, s, option);
         }

@@ -216,10 +216,9 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
 
 int dw_cmd_log(int argc, char **argv)
 {
-    enum { TRUST = CLI_OPT_OWN };
     static const struct option options[] = {
         {"number", required_argument, NULL, 'n'},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -229,8 +228,8 @@ int dw_cmd_log(int argc, char **argv)
     for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
         if (option == 'n')
             n_most = cli_parse_count(&s, "-n", optarg);
-        else if (option == TRUST)
-            cli_keys_add(&stream.keys, &s, optarg);
+        else if (cli_keys_takes(option))
+            cli_keys_take(&stream.keys, &s, option);
         else
             cli_store_option(&stream.options, &s, option);
     }

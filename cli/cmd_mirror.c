@@ -31,7 +31,8 @@ static const char help[] =
     "  --base CKPT          the checkpoint that FROM's first version starts from, where "
     "that\n"
     "                       is not there: slime's and SkyRL's version 0\n" CLI_PEER_HELP
-    "  --sign-key FILE      TO is a deltawire stream: sign with this key\n" CLI_TRUST_HELP
+    "  --sign-key FILE      TO is a deltawire stream: sign with this key\n"
+    "  --new-key            TO may be signed by another key so far\n" CLI_TRUST_HELP
         CLI_STORE_HELP "                       of FROM; for TO:\n"
     "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n"
     "  --json               one JSON object a line for each version\n"
@@ -59,7 +60,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         WORK,
         BASE,
         SIGN_KEY,
-        TRUST,
+        NEW_KEY,
         TO_ENDPOINT,
         TO_REGION,
         TO_PROFILE
@@ -71,7 +72,8 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"work", required_argument, NULL, WORK},
         {"base", required_argument, NULL, BASE},
         {"sign-key", required_argument, NULL, SIGN_KEY},
-        {"trust", required_argument, NULL, TRUST},
+        {"new-key", no_argument, NULL, NEW_KEY},
+        CLI_TRUST_OPTIONS,
         {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
         {"to-region", required_argument, NULL, TO_REGION},
         {"to-profile", required_argument, NULL, TO_PROFILE},
@@ -101,8 +103,12 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         case SIGN_KEY:
             a->keys.sign_path = optarg;
             break;
-        case TRUST:
-            cli_keys_add(&a->keys, s, optarg);
+        case NEW_KEY:
+            m->target.new_key = true;
+            break;
+        case CLI_OPT_TRUST:
+        case CLI_OPT_STREAM:
+            cli_keys_take(&a->keys, s, option);
             break;
         case TO_ENDPOINT:
             a->to_options.endpoint = optarg;

@@ -34,7 +34,9 @@ static const char help[] =
     "another\n"
     "  --baseline DIR       keep a copy of the newest version here, to compare with;\n"
     "                       default: ~/.cache/deltawire/baselines/HASH\n"
-    "  --sign-key FILE      sign with this key; see deltawire keygen\n" CLI_TRUST_HELP
+    "  --sign-key FILE      sign with this key; see deltawire keygen\n"
+    "  --new-key            go on with another key, or unsigned, in a signed "
+    "stream\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers apart\n"
     "  --fold N,N,N|none    also one delta for each so many versions (4,16,64); keeps a\n"
     "                       copy of the model for each beside the baseline\n"
@@ -152,7 +154,7 @@ enum {
     FORK,
     BASELINE,
     SIGN_KEY,
-    TRUST,
+    NEW_KEY,
     SINGLE_WRITER,
     FOLD,
     ANCHOR_EVERY,
@@ -187,8 +189,12 @@ static void take_option(arguments *a, const cli_session *s, int option)
     case SIGN_KEY:
         p->keys.sign_path = optarg;
         break;
-    case TRUST:
-        cli_keys_add(&p->keys, s, optarg);
+    case NEW_KEY:
+        p->options.new_key = true;
+        break;
+    case CLI_OPT_TRUST:
+    case CLI_OPT_STREAM:
+        cli_keys_take(&p->keys, s, option);
         break;
     case SINGLE_WRITER:
         p->options.single_writer = true;
@@ -223,7 +229,7 @@ static bool is_for_streams(int option)
     case WATCH:
         return false;
     default:
-        return option >= CLI_OPT_OWN && option <= MAX_OBJECT;
+        return (option >= CLI_OPT_OWN && option <= MAX_OBJECT) || cli_keys_takes(option);
     }
 }
 
@@ -237,7 +243,8 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"fork", required_argument, NULL, FORK},
         {"baseline", required_argument, NULL, BASELINE},
         {"sign-key", required_argument, NULL, SIGN_KEY},
-        {"trust", required_argument, NULL, TRUST},
+        {"new-key", no_argument, NULL, NEW_KEY},
+        CLI_TRUST_OPTIONS,
         {"single-writer", no_argument, NULL, SINGLE_WRITER},
         {"fold", required_argument, NULL, FOLD},
         {"anchor-every", required_argument, NULL, ANCHOR_EVERY},

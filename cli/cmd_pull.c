@@ -49,12 +49,12 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { INTO = CLI_OPT_OWN, AT, BASE, TRUST };
+    enum { INTO = CLI_OPT_OWN, AT, BASE };
     static const struct option options[] = {
         {"into", required_argument, NULL, INTO},
         {"at", required_argument, NULL, AT},
         {"base", required_argument, NULL, BASE},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_SNAPSHOT_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
@@ -68,8 +68,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
             a.goal = cli_parse_version(s, "--at", optarg);
         else if (option == BASE)
             a.follow.base = optarg;
-        else if (option == TRUST)
-            cli_keys_add(&a.keys, s, optarg);
+        else if (cli_keys_takes(option))
+            cli_keys_take(&a.keys, s, option);
         else if (!cli_snapshot_option(&a.follow, s, option))
             cli_store_option(&a.store, s, option);
     }

@@ -214,10 +214,10 @@ static int run(server *v)
 
 static void parse(server *v, cli_session *s, int argc, char **argv)
 {
-    enum { INTERVAL = CLI_OPT_OWN, TRUST };
+    enum { INTERVAL = CLI_OPT_OWN };
     static const struct option options[] = {
         {"interval", required_argument, NULL, INTERVAL},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_AGENT_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
@@ -229,8 +229,8 @@ static void parse(server *v, cli_session *s, int argc, char **argv)
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         if (option == INTERVAL)
             v->interval = cli_parse_seconds(s, "--interval", optarg);
-        else if (option == TRUST)
-            cli_keys_add(&v->stream.keys, s, optarg);
+        else if (cli_keys_takes(option))
+            cli_keys_take(&v->stream.keys, s, option);
         else if (!cli_agent_option(&v->options, option))
             cli_store_option(&v->stream.options, s, option);
     }

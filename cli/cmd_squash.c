@@ -37,7 +37,7 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { FROM = CLI_OPT_OWN, TO, ANCHOR, AT, WORK, BASE, MAX_OBJECT, SIGN_KEY, TRUST };
+    enum { FROM = CLI_OPT_OWN, TO, ANCHOR, AT, WORK, BASE, MAX_OBJECT, SIGN_KEY };
     static const struct option options[] = {
         {"from", required_argument, NULL, FROM},
         {"to", required_argument, NULL, TO},
@@ -47,7 +47,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         {"base", required_argument, NULL, BASE},
         {"max-object", required_argument, NULL, MAX_OBJECT},
         {"sign-key", required_argument, NULL, SIGN_KEY},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -79,8 +79,9 @@ static arguments parse(cli_session *s, int argc, char **argv)
         case SIGN_KEY:
             a.stream.keys.sign_path = optarg;
             break;
-        case TRUST:
-            cli_keys_add(&a.stream.keys, s, optarg);
+        case CLI_OPT_TRUST:
+        case CLI_OPT_STREAM:
+            cli_keys_take(&a.stream.keys, s, option);
             break;
         default:
             cli_store_option(&a.stream.options, s, option);

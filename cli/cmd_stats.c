@@ -108,7 +108,7 @@ static void choose_source(arguments *a, const cli_session *s, int argc, char **a
 
 static void parse(arguments *a, cli_session *s, int argc, char **argv)
 {
-    enum { FROM = CLI_OPT_OWN, TO, BASE, HTML, PARAMS, RATE, WORK, TRUST };
+    enum { FROM = CLI_OPT_OWN, TO, BASE, HTML, PARAMS, RATE, WORK };
     static const struct option options[] = {
         {"from", required_argument, NULL, FROM},
         {"to", required_argument, NULL, TO},
@@ -117,14 +117,14 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"model-params", required_argument, NULL, PARAMS},
         {"scatter-rate", required_argument, NULL, RATE},
         {"work", required_argument, NULL, WORK},
-        {"trust", required_argument, NULL, TRUST},
+        CLI_TRUST_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
     *a = (arguments){.stream = {.from = DW_NO_VERSION, .to = DW_NO_VERSION}};
     parse_sizes(&a->forecast, s, "0.6B,8B,70B,1T");
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        a->for_streams |= option == FROM || option == TO || option == TRUST;
+        a->for_streams |= option == FROM || option == TO || cli_keys_takes(option);
         switch (option) {
         case FROM:
             a->stream.from = cli_parse_version(s, "--from", optarg);
@@ -147,8 +147,9 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         case WORK:
             a->work_dir = optarg;
             break;
-        case TRUST:
-            cli_keys_add(&a->stream.stream.keys, s, optarg);
+        case CLI_OPT_TRUST:
+        case CLI_OPT_STREAM:
+            cli_keys_take(&a->stream.stream.keys, s, option);
             break;
         default:
             a->for_streams |= cli_store_option(&a->stream.stream.options, s, option);

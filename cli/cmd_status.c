@@ -286,14 +286,13 @@ static void print_text(const findings *f, const cli_stream *stream)
 
 int dw_cmd_status(int argc, char **argv)
 {
-    enum { TRUST = CLI_OPT_OWN };
-    static const struct option options[] = {
-        {"trust", required_argument, NULL, TRUST}, CLI_STORE_OPTIONS, CLI_COMMON_OPTIONS};
+    static const struct option options[] = {CLI_TRUST_OPTIONS, CLI_STORE_OPTIONS,
+                                            CLI_COMMON_OPTIONS};
     cli_session s = cli_session_start(argc, argv, help);
     cli_stream stream = {0};
     for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
-        if (option == TRUST)
-            cli_keys_add(&stream.keys, &s, optarg);
+        if (cli_keys_takes(option))
+            cli_keys_take(&stream.keys, &s, option);
         else
             cli_store_option(&stream.options, &s, option);
     }

@@ -277,9 +277,9 @@ static int verify_path(const char *path, const question *q)
 
 int dw_cmd_verify(int argc, char **argv)
 {
-    enum { SHA256 = CLI_OPT_OWN, TRUST, BASE };
+    enum { SHA256 = CLI_OPT_OWN, BASE };
     static const struct option options[] = {{"sha256", no_argument, NULL, SHA256},
-                                            {"trust", required_argument, NULL, TRUST},
+                                            CLI_TRUST_OPTIONS,
                                             {"base", required_argument, NULL, BASE},
                                             CLI_STORE_OPTIONS,
                                             CLI_COMMON_OPTIONS};
@@ -290,12 +290,12 @@ int dw_cmd_verify(int argc, char **argv)
     for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
         if (option == SHA256)
             with_sha256 = true;
-        else if (option == TRUST)
-            cli_keys_add(&stream.keys, &s, optarg);
+        else if (cli_keys_takes(option))
+            cli_keys_take(&stream.keys, &s, option);
         else if (option == BASE)
             base = optarg;
-        for_stream |= cli_store_option(&stream.options, &s, option) || option == TRUST ||
-                      option == BASE;
+        for_stream |= cli_store_option(&stream.options, &s, option) ||
+                      cli_keys_takes(option) || option == BASE;
     }
     cli_expect_arguments(&s, argc, 1, 2);
     const char *path = argv[optind];

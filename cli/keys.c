@@ -4,7 +4,7 @@
 
 #include "error.h"
 
-void cli_keys_add(cli_keys *keys, const cli_session *s, const char *text_or_path)
+static void add_trusted(cli_keys *keys, const cli_session *s, const char *text_or_path)
 {
     const char **grown =
         realloc(keys->trusted, (keys->n_trusted + 1) * sizeof *keys->trusted);
@@ -12,6 +12,19 @@ void cli_keys_add(cli_keys *keys, const cli_session *s, const char *text_or_path
         exit(cli_fail_as(s, "no memory", "", "out of memory", NULL));
     keys->trusted = grown;
     keys->trusted[keys->n_trusted++] = text_or_path;
+}
+
+bool cli_keys_takes(int option)
+{
+    return option == CLI_OPT_TRUST || option == CLI_OPT_STREAM;
+}
+
+void cli_keys_take(cli_keys *keys, const cli_session *s, int option)
+{
+    if (option == CLI_OPT_TRUST)
+        add_trusted(keys, s, optarg);
+    else
+        keys->stream = optarg;
 }
 
 int cli_keys_load(cli_keys *keys, const cli_session *s)
@@ -33,7 +46,8 @@ int cli_keys_load(cli_keys *keys, const cli_session *s)
 
 dw_trust cli_keys_trust(const cli_keys *keys)
 {
-    return (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys->keys, keys->n_trusted};
+    return (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys->keys, keys->n_trusted,
+                      keys->stream};
 }
 
 void cli_keys_release(cli_keys *keys)

@@ -6,19 +6,31 @@
 
 #include "options.h"
 
+enum { CLI_OPT_TRUST = 1040, CLI_OPT_STREAM };
+
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_TRUST_OPTIONS                                                                \
+    {"trust", required_argument, NULL, CLI_OPT_TRUST},                                   \
+    {                                                                                    \
+        "stream", required_argument, NULL, CLI_OPT_STREAM                                \
+    }
+
 #define CLI_TRUST_HELP                                                                   \
-    "  --trust KEY          believe this key alone: its text, or FILE.pub; repeatable\n"
+    "  --trust KEY          believe only this key: its text, or FILE.pub; repeatable\n"  \
+    "  --stream ID          take only the stream of this id; see deltawire status\n"
 
 typedef struct cli_keys {
     const char **trusted; /* as given: texts or paths */
     size_t n_trusted;
     uint8_t (*keys)[DW_PUBLIC_KEY_BYTES]; /* as read */
+    const char *stream;                   /* --stream, or NULL */
     const char *sign_path;                /* or NULL */
     dw_sign_key *sign_key;
 } cli_keys;
 
-/* Adds the value of a --trust. */
-void cli_keys_add(cli_keys *keys, const cli_session *s, const char *text_or_path);
+/* Whether OPTION is one of the table above, and takes its value. */
+bool cli_keys_takes(int option);
+void cli_keys_take(cli_keys *keys, const cli_session *s, int option);
 
 /* Reads them all, the secret one too. Returns 0, or the exit code of the error it
  * reported. */

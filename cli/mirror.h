@@ -69,6 +69,7 @@ typedef struct cli_target {
     bool is_peer;
     dw_peer_publish_options peer_options;
     const dw_sign_key *sign_key;
+    bool new_key;
     const char *from_url; /* for the notes */
     const cli_session *session;
 

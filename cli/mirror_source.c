@@ -26,9 +26,10 @@ static dw_status open_peer(cli_source *s, dw_error *err)
         return cli_error_set(err, DW_NOT_FOUND, s->url,
                              "neither a deltawire stream nor versions of trl, slime or "
                              "skyrl are here");
-    if (status == DW_OK && s->trust.n_keys > 0)
+    if (status == DW_OK && (s->trust.n_keys > 0 || s->trust.stream))
         status = cli_error_set(err, DW_UNTRUSTED, s->url,
-                               "versions of %s carry no signature: leave --trust out",
+                               "versions of %s carry no signature and no stream id: "
+                               "leave --trust and --stream out",
                                dw_peer_format_name(dw_peer_get_format(s->peer)));
     if (status != DW_OK)
         return status;

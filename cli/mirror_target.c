@@ -163,6 +163,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     dw_publish_options_init(&options);
     memset(options.folds, 0, sizeof options.folds);
     options.sign_key = t->sign_key;
+    options.new_key = t->new_key;
     options.first_step = note->step;
     options.first_notes = note->notes;
     options.n_threads = t->session->n_threads;

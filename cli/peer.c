@@ -52,13 +52,13 @@ int cli_peer_check_trust(const dw_peer *peer, const cli_session *s, const cli_ke
                          const char *url)
 {
     dw_error err;
-    if (cli_keys_trust(keys).n_keys == 0)
+    if (cli_keys_trust(keys).n_keys == 0 && !keys->stream)
         return 0;
     cli_error_set(
         &err, DW_UNTRUSTED, url,
-        "its versions are in the format of %s, which has no signatures: --trust "
-        "cannot be kept",
-        dw_peer_format_name(dw_peer_get_format(peer)));
+        "its versions are in the format of %s, which has no %s: %s cannot be kept",
+        dw_peer_format_name(dw_peer_get_format(peer)),
+        keys->stream ? "stream id" : "signatures", keys->stream ? "--stream" : "--trust");
     return cli_fail(s, &err, url, NULL);
 }
 

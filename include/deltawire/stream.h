@@ -30,6 +30,9 @@ typedef struct dw_stream dw_stream;
 typedef struct dw_trust {
     const uint8_t (*keys)[DW_PUBLIC_KEY_BYTES];
     size_t n_keys;
+    const char *stream; /* the id that the stream must have: a key may have signed others
+                           too. NULL: any, but a directory stays with the stream that its
+                           weights are from */
 } dw_trust;
 
 /* ---- reading ------------------------------------------------------------------ */

@@ -273,9 +273,10 @@ class StreamTensor(NamedTuple):
 @final
 class Stream:
     """The log of a stream. `trust` are public keys, or files of them: with any, everything
-    else is refused."""
+    else is refused. `stream` is the id that the stream must have."""
 
-    def __new__(cls, store: Store | str, *, trust: Iterable[str] = ()) -> Self: ...
+    def __new__(cls, store: Store | str, *, trust: Iterable[str] = (),
+                stream: str | None = None) -> Self: ...
     @property
     def id(self) -> str: ...
     @property
@@ -331,6 +332,8 @@ class Publisher:
         anchor_factor: float = 0.1,
         sign_key: _Path | None = None,
         trust: Iterable[str] = (),
+        stream: str | None = None,
+        new_key: bool = False,
         single_writer: bool = False,
         max_object_bytes: int = 0,
         max_anchor_bytes: int = 0,
@@ -348,7 +351,8 @@ class Publisher:
         receipts: Literal["store", "caller"] = "store",
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
-        uploaded. `fork`: it is a version of another stream. `step` and `notes` are those of
+        uploaded. `fork`: it is a version of another stream. `stream`: the id that the stream
+        must have. `new_key`: publish though the stream is signed by another key so far. `step` and `notes` are those of
         version 0. `exit_timeout`: how long the end of the interpreter, or of this object,
         waits for what is under way before that is given up. `as_bf16` names tensors in F32
         that are published as BF16, rounded while they are compared.
@@ -423,6 +427,7 @@ class Follower:
         weights_dir: _Path | None = None,
         reader_wait: float = 10,
         trust: Iterable[str] = (),
+        stream: str | None = None,
         id: str | None = None,
         sweep_every: int = 64,
         threads: int = 0,

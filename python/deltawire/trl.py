@@ -129,7 +129,8 @@ class WeightTransfer:
                 isinstance(drive, Mapping) and "store" in drive):
             raise ValueError("workers that are driven open the store by themselves: give its "
                              'URL, or its options for them too: drive={"store": {...}}')
-        info = {"url": self.url, "trust": list(options.get("trust", ())), "interval": 0.1}
+        info = {"url": self.url, "trust": list(options.get("trust", ())),
+                "stream": options.get("stream"), "interval": 0.1}
         info |= drive if isinstance(drive, Mapping) else {}
         self._driven = [Driven(engine, info) for engine in self._engines] if drive else []
         self._copies = _Copies(dtype, names)
@@ -224,7 +225,8 @@ class WeightTransfer:
         return is_new
 
     def _stream(self) -> _core.Stream:
-        return _core.Stream(self._store, trust=self._options.get("trust", ()))
+        return _core.Stream(self._store, trust=self._options.get("trust", ()),
+                            stream=self._options.get("stream"))
 
     def resume(self) -> None:
         """Returns when the version that was sent is served."""

@@ -4,6 +4,7 @@
 typedef struct arguments {
     PyObject *store, *tensors, *trust;
     PyObject *into, *base, *spool_dir, *weights_dir; /* new */
+    const char *stream;
     unsigned long long max_ahead_bytes;
     int empty;
     dw_follow_options options;
@@ -12,22 +13,18 @@ typedef struct arguments {
 
 static bool parse(arguments *a, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"store",       "into",
-                            "tensors",     "at",
-                            "base",        "spool_dir",
-                            "copies",      "weights_dir",
-                            "reader_wait", "trust",
-                            "id",          "sweep_every",
-                            "threads",     "max_ahead_bytes",
-                            "empty",       NULL};
+    static char *names[] = {
+        "store",       "into",        "tensors",         "at",    "base",   "spool_dir",
+        "copies",      "weights_dir", "reader_wait",     "trust", "stream", "id",
+        "sweep_every", "threads",     "max_ahead_bytes", "empty", NULL};
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzIIKp:Follower", names, &a->store,
+               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKp:Follower", names, &a->store,
                dwpy_path_arg, &a->into, &a->tensors, dwpy_version_arg, &o->at,
                dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
                dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
-               &a->trust, &o->id, &o->sweep_every, &o->n_threads, &a->max_ahead_bytes,
-               &a->empty) != 0;
+               &a->trust, &a->stream, &o->id, &o->sweep_every, &o->n_threads,
+               &a->max_ahead_bytes, &a->empty) != 0;
 }
 
 static bool open_now(follower_object *self, arguments *a)
@@ -54,7 +51,8 @@ static bool open_now(follower_object *self, arguments *a)
     o->base = dwpy_path_text(a->base);
     o->spool_dir = dwpy_path_text(a->spool_dir);
     o->weights_dir = dwpy_path_text(a->weights_dir);
-    o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n};
+    o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n,
+                          a->stream};
     if (a->max_ahead_bytes)
         o->max_ahead_bytes = a->max_ahead_bytes;
     dw_error err = {0};

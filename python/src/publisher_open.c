@@ -10,9 +10,9 @@ typedef struct arguments {
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
     PyObject *as_bf16, *shards;
-    const char *when_busy, *base_name, *notes, *receipts;
+    const char *when_busy, *base_name, *notes, *receipts, *stream;
     unsigned rank, n_ranks;
-    int single_writer;
+    int single_writer, new_key;
     unsigned exit_ms;
     unsigned long long max_object_bytes, max_anchor_bytes;
     dw_publish_options options;
@@ -37,6 +37,8 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "anchor_factor",
                             "sign_key",
                             "trust",
+                            "stream",
+                            "new_key",
                             "single_writer",
                             "max_object_bytes",
                             "max_anchor_bytes",
@@ -55,15 +57,16 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "OO|$sO&zOO&O&O&OIdO&OpKKIO&zO&OOOIIzO&s:Publisher", names,
-               &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
+               args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&s:Publisher",
+               names, &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_version_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
                &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
-               &a->trust, &a->single_writer, &a->max_object_bytes, &a->max_anchor_bytes,
-               &o->n_threads, dwpy_step_arg, &a->step, &a->notes, dwpy_timeout_arg,
-               &a->exit_ms, &a->progress, &a->as_bf16, &a->shards, &a->rank, &a->n_ranks,
-               &o->job, dwpy_timeout_arg, &o->rank_timeout_ms, &a->receipts) != 0;
+               &a->trust, &a->stream, &a->new_key, &a->single_writer,
+               &a->max_object_bytes, &a->max_anchor_bytes, &o->n_threads, dwpy_step_arg,
+               &a->step, &a->notes, dwpy_timeout_arg, &a->exit_ms, &a->progress,
+               &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
+               &o->rank_timeout_ms, &a->receipts) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -118,13 +121,15 @@ static bool to_options(arguments *a, publisher_object *self)
         !dwpy_trust_read(&a->keys, a->trust))
         return false;
     o->when_busy = self->when_busy = (dw_when_busy)mode;
-    o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n};
+    o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n,
+                          a->stream};
     o->base = dwpy_path_text(a->base);
     o->base_name = a->base_name ? a->base_name : o->base;
     o->first = o->base_name ? DW_FIRST_BASE : DW_FIRST_ANCHOR;
     o->baseline_dir = dwpy_path_text(a->baseline_dir);
     o->spool_dir = dwpy_path_text(a->spool_dir);
     o->single_writer = a->single_writer != 0;
+    o->new_key = a->new_key != 0;
     o->max_object_bytes = a->max_object_bytes;
     o->max_anchor_bytes = a->max_anchor_bytes;
     o->first_step = dwpy_text(a->step);

@@ -23,10 +23,11 @@ static dwpy_row_type tensor_row = {"StreamTensor", "Type and shape.", "dtype sha
 
 static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"store", "trust", NULL};
+    static char *names[] = {"store", "trust", "stream", NULL};
     PyObject *where, *trusted = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O:Stream", names, &where,
-                                     &trusted))
+    const char *id = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$Oz:Stream", names, &where,
+                                     &trusted, &id))
         return NULL;
     dwpy_trust trust;
     PyObject *kept;
@@ -37,8 +38,8 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (self) {
         dwpy_guard_init(&self->guard);
         self->store = kept;
-        const dw_trust keys = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])trust.keys,
-                               trust.n};
+        const dw_trust keys = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])trust.keys, trust.n,
+                               id};
         dw_error err = {0};
         dw_status status;
         Py_BEGIN_ALLOW_THREADS status = dw_stream_open(&self->stream, store, &keys, &err);

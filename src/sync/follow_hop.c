@@ -18,6 +18,8 @@ static dw_position position_of(const dw_follower *f, const dw_hop *hop)
     dw_position p = {.version = hop->to, .state = hop->state};
     memcpy(p.stream, f->stream->record.stream, sizeof p.stream);
     memcpy(p.commit_sha256, hop->commit_sha256, sizeof p.commit_sha256);
+    if (f->follows)
+        memcpy(p.follows, f->follows, sizeof p.follows);
     return p;
 }
 
@@ -183,7 +185,8 @@ static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_weights *we
     dw_follower other = {.stream = stream,
                          .weights = weights,
                          .options = f->options,
-                         .depth = f->depth + 1};
+                         .depth = f->depth + 1,
+                         .follows = f->follows ? f->follows : f->stream->record.stream};
     other.options.id = NULL;
     dw_follow_report report;
     dw_status status =
@@ -252,7 +255,7 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
     else
         status = open_other_store(f, &store, hop->fork.url, err);
     const dw_trust trust = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])f->stream->trust,
-                            f->stream->n_trust};
+                            f->stream->n_trust, NULL};
     if (status == DW_OK)
         status = dw_stream_open(&stream, store, &trust, err);
     if (status == DW_OK && strcmp(stream->record.stream, hop->fork.stream) != 0)

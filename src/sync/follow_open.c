@@ -177,22 +177,29 @@ dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
     return status;
 }
 
+/* The weights are of another stream. The caller must name the one that is here, even if
+ * it is a fork that the same key signed: else whoever can write to the store could change
+ * what a directory follows. */
 static dw_status check_other_stream(dw_follower *f, dw_error *err)
 {
+    const dw_position *at = &f->weights->now->at;
+    const char *id = f->stream->record.stream;
+    if (f->options.trust.stream || strcmp(at->follows, id) == 0)
+        return DW_OK;
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(f->stream, 0, &c, err);
-    if (status != DW_OK)
+    if (dw_stream_stops(status))
         return status;
-    bool is_fork = c.content == DW_CONTENT_FORK &&
-                   strcmp(c.fork.stream, f->weights->now->at.stream) == 0;
-    dw_commit_record_release(&c);
-    return is_fork
-               ? DW_OK
-               : dw_fail(err, DW_MISMATCH, f->weights->now->dir,
-                         "the weights are version %" PRIu64 " of stream %s, but this is "
-                         "stream %s. Name another directory",
-                         f->weights->now->at.version, f->weights->now->at.stream,
-                         f->stream->record.stream);
+    bool is_fork = status == DW_OK && c.content == DW_CONTENT_FORK &&
+                   strcmp(c.fork.stream, at->stream) == 0;
+    if (status == DW_OK)
+        dw_commit_record_release(&c);
+    return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, f->weights->now->dir,
+                   "the weights are version %" PRIu64 " of stream %s, but %s is now "
+                   "stream %s%s. Name another directory, or, if you want the weights "
+                   "here to become that stream's, name it: --stream %s",
+                   at->version, at->stream, dw_store_url(f->stream->store), id,
+                   is_fork ? ", a fork of it" : "", id);
 }
 
 static dw_status check_start(dw_follower *f, dw_error *err)

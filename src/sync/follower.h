@@ -13,6 +13,7 @@ struct dw_follower {
     dw_follow_options options; /* strings are copies */
     dw_store *fork_store;      /* borrowed: used in place of opening the fork's URL */
     unsigned depth;            /* how many forks lie between it and its caller's */
+    const char *follows;       /* that stream's id; NULL: it is this one */
 
     /* the way that was planned */
     dw_edge *path;

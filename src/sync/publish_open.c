@@ -176,8 +176,8 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
         return dw_fail(err, DW_INVALID, NULL,
                        "a fork needs the store that it forks from");
     dw_stream *other;
-    dw_status status =
-        dw_stream_open(&other, p->options.fork_store, &p->options.trust, err);
+    const dw_trust trust = {p->options.trust.keys, p->options.trust.n_keys, NULL};
+    dw_status status = dw_stream_open(&other, p->options.fork_store, &trust, err);
     if (status != DW_OK)
         return status;
     uint64_t version = p->options.fork_version;
@@ -293,11 +293,56 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
                                   &p->options.trust, err);
     if (status == DW_OK) /* the caller's keys are for the call alone */
         p->options.trust = (dw_trust){
-            (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust};
+            (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust,
+            p->options.trust.stream ? p->stream->record.stream : NULL};
     if (status == DW_OK)
         status = cut_pieces(p, tensors, n_tensors, err);
     dw_free(shapes);
     return status;
+}
+
+/* Whose signature the next version should have: that of the newest commit or, if that has
+ * none, of the stream's record. */
+static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err)
+{
+    uint64_t head;
+    dw_commit_record commit;
+    *out = p->stream->record.seal;
+    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_read_commit(p->stream, head, &commit, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    if (commit.seal.is_signed)
+        *out = commit.seal;
+    dw_commit_record_release(&commit);
+    return DW_OK;
+}
+
+/* A stream that is signed stays signed by the same key, unless the caller wants it
+ * otherwise: its followers trust that key and would stop. */
+static dw_status check_key(dw_publisher *p, dw_error *err)
+{
+    dw_record_seal signer;
+    if (p->options.new_key)
+        return DW_OK;
+    dw_status status = read_signer(p, &signer, err);
+    if (status != DW_OK || !signer.is_signed)
+        return status;
+    uint8_t key[DW_PUBLIC_KEY_BYTES] = {0};
+    if (p->options.sign_key)
+        dw_sign_key_public(p->options.sign_key, key);
+    if (p->options.sign_key && memcmp(key, signer.key, sizeof key) == 0)
+        return DW_OK;
+    char wanted[DW_PUBLIC_KEY_TEXT], found[DW_PUBLIC_KEY_TEXT];
+    dw_public_key_format(wanted, signer.key);
+    dw_public_key_format(found, key);
+    return dw_fail(
+        err, DW_UNTRUSTED, dw_store_url(p->store),
+        "the stream is signed by %s, but this version would be %s%s. Sign with "
+        "that key (--sign-key), or say that the key changes (--new-key)",
+        wanted, p->options.sign_key ? "signed by " : "unsigned",
+        p->options.sign_key ? found : "");
 }
 
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
@@ -307,6 +352,8 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     if (status == DW_OK)
         status = open_stream(p, tensors, n_tensors, err);
     /* what can fail here fails before the writer before is fenced */
+    if (status == DW_OK && p->options.rank == 0)
+        status = check_key(p, err);
     if (status == DW_OK)
         status = dw_baseline_allocate(p, err);
     if (status == DW_OK)

@@ -22,7 +22,9 @@
 /* A version of a stream, and what it is. */
 typedef struct dw_position {
     char stream[DW_ID_TEXT];
-    uint64_t version; /* DW_NO_VERSION: none */
+    char
+        follows[DW_ID_TEXT]; /* the fork that is on its way over this version; "": none */
+    uint64_t version;        /* DW_NO_VERSION: none */
     uint8_t commit_sha256[DW_SHA256_BYTES];
     dw_digest state;
 } dw_position;

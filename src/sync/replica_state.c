@@ -14,6 +14,12 @@
 
 /* ---- writing ---- */
 
+static void write_follows(dw_writer *w, const dw_position *p)
+{
+    if (p->follows[0])
+        dw_write_format(w, ",\"follows\":\"%s\"", p->follows);
+}
+
 static void write_position(dw_writer *w, const dw_position *p)
 {
     char sha256[DW_SHA256_TEXT];
@@ -21,7 +27,9 @@ static void write_position(dw_writer *w, const dw_position *p)
     dw_write_format(
         w, "{\"stream\":\"%s\",\"version\":%" PRIu64 ",\"commit_sha256\":\"%s\",",
         p->stream, p->version, sha256);
-    dw_write_format(w, "\"state\":\"%016" PRIx64 "\"}", p->state);
+    dw_write_format(w, "\"state\":\"%016" PRIx64 "\"", p->state);
+    write_follows(w, p);
+    dw_write_u8(w, '}');
 }
 
 dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
@@ -37,6 +45,7 @@ dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
                         at->version);
         dw_write_format(&w, ",\"commit_sha256\":\"%s\",\"state\":\"%016" PRIx64 "\"",
                         sha256, at->state);
+        write_follows(&w, at);
     }
     if (next && next->version != DW_NO_VERSION) {
         dw_write_text(&w, ",\"next\":");
@@ -60,6 +69,7 @@ static bool read_position(dw_position *out, const json_t *object)
     const char *stream = json_string_value(json_object_get(object, "stream"));
     const char *sha256 = json_string_value(json_object_get(object, "commit_sha256"));
     const char *state = json_string_value(json_object_get(object, "state"));
+    const char *follows = json_string_value(json_object_get(object, "follows"));
     const json_t *version = json_object_get(object, "version");
     uint8_t id[(DW_ID_TEXT - 1) / 2];
     if (!stream || !sha256 || !state || !json_is_integer(version) ||
@@ -68,6 +78,8 @@ static bool read_position(dw_position *out, const json_t *object)
         strlen(state) != 16 || !dw_parse_number(state, 16, &out->state))
         return false;
     memcpy(out->stream, stream, sizeof out->stream);
+    if (follows && dw_hex_decode(id, sizeof id, follows))
+        memcpy(out->follows, follows, sizeof out->follows);
     out->version = (uint64_t)json_integer_value(version);
     return true;
 }

@@ -130,7 +130,7 @@ static dw_status fetch_models(squash *q, dw_error *err)
     follow.spool_dir = o->work_dir;
     follow.n_threads = o->n_threads;
     follow.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])q->stream->trust,
-                              q->stream->n_trust};
+                              q->stream->n_trust, NULL};
     dw_follower *f;
     dw_status status = dw_follower_open(&f, q->stream->store, &follow, err);
     if (status != DW_OK)

@@ -260,6 +260,17 @@ static dw_status make_handle(dw_stream **out, dw_store *store, const dw_trust *t
     return DW_OK;
 }
 
+static dw_status check_id(const char *id, dw_error *err)
+{
+    uint8_t bytes[(DW_ID_TEXT - 1) / 2];
+    return dw_hex_decode(bytes, sizeof bytes, id)
+               ? DW_OK
+               : dw_fail(err, DW_INVALID, NULL,
+                         "'%.64s' is no id of a stream: that is 32 digits of 0-9 and "
+                         "a-f, which `deltawire status` shows",
+                         id);
+}
+
 dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust,
                          dw_error *err)
 {
@@ -268,6 +279,12 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
     dw_status status = make_handle(&s, store, trust, err);
     if (status != DW_OK)
         return status;
+    if (trust && trust->stream)
+        status = check_id(trust->stream, err);
+    if (status != DW_OK) {
+        dw_stream_close(s);
+        return status;
+    }
     char where[WHERE_BYTES];
     dw_writer bytes;
     status = read_signed(s, DW_KEY_STREAM, &bytes, where, err);
@@ -279,6 +296,12 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
         status =
             dw_stream_record_parse(&s->record, bytes.bytes, bytes.n_bytes, where, err);
     dw_writer_release(&bytes);
+    if (status == DW_OK && trust && trust->stream &&
+        strcmp(s->record.stream, trust->stream) != 0)
+        status = dw_fail(err, DW_UNTRUSTED, dw_store_url(store),
+                         "this is stream %s, not stream %s that was asked for: another "
+                         "stream took its place, or the URL is wrong",
+                         s->record.stream, trust->stream);
     if (status == DW_OK)
         *out = s;
     else
@@ -354,7 +377,7 @@ dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *te
                            const dw_trust *trust, dw_error *err)
 {
     dw_status status = dw_stream_open(out, store, trust, err);
-    if (status == DW_NOT_FOUND) {
+    if (status == DW_NOT_FOUND && !(trust && trust->stream)) { /* a new id is random */
         status = put_stream_record(store, tensors, n_tensors, single_writer, key, err);
         if (status == DW_OK)
             status = dw_stream_open(out, store, trust, err);

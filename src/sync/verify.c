@@ -13,7 +13,7 @@ static dw_status check_stream_record(dw_sweep *w, dw_error *err)
     dw_error found = {0};
     dw_stream *again;
     const dw_trust trust = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])w->stream->trust,
-                            w->stream->n_trust};
+                            w->stream->n_trust, NULL};
     dw_status status = dw_stream_open(&again, w->stream->store, &trust, &found);
     if (status == DW_OK && memcmp(again->record.seal.sha256,
                                   w->stream->record.seal.sha256, DW_SHA256_BYTES) != 0)

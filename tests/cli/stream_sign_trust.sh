@@ -41,11 +41,11 @@ fails 11 "" deltawire follow "$url" --into new --trust other.key.pub
 [ ! -e new/model.safetensors ]
 
 it "refuses what is signed by another, or not at all, and stays where it was"
-publish_step "$url" 2 --sign-key other.key
+publish_step "$url" 2 --sign-key other.key --new-key
 keeps model fails 11 "version 2\|$(printf '%020d' 2)" \
     deltawire pull "$url" --into model --trust trainer.key.pub
 is_at model 1
-publish_step "$url" 3
+publish_step "$url" 3 --new-key
 keeps model fails 11 "" deltawire pull "$url" --into model --trust trainer.key.pub
 
 it "refuses to publish on top of what it does not trust"

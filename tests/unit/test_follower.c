@@ -436,7 +436,7 @@ static void test_trust(void **state)
     dw_store *store = kit_mem_store(), *copy = kit_mem_store();
     dw_publish_options publish = plain();
     publish.sign_key = key;
-    publish.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys, 1};
+    publish.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys, 1, NULL};
     fill_stream(&k, store, &publish, 3);
     size_t log[KIT_COPIES];
     kit_read_log(&k, store, log);
@@ -454,6 +454,7 @@ static void test_trust(void **state)
 
     /* version 4 by somebody else: unsigned, by another key */
     dw_publish_options others = plain();
+    others.new_key = true;
     for (unsigned i = 0; i < 2; i++) {
         kit_remove_all(copy, "");
         kit_copy_store(store, copy, "");

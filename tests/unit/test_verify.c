@@ -301,7 +301,7 @@ static void test_trust(void **state)
     fixture_open(&x, "mem:verify-trust", &options);
     fixture_publish(&x);
     fixture_publish(&x);
-    const dw_trust trust = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])public_key, 1};
+    const dw_trust trust = {(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])public_key, 1, NULL};
     faults f;
     dw_verify_report report;
     assert_fine(&x, verify(&x, &trust, &f, &report));

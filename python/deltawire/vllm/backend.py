@@ -32,6 +32,7 @@ class InitInfo(WeightTransferInitInfo):
     url: str | None = None
     dir: str | None = None
     trust: list[str] = field(default_factory=list)
+    stream: str | None = None
     id: str | None = None
     store: dict[str, Any] = field(default_factory=dict)
     interval: float = 1.0
@@ -102,6 +103,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             init_info.url,
             dir=directory,
             trust=init_info.trust,
+            stream=init_info.stream,
             id=name,
             store=init_info.store,
             interval=init_info.interval,

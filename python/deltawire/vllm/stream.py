@@ -22,6 +22,7 @@ class StreamSource:
         *,
         dir: str | None = None,
         trust: Sequence[str] = (),
+        stream: str | None = None,
         id: str | None = None,
         store: Mapping[str, Any] | None = None,
         interval: float = 1.0,
@@ -45,7 +46,8 @@ class StreamSource:
         self._told: tuple[str, str | None] | None = None
         try:
             self._follower = _core.Follower(
-                _core.Store(url, **dict(store or {})), into=self.dir, trust=trust, id=id)
+                _core.Store(url, **dict(store or {})), into=self.dir, trust=trust,
+                stream=stream, id=id)
         except BaseException:
             self._remove_scratch()
             raise
