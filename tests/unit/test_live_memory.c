@@ -95,7 +95,7 @@ static dw_follow_options in_memory(const world *w, bool is_signed)
     options.n_threads = 2;
     options.spool_dir = temp_dir;
     if (is_signed)
-        options.trust = (dw_trust){w->key, 1};
+        options.trust = (dw_trust){w->key, 1, NULL};
     return options;
 }
 
