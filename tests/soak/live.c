@@ -184,7 +184,7 @@ static void follow(dw_store *store, weights *w, const char *public_key)
     if (strcmp(public_key, "-") != 0) {
         if (dw_public_key_read(key[0], public_key, &err) != DW_OK)
             abort();
-        options.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])key, 1};
+        options.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])key, 1, NULL};
     }
     memset(w->bytes, 0, w->n_bytes);
     options.tensors = w->tensors;
