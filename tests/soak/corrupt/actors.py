@@ -285,6 +285,9 @@ class DirFollower:
         for root in self.roots[1:]:
             os.mkdir(root)
 
+    def loaded(self):
+        return None, None  # there is no engine
+
     def verify(self):
         """Whether `verify DIR` finds the directory good."""
         return deltawire(self.world, "verify", self.place(), "--quiet")[0] == 0
@@ -322,6 +325,15 @@ class FollowFollower(DirFollower):
                 f" && mv {self.served}.new {self.served}",
             ]  # fmt: skip
         self.process = None
+
+    def loaded(self):
+        """The version that the engine has loaded, and its weights."""
+        if self.served:
+            version = content(f"{self.served}/version")
+            blob = content(f"{self.served}/model.safetensors")
+            if version and blob and content(f"{self.served}/version") == version:
+                return int(version), parse_safetensors(blob)
+        return None, None
 
     def begin(self):
         self.events, self.errors = [], []
@@ -417,6 +429,9 @@ class LiveFollower:
                 return f.read()
         except OSError:
             return None
+
+    def loaded(self):
+        return None, None
 
     def claim(self):
         return self.version if self.version is not None and self.version >= 0 else None

@@ -142,6 +142,13 @@ class World:
             labels.add(self.store.label(version))  # committed, but nobody was told
         return data is not None and any(self.truth.is_label(data, x) for x in labels)
 
+    def check_served(self, follower):
+        """What an engine was told to load is the version that it was told."""
+        version, data = follower.loaded()
+        if version is not None and self.labels[version]:
+            if not any(self.truth.is_label(data, x) for x in self.labels[version]):
+                raise Fault(f"the engine of {follower.name} serves wrong weights as {version}")
+
     def sync(self, follower, victim, wrong_is_known=False):
         """Has the follower go to the newest version, and judges what it has then. VICTIM:
         its own weights were damaged, so that only `verify` must find that out."""
@@ -153,6 +160,8 @@ class World:
         claim = follower.claim()
         if outcome.ok and claim != outcome.version:
             raise Fault(f"{follower.name}: says {outcome}, its directory says {claim}")
+        if not victim and not wrong_is_known:
+            self.check_served(follower)
         if claim is None or self.holds(follower, claim) or wrong_is_known:
             return outcome
         if victim and not follower.verify():
@@ -176,6 +185,14 @@ def choose(names, rng):
 def damage_file(world, root):
     """Damages one file below ROOT, or an object of the store; None if there is none."""
     rng = random.Random(world.rng.random())  # of its own: the files differ from run to run
+    while True:
+        try:
+            return try_to_damage(world, root, rng)
+        except FileNotFoundError:
+            pass  # it went meanwhile
+
+
+def try_to_damage(world, root, rng):
     store = world.store if root is None else None
     names = store.keys() if store else [os.path.relpath(x, root) for x in damage.files_below(root)]
     if not names:
@@ -355,13 +372,16 @@ def play(world):
 
 
 def copy_world(world):
+    """Older copies of all directories, like those of a backup that runs beside it all."""
     os.mkdir(world.older)
     for name in os.listdir(world.root):
-        if name in ("older", "ckpt", "outside"):
-            continue
         path = f"{world.root}/{name}"
-        if os.path.isdir(path):
+        if name in ("older", "ckpt", "outside") or not os.path.isdir(path):
+            continue
+        try:
             shutil.copytree(path, f"{world.older}/{name}", symlinks=True)
+        except shutil.Error:
+            pass  # some files went meanwhile
 
 
 def go_on(world, done, hit):
