@@ -21,6 +21,7 @@
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
+#include "deltawire/guard.h"
 #include "deltawire/publish.h"
 #include "role.h"
 
@@ -184,7 +185,8 @@ static void follow(dw_store *store, weights *w, const char *public_key)
     if (strcmp(public_key, "-") != 0) {
         if (dw_public_key_read(key[0], public_key, &err) != DW_OK)
             abort();
-        options.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])key, 1, NULL};
+        options.trust.keys = (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])key;
+        options.trust.n_keys = 1;
     }
     memset(w->bytes, 0, w->n_bytes);
     options.tensors = w->tensors;
@@ -214,6 +216,8 @@ int main(int argc, char **argv)
 {
     if (argc < 5)
         return SOAK_FAULT;
+    if (getenv("SOAK_GUARD") && dw_guard_install(&err) != DW_OK)
+        abort();
     dw_store *store;
     weights w = {0};
     weights_make(&w, argv[3]);
