@@ -138,6 +138,11 @@ const dw_tensor *dw_place_tensors(const dw_place *p, size_t *n_tensors)
     return p->tensors;
 }
 
+dw_status dw_place_check(const dw_place *p, dw_error *err)
+{
+    return dw_checkpoint_check(p->ckpt, err);
+}
+
 uint64_t dw_place_files(const dw_place *p)
 {
     return dw_checkpoint_identity(p->ckpt);

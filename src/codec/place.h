@@ -36,6 +36,9 @@ void dw_place_close(dw_place *place);
 dw_status dw_place_recover(const char *path, unsigned n_threads, bool *recovered,
                            dw_error *err);
 
+/* As dw_checkpoint_check. */
+dw_status dw_place_check(const dw_place *place, dw_error *err);
+
 /* As dw_checkpoint_identity. */
 uint64_t dw_place_files(const dw_place *place);
 

@@ -300,3 +300,8 @@ dw_status dw_control_sync(dw_control_writer *w, dw_error *err)
 {
     return w ? dw_map_sync(&w->map, w->path, err) : DW_OK;
 }
+
+dw_status dw_control_check(const dw_control_writer *w, dw_error *err)
+{
+    return w ? dw_map_check(&w->map, err) : DW_OK;
+}

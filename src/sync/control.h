@@ -60,6 +60,9 @@ void dw_control_flip(dw_control_writer *writer, unsigned copy);
 /* Makes the block durable. */
 dw_status dw_control_sync(dw_control_writer *writer, dw_error *err);
 
+/* DW_IO if the file of the block shrank. */
+dw_status dw_control_check(const dw_control_writer *writer, dw_error *err);
+
 /* ---- for both sides ---- */
 
 /* Whether BYTES may be a block: magic and number of copies. */

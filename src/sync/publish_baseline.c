@@ -7,7 +7,7 @@
 #include "sync/proof.h"
 #include "sync/publisher.h"
 
-static dw_replica *replica_of(dw_publisher *p)
+static dw_replica *replica_of(const dw_publisher *p)
 {
     return p->baseline->weights->now;
 }
@@ -127,14 +127,38 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     return status;
 }
 
+bool dw_baseline_is_whole(const dw_publisher *p)
+{
+    if (p->sharded || !p->options.baseline_dir)
+        return true;
+    if (!p->baseline)
+        return false;
+    const dw_replica *r = replica_of(p);
+    return (!r->place || dw_place_check(r->place, NULL) == DW_OK) &&
+           dw_control_check(r->control, NULL) == DW_OK;
+}
+
+/* Opens the directory again if its files shrank: what is damaged is made anew from the
+ * stream. */
+static dw_status reopen(dw_publisher *p, dw_error *err)
+{
+    if (dw_baseline_is_whole(p))
+        return DW_OK;
+    dw_follower_close(p->baseline);
+    p->baseline = NULL;
+    return dw_baseline_allocate(p, err);
+}
+
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
 {
     dw_status status;
     if (p->sharded) {
         status = fetch_shards(p, err);
     } else {
-        status =
-            dw_follower_sync(p->baseline, DW_LATEST, &p->options.progress, NULL, err);
+        status = reopen(p, err);
+        if (status == DW_OK)
+            status =
+                dw_follower_sync(p->baseline, DW_LATEST, &p->options.progress, NULL, err);
         if (status == DW_OK)
             p->head = replica_of(p)->at;
     }

@@ -126,7 +126,7 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
         status = dw_random_id(write_id, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
-    if (status == DW_CORRUPT)
+    if (status == DW_CORRUPT || !dw_baseline_is_whole(p))
         dw_baseline_lose(p);
     on_captured(p); /* whatever became of it, the weights are read no more */
     if (status == DW_OK)

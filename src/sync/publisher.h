@@ -192,6 +192,9 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded);
 /* It cannot be relied on: the next publish brings it to the head anew. */
 void dw_baseline_lose(dw_publisher *p);
+
+/* False if the files of a baseline in a directory shrank. */
+bool dw_baseline_is_whole(const dw_publisher *p);
 /* Makes it the caller's weights DATA, as version POSITION: for version 0. */
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);

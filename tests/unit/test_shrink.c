@@ -271,6 +271,23 @@ static dw_status publish(dw_publisher *p)
     return status;
 }
 
+static void check_committed(dw_store *store, uint64_t newest)
+{
+    dw_stream *stream;
+    uint64_t head;
+    CHECK_OK(dw_stream_open(&stream, store, NULL, &error));
+    CHECK_OK(dw_stream_head(stream, &head, &error));
+    CHECK(head == newest);
+    dw_stream_close(stream);
+}
+
+static void remove_dir(const char *name)
+{
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", temp_path(name));
+    CHECK(system(command) == 0);
+}
+
 /* All that was committed can be followed, and the last version is the weights. */
 static void check_stream(dw_store *store, uint64_t version)
 {
@@ -306,6 +323,51 @@ static void publish_checkpoint(void)
     check_stream(store, 0);
     dw_publisher_close(p);
     dw_checkpoint_close(ckpt);
+    dw_store_close(store);
+}
+
+/* The baseline of a trainer: the publish fails, the next one starts from a new baseline.
+ */
+static void publish_baseline(void)
+{
+    static const char file[] = "base/model.safetensors";
+    for (size_t i = 0; i < N_CUTS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "stream-%zu", i);
+        dw_store *store;
+        CHECK_OK(dw_store_open(&store, temp_path(name), NULL, &error));
+        make_weights(0);
+        dw_publisher *p = open_publisher(store, tensors, temp_path("base"));
+        make_weights(1);
+        CHECK_OK(publish(p));
+        cut_now(temp_path(file), cuts[i]);
+        make_weights(2);
+        CHECK_SHRANK(publish(p), file);
+        check_committed(store, 1);
+        CHECK_OK(publish(p));
+        check_stream(store, 2);
+        make_weights(3);
+        CHECK_OK(publish(p));
+        check_stream(store, 3);
+        dw_publisher_close(p);
+        dw_store_close(store);
+        remove_dir("base");
+    }
+}
+
+/* Nobody reads the control block of a baseline: a publish need not fail for it. */
+static void baseline_control(void)
+{
+    dw_store *store = open_store();
+    make_weights(0);
+    dw_publisher *p = open_publisher(store, tensors, temp_path("base"));
+    cut_now(temp_path("base/" DW_CONTROL_NAME), 0);
+    for (unsigned v = 1; v < 4; v++) {
+        make_weights(v);
+        CHECK_OK(publish(p));
+        check_stream(store, v);
+    }
+    dw_publisher_close(p);
     dw_store_close(store);
 }
 
@@ -477,6 +539,8 @@ SHRINK_TEST(copy_checkpoint)
 SHRINK_TEST(apply_checkpoint)
 SHRINK_TEST(shrinking_delta)
 SHRINK_TEST(publish_checkpoint)
+SHRINK_TEST(publish_baseline)
+SHRINK_TEST(baseline_control)
 SHRINK_TEST(follow_one_copy)
 SHRINK_TEST(follow_two_copies)
 SHRINK_TEST(follow_at_the_stores)
@@ -594,6 +658,8 @@ int main(void)
         cmocka_unit_test(test_apply_checkpoint),
         cmocka_unit_test(test_shrinking_delta),
         cmocka_unit_test(test_publish_checkpoint),
+        cmocka_unit_test(test_publish_baseline),
+        cmocka_unit_test(test_baseline_control),
         cmocka_unit_test(test_follow_one_copy),
         cmocka_unit_test(test_follow_two_copies),
         cmocka_unit_test(test_follow_at_the_stores),
