@@ -14,6 +14,7 @@ struct dw_engine {
     char *name;
     char *where;
     const bool *gone; /* in SELF; NULL: the driver cannot tell */
+    bool own_weights;
 };
 
 /* ---- opening ---- */
@@ -33,10 +34,20 @@ dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *
             driver->close(self);
         return DW_NO_MEMORY;
     }
-    *engine = (dw_engine){*driver, self, name, copy, gone};
+    *engine = (dw_engine){*driver, self, name, copy, gone, false};
     engine->driver.name = name;
     *out = engine;
     return DW_OK;
+}
+
+void dw_engine_set_own_weights(dw_engine *engine)
+{
+    engine->own_weights = true;
+}
+
+bool dw_engine_has_own_weights(const dw_engine *engine)
+{
+    return engine->own_weights;
 }
 
 dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *self,

@@ -29,11 +29,18 @@ dw_status dw_engine_resume(dw_engine *engine, const dw_engine_update *update,
  * dw_engine_new among them. */
 bool dw_engine_is_gone(const dw_engine *engine);
 
+/* Whether that is so. Never of drivers of the host's own. */
+bool dw_engine_has_own_weights(const dw_engine *engine);
+
 /* ---- drivers ---------------------------------------------------------------- */
 
 /* dw_engine_new, with a flag in SELF that dw_engine_is_gone reads. */
 dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *self,
                          const char *where, const bool *gone, dw_error *err);
+
+/* Says that such an engine reads the directory only during an update: what it serves from
+ * is memory of its own. */
+void dw_engine_set_own_weights(dw_engine *engine);
 
 /* URL is what stands behind `vllm=` or `sglang=`; of OPTIONS no limit is 0. */
 dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options *options,

@@ -256,10 +256,14 @@ static void ask_version(dw_member *m, void *context)
 }
 
 /* No engine is stopped where it is known that another one cannot be. */
-static dw_status check_all_there(const dw_rollout *r, dw_error *err)
+static dw_status check_all_there(dw_rollout *r, dw_error *err)
 {
     for (size_t i = 0; i < r->n_members; i++) {
-        const dw_member *m = &r->members[i];
+        dw_member *m = &r->members[i];
+        if (m->hung) {
+            dw_member_judge_absence(m, r->options.patience_ms);
+            dw_member_nurse(m);
+        }
         if (dw_member_counts(m) && m->status.state == DW_ENGINE_AWAY)
             return dw_member_fail(m, err);
     }

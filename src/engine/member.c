@@ -54,7 +54,7 @@ static dw_status with_code(const dw_member *m, dw_status status, dw_error *err)
 /* Nobody is there: whoever comes back is another process, and not paused. */
 static void is_gone(dw_member *m)
 {
-    m->paused = m->mixed = false;
+    m->paused = m->mixed = m->hung = false;
     m->met = true;
     /* of one that has not begun yet what was said of it still holds */
     if (m->answered || !m->assumed) {
@@ -66,6 +66,16 @@ static void is_gone(dw_member *m)
     set_version(m, DW_NO_VERSION);
 }
 
+void dw_member_judge_absence(dw_member *m, unsigned patience_ms)
+{
+    if (m->away_at == 0)
+        return;
+    if (patience_ms > 0)
+        m->left_out = dw_clock_ms() - m->away_at >= patience_ms;
+    if (m->hung && m->answered && !m->mixed && dw_engine_has_own_weights(m->engine))
+        m->left_out = true;
+}
+
 static void is_away(dw_member *m, unsigned patience_ms, const dw_error *err)
 {
     const uint64_t now = dw_clock_ms();
@@ -74,8 +84,7 @@ static void is_away(dw_member *m, unsigned patience_ms, const dw_error *err)
     set_version(m, DW_NO_VERSION); /* it may come back as another */
     if (m->away_at == 0)
         m->away_at = now > 0 ? now : 1;
-    if (patience_ms > 0)
-        m->left_out = now - m->away_at >= patience_ms;
+    dw_member_judge_absence(m, patience_ms);
     set_state(m, DW_ENGINE_AWAY, err);
 }
 
@@ -88,12 +97,14 @@ static bool means_away(const dw_error *err)
 static void is_there(dw_member *m)
 {
     m->answered = true;
-    m->left_out = false;
+    m->left_out = m->left_out && m->hung;
 }
 
 /* It does what it is asked to: an answer to a question alone is no proof of that. */
 static void is_well(dw_member *m)
 {
+    m->hung = false;
+    m->n_hung = 0;
     is_there(m);
     m->away_at = 0;
 }
@@ -123,7 +134,7 @@ void dw_member_probe(dw_member *m, unsigned patience_ms)
         info.version = m->told;
     set_version(m, info.version);
     /* the caller knows what version it should be, and says the rest */
-    if (m->status.state == DW_ENGINE_AWAY)
+    if (m->status.state == DW_ENGINE_AWAY && !m->hung)
         set_state(m, m->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_UNKNOWN, NULL);
 }
 
@@ -173,6 +184,7 @@ bool dw_member_pause(dw_member *m, const dw_engine_update *update, unsigned pati
 {
     dw_error err = {0};
     dw_member_begin(m);
+    const uint64_t start = dw_clock_ms();
     dw_status status = with_code(m, dw_engine_pause(m->engine, update, &err), &err);
     if (status == DW_OK) {
         m->t_paused = dw_clock_us();
@@ -184,6 +196,10 @@ bool dw_member_pause(dw_member *m, const dw_engine_update *update, unsigned pati
     /* the answer may have been lost, and not the question */
     m->paused = true;
     const bool refuses = !means_away(&err);
+    if (status == DW_UNAVAILABLE && dw_clock_ms() - start >= DW_CREW_GRACE_MS) {
+        m->hung = true;
+        dw_member_rests(m);
+    }
     is_away(m, patience_ms, &err); /* for as long as it cannot be paused */
     if (refuses)
         is_in_trouble(m, &err);
@@ -193,7 +209,7 @@ bool dw_member_pause(dw_member *m, const dw_engine_update *update, unsigned pati
 void dw_member_resume(dw_member *m, const dw_engine_update *update)
 {
     dw_error err = {0};
-    if (!m->paused || m->mixed || m->held)
+    if (!m->paused || m->mixed || m->held || m->hung)
         return;
     m->t_resume = dw_clock_us();
     dw_status status = with_code(m, dw_engine_resume(m->engine, update, &err), &err);
@@ -207,6 +223,26 @@ void dw_member_resume(dw_member *m, const dw_engine_update *update)
     } else {
         is_in_trouble(m, &err);
     }
+}
+
+/* Doubled with each failure in a row. */
+static uint64_t rest_ms(unsigned n_failed)
+{
+    const uint64_t ms = (uint64_t)T_REST_MS << (n_failed < 7 ? n_failed : 7);
+    return ms < MAX_REST ? ms : MAX_REST;
+}
+
+void dw_member_rests(dw_member *m)
+{
+    m->try_at = dw_clock_ms() + rest_ms(++m->n_hung);
+}
+
+void dw_member_mends(dw_member *m, bool paused)
+{
+    is_well(m);
+    m->paused = paused;
+    m->try_at = 0;
+    set_state(m, m->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, NULL);
 }
 
 /* One try: true where it holds UPDATE's version now. */
@@ -256,9 +292,7 @@ void dw_member_take_over(dw_member *m, const dw_engine_update *update, unsigned 
     }
     m->t_updated = dw_clock_us();
     m->n_failed = done ? 0 : m->n_failed + 1;
-    const unsigned doublings = m->n_failed < 7 ? m->n_failed : 7;
-    const uint64_t rest = (uint64_t)T_REST_MS << doublings;
-    m->try_at = done ? 0 : dw_clock_ms() + (rest < MAX_REST ? rest : MAX_REST);
+    m->try_at = done ? 0 : dw_clock_ms() + rest_ms(m->n_failed);
     if (!done && means_away(&err)) {
         if (err.code != DW_NOT_FOUND)
             dw_member_resume(m, update); /* where it is whole */

@@ -131,6 +131,8 @@ void dw_rollout_close(dw_rollout *r)
 {
     if (!r)
         return;
+    for (size_t i = 0; i < r->n_members; i++)
+        dw_member_end_nurse(&r->members[i]);
     dw_crew_resume(r, NULL);
     dw_follower_close(r->follower);
     dw_free(r->members);
@@ -167,7 +169,9 @@ static void inspect(dw_member *m, void *context)
     const inspection *c = context;
     const dw_rollout_options *o = &c->rollout->options;
     dw_member_probe(m, o->patience_ms);
-    if (m->status.state == DW_ENGINE_AWAY || !c->update)
+    if (m->hung) /* its state says so */
+        dw_member_nurse(m);
+    if (m->hung || m->status.state == DW_ENGINE_AWAY || !c->update)
         return;
     if (dw_member_serves(m, c->update->version))
         dw_member_confirm(m, c->update);

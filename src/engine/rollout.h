@@ -2,7 +2,21 @@
 #ifndef DW_ENGINE_ROLLOUT_H
 #define DW_ENGINE_ROLLOUT_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "deltawire/rollout.h"
+
+/* Who asks an engine that hangs (nurse.c). What is not DONE is the thread's. */
+typedef struct dw_nurse {
+    pthread_t thread;
+    bool is_there;
+    atomic_bool done;
+    bool may_resume;
+    dw_status status; /* of the pause */
+    bool resumed;
+    dw_error err;
+} dw_nurse;
 
 /* One engine. What PAUSED and MIXED say together:
  *
@@ -21,12 +35,17 @@ typedef struct dw_member {
     bool held;     /* not to be resumed: weights that it may read are half written */
     bool reload;   /* the version it names is not of this stream: it takes all anew */
     bool skipped;  /* in this hop: it serves the version already */
-    bool left_out; /* away for longer than anybody waits: the weights move without it */
+    bool hung;     /* a pause was not answered in time, and none has been since */
+    bool let_go;   /* paused, and resumed since another one took too long to pause */
+    bool left_out; /* hung with weights of its own, or away for longer than anybody waits:
+                      the weights move without it */
     uint64_t told; /* the version it was last brought to, or DW_NO_VERSION */
     uint64_t away_at;  /* when it was first met away, ms; 0: it is not */
     unsigned n_failed; /* updates in a row */
     uint64_t try_at;   /* before that it is not asked to take an update by itself, ms */
-    bool is_news;      /* the status changed since it was told */
+    unsigned n_hung;   /* pauses in a row */
+    dw_nurse nurse;
+    bool is_news; /* the status changed since it was told */
 
     /* of the take-over under way, us */
     uint64_t t_paused; /* when the pause was acknowledged */
@@ -71,6 +90,27 @@ void dw_member_mistrust(dw_member *member, const dw_error *err);
 bool dw_member_pause(dw_member *member, const dw_engine_update *update,
                      unsigned patience_ms);
 
+/* Whether the weights may move without it: it has been away for longer than anybody
+ * waits, or it hangs, and does not read them. Sets what dw_member_counts says. */
+void dw_member_judge_absence(dw_member *member, unsigned patience_ms);
+
+/* One that hung pauses again; PAUSED: and was not resumed. */
+void dw_member_mends(dw_member *member, bool paused);
+
+/* It hangs still: it is left alone for a while, for longer each time. */
+void dw_member_rests(dw_member *member);
+
+/* ---- one that hangs (nurse.c) ---- */
+
+/* Asks it again, on a thread of its own, if it is time to. */
+void dw_member_nurse(dw_member *member);
+
+/* Whether that thread is at it: then nobody else may call the engine. */
+bool dw_member_is_nursed(dw_member *member);
+
+/* Waits for that thread. */
+void dw_member_end_nurse(dw_member *member);
+
 /* Brings a paused engine to UPDATE, by the patch or whole, and resumes it. */
 void dw_member_take_over(dw_member *member, const dw_engine_update *update,
                          unsigned n_tries);
@@ -83,12 +123,18 @@ dw_status dw_member_fail(const dw_member *member, dw_error *err);
 
 /* ---- all of them (crew.c) ---- */
 
+/* No engine stands still for longer because another one has not paused yet. One whose
+ * pause fails after that long hangs. */
+#define DW_CREW_GRACE_MS 2000
+
 typedef void (*dw_member_fn)(dw_member *member, void *context);
 
-/* Does FN for each engine, side by side, and tells what is new about them. */
+/* Does FN for each engine that is not nursed, side by side, and tells what is new about
+ * them. */
 void dw_crew_each(dw_rollout *rollout, dw_member_fn fn, void *context);
 
-/* Pauses all that count. Where one cannot be, the others are resumed. UPDATE may be NULL:
+/* Pauses all that count. If one cannot be, the others are resumed, after at most
+ * DW_CREW_GRACE_MS. UPDATE may be NULL:
  * not for a version. */
 dw_status dw_crew_pause(dw_rollout *rollout, const dw_engine_update *update,
                         dw_error *err);

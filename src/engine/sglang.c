@@ -190,5 +190,8 @@ dw_status dw_sglang_open(dw_engine **out, const char *url,
         close_driver(g);
         return status;
     }
-    return dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
+    status = dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
+    if (status == DW_OK)
+        dw_engine_set_own_weights(*out);
+    return status;
 }

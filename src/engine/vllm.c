@@ -329,5 +329,8 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
         close_driver(v);
         return status;
     }
-    return dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
+    status = dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
+    if (status == DW_OK)
+        dw_engine_set_own_weights(*out);
+    return status;
 }

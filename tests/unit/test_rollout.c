@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/rollout.h"
+#include "engine/engine.h"
 #include "engine/rollout.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
@@ -48,6 +49,10 @@ typedef struct toy {
     unsigned n_half_done;
     bool believed; /* to have loaded version 0, though it does not say so */
     unsigned n_updates, n_patches;
+    _Atomic unsigned n_paused, n_resumed;
+    _Atomic bool hangs; /* when it is to pause */
+    struct toy *other;  /* that the first hang waits for, */
+    bool is_alone;      /* in vain: it stood still for as long */
 } toy;
 
 static dw_digest digest_dir(const char *dir)
@@ -145,12 +150,31 @@ static dw_status toy_probe(void *self, dw_engine_info *out, dw_error *err)
     return DW_OK;
 }
 
+/* Until the other one, which was paused meanwhile, runs again; then until it is over. */
+static dw_status hang(toy *t, dw_error *err)
+{
+    const toy *other = t->other;
+    t->other = NULL;
+    const uint64_t start = dw_clock_ms();
+    for (unsigned i = 0; i < 3000 && t->hangs; i++) {
+        if (other && other->n_resumed > 0 && other->n_resumed == other->n_paused &&
+            dw_clock_ms() - start > DW_CREW_GRACE_MS)
+            return say(err, DW_UNAVAILABLE);
+        dw_sleep_ms(10);
+    }
+    t->is_alone = other != NULL;
+    return say(err, DW_UNAVAILABLE);
+}
+
 static dw_status toy_pause(void *self, const dw_engine_update *update, dw_error *err)
 {
     toy *t = self;
     dw_status status;
     fault f = draw(t);
     (void)update;
+    if (t->hangs)
+        return hang(t, err);
+    t->n_paused++;
     if (fails_first(t, f, &status, err))
         return status;
     t->running = false;
@@ -199,6 +223,7 @@ static dw_status toy_resume(void *self, const dw_engine_update *update, dw_error
     if (fails_first(t, f, &status, err))
         return status;
     t->running = true;
+    t->n_resumed++;
     assert_whole(t);
     return finish(t, f, err);
 }
@@ -500,6 +525,88 @@ static void test_away(void **state)
     bed_free(&b);
 }
 
+/* Tries for a while; follow_to has no time between its tries. */
+static void follow_patiently(dw_rollout *r, uint64_t goal)
+{
+    dw_error err = {0};
+    for (unsigned i = 0; i < 3000; i++) {
+        for (size_t e = 0; e < r->n_members; e++)
+            r->members[e].try_at = 0;
+        if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&
+            dw_rollout_check(r, &err) == DW_OK && dw_rollout_is_serving(r))
+            return;
+        dw_sleep_ms(10);
+    }
+    fail_msg("it never gets to version %u", (unsigned)goal);
+}
+
+/* The first of two engines hangs when it is to pause. The other one does not stand still
+ * for it. It gets its versions meanwhile if the first does not read the directory, and
+ * else keeps the one it has. */
+static void test_hang(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (int own_copy = 0; own_copy < 2; own_copy++) {
+        char *dir = new_dir();
+        toy toys[2];
+        dw_engine *engines[2];
+        pull_first(&b, dir, 1);
+        for (size_t i = 0; i < 2; i++) {
+            toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
+            start(&toys[i]);
+            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err),
+                      &err);
+            if (own_copy)
+                dw_engine_set_own_weights(engines[i]);
+        }
+        dw_rollout_options options;
+        dw_rollout_options_init(&options);
+        options.engines = engines;
+        options.n_engines = 2;
+        dw_follow_options follow = follow_into(dir, 1);
+        dw_rollout *r;
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        follow_to(r, 1);
+        toys[0].other = &toys[1];
+        toys[0].hangs = true;
+        toys[1].n_paused = toys[1].n_resumed = 0;
+        const dw_status expected = own_copy ? DW_OK : DW_UNAVAILABLE;
+        assert_int_equal(dw_rollout_sync(r, 2, NULL, &err), expected);
+        assert_false(toys[0].is_alone);
+        assert_true(toys[0].hangs && toys[1].running);
+        assert_true(toys[1].n_resumed > 0);
+        assert_int_equal(toys[1].version, own_copy ? 2 : 1);
+        assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_AWAY);
+
+        r->members[0].try_at = 0; /* it is asked again, and nobody waits for that */
+        const unsigned n_paused = toys[1].n_paused;
+        for (uint64_t v = own_copy ? 3 : 2; v <= 3; v++)
+            assert_int_equal(dw_rollout_sync(r, v, NULL, &err), expected);
+        assert_ok(dw_rollout_check(r, &err), &err);
+        assert_true(r->members[0].nurse.is_there);
+        assert_int_equal(toys[1].version, own_copy ? 3 : 1);
+        assert_int_equal(toys[1].n_paused - n_paused, own_copy ? 1 : 0);
+        assert_int_equal(toys[0].version, 1);
+        assert_true(digest_dir(dir) == b.truth[own_copy ? 3 : 1]);
+
+        toys[0].hangs = false;
+        follow_patiently(r, LAST);
+        for (size_t i = 0; i < 2; i++) {
+            assert_true(toys[i].running);
+            assert_int_equal(toys[i].version, LAST);
+            assert_true(look(&toys[i]) == b.truth[LAST]);
+        }
+        dw_rollout_close(r);
+        for (size_t i = 0; i < 2; i++)
+            dw_engine_close(engines[i]);
+        free(dir);
+    }
+    bed_free(&b);
+}
+
 /* Leaves DIR as a process does that is killed once it has committed VERSION. */
 static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
                               uint64_t version)
@@ -575,9 +682,13 @@ static int make_dir_in_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),     cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines), cmocka_unit_test(test_two_copies),
-        cmocka_unit_test(test_away),        cmocka_unit_test(test_open_without_store),
+        cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_two_copies),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_away),
+        cmocka_unit_test(test_open_without_store),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
