@@ -256,7 +256,8 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         CLI_COMMON_OPTIONS,
     };
     bool base = false;
-    *a = (arguments){.publish = {.expect_head = DW_NO_VERSION}};
+    *a = (arguments){
+        .publish = {.expect_head = DW_NO_VERSION, .known_head = DW_NO_VERSION}};
     dw_publish_options_init(&a->publish.options);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         base |= option == BASE;

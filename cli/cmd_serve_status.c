@@ -125,6 +125,8 @@ static dw_status look_at_followers(server *v, dw_error *err)
         return DW_OK;
     dw_status status = cli_tell_followers(v->agent, v->stream.stream, err);
     if (status == DW_OK)
+        status = dw_stream_check_log(v->stream.stream, err);
+    if (status == DW_OK)
         v->t_followers = t;
     return status;
 }

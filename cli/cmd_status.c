@@ -161,6 +161,8 @@ static dw_status look(findings *f, cli_stream *stream, dw_error *err)
         return DW_OK;
     }
     if (status == DW_OK)
+        status = dw_stream_check_log(stream->stream, err);
+    if (status == DW_OK)
         status = dw_stream_floor(stream->stream, &f->floor, err);
     dw_version_info info;
     if (status == DW_OK)

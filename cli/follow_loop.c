@@ -149,6 +149,8 @@ static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
         f->newest = DW_NO_VERSION;
         status = DW_OK;
     }
+    if (status == DW_CORRUPT)
+        cli_follow_tell(f); /* the log has a hole: how far this one is behind */
     if (status != DW_OK)
         return status;
     cli_follow_tell(f);

@@ -22,6 +22,8 @@ typedef struct cli_publish {
     const char *notes;
     bool skip_same;       /* publish nothing where the stream's head has these weights */
     uint64_t expect_head; /* DW_CONFLICT where the head is another; DW_NO_VERSION: any */
+    uint64_t known_head;  /* was there: a stream without it is absent or rolled back;
+                             DW_NO_VERSION: none */
 } cli_publish;
 
 typedef struct cli_published {

@@ -67,8 +67,20 @@ static dw_status look_before(prior *out, const cli_publish *p, dw_store *store,
 
 static dw_status check_head(const cli_publish *p, const prior *before, dw_error *err)
 {
-    if (p->expect_head == DW_NO_VERSION ||
-        (before->has_head && before->head == p->expect_head))
+    if (p->known_head == DW_NO_VERSION)
+        return DW_OK;
+    if (!before->has_head)
+        return cli_error_set(err, DW_UNAVAILABLE, p->url,
+                             "the store is absent: version %" PRIu64 " was here, and now "
+                             "there is no stream. Mount the store, or move it back",
+                             p->known_head);
+    if (before->head < p->known_head)
+        return cli_error_set(err, DW_UNTRUSTED, p->url,
+                             "version %" PRIu64 " was the newest, and now it is version "
+                             "%" PRIu64 ": the store was rolled back, or is an older "
+                             "copy. Bring the newer one back",
+                             p->known_head, before->head);
+    if (p->expect_head == DW_NO_VERSION || before->head == p->expect_head)
         return DW_OK;
     return cli_error_set(err, DW_CONFLICT, p->url,
                          "version %" PRIu64 " was the newest, and now there is version "

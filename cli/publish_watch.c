@@ -133,6 +133,8 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *it
     publish_in_child(&o, p, s, item->path);
     p->step = NULL;
     p->expect_head = o.status == DW_OK ? o.done.report.version : DW_NO_VERSION;
+    if (o.status == DW_OK)
+        p->known_head = o.done.report.version;
     if (o.status == DW_OK) {
         cli_trouble_end(trouble, s);
         cli_watch_done(item);
@@ -196,7 +198,7 @@ static void skip_all_but_newest(cli_watch *watch)
 }
 
 /* The step of the newest version, where it has one that is a number. */
-static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publish *p,
+static dw_status read_head_step(bool *has_step, uint64_t *step, cli_publish *p,
                                 dw_error *err)
 {
     dw_store *store = NULL;
@@ -213,6 +215,7 @@ static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publis
     if (status == DW_OK)
         status = dw_stream_version(stream, head, &info, err);
     if (status == DW_OK) {
+        p->known_head = head;
         char *end;
         errno = 0;
         *step = strtoull(info.step, &end, 10);
@@ -224,7 +227,7 @@ static dw_status read_head_step(bool *has_step, uint64_t *step, const cli_publis
 }
 
 /* What an earlier watch published is not published again. */
-static dw_status start(cli_watch *watch, const cli_publish *p, const cli_session *s,
+static dw_status start(cli_watch *watch, cli_publish *p, const cli_session *s,
                        cli_trouble *trouble, dw_error *err)
 {
     bool has_step;

@@ -157,6 +157,11 @@ typedef struct dw_store_driver {
     dw_status (*conditional)(void *self, bool *conditional, dw_error *err);
     void (*counts)(const void *self, dw_store_counts *out); /* may be NULL */
     void (*close)(void *self);                              /* may be NULL */
+    /* Since 0.2, may be NULL: from now on the store must hold KEY. If the place of the
+     * store is absent or is another one without KEY, calls fail with DW_UNAVAILABLE and
+     * create nothing. A write that finds another place than the call before it fails
+     * once, so that the caller looks at the new place first. */
+    dw_status (*require)(void *self, const char *key, dw_error *err);
 } dw_store_driver;
 
 /* A store with a driver of the caller's; DRIVER must outlive it, URL is copied. On

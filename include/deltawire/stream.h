@@ -52,8 +52,13 @@ DW_API const dw_tensor *dw_stream_tensors(const dw_stream *stream, size_t *n_ten
 /* Whether several writers are kept apart (PROTOCOL.md, section 10). */
 DW_API bool dw_stream_single_writer(const dw_stream *stream);
 
-/* The newest committed version; DW_NOT_FOUND where there is none yet. */
+/* The newest committed version; DW_NOT_FOUND where there is none yet. DW_CORRUPT if it
+ * cannot be said, because a commit below a newer one is missing. */
 DW_API dw_status dw_stream_head(dw_stream *stream, uint64_t *version, dw_error *err);
+
+/* DW_CORRUPT if a commit is missing between others, or latest.json names one that is not
+ * there. Lists the commits. */
+DW_API dw_status dw_stream_check_log(dw_stream *stream, dw_error *err);
 
 /* The lowest version that is still kept: 0, or what a collection left. */
 DW_API dw_status dw_stream_floor(dw_stream *stream, uint64_t *version, dw_error *err);

@@ -75,6 +75,9 @@ bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_
             snprintf(reason, DW_READY_REASON, "engine %zu (%s) %s", i,
                      told->engines[i].driver, trouble);
     }
+    if (!reason[0] && e && (e->error.code == DW_CORRUPT || e->error.code == DW_UNTRUSTED))
+        snprintf(reason, DW_READY_REASON, "the stream is %s",
+                 dw_status_name(e->error.code));
     if (!reason[0] && e && clock_ms - told->failing_at >= PATIENCE_MS)
         snprintf(reason, DW_READY_REASON, "failing for %" PRIu64 " s: %s",
                  (clock_ms - told->failing_at) / 1000, dw_status_name(e->error.code));

@@ -40,7 +40,17 @@ dw_status dw_dir_fail(const dw_dir *d, const char *key, const char *doing, dw_er
                  ? "; free some room, or remove old objects, where this directory lies: "
                  : "",
              is_full ? d->root : "");
-    dw_status code = is_denied ? DW_DENIED : number == ENOENT ? DW_NOT_FOUND : DW_IO;
+    if (number == ESTALE)
+        return dw_dir_fail_text(
+            d, DW_UNAVAILABLE, "",
+            "the store is absent: its directory is missing, empty or another one. Mount "
+            "its file system, or move the directory back",
+            err);
+    const bool is_away = number == ENOTCONN || number == EHOSTDOWN || number == ETIMEDOUT;
+    dw_status code = is_denied          ? DW_DENIED
+                     : is_away          ? DW_UNAVAILABLE
+                     : number == ENOENT ? DW_NOT_FOUND
+                                        : DW_IO;
     return dw_dir_fail_text(d, code, key, text, err);
 }
 
@@ -84,9 +94,9 @@ static int step_down(int fd, const char *name, bool make)
     return below;
 }
 
-int dw_dir_open_parent(const dw_dir *d, const char *key, bool make, const char **name)
+int dw_dir_open_parent(int root, const char *key, bool make, const char **name)
 {
-    int fd = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = root;
     for (const char *slash; fd >= 0 && (slash = strchr(key, '/')); key = slash + 1) {
         char part[DW_MAX_KEY + 1];
         snprintf(part, sizeof part, "%.*s", (int)(slash - key), key);
@@ -100,15 +110,69 @@ int dw_dir_open_parent(const dw_dir *d, const char *key, bool make, const char *
     return fd;
 }
 
+/* ---- the root --------------------------------------------------------------------- */
+
+static int close_with(int fd, int number)
+{
+    close(fd);
+    errno = number;
+    return -1;
+}
+
+/* Whether ROOT holds what it must, and, for a write, is the one that the call before saw.
+ * Takes ROOT. The lock is held. */
+static int check_root(dw_dir *d, int root, dw_dir_use use)
+{
+    struct stat st, required;
+    if (fstat(root, &st) != 0)
+        return close_with(root, errno);
+    if (fstatat(root, d->required, &required, AT_SYMLINK_NOFOLLOW) != 0)
+        return close_with(root, means_missing(errno) ? ESTALE : errno);
+    const bool is_same = st.st_dev == d->device && st.st_ino == d->inode;
+    d->device = st.st_dev;
+    d->inode = st.st_ino;
+    return is_same || use == DW_DIR_READ ? root : close_with(root, ESTALE);
+}
+
+int dw_dir_open_root(dw_dir *d, dw_dir_use use)
+{
+    int root = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    pthread_mutex_lock(&d->lock);
+    if (d->required && root >= 0)
+        root = check_root(d, root, use);
+    else if (d->required && means_missing(errno))
+        errno = ESTALE;
+    pthread_mutex_unlock(&d->lock);
+    return root;
+}
+
+static dw_status dir_require(void *self, const char *key, dw_error *err)
+{
+    dw_dir *d = self;
+    char *copy = dw_copy_string(key);
+    if (!copy)
+        return dw_fail_memory(err, d->url);
+    pthread_mutex_lock(&d->lock);
+    char *old = d->required;
+    d->required = copy;
+    pthread_mutex_unlock(&d->lock);
+    dw_free(old);
+    int root = dw_dir_open_root(d, DW_DIR_READ);
+    if (root < 0)
+        return dw_dir_fail(d, "", "open", err);
+    close(root);
+    return DW_OK;
+}
+
 /* ---- objects ---------------------------------------------------------------------- */
 
 /* Opens the regular file of KEY. */
-static dw_status open_object(const dw_dir *d, const char *key, int *fd, struct stat *st,
+static dw_status open_object(dw_dir *d, const char *key, int *fd, struct stat *st,
                              dw_error *err)
 {
     const char *name;
     *fd = -1;
-    int dir = dw_dir_open_parent(d, key, false, &name);
+    int dir = dw_dir_open_parent(dw_dir_open_root(d, DW_DIR_READ), key, false, &name);
     if (dir >= 0) {
         /* without O_NONBLOCK a FIFO would be waited for, not refused */
         *fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -163,7 +227,7 @@ static dw_status dir_get(void *self, const char *key, uint64_t offset, void *int
                          size_t n_bytes, size_t *n_read, const dw_progress *progress,
                          dw_error *err)
 {
-    const dw_dir *d = self;
+    dw_dir *d = self;
     int fd;
     struct stat st;
     dw_status status = open_object(d, key, &fd, &st, err);
@@ -177,7 +241,7 @@ static dw_status dir_get(void *self, const char *key, uint64_t offset, void *int
 static dw_status dir_stat(void *self, const char *key, uint64_t *n_bytes,
                           int64_t *modified_ms, dw_error *err)
 {
-    const dw_dir *d = self;
+    dw_dir *d = self;
     int fd;
     struct stat st;
     dw_status status = open_object(d, key, &fd, &st, err);
@@ -191,9 +255,9 @@ static dw_status dir_stat(void *self, const char *key, uint64_t *n_bytes,
 
 static dw_status dir_remove(void *self, const char *key, dw_error *err)
 {
-    const dw_dir *d = self;
+    dw_dir *d = self;
     const char *name;
-    int dir = dw_dir_open_parent(d, key, false, &name);
+    int dir = dw_dir_open_parent(dw_dir_open_root(d, DW_DIR_WRITE), key, false, &name);
     if (dir < 0)
         return means_missing(errno) ? DW_OK : dw_dir_fail(d, key, "open", err);
     dw_status status = DW_OK;
@@ -211,6 +275,8 @@ static void dir_close(void *self)
 {
     dw_dir *d = self;
     if (d) {
+        pthread_mutex_destroy(&d->lock);
+        dw_free(d->required);
         dw_free(d->root);
         dw_free(d->url);
         dw_free(d);
@@ -313,11 +379,13 @@ dw_status dw_dir_store_open(dw_store **out, const char *url, dw_error *err)
         .list = dw_dir_list,
         .remove = dir_remove,
         .close = dir_close,
+        .require = dir_require,
     };
     *out = NULL;
     dw_dir *d = dw_alloc_zeroed(1, sizeof *d);
     if (!d)
         return dw_fail_memory(err, url);
+    pthread_mutex_init(&d->lock, NULL);
     dw_status status = find_root(d, url, err);
     if (status == DW_OK)
         status = dw_store_new(out, d->url, &driver, d, err);

@@ -156,9 +156,9 @@ static dw_status list_directory(walk *w, int fd)
 dw_status dw_dir_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
                       void *context, dw_error *err)
 {
-    const dw_dir *d = self;
+    dw_dir *d = self;
     walk w = {d, prefix, after, fn, context, err, ""};
-    int fd = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = dw_dir_open_root(d, DW_DIR_READ);
     if (fd >= 0)
         return list_directory(&w, fd);
     return errno == ENOENT ? DW_OK : dw_dir_fail(d, "", "open", err);

@@ -116,10 +116,16 @@ static void remove_dead_drafts(const draft *made)
 
 /* ---- the directory itself --------------------------------------------------------- */
 
-/* mkdir -p. A directory that was there may have been made by a process that was killed
- * before it synced, so those are synced too, as far as one may. */
-static dw_status make_root(const dw_dir *d, dw_error *err)
+/* mkdir -p. Not for a root that must hold something already: that one is absent. A
+ * directory that was there may have been made by a process that was killed before it
+ * synced, so those are synced too, as far as one may. */
+static dw_status make_root(dw_dir *d, dw_error *err)
 {
+    pthread_mutex_lock(&d->lock);
+    const bool is_made = d->required != NULL;
+    pthread_mutex_unlock(&d->lock);
+    if (is_made)
+        return DW_OK;
     char *path = dw_copy_string(d->root);
     if (!path)
         return dw_fail_memory(err, d->url);
@@ -147,27 +153,25 @@ static dw_status make_root(const dw_dir *d, dw_error *err)
     return status;
 }
 
-static dw_status draft_open(dw_dir *d, const char *key, draft *made, dw_error *err)
+/* Begins an object; *ROOT is then the root, open, for the caller to close. */
+static dw_status draft_open(dw_dir *d, const char *key, draft *made, int *root,
+                            dw_error *err)
 {
+    *root = -1;
     *made = (draft){-1, -1, ""};
     bool is_first = !atomic_load(&d->prepared);
     dw_status status = is_first ? make_root(d, err) : DW_OK;
     if (status != DW_OK)
         return status;
-    int root = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (root < 0 && errno == ENOENT) { /* removed since the last put */
+    *root = dw_dir_open_root(d, DW_DIR_WRITE);
+    if (*root < 0 && errno == ENOENT) { /* removed since the last put */
         status = make_root(d, err);
         if (status != DW_OK)
             return status;
-        root = open(d->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        *root = dw_dir_open_root(d, DW_DIR_WRITE);
     }
-    if (root >= 0) {
-        if (mkdirat(root, DW_DIR_TEMPORARY, 0777) == 0 || errno == EEXIST)
-            made->dir = dw_dir_open_below(root, DW_DIR_TEMPORARY);
-        int number = errno;
-        close(root);
-        errno = number;
-    }
+    if (*root >= 0 && (mkdirat(*root, DW_DIR_TEMPORARY, 0777) == 0 || errno == EEXIST))
+        made->dir = dw_dir_open_below(*root, DW_DIR_TEMPORARY);
     if (made->dir < 0 || draft_make(made) != 0)
         return dw_dir_fail(d, key, "make a file under construction", err);
     if (is_first) {
@@ -293,10 +297,10 @@ static dw_status replace_name(const dw_dir *d, const char *key, draft *made, int
     return dw_dir_fail(d, key, "rename into place", err);
 }
 
-static dw_status open_parent(const dw_dir *d, const char *key, int *dir,
+static dw_status open_parent(const dw_dir *d, int root, const char *key, int *dir,
                              const char **name, dw_error *err)
 {
-    *dir = dw_dir_open_parent(d, key, true, name);
+    *dir = dw_dir_open_parent(fcntl(root, F_DUPFD_CLOEXEC, 0), key, true, name);
     if (*dir >= 0 && strlen(*name) <= NAME_MAX)
         return DW_OK;
     if (*dir < 0 && (errno == ENOTDIR || errno == ELOOP))
@@ -316,12 +320,13 @@ dw_status dw_dir_put(void *self, const char *key, const dw_source *source,
 {
     dw_dir *d = self;
     draft made;
-    int dir = -1;
+    int root, dir = -1;
     const char *name;
     struct stat st;
-    dw_status status = draft_open(d, key, &made, err);
+    dw_status status = draft_open(d, key, &made, &root, err);
+    /* the same root, so that no name ends up in a directory that came in between */
     if (status == DW_OK)
-        status = open_parent(d, key, &dir, &name, err);
+        status = open_parent(d, root, key, &dir, &name, err);
     /* not the test that counts, but it saves writing what will not be taken */
     if (status == DW_OK && mode == DW_PUT_CREATE &&
         fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -336,5 +341,7 @@ dw_status dw_dir_put(void *self, const char *key, const dw_source *source,
     draft_release(&made);
     if (dir >= 0)
         close(dir);
+    if (root >= 0)
+        close(root);
     return status;
 }

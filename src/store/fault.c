@@ -246,6 +246,11 @@ static dw_status fault_conditional(void *self, bool *conditional, dw_error *err)
     return dw_store_conditional(((fault_store *)self)->inner, conditional, err);
 }
 
+static dw_status fault_require(void *self, const char *key, dw_error *err)
+{
+    return dw_store_require(((fault_store *)self)->inner, key, err);
+}
+
 static void fault_counts(const void *self, dw_store_counts *out)
 {
     dw_store_get_counts(((const fault_store *)self)->inner, out);
@@ -274,6 +279,7 @@ dw_status dw_store_new_fault(dw_store **out, dw_store *inner, const dw_fault_pla
         .conditional = fault_conditional,
         .counts = fault_counts,
         .close = fault_close,
+        .require = fault_require,
     };
     *out = NULL;
     if (!inner || !plan)

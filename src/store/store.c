@@ -1,6 +1,7 @@
 #include "store/store.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -82,8 +83,9 @@ dw_status dw_store_new(dw_store **out, const char *url, const dw_store_driver *d
                        void *self, dw_error *err)
 {
     *out = NULL;
-    if (!url || !driver || driver->struct_bytes < sizeof *driver || !driver->get ||
-        !driver->put || !driver->stat || !driver->list || !driver->remove)
+    /* drivers that were built for 0.1 end before `require` */
+    if (!url || !driver || driver->struct_bytes < offsetof(dw_store_driver, require) ||
+        !driver->get || !driver->put || !driver->stat || !driver->list || !driver->remove)
         return dw_fail(err, DW_INVALID, NULL,
                        "a driver needs a URL, its struct_bytes and the functions get, "
                        "put, stat, list and remove");
@@ -298,6 +300,13 @@ dw_status dw_store_conditional(dw_store *store, bool *conditional, dw_error *err
     }
     *conditional = known == CONDITIONAL;
     return DW_OK;
+}
+
+dw_status dw_store_require(dw_store *store, const char *key, dw_error *err)
+{
+    const dw_store_driver *d = store->driver;
+    const bool knows = d->struct_bytes >= sizeof *d && d->require;
+    return knows ? d->require(store->self, key, err) : DW_OK;
 }
 
 void dw_store_get_counts(const dw_store *store, dw_store_counts *out)

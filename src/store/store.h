@@ -16,6 +16,10 @@ dw_status dw_store_get_all(dw_store *store, const char *key, size_t max_bytes,
 dw_status dw_store_put_bytes(dw_store *store, const char *key, const void *bytes,
                              size_t n_bytes, dw_put_mode mode, dw_error *err);
 
+/* From now on the store must hold KEY: see dw_store_driver.require. Stores that cannot
+ * be absent in part, such as buckets, ignore it. */
+dw_status dw_store_require(dw_store *store, const char *key, dw_error *err);
+
 /* Room for any 'where': longer ones are cut by dw_error too. */
 #define DW_STORE_WHERE DW_ERROR_WHERE_SIZE
 

@@ -89,7 +89,7 @@ static dw_status copy_stream_record(copier *c, dw_error *err)
                          "another stream is here: it cannot become a mirror of %s. Name "
                          "an empty place",
                          dw_store_url(c->stream->store));
-    return status;
+    return status == DW_OK ? dw_store_require(c->to, DW_KEY_STREAM, err) : status;
 }
 
 static dw_status copy_epochs(copier *c, dw_error *err)

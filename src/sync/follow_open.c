@@ -1,5 +1,6 @@
 /* Opening a follower: what an interrupted run left, and which version the weights are. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -145,35 +146,23 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
     return DW_OK;
 }
 
-static const char *place_of(const dw_follower *f)
-{
-    return f->weights->now->dir ? f->weights->now->dir : "memory";
-}
-
-/* The version that the weights are must still be the one in the stream. */
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
 {
     const dw_position *at = &f->weights->now->at;
-    const char *url = dw_store_url(f->stream->store);
-    dw_commit_record c;
-    dw_status status = dw_stream_read_commit(f->stream, at->version, &c, err);
-    if (status == DW_NOT_FOUND)
-        return dw_fail(err, DW_UNTRUSTED, url,
-                       "the weights in %s are version %" PRIu64 ", which the stream no "
-                       "longer has: it was rolled back, or this is a copy that is behind",
-                       place_of(f), at->version);
-    if (status != DW_OK)
-        return status;
-    if (memcmp(c.seal.sha256, at->commit_sha256, DW_SHA256_BYTES) != 0)
-        status = dw_fail(err, DW_UNTRUSTED, url,
-                         "version %" PRIu64 " is not the one that the weights in %s came "
-                         "from: history was rewritten",
-                         at->version, place_of(f));
-    f->epoch = c.epoch;
-    if (f->stream->head == DW_NO_VERSION || f->stream->head < at->version)
-        f->stream->head = at->version;
-    f->rewritten = status != DW_OK;
-    dw_commit_record_release(&c);
+    const dw_position *highest = dw_follower_highest(f);
+    char holder[DW_ERROR_WHERE_SIZE];
+    uint64_t epoch = 0;
+    snprintf(holder, sizeof holder, "%s%s", f->weights->now->dir ? "the weights in " : "",
+             f->weights->now->dir ? f->weights->now->dir : "this process");
+    dw_status status = DW_OK;
+    if (dw_follower_version(f) != DW_NO_VERSION)
+        status = dw_position_check(at, f->stream, holder, &f->epoch, err);
+    if (status == DW_OK && highest != at && highest->version != DW_NO_VERSION)
+        status = dw_position_check(highest, f->stream, holder, &epoch, err);
+    f->rewritten = status == DW_UNTRUSTED;
+    if (status == DW_OK && highest->version != DW_NO_VERSION &&
+        (f->stream->head == DW_NO_VERSION || f->stream->head < highest->version))
+        f->stream->head = highest->version;
     return status;
 }
 
@@ -233,8 +222,13 @@ static dw_status check_unsealed(dw_follower *f, dw_error *err)
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
     const dw_replica *r = f->weights->now;
-    if (r->at.version == DW_NO_VERSION)
-        return r->has_weights ? dw_follower_recognise(f, err) : DW_OK;
+    dw_status status = dw_follower_load_highest(f, err);
+    if (status != DW_OK)
+        return status;
+    if (r->at.version == DW_NO_VERSION) {
+        status = dw_follower_check_history(f, err); /* of the highest that they were */
+        return status == DW_OK && r->has_weights ? dw_follower_recognise(f, err) : status;
+    }
     return r->record == DW_RECORD_UNSEALED ? check_unsealed(f, err) : check_start(f, err);
 }
 

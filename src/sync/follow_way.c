@@ -119,6 +119,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         /* an anchor leaves the chain of hashes: what lies behind must be as it was */
         if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
             status = dw_follower_check_history(f, err);
+        if (status == DW_OK && edge.from == DW_NO_VERSION && edge.to < *staged)
+            status = dw_follower_keep_highest(f, err);
         if (status == DW_OK)
             status = dw_follower_hop(f, &edge, progress, err);
         if (status == DW_OK) {

@@ -41,26 +41,24 @@ const char *dw_follower_dir(const dw_follower *f)
 
 /* ---- polling ---- */
 
-/* A stream that was removed, or a store that is not where it was, looks like one in which
- * nothing is new: now and then it is looked for. */
-static dw_status check_presence(dw_follower *f, dw_status found, dw_error *err)
+/* A store that was rolled back, or a stream that was removed, looks like one in which
+ * nothing is new. The version that was used last is looked for if anything hints at that,
+ * and now and then. */
+static dw_status check_past(dw_follower *f, uint64_t newest, dw_error *err)
 {
-    const uint64_t now = dw_clock_ms();
-    if (f->seen_ms != 0 && now - f->seen_ms < T_PRESENCE_MS)
-        return found;
-    dw_error fault = {0};
-    dw_status status = dw_store_stat(f->stream->store, DW_KEY_STREAM, NULL, NULL, &fault);
-    if (status == DW_NOT_FOUND)
-        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(f->stream->store),
-                       "the stream is not there any more: it was removed, or its place "
-                       "cannot be reached");
-    if (status != DW_OK) {
-        if (err)
-            *err = fault;
-        return status;
-    }
-    f->seen_ms = now;
-    return found;
+    const uint64_t now = dw_clock_ms(), used = dw_follower_highest(f)->version;
+    const uint64_t evidence = f->stream->evidence;
+    const bool is_due = f->seen_ms == 0 || now - f->seen_ms >= T_PRESENCE_MS;
+    const bool is_behind =
+        used != DW_NO_VERSION && (newest == DW_NO_VERSION || newest < used ||
+                                  (evidence != DW_NO_VERSION && evidence < used));
+    if (!is_due && !is_behind)
+        return DW_OK;
+    dw_status status = used == DW_NO_VERSION ? dw_stream_check_presence(f->stream, err)
+                                             : dw_follower_check_history(f, err);
+    if (status == DW_OK)
+        f->seen_ms = now;
+    return status;
 }
 
 dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
@@ -68,11 +66,17 @@ dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
     uint64_t known = f->stream->head, at = dw_follower_version(f);
     if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
         known = at;
-    dw_status status = dw_stream_find_head(f->stream, known, newest, err);
+    dw_error found = {0};
+    dw_status status = dw_stream_find_head(f->stream, known, newest, &found);
     if (status == DW_OK && (known == DW_NO_VERSION || *newest > known))
         f->seen_ms = dw_clock_ms();
-    else if (status == DW_OK || status == DW_NOT_FOUND)
-        status = check_presence(f, status, err);
+    if (status == DW_OK || status == DW_NOT_FOUND) {
+        dw_status past = check_past(f, status == DW_OK ? *newest : DW_NO_VERSION, err);
+        if (past != DW_OK)
+            return past;
+    }
+    if (status != DW_OK && err)
+        *err = found;
     return status;
 }
 

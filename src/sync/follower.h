@@ -23,8 +23,9 @@ struct dw_follower {
     dw_graph avoid; /* edges that turned out to lead nowhere */
     dw_fetch_ahead ahead;
 
-    bool rewritten; /* history is not what it was: no other way makes that good */
-    uint64_t epoch; /* of the version the weights are at, as far as known */
+    dw_position highest; /* that was used, if the weights went back since */
+    bool rewritten;      /* history is not what it was: no other way makes that good */
+    uint64_t epoch;      /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
     bool arrived; /* the last hop was filled in place: nothing is left to apply */
     unsigned n_since_sweep;
@@ -49,7 +50,8 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
 /* Weights that no record says the version of: are they one that is likely? */
 dw_status dw_follower_recognise(dw_follower *f, dw_error *err);
 
-/* The version that the weights are must still be the one in the stream. */
+/* The version that the weights are, and the highest that they were, must still be those
+ * in the stream. */
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 
 /* ---- without the stream (follow_recover.c) ---- */
@@ -69,6 +71,25 @@ static inline bool dw_follower_stage_fills(const dw_follower *f)
     const dw_replica *r = f->weights->now;
     return !r->dir && dw_replica_is_empty(r);
 }
+
+/* ---- what was used before (history.c) ---- */
+
+/* DW_UNAVAILABLE if the stream is not there any more. */
+dw_status dw_stream_check_presence(dw_stream *stream, dw_error *err);
+
+/* DW_UNTRUSTED unless the stream still has the very version AT, which HOLDER, for
+ * messages, used. */
+dw_status dw_position_check(const dw_position *at, dw_stream *stream, const char *holder,
+                            uint64_t *epoch, dw_error *err);
+
+/* The highest version of the stream that the weights ever were; dw_nowhere: none. */
+const dw_position *dw_follower_highest(const dw_follower *f);
+
+/* Reads what the directory remembers. */
+dw_status dw_follower_load_highest(dw_follower *f, dw_error *err);
+
+/* Makes the directory remember, before the weights go back to an older version. */
+dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err);
 
 /* Fetches and stages one edge (follow_hop.c). */
 dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,

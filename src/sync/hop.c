@@ -1,4 +1,4 @@
-/* Finding the newest version, and reading the records behind an edge. */
+/* Reading the records behind an edge. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,96 +8,6 @@
 #include "base/mem.h"
 #include "store/store.h"
 #include "sync/graph.h"
-
-/* ---- the head ---- */
-
-static dw_status commit_exists(dw_stream *s, uint64_t version, bool *exists,
-                               dw_error *err)
-{
-    char key[DW_KEY_TEXT];
-    dw_key_commit(key, version);
-    dw_status status = dw_store_stat(s->store, key, NULL, NULL, err);
-    *exists = status == DW_OK;
-    return status == DW_NOT_FOUND ? DW_OK : status;
-}
-
-static dw_status visit_commit(void *context, const dw_store_entry *entry, dw_error *err)
-{
-    (void)err;
-    uint64_t *newest = context, version;
-    if (dw_key_is_commit(entry->key, &version) &&
-        (*newest == DW_NO_VERSION || version > *newest))
-        *newest = version;
-    return DW_OK;
-}
-
-/* How far is walked one by one before the store is listed. */
-#define MAX_STEPS 32
-
-/* Asks for version after version. Sets *MORE where it gave up before the last. */
-static dw_status walk_up(dw_stream *s, uint64_t *known, bool *more, dw_error *err)
-{
-    *more = true;
-    dw_status status = DW_OK;
-    for (unsigned steps = 0; status == DW_OK && *more && steps < MAX_STEPS; steps++) {
-        uint64_t next = *known == DW_NO_VERSION ? 0 : *known + 1;
-        status = commit_exists(s, next, more, err);
-        if (status == DW_OK && *more)
-            *known = next;
-    }
-    return status;
-}
-
-/* What the list shows above *KNOWN. It may be stale: the caller walks on from there. */
-static dw_status jump_up(dw_stream *s, uint64_t *known, dw_error *err)
-{
-    char after[DW_KEY_TEXT];
-    if (*known != DW_NO_VERSION)
-        dw_key_commit(after, *known);
-    return dw_store_list(s->store, "commits/", *known != DW_NO_VERSION ? after : NULL,
-                         visit_commit, known, err);
-}
-
-/* The version that latest.json names, where it is there. */
-static dw_status read_hint(dw_stream *s, uint64_t *known, dw_error *err)
-{
-    dw_latest_record latest;
-    dw_status status = dw_stream_read_latest(s, &latest, err);
-    if (status != DW_OK)
-        return status;
-    bool exists = false;
-    if (latest.version != DW_NO_VERSION)
-        status = commit_exists(s, latest.version, &exists, err);
-    *known = exists ? latest.version : DW_NO_VERSION;
-    dw_latest_record_release(&latest);
-    return status;
-}
-
-dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_error *err)
-{
-    dw_status status = DW_OK;
-    if (known == DW_NO_VERSION)
-        status = read_hint(s, &known, err);
-    if (status == DW_OK && known == DW_NO_VERSION)
-        status = jump_up(s, &known, err);
-    bool more = true;
-    while (status == DW_OK && more) {
-        status = walk_up(s, &known, &more, err);
-        if (status == DW_OK && more)
-            status = jump_up(s, &known, err);
-    }
-    if (status != DW_OK)
-        return status;
-    if (known == DW_NO_VERSION)
-        return dw_fail(err, DW_NOT_FOUND, dw_store_url(s->store),
-                       "the stream has no version yet: its first publish was not "
-                       "finished. Publish again");
-    s->head = known;
-    *head = known;
-    return DW_OK;
-}
-
-/* ---- hops ---- */
 
 static bool is_way(const dw_edge *edge)
 {

@@ -147,14 +147,51 @@ dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
                     : DW_OK;
 }
 
-static dw_status check_fence(dw_publisher *p, dw_error *err)
+static dw_status fail_epoch_lost(dw_publisher *p, dw_error *err)
 {
-    char key[DW_KEY_TEXT];
+    dw_status status = dw_stream_check_presence(p->stream, err);
+    return status != DW_OK
+               ? status
+               : dw_fail(err, DW_UNTRUSTED, dw_store_url(p->store),
+                         "epoch %" PRIu64 ", which this publisher claimed, is missing: "
+                         "the store was rolled back, or is an older copy. Bring the "
+                         "newer one back; to go on from what is there, open the stream "
+                         "again",
+                         p->epoch);
+}
+
+/* Whether the next epoch was claimed. A commit under this epoch shows that its record is
+ * there. Before the first one a list shows both. */
+static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
+{
+    char key[DW_KEY_TEXT], own[DW_KEY_TEXT];
+    uint64_t highest = 0;
+    dw_key_epoch(own, p->epoch);
     dw_key_epoch(key, p->epoch + 1);
-    dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
-    if (status == DW_NOT_FOUND)
-        return DW_OK;
-    return status == DW_OK ? fail_fenced(p, key, err) : status;
+    if (!is_first) {
+        dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
+        return status == DW_NOT_FOUND ? DW_OK
+               : status == DW_OK      ? fail_fenced(p, key, err)
+                                      : status;
+    }
+    dw_status status =
+        dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
+    if (status == DW_OK && highest > p->epoch)
+        return fail_fenced(p, key, err);
+    if (status == DW_OK && highest < p->epoch) /* gone, or the list is stale */
+        status = dw_store_stat(p->store, own, NULL, NULL, err);
+    return status == DW_NOT_FOUND ? fail_epoch_lost(p, err) : status;
+}
+
+/* What a commit builds on must still be there: the parent, and this writer's epoch. The
+ * store may have been away, and may have come back as an older copy. */
+static dw_status check_ground(dw_publisher *p, dw_error *err)
+{
+    uint64_t epoch = 0;
+    dw_status status = DW_OK;
+    if (p->head.version != DW_NO_VERSION)
+        status = dw_position_check(&p->head, p->stream, "this publisher", &epoch, err);
+    return status == DW_OK ? check_fence(p, epoch != p->epoch, err) : status;
 }
 
 /* Looks whose commit VERSION is: sets *OURS where this writer made it, and WRITE_ID to
@@ -179,7 +216,9 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
     dw_key_commit(key, commit->version);
     dw_status status = DW_OK;
     for (unsigned tries = 0; tries < COMMIT_TRIES; tries++) {
-        if (tries > 0 && (status = check_fence(p, err)) != DW_OK) {
+        if (tries > 0 && (status = check_ground(p, err)) == DW_UNAVAILABLE)
+            continue;
+        if (tries > 0 && status != DW_OK) {
             p->unsettled = true; /* whether the first try arrived is open */
             return status;
         }
@@ -235,7 +274,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     dw_writer bytes = {0};
     dw_status status = dw_commit_record_write(&bytes, commit, p->options.sign_key, err);
     if (status == DW_OK)
-        status = check_fence(p, err);
+        status = check_ground(p, err);
     if (status == DW_OK)
         status = put_commit(p, commit, &bytes, err);
     dw_writer_release(&bytes);

@@ -281,12 +281,36 @@ static dw_status begin_stream(dw_publisher *p, dw_error *err)
     return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
 }
 
+/* A baseline of a stream that is not there: its store is absent, for instance not
+ * mounted. A new stream must not be made in its place. */
+static dw_status check_absent(const dw_publisher *p, dw_error *err)
+{
+    const char *dir = p->options.baseline_dir;
+    dw_position at = dw_nowhere, next;
+    dw_record_kind kind;
+    if (!dir || p->sharded ||
+        dw_replica_state_read(&at, &next, &kind, dir, NULL) != DW_OK ||
+        at.version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status = dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, err);
+    return status == DW_NOT_FOUND
+               ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "there is no stream here, but the baseline in %.200s is version "
+                         "%" PRIu64 " of one: the store is absent, or the stream was "
+                         "removed. Mount the store; to begin a new stream, name an "
+                         "empty directory for the baseline",
+                         dir, at.version)
+               : status;
+}
+
 /* Opens or creates the stream, and sees whose tensors are what in it. */
 static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
 {
     dw_tensor *shapes = NULL;
-    dw_status status = dw_live_shapes(&shapes, p, tensors, n_tensors, err);
+    dw_status status = check_absent(p, err);
+    if (status == DW_OK)
+        status = dw_live_shapes(&shapes, p, tensors, n_tensors, err);
     if (status == DW_OK)
         status = dw_stream_create(&p->stream, p->store, shapes, n_tensors,
                                   p->options.single_writer, p->options.sign_key,

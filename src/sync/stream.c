@@ -247,7 +247,7 @@ static dw_status make_handle(dw_stream **out, dw_store *store, const dw_trust *t
     if (!s)
         return dw_fail_memory(err, dw_store_url(store));
     s->store = store;
-    s->head = DW_NO_VERSION;
+    s->head = s->evidence = DW_NO_VERSION;
     s->n_trust = trust ? trust->n_keys : 0;
     s->trust = dw_alloc_array(s->n_trust, sizeof *s->trust);
     if (!s->trust) {
@@ -302,6 +302,8 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
                          "this is stream %s, not stream %s that was asked for: another "
                          "stream took its place, or the URL is wrong",
                          s->record.stream, trust->stream);
+    if (status == DW_OK)
+        status = dw_store_require(store, DW_KEY_STREAM, err);
     if (status == DW_OK)
         *out = s;
     else
@@ -424,6 +426,10 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
 {
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(s, version, &c, err);
+    uint64_t floor;
+    if (status == DW_NOT_FOUND && s->head != DW_NO_VERSION && version < s->head &&
+        dw_stream_read_floor(s, &floor, NULL) == DW_OK && version >= floor)
+        return dw_stream_fail_hole(s, version, s->head, err);
     if (status != DW_OK)
         return status;
     dw_commit_record_release(&s->shown);

@@ -14,6 +14,11 @@ struct dw_stream {
     size_t n_trust;
     uint64_t head; /* the highest version seen, or DW_NO_VERSION */
 
+    /* of the search for the newest version (head.c) */
+    uint64_t evidence; /* what the hint or a list named last, or DW_NO_VERSION */
+    bool large_hint;
+    uint64_t rare_ms; /* when what is asked for now and then was asked for; 0: never */
+
     /* what the last public call lent out */
     dw_commit_record shown;
     dw_edge *ways;
@@ -65,9 +70,16 @@ dw_status dw_stream_check_child(const dw_stream *stream, const dw_commit_record 
 bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit);
 
 /* The newest version, walking up from KNOWN (DW_NO_VERSION: from the hint, or a list).
- * One request where KNOWN is the newest. DW_NOT_FOUND where the stream has none. */
+ * Two small requests if KNOWN is the newest. DW_NOT_FOUND if the stream has none.
+ * DW_CORRUPT, and HEAD set, if a version is missing below a newer one, HEAD. */
 dw_status dw_stream_find_head(dw_stream *stream, uint64_t known, uint64_t *head,
                               dw_error *err);
+
+/* DW_CORRUPT: version MISSING is not there, but version NEWER is. */
+dw_status dw_stream_fail_hole(const dw_stream *stream, uint64_t missing, uint64_t newer,
+                              dw_error *err);
+/* DW_CORRUPT: the hint names VERSION, which is not there. */
+dw_status dw_stream_fail_lost(const dw_stream *stream, uint64_t version, dw_error *err);
 
 /* What an edge leads over, out of its commit or way. */
 typedef struct dw_hop {

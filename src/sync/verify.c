@@ -113,6 +113,29 @@ static bool next_listed(const dw_sweep *w, uint64_t version, uint64_t *next)
     return false;
 }
 
+/* The version that the hint names must be there. */
+static dw_status check_hint(dw_sweep *w, uint64_t newest, dw_error *err)
+{
+    dw_latest_record latest;
+    dw_error found = {0};
+    dw_status status = dw_stream_read_latest(w->stream, &latest, err);
+    if (status != DW_OK)
+        return status;
+    const uint64_t version = latest.version;
+    dw_latest_record_release(&latest);
+    if (version == DW_NO_VERSION || (newest != DW_NO_VERSION && version <= newest))
+        return DW_OK;
+    dw_commit_record c;
+    status = dw_stream_read_commit(w->stream, version, &c, &found);
+    if (status == DW_OK)
+        dw_commit_record_release(&c); /* it came during the sweep */
+    if (status != DW_NOT_FOUND)
+        return dw_stream_stops(status) ? status : DW_OK;
+    status = dw_stream_fail_lost(w->stream, version, &found);
+    return dw_sweep_settle(w, status, DW_KEY_LATEST,
+                           "Followers that used it refuse this store", &found, err);
+}
+
 /* Versions FIRST to END - 1 are not there, but END is. */
 static dw_status tell_hole(dw_sweep *w, uint64_t first, uint64_t end, dw_error *err)
 {
@@ -155,6 +178,8 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
         version = next;
     }
     dw_commit_record_release(&parent);
+    if (status == DW_OK)
+        status = check_hint(w, version > w->floor ? version - 1 : DW_NO_VERSION, err);
     return status;
 }
 

@@ -226,7 +226,7 @@ static void test_lost_replies(void **state)
         kit_make(&k);
         dw_store *inner = kit_mem_store();
         kit_faults faults = {.kind = DW_FAULT_LOST,
-                             .part = "commits/0000000000000000000"};
+                             .part = "commits/00000000000000000001"};
         faults.n = n;
         dw_store *store = kit_fault_store(inner, &faults);
         dw_publish_options options = plain();

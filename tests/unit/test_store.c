@@ -186,8 +186,14 @@ static void test_drivers(void **state)
     dw_error err;
     script s = {0};
     dw_store_driver bad = good_driver;
-    bad.struct_bytes = sizeof bad - 1;
+    bad.struct_bytes = offsetof(dw_store_driver, require) - 1;
     assert_int_equal(dw_store_new(&store, "x:", &bad, &s, &err), DW_INVALID);
+    bad = good_driver; /* one that was built for 0.1 */
+    bad.struct_bytes = offsetof(dw_store_driver, require);
+    bad.close = NULL;
+    assert_int_equal(dw_store_new(&store, "x:", &bad, &s, &err), DW_OK);
+    assert_int_equal(dw_store_require(store, "stream.json", &err), DW_OK);
+    dw_store_close(store);
     bad = good_driver;
     bad.list = NULL;
     assert_int_equal(dw_store_new(&store, "x:", &bad, &s, &err), DW_INVALID);
