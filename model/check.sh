@@ -75,6 +75,7 @@ check() { # EXPECTED PROPERTY FLAG... ; PROPERTY is safety or progress
 
 one="-DCOLLECT -DWRITERS=1 -DVERSIONS=2"
 alone="$one -DNO_FOLLOWER"
+gone="-DGONE -DWRITERS=2 -DVERSIONS=2 -DTRIES=1"
 # shellcheck disable=SC2086 # lists of words
 runs() {
     # ---- writers: the protocol
@@ -93,6 +94,18 @@ runs() {
     check assertion safety -DBUG_BASELINE_EARLY
     check assertion safety -DBUG_COMMIT_FIRST
     check assertion safety -DBUG_CLEAN_UP
+    # ---- torn reads, a rotten baseline, a store that goes and comes back
+    check holds safety -DTORN -DNO_LATE
+    check holds safety -DTORN -DVERSIONS=1
+    check assertion safety -DTORN -DNO_PROOF
+    check holds safety -DROT -DVERSIONS=3 -DTRIES=1
+    check assertion safety -DROT -DVERSIONS=3 -DTRIES=1 -DNO_SWEEP
+    check holds safety $gone -DNO_LATE
+    check holds safety -DGONE -DWRITERS=1 -DVERSIONS=3 -DTRIES=1
+    check assertion safety $gone -DNO_GROUND
+    check assertion safety $gone -DBUG_ANY_PLACE
+    check assertion safety $gone -DBUG_MAKE_PLACE
+    check assertion safety $gone -DNO_MEMORY
     # ---- collectors, ways and a follower: the protocol
     check holds safety $alone -DFOLDS
     check holds safety $alone -DCOLLECTORS=2 -DTRIES=1
@@ -103,7 +116,10 @@ runs() {
     check holds progress $one -DNO_LATE
     check holds progress $one -DNO_LATE -DFOLDS -DWAYS=1
     check holds progress $one -DNO_LATE -DLISTED -DSTALE_LIST -DWAYS=1
+    check holds safety $alone -DROT -DTRIES=1
+    check holds safety $alone -DROT -DTRIES=1 -DNO_ANCHOR_PROOF
     # ---- collectors, ways and a follower: a rule broken
+    check assertion safety $alone -DROT -DTRIES=1 -DNO_ANCHOR_PROOF -DNO_FLOOR_PROOF
     check assertion safety $alone -DBUG_NAMES_BEFORE_HEAD
     check assertion safety $alone -DBUG_ORPHANS_ABOVE_HEAD
     check assertion safety $alone -DBUG_FLOOR_WITHOUT_ANCHOR

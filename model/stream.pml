@@ -18,10 +18,21 @@
  * Death is a jump to `dead`: what a writer knew is lost, what it sent is not. A restart is
  * one of the other writers, for nothing makes them begin at once.
  *
+ * Three things go wrong outside the protocol, each in runs of its own:
+ *
+ *     TORN     the weights change while they are read: the delta of an attempt may not
+ *              decode
+ *     ROT      a bit of a writer's baseline flips at any time, in one of SLICES slices;
+ *              an anchor may be made of a rotten baseline
+ *     GONE     the place of the store is empty for a while (an unmounted file system), or
+ *              an older copy of the store comes in its place; a reader uses versions, and
+ *              goes back to older ones if somebody wants that
+ *
  *     STALE_GET, STALE_LIST     the fence, a list of followers may miss what is there
  *     LISTED                    the follower starts at version 0 and is listed from then on
  *     NO_FOLLOWER, NO_LATE, FOLDS, WAYS, TRIES, COLLECTORS     the size of a run
  *     NO_FENCE, NO_PARENT_EPOCH     one of two guards is off; both: epochs go down
+ *     NO_...                    a check of TORN, ROT or GONE is off
  *     BUG_...                   a rule of the protocol is broken, and it must be found out
  */
 #ifndef WRITERS
@@ -39,6 +50,10 @@
 
 #ifndef TRIES
 #define TRIES 2 /* of a writer at one version */
+#endif
+
+#ifndef SLICES
+#define SLICES 2 /* of a baseline: one is swept for each version */
 #endif
 
 #define ATTEMPT(w, v, k) (1 + ((w) * VERSIONS + (v) - 1) * TRIES + (k))
@@ -60,6 +75,14 @@ byte late_commit[WRITERS * TRIES]; /* attempts: one of each try */
 byte base[ZERO + 1];          /* [attempt]: its delta starts from this one */
 byte epoch_of_writer[WRITERS];
 
+#ifdef TORN
+bit torn[ZERO + 1]; /* [attempt]: its delta does not decode */
+#endif
+#ifdef GONE
+bit absent; /* the place of the store is empty */
+bit place;  /* which copy of the store is there: the one that was, or an older one */
+#endif
+
 #define EPOCH_OF(a) ((a) == ZERO -> 0 : epoch_of_writer[WRITER_OF(a)])
 
 /* The store creates commits/V: everything that must be true of a commit is asserted
@@ -71,6 +94,9 @@ inline create_commit(version, attempt)
     assert(base[attempt] == commits[version - 1]);        /* a delta from the parent */
     assert(EPOCH_OF(attempt) >= EPOCH_OF(commits[version - 1]));
     assert(objects[attempt] == WHOLE);                    /* nothing named is missing */
+#ifdef TORN
+    assert(!torn[attempt]);                               /* every version decodes */
+#endif
     commits[version] = attempt;
 }
 
@@ -130,6 +156,21 @@ end_idle:
     ::goto dead                                                                         \
     fi
 
+/* An absent store is waited for. */
+#ifdef GONE
+#define PRESENT (!absent)
+#else
+#define PRESENT true
+#endif
+/* A write reaches only the copy that the check before it looked at. */
+#if defined(GONE) && !defined(BUG_ANY_PLACE) && !defined(NO_GROUND)
+#define REACHED (!absent && seen == place)
+#elif defined(GONE)
+#define REACHED (!absent)
+#else
+#define REACHED true
+#endif
+
 proctype Writer(byte w)
 {
     byte epoch = 1;
@@ -140,26 +181,34 @@ proctype Writer(byte w)
 #ifdef BUG_ADOPT
     bit adopted;
 #endif
+#ifdef ROT
+    byte rotten;  /* the slice with the flipped bit; 0: none */
+    byte n_wrong; /* versions since, which are not what the trainer had */
+#endif
+#ifdef GONE
+    bit seen; /* the copy of the store that the last check looked at */
+#endif
 
     /* Open: claim the lowest free epoch. A list would only skip some that are taken. */
 claim:
     do
     ::atomic {
-          epochs[epoch] == 0->epochs[epoch] = w + 1;
+          PRESENT && epochs[epoch] == 0->epochs[epoch] = w + 1;
           epoch_of_writer[w] = epoch;
           break
       }
 #if !defined(COLLECT) && !defined(NO_LATE)
-    ::atomic { epochs[epoch] == 0 && late_claim[w] == 0->late_claim[w] = epoch } /* lost */
+    ::atomic { PRESENT && epochs[epoch] == 0 && late_claim[w] == 0->late_claim[w] = epoch } /* lost */
 #endif
-    ::atomic { epochs[epoch] == w + 1->break }                      /* its reply was lost */
-    ::atomic { epochs[epoch] != 0 && epochs[epoch] != w + 1->epoch++ }
+    ::atomic { PRESENT && epochs[epoch] == w + 1->break }           /* its reply was lost */
+    ::atomic { PRESENT && epochs[epoch] != 0 && epochs[epoch] != w + 1->epoch++ }
     ::goto dead
     od;
 
     /* Find the head. A hint or a list says where the walk begins; it ends when the next
      * commit is not there, and then this is the head, whatever the hint said. */
     atomic {
+        PRESENT;
         do
         ::commits[head + 1] != 0->head++
         ::else->break
@@ -181,6 +230,21 @@ prepare:
         fi;
         attempt = ATTEMPT(w, head + 1, try);
         base[attempt] = baseline;
+#ifdef TORN
+        if
+        ::torn[attempt] = 0
+        ::torn[attempt] = 1
+        fi;
+#endif
+#ifdef ROT
+        if
+        ::skip
+        ::rotten == 0->rotten = 1
+#if SLICES > 1
+        ::rotten == 0->rotten = 2
+#endif
+        fi;
+#endif
 #ifdef BUG_BASELINE_EARLY
         baseline = attempt;
 #endif
@@ -193,9 +257,32 @@ prepare:
     fi;
 #endif
 
+#if defined(TORN) && !defined(NO_PROOF)
+    /* The delta is applied to the baseline and must lead to the new state. */
+    atomic {
+        if
+        ::torn[attempt] && try + 1 < TRIES->try++; goto prepare
+        ::torn[attempt] && try + 1 == TRIES->goto dead /* the next publish is another's */
+        ::!torn[attempt]
+        fi
+    }
+#endif
+
 fence:
+#if defined(GONE) && !defined(NO_GROUND)
+    /* The ground: the parent and this writer's epoch are still there. */
+    atomic {
+        PRESENT;
+        seen = place;
+        if
+        ::commits[head] != baseline || epochs[epoch] != w + 1->goto dead /* rolled back */
+        ::else
+        fi
+    }
+#endif
 #ifndef NO_FENCE
     atomic {
+        PRESENT;
         if
         ::epochs[epoch + 1] != 0->
 #ifdef BUG_CLEAN_UP
@@ -213,9 +300,21 @@ fence:
     }
 #endif
     if
+#ifdef GONE
+    ::atomic {
+          REACHED && commits[head + 1] == 0->
+          create_commit(head + 1, attempt);
+          goto committed
+      }
+    ::atomic { !REACHED && !absent->goto fence } /* refused: another place */
+#ifdef BUG_MAKE_PLACE
+    ::absent->goto committed /* in the empty place, where it is lost */
+#endif
+#else
     ::atomic { commits[head + 1] == 0->create_commit(head + 1, attempt); goto committed }
+#endif
 #ifndef NO_LATE
-    ::atomic { late_commit[w * TRIES + try] == 0->late_commit[w * TRIES + try] = attempt }
+    ::atomic { REACHED && late_commit[w * TRIES + try] == 0->late_commit[w * TRIES + try] = attempt }
 #endif
     ::commits[head + 1] != 0                                   /* refused */
     ::goto dead
@@ -223,6 +322,7 @@ fence:
 
     /* Look whose it is. */
     atomic {
+        PRESENT;
         if
 #ifndef BUG_NO_WRITE_ID
         ::commits[head + 1] == attempt->goto committed
@@ -258,9 +358,31 @@ committed:
     atomic {
         head++;
         baseline = attempt;
+#ifdef GONE
+        /* what was acknowledged is there, unless an older copy came since */
+        assert(place != seen || baseline == commits[head]);
+#else
         assert(baseline == commits[head]);
+#endif
         try = 0
     }
+#ifdef ROT
+    /* One slice of the baseline is compared with the committed digests; a slice that is
+     * not what it should be is repaired, and the versions since are reported. */
+    atomic {
+        if
+        ::rotten != 0->n_wrong++
+        ::else
+        fi;
+        assert(n_wrong <= SLICES);
+#ifndef NO_SWEEP
+        if
+        ::rotten == 1 + head % SLICES->rotten = 0; n_wrong = 0
+        ::else
+        fi
+#endif
+    }
+#endif
 #ifdef BUG_COMMIT_FIRST
     objects[attempt] = WHOLE;
 #endif
@@ -268,6 +390,107 @@ committed:
 dead:
     atomic { epoch = 0; head = 0; baseline = 0; attempt = 0; try = 0 }
 }
+
+#ifdef GONE
+/* ---- the place of the store ------------------------------------------------------- */
+
+proctype Place()
+{
+    byte copied_commits[VERSIONS + 2];
+    byte copied_epochs[WRITERS + 3];
+    byte i;
+
+    /* A copy is made, whole; then the store goes, and comes back as it was or as that
+     * copy. Requests that were on their way to it are lost. */
+    if
+    ::atomic {
+          i = 0;
+          do
+          ::i < VERSIONS + 2->copied_commits[i] = commits[i]; i++
+          ::else->break
+          od;
+          i = 0;
+          do
+          ::i < WRITERS + 3->copied_epochs[i] = epochs[i]; i++
+          ::else->break
+          od;
+          i = 0
+      }
+    fi;
+    absent = 1;
+    if
+    ::absent = 0
+    ::atomic {
+          i = 0;
+          do
+          ::i < VERSIONS + 2->commits[i] = copied_commits[i]; i++
+          ::else->break
+          od;
+          i = 0;
+          do
+          ::i < WRITERS + 3->epochs[i] = copied_epochs[i]; i++
+          ::else->break
+          od;
+          i = 0;
+          do
+          ::i < WRITERS->late_claim[i] = 0; i++
+          ::else->break
+          od;
+          i = 0;
+          do
+          ::i < WRITERS * TRIES->late_commit[i] = 0; i++
+          ::else->break
+          od;
+          i = 0;
+          place = 1;
+          absent = 0
+      }
+    fi
+}
+
+/* ---- a reader --------------------------------------------------------------------- */
+
+byte used[VERSIONS + 1]; /* [V]: what the reader used as version V; 0: nothing */
+
+proctype Reader()
+{
+    byte at;      /* its version; its content is used[at] */
+    byte highest; /* that it used */
+
+    used[0] = ZERO;
+    do
+    ::atomic {
+          !absent && at < VERSIONS->
+#ifndef NO_MEMORY
+          if
+          ::commits[highest] != used[highest]->goto refused /* rolled back */
+          ::else
+          fi;
+#endif
+          if
+          ::commits[at] != used[at]->goto refused /* by the parent's hash */
+          ::else
+          fi;
+          if
+          ::commits[at + 1] == 0->skip
+          ::else->
+              at++;
+              /* one number never stands for two contents */
+              assert(used[at] == 0 || used[at] == commits[at]);
+              used[at] = commits[at];
+              if
+              ::at > highest->highest = at
+              ::else
+              fi
+          fi
+      }
+    ::atomic { at > 0->at-- } /* somebody wants an older version */
+    ::break
+    od;
+refused:
+    atomic { at = 0; highest = 0 }
+}
+#endif
 
 #ifdef COLLECT
 /* ---- ways ------------------------------------------------------------------------ */
@@ -277,6 +500,18 @@ byte anchor_objects[VERSIONS + 1];
 bit folds[VERSIONS + 1];
 byte fold_objects[VERSIONS + 1];
 bit late_anchor[VERSIONS + 1]; /* the record's put is on its way */
+#ifdef ROT
+bit bad_anchor[VERSIONS + 1]; /* its objects are not the version that it says */
+#define GOOD(v) (!bad_anchor[v])
+#else
+#define GOOD(v) true
+#endif
+/* A collector reads the anchor that it is to rely on, and proves it. */
+#ifdef NO_FLOOR_PROOF
+#define PROVEN(v) true
+#else
+#define PROVEN(v) GOOD(v)
+#endif
 
 #define NOBODY 255
 byte listed = NOBODY; /* the version in the follower's record */
@@ -303,7 +538,7 @@ inline check_reach()
         ::v_ == 0->
             assert(objects[ZERO] == WHOLE);
             break
-        ::v_ > 0 && anchors[v_] && anchor_objects[v_] == WHOLE->break
+        ::v_ > 0 && anchors[v_] && anchor_objects[v_] == WHOLE && GOOD(v_)->break
         ::else->
             assert(objects[commits[v_]] == WHOLE);
             v_--
@@ -332,7 +567,22 @@ proctype Maker()
             fi
         }
         if
-        ::atomic { !anchors[v]->anchor_objects[v] = WHOLE }
+        ::atomic {
+              !anchors[v]->anchor_objects[v] = WHOLE;
+#ifdef ROT
+              if
+              ::bad_anchor[v] = 0
+              ::bad_anchor[v] = 1
+              fi
+#endif
+          }
+#if defined(ROT) && !defined(NO_ANCHOR_PROOF)
+            /* It is proven from its own bytes before its record is written. */
+            if
+            ::bad_anchor[v]->goto again
+            ::else
+            fi;
+#endif
             if
             ::atomic { !anchors[v]->anchors[v] = 1 }
 #ifndef NO_LATE
@@ -402,7 +652,7 @@ proctype Collector()
         od;
         if
         ::floor == 0
-        ::floor > 0 && floor <= pin && anchors[floor] && anchor_objects[floor] == WHOLE
+        ::floor > 0 && floor <= pin && anchors[floor] && anchor_objects[floor] == WHOLE && PROVEN(floor)
 #ifdef BUG_FLOOR_WITHOUT_ANCHOR
         ::floor > 0 && floor <= pin && commits[floor] != 0
 #endif
@@ -634,6 +884,10 @@ init
 #endif
 #ifdef LISTED
         listed = 0; /* before any collector begins */
+#endif
+#ifdef GONE
+        run Place();
+        run Reader();
 #endif
 #ifdef COLLECT
         run Maker();
