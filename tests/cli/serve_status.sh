@@ -88,7 +88,7 @@ status_holds 'o["head"]["version"] == 4 and o["totals"]["failures"] > 0'
 [ "$(code healthz)" = 200 ]
 mv store/away store/run
 wait_until status_holds 'o["error"] is None'
-grep -q '^deltawire: .*no such object' err.one
+grep -q '^deltawire: .*the store is absent' err.one
 wait_until grep -q 'works again' err.one
 
 it "ends by SIGINT"

@@ -52,7 +52,7 @@ for key in $(object_list "$url" commits/); do object_remove "$url" "$key"; done
 object_remove "$url" latest.json
 deltawire status "$url" --json | holds 'o["head"] is None'
 fails 6 "$url" deltawire pull "$url" --into never
-refuses 11 "version 1, which the stream no longer has"
+refuses 11 "version 1, which the weights in model used, is missing"
 
 it "a half-written version is none"
 broken half
