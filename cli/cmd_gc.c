@@ -113,6 +113,8 @@ static void print_report(const cli_session *s, const arguments *a,
         cli_json_count(object, "objects", report->n_objects);
         cli_json_count(object, "bytes", report->n_bytes);
         cli_json_text(object, "held_by", held_by);
+        if (report->bad_anchor != DW_NO_VERSION)
+            cli_json_count(object, "bad_anchor", report->bad_anchor);
         json_object_set(object, "removed", keys);
         cli_json_print(object);
         return;
@@ -127,6 +129,11 @@ static void print_report(const cli_session *s, const arguments *a,
                   report->old_floor);
     if (held_by[0])
         cli_print_text_row("held by", held_by);
+    if (report->bad_anchor != DW_NO_VERSION)
+        cli_print_row("damaged",
+                      "the anchor of version %" PRIu64
+                      ": `deltawire squash --anchor` makes another",
+                      report->bad_anchor);
 }
 
 static int collect(arguments *a, const cli_session *s)

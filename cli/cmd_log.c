@@ -98,6 +98,8 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_count(row, "bytes", info->n_bytes);
     json_object_set_new(row, "collected", json_boolean(info->version < list->floor));
     json_object_set_new(row, "ways", ways_json(list, info->version));
+    if (info->suspect_from > 0)
+        cli_json_count(row, "suspect_from", info->suspect_from);
     if (info->is_signed) {
         char key[DW_PUBLIC_KEY_TEXT];
         dw_public_key_format(key, info->key);
@@ -149,6 +151,10 @@ static void print_version(const log_list *list, const dw_version_info *info)
            cli_format_size(size, info->n_bytes),
            info->version < list->floor ? "collected" : ways, SHORT_DIGITS, SHORT_DIGITS,
            digits ? digits + 1 : "-");
+    if (info->suspect_from > 0)
+        printf("[repaired: versions %" PRIu64 " to %" PRIu64 " may differ from the "
+               "trainer's] ",
+               info->suspect_from, info->version - 1);
     if (info->base)
         fputs("base: ", stdout), cli_print_text(stdout, info->base);
     if (info->fork_url) {

@@ -30,6 +30,9 @@ typedef struct findings {
     cli_model_size model;
     uint64_t head; /* DW_NO_VERSION: none yet */
     double age;
+    uint64_t
+        suspect_from; /* as in dw_verify_report, of the versions that were looked at */
+    uint64_t suspect_end;
     uint64_t floor;
     uint64_t anchor; /* the newest version with one, or DW_NO_VERSION */
     uint64_t n_stored_bytes, n_anchor_bytes, n_fold_bytes;
@@ -82,6 +85,14 @@ static dw_status look_at_first(findings *f, cli_stream *stream, dw_error *err)
     return DW_OK;
 }
 
+static void note_suspect(findings *f, const dw_version_info *info)
+{
+    if (info->suspect_from == 0)
+        return;
+    f->suspect_from = info->suspect_from;
+    f->suspect_end = info->version;
+}
+
 /* ---- catching up ---- */
 
 /* The cheapest way to VERSION out of the costs of those before it, which start at FIRST.
@@ -122,8 +133,10 @@ static dw_status count_catch_up(findings *f, cli_stream *stream, dw_error *err)
         status = cli_check_signal(err);
         if (status == DW_OK)
             status = dw_stream_version(stream->stream, v, &info, err);
-        if (status == DW_OK)
+        if (status == DW_OK) {
             costs[v - first] = cheapest(f, costs, first, v, info.n_bytes);
+            note_suspect(f, &info);
+        }
     }
     f->n_catch_up_bytes = costs[n - 1];
     free(costs);
@@ -170,6 +183,7 @@ static dw_status look(findings *f, cli_stream *stream, dw_error *err)
     if (status != DW_OK)
         return status;
     f->age = cli_age(info.created);
+    note_suspect(f, &info);
     status = cli_copy_ways(stream->stream, &f->ways, &f->n_ways, err);
     if (status == DW_OK)
         status = count_stored(f, stream, err);
@@ -205,6 +219,9 @@ static void print_json(const findings *f, const cli_stream *stream)
     cli_json_count(object, "model_bytes", f->model.n_bytes);
     cli_json_version(object, "head", f->head);
     cli_json_real(object, "age_seconds", f->age < 0 ? NAN : f->age);
+    if (f->suspect_from > 0)
+        json_object_set_new(object, "suspect",
+                            cli_suspect_json(f->suspect_from, f->suspect_end));
     cli_json_count(object, "floor", f->floor);
     cli_json_version(object, "anchor", f->anchor);
     cli_json_count(object, "stored_bytes", f->n_stored_bytes);
@@ -278,6 +295,7 @@ static void print_text(const findings *f, const cli_stream *stream)
     }
     cli_print_row("head", "version %" PRIu64 ", %s old", f->head,
                   cli_format_age(age, f->age));
+    cli_print_suspect(f->suspect_from, f->suspect_end);
     cli_print_row("floor", "version %" PRIu64, f->floor);
     print_sizes(f);
     size_t n = json_array_size(f->followers);

@@ -1,11 +1,14 @@
 #include "stream_info.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "error.h"
+#include "json.h"
+#include "print.h"
 
 const char *cli_content_name(dw_content content)
 {
@@ -34,6 +37,24 @@ cli_model_size cli_model_count(const dw_stream *stream)
         size.n_bytes += t->n_bytes;
     }
     return size;
+}
+
+void cli_print_suspect(uint64_t from, uint64_t end)
+{
+    if (from > 0)
+        cli_print_row("suspect",
+                      "versions %" PRIu64 " to %" PRIu64
+                      " may differ from the trainer's weights: version %" PRIu64
+                      " repaired them",
+                      from, end - 1, end);
+}
+
+json_t *cli_suspect_json(uint64_t from, uint64_t end)
+{
+    json_t *object = json_object();
+    cli_json_count(object, "from", from);
+    cli_json_count(object, "repaired", end);
+    return object;
 }
 
 double cli_age(const char *rfc3339)

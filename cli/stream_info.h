@@ -3,6 +3,7 @@
 #define CLI_STREAM_INFO_H
 
 #include <deltawire/stream.h>
+#include <jansson.h>
 
 /* "delta", "anchor", "base", "fork". */
 const char *cli_content_name(dw_content content);
@@ -17,6 +18,11 @@ typedef struct cli_model_size {
 } cli_model_size;
 
 cli_model_size cli_model_count(const dw_stream *stream);
+
+/* Versions FROM to END - 1 may not be the trainer's weights. The row is left out if FROM
+ * is 0. */
+void cli_print_suspect(uint64_t from, uint64_t end);
+json_t *cli_suspect_json(uint64_t from, uint64_t end);
 
 #define CLI_AGE_SIZE 32
 

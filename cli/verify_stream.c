@@ -8,6 +8,7 @@
 #include "peer.h"
 #include "print.h"
 #include "progress.h"
+#include "stream_info.h"
 
 json_t *cli_verify_fault_json(const dw_error *fault)
 {
@@ -44,6 +45,9 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "unnamed", report->n_unnamed);
+    if (report->suspect_from > 0)
+        json_object_set_new(object, "suspect",
+                            cli_suspect_json(report->suspect_from, report->suspect_end));
     json_object_set(object, "faults", faults);
     if (err)
         json_object_set_new(object, "error", cli_verify_fault_json(err));
@@ -63,6 +67,7 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report)
     if (report->n_unnamed > 0)
         cli_print_row("leftovers", "%" PRIu64 " objects that no record names",
                       report->n_unnamed);
+    cli_print_suspect(report->suspect_from, report->suspect_end);
     cli_print_row("faults", "%" PRIu64, report->n_faults);
 }
 

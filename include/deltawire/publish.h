@@ -85,6 +85,10 @@ typedef struct dw_publish_options {
     double anchor_factor;        /* an anchor when catching up from the newest one costs
                                     more than so many anchors' bytes; 0: never. Default
                                     0.1 */
+    unsigned sweep_every;        /* read the baseline and compare it with what was
+                                    committed, a share after each version, all of it
+                                    within so many versions. A damaged baseline is read
+                                    back from the stream. Default 64, 0: never */
     uint64_t max_object_bytes;   /* of a delta's objects; 0: 32 MiB. Bounds memory too */
     uint64_t max_anchor_bytes;   /* of an anchor's objects; 0: 4 GiB */
     unsigned n_threads;          /* 0: all cores */

@@ -87,6 +87,9 @@ typedef struct dw_version_info {
     const char *base;     /* BASE: what it is, for people; else NULL */
     const char *fork_url; /* FORK; else NULL */
     uint64_t fork_version;
+    uint64_t suspect_from; /* the writer's baseline was found damaged before this version:
+                              those from SUSPECT_FROM up to the one before may not be the
+                              trainer's weights. This one is. 0: none */
 } dw_version_info;
 
 DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,
@@ -129,6 +132,9 @@ typedef struct dw_verify_report {
     uint64_t n_bytes;
     uint64_t n_unnamed; /* objects that no record names: leftovers of failed attempts */
     uint64_t n_faults;
+    uint64_t suspect_from; /* the newest versions that may not be the trainer's weights,
+                              up to SUSPECT_END - 1 (dw_version_info); 0: none */
+    uint64_t suspect_end;
 } dw_verify_report;
 
 /* Takes a fault; the sweep goes on. */
@@ -174,10 +180,14 @@ typedef struct dw_collect_report {
     uint64_t n_bytes;
     const char *held_by; /* what keeps the floor from being higher: "anchor", "follower
                             ID", "keep"; lives until the next call */
+    uint64_t bad_anchor; /* the lowest version whose anchor could not be the floor,
+                            because its bytes are not that version; DW_NO_VERSION: none */
 } dw_collect_report;
 
 /* Removes what no kept version and no listed follower needs. May run beside publishers,
- * followers and other collectors. */
+ * followers and other collectors. Before anything is removed, the anchor at the new floor
+ * is read whole and compared with its version. If it is bad, an older anchor is tried; if
+ * there is none, nothing is removed and the call fails with DW_CORRUPT. */
 DW_API dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options,
                                    dw_collect_report *report, dw_error *err);
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "codec/digest.h"
 #include "tensor/safetensors.h"
 
 /* The header and the offsets of what is in the list. */
@@ -141,6 +142,57 @@ dw_status dw_anchor_take(void *context, uint64_t offset, const uint8_t *bytes,
         }
         bytes += n;
         offset += n;
+        n_bytes -= n;
+    }
+    return DW_OK;
+}
+
+/* ---- what the bytes of a file are ---- */
+
+dw_status dw_anchor_check_open(dw_anchor_check *out, const dw_anchor *anchor,
+                               dw_error *err)
+{
+    *out = (dw_anchor_check){.anchor = anchor};
+    out->shares = dw_alloc_zeroed(anchor->list.n, sizeof *out->shares);
+    return out->shares ? DW_OK : dw_fail_memory(err, anchor->where);
+}
+
+void dw_anchor_check_release(dw_anchor_check *check)
+{
+    dw_free(check->shares);
+    *check = (dw_anchor_check){0};
+}
+
+dw_status dw_anchor_check_take(void *context, uint64_t offset, const uint8_t *bytes,
+                               size_t n_bytes, dw_error *err)
+{
+    dw_anchor_check *c = context;
+    const dw_anchor *a = c->anchor;
+    if (offset == 0) { /* perhaps not for the first time */
+        c->at = 0;
+        memset(c->shares, 0, a->list.n * sizeof *c->shares);
+    }
+    if (offset < a->header.n_bytes) {
+        uint64_t left = a->header.n_bytes - offset;
+        size_t n = left < n_bytes ? (size_t)left : n_bytes;
+        if (memcmp(a->header.bytes + offset, bytes, n) != 0)
+            return dw_fail(err, DW_CORRUPT, a->where,
+                           "the anchor's header is not the one that its record asks for");
+        offset += n;
+        bytes += n;
+        n_bytes -= n;
+    }
+    while (n_bytes > 0) {
+        while (a->offsets[c->at + 1] <= offset)
+            c->at++;
+        const dw_tensor *t = &a->list.tensors[c->at];
+        uint64_t left = a->offsets[c->at + 1] - offset;
+        size_t n = left < n_bytes ? (size_t)left : n_bytes;
+        uint64_t inside = t->first_byte + (offset - a->offsets[c->at]);
+        c->shares[c->at] =
+            dw_digest_add(c->shares[c->at], dw_digest_share(bytes, n, inside));
+        offset += n;
+        bytes += n;
         n_bytes -= n;
     }
     return DW_OK;

@@ -39,4 +39,20 @@ dw_source dw_anchor_source(dw_anchor *anchor);
 dw_status dw_anchor_take(void *anchor, uint64_t offset, const uint8_t *bytes,
                          size_t n_bytes, dw_error *err);
 
+/* Digests the bytes of a file as they pass, without keeping them. */
+typedef struct dw_anchor_check {
+    const dw_anchor *anchor;
+    size_t at;         /* the tensor of the file that the next byte belongs to */
+    dw_digest *shares; /* [anchor->list.n] of the tensors, in the order of the file */
+} dw_anchor_check;
+
+/* Borrows ANCHOR. */
+dw_status dw_anchor_check_open(dw_anchor_check *out, const dw_anchor *anchor,
+                               dw_error *err);
+void dw_anchor_check_release(dw_anchor_check *check);
+
+/* A dw_object_sink. The header must be the expected one. */
+dw_status dw_anchor_check_take(void *check, uint64_t offset, const uint8_t *bytes,
+                               size_t n_bytes, dw_error *err);
+
 #endif

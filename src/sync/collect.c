@@ -3,8 +3,9 @@
  * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
  * others safe:
  *
- *     objects listed  ->  ways read  ->  head read  ->  floor chosen and put
- *     ->  commits above it read  ->  ways removed  ->  objects removed
+ *     objects listed  ->  ways read  ->  head read  ->  floor chosen
+ *     ->  commits above it read  ->  the anchor at it read, if anything is to go
+ *     ->  floor put  ->  ways removed  ->  objects removed
  *
  * An object of version N can be named by commit N alone, which was there when it was
  * looked for (N is not above the head) and so is no one else's any more. An object of a
@@ -17,9 +18,11 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "store/store.h"
 #include "sync/listing.h"
 #include "sync/stream.h"
+#include "sync/verify_object.h"
 
 typedef enum object_mark {
     UNNAMED = 0,
@@ -44,6 +47,7 @@ typedef struct collection {
     char follower[65];
 
     uint64_t floor;
+    dw_error bad;    /* what is wrong with an anchor that cannot be the floor */
     uint64_t n_done; /* bytes removed */
 } collection;
 
@@ -241,6 +245,115 @@ static dw_status mark_objects(collection *c, dw_error *err)
     return status;
 }
 
+static bool may_go(const collection *c, const dw_listed *item)
+{
+    uint64_t version;
+    bool of_way;
+    if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_way))
+        return false;
+    return of_way ? item->mark == GOES || version < c->floor : version <= c->head;
+}
+
+/* ---- the anchor at the floor ---- */
+
+/* Whether the floor makes anything go. */
+static bool relies_on_floor(const collection *c)
+{
+    bool goes = false;
+    for (size_t i = 0; !goes && i < c->n_ways; i++)
+        goes = !way_stays(c, &c->ways[i]);
+    for (size_t i = 0; !goes && i < c->objects.n; i++)
+        goes = may_go(c, &c->objects.items[i]);
+    return c->floor > 0 && goes;
+}
+
+/* Reads the anchor at the floor: its bytes must be the weights of that version. */
+static dw_status read_anchor(collection *c, const dw_way_record *way, dw_error *err)
+{
+    const dw_stream_record *r = &c->stream->record;
+    dw_expected x = {.tensors = r->tensors,
+                     .n_tensors = r->n_tensors,
+                     .from = DW_NO_VERSION,
+                     .to = way->version,
+                     .state = way->state,
+                     .shares = dw_alloc_zeroed(r->n_tensors, sizeof *x.shares)};
+    if (!x.shares)
+        return dw_fail_memory(err, NULL);
+    dw_share bar = {&c->options->progress, 0, dw_objects_bytes(&way->objects)};
+    const dw_progress hook = dw_share_hook(&bar);
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < way->objects.n; i++) {
+        status =
+            dw_verify_anchor(&x, c->stream->store, &way->objects.items[i], &hook, err);
+        bar.before += way->objects.items[i].n_bytes;
+    }
+    char where[DW_ERROR_WHERE_SIZE], key[DW_KEY_TEXT];
+    dw_key_way(key, way->version, way->from);
+    dw_store_where(c->stream->store, key, where, sizeof where);
+    if (status == DW_OK)
+        status = dw_verify_shares(&x, where, err);
+    dw_free(x.shares);
+    return status;
+}
+
+static void drop_anchor(collection *c, uint64_t version)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i] != version)
+            c->anchors[kept++] = c->anchors[i];
+    c->n_anchors = kept;
+}
+
+/* Reads the anchor at the floor if anything is to go. *GOOD: it can be relied on. */
+static dw_status try_floor(collection *c, bool *good, dw_error *err)
+{
+    *good = true;
+    if (!relies_on_floor(c))
+        return DW_OK;
+    size_t i = 0;
+    while (c->ways[i].from != DW_NO_VERSION || c->ways[i].version != c->floor)
+        i++;
+    dw_error fault = {0};
+    dw_status status = read_anchor(c, &c->ways[i], &fault);
+    if (status == DW_OK)
+        return DW_OK;
+    if (dw_stream_stops(status)) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    *good = false;
+    if (status != DW_NOT_FOUND) { /* else another collector took it meanwhile */
+        c->bad = fault;
+        c->report.bad_anchor = c->floor;
+    }
+    drop_anchor(c, c->floor);
+    return DW_OK;
+}
+
+/* The highest floor whose anchor can be relied on. */
+static dw_status choose_good_floor(collection *c, dw_error *err)
+{
+    bool good = false;
+    dw_status status = DW_OK;
+    while (status == DW_OK && !good) {
+        choose_floor(c);
+        for (size_t i = 0; i < c->objects.n; i++)
+            c->objects.items[i].mark = UNNAMED;
+        status = mark_objects(c, err);
+        if (status == DW_OK)
+            status = try_floor(c, &good, err);
+    }
+    if (status == DW_OK && c->report.bad_anchor != DW_NO_VERSION && c->floor == 0)
+        status = dw_fail(err, DW_CORRUPT, c->bad.where,
+                         "the anchor of version %" PRIu64
+                         " cannot be relied on (%.200s), and there is no older one: "
+                         "nothing was removed. Make another: deltawire squash --anchor",
+                         c->report.bad_anchor, c->bad.text);
+    return status;
+}
+
 /* ---- removing ---- */
 
 static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
@@ -274,15 +387,6 @@ static dw_status remove_ways(collection *c, dw_error *err)
     return status;
 }
 
-static bool may_go(const collection *c, const dw_listed *item)
-{
-    uint64_t version;
-    bool of_way;
-    if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_way))
-        return false;
-    return of_way ? item->mark == GOES || version < c->floor : version <= c->head;
-}
-
 static dw_status remove_objects(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -307,14 +411,12 @@ dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options
         return dw_fail(err, DW_INVALID, dw_store_url(stream->store),
                        "at least one version must be kept");
     collection c = {.stream = stream, .options = options};
+    c.report.bad_anchor = DW_NO_VERSION;
     dw_status status = look(&c, err);
-    if (status == DW_OK) {
-        choose_floor(&c);
-        if (!options->dry_run)
-            status = tell_floor(&c, err);
-    }
     if (status == DW_OK)
-        status = mark_objects(&c, err);
+        status = choose_good_floor(&c, err);
+    if (status == DW_OK && !options->dry_run)
+        status = tell_floor(&c, err);
     if (status == DW_OK)
         status = remove_ways(&c, err);
     if (status == DW_OK)

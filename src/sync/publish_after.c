@@ -106,9 +106,11 @@ static dw_status put_anchor(dw_publisher *p, dw_error *err)
     const dw_progress stop = {dw_publisher_stop, p};
     dw_status status = dw_random_id(write_id, err);
     if (status == DW_OK)
-        status = dw_anchor_upload(&objects, p->store, p->pieces.table, p->pieces.n_table,
-                                  &p->pieces.owned, p->base_data, p->head.version, true,
-                                  write_id, p->options.max_anchor_bytes, &stop, err);
+        status = dw_anchor_upload(
+            &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
+            p->base_data,
+            dw_whole_share(p->pieces.table, p->pieces.n_table, p->head.state),
+            p->head.version, true, write_id, p->options.max_anchor_bytes, &stop, err);
     if (status == DW_OK)
         status = dw_publisher_add_way(p, NULL, &objects, err);
     if (status == DW_OK)
@@ -152,6 +154,20 @@ void dw_after_close(dw_publisher *p)
     dw_graph_release(&p->graph);
 }
 
+/* A fold or an anchor was not made, because the baseline is not the version it should be.
+ * It is repaired; what was not made is made at a later version. */
+static dw_status examine(dw_publisher *p, dw_status fault, dw_error *err)
+{
+    bool damaged;
+    dw_error found = {0};
+    dw_status status = dw_sweep_all(p, &damaged, &found);
+    if (status == DW_OK)
+        return damaged ? DW_OK : fault;
+    if (err)
+        *err = found;
+    return status;
+}
+
 dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                           dw_error *err)
 {
@@ -164,9 +180,13 @@ dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
         return status; /* folds and anchors are made from it */
     bool made = false;
     dw_status folded = dw_folds_make(p, &made, status == DW_OK ? err : NULL);
+    if (folded == DW_CORRUPT)
+        folded = examine(p, folded, status == DW_OK ? err : NULL);
     status = status == DW_OK ? folded : status;
-    if (anchor_due(p)) {
+    if (!p->baseline_lost && anchor_due(p)) {
         dw_status anchored = put_anchor(p, status == DW_OK ? err : NULL);
+        if (anchored == DW_CORRUPT)
+            anchored = examine(p, anchored, status == DW_OK ? err : NULL);
         made = made || anchored == DW_OK;
         status = status == DW_OK ? anchored : status;
         prune(p);

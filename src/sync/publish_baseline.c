@@ -44,6 +44,14 @@ static dw_follow_options follow_options(const dw_publisher *p)
     return options;
 }
 
+/* Whether the directory held weights of a baseline that are no version. They may have
+ * been like that when the last versions were made. */
+static bool is_damaged(const dw_replica *r)
+{
+    return r->was_damaged ||
+           (r->is_own && r->has_weights && r->at.version == DW_NO_VERSION);
+}
+
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -54,7 +62,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
     dw_follow_options options = follow_options(p);
     dw_tensor *memory = NULL;
     bool is_own = false;
-    uint64_t proven;
+    uint64_t proven = DW_NO_VERSION;
     if (p->options.baseline_dir) {
         options.into = p->options.baseline_dir;
         is_own = dw_mark_read(options.into, p->stream->record.stream, &proven);
@@ -74,6 +82,8 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         p->baseline->fork_store = p->options.fork_store;
         /* nobody else reads the memory of a baseline */
         replica_of(p)->may_fill = memory && !replica_of(p)->has_weights;
+        if (is_damaged(replica_of(p)) && proven != DW_NO_VERSION)
+            p->suspect_from = proven + 1;
     }
     dw_free(memory);
     return status;
@@ -167,6 +177,8 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
         status = dw_epoch_check_head(p, err);
     if (status == DW_OK)
         status = dw_baseline_connect(p, err);
+    if (status == DW_OK && p->proven)
+        status = dw_sweep_begin(p, err);
     if (status == DW_OK)
         p->baseline_lost = false;
     return status;
@@ -223,11 +235,8 @@ static void tell_replica(dw_publisher *p, const dw_position *position)
 void dw_baseline_lose(dw_publisher *p)
 {
     p->baseline_lost = true;
-    if (p->sharded || p->options.baseline_dir)
-        return;
-    replica_of(p)->at.version = DW_NO_VERSION;
-    replica_of(p)->has_weights = false;
-    replica_of(p)->may_fill = !replica_of(p)->dir; /* nobody else reads that memory */
+    if (!p->sharded)
+        dw_replica_distrust(replica_of(p));
 }
 
 static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)

@@ -88,7 +88,9 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
         *outcome = p->outcome.bytes;
         *n_outcome = p->outcome.n_bytes;
         dw_error after = {0};
-        dw_status later = dw_after_commit(p, report.n_bytes, report.n_objects, &after);
+        dw_status later = dw_sweep_share(p, &after);
+        if (later == DW_OK)
+            later = dw_after_commit(p, report.n_bytes, report.n_objects, &after);
         if (later != DW_OK) {
             p->after_status = later;
             p->after_error = after;
@@ -132,6 +134,7 @@ dw_status dw_publisher_settle(dw_publisher *p, uint64_t ticket, const void *outc
     } else {
         dw_job_report(p, &position, &report);
         dw_job_move_on(p, &position);
+        (void)dw_sweep_share(p, NULL); /* what fails is tried again by the next publish */
     }
     end_job(p, status, &error, &report);
     if (status != DW_OK && err)

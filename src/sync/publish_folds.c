@@ -1,6 +1,7 @@
 /* Folded deltas: every so many versions one delta over all of them, so that who is behind
  * needs few. Each span keeps a copy of the model as it was when it last folded; the
- * baseline is diffed against it, and the same pass makes it a copy of the head.
+ * baseline is diffed against it. The deltas are decoded against the copy, which proves
+ * them, and then make it a copy of the head.
  *
  * Beside a baseline in a directory the copies lie in DIR/.deltawire-fold-SPAN and outlive
  * the process: `weights`, the tensors one after the other, and the record of a replica.
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "sync/proof.h"
 #include "sync/publisher.h"
 
 static const dw_position nowhere = {.version = DW_NO_VERSION};
@@ -182,7 +184,6 @@ static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tenso
         .next = p->base,
         .base_digests = digests,
         .next_digests = p->pieces.next,
-        .update_base = true,
         .from = from.version,
         .to = p->head.version,
         .store = p->store,
@@ -196,9 +197,12 @@ static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tenso
     status = dw_encode_upload(&uploaded, &version, err);
     if (status == DW_OK && dw_pieces_state(&p->pieces, p->pieces.next) != p->head.state)
         status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
-                         "the baseline is not version %" PRIu64
-                         " any more: somebody changed it",
+                         "no fold was made of version %" PRIu64
+                         ": the baseline is not that version any more",
                          p->head.version);
+    for (size_t i = 0; status == DW_OK && i < uploaded.objects.n; i++)
+        status = dw_delta_move(&p->pieces, &uploaded.objects.items[i], uploaded.deltas[i],
+                               views, digests, p->options.n_threads, err);
     if (status == DW_OK)
         status = dw_publisher_add_way(p, &from, &uploaded.objects, err);
     dw_uploaded_release(&uploaded);
@@ -222,7 +226,7 @@ static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_erro
     dw_free(digests);
     if (is_damaged) /* this fold is not made; the next one is made from a new copy */
         return reset_level(p, level, err);
-    if (status != DW_OK)
+    if (status != DW_OK && status != DW_CORRUPT) /* else the baseline is repaired first */
         (void)reset_level(p, level, NULL);
     return status;
 }

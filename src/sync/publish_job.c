@@ -95,6 +95,7 @@ static dw_status commit_whole(dw_publisher *p, const char *write_id,
                                .objects = p->part.objects};
     memcpy(commit.write_id, write_id, sizeof commit.write_id);
     commit.state = dw_pieces_state(&p->pieces, p->pieces.next);
+    commit.suspect_from = p->suspect_from <= p->head.version ? p->suspect_from : 0;
     return dw_commit_create(p, &commit, position, err);
 }
 
@@ -111,6 +112,7 @@ void dw_job_report(const dw_publisher *p, const dw_position *position,
 
 void dw_job_move_on(dw_publisher *p, const dw_position *position)
 {
+    p->suspect_from = 0;
     dw_baseline_advance(p, position, &p->part);
     dw_uploaded_release(&p->part);
 }
@@ -178,9 +180,12 @@ static void follow_up(dw_publisher *p, const dw_position *position,
 {
     dw_error error = {0};
     dw_job_move_on(p, position);
-    dw_status status = p->options.rank == 0 ? dw_after_commit(p, report->n_bytes,
-                                                              report->n_objects, &error)
-                                            : DW_OK;
+    dw_status status = dw_sweep_share(p, &error);
+    if (p->options.rank == 0) {
+        dw_status after = dw_after_commit(p, report->n_bytes, report->n_objects,
+                                          status == DW_OK ? &error : NULL);
+        status = status == DW_OK ? after : status;
+    }
     pthread_mutex_lock(&p->lock);
     if (status != DW_OK) {
         p->after_status = status;

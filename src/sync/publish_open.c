@@ -209,10 +209,10 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
         return DW_OK;
     }
     commit->content = DW_CONTENT_ANCHOR;
-    return dw_anchor_upload(&commit->objects, p->store, p->pieces.table,
-                            p->pieces.n_table, &p->pieces.owned, p->base_data, 0, false,
-                            commit->write_id, p->options.max_anchor_bytes,
-                            &p->options.progress, err);
+    return dw_anchor_upload(
+        &commit->objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
+        p->base_data, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
+        commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
 }
 
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
@@ -392,8 +392,5 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_baseline_catch_up(p, err);
     if (status == DW_OK)
         status = dw_after_open(p, err);
-    if (status == DW_OK && p->options.baseline_dir && !p->sharded)
-        status = dw_mark_write(p->options.baseline_dir, p->stream->record.stream,
-                               p->head.version, err);
-    return status;
+    return status == DW_OK ? dw_sweep_begin(p, err) : status;
 }

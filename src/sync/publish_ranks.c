@@ -27,6 +27,12 @@ static uint64_t deadline(const dw_publisher *p)
 
 /* ---- one's own receipt ---- */
 
+/* Versions from it on may be wrong because of this rank; 0: none. */
+static uint64_t suspect_from(const dw_publisher *p)
+{
+    return p->suspect_from < dw_publisher_next(p) ? p->suspect_from : 0;
+}
+
 static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                                const dw_digest *digests, uint64_t n_changed,
                                dw_error *err)
@@ -38,6 +44,7 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                            .n_ranks = p->options.n_ranks,
                            .share = dw_pieces_share(&p->pieces, digests),
                            .n_changed = n_changed,
+                           .suspect_from = suspect_from(p),
                            .objects = *objects};
     memcpy(r.stream, p->stream->record.stream, sizeof r.stream);
     memcpy(r.writer, p->writer, sizeof r.writer);
@@ -121,6 +128,9 @@ static dw_status join_receipts(dw_publisher *p, const dw_receipt_record *receipt
             commit->objects.items[commit->objects.n++] = r->objects.items[k];
         commit->state = dw_digest_add(commit->state, r->share);
         commit->n_changed += r->n_changed;
+        if (r->suspect_from > 0 &&
+            (commit->suspect_from == 0 || r->suspect_from < commit->suspect_from))
+            commit->suspect_from = r->suspect_from;
     }
     return DW_OK;
 }
@@ -417,9 +427,10 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_random_id(write_id, err);
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
-        status = dw_anchor_upload(&objects, p->store, p->pieces.table, p->pieces.n_table,
-                                  &p->pieces.owned, p->base_data, 0, false, write_id,
-                                  p->options.max_anchor_bytes, &p->options.progress, err);
+        status = dw_anchor_upload(
+            &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
+            p->base_data, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
+            write_id, p->options.max_anchor_bytes, &p->options.progress, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)

@@ -19,6 +19,7 @@ void dw_publish_options_init(dw_publish_options *options)
     *options = (dw_publish_options){.fork_version = DW_LATEST,
                                     .folds = {4, 16, 64, 0},
                                     .anchor_factor = 0.1,
+                                    .sweep_every = 64,
                                     .n_ranks = 1};
 }
 
@@ -141,6 +142,7 @@ void dw_publisher_close(dw_publisher *p)
     dw_stream_close(p->stream);
     dw_live_close(p);
     dw_free(p->base_data);
+    dw_free(p->proven);
     dw_free(p->base);
     dw_free(p->memory);
     dw_free(p->step);

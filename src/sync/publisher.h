@@ -11,6 +11,7 @@
  *     publish_commit.c    committing, fencing, lost replies
  *     publish_baseline.c  the baseline and how it moves
  *     publish_mark.c      the mark of the baseline's directory
+ *     publish_sweep.c     whether the baseline is still what was committed
  *     publish_ranks.c     receipts of a sharded publish
  *     publish_after.c     latest.json, anchors
  *     publish_folds.c     folded deltas
@@ -81,6 +82,11 @@ struct dw_publisher {
     void **base_data;      /* [pieces.owned.n] */
     dw_tensor *base;       /* [pieces.cut.n] views */
     bool baseline_lost;    /* it must be brought to the head anew */
+    uint64_t *proven; /* [pieces.cut.n] the version at which each piece of it was last
+                         compared with what was committed */
+    size_t sweep_at;  /* the piece that is compared next */
+    uint64_t suspect_from; /* followers may be wrong from this version on: the next commit
+                              says so. 0: none */
     dw_position head;
 
     char writer[DW_ID_TEXT];
@@ -198,6 +204,16 @@ bool dw_baseline_is_whole(const dw_publisher *p);
 /* Makes it the caller's weights DATA, as version POSITION: for version 0. */
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);
+
+/* ---- publish_sweep.c ---- */
+
+/* The baseline was just compared with the stream, all of it. */
+dw_status dw_sweep_begin(dw_publisher *p, dw_error *err);
+/* Compares the next share of the baseline with what was committed. A baseline that is
+ * damaged is read back from the stream; fails if it cannot be. */
+dw_status dw_sweep_share(dw_publisher *p, dw_error *err);
+/* The same for all of it. *DAMAGED: whether it was. */
+dw_status dw_sweep_all(dw_publisher *p, bool *damaged, dw_error *err);
 
 /* ---- publish_mark.c ---- */
 

@@ -130,6 +130,8 @@ typedef struct dw_commit_record {
     char *notes;
     dw_digest state;
     uint64_t n_changed;
+    uint64_t suspect_from; /* followers may have been wrong from this version up to the
+                              one before; 0: none */
     dw_content content;
     char *base; /* BASE: what it is, for people; else NULL */
     dw_fork fork;
@@ -159,7 +161,8 @@ typedef struct dw_receipt_record {
     uint32_t n_ranks;
     dw_digest share;
     uint64_t n_changed;
-    dw_cover *covers; /* all that the rank owns; none: nothing */
+    uint64_t suspect_from; /* as in a commit */
+    dw_cover *covers;      /* all that the rank owns; none: nothing */
     size_t n_covers;
     dw_objects objects;
     dw_record_seal seal;

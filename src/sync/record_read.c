@@ -76,6 +76,17 @@ void dw_epoch_record_release(dw_epoch_record *record)
 
 /* ---- commit ---- */
 
+/* An optional member: a version below the record's, or 0. */
+static uint64_t read_suspect(dw_fields *f, uint64_t version)
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "suspect_from"))
+        return 0;
+    const uint64_t from = dw_field_number(f, "suspect_from");
+    if (f->status == DW_OK && (from == 0 || from >= version))
+        dw_fields_fail(f, DW_CORRUPT, "suspect_from", "is not a version before this one");
+    return from;
+}
+
 static void read_parent(dw_fields *f, dw_commit_record *out)
 {
     if (f->status == DW_OK && out->version == 0) {
@@ -166,6 +177,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     out->notes = dw_field_note(&f, "notes");
     out->state = dw_field_digest(&f, "state");
     out->n_changed = dw_field_number(&f, "changed");
+    out->suspect_from = read_suspect(&f, out->version);
     read_content(&f, out);
     dw_field_objects(&f, &out->objects);
     check_objects(&f, out);
@@ -250,6 +262,7 @@ dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, siz
     }
     out->share = dw_field_digest(&f, "share");
     out->n_changed = dw_field_number(&f, "changed");
+    out->suspect_from = read_suspect(&f, out->version);
     dw_field_covers(&f, &out->covers, &out->n_covers, "covers");
     dw_field_objects(&f, &out->objects);
     dw_fields_release(&f);

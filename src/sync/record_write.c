@@ -25,6 +25,12 @@ static void put_version(dw_writer *out, const char *name, uint64_t version)
         put_number(out, name, version);
 }
 
+static void put_suspect(dw_writer *out, uint64_t version)
+{
+    if (version > 0)
+        put_number(out, "suspect_from", version);
+}
+
 static void put_text(dw_writer *out, const char *name, const char *text)
 {
     dw_write_format(out, ",\"%s\":", name);
@@ -184,6 +190,7 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     put_text(out, "notes", record->notes);
     put_digest(out, "state", record->state);
     put_number(out, "changed", record->n_changed);
+    put_suspect(out, record->suspect_from);
     put_content(out, record);
     put_objects(out, &record->objects);
     return finish(out, start, &record->seal, key, check_commit, err);
@@ -218,6 +225,7 @@ dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,
     put_number(out, "n_ranks", record->n_ranks);
     put_digest(out, "share", record->share);
     put_number(out, "changed", record->n_changed);
+    put_suspect(out, record->suspect_from);
     dw_write_text(out, ",\"covers\":");
     dw_write_covers(out, record->covers, record->n_covers);
     put_objects(out, &record->objects);

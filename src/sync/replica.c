@@ -307,6 +307,21 @@ dw_status dw_replica_discard(dw_replica *r, dw_error *err)
     return status;
 }
 
+void dw_replica_distrust(dw_replica *r)
+{
+    (void)dw_replica_discard(r, NULL);
+    r->at = dw_nowhere;
+    r->has_weights = r->dir != NULL;
+    if (!r->dir)
+        return; /* memory is filled anew */
+    /* a directory is patched to another version, from the weights as they are now */
+    dw_control_mark_written(r->control, r->copy);
+    if (dw_replica_digest(r, NULL, NULL) != DW_OK ||
+        dw_replica_state_write(&dw_nowhere, NULL, r->dir, NULL) != DW_OK)
+        return; /* the next start finds it out */
+    r->record = DW_RECORD_DAMAGED;
+}
+
 /* ---- applying ---- */
 
 dw_status dw_replica_commit(dw_replica *r, dw_error *err)

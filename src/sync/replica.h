@@ -66,6 +66,7 @@ typedef struct dw_replica {
     dw_control_writer *control; /* borrowed, or NULL */
     unsigned copy;              /* its number there */
     bool is_own;                /* as in dw_replica_dir */
+    bool was_damaged;           /* what was there was no checkpoint, and was removed */
     dw_place *place;            /* NULL for memory, and while the directory is empty */
     dw_position was_next;       /* what the file says it was to become */
 
@@ -158,6 +159,10 @@ dw_status dw_replica_commit(dw_replica *replica, dw_error *err);
 /* Commits first where that was not done. */
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
+
+/* The weights are not what they were: nobody is to read them, and they are at no version
+ * until they are brought to one anew. Drops what is staged. */
+void dw_replica_distrust(dw_replica *replica);
 
 /* ---- inside ---- */
 

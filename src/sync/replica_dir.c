@@ -142,6 +142,7 @@ static dw_status start_over(dw_replica *r, dw_error *err)
     r->at = r->was_next = dw_nowhere;
     r->record = DW_RECORD_NONE;
     r->has_weights = false;
+    r->was_damaged = true;
     dw_control_mark_written(r->control, r->copy);
     return dw_replica_empty_dir(r->dir, err);
 }

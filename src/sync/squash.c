@@ -160,6 +160,11 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
         status = dw_digest_tensors(pieces->digests, NULL, base, pieces->cut.n,
                                    q->options->n_threads, NULL, err);
     }
+    if (status == DW_OK && dw_pieces_state(pieces, pieces->digests) != q->from.state)
+        status = dw_fail(err, DW_CORRUPT, q->options->work_dir,
+                         "the weights of version %" PRIu64
+                         " changed before they were diffed. Run it again",
+                         q->from.version);
     if (status == DW_OK) {
         uint64_t max_bytes = q->options->max_object_bytes;
         const dw_encode_version version = {
@@ -206,10 +211,10 @@ static dw_status upload(squash *q, dw_objects *out, dw_error *err)
     if (status == DW_OK)
         status = dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, err);
     if (status == DW_OK && q->from.version == DW_NO_VERSION)
-        status =
-            dw_anchor_upload(out, q->stream->store, r->tensors, r->n_tensors, &all,
-                             q->new_data, q->to.version, true, q->write_id,
-                             max_bytes > 0 ? max_bytes : DW_ANCHOR_BYTES, &q->stop, err);
+        status = dw_anchor_upload(
+            out, q->stream->store, r->tensors, r->n_tensors, &all, q->new_data,
+            dw_whole_share(r->tensors, r->n_tensors, q->to.state), q->to.version, true,
+            q->write_id, max_bytes > 0 ? max_bytes : DW_ANCHOR_BYTES, &q->stop, err);
     else if (status == DW_OK) {
         status =
             dw_pieces_open(&pieces, r->tensors, r->n_tensors, &all, GROUP_BYTES, err);

@@ -271,6 +271,8 @@ dw_status dw_object_fetch_pieces(dw_store *store, const dw_object *object,
 
 typedef struct source_hash {
     const dw_source *source;
+    dw_object_sink watch; /* or NULL */
+    void *context;
     uint8_t sha256[DW_SHA256_BYTES];
     dw_status status;
     dw_error error;
@@ -291,9 +293,11 @@ static void *hash_source(void *context)
         n = s->n_bytes - at < READ_BYTES ? s->n_bytes - at : READ_BYTES;
         if (buffer)
             h->status = s->read(s->context, at, buffer, (size_t)n, &h->error);
+        const uint8_t *bytes = buffer ? buffer : (const uint8_t *)s->bytes + at;
         if (h->status == DW_OK)
-            dw_sha256_update(&hash, buffer ? buffer : (const uint8_t *)s->bytes + at,
-                             (size_t)n);
+            dw_sha256_update(&hash, bytes, (size_t)n);
+        if (h->status == DW_OK && h->watch)
+            h->status = h->watch(h->context, at, bytes, (size_t)n, &h->error);
     }
     if (h->status == DW_OK)
         h->status = dw_sha256_final(&hash, h->sha256, &h->error);
@@ -305,7 +309,14 @@ static void *hash_source(void *context)
 dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
                         const dw_progress *progress, dw_error *err)
 {
-    source_hash hash = {.source = source};
+    return dw_object_put_watched(store, object, source, NULL, NULL, progress, err);
+}
+
+dw_status dw_object_put_watched(dw_store *store, dw_object *object,
+                                const dw_source *source, dw_object_sink watch,
+                                void *context, const dw_progress *progress, dw_error *err)
+{
+    source_hash hash = {.source = source, .watch = watch, .context = context};
     pthread_t thread;
     bool threaded = source->n_bytes > READ_BYTES &&
                     pthread_create(&thread, NULL, hash_source, &hash) == 0;

@@ -52,4 +52,11 @@ dw_status dw_object_fetch_pieces(dw_store *store, const dw_object *object,
 dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
                         const dw_progress *progress, dw_error *err);
 
+/* The same, and WATCH sees the very bytes that the hash is taken of, in order. What it
+ * finds out about them is true of whatever has that hash. */
+dw_status dw_object_put_watched(dw_store *store, dw_object *object,
+                                const dw_source *source, dw_object_sink watch,
+                                void *context, const dw_progress *progress,
+                                dw_error *err);
+
 #endif

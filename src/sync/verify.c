@@ -76,6 +76,10 @@ static dw_status remember(dw_sweep *w, const dw_commit_record *commit, dw_error 
         return dw_fail_memory(err, NULL);
     dw_seen *s = &w->seen[w->n_seen++];
     *s = (dw_seen){.version = commit->version, .state = commit->state};
+    if (commit->suspect_from > 0) {
+        w->report.suspect_from = commit->suspect_from;
+        w->report.suspect_end = commit->version;
+    }
     memcpy(s->sha256, commit->seal.sha256, sizeof s->sha256);
     return DW_OK;
 }

@@ -102,49 +102,6 @@ dw_status dw_verify_delta(const dw_expected *expected, dw_store *store,
 
 /* ---- anchors ---- */
 
-typedef struct anchor_check {
-    dw_anchor *anchor;
-    const char *where;
-    size_t at;         /* the tensor of the file that the next byte belongs to */
-    dw_digest *shares; /* [anchor->list.n] */
-} anchor_check;
-
-/* A dw_object_sink. */
-static dw_status take_bytes(void *context, uint64_t offset, const uint8_t *bytes,
-                            size_t n_bytes, dw_error *err)
-{
-    anchor_check *c = context;
-    const dw_anchor *a = c->anchor;
-    if (offset == 0) { /* perhaps not for the first time */
-        c->at = 0;
-        memset(c->shares, 0, a->list.n * sizeof *c->shares);
-    }
-    if (offset < a->header.n_bytes) {
-        uint64_t left = a->header.n_bytes - offset;
-        size_t n = left < n_bytes ? (size_t)left : n_bytes;
-        if (memcmp(a->header.bytes + offset, bytes, n) != 0)
-            return dw_fail(err, DW_CORRUPT, c->where,
-                           "the anchor's header is not the one that its record asks for");
-        offset += n;
-        bytes += n;
-        n_bytes -= n;
-    }
-    while (n_bytes > 0) {
-        while (a->offsets[c->at + 1] <= offset)
-            c->at++;
-        const dw_tensor *t = &a->list.tensors[c->at];
-        uint64_t left = a->offsets[c->at + 1] - offset;
-        size_t n = left < n_bytes ? (size_t)left : n_bytes;
-        uint64_t inside = t->first_byte + (offset - a->offsets[c->at]);
-        c->shares[c->at] =
-            dw_digest_add(c->shares[c->at], dw_digest_share(bytes, n, inside));
-        offset += n;
-        bytes += n;
-        n_bytes -= n;
-    }
-    return DW_OK;
-}
-
 /* Adds the shares of the file's slices to those of the tensors they are of. */
 static dw_status add_shares(const dw_expected *x, const dw_anchor *anchor,
                             const dw_slices *slices, const dw_digest *shares,
@@ -176,7 +133,7 @@ dw_status dw_verify_anchor(const dw_expected *x, dw_store *store, const dw_objec
     dw_store_where(store, object->key, where, sizeof where);
     dw_slices slices = {0};
     dw_anchor anchor = {0};
-    anchor_check check = {.anchor = &anchor, .where = where};
+    dw_anchor_check check = {0};
     dw_status status = dw_slices_of_covers(&slices, object->covers, object->n_covers,
                                            x->tensors, x->n_tensors, err);
     if (status == DW_OK)
@@ -187,14 +144,14 @@ dw_status dw_verify_anchor(const dw_expected *x, dw_store *store, const dw_objec
                     "the record says %" PRIu64 " bytes, but an anchor of these tensors "
                     "has %" PRIu64,
                     object->n_bytes, anchor.n_bytes);
-    check.shares = dw_alloc_zeroed(anchor.list.n, sizeof *check.shares);
-    if (status == DW_OK && !check.shares)
-        status = dw_fail_memory(err, where);
     if (status == DW_OK)
-        status = dw_object_fetch_pieces(store, object, take_bytes, &check, progress, err);
+        status = dw_anchor_check_open(&check, &anchor, err);
+    if (status == DW_OK)
+        status = dw_object_fetch_pieces(store, object, dw_anchor_check_take, &check,
+                                        progress, err);
     if (status == DW_OK)
         status = add_shares(x, &anchor, &slices, check.shares, err);
-    dw_free(check.shares);
+    dw_anchor_check_release(&check);
     dw_anchor_release(&anchor);
     dw_slices_free(&slices);
     return status;

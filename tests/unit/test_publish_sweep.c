@@ -1,0 +1,289 @@
+/* Bits flip in the baseline of a running publisher: it is found within `sweep_every`
+ * versions, repaired from the stream and recorded; folds, anchors and collections do not
+ * rely on it. */
+/* labels: threads */
+#include "sync/publisher.h"
+#include "unit/stream_fixture.h"
+#include "unit/temp_dir.h"
+
+#define EVERY 4
+
+static void open_fixture(fixture *x, const char *url, const char *dir, unsigned fold,
+                         unsigned anchor_every)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    memset(options.folds, 0, sizeof options.folds);
+    options.folds[0] = fold;
+    options.anchor_every = anchor_every;
+    options.anchor_factor = 0;
+    options.sweep_every = EVERY;
+    options.max_object_bytes = 4096; /* many pieces */
+    options.baseline_dir = dir;
+    options.spool_dir = temp_dir;
+    fixture_open(x, url, &options);
+}
+
+/* The live weights stay as they are. */
+static void publish_same(fixture *x)
+{
+    uint64_t ticket;
+    dw_publish_report report;
+    assert_fine(x, dw_publisher_publish(x->publisher, &ticket, NULL, &x->err));
+    assert_fine(
+        x, dw_publisher_wait(x->publisher, ticket, UINT_MAX, NULL, &report, &x->err));
+    assert_fine(x, dw_publisher_drain(x->publisher, &x->err));
+    assert_int_equal(report.version, x->n);
+    x->at[x->n++] = model_copy(&x->live, false);
+}
+
+static dw_tensor *tensor_of(model *m, const char *name)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (strcmp(m->tensors[i].name, name) == 0)
+            return &m->tensors[i];
+    return NULL;
+}
+
+/* The first byte of the biases in the baseline. */
+static uint8_t *baseline_byte(fixture *x)
+{
+    for (size_t i = 0; i < x->publisher->pieces.n_table; i++)
+        if (strcmp(x->publisher->pieces.table[i].name, "bias") == 0)
+            return x->publisher->base_data[i];
+    return NULL;
+}
+
+static dw_version_info version_of(fixture *x, dw_stream **s, uint64_t version)
+{
+    dw_version_info info;
+    assert_fine(x, dw_stream_open(s, x->store, NULL, &x->err));
+    assert_fine(x, dw_stream_version(*s, version, &info, &x->err));
+    return info;
+}
+
+static void assert_suspect(fixture *x, uint64_t version, uint64_t from)
+{
+    dw_stream *s;
+    assert_int_equal(version_of(x, &s, version).suspect_from, from);
+    dw_stream_close(s);
+}
+
+static void assert_head_is_live(fixture *x)
+{
+    dw_follow_report report;
+    dw_verify_report found;
+    assert_fine(x, fixture_pull(x, x->store, x->n - 1, &report));
+    fixture_verify(x, x->store, &found);
+}
+
+/* A flipped bit makes the next delta lead followers elsewhere. IN_DIR: through the file.
+ */
+static void rot_and_change(const char *url, const char *dir)
+{
+    fixture x;
+    dw_verify_report found;
+    open_fixture(&x, url, dir, 0, 0);
+    for (int i = 0; i < 5; i++)
+        fixture_publish(&x); /* all is proven once, at different versions */
+    *baseline_byte(&x) ^= 1;
+    /* each version changes what rotted: followers get it wrong until it is found */
+    uint64_t repaired = 0;
+    for (int i = 0; i < EVERY + 1; i++) {
+        ((uint8_t *)tensor_of(&x.live, "bias")->data)[0] ^= 4;
+        publish_same(&x);
+        dw_stream *s;
+        if (version_of(&x, &s, x.n - 1).suspect_from > 0)
+            repaired = x.n - 1;
+        dw_stream_close(s);
+    }
+    assert_in_range(repaired, 6, 6 + EVERY);
+    dw_stream *s;
+    const uint64_t from = version_of(&x, &s, repaired).suspect_from;
+    dw_stream_close(s);
+    assert_in_range(from, 2, 6); /* where the piece was last proven, and one more */
+    assert_head_is_live(&x);
+    fixture_verify(&x, x.store, &found);
+    assert_int_equal(found.suspect_from, from);
+    assert_int_equal(found.suspect_end, repaired);
+    for (int i = 0; i < 3; i++)
+        fixture_publish(&x);
+    assert_suspect(&x, x.n - 1, 0);
+    assert_head_is_live(&x);
+    fixture_close(&x);
+}
+
+static void test_change_is_wrong(void **state)
+{
+    (void)state;
+    rot_and_change("mem:rot-change", NULL);
+    rot_and_change("mem:rot-change-dir", temp_path("change"));
+}
+
+/* The flipped bit hides a change of the trainer's: it is never sent. */
+static void test_change_is_hidden(void **state)
+{
+    (void)state;
+    fixture x;
+    open_fixture(&x, "mem:rot-hidden", temp_path("hidden"), 0, 0);
+    fixture_publish(&x);
+    *baseline_byte(&x) ^= 1;
+    ((uint8_t *)tensor_of(&x.live, "bias")->data)[0] ^= 1;
+    for (int i = 0; i < EVERY + 1; i++)
+        publish_same(&x);
+    assert_head_is_live(&x);
+    dw_verify_report found;
+    fixture_verify(&x, x.store, &found);
+    assert_int_equal(found.suspect_from, 2);
+    fixture_close(&x);
+}
+
+/* A fold and an anchor read all of the baseline: they are not made, and it is repaired.
+ */
+static void test_fold_and_anchor(void **state)
+{
+    (void)state;
+    for (int anchors = 0; anchors < 2; anchors++) {
+        fixture x;
+        open_fixture(&x, anchors ? "mem:rot-anchor" : "mem:rot-fold", NULL,
+                     anchors ? 0 : 3, anchors ? 3 : 0);
+        x.publisher->options.sweep_every = 0;
+        fixture_publish(&x);
+        fixture_publish(&x);
+        *baseline_byte(&x) ^= 1;
+        fixture_publish(&x); /* the fold or anchor of version 3 would be made here */
+        assert_int_equal(fixture_count(&x, x.store, "ways/"), 0);
+        fixture_publish(&x);
+        assert_head_is_live(&x);
+        fixture_publish(&x);
+        assert_suspect(&x, 4, 1);
+        for (int i = 0; i < 3; i++)
+            fixture_publish(&x);
+        assert_int_equal(fixture_count(&x, x.store, "ways/"), anchors ? 2 : 1);
+        assert_head_is_live(&x);
+        fixture_close(&x);
+    }
+}
+
+/* ---- collections ---- */
+
+static dw_status collect(fixture *x, dw_store *store, bool dry_run,
+                         dw_collect_report *report)
+{
+    dw_stream *s;
+    const dw_collect_options options = {.n_keep = 1, .dry_run = dry_run};
+    assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
+    dw_status status = dw_stream_collect(s, &options, report, &x->err);
+    dw_stream_close(s);
+    return status;
+}
+
+/* Makes the anchor of VERSION one of other weights, as a rotten baseline did in 0.1: hash
+ * and size are those of the record. */
+static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
+{
+    dw_stream *s;
+    dw_commit_record c;
+    dw_slices all = {0};
+    dw_objects objects = {0};
+    char key[DW_KEY_TEXT];
+    assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
+    assert_fine(x, dw_stream_read_commit(s, version, &c, &x->err));
+    const dw_stream_record *r = &s->record;
+    dw_key_way(key, version, DW_NO_VERSION);
+    assert_fine(x, dw_store_remove(store, key, &x->err));
+    void *data[8];
+    dw_tensor tensors[8];
+    dw_digest digests[8], state;
+    for (size_t i = 0; i < r->n_tensors; i++) {
+        tensors[i] = r->tensors[i];
+        tensors[i].data = data[i] = tensor_of(&x->at[version], r->tensors[i].name)->data;
+    }
+    uint8_t *byte = tensor_of(&x->at[version], "bias")->data;
+    *byte ^= 1;
+    assert_fine(
+        x, dw_digest_tensors(digests, &state, tensors, r->n_tensors, 1, NULL, &x->err));
+    assert_fine(x, dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, &x->err));
+    const dw_digest good = dw_whole_share(r->tensors, r->n_tensors, c.state);
+    const char *id = "00112233445566778899aabbccddeeff";
+    /* what is uploaded is proven: such an anchor is not made any more */
+    assert_int_equal(dw_anchor_upload(&objects, store, r->tensors, r->n_tensors, &all,
+                                      data, good, version, true, id, 1 << 20, NULL,
+                                      &x->err),
+                     DW_CORRUPT);
+    assert_int_equal(dw_store_stat(store, objects.items[0].key, NULL, NULL, NULL),
+                     DW_NOT_FOUND);
+    dw_objects_release(&objects);
+    assert_fine(x, dw_anchor_upload(&objects, store, r->tensors, r->n_tensors, &all, data,
+                                    dw_whole_share(r->tensors, r->n_tensors, state),
+                                    version, true, id, 1 << 20, NULL, &x->err));
+    *byte ^= 1;
+    const dw_position to = dw_position_of(&c);
+    assert_fine(x, dw_way_create(s, NULL, &to, &objects, NULL, &x->err));
+    dw_objects_release(&objects);
+    dw_slices_free(&all);
+    dw_commit_record_release(&c);
+    dw_stream_close(s);
+}
+
+/* An object of the anchor of VERSION gets another byte. */
+static void damage_anchor(fixture *x, dw_store *store, uint64_t version)
+{
+    dw_stream *s;
+    dw_way_record way;
+    assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
+    assert_fine(x, dw_stream_read_way(s, version, DW_NO_VERSION, &way, &x->err));
+    dw_writer bytes = {0};
+    const char *key = way.objects.items[0].key;
+    assert_fine(x, dw_store_get_all(store, key, 1u << 30, &bytes, &x->err));
+    bytes.bytes[bytes.n_bytes - 5] ^= 1;
+    assert_fine(x, dw_store_put_bytes(store, key, bytes.bytes, bytes.n_bytes,
+                                      DW_PUT_REPLACE, &x->err));
+    dw_writer_release(&bytes);
+    dw_way_record_release(&way);
+    dw_stream_close(s);
+}
+
+static void test_collect(void **state)
+{
+    (void)state;
+    fixture x;
+    fixture_make(&x, "mem:rot-collect", 8, 4, 0); /* anchors at 4 and 8 */
+    void (*const spoil[])(fixture *, dw_store *, uint64_t) = {rot_anchor, damage_anchor};
+    for (int i = 0; i < 2; i++) {
+        dw_collect_report report;
+        dw_follow_report pulled;
+        dw_store *store = fixture_clone(&x);
+        spoil[i](&x, store, 8);
+        /* the older anchor serves */
+        assert_fine(&x, collect(&x, store, true, &report));
+        assert_int_equal(report.floor, 4);
+        assert_int_equal(report.bad_anchor, 8);
+        assert_fine(&x, collect(&x, store, false, &report));
+        assert_int_equal(report.floor, 4);
+        assert_fine(&x, fixture_pull(&x, store, 8, &pulled));
+        dw_store_close(store);
+        /* no anchor is good: nothing goes */
+        store = fixture_clone(&x);
+        spoil[i](&x, store, 4);
+        spoil[i](&x, store, 8);
+        const size_t before = fixture_count(&x, store, "");
+        assert_int_equal(collect(&x, store, false, &report), DW_CORRUPT);
+        assert_non_null(strstr(x.err.text, "nothing was removed"));
+        assert_int_equal(fixture_count(&x, store, ""), before);
+        assert_fine(&x, fixture_pull(&x, store, 8, &pulled));
+        dw_store_close(store);
+    }
+    fixture_close(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_change_is_wrong),
+        cmocka_unit_test(test_change_is_hidden),
+        cmocka_unit_test(test_fold_and_anchor),
+        cmocka_unit_test(test_collect),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
