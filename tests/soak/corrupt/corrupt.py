@@ -33,6 +33,7 @@ from actors import (  # noqa: E402
     LivePublisher,
     Outcome,
     PullFollower,
+    call,
     deltawire,
 )
 from store import BucketStore, DirStore  # noqa: E402
@@ -68,6 +69,8 @@ class World:
         self.replaced = False  # and the newest copy is still kept
         self.older = ""  # copies of all directories as they were early on
         self.what = "nothing"
+        self.repaired = False  # by `deltawire repair`
+        self.was_running = False  # a publisher, when its files were damaged
         self.killing = False  # who ends now was killed
         self.running = None  # the newest process of the command
         self.labels = collections.defaultdict(set)  # of versions that were acknowledged
@@ -304,7 +307,9 @@ def do_damage(world):
     owners = [None, None] + [x for x in [publisher, *world.followers] if x.roots]
     owner = rng.choice(owners)
     root = rng.choice(owner.roots) if owner else None  # None: the store
+    world.was_running = isinstance(publisher, LivePublisher) and publisher.process is not None
     if rng.random() < 0.3:
+        world.was_running = True
         done = while_it_publishes(world, lambda: damage_file(world, root))
     else:
         done = damage_file(world, root)
@@ -389,19 +394,26 @@ def copy_world(world):
 def go_on(world, done, hit):
     """Some more versions. Refusals are fine here; wrong weights are not."""
     rng = world.rng
-    in_memory = world.publisher in hit and done is None
-    for _ in range(SWEEP + 1 if in_memory or hit and done is None else rng.choice([1, 2])):
+    swept = rotten(world, done, hit) or (hit and done is None)
+    for _ in range(SWEEP + 1 if swept else rng.choice([1, 2])):
         world.publish()
         if rng.random() < 0.15:
             world.publisher.kill()
         for follower in world.followers:
             if rng.random() < 0.7:
-                world.sync(follower, follower in hit, wrong_is_known=in_memory or
-                           (follower in hit and isinstance(follower, LiveFollower)))  # fmt: skip
+                wrong = rotten(world, done, hit) or \
+                    (follower in hit and isinstance(follower, LiveFollower))  # fmt: skip
+                world.sync(follower, follower in hit, wrong_is_known=wrong)
     if rng.random() < 0.3:
         deltawire(world, "squash", world.url, "--anchor", "--quiet", *trust(world, True))
     if rng.random() < 0.3:
         deltawire(world, "gc", world.url, "--keep", "1", "--quiet", *trust(world))
+
+
+def rotten(world, done, hit):
+    """Whether the baseline changed under a publisher: that is found by a sweep, and versions
+    up to then may be wrong."""
+    return world.publisher in hit and (done is None or world.was_running)
 
 
 def trust(world, signs=False):
@@ -429,6 +441,9 @@ def judge(world, done, hit):
         restore(world, in_store)
         world.publisher.stop()
         outcome = world.publish()
+    if not outcome.ok and "deltawire repair" in outcome.text:
+        world.publisher.stop()
+        outcome = repair(world)
     if not outcome.ok and world.publisher in hit and named(outcome, world.publisher.roots):
         world.publisher.stop()
         for root in world.publisher.roots:
@@ -451,9 +466,18 @@ def judge(world, done, hit):
         follower.stop()
     restore(world, in_store)
     code, _, error = deltawire(world, "verify", world.url, "--quiet", *trust(world))
-    if code != 0:
+    if code != 0 and not world.repaired:  # then it still names the versions that are bad
         raise Fault(f"verify in the end: {error}")
     world.publisher.stop()
+
+
+def repair(world):
+    """What a refusal asks for: one more version, the whole model, out of a checkpoint."""
+    step = world.step
+    sign = ["--sign-key", world.key] if world.key else []
+    outcome = call(world, "repair", world.url, world.truth.checkpoint(step), "--step", str(step), *sign)
+    world.repaired = True
+    return world.published(outcome, str(step))
 
 
 def named(outcome, roots):

@@ -29,7 +29,7 @@ class Store:
 
     def floor(self):
         """The lowest version that is kept."""
-        return self.json_of("floor.json").get("floor", 0)
+        return self.json_of("floor.json").get("version", 0)
 
 
 class DirStore(Store):
