@@ -494,7 +494,7 @@ def restore(world, in_store):
 
 
 # What a stream can do without: hints, and shorter ways that were once made.
-HINTS = ("latest.json", "followers/", "probe/", "receipts/")
+HINTS = ("latest.json", "followers/", "probe/", "receipts/", ".deltawire~")
 SPARE = ("ways/", "epochs/", "floor.json")
 
 
