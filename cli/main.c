@@ -62,7 +62,7 @@ static void print_help(FILE *out)
         "  2  wrong usage                  9  unavailable: the store fails, try later\n"
         "  3  corrupt: fetch it again     10  denied: credentials are missing or "
         "refused\n"
-        "  4  stale: not the base version 11  untrusted: not signed by a key you trust\n"
+        "  4  stale: not the base version 11  untrusted: a foreign key, or rolled back\n"
         "  5  mismatch: another model's   128 + N  stopped by signal N, e.g. 130\n"
         "  6  not found, or refused by the system\n"
         "\n"
