@@ -1,14 +1,27 @@
 #include "cache_dir.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "error.h"
 #include "hash.h"
 #include "path.h"
 
 #define HASH_DIGITS 16
+#define NOTE        ".deltawire-cache"
+#define ASIDE       ".of-" /* the library puts it behind the name of what it set aside */
+#define MAX_URL     4096
+#define MAX_FILES   16 /* that are open at a time while a tree is walked */
+
+/* ---- where ---- */
 
 /* The parts with line ends between them, on the heap. */
 static char *join(const char *const *parts, size_t n_parts)
@@ -24,10 +37,9 @@ static char *join(const char *const *parts, size_t n_parts)
     return text;
 }
 
-char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
-                    const char *option, dw_error *err)
+/* The cache's own directory, on the heap. */
+static char *find_root(const char *option, dw_error *err)
 {
-    char digits[HASH_DIGITS + 1], name[2 * HASH_DIGITS + 64];
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const bool own = cache && cache[0] == '/';
     if (!own && !home) {
@@ -35,15 +47,201 @@ char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                       "neither HOME nor XDG_CACHE_HOME is set: name a directory");
         return NULL;
     }
-    char *text = join(parts, n_parts), *path = NULL;
-    if (text) {
-        cli_hash_text(digits, HASH_DIGITS, text);
-        snprintf(name, sizeof name, "%sdeltawire/%s/%s", own ? "" : ".cache/", kind,
-                 digits);
-        path = cli_path_join(own ? cache : home, name);
-    }
-    free(text);
+    char *path =
+        own ? cli_path_join(cache, "deltawire") : cli_path_join(home, ".cache/deltawire");
     if (!path)
         cli_error_set(err, DW_NO_MEMORY, option, "out of memory");
     return path;
+}
+
+char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
+                    const char *option, dw_error *err)
+{
+    char digits[HASH_DIGITS + 1], name[2 * HASH_DIGITS + 64];
+    char *root = find_root(option, err), *path = NULL;
+    if (!root)
+        return NULL;
+    char *text = join(parts, n_parts);
+    if (text) {
+        cli_hash_text(digits, HASH_DIGITS, text);
+        snprintf(name, sizeof name, "%s/%s", kind, digits);
+        path = cli_path_join(root, name);
+    }
+    free(text);
+    free(root);
+    if (!path)
+        cli_error_set(err, DW_NO_MEMORY, option, "out of memory");
+    return path;
+}
+
+/* ---- using ---- */
+
+/* Opens the note of DIR with FLAGS; -1 with errno. */
+static int open_note(const char *dir, int flags)
+{
+    char *path = cli_path_join(dir, NOTE);
+    int file = path ? open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    free(path);
+    return file;
+}
+
+/* Whether there is nothing in a directory but the note. */
+static bool is_empty(const char *path)
+{
+    DIR *dir = opendir(path);
+    bool empty = true;
+    for (struct dirent *e; dir && empty && (e = readdir(dir)) != NULL;)
+        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+                strcmp(e->d_name, NOTE) == 0;
+    if (dir)
+        closedir(dir);
+    return empty;
+}
+
+dw_status cli_cache_use(const char *dir, const char *url, bool *is_new, dw_error *err)
+{
+    *is_new = is_empty(dir);
+    dw_status status = cli_path_make_directories(dir, err);
+    if (status != DW_OK)
+        return status;
+    int file = open_note(dir, O_RDWR | O_CREAT);
+    if (file < 0)
+        return cli_error_errno(err, dir, "write " NOTE);
+    if (flock(file, LOCK_SH | LOCK_NB) != 0) {
+        close(file);
+        return cli_error_set(err, DW_CONFLICT, dir,
+                             "`deltawire cache --prune` is removing it; try again");
+    }
+    const size_t n = strlen(url);
+    if (ftruncate(file, 0) != 0 || pwrite(file, url, n, 0) != (ssize_t)n)
+        return cli_error_errno(err, dir, "write " NOTE);
+    return DW_OK; /* the lock lasts as long as the file is open, and so the process */
+}
+
+/* ---- listing ---- */
+
+typedef struct cache_list {
+    cli_cached *items;
+    size_t n;
+} cache_list;
+
+static uint64_t n_walked_bytes; /* nftw has no argument for its caller */
+
+static int add_bytes(const char *path, const struct stat *found, int kind, struct FTW *at)
+{
+    (void)path;
+    (void)at;
+    if (kind == FTW_F || kind == FTW_SL)
+        n_walked_bytes += (uint64_t)found->st_blocks * 512;
+    return 0;
+}
+
+static void read_note(cli_cached *c)
+{
+    char url[MAX_URL] = "";
+    struct stat found;
+    int file = open_note(c->path, O_RDONLY);
+    if (file >= 0) {
+        ssize_t n = pread(file, url, sizeof url - 1, 0);
+        url[n > 0 ? n : 0] = '\0';
+        if (fstat(file, &found) == 0)
+            c->t_used = found.st_mtime;
+        c->in_use = flock(file, LOCK_EX | LOCK_NB) != 0;
+        close(file);
+    } else if (stat(c->path, &found) == 0) {
+        c->t_used = found.st_mtime;
+    }
+    c->url = strdup(url);
+}
+
+static bool add_cached(cache_list *list, const char *dir, const char *name)
+{
+    cli_cached *more = realloc(list->items, (list->n + 1) * sizeof *more);
+    if (!more)
+        return false;
+    list->items = more;
+    cli_cached *c = &more[list->n++];
+    *c = (cli_cached){.path = cli_path_join(dir, name),
+                      .is_aside = strstr(name, ASIDE) != NULL};
+    if (!c->path)
+        return false;
+    n_walked_bytes = 0;
+    nftw(c->path, add_bytes, MAX_FILES, FTW_PHYS);
+    c->n_bytes = n_walked_bytes;
+    read_note(c);
+    return c->url != NULL;
+}
+
+/* A kind that has no directory has nothing cached. */
+static bool list_kind(cache_list *list, const char *root, const char *kind)
+{
+    char *path = cli_path_join(root, kind);
+    DIR *dir = path ? opendir(path) : NULL;
+    bool good = path != NULL;
+    for (struct dirent *e; dir && good && (e = readdir(dir)) != NULL;)
+        if (e->d_name[0] != '.')
+            good = add_cached(list, path, e->d_name);
+    if (dir)
+        closedir(dir);
+    free(path);
+    return good;
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+    return strcmp(((const cli_cached *)a)->path, ((const cli_cached *)b)->path);
+}
+
+dw_status cli_cache_list(cli_cached **out, size_t *n, dw_error *err)
+{
+    cache_list list = {0};
+    char *root = find_root("cache", err);
+    if (!root)
+        return err->code;
+    const bool good =
+        list_kind(&list, root, "baselines") && list_kind(&list, root, "mirrors");
+    free(root);
+    if (!good) {
+        cli_cache_free(list.items, list.n);
+        return cli_error_set(err, DW_NO_MEMORY, "cache", "out of memory");
+    }
+    if (list.n > 0)
+        qsort(list.items, list.n, sizeof *list.items, compare_paths);
+    *out = list.items;
+    *n = list.n;
+    return DW_OK;
+}
+
+void cli_cache_free(cli_cached *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        free(list[i].path);
+        free(list[i].url);
+    }
+    free(list);
+}
+
+/* ---- removing ---- */
+
+static int remove_one(const char *path, const struct stat *found, int kind,
+                      struct FTW *at)
+{
+    (void)found;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+dw_status cli_cache_remove(const cli_cached *c, dw_error *err)
+{
+    int file = open_note(c->path, O_RDONLY); /* 0.1 made none, and locked nothing */
+    if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
+        close(file);
+        return cli_error_set(err, DW_CONFLICT, c->path,
+                             "a deltawire process uses it; stop it first");
+    }
+    const int failed = nftw(c->path, remove_one, MAX_FILES, FTW_DEPTH | FTW_PHYS);
+    if (file >= 0)
+        close(file);
+    return failed ? cli_error_errno(err, c->path, "remove") : DW_OK;
 }

@@ -1,8 +1,20 @@
-/* Directories in the user's cache: what can be made anew, kept for the next start. */
+/* Directories in the user's cache: copies of models that can be made again, kept for the
+ * next start.
+ *
+ *     ~/.cache/deltawire/baselines/HASH    what `publish` compares with
+ *     ~/.cache/deltawire/mirrors/HASH      what `mirror` works on
+ *
+ * Each holds a note, .deltawire-cache, with the URL it is for. Whoever uses the directory
+ * holds a shared lock on the note; `deltawire cache --prune` removes a directory only if
+ * it gets the exclusive one.
+ */
 #ifndef CLI_CACHE_DIR_H
 #define CLI_CACHE_DIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <time.h>
 
 #include <deltawire/error.h>
 
@@ -10,5 +22,25 @@
  * heap. NULL with ERR filled, which tells to give OPTION instead. */
 char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                     const char *option, dw_error *err);
+
+/* Makes the directory if needed, notes that it is for URL and in use now, and locks it
+ * until this process ends. *IS_NEW if nothing is in it yet. */
+dw_status cli_cache_use(const char *dir, const char *url, bool *is_new, dw_error *err);
+
+typedef struct cli_cached {
+    char *path;
+    char *url;        /* "" if it is not known: 0.1 made no note */
+    uint64_t n_bytes; /* on disk */
+    time_t t_used;
+    bool is_aside; /* of a stream that was replaced by another at the same URL */
+    bool in_use;
+} cli_cached;
+
+/* All that is in the cache, by path; free with cli_cache_free. */
+dw_status cli_cache_list(cli_cached **out, size_t *n, dw_error *err);
+void cli_cache_free(cli_cached *list, size_t n);
+
+/* Removes one and all in it. DW_CONFLICT if it is in use. */
+dw_status cli_cache_remove(const cli_cached *cached, dw_error *err);
 
 #endif

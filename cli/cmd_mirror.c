@@ -191,6 +191,11 @@ static char *default_work(const arguments *a, dw_error *err)
                                dw_peer_format_name(a->mirror.target.peer_options.format)};
         work = cli_cache_dir("mirrors", parts, a->mirror.target.is_peer ? 5 : 4, "--work",
                              err);
+        bool is_new;
+        if (work && cli_cache_use(work, dw_store_url(to), &is_new, err) != DW_OK) {
+            free(work);
+            work = NULL;
+        }
     }
     dw_store_close(from);
     dw_store_close(to);

@@ -5,6 +5,7 @@
 
 int dw_cmd_apply(int argc, char **argv);
 int dw_cmd_bench(int argc, char **argv);
+int dw_cmd_cache(int argc, char **argv);
 int dw_cmd_convert(int argc, char **argv);
 int dw_cmd_cp(int argc, char **argv);
 int dw_cmd_diff(int argc, char **argv);

@@ -25,6 +25,7 @@ static const struct verb {
     {"gc", dw_cmd_gc, "remove old versions of a stream"},
     {"cp", dw_cmd_cp, "mirror a stream to another store"},
     {"mirror", dw_cmd_mirror, "turn one system's versions into another's, as they come"},
+    {"cache", dw_cmd_cache, "list and remove the copies of models kept on this machine"},
     {"keygen", dw_cmd_keygen, "make a key to sign versions with"},
     {"diff", dw_cmd_diff, "write what changed between two checkpoints"},
     {"apply", dw_cmd_apply, "bring a checkpoint to a delta's new version"},

@@ -2,11 +2,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "cache_dir.h"
 #include "error.h"
 #include "path.h"
+#include "print.h"
 #include "progress.h"
 #include "publish.h"
 #include "store.h"
@@ -228,17 +230,73 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     return status;
 }
 
+static size_t count_folds(const cli_publish *p)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof p->options.folds / sizeof *p->options.folds; i++)
+        n += !p->as_peer && p->options.folds[i] != 0;
+    return n;
+}
+
+/* The baseline, and the copies that folds start from. */
+static uint64_t copies_bytes(const cli_publish *p, const cli_weights *weights)
+{
+    return weights->n_bytes * (1 + count_folds(p));
+}
+
+/* Fails before the first write if the copies do not fit. */
+static dw_status check_room(const cli_publish *p, const cli_weights *weights,
+                            const char *dir, dw_error *err)
+{
+    struct statvfs disk;
+    char need[CLI_NUMBER_SIZE], have[CLI_NUMBER_SIZE];
+    const uint64_t n_bytes = copies_bytes(p, weights);
+    if (statvfs(dir, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize >= n_bytes)
+        return DW_OK;
+    return cli_error_set(
+        err, DW_IO, dir,
+        "the disk has %s free, but the copies of the model that publish keeps here need "
+        "%s%s. Put them elsewhere with --baseline DIR",
+        cli_format_size(have, (uint64_t)disk.f_bavail * disk.f_frsize),
+        cli_format_size(need, n_bytes),
+        count_folds(p) > 0 ? "; --fold none keeps one copy only" : "");
+}
+
+/* Nobody asked for the copies in the cache, so the first publish names them. */
+static void announce_copies(const cli_publish *p, const cli_session *s,
+                            const cli_weights *weights, const char *dir)
+{
+    char size[CLI_NUMBER_SIZE];
+    const size_t n = 1 + count_folds(p);
+    if (s->quiet || s->json)
+        return;
+    fprintf(stderr, "deltawire: keeps %zu cop%s of the model, %s in all, in ", n,
+            n > 1 ? "ies" : "y", cli_format_size(size, copies_bytes(p, weights)));
+    cli_print_text(stderr, dir);
+    fputs("; --baseline and --fold change that, `deltawire cache` lists and removes\n",
+          stderr);
+}
+
 static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store *store,
                             const cli_weights *weights, cli_published *out, dw_error *err)
 {
     char *own = NULL;
+    bool is_new = false;
     if (!p->baseline && !(own = default_baseline(p, store, err)))
         return err->code;
     const char *baseline = p->baseline ? p->baseline : own;
-    dw_status status = cli_path_make_directories(baseline, err);
+    dw_status status = own ? cli_cache_use(own, dw_store_url(store), &is_new, err)
+                           : cli_path_make_directories(baseline, err);
+    if (status == DW_OK && is_new)
+        status = check_room(p, weights, own, err);
     if (status == DW_OK)
         status = p->as_peer ? cli_publish_peer(p, s, store, weights, baseline, out, err)
                             : publish_weights(p, s, store, weights, baseline, out, err);
+    if (status == DW_OK && is_new)
+        announce_copies(p, s, weights, own);
+    /* a copy of a stream that is gone was set aside, and took the note with it */
+    if (status == DW_OK && own)
+        (void)cli_cache_use(own, dw_store_url(store), &is_new, &(dw_error){0});
     free(own);
     return status;
 }

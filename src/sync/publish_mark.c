@@ -4,8 +4,11 @@
  * A directory with a mark is made anew if its weights are damaged. One without a mark may
  * hold somebody's weights, and is left alone. */
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -76,5 +79,38 @@ dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
                                          : dw_write_file(path, w.bytes, w.n_bytes, err);
     dw_free(path);
     dw_writer_release(&w);
+    return status;
+}
+
+/* DIR.of-STREAM on the heap, without slashes at DIR's end. */
+static char *name_aside(const char *dir, const char *stream)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    dw_writer w = {0};
+    dw_write_format(&w, "%.*s.of-%s", (int)n, dir, stream);
+    dw_write_u8(&w, 0);
+    char *name = w.failed ? NULL : dw_copy_string((const char *)w.bytes);
+    dw_writer_release(&w);
+    return name;
+}
+
+dw_status dw_mark_set_aside(const char *dir, const char *stream, dw_error *err)
+{
+    dw_position at, next;
+    dw_record_kind kind;
+    if (dw_replica_state_read(&at, &next, &kind, dir, NULL) != DW_OK ||
+        at.version == DW_NO_VERSION || strcmp(at.stream, stream) == 0)
+        return DW_OK;
+    char *aside = name_aside(dir, at.stream);
+    dw_status status = aside ? DW_OK : dw_fail_memory(err, dir);
+    if (status == DW_OK && (rename(dir, aside) != 0 || mkdir(dir, 0777) != 0))
+        status = dw_fail(err, DW_CONFLICT, dir,
+                         "it is the baseline of stream %s, which is not the one that is "
+                         "published, and it cannot be moved to %s: %s. Remove it, or "
+                         "name another directory",
+                         at.stream, aside, strerror(errno));
+    dw_free(aside);
     return status;
 }
