@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "sync/transfer.h"
+#include "tensor/tensor_list.h"
 
 #define LIST_HEAD 4 /* bytes: the number of positions */
 #define LIST_ITEM 5 /* a position and its byte */
@@ -154,10 +155,15 @@ static dw_status decode_list(uint8_t *into, const dw_tensor *old, const dw_paylo
     return status;
 }
 
-dw_status dw_payload_decode(void *into, const dw_tensor *old, const dw_payload *p,
+dw_status dw_payload_decode(void *into, const dw_tensor *old_, const dw_payload *p,
                             dw_error *err)
 {
-    dw_status status = p->packing == DW_PACKING_OVERWRITE ? decode_list(into, old, p, err)
-                                                          : decode_xor(into, old, p, err);
-    return status == DW_OK ? check(into, old, p, err) : status;
+    dw_loan loan = {0};
+    dw_tensor old;
+    dw_status status = dw_tensor_read(&old, &loan, old_, err);
+    if (status == DW_OK)
+        status = p->packing == DW_PACKING_OVERWRITE ? decode_list(into, &old, p, err)
+                                                    : decode_xor(into, &old, p, err);
+    dw_loan_release(&loan);
+    return status == DW_OK ? check(into, old_, p, err) : status;
 }

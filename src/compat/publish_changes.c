@@ -14,6 +14,7 @@
 #include "compat/publish.h"
 #include "kernel/kernel.h"
 #include "tensor/dtype.h"
+#include "tensor/tensor_list.h"
 
 #define LEVEL       1
 #define CHUNK_ELEMS (64u << 10)
@@ -27,13 +28,11 @@ typedef struct search {
     uint32_t **scratch; /* [n_workers] */
 } search;
 
-static dw_status count_one(void *context, size_t i, unsigned worker, dw_error *err)
+static void count_pair(const search *s, size_t i, unsigned worker, const dw_tensor *base,
+                       const dw_tensor *next)
 {
-    (void)err;
-    const search *s = context;
-    const dw_tensor *base = &s->job->base[i], *next = &s->job->next[i];
     if (next->n_bytes == 0 || memcmp(base->data, next->data, next->n_bytes) == 0)
-        return DW_OK;
+        return;
     const unsigned width = dw_dtype_element(next->dtype).width;
     const dw_kernels *k = dw_kernels_get();
     const uint64_t n_units = dw_tensor_units(next);
@@ -43,7 +42,21 @@ static dw_status count_one(void *context, size_t i, unsigned worker, dw_error *e
             s->scratch[worker], (const uint8_t *)base->data + at * width,
             (const uint8_t *)next->data + at * width, n);
     }
-    return DW_OK;
+}
+
+static dw_status count_one(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    const search *s = context;
+    dw_loan loans[2] = {{0}};
+    dw_tensor base, next;
+    dw_status status = dw_tensor_read(&base, &loans[0], &s->job->base[i], err);
+    if (status == DW_OK)
+        status = dw_tensor_read(&next, &loans[1], &s->job->next[i], err);
+    if (status == DW_OK)
+        count_pair(s, i, worker, &base, &next);
+    dw_loan_release(&loans[0]);
+    dw_loan_release(&loans[1]);
+    return status;
 }
 
 static dw_status count_changes(const dw_peer_job *job, uint64_t *counts,
@@ -196,18 +209,24 @@ static dw_status pack_one(void *context, size_t i, unsigned worker, dw_error *er
     (void)worker;
     packer *p = context;
     dw_peer_pack *pack = p->pack;
-    const dw_tensor *next = &p->next[i];
+    dw_loan loans[2] = {{0}};
+    dw_tensor base, readable;
+    const dw_tensor *next = &readable;
     ZSTD_CCtx *zstd = ZSTD_createCCtx();
     uint8_t *room = dw_alloc(2 * CHUNK_BYTES);
     dw_status status = zstd && room ? DW_OK : dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status = dw_tensor_read(&base, &loans[0], &p->base[i], err);
+    if (status == DW_OK)
+        status = dw_tensor_read(&readable, &loans[1], &p->next[i], err);
     if (status == DW_OK) {
         ZSTD_CCtx_setParameter(zstd, ZSTD_c_compressionLevel, LEVEL);
         ZSTD_CCtx_setPledgedSrcSize(zstd, next->n_bytes);
         pack->raw_bytes[i] = next->n_bytes;
         status = p->options->delta == DW_PEER_OVERWRITE
-                     ? pack_overwrite(zstd, &pack->bytes[i], room, &p->base[i], next,
+                     ? pack_overwrite(zstd, &pack->bytes[i], room, &base, next,
                                       &pack->raw_bytes[i], err)
-                     : pack_xor(zstd, &pack->bytes[i], room, &p->base[i], next, err);
+                     : pack_xor(zstd, &pack->bytes[i], room, &base, next, err);
     }
     if (status == DW_OK) {
         dw_checksum_of(pack->checksums[i],
@@ -220,6 +239,8 @@ static dw_status pack_one(void *context, size_t i, unsigned worker, dw_error *er
     }
     ZSTD_freeCCtx(zstd);
     dw_free(room);
+    dw_loan_release(&loans[0]);
+    dw_loan_release(&loans[1]);
     return status;
 }
 

@@ -8,15 +8,23 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "compat/publish.h"
+#include "tensor/tensor_list.h"
 
 static dw_status compare_one(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)worker;
     const dw_peer_job *job = context;
-    const dw_tensor *there = &job->base[i], *ours = &job->next[i];
-    if (ours->n_bytes == 0 || memcmp(there->data, ours->data, ours->n_bytes) == 0)
-        return DW_OK;
-    return dw_fail_tensor(err, DW_MISMATCH, NULL, ours->name, "its bits differ");
+    dw_loan loans[2] = {{0}};
+    dw_tensor there, ours;
+    dw_status status = dw_tensor_read(&there, &loans[0], &job->base[i], err);
+    if (status == DW_OK)
+        status = dw_tensor_read(&ours, &loans[1], &job->next[i], err);
+    if (status == DW_OK && ours.n_bytes > 0 &&
+        memcmp(there.data, ours.data, ours.n_bytes) != 0)
+        status = dw_fail_tensor(err, DW_MISMATCH, NULL, ours.name, "its bits differ");
+    dw_loan_release(&loans[0]);
+    dw_loan_release(&loans[1]);
+    return status;
 }
 
 /* Whether the baseline holds the weights; ERR names the tensor where it does not. */

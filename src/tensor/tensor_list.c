@@ -185,3 +185,12 @@ dw_status dw_tensor_fits_stream(const dw_tensor *in_stream, const dw_tensor *in_
     return dw_fail_tensor(err, DW_MISMATCH, where, in_stream->name,
                           "the stream has it as %s, your model as %s; %s", a, b, advice);
 }
+
+dw_status dw_tensor_read(dw_tensor *out, dw_loan *loan, const dw_tensor *t, dw_error *err)
+{
+    const void *bytes;
+    dw_status status = dw_map_read(&bytes, loan, t->data, (size_t)t->n_bytes, err);
+    *out = *t;
+    out->data = (void *)(uintptr_t)bytes;
+    return status;
+}

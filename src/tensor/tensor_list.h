@@ -2,6 +2,7 @@
 #ifndef DW_TENSOR_TENSOR_LIST_H
 #define DW_TENSOR_TENSOR_LIST_H
 
+#include "base/map.h"
 #include "deltawire/error.h"
 #include "deltawire/tensor.h"
 
@@ -41,6 +42,11 @@ dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
 /* The same for a tensor of a stream and one of the caller's; says what to do. */
 dw_status dw_tensor_fits_stream(const dw_tensor *in_stream, const dw_tensor *in_model,
                                 const char *where, dw_error *err);
+
+/* T with bytes that can be touched: its own, or a copy in LOAN if they lie in a mapped
+ * file (base/map.h). */
+dw_status dw_tensor_read(dw_tensor *out, dw_loan *loan, const dw_tensor *t,
+                         dw_error *err);
 
 /* dw_cast_bf16 for elements that may lie in a mapped file; OUT is plain memory. */
 dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_error *err);
