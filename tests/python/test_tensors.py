@@ -1,6 +1,8 @@
 """Memory in and out: buffers, DLPack, checkpoints."""
 import array
 import gc
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -187,3 +189,35 @@ def test_cast_rounds_as_bfloat16_should():
                                       "0x7f80"]
     with pytest.raises(dw.Mismatch):
         dw.cast({"x": source}, {"y": (into, "BF16")})
+
+
+def test_a_mapped_file_that_shrinks(tmp_path):
+    """An error, not a signal: without the guard in the package, with it for own reads."""
+    script = f"""
+import os, sys
+import numpy as np
+import deltawire
+path = {str(tmp_path / 'model.safetensors')!r}
+def make():
+    deltawire.write_checkpoint(path, {{"w": np.ones(100_000, np.float32)}})
+    return deltawire.Checkpoint(path)
+model = make()
+os.truncate(path, 5000)
+try:
+    deltawire.digest(model)
+    sys.exit("no error")
+except deltawire.IoError as error:
+    assert error.where == path and "shrank" in error.text, error
+deltawire.guard()
+deltawire.guard_check()
+model = make()
+os.truncate(path, 5000)
+assert bytes(memoryview(model["w"]).cast("B")[-4:]) == bytes(4)
+try:
+    deltawire.guard_check()
+    sys.exit("no error")
+except deltawire.IoError as error:
+    assert error.where == path, error
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
