@@ -12,6 +12,7 @@
 #include "peer.h"
 #include "progress.h"
 #include "snapshot_options.h"
+#include "stream_info.h"
 
 static const char help[] =
     "usage: deltawire follow URL --into DIR [--engine SPEC...] [--listen HOST:PORT]\n"
@@ -229,6 +230,8 @@ static int run(cli_follow *f)
     }
     if (status == DW_OK) {
         f->follower = dw_rollout_follower(f->rollout);
+        cli_warn_base(f->session, dw_follower_stream(f->follower), &f->keys,
+                      f->follow.base);
         cli_follow_tell_stream(f);
         status = cli_follow_loop(f, &err);
         if (f->report &&

@@ -107,6 +107,8 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     }
     if (info->base)
         cli_json_text(row, "base", info->base);
+    if (info->content == DW_CONTENT_BASE)
+        cli_json_base_sha256(row, info);
     if (info->fork_url) {
         cli_json_text(row, "fork_url", info->fork_url);
         cli_json_count(row, "fork_version", info->fork_version);

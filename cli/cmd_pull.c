@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "snapshot_options.h"
 #include "store.h"
+#include "stream_info.h"
 #include "sync_report.h"
 
 static const char help[] =
@@ -126,6 +127,8 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     if (status == DW_OK)
         status = dw_follower_sync(follower, a->goal, &hook, &report, &err);
     cli_progress_end(&bar);
+    if (status == DW_OK)
+        cli_warn_base(s, dw_follower_stream(follower), &a->keys, a->follow.base);
     dw_follower_close(follower);
     if (status != DW_OK)
         return pull_peer(a, s, store, &err);

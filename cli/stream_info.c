@@ -101,3 +101,28 @@ dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_er
     memcpy(*ways, lent, *n_ways * sizeof **ways);
     return DW_OK;
 }
+
+void cli_json_base_sha256(json_t *object, const dw_version_info *info)
+{
+    char text[65] = "";
+    for (size_t i = 0; info->base_sha256 && i < 32; i++)
+        snprintf(text + 2 * i, 3, "%02x", info->base_sha256[i]);
+    json_object_set_new(object, "base_sha256",
+                        info->base_sha256 ? json_string(text) : json_null());
+}
+
+void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
+                   const char *base)
+{
+    dw_version_info info;
+    if (s->quiet || !base || keys->n_trusted == 0 ||
+        dw_stream_version(stream, 0, &info, NULL) != DW_OK ||
+        info.content != DW_CONTENT_BASE || info.base_sha256)
+        return;
+    fputs("deltawire: warning: ", stderr);
+    cli_print_text(stderr, base);
+    fputs(
+        ": the stream has no SHA-256 of its base, only a digest, and somebody could make "
+        "a checkpoint that has it. Use a checkpoint from a source that you trust\n",
+        stderr);
+}

@@ -2,8 +2,13 @@
 #ifndef CLI_STREAM_INFO_H
 #define CLI_STREAM_INFO_H
 
+#include <jansson.h>
+
 #include <deltawire/stream.h>
 #include <jansson.h>
+
+#include "keys.h"
+#include "options.h"
 
 /* "delta", "anchor", "base", "fork". */
 const char *cli_content_name(dw_content content);
@@ -32,5 +37,13 @@ const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds);
 /* A copy of the stream's further ways: those of the stream live until the next call with
  * it alone. To be freed; NULL where there are none. */
 dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_error *err);
+
+/* Member "base_sha256": the hash, or null if the record has none. */
+void cli_json_base_sha256(json_t *object, const dw_version_info *info);
+
+/* Warns on stderr if trust was asked for, the checkpoint BASE (or NULL) was named, and
+ * the stream has no SHA-256 to prove it by. */
+void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
+                   const char *base);
 
 #endif

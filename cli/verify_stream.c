@@ -34,12 +34,22 @@ void cli_verify_fault(void *context, const dw_error *fault)
     putchar('\n');
 }
 
+/* Whether version 0 is a checkpoint that was not uploaded. */
+static bool has_base(const cli_stream *stream, dw_version_info *first)
+{
+    return dw_stream_version(stream->stream, 0, first, NULL) == DW_OK &&
+           first->content == DW_CONTENT_BASE;
+}
+
 static void print_json(const cli_stream *stream, const dw_verify_report *report,
                        json_t *faults, const dw_error *err)
 {
     json_t *object = json_object();
+    dw_version_info first;
     cli_json_text(object, "url", stream->url);
     cli_json_text(object, "stream", dw_stream_id(stream->stream));
+    if (has_base(stream, &first))
+        cli_json_base_sha256(object, &first);
     cli_json_count(object, "versions", report->n_versions);
     cli_json_count(object, "ways", report->n_ways);
     cli_json_count(object, "objects", report->n_objects);
@@ -57,9 +67,16 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
 static void print_text(const cli_stream *stream, const dw_verify_report *report)
 {
     char size[CLI_NUMBER_SIZE];
+    dw_version_info first;
     cli_print_text(stdout, stream->url);
     putchar('\n');
     cli_print_row("stream", "%s", dw_stream_id(stream->stream));
+    if (has_base(stream, &first))
+        cli_print_row("base", "%s",
+                      first.base_sha256
+                          ? "named by its SHA-256"
+                          : "named only by its digest, which can be forged: "
+                            "the stream has no SHA-256 of it");
     cli_print_row("versions", "%" PRIu64 ", and %" PRIu64 " further ways",
                   report->n_versions, report->n_ways);
     cli_print_row("objects", "%" PRIu64 ", %s", report->n_objects,
@@ -94,13 +111,23 @@ static int run_sweep(const cli_stream *stream, const cli_session *s)
     return exit_code;
 }
 
+static int check_base(const cli_stream *stream, const cli_session *s, const char *base)
+{
+    dw_error err;
+    if (dw_stream_check_base(stream->stream, base, s->n_threads, &err) == DW_OK)
+        return 0;
+    return cli_stream_fail(s, &err, stream->url);
+}
+
 int cli_verify_stream(cli_stream *stream, const cli_session *s, const char *base)
 {
     dw_peer *peer = NULL;
     int exit_code = cli_stream_or_peer(stream, &peer, s);
     if (exit_code == 0 && peer)
         exit_code = cli_peer_verify(peer, s, stream->url, base);
-    else if (exit_code == 0)
+    else if (exit_code == 0 && base)
+        exit_code = check_base(stream, s, base);
+    if (exit_code == 0 && !peer)
         exit_code = run_sweep(stream, s);
     dw_peer_close(peer);
     cli_stream_close(stream);

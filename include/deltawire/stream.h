@@ -84,8 +84,11 @@ typedef struct dw_version_info {
     uint64_t n_bytes; /* of the objects */
     bool is_signed;
     uint8_t key[DW_PUBLIC_KEY_BYTES];
-    const char *base;     /* BASE: what it is, for people; else NULL */
-    const char *fork_url; /* FORK; else NULL */
+    const char *base;           /* BASE: what it is, for people; else NULL */
+    const uint8_t *base_sha256; /* BASE: the SHA-256 of its tensors, of 32 bytes; NULL:
+                                   the record has none, and a checkpoint that somebody
+                                   made to have the same digest would be taken for it */
+    const char *fork_url;       /* FORK; else NULL */
     uint64_t fork_version;
     uint64_t suspect_from; /* the writer's baseline was found damaged before this version:
                               those from SUSPECT_FROM up to the one before may not be the
@@ -124,6 +127,12 @@ DW_API dw_status dw_stream_followers(dw_stream *stream, dw_follower_fn fn, void 
                                      dw_error *err);
 
 /* ---- looking after ------------------------------------------------------------ */
+
+/* Whether the checkpoint at PATH is the one behind a version 0 that was not uploaded:
+ * DW_MISMATCH if it has another state digest, DW_UNTRUSTED if it has another SHA-256,
+ * DW_INVALID if version 0 has no such checkpoint. */
+DW_API dw_status dw_stream_check_base(dw_stream *stream, const char *path,
+                                      unsigned n_threads, dw_error *err);
 
 typedef struct dw_verify_report {
     uint64_t n_versions;

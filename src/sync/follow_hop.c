@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "deltawire/checkpoint.h"
 #include "store/store.h"
+#include "sync/base.h"
 #include "sync/follower.h"
 
 #define MAX_FORKS 16
@@ -107,33 +108,15 @@ static dw_status take_base(dw_follower *f, const dw_hop *hop, const dw_progress 
             "the stream starts from a checkpoint that is not in it: %s, with the "
             "state digest %016" PRIx64 ". Name it with --base",
             hop->base && *hop->base ? hop->base : "unnamed", hop->state);
-    dw_checkpoint *ckpt;
+    dw_base base;
     dw_status status =
-        dw_checkpoint_open(&ckpt, f->options.base, DW_CHECKPOINT_READ, err);
-    if (status != DW_OK)
-        return status;
-    size_t n_tensors;
-    const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n_tensors);
-    dw_replica *source = NULL;
-    status = n_tensors == f->weights->now->n_tensors
-                 ? dw_replica_open_memory(&source, f->stream->record.tensors, n_tensors,
-                                          tensors, false, f->options.n_threads, err)
-                 : dw_fail(err, DW_MISMATCH, f->options.base,
-                           "the checkpoint has %zu tensors, the stream's model %zu",
-                           n_tensors, f->weights->now->n_tensors);
-    if (status == DW_OK && source->state != hop->state)
-        status = dw_fail(err, DW_MISMATCH, f->options.base,
-                         "the stream starts from %s with the state digest %016" PRIx64
-                         ", but this checkpoint has %016" PRIx64,
-                         hop->base && *hop->base ? hop->base : "a checkpoint", hop->state,
-                         source->state);
+        dw_base_open(&base, f->stream, hop, f->options.base, f->options.n_threads, err);
     if (status == DW_OK) {
         dw_position position = position_of(f, hop);
-        status = take_model(f, &position, dw_fill_from_tensors, source->tensors, progress,
-                            err);
+        status = take_model(f, &position, dw_fill_from_tensors, base.source->tensors,
+                            progress, err);
     }
-    dw_replica_close(source);
-    dw_checkpoint_close(ckpt);
+    dw_base_close(&base);
     return status;
 }
 

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "deltawire/delta.h"
 #include "store/store.h"
+#include "sync/base.h"
 #include "sync/follower.h"
 
 /* Versions that are looked at to find the one that weights are. */
@@ -71,7 +72,13 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    if (c.state == f->weights->now->state) {
+    const dw_replica *r = f->weights->now;
+    const bool is_like = c.state == r->state;
+    if (is_like && c.has_base_sha256)
+        status =
+            dw_base_hash_check(c.base_sha256, r->tensors, r->n_tensors,
+                               f->options.n_threads, r->dir ? r->dir : "memory", err);
+    if (is_like && status == DW_OK) {
         const dw_position p = dw_position_of(&c);
         status = dw_weights_adopt(f->weights, &p, err);
         *found = true;

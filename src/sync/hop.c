@@ -65,6 +65,8 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
         out->objects = c.objects;
         out->fork = c.fork;
         out->base = c.base;
+        out->has_base_sha256 = c.has_base_sha256;
+        memcpy(out->base_sha256, c.base_sha256, sizeof out->base_sha256);
         c.objects = (dw_objects){0};
         c.fork.url = NULL;
         c.base = NULL;

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "codec/digest.h"
 #include "store/store.h"
+#include "sync/base.h"
 #include "sync/publisher.h"
 #include "tensor/tensor_list.h"
 
@@ -205,8 +206,11 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
 {
     if (p->options.first != DW_FIRST_ANCHOR) {
         commit->content = DW_CONTENT_BASE;
+        const dw_replica *r = p->baseline->weights->now;
         commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
-        return DW_OK;
+        commit->has_base_sha256 = true;
+        return dw_base_hash(commit->base_sha256, r->tensors, r->n_tensors,
+                            p->options.n_threads, err);
     }
     commit->content = DW_CONTENT_ANCHOR;
     return dw_anchor_upload(

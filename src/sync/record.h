@@ -134,6 +134,8 @@ typedef struct dw_commit_record {
                               one before; 0: none */
     dw_content content;
     char *base; /* BASE: what it is, for people; else NULL */
+    bool has_base_sha256;
+    uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h) */
     dw_fork fork;
     dw_objects objects;
     dw_record_seal seal;

@@ -113,6 +113,15 @@ static void read_fork(dw_fields *f, dw_fork *out)
     f->status = fork.status;
 }
 
+static void read_base(dw_fields *f, dw_commit_record *out)
+{
+    out->base = dw_field_note(f, "base");
+    out->has_base_sha256 =
+        f->status == DW_OK && dw_json_get(f->object, "base_sha256") != NULL;
+    if (out->has_base_sha256)
+        dw_field_sha256(f, out->base_sha256, "base_sha256");
+}
+
 static void read_content(dw_fields *f, dw_commit_record *out)
 {
     static const char *const names[] = {
@@ -136,7 +145,7 @@ static void read_content(dw_fields *f, dw_commit_record *out)
         return;
     out->content = (dw_content)content;
     if (out->content == DW_CONTENT_BASE)
-        out->base = dw_field_note(f, "base");
+        read_base(f, out);
     else
         refuse(f, "base", name);
     if (out->content == DW_CONTENT_FORK)

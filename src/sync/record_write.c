@@ -160,6 +160,8 @@ static void put_content(dw_writer *out, const dw_commit_record *record)
     case DW_CONTENT_BASE:
         put_text(out, "content", "base");
         put_text(out, "base", record->base);
+        if (record->has_base_sha256)
+            put_sha256(out, "base_sha256", record->base_sha256);
         break;
     case DW_CONTENT_FORK:
         put_text(out, "content", "fork");

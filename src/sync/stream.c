@@ -434,21 +434,23 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
         return status;
     dw_commit_record_release(&s->shown);
     s->shown = c;
-    *out = (dw_version_info){.version = version,
-                             .content = c.content,
-                             .epoch = c.epoch,
-                             .created = s->shown.created,
-                             .step = c.step,
-                             .notes = c.notes,
-                             .state = c.state,
-                             .n_changed = c.n_changed,
-                             .suspect_from = c.suspect_from,
-                             .n_objects = c.objects.n,
-                             .n_bytes = dw_objects_bytes(&c.objects),
-                             .is_signed = c.seal.is_signed,
-                             .base = c.base,
-                             .fork_url = c.fork.url,
-                             .fork_version = c.fork.version};
+    *out =
+        (dw_version_info){.version = version,
+                          .content = c.content,
+                          .epoch = c.epoch,
+                          .created = s->shown.created,
+                          .step = c.step,
+                          .notes = c.notes,
+                          .state = c.state,
+                          .n_changed = c.n_changed,
+                          .suspect_from = c.suspect_from,
+                          .n_objects = c.objects.n,
+                          .n_bytes = dw_objects_bytes(&c.objects),
+                          .is_signed = c.seal.is_signed,
+                          .base = c.base,
+                          .base_sha256 = c.has_base_sha256 ? s->shown.base_sha256 : NULL,
+                          .fork_url = c.fork.url,
+                          .fork_version = c.fork.version};
     memcpy(out->key, c.seal.key, sizeof out->key);
     return DW_OK;
 }

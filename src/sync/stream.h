@@ -92,6 +92,8 @@ typedef struct dw_hop {
     dw_objects objects;
     dw_fork fork;
     char *base;
+    bool has_base_sha256;
+    uint8_t base_sha256[DW_SHA256_BYTES];
     uint64_t epoch;
 } dw_hop;
 
