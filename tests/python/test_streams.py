@@ -314,3 +314,19 @@ def test_a_child_must_open_anew(url):
     assert publisher.wait(publisher.publish()).version == 1
     for handle in handles:
         handle.close()
+
+
+def test_a_stream_is_named_and_keeps_its_key(tmp_path):
+    url = f"file://{tmp_path}/store"
+    dw.keygen(tmp_path / "key")
+    with dw.Publisher(url, model(), sign_key=tmp_path / "key") as publisher:
+        stream = publisher.stream_id
+    with pytest.raises(dw.Untrusted, match="--new-key"):
+        dw.Publisher(url, model())
+    dw.Publisher(url, model(), new_key=True).close()
+    assert dw.Stream(url, stream=stream).id == stream
+    dw.Follower(url, into=tmp_path / "into", stream=stream).close()
+    for open_it in (dw.Stream, lambda *a, **k: dw.Follower(*a, into=tmp_path / "new", **k),
+                    lambda *a, **k: dw.Publisher(*a, model(), new_key=True, **k)):
+        with pytest.raises(dw.Untrusted, match="not stream 0000"):
+            open_it(url, stream="0" * 32)
