@@ -13,6 +13,7 @@
 #include "progress.h"
 #include "snapshot_options.h"
 #include "stream_info.h"
+#include "sync_report.h"
 
 static const char help[] =
     "usage: deltawire follow URL --into DIR [--engine SPEC...] [--listen HOST:PORT]\n"
@@ -229,9 +230,12 @@ static int run(cli_follow *f)
         return exit_code;
     }
     if (status == DW_OK) {
+        dw_follow_report totals;
         f->follower = dw_rollout_follower(f->rollout);
         cli_warn_base(f->session, dw_follower_stream(f->follower), &f->keys,
                       f->follow.base);
+        dw_follower_totals(f->follower, &totals);
+        cli_tell_private(f->session, f->follow.into, totals.n_private);
         cli_follow_tell_stream(f);
         status = cli_follow_loop(f, &err);
         if (f->report &&

@@ -23,7 +23,9 @@ static const char help[] =
     "Every\n"
     "step is verified before the first byte of the directory changes. Killed at any "
     "instant,\n"
-    "the same command run again finishes the work.\n"
+    "the same command run again finishes the work. Weights that are links, as in the "
+    "Hugging\n"
+    "Face cache, become private files of DIR; what they lead to stays as it is.\n"
     "\n"
     "A bucket or directory of TRL, slime or SkyRL is read too: what its format lets be\n"
     "checked is checked, and what not is told.\n"
@@ -90,6 +92,7 @@ static void print_report(const arguments *a, const cli_session *s,
         cli_json_text(object, "url", a->url);
         cli_json_text(object, "into", a->follow.into);
         cli_sync_report_json(object, report, seconds);
+        cli_json_count(object, "private_files", report->n_private);
         cli_json_print(object);
         return;
     }
@@ -124,11 +127,17 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     cli_progress bar = cli_progress_start(s, "pulling");
     dw_progress hook = cli_progress_hook(&bar);
     dw_status status = dw_follower_open(&follower, store, &a->follow, &err);
+    dw_follow_report totals = {0};
     if (status == DW_OK)
         status = dw_follower_sync(follower, a->goal, &hook, &report, &err);
     cli_progress_end(&bar);
     if (status == DW_OK)
         cli_warn_base(s, dw_follower_stream(follower), &a->keys, a->follow.base);
+    if (follower)
+        dw_follower_totals(follower, &totals);
+    report.n_private = totals.n_private;
+    if (!s->json)
+        cli_tell_private(s, a->follow.into, totals.n_private);
     dw_follower_close(follower);
     if (status != DW_OK)
         return pull_peer(a, s, store, &err);

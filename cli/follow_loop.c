@@ -131,6 +131,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     cli_progress_end(&bar);
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
+    cli_tell_private(f->session, f->follow.into, report.n_private);
     /* one that failed on the way may have come some of it */
     if (report.n_hops == 0 || report.version == DW_NO_VERSION)
         return status;
@@ -149,10 +150,13 @@ static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
         f->newest = DW_NO_VERSION;
         status = DW_OK;
     }
-    if (status == DW_CORRUPT)
-        cli_follow_tell(f); /* the log has a hole: how far this one is behind */
-    if (status != DW_OK)
+    if (status != DW_OK) {
+        *moved = dw_follower_version(f->follower) != before; /* its files are gone */
+        /* of a log with a hole: how far this one is behind */
+        if (*moved || status == DW_CORRUPT)
+            cli_follow_tell(f);
         return status;
+    }
     cli_follow_tell(f);
     const uint64_t goal = choose_goal(f);
     /* what an earlier try left on the way is finished also where nothing is new */

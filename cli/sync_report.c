@@ -42,3 +42,24 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds)
            report->n_objects == 1 ? "" : "s", cli_format_size(size, report->n_bytes),
            seconds);
 }
+
+void cli_tell_private(const cli_session *s, const char *into, uint64_t n)
+{
+    if (n == 0 || s->quiet)
+        return;
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "private");
+        cli_json_text(object, "into", into);
+        cli_json_count(object, "files", n);
+        cli_json_event(object);
+        return;
+    }
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, into);
+    fprintf(stderr,
+            ": %" PRIu64
+            " file%s of the weights %s a link or had a second name, and %s a "
+            "private copy now\n",
+            n, n == 1 ? "" : "s", n == 1 ? "was" : "were", n == 1 ? "is" : "are each");
+}

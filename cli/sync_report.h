@@ -6,6 +6,8 @@
 
 #include <deltawire/follow.h>
 
+#include "options.h"
+
 /* Members `from`, `version`, `hops` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
 
@@ -14,5 +16,9 @@ void cli_sync_counts_json(json_t *object, const dw_follow_report *report);
 
 /* "version 12 from 10: 2 hops, 4 objects, 1.2 MB in 0.213 s", on stdout. */
 void cli_sync_report_line(const dw_follow_report *report, double seconds);
+
+/* Reports that N files of the weights in INTO were links, and are private copies now;
+ * says nothing if N is 0. */
+void cli_tell_private(const cli_session *s, const char *into, uint64_t n);
 
 #endif

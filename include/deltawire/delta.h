@@ -196,7 +196,8 @@ typedef struct dw_apply_report {
  * stores is written beside it and synced before the first byte of the checkpoint
  * changes, so that a process killed at any instant is repaired by calling this
  * again, or by dw_checkpoint_recover. Other processes that map the files see the
- * stores as they happen. base_digests and new_digests of OPTIONS are not used;
+ * stores as they happen. DW_CONFLICT if a file is a symbolic link or has several names:
+ * others use what would be written. base_digests and new_digests of OPTIONS are not used;
  * OPTIONS and REPORT may be NULL. */
 DW_API dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
                                      const dw_apply_options *options,

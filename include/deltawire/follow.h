@@ -10,6 +10,11 @@
  * or, all in one, dw_follower_sync. Whatever fails, the weights stay at the version they
  * had, and that is what dw_follower_version says.
  *
+ * Before and after each step, and at each poll, the directory and its files are compared
+ * with those that are open. If somebody replaced or removed them, the call is DW_CONFLICT
+ * and the follower has no version; the next stage or sync opens what is there then, and
+ * fills it if that is nothing.
+ *
  * A follower belongs to one thread at a time. Fetching ahead is done by threads of its
  * own.
  */
@@ -27,7 +32,9 @@ typedef struct dw_follower dw_follower;
 typedef struct dw_follow_options {
     const char *into; /* a checkpoint directory: made and filled where it is not there or
                          empty, patched in place where it holds a version of the stream.
-                         One that holds anything else is refused */
+                         One that holds anything else is refused. A file of the weights
+                         that is a link, or that has several names, is replaced with a
+                         private copy first: what it leads to stays as it is */
     const dw_tensor *tensors; /* or, with INTO NULL: the caller's memory, same names,
                                  types and shapes as the stream's. Contents are taken for
                                  a version where their digest is that of version 0, of the
@@ -80,8 +87,9 @@ DW_API dw_stream *dw_follower_stream(dw_follower *follower); /* borrowed */
 /* The version the weights are at, or DW_NO_VERSION. */
 DW_API uint64_t dw_follower_version(const dw_follower *follower);
 
-/* The weights, in the order of the stream's table. Valid until close; of two copies,
- * those of the one to read, until the next apply. */
+/* The weights, in the order of the stream's table. Valid until close, or until a call
+ * after one that was DW_CONFLICT because files were replaced; of two copies, those of the
+ * one to read, until the next apply. */
 DW_API const dw_tensor *dw_follower_tensors(const dw_follower *follower,
                                             size_t *n_tensors);
 
@@ -153,6 +161,8 @@ typedef struct dw_follow_report {
     uint64_t fetch_ms;
     uint64_t stage_ms;
     uint64_t apply_ms;
+    uint64_t n_private; /* files of the weights that were links or had several names, and
+                           that private copies took the place of */
 } dw_follow_report;
 
 /* Brings the weights to GOAL: stage, apply, settle, hop by hop. A GOAL below the version

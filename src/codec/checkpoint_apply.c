@@ -62,6 +62,8 @@ dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
         options = &defaults;
     dw_status status =
         dw_place_open(&place, path, options->n_threads, &report.recovered, err);
+    if (status == DW_OK && dw_place_judge(place, err) != DW_FILES_OWN)
+        status = DW_CONFLICT;
     if (status == DW_OK)
         status = apply_to(place, delta, &options->progress, &report, err);
     dw_place_close(place);

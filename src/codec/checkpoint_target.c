@@ -161,14 +161,19 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     return status;
 }
 
+bool dw_is_kept_elsewhere(const char *path)
+{
+    char target[4096];
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n < 0 ? 0 : n] = '\0';
+    return is_kept_elsewhere(target);
+}
+
 dw_status dw_target_forget_lost(const char *path, dw_error *err)
 {
     static const char *const names[] = {PATCH_NAME, STAGED_NAME};
-    char target[4096];
     struct stat st;
-    ssize_t n = readlink(path, target, sizeof target - 1);
-    target[n < 0 ? 0 : n] = '\0';
-    if (!is_kept_elsewhere(target) || stat(path, &st) == 0 || errno != ENOENT)
+    if (!dw_is_kept_elsewhere(path) || stat(path, &st) == 0 || errno != ENOENT)
         return DW_OK;
     char *dir = dw_parent_path(path);
     dw_status status = dir ? DW_OK : dw_fail_memory(err, path);

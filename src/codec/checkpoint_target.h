@@ -2,6 +2,8 @@
 #ifndef DW_CODEC_CHECKPOINT_TARGET_H
 #define DW_CODEC_CHECKPOINT_TARGET_H
 
+#include <stdbool.h>
+
 #include "deltawire/error.h"
 
 /* A checkpoint, by whatever path it was named, links resolved: its directory where it has
@@ -28,6 +30,9 @@ dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
 dw_status dw_target_lock(dw_target *target, dw_error *err);
 
 #define DW_WEIGHTS_SUFFIX ".deltawire-weights"
+
+/* Whether PATH is a link to weights that are kept elsewhere, which may be gone. */
+bool dw_is_kept_elsewhere(const char *path);
 
 /* Where PATH is a link to weights that are kept elsewhere and are not there any more, as
  * after a reboot: removes it, and what stood beside it. */

@@ -143,6 +143,16 @@ dw_status dw_place_check(const dw_place *p, dw_error *err)
     return dw_checkpoint_check(p->ckpt, err);
 }
 
+dw_ownership dw_place_judge(const dw_place *p, dw_error *err)
+{
+    return dw_files_judge(p->ckpt, err);
+}
+
+dw_status dw_place_make_own(const dw_place *p, uint64_t *n_copied, dw_error *err)
+{
+    return dw_files_make_own(p->ckpt, n_copied, err);
+}
+
 uint64_t dw_place_files(const dw_place *p)
 {
     return dw_checkpoint_identity(p->ckpt);
@@ -223,6 +233,8 @@ dw_status dw_place_commit(dw_place *p, dw_error *err)
     dw_status status = DW_OK;
     if (p->state == EMPTY)
         return dw_fail(err, DW_INVALID, p->target.path, "nothing is staged");
+    if (p->state == STAGED && dw_place_judge(p, err) != DW_FILES_OWN)
+        return DW_CONFLICT;
     if (p->state == STAGED) {
         status = dw_rename_file(p->target.staged_path, p->target.patch_path, err);
         if (status == DW_OK)

@@ -18,6 +18,7 @@
 #ifndef DW_CODEC_PLACE_H
 #define DW_CODEC_PLACE_H
 
+#include "codec/own_files.h"
 #include "codec/parts.h"
 
 typedef struct dw_place dw_place;
@@ -41,6 +42,13 @@ dw_status dw_place_check(const dw_place *place, dw_error *err);
 
 /* As dw_checkpoint_identity. */
 uint64_t dw_place_files(const dw_place *place);
+
+/* Whether the files are the place's only (own_files.h). What is staged is committed only
+ * then; what an interrupted run left is finished in any case. */
+dw_ownership dw_place_judge(const dw_place *place, dw_error *err);
+
+/* As dw_files_make_own: the place is to be closed and opened anew then. */
+dw_status dw_place_make_own(const dw_place *place, uint64_t *n_copied, dw_error *err);
 
 /* The weights, writable and shared with the files. Valid until close. */
 const dw_tensor *dw_place_tensors(const dw_place *place, size_t *n_tensors);

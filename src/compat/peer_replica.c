@@ -83,6 +83,10 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
                        "this %s one. Name another directory",
                        now->at.version, dw_peer_format_name(r->peer->format));
     status = dw_weights_accept(r->weights, err);
+    if (status == DW_OK && r->weights->n_private > 0)
+        dw_peer_note(
+            r, "%s: %" PRIu64 " weight files were links, and are private copies now",
+            r->into, r->weights->n_private);
     return status == DW_OK ? dw_weights_align(r->weights, err) : status;
 }
 
@@ -177,7 +181,7 @@ void dw_peer_replica_close(dw_peer_replica *r)
 
 uint64_t dw_peer_replica_version(const dw_peer_replica *r)
 {
-    return r->weights ? r->weights->now->at.version : DW_NO_VERSION;
+    return r->weights && !r->lost ? r->weights->now->at.version : DW_NO_VERSION;
 }
 
 const dw_tensor *dw_peer_replica_tensors(const dw_peer_replica *r, size_t *n_tensors)
@@ -309,6 +313,23 @@ static dw_status follow_way(dw_peer_replica *r, const dw_peer_way *way,
     return status;
 }
 
+/* Somebody may have replaced or removed the files: reports it, and opens them anew when
+ * it is called again. */
+static dw_status check_files(dw_peer_replica *r, dw_error *err)
+{
+    if (r->lost) {
+        forget_weights(r);
+        dw_status status = open_dir(r, err);
+        r->lost = status != DW_OK;
+        return status;
+    }
+    dw_status status = r->weights ? dw_weights_check_files(r->weights, err) : DW_OK;
+    r->lost = status != DW_OK;
+    if (r->lost)
+        dw_control_abandon(r->weights->control);
+    return status;
+}
+
 dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
                                const dw_progress *progress, dw_peer_sync_report *report,
                                dw_error *err)
@@ -316,7 +337,9 @@ dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
     const uint64_t *versions;
     size_t n_versions;
     dw_peer_way way = {0};
-    dw_status status = dw_peer_replica_finish(r, err);
+    dw_status status = check_files(r, err);
+    if (status == DW_OK)
+        status = dw_peer_replica_finish(r, err);
     r->report = (dw_peer_sync_report){.from = dw_peer_replica_version(r),
                                       .version = dw_peer_replica_version(r),
                                       .is_verified = true};
@@ -328,6 +351,8 @@ dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
         r->report.n_missing = way.n_missing;
         status = follow_way(r, &way, progress, err);
     }
+    if (status == DW_OK)
+        status = check_files(r, err);
     dw_peer_way_release(&way);
     r->report.version = dw_peer_replica_version(r);
     if (report)

@@ -21,6 +21,7 @@ struct dw_peer_replica {
 
     dw_patch *table;     /* names and shapes that the weights borrow */
     dw_weights *weights; /* NULL while the model is not known */
+    bool lost;           /* its files were replaced: the next sync opens them anew */
     dw_scratch_model scratch;
     dw_peer_sync_report report; /* of the sync under way */
 };

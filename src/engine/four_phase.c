@@ -131,7 +131,9 @@ static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
     dw_follow_report before, done;
     /* the only stores outside phase 3: engines must not read that memory meanwhile */
     const bool writes = dw_follower_stage_fills(r->follower);
-    dw_status status = writes ? dw_crew_pause(r, NULL, err) : DW_OK;
+    dw_status status = r->follower->lost ? dw_rollout_start_over(r, err) : DW_OK;
+    if (status == DW_OK && writes)
+        status = dw_crew_pause(r, NULL, err);
     if (status != DW_OK)
         return status;
     dw_follower_totals(r->follower, &before);

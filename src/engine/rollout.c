@@ -53,7 +53,7 @@ static dw_status check_lock(const char *into, dw_error *err)
  * none is resumed. One that is not there does not read. */
 static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *err)
 {
-    dw_status status = check_lock(into, err);
+    dw_status status = r->follower ? DW_OK : check_lock(into, err);
     if (status != DW_OK)
         return status;
     for (size_t i = 0; i < r->n_members; i++)
@@ -90,6 +90,23 @@ static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
     }
     dw_update_paths_release(&paths);
     dw_free(dir);
+}
+
+dw_status dw_rollout_start_over(dw_rollout *r, dw_error *err)
+{
+    bool pending = false;
+    const char *into = r->follower->options.into;
+    dw_status status =
+        r->n_members > 0 ? dw_follower_pending(into, &pending, err) : DW_OK;
+    if (status == DW_OK && pending)
+        status = pause_for_recovery(r, into, err);
+    if (status == DW_OK)
+        status = dw_follower_start_over(r->follower, err);
+    if (status == DW_OK)
+        end_recovery(r);
+    for (size_t i = 0; i < r->n_members; i++)
+        r->members[i].reload = true;
+    return status;
 }
 
 dw_status dw_rollout_open(dw_rollout **out, dw_store *store,

@@ -64,6 +64,11 @@ struct dw_rollout {
     bool applied;  /* its stores are done */
 };
 
+/* The files of the weights were replaced: the follower opens what is there now. Where
+ * that writes to them, the engines are paused first; afterwards they load everything
+ * anew. */
+dw_status dw_rollout_start_over(dw_rollout *rollout, dw_error *err);
+
 /* ---- one engine (member.c) ---- */
 
 void dw_member_init(dw_member *member, dw_engine *engine);

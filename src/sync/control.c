@@ -76,7 +76,7 @@ static dw_status open_block(int *fd, const char *path, dw_error *err)
         *fd = -1;
         return status;
     }
-    if (!S_ISREG(st.st_mode) || st.st_size != DW_CONTROL_BYTES) {
+    if (!S_ISREG(st.st_mode) || st.st_size != DW_CONTROL_BYTES || st.st_nlink != 1) {
         close(*fd);
         *fd = -1;
     }
@@ -190,6 +190,23 @@ dw_status dw_control_writer_lock(dw_control_writer *w, dw_error *err)
     return status;
 }
 
+bool dw_control_is_named(int fd, const char *path)
+{
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && lstat(path, &named) == 0 &&
+           held.st_dev == named.st_dev && held.st_ino == named.st_ino &&
+           held.st_nlink == 1;
+}
+
+dw_status dw_control_writer_check(const dw_control_writer *w, dw_error *err)
+{
+    return !w || dw_control_is_named(w->fd, w->path)
+               ? DW_OK
+               : dw_fail(err, DW_CONFLICT, w->path,
+                         "the control block was replaced or removed while its weights "
+                         "were kept up to date");
+}
+
 /* ---- writing ---- */
 
 void dw_control_mark_written(dw_control_writer *w, unsigned copy)
@@ -200,6 +217,12 @@ void dw_control_mark_written(dw_control_writer *w, unsigned copy)
     __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1,
                      __ATOMIC_SEQ_CST);
     dw_control_fence(); /* before any store to the weights, any look at the slots */
+}
+
+void dw_control_abandon(dw_control_writer *w)
+{
+    for (unsigned i = 0; w && i < w->block->n_copies; i++)
+        dw_control_mark_written(w, i);
 }
 
 /* The number of a slot that holds COPY, or DW_CONTROL_SLOTS. A slot that nobody has

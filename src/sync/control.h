@@ -40,6 +40,12 @@ void dw_control_writer_close(dw_control_writer *writer);
 
 dw_status dw_control_writer_lock(dw_control_writer *writer, dw_error *err);
 
+/* DW_CONFLICT if the block is not the file of that name any more. */
+dw_status dw_control_writer_check(const dw_control_writer *writer, dw_error *err);
+
+/* Nobody is to read what the block names: the files are not those it speaks of. */
+void dw_control_abandon(dw_control_writer *writer);
+
 void dw_control_mark_written(dw_control_writer *writer, unsigned copy);
 
 /* DW_UNAVAILABLE where a reader still holds the copy after the wait: then it is as
@@ -64,6 +70,9 @@ dw_status dw_control_sync(dw_control_writer *writer, dw_error *err);
 dw_status dw_control_check(const dw_control_writer *writer, dw_error *err);
 
 /* ---- for both sides ---- */
+
+/* Whether PATH names the file that is open as FD, which has no other name. */
+bool dw_control_is_named(int fd, const char *path);
 
 /* Whether BYTES may be a block: magic and number of copies. */
 bool dw_control_is_sane(const dw_control *block);

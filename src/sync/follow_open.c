@@ -247,8 +247,10 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     f->options.base = options->base ? dw_copy_string(options->base) : NULL;
     f->options.id = options->id ? dw_copy_string(options->id) : NULL;
     f->options.spool_dir = options->spool_dir ? dw_copy_string(options->spool_dir) : NULL;
-    f->options.weights_dir = NULL; /* the weights' own */
-    bool good = !options->into == !f->options.into &&
+    f->options.weights_dir =
+        options->weights_dir ? dw_copy_string(options->weights_dir) : NULL;
+    bool good = !options->weights_dir == !f->options.weights_dir &&
+                !options->into == !f->options.into &&
                 !options->base == !f->options.base && !options->id == !f->options.id &&
                 !options->spool_dir == !f->options.spool_dir;
     if (good && !f->options.spool_dir && f->options.into) {
@@ -257,6 +259,84 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     }
     return good ? DW_OK : dw_fail_memory(err, NULL);
 }
+
+/* Opens the target, and finds out which version it is. */
+static dw_status open_weights(dw_follower *f, dw_error *err)
+{
+    const dw_follow_options *o = &f->options;
+    const dw_stream_record *s = &f->stream->record;
+    dw_status status;
+    if (o->into)
+        status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream, o,
+                                     f->is_own, err);
+    else if (o->n_tensors != s->n_tensors)
+        status = dw_fail(err, DW_MISMATCH, dw_store_url(f->stream->store),
+                         "the stream's model has %zu tensors, the memory %zu",
+                         s->n_tensors, o->n_tensors);
+    else
+        status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors, o->tensors,
+                                        o->tensors_empty, o->n_threads, err);
+    if (status == DW_OK)
+        status = find_start(f, err);
+    if (status == DW_OK)
+        status = dw_weights_accept(f->weights, err);
+    return status == DW_OK ? dw_weights_align(f->weights, err) : status;
+}
+
+/* ---- files that were replaced ---- */
+
+dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
+{
+    dw_error fault = {0};
+    if (f->lost || dw_weights_check_files(f->weights, &fault) == DW_OK)
+        return DW_OK;
+    f->lost = true;
+    f->arrived = false;
+    dw_fetch_ahead_end(&f->ahead);
+    dw_control_abandon(f->weights->control);
+    const size_t n = strlen(fault.text);
+    snprintf(fault.text + n, sizeof fault.text - n, ". What is there now is opened anew");
+    if (err)
+        *err = fault;
+    return DW_CONFLICT;
+}
+
+dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
+{
+    const dw_stream_record *s = &f->stream->record;
+    dw_weights *none;
+    if (f->depth > 0) /* the weights are those of the follower that this one works for */
+        return dw_fail(err, DW_CONFLICT, f->options.into, "its files were replaced");
+    dw_status status =
+        dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
+    if (status != DW_OK)
+        return status;
+    const uint64_t n_private = f->weights->n_private;
+    const dw_position highest = *dw_follower_highest(f);
+    dw_weights_close(f->weights); /* and with it the lock goes */
+    f->weights = NULL;
+    f->epoch = f->next_epoch = 0;
+    f->lost = false;
+    status = open_weights(f, err);
+    if (status == DW_OK) {
+        f->weights->n_private += n_private;
+        dw_weights_close(none);
+    } else {
+        dw_weights_close(f->weights);
+        f->weights = none;
+        none->n_private = n_private;
+    }
+    /* what was used stays known, though its record may be gone with the directory */
+    const uint64_t known = dw_follower_highest(f)->version;
+    if (highest.version != DW_NO_VERSION &&
+        (known == DW_NO_VERSION || known < highest.version))
+        f->highest = highest;
+    f->lost = status != DW_OK;
+    f->arrived = dw_follower_version(f) != DW_NO_VERSION; /* with nothing to store */
+    return status;
+}
+
+/* ---- opening and closing ---- */
 
 /* What a killed run was at is finished even if the stream cannot be had: those who read
  * the directory wait for that, and it needs no store. What goes wrong here is found again
@@ -286,6 +366,7 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
     dw_follower *f = dw_alloc_zeroed(1, sizeof *f);
     if (!f)
         return dw_fail_memory(err, NULL);
+    f->is_own = is_own;
     dw_status status = copy_strings(f, options, err);
     if (status == DW_OK)
         status = dw_stream_open(&f->stream, store, &options->trust, err);
@@ -293,25 +374,8 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
         recover_without_stream(options);
     if (status == DW_OK) {
         f->seen_ms = dw_clock_ms();
-        const dw_stream_record *s = &f->stream->record;
-        if (options->into)
-            status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream,
-                                         options, is_own, err);
-        else if (options->n_tensors != s->n_tensors)
-            status = dw_fail(err, DW_MISMATCH, dw_store_url(store),
-                             "the stream's model has %zu tensors, the memory %zu",
-                             s->n_tensors, options->n_tensors);
-        else
-            status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors,
-                                            options->tensors, options->tensors_empty,
-                                            options->n_threads, err);
+        status = open_weights(f, err);
     }
-    if (status == DW_OK)
-        status = find_start(f, err);
-    if (status == DW_OK)
-        status = dw_weights_accept(f->weights, err);
-    if (status == DW_OK)
-        status = dw_weights_align(f->weights, err);
     if (status == DW_OK)
         f->tally.from = dw_follower_version(f);
     if (status == DW_OK)
@@ -340,5 +404,6 @@ void dw_follower_close(dw_follower *f)
     dw_free((char *)f->options.base);
     dw_free((char *)f->options.id);
     dw_free((char *)f->options.spool_dir);
+    dw_free((char *)f->options.weights_dir);
     dw_free(f);
 }

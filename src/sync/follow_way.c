@@ -91,9 +91,11 @@ static void begin_ahead(dw_follower *f)
 dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                             const dw_progress *progress, dw_error *err)
 {
-    dw_status status = DW_OK;
-    if (goal == DW_LATEST)
+    dw_status status = dw_follower_attend(f, err);
+    if (status == DW_OK && goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
+    if (status == DW_OK && f->lost)
+        status = dw_follower_start_over(f, err);
     if (status != DW_OK)
         return status;
     /* weights that were there before the stream had a version: are they one now? */
@@ -139,6 +141,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         status = DW_OK;
     }
     if (status != DW_OK) {
+        f->arrived = false;
         forget_path(f);
         dw_graph_release(&f->avoid); /* next time everything is looked at anew */
         dw_weights_discard(f->weights, NULL);

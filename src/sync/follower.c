@@ -14,8 +14,8 @@
 uint64_t dw_follower_version(const dw_follower *f)
 {
     const dw_position *at = &f->weights->now->at;
-    return strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
-                                                             : DW_NO_VERSION;
+    return !f->lost && strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
+                                                                         : DW_NO_VERSION;
 }
 
 dw_stream *dw_follower_stream(dw_follower *f)
@@ -63,6 +63,8 @@ static dw_status check_past(dw_follower *f, uint64_t newest, dw_error *err)
 
 dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
 {
+    if (dw_follower_attend(f, err) != DW_OK)
+        return DW_CONFLICT;
     uint64_t known = f->stream->head, at = dw_follower_version(f);
     if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
         known = at;
@@ -111,13 +113,13 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
 const char *dw_follower_staged_path(const dw_follower *f)
 {
     const dw_replica *r = dw_weights_list(f->weights);
-    return r->staged && r->place ? dw_place_staged_path(r->place) : NULL;
+    return !f->lost && r->staged && r->place ? dw_place_staged_path(r->place) : NULL;
 }
 
 bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
 {
     const dw_replica *list = dw_weights_list(f->weights);
-    if (!f->arrived && !list->staged)
+    if (f->lost || (!f->arrived && !list->staged))
         return false;
     const dw_position *p = f->arrived ? &f->weights->now->at : &list->next;
     if (version)
@@ -129,9 +131,21 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
 
 static dw_status check_staged(const dw_follower *f, dw_error *err)
 {
-    return dw_weights_list(f->weights)->staged
+    return !f->lost && dw_weights_list(f->weights)->staged
                ? DW_OK
                : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
+}
+
+/* The end of a step: one that worked did nothing, and one that failed did so because of
+ * it, if the files are not those that are open. */
+static dw_status end_step(dw_follower *f, dw_status status, dw_error *err)
+{
+    dw_error fault;
+    if (dw_follower_check_files(f, &fault) == DW_OK)
+        return status;
+    if (err)
+        *err = fault;
+    return DW_CONFLICT;
 }
 
 /* Whether all weights are to be read and compared this time. */
@@ -145,7 +159,11 @@ dw_status dw_follower_commit(dw_follower *f, dw_error *err)
     if (f->arrived)
         return DW_OK;
     dw_status status = check_staged(f, err);
-    return status == DW_OK ? dw_weights_commit(f->weights, is_sweep_due(f), err) : status;
+    if (status == DW_OK)
+        status = dw_follower_check_files(f, err);
+    if (status != DW_OK)
+        return status;
+    return end_step(f, dw_weights_commit(f->weights, is_sweep_due(f), err), err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
@@ -153,12 +171,14 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     if (f->arrived)
         return DW_OK;
     dw_status status = check_staged(f, err);
+    if (status == DW_OK)
+        status = dw_follower_check_files(f, err);
     if (status != DW_OK)
         return status;
     uint64_t start = dw_clock_ms();
     status = dw_weights_apply(f->weights, is_sweep_due(f), err);
     f->tally.apply_ms += dw_clock_ms() - start;
-    return status;
+    return end_step(f, status, err);
 }
 
 dw_status dw_follower_settle(dw_follower *f, dw_error *err)
@@ -168,11 +188,11 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
         f->tally.n_hops++;
         return DW_OK;
     }
-    if (!dw_weights_is_applied(f->weights))
+    if (f->lost || !dw_weights_is_applied(f->weights))
         return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
     const uint64_t n_changed = dw_weights_list(f->weights)->n_changed;
     const bool sweep = is_sweep_due(f);
-    dw_status status = dw_weights_settle(f->weights, sweep, err);
+    dw_status status = end_step(f, dw_weights_settle(f->weights, sweep, err), err);
     if (status != DW_OK)
         return status;
     f->n_since_sweep = sweep ? 0 : f->n_since_sweep + 1;
@@ -187,15 +207,15 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
 {
     dw_follow_report before;
     dw_follower_totals(f, &before);
-    dw_status status = DW_OK;
-    if (goal == DW_LATEST)
+    dw_status status = dw_follower_attend(f, err);
+    if (status == DW_OK && goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
     /* what an earlier call could not finish, or the caller began */
-    if (status == DW_OK && dw_weights_is_committed(f->weights))
+    if (status == DW_OK && !f->lost && dw_weights_is_committed(f->weights))
         status = dw_follower_apply(f, err);
-    if (status == DW_OK && dw_weights_is_applied(f->weights))
+    if (status == DW_OK && !f->lost && dw_weights_is_applied(f->weights))
         status = dw_follower_settle(f, err);
-    if (status == DW_OK)
+    if (status == DW_OK && !f->lost)
         status = dw_weights_align(f->weights, err);
     while (status == DW_OK && dw_follower_version(f) != goal) {
         uint64_t staged;
@@ -216,6 +236,7 @@ void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
 {
     *out = f->tally;
     out->version = dw_follower_version(f);
+    out->n_private = f->weights->n_private;
 }
 
 void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
@@ -233,6 +254,7 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
         .fetch_ms = now.fetch_ms - before->fetch_ms,
         .stage_ms = now.stage_ms - before->stage_ms,
         .apply_ms = now.apply_ms - before->apply_ms,
+        .n_private = now.n_private - before->n_private,
     };
 }
 

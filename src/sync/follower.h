@@ -24,8 +24,10 @@ struct dw_follower {
     dw_fetch_ahead ahead;
 
     dw_position highest; /* that was used, if the weights went back since */
-    bool rewritten;      /* history is not what it was: no other way makes that good */
-    uint64_t epoch;      /* of the version the weights are at, as far as known */
+    bool is_own;         /* as dw_follower_open_as was told */
+    bool lost; /* the files are not those that are open: the next stage starts over */
+    bool rewritten; /* history is not what it was: no other way makes that good */
+    uint64_t epoch; /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
     bool arrived; /* the last hop was filled in place: nothing is left to apply */
     unsigned n_since_sweep;
@@ -44,6 +46,24 @@ static inline bool dw_follower_may_detour(dw_status status)
 dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
                               const dw_follow_options *options, bool is_own,
                               dw_error *err);
+
+/* ---- the files (follow_open.c) ---- */
+
+/* Compares the directory and its files with what is open. DW_CONFLICT if somebody
+ * replaced or removed them: then the follower has no version until it has started over.
+ */
+dw_status dw_follower_check_files(dw_follower *f, dw_error *err);
+
+/* The same at the start of a call. What happened to a directory of this process's own is
+ * no error: it starts over at once. */
+static inline dw_status dw_follower_attend(dw_follower *f, dw_error *err)
+{
+    dw_status status = dw_follower_check_files(f, err);
+    return f->is_own ? DW_OK : status;
+}
+
+/* Opens what is there now, after files were lost. */
+dw_status dw_follower_start_over(dw_follower *f, dw_error *err);
 
 /* ---- which version the weights are (follow_open.c) ---- */
 

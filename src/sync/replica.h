@@ -185,6 +185,13 @@ void dw_replica_tell(const dw_replica *replica);
 /* Maps the checkpoint of the directory. */
 dw_status dw_replica_open_place(dw_replica *replica, dw_error *err);
 
+/* Links and files with several names are replaced with private copies, whose number is
+ * added to *N_COPIED. The weights are as before. */
+dw_status dw_replica_make_own(dw_replica *replica, uint64_t *n_copied, dw_error *err);
+
+/* DW_CONFLICT if the files, or the directory, are not those that are open. */
+dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
+
 #define DW_WEIGHTS_NAME "model.safetensors"
 
 /* Makes the file of the weights, in the directory or where they are kept, and maps it

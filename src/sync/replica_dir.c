@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -78,6 +79,38 @@ dw_status dw_replica_open_place(dw_replica *r, dw_error *err)
     size_t n_found;
     const dw_tensor *found = dw_place_tensors(r->place, &n_found);
     return dw_replica_take_data(r, found, n_found, r->dir, err);
+}
+
+dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
+{
+    const dw_digest state = r->state;
+    if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_SHARED)
+        return DW_OK;
+    dw_status status = dw_place_make_own(r->place, n_copied, err);
+    if (status != DW_OK)
+        return status;
+    dw_place_close(r->place);
+    r->place = NULL;
+    status = dw_replica_open_place(r, err);
+    if (status == DW_OK)
+        status = dw_replica_digest(r, NULL, err);
+    if (status == DW_OK && r->state != state)
+        status = dw_fail(err, DW_CONFLICT, r->dir,
+                         "the weights changed while they were copied: somebody else "
+                         "writes to the files that its links lead to. Try again");
+    if (status == DW_OK)
+        dw_replica_tell(r);
+    return status;
+}
+
+dw_status dw_replica_check_files(const dw_replica *r, dw_error *err)
+{
+    struct stat st;
+    if (r->place)
+        return dw_place_judge(r->place, err) == DW_FILES_OWN ? DW_OK : DW_CONFLICT;
+    if (!r->dir || (stat(r->dir, &st) == 0 && S_ISDIR(st.st_mode)))
+        return DW_OK;
+    return dw_fail(err, DW_CONFLICT, r->dir, "the directory was removed");
 }
 
 /* An interrupted apply is finished when the place is opened: readers are to wait. */

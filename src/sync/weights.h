@@ -28,6 +28,7 @@ typedef struct dw_weights {
     int lock;
     dw_control_writer *control;
     unsigned reader_wait_ms;
+    uint64_t n_private; /* files that were links, and were replaced with private copies */
 
     enum { DW_TWIN_SAME, DW_TWIN_AHEAD, DW_TWIN_BEHIND } step; /* of two copies */
 } dw_weights;
@@ -49,9 +50,19 @@ dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n
                               bool is_own, dw_error *err);
 void dw_weights_close(dw_weights *weights);
 
-/* The directory is the follower's: it gets a control block where it has none. Until then
- * nothing is written to it but what an interrupted run has to finish. */
+/* The directory is the follower's: it gets a control block where it has none, and private
+ * copies in the place of links. Until then nothing is written to it but what an
+ * interrupted run has to finish. */
 dw_status dw_weights_accept(dw_weights *weights, dw_error *err);
+
+/* A replica of nothing in the place of weights that cannot be opened: it has no version,
+ * and no tensor has data. */
+dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
+                               const char *into, dw_error *err);
+
+/* DW_CONFLICT if the directory, a file of the weights or the control block is not the one
+ * that is open: somebody replaced or removed it, or gave a file a second name. */
+dw_status dw_weights_check_files(const dw_weights *weights, dw_error *err);
 
 /* Makes the two copies the same, where they are not and nothing is under way; ends what
  * an interrupted run left. */

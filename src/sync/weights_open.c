@@ -164,13 +164,54 @@ static void choose_copy(dw_weights *w, const char *stream)
     w->twin = copies[1 - current];
 }
 
+dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
+                               const char *into, dw_error *err)
+{
+    *out = NULL;
+    dw_weights *w = dw_alloc_zeroed(1, sizeof *w);
+    if (!w)
+        return dw_fail_memory(err, into);
+    w->lock = -1;
+    dw_status status = dw_replica_new(&w->now, table, n_tensors, 1, err);
+    if (status == DW_OK && !(w->now->dir = dw_copy_string(into)))
+        status = dw_fail_memory(err, into);
+    for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
+        w->now->tensors[i].data = NULL;
+    if (status == DW_OK)
+        *out = w;
+    else
+        dw_weights_close(w);
+    return status;
+}
+
+dw_status dw_weights_check_files(const dw_weights *w, dw_error *err)
+{
+    struct stat held, named;
+    if (!w->into)
+        return DW_OK;
+    if (fstat(w->lock, &held) != 0 || stat(w->into, &named) != 0 ||
+        held.st_dev != named.st_dev || held.st_ino != named.st_ino)
+        return dw_fail(err, DW_CONFLICT, w->into,
+                       "the directory was replaced or removed while its weights were "
+                       "kept up to date");
+    dw_status status = dw_control_writer_check(w->control, err);
+    if (status == DW_OK)
+        status = dw_replica_check_files(w->now, err);
+    if (status == DW_OK && w->twin)
+        status = dw_replica_check_files(w->twin, err);
+    return status;
+}
+
 dw_status dw_weights_accept(dw_weights *w, dw_error *err)
 {
     if (!w->into)
         return DW_OK;
     dw_replica *copies[2] = {w->now, w->twin};
     dw_status status = DW_OK;
-    if (!w->control) {
+    for (unsigned i = 0; status == DW_OK && i < 2; i++)
+        if (copies[i])
+            status = dw_replica_make_own(copies[i], &w->n_private, err);
+    if (status == DW_OK && !w->control) {
         status = dw_control_writer_make(&w->control, w->into, w->twin ? 2 : 1,
                                         w->reader_wait_ms, err);
         if (status == DW_OK)

@@ -300,6 +300,11 @@ const char *dw_checkpoint_file(const dw_checkpoint *ckpt, size_t i)
     return i < ckpt->n_shards ? ckpt->shards[i].path : NULL;
 }
 
+int dw_checkpoint_fd(const dw_checkpoint *ckpt, size_t i)
+{
+    return ckpt->shards[i].map.fd;
+}
+
 const char *dw_checkpoint_index(const dw_checkpoint *ckpt)
 {
     return ckpt->index_path;

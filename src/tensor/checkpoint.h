@@ -7,6 +7,9 @@
 /* Makes sure that stores to a writable checkpoint will find room on the disk. */
 dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err);
 
+/* The descriptor that file I is open with. */
+int dw_checkpoint_fd(const dw_checkpoint *ckpt, size_t i);
+
 /* A number that tells the files behind it from others, also of the same names; they
  * cannot be others while somebody has them mapped. */
 uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt);

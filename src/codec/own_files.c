@@ -1,0 +1,108 @@
+#include "codec/own_files.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "codec/checkpoint_target.h"
+
+#define COPY_BYTES (1u << 20)
+
+static dw_ownership fail_replaced(const char *path, const char *how, dw_error *err)
+{
+    dw_fail(err, DW_CONFLICT, path,
+            "the file was %s while its weights were kept up to date", how);
+    return DW_FILES_REPLACED;
+}
+
+static dw_ownership fail_shared(const char *path, const char *why, dw_error *err)
+{
+    dw_fail(err, DW_CONFLICT, path,
+            "%s: storing to it would change weights that others use. Make a new "
+            "checkpoint instead, or replace the file with a copy of its own",
+            why);
+    return DW_FILES_SHARED;
+}
+
+static dw_ownership judge_file(int fd, const char *path, dw_error *err)
+{
+    struct stat held, named;
+    if (fstat(fd, &held) != 0)
+        return fail_replaced(path, "lost", err);
+    if (lstat(path, &named) != 0)
+        return fail_replaced(path, "removed", err);
+    const bool is_link = S_ISLNK(named.st_mode);
+    if (is_link && stat(path, &named) != 0)
+        return fail_replaced(path, "removed", err);
+    if (named.st_dev != held.st_dev || named.st_ino != held.st_ino)
+        return fail_replaced(path, "replaced", err);
+    if (is_link && !dw_is_kept_elsewhere(path))
+        return fail_shared(path, "it is a symbolic link", err);
+    if (held.st_nlink > 1)
+        return fail_shared(path, "the file has several names (hard links)", err);
+    return DW_FILES_OWN;
+}
+
+dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err)
+{
+    dw_ownership worst = DW_FILES_OWN;
+    for (size_t i = 0; i < dw_checkpoint_file_count(ckpt); i++) {
+        dw_error fault;
+        dw_ownership found =
+            judge_file(dw_checkpoint_fd(ckpt, i), dw_checkpoint_file(ckpt, i), &fault);
+        if (found <= worst)
+            continue;
+        worst = found;
+        if (err)
+            *err = fault;
+    }
+    return worst;
+}
+
+/* Copies FD to PATH by reading: the file is not ours, and a map of it could shrink. */
+static dw_status copy_file(int fd, const char *path, dw_error *err)
+{
+    dw_new_file file;
+    dw_status status = dw_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    uint8_t *buffer = dw_alloc(COPY_BYTES);
+    if (!buffer)
+        status = dw_fail_memory(err, path);
+    for (off_t at = 0; status == DW_OK;) {
+        ssize_t n = pread(fd, buffer, COPY_BYTES, at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            status = dw_fail_errno(err, path, "read");
+        if (n <= 0)
+            break;
+        status = dw_new_file_write(&file, buffer, (size_t)n, err);
+        at += n;
+    }
+    dw_free(buffer);
+    if (status == DW_OK)
+        return dw_new_file_commit(&file, err);
+    dw_new_file_abort(&file);
+    return status;
+}
+
+dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err)
+{
+    for (size_t i = 0; i < dw_checkpoint_file_count(ckpt); i++) {
+        const int fd = dw_checkpoint_fd(ckpt, i);
+        const char *path = dw_checkpoint_file(ckpt, i);
+        if (judge_file(fd, path, NULL) != DW_FILES_SHARED)
+            continue;
+        dw_status status = copy_file(fd, path, err);
+        if (status != DW_OK)
+            return status;
+        ++*n_copied;
+    }
+    return DW_OK;
+}

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Files or the directory of a running follower are replaced or removed: it reports that, is
+# not ready, and starts over by itself.
+. "$(dirname "$0")/stream_lib.sh"
+command -v curl >/dev/null || { echo "no curl here: skipped"; exit 77; }
+small_run 13
+url=$store/run
+new_stream "$url" 1
+
+agent=
+finish_agent() {
+    [ $? -eq 0 ] || tail -n 5 out.agent err.agent
+    [ -z "$agent" ] || kill "$agent" 2>/dev/null || true
+    finish
+}
+trap finish_agent EXIT
+
+events() { # NAME: how many
+    grep -c "^{\"event\":\"$1\"" out.agent || true
+}
+has_events() { # NAME N
+    [ "$(events "$1")" -ge "$2" ]
+}
+stands_at() { # VERSION
+    [ "$(deltawire verify model --json 2>/dev/null | json 'o["version"]')" = "$1" ]
+}
+follow() { # OPTION...
+    rm -rf model
+    env --default-signal=INT "$deltawire" follow "$url" --into model --interval 0.1 --json \
+        --no-report --listen 127.0.0.1:0 "$@" >out.agent 2>err.agent &
+    agent=$!
+    wait_until has_events version 1
+    at=$(json 'o["url"]' <<<"$(grep '"event":"listening"' out.agent)")
+}
+stop() {
+    kill -INT "$agent"
+    ends "$agent" 0
+    agent=
+}
+# starts_over COMMAND...: the command takes files away; an error, and all is well again
+starts_over() {
+    local n_errors n_recovered
+    n_errors=$(events error) n_recovered=$(events recovered)
+    "$@"
+    wait_until has_events error $((n_errors + 1))
+    wait_until has_events recovered $((n_recovered + 1))
+}
+
+version=1
+step() { # the next version comes to the directory that is there now
+    version=$((version + 1))
+    publish_step "$url" $version
+    wait_until stands_at $version
+    is_at model $version
+}
+
+remove_dir() { rm -rf model; }
+move_dir() { mv model "gone$version"; }
+replace_dir() { mv model "gone$version" && mkdir model; }
+restore_dir() { cp -r model copy && mv model "gone$version" && mv copy model; }
+remove_file() { rm "$weights"; }
+replace_file() { cp "$weights" new && mv new "$weights"; }
+link_file() { ln "$weights" "name$version"; }
+remove_block() { rm model/.deltawire-control; }
+
+for copies in 1 2; do
+    follow --copies $copies
+    weights=model/model.safetensors
+    [ $copies -eq 1 ] || weights=model/copy-0/model.safetensors
+    harms="remove_dir remove_file replace_file remove_block"
+    [ $copies -eq 2 ] || harms="move_dir replace_dir restore_dir link_file $harms"
+    for harm in $harms; do
+        it "starts over after $harm, --copies $copies"
+        starts_over $harm
+        wait_until stands_at $version
+        step
+        [ $harm != link_file ] || ! cmp -s "name$((version - 1))" $weights
+    done
+    stop
+done
+
+it "starts over with weights that are kept elsewhere"
+mkdir kept
+follow --weights-dir kept
+starts_over rm kept/*
+wait_until stands_at $version
+starts_over remove_dir
+wait_until stands_at $version
+is_at model $version
+
+it "is not ready, and claims no version, while somebody else's weights are in the way"
+cp run/base/model.safetensors new
+python3 - <<'END'
+import os
+with open("new", "r+b") as f:
+    f.seek(-64, os.SEEK_END)
+    f.write(b"\x11" * 64)
+END
+sum=$(sha256sum <new)
+mv new model/model.safetensors
+wait_until has_events error 3
+get() { # PATH
+    curl -sS --noproxy '*' --max-time 60 "$at$1"
+}
+answers() { # PATTERN
+    get readyz >out.ready && grep -q "$1" out.ready
+}
+wait_until answers '^no version yet: '
+get status >out.status
+holds 'o["follower"]["version"] is None and not o["ready"]' <out.status
+wait_until grep -q 'somebody else' out.agent
+[ "$sum" = "$(sha256sum <model/model.safetensors)" ] || die "the weights were overwritten"
+
+it "goes on by itself once they are gone"
+n=$(events recovered)
+rm model/model.safetensors
+wait_until has_events recovered $((n + 1))
+wait_until stands_at $version
+is_at model $version
+wait_until answers '^ready'
+stop
