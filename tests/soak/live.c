@@ -149,6 +149,7 @@ static void publish(dw_store *store, weights *w, const char *baseline, const cha
     options.anchor_every = 3;
     options.anchor_factor = 0;
     options.n_threads = 1;
+    options.sweep_every = 2;
     options.first_step = "0";
     dw_publisher *p;
     dw_status status = dw_publisher_open(&p, store, w->tensors, w->n, &options, &err);

@@ -359,8 +359,8 @@ class FollowFollower(DirFollower):
                 if len(self.events) in (seen, len(told)) and self.claim() != head:
                     self.world.say(f"follow {self.name}: {last[-1]}")
                     return Outcome(False, at, str(last[-1].get("message", last[-1])))
-            elif at >= head or self.claim() == head:
-                return Outcome(True, max(at, head), "")
+            elif self.claim() == head or (at >= head and not self.world.rewound):
+                return Outcome(True, head if self.world.rewound else max(at, head), "")
             time.sleep(0.01)
         raise Fault(f"follow {self.name}: neither moves nor says why: {self.events[-3:]}")
 

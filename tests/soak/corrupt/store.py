@@ -27,6 +27,11 @@ class Store:
         commit = self.json_of(f"commits/{version:020}.json")
         return (commit.get("step") or "0") if commit else None
 
+    def newest(self):
+        """The newest version that is there."""
+        commits = [x for x in self.keys() if re.fullmatch(r"commits/\d{20}\.json", x)]
+        return max((int(x[8:28]) for x in commits), default=-1)
+
     def floor(self):
         """The lowest version that is kept."""
         return self.json_of("floor.json").get("version", 0)
