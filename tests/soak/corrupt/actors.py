@@ -383,7 +383,8 @@ class FollowFollower(DirFollower):
         except subprocess.TimeoutExpired:
             self.kill()
             raise Fault(f"follow {self.name}: does not end") from None
-        check_end(f"follow {self.name}", code, "".join(self.errors))
+        if code != -signal.SIGTERM:  # it had hardly begun
+            check_end(f"follow {self.name}", code, "".join(self.errors))
         self.process = None
 
     def kill(self):

@@ -70,6 +70,7 @@ class World:
         self.replaced = False  # and the newest copy is still kept
         self.older = ""  # copies of all directories as they were early on
         self.what = "nothing"
+        self.hit = []  # whose own files were damaged
         self.repaired = False  # by `deltawire repair`
         self.was_running = False  # a publisher, when its files were damaged
         self.killing = False  # who ends now was killed
@@ -166,7 +167,7 @@ class World:
         claim = follower.claim()
         if outcome.ok and claim != outcome.version:
             raise Fault(f"{follower.name}: says {outcome}, its directory says {claim}")
-        if not victim and not wrong_is_known:
+        if follower not in self.hit and not wrong_is_known:
             self.check_served(follower)
         if claim is None or self.holds(follower, claim) or wrong_is_known:
             return outcome
@@ -267,7 +268,7 @@ def store_goes_away(world):
     for _ in range(world.rng.choice([1, 2])):
         outcome = world.publisher.publish(world.step)
         # who starts only now cannot know that there was a stream, and makes one
-        if outcome.ok and not (starts_anew and outcome.version <= 1):
+        if outcome.ok and not (starts_anew and outcome.version <= 2):
             raise Fault(f"published version {outcome.version} into a store that is away")
         world.step += 1
     for follower in world.followers:
@@ -374,6 +375,7 @@ def play(world):
         elif chance < 0.4:
             actor.kill()
     done, hit = do_damage(world)
+    world.hit = hit
     world.say(f"DAMAGE: {world.what}")
     go_on(world, done, hit)
     judge(world, done, hit)
