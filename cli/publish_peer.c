@@ -49,6 +49,11 @@ dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store 
                                               weights->n_tensors, &options, err);
     const uint64_t head =
         status == DW_OK ? dw_peer_publisher_version(publisher) : DW_NO_VERSION;
+    if (status == DW_OK && p->known_head != DW_NO_VERSION && head == DW_NO_VERSION)
+        status = cli_error_set(err, DW_UNAVAILABLE, p->url,
+                               "the store is absent: version %" PRIu64 " was here, and "
+                               "now there is none. Mount the store, or move it back",
+                               p->known_head);
     if (status == DW_OK && p->expect_head != DW_NO_VERSION && head != p->expect_head)
         status = cli_error_set(err, DW_CONFLICT, p->url,
                                "version %" PRIu64 " was the newest, and now there is "
