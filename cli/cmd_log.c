@@ -91,6 +91,8 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_text(row, "step", info->step);
     cli_json_text(row, "notes", info->notes);
     cli_json_text(row, "content", cli_content_name(info->content));
+    if (info->restart)
+        json_object_set_new(row, "restart", json_true());
     cli_json_digest(row, "state", info->state);
     cli_json_count(row, "epoch", info->epoch);
     cli_json_count(row, "changed", info->n_changed);
@@ -148,7 +150,8 @@ static void print_version(const log_list *list, const dw_version_info *info)
     printf("%7" PRIu64 "  ", info->version);
     printf("%-*.*s  ", SHORT_CREATED, SHORT_CREATED, info->created);
     print_step(info->step);
-    printf("%-7s %13s %9s  %-16s %-*.*s  ", cli_content_name(info->content),
+    printf("%-7s %13s %9s  %-16s %-*.*s  ",
+           info->restart ? "restart" : cli_content_name(info->content),
            cli_format_count(changed, info->n_changed),
            cli_format_size(size, info->n_bytes),
            info->version < list->floor ? "collected" : ways, SHORT_DIGITS, SHORT_DIGITS,

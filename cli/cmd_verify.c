@@ -27,16 +27,20 @@ static const char help[] =
     "copies (--copies 2) both must.\n"
     "\n"
     "Of a stream (a URL, or a directory with stream.json) every record and every object\n"
-    "that is kept is read and checked. So is every version of TRL, slime or SkyRL, as "
-    "far\n"
-    "as their formats allow, which is told. Nothing is written.\n"
+    "that is kept is read and checked, and every version is decoded from the one before\n"
+    "it; the first that does not decode is named. So is every version of TRL, slime or\n"
+    "SkyRL, as far as their formats allow, which is told. Nothing is written to the "
+    "store.\n"
     "\n"
     "  --sha256             also SHA-256 over all tensor bytes in order of their "
     "names\n"
     "  --base CKPT          a stream that starts from a checkpoint: prove that this is "
     "it;\n"
     "                       or the model that the versions of slime or SkyRL start "
-    "from\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "from\n"
+    "  --no-decode          of a stream, only records and objects: needs no room\n"
+    "  --work DIR           room for a copy of the model; default: "
+    "TMPDIR\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire verify model/\n"
     "  deltawire verify model/ step_000007.safetensors\n"
@@ -279,15 +283,17 @@ static int verify_path(const char *path, const question *q)
 
 int dw_cmd_verify(int argc, char **argv)
 {
-    enum { SHA256 = CLI_OPT_OWN, BASE };
+    enum { SHA256 = CLI_OPT_OWN, BASE, NO_DECODE, WORK };
     static const struct option options[] = {{"sha256", no_argument, NULL, SHA256},
                                             CLI_TRUST_OPTIONS,
                                             {"base", required_argument, NULL, BASE},
+                                            {"no-decode", no_argument, NULL, NO_DECODE},
+                                            {"work", required_argument, NULL, WORK},
                                             CLI_STORE_OPTIONS,
                                             CLI_COMMON_OPTIONS};
     cli_session s = cli_session_start(argc, argv, help);
     cli_stream stream = {0};
-    const char *base = NULL;
+    cli_verify_options how = {0};
     bool with_sha256 = false, for_stream = false;
     for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
         if (option == SHA256)
@@ -295,9 +301,14 @@ int dw_cmd_verify(int argc, char **argv)
         else if (cli_keys_takes(option))
             cli_keys_take(&stream.keys, &s, option);
         else if (option == BASE)
-            base = optarg;
+            how.base = optarg;
+        else if (option == NO_DECODE)
+            how.no_decode = true;
+        else if (option == WORK)
+            how.work = optarg;
         for_stream |= cli_store_option(&stream.options, &s, option) ||
-                      cli_keys_takes(option) || option == BASE;
+                      cli_keys_takes(option) || option == BASE || option == NO_DECODE ||
+                      option == WORK;
     }
     cli_expect_arguments(&s, argc, 1, 2);
     const char *path = argv[optind];
@@ -307,12 +318,12 @@ int dw_cmd_verify(int argc, char **argv)
             cli_usage_error(&s, "%s is a stream: DELTA and --sha256 are for checkpoints",
                             path);
         stream.url = path;
-        return cli_verify_stream(&stream, &s, base);
+        return cli_verify_stream(&stream, &s, &how);
     }
     if (for_stream)
         cli_usage_error(&s,
-                        "%s is no stream: --trust, --base, --endpoint, --region, "
-                        "--profile and --timeout are for streams",
+                        "%s is no stream: --trust, --base, --no-decode, --work, "
+                        "--endpoint, --region, --profile and --timeout are for streams",
                         path);
     dw_delta *delta = NULL;
     dw_error err;

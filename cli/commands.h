@@ -18,6 +18,7 @@ int dw_cmd_mirror(int argc, char **argv);
 int dw_cmd_publish(int argc, char **argv);
 int dw_cmd_pull(int argc, char **argv);
 int dw_cmd_recover(int argc, char **argv);
+int dw_cmd_repair(int argc, char **argv);
 int dw_cmd_serve_status(int argc, char **argv);
 int dw_cmd_squash(int argc, char **argv);
 int dw_cmd_stats(int argc, char **argv);

@@ -3,6 +3,7 @@
 
 #include "error.h"
 #include "mirror.h"
+#include "stream_info.h"
 #include "path.h"
 #include "progress.h"
 
@@ -163,13 +164,29 @@ static dw_status go_to_base(cli_source *s, dw_error *err)
                : status;
 }
 
+/* A version that cannot be had is passed over if a restart left it behind. */
+static dw_status go_in_stream(cli_source *s, uint64_t version,
+                              const dw_progress *progress, dw_error *err)
+{
+    if (dw_follower_version(s->follower) == version)
+        return DW_OK;
+    dw_status status = dw_follower_sync(s->follower, version, progress, NULL, err);
+    if (status != DW_CORRUPT && status != DW_NOT_FOUND)
+        return status;
+    dw_error unread;
+    uint64_t restart;
+    return cli_restart_after(&restart, dw_follower_stream(s->follower), version,
+                             &unread) == DW_OK &&
+                   restart != DW_NO_VERSION
+               ? dw_follower_sync(s->follower, restart, progress, NULL, err)
+               : status;
+}
+
 dw_status cli_source_go(cli_source *s, uint64_t version, const dw_progress *progress,
                         dw_error *err)
 {
     if (s->follower)
-        return dw_follower_version(s->follower) == version
-                   ? DW_OK
-                   : dw_follower_sync(s->follower, version, progress, NULL, err);
+        return go_in_stream(s, version, progress, err);
     if (s->base && version == s->base_version)
         return go_to_base(s, err);
     dw_status status =

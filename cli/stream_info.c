@@ -25,6 +25,23 @@ const char *cli_content_name(dw_content content)
     return "?";
 }
 
+dw_status cli_restart_after(uint64_t *restart, dw_stream *stream, uint64_t version,
+                            dw_error *err)
+{
+    uint64_t head;
+    dw_status status = dw_stream_head(stream, &head, err);
+    *restart = DW_NO_VERSION;
+    for (uint64_t v = version + 1; status == DW_OK && v <= head; v++) {
+        dw_version_info info;
+        status = dw_stream_version(stream, v, &info, err);
+        if (status == DW_OK && info.restart) {
+            *restart = v;
+            break;
+        }
+    }
+    return status;
+}
+
 cli_model_size cli_model_count(const dw_stream *stream)
 {
     cli_model_size size = {0};

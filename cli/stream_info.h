@@ -16,6 +16,11 @@ const char *cli_content_name(dw_content content);
 /* Seconds between a time of a record and now; -1 where it does not parse. */
 double cli_age(const char *rfc3339);
 
+/* The lowest restart above VERSION, which left behind what lies between; DW_NO_VERSION:
+ * none. */
+dw_status cli_restart_after(uint64_t *restart, dw_stream *stream, uint64_t version,
+                            dw_error *err);
+
 typedef struct cli_model_size {
     size_t n_tensors;
     uint64_t n_elems;

@@ -41,8 +41,14 @@ static bool has_base(const cli_stream *stream, dw_version_info *first)
            first->content == DW_CONTENT_BASE;
 }
 
+/* What the stream decoded to; `tried` where it was tried. */
+typedef struct decoding {
+    bool tried;
+    dw_replay_report report;
+} decoding;
+
 static void print_json(const cli_stream *stream, const dw_verify_report *report,
-                       json_t *faults, const dw_error *err)
+                       const decoding *d, json_t *faults, const dw_error *err)
 {
     json_t *object = json_object();
     dw_version_info first;
@@ -58,13 +64,35 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     if (report->suspect_from > 0)
         json_object_set_new(object, "suspect",
                             cli_suspect_json(report->suspect_from, report->suspect_end));
+    if (d->tried) {
+        cli_json_count(object, "decoded", d->report.n_decoded);
+        cli_json_version(object, "first_decoded", d->report.first);
+        cli_json_count(object, "left_behind", d->report.n_left);
+    }
     json_object_set(object, "faults", faults);
     if (err)
         json_object_set_new(object, "error", cli_verify_fault_json(err));
     cli_json_print(object);
 }
 
-static void print_text(const cli_stream *stream, const dw_verify_report *report)
+static void print_decoded(const decoding *d)
+{
+    const dw_replay_report *r = &d->report;
+    if (!d->tried)
+        return;
+    if (r->first == DW_NO_VERSION)
+        cli_print_row("decoded", "none: version 0 is not in the stream, name it with "
+                                 "--base");
+    else
+        cli_print_row("decoded", "%" PRIu64 " versions, from version %" PRIu64 " on",
+                      r->n_decoded, r->first);
+    if (r->n_left > 0)
+        cli_print_row("left behind",
+                      "%" PRIu64 " versions that cannot be had, by a restart", r->n_left);
+}
+
+static void print_text(const cli_stream *stream, const dw_verify_report *report,
+                       const decoding *d)
 {
     char size[CLI_NUMBER_SIZE];
     dw_version_info first;
@@ -85,12 +113,37 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report)
         cli_print_row("leftovers", "%" PRIu64 " objects that no record names",
                       report->n_unnamed);
     cli_print_suspect(report->suspect_from, report->suspect_end);
-    cli_print_row("faults", "%" PRIu64, report->n_faults);
+    print_decoded(d);
+    cli_print_row("faults", "%" PRIu64, report->n_faults + d->report.n_faults);
 }
 
-static int run_sweep(const cli_stream *stream, const cli_session *s)
+/* Decodes all versions: objects may be whole and lead to other weights all the same. */
+static dw_status decode(decoding *out, const cli_stream *stream, const cli_session *s,
+                        const cli_verify_options *options, cli_verify_faults *faults,
+                        dw_error *err)
+{
+    const dw_trust trust = cli_keys_trust(&stream->keys);
+    cli_fork_opener opener = {stream->url, &stream->options};
+    cli_progress bar = cli_progress_start(s, "decoding");
+    const dw_replay_options replay = {.spool_dir = options->work,
+                                      .base = options->base,
+                                      .open_store = cli_store_open_fork,
+                                      .open_context = &opener,
+                                      .n_threads = s->n_threads,
+                                      .progress = cli_progress_hook(&bar)};
+    faults->bar = &bar;
+    out->tried = true;
+    dw_status status = dw_stream_replay(stream->store, &trust, &replay, cli_verify_fault,
+                                        faults, &out->report, err);
+    cli_progress_end(&bar);
+    return status;
+}
+
+static int run_sweep(const cli_stream *stream, const cli_session *s,
+                     const cli_verify_options *options)
 {
     dw_error err;
+    decoding decoded = {0};
     dw_verify_report report = {0};
     cli_progress bar = cli_progress_start(s, "verifying");
     cli_verify_faults faults = {&bar, s->json ? json_array() : NULL};
@@ -99,11 +152,15 @@ static int run_sweep(const cli_stream *stream, const cli_session *s)
         dw_stream_verify(stream->stream, cli_verify_fault, &faults, &hook, &report, &err);
     cli_progress_end(&bar);
     int exit_code = 0;
-    const bool swept = status == DW_OK || report.n_faults > 0;
+    bool swept = status == DW_OK || report.n_faults > 0;
+    if (status == DW_OK && !options->no_decode) {
+        status = decode(&decoded, stream, s, options, &faults, &err);
+        swept = status == DW_OK || decoded.report.n_faults > 0;
+    }
     if (s->json && swept)
-        print_json(stream, &report, faults.list, status == DW_OK ? NULL : &err);
+        print_json(stream, &report, &decoded, faults.list, status == DW_OK ? NULL : &err);
     else if (swept)
-        print_text(stream, &report);
+        print_text(stream, &report, &decoded);
     if (status != DW_OK)
         exit_code = s->json && swept ? cli_exit_code(status)
                                      : cli_stream_fail(s, &err, stream->url);
@@ -119,16 +176,17 @@ static int check_base(const cli_stream *stream, const cli_session *s, const char
     return cli_stream_fail(s, &err, stream->url);
 }
 
-int cli_verify_stream(cli_stream *stream, const cli_session *s, const char *base)
+int cli_verify_stream(cli_stream *stream, const cli_session *s,
+                      const cli_verify_options *options)
 {
     dw_peer *peer = NULL;
     int exit_code = cli_stream_or_peer(stream, &peer, s);
     if (exit_code == 0 && peer)
-        exit_code = cli_peer_verify(peer, s, stream->url, base);
-    else if (exit_code == 0 && base)
-        exit_code = check_base(stream, s, base);
+        exit_code = cli_peer_verify(peer, s, stream->url, options->base);
+    else if (exit_code == 0 && options->base)
+        exit_code = check_base(stream, s, options->base);
     if (exit_code == 0 && !peer)
-        exit_code = run_sweep(stream, s);
+        exit_code = run_sweep(stream, s, options);
     dw_peer_close(peer);
     cli_stream_close(stream);
     return exit_code;

@@ -7,9 +7,16 @@
 #include "progress.h"
 #include "store.h"
 
-/* Opens, sweeps, reports and closes; returns the exit code. BASE, which may be NULL, is
- * the checkpoint that the versions of slime or SkyRL start from. */
-int cli_verify_stream(cli_stream *stream, const cli_session *s, const char *base);
+typedef struct cli_verify_options {
+    const char *base; /* the checkpoint behind a version 0 that is not in the stream, or
+                         that the versions of slime or SkyRL start from; or NULL */
+    bool no_decode;   /* of our own streams: only records and objects */
+    const char *work; /* takes a copy of the model; NULL: TMPDIR */
+} cli_verify_options;
+
+/* Opens, sweeps, decodes, reports and closes; returns the exit code. */
+int cli_verify_stream(cli_stream *stream, const cli_session *s,
+                      const cli_verify_options *options);
 
 /* Where faults go: into a list for --json, else on stdout. */
 typedef struct cli_verify_faults {

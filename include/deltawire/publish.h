@@ -193,6 +193,27 @@ DW_API bool dw_publisher_idle(dw_publisher *publisher, unsigned timeout_ms);
  * DW_CANCELLED, and the next publish covers it. Does not wait. */
 DW_API void dw_publisher_cancel(dw_publisher *publisher);
 
+/* ---- repair ----------------------------------------------------------------------- */
+
+typedef struct dw_repair_report {
+    uint64_t version; /* committed: the restart */
+    uint64_t source;  /* its weights are those of this version; DW_NO_VERSION: TENSORS */
+    dw_digest state;
+    uint64_t n_bytes; /* of its anchor */
+    uint64_t n_objects;
+} dw_repair_report;
+
+/* Lets a stream go on whose newest versions cannot be decoded or have lost objects: the
+ * next version is a restart, which holds the whole model and needs no version before it.
+ * Followers cross over to it by themselves. The weights are TENSORS or, if that is NULL,
+ * those of the newest version that can still be had; DW_INVALID if that is the head.
+ * Takes over from whoever writes the stream. Of OPTIONS, which may be NULL, base,
+ * fork_store, spool_dir (takes a copy of the model), sign_key, trust, single_writer,
+ * max_anchor_bytes, n_threads, first_step, first_notes, confirm and progress count. */
+DW_API dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors,
+                                  size_t n_tensors, const dw_publish_options *options,
+                                  dw_repair_report *report, dw_error *err);
+
 /* ---- sharded, with DW_RECEIPTS_CALLER ------------------------------------------- */
 
 /* Every rank, after dw_publisher_publish: waits until its part is uploaded and gives the

@@ -93,6 +93,7 @@ typedef struct dw_version_info {
     uint64_t suspect_from; /* the writer's baseline was found damaged before this version:
                               those from SUSPECT_FROM up to the one before may not be the
                               trainer's weights. This one is. 0: none */
+    bool restart; /* DELTA: made by dw_stream_repair; only its anchor leads to it */
 } dw_version_info;
 
 DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,
@@ -156,6 +157,33 @@ typedef void (*dw_fault_fn)(void *context, const dw_error *fault);
 DW_API dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
                                   const dw_progress *progress, dw_verify_report *report,
                                   dw_error *err);
+
+typedef struct dw_replay_options {
+    const char *spool_dir; /* takes a copy of the model; NULL: TMPDIR */
+    const char *base;      /* the checkpoint behind a version 0 that was not uploaded */
+    /* opens the store of a stream that this one forks from; NULL: dw_store_open */
+    dw_status (*open_store)(void *context, dw_store **out, const char *url,
+                            dw_error *err);
+    void *open_context;
+    unsigned n_threads; /* 0: all cores */
+    dw_progress progress;
+} dw_replay_options;
+
+typedef struct dw_replay_report {
+    uint64_t n_decoded; /* versions that decode */
+    uint64_t first;     /* the first of them; DW_NO_VERSION: none could be begun from */
+    uint64_t n_left;    /* versions that a later restart left behind */
+    uint64_t n_faults;
+} dw_replay_report;
+
+/* Decodes every version above the floor from the one before it, as a follower would, and
+ * finds the versions that dw_stream_verify cannot: whole objects that lead to other
+ * weights than the commit names. Versions that a restart left behind are no faults. With
+ * faults it returns the code of the first, whose text names the version. OPTIONS, FN and
+ * REPORT may be NULL. */
+DW_API dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
+                                  const dw_replay_options *options, dw_fault_fn fn,
+                                  void *context, dw_replay_report *report, dw_error *err);
 
 typedef struct dw_squash_options {
     uint64_t from;        /* DW_NO_VERSION: an anchor of TO */

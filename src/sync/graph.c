@@ -44,7 +44,7 @@ void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to)
 /* ---- loading ---- */
 
 /* The edge that a version's own commit is: from the version before, or, for version 0,
- * from nothing. */
+ * from nothing. A restart has none: its anchor leads to it. */
 static dw_status add_commit(dw_graph *graph, dw_stream *s, uint64_t version,
                             dw_error *err)
 {
@@ -56,8 +56,9 @@ static dw_status add_commit(dw_graph *graph, dw_stream *s, uint64_t version,
                     .to = version,
                     .n_bytes = dw_objects_bytes(&c.objects),
                     .n_objects = c.objects.n};
+    const bool restart = c.restart;
     dw_commit_record_release(&c);
-    return dw_graph_add(graph, edge, err);
+    return restart ? DW_OK : dw_graph_add(graph, edge, err);
 }
 
 static dw_status load_hint(dw_graph *graph, dw_stream *s, uint64_t goal, dw_error *err)
@@ -216,7 +217,7 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *s, uint64_t at, uint64_t goal,
     const bool full = avoid && avoid->n > 0;
     if (at != DW_NO_VERSION && at < goal && goal - at == 1 && !full) {
         status = add_commit(out, s, goal, err);
-        if (!dw_stream_passes_over(status))
+        if (!dw_stream_passes_over(status) && (status != DW_OK || out->n > 0))
             return status; /* the ordinary step: nothing else to read */
     } else if (!full) {
         status = load_hint(out, s, goal, err);

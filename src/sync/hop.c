@@ -59,6 +59,10 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
             dw_way_record_release(&way);
         }
         out->content = edge->from == DW_NO_VERSION ? DW_CONTENT_ANCHOR : DW_CONTENT_DELTA;
+    } else if (c.restart) {
+        status = dw_fail(err, DW_CORRUPT, dw_store_url(s->store),
+                         "version %" PRIu64 " restarts the stream: no delta leads to it",
+                         edge->to);
     } else {
         out->content = c.content;
         memcpy(out->from_sha256, c.parent_sha256, sizeof out->from_sha256);

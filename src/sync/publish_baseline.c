@@ -1,4 +1,5 @@
 /* The baseline: the newest committed version, which the next one is diffed against. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -106,6 +107,22 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
                                  p->options.n_threads, NULL, err);
 }
 
+/* The stream could not be followed to its head. If a version does not decode, says which,
+ * and how the stream can go on. */
+static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
+{
+    const uint64_t at = dw_follower_version(f);
+    if ((status != DW_CORRUPT && status != DW_NOT_FOUND) || at == DW_NO_VERSION || !err)
+        return status;
+    const dw_error fault = *err;
+    const char *url = dw_store_url(f->stream->store);
+    return dw_fail(err, status, url,
+                   "version %" PRIu64 " cannot be had: %.400s. If `deltawire verify %s` "
+                   "says so too, go on from a checkpoint with: deltawire repair %s "
+                   "CHECKPOINT",
+                   at + 1, fault.text, url, url);
+}
+
 /* A rank reads back the whole model, and keeps what it owns. */
 static dw_status fetch_shards(dw_publisher *p, dw_error *err)
 {
@@ -123,6 +140,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     if (status == DW_OK) {
         f->fork_store = p->options.fork_store;
         status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+        status = explain_broken(f, status, err);
     }
     if (status == DW_OK) {
         for (size_t k = 0; k < p->pieces.owned.n; k++) {
@@ -170,9 +188,11 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
         status = fetch_shards(p, err);
     } else {
         status = reopen(p, err);
-        if (status == DW_OK)
+        if (status == DW_OK) {
             status =
                 dw_follower_sync(p->baseline, DW_LATEST, &p->options.progress, NULL, err);
+            status = explain_broken(p->baseline, status, err);
+        }
         if (status == DW_OK)
             p->head = replica_of(p)->at;
     }

@@ -29,7 +29,7 @@ static uint64_t group_bytes(const dw_publish_options *options)
     return wanted < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : wanted;
 }
 
-static dw_status check_store(dw_publisher *p, dw_error *err)
+dw_status dw_publisher_check_store(dw_publisher *p, dw_error *err)
 {
     bool conditional;
     dw_status status = dw_store_conditional(p->store, &conditional, err);
@@ -347,9 +347,7 @@ static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err
     return DW_OK;
 }
 
-/* A stream that is signed stays signed by the same key, unless the caller wants it
- * otherwise: its followers trust that key and would stop. */
-static dw_status check_key(dw_publisher *p, dw_error *err)
+dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
 {
     dw_record_seal signer;
     if (p->options.new_key)
@@ -376,12 +374,12 @@ static dw_status check_key(dw_publisher *p, dw_error *err)
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
 {
-    dw_status status = check_store(p, err);
+    dw_status status = dw_publisher_check_store(p, err);
     if (status == DW_OK)
         status = open_stream(p, tensors, n_tensors, err);
     /* what can fail here fails before the writer before is fenced */
     if (status == DW_OK && p->options.rank == 0)
-        status = check_key(p, err);
+        status = dw_publisher_check_key(p, err);
     if (status == DW_OK)
         status = dw_baseline_allocate(p, err);
     if (status == DW_OK)

@@ -15,6 +15,7 @@
  *     publish_ranks.c     receipts of a sharded publish
  *     publish_after.c     latest.json, anchors
  *     publish_folds.c     folded deltas
+ *     repair.c            restarting a stream whose newest versions cannot be had
  */
 #ifndef DW_SYNC_PUBLISHER_H
 #define DW_SYNC_PUBLISHER_H
@@ -148,6 +149,12 @@ dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *e
 /* ---- publish_open.c ---- */
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err);
+
+/* DW_UNSUPPORTED if the store cannot keep two writers apart and nobody asked for that. */
+dw_status dw_publisher_check_store(dw_publisher *p, dw_error *err);
+/* A stream that is signed stays signed by the same key, unless the caller wants it
+ * otherwise: its followers trust that key and would stop. */
+dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err);
 
 /* The name under which a fork is listed in the stream that it comes from. */
 void dw_fork_follower_id(char out[65], const dw_publisher *p);

@@ -133,7 +133,8 @@ typedef struct dw_commit_record {
     uint64_t suspect_from; /* followers may have been wrong from this version up to the
                               one before; 0: none */
     dw_content content;
-    char *base; /* BASE: what it is, for people; else NULL */
+    bool restart; /* DELTA without objects, whose anchor is the only way to it */
+    char *base;   /* BASE: what it is, for people; else NULL */
     bool has_base_sha256;
     uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h) */
     dw_fork fork;

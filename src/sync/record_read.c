@@ -154,10 +154,22 @@ static void read_content(dw_fields *f, dw_commit_record *out)
         refuse(f, "fork", name);
 }
 
+/* A restart is a delta without objects: only its anchor leads to it. */
+static void read_restart(dw_fields *f, dw_commit_record *out)
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "restart"))
+        return;
+    out->restart = true;
+    if (dw_field_number(f, "restart") != 1)
+        dw_fields_fail(f, DW_CORRUPT, "restart", "is not 1");
+    if (out->content != DW_CONTENT_DELTA)
+        dw_fields_fail(f, DW_CORRUPT, "restart", "does not belong to this content");
+}
+
 static void check_objects(dw_fields *f, const dw_commit_record *record)
 {
-    bool has_none =
-        record->content == DW_CONTENT_BASE || record->content == DW_CONTENT_FORK;
+    bool has_none = record->content == DW_CONTENT_BASE ||
+                    record->content == DW_CONTENT_FORK || record->restart;
     size_t n = record->objects.n;
     if (has_none && n > 0)
         dw_fields_fail(f, DW_CORRUPT, "objects", "is not empty, as this content has it");
@@ -188,6 +200,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     out->n_changed = dw_field_number(&f, "changed");
     out->suspect_from = read_suspect(&f, out->version);
     read_content(&f, out);
+    read_restart(&f, out);
     dw_field_objects(&f, &out->objects);
     check_objects(&f, out);
     dw_fields_release(&f);

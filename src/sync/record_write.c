@@ -194,6 +194,8 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     put_number(out, "changed", record->n_changed);
     put_suspect(out, record->suspect_from);
     put_content(out, record);
+    if (record->restart)
+        put_number(out, "restart", 1);
     put_objects(out, &record->objects);
     return finish(out, start, &record->seal, key, check_commit, err);
 }

@@ -450,7 +450,8 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
                           .base = c.base,
                           .base_sha256 = c.has_base_sha256 ? s->shown.base_sha256 : NULL,
                           .fork_url = c.fork.url,
-                          .fork_version = c.fork.version};
+                          .fork_version = c.fork.version,
+                          .restart = c.restart};
     memcpy(out->key, c.seal.key, sizeof out->key);
     return DW_OK;
 }

@@ -84,6 +84,24 @@ static dw_status remember(dw_sweep *w, const dw_commit_record *commit, dw_error 
     return DW_OK;
 }
 
+/* Only its anchor leads to a restart. */
+static dw_status check_restart(dw_sweep *w, const dw_commit_record *commit,
+                               const char *key, dw_error *err)
+{
+    char anchor[DW_KEY_TEXT];
+    dw_error found = {0};
+    dw_key_way(anchor, commit->version, DW_NO_VERSION);
+    if (commit->version < w->floor || dw_listing_find(&w->ways, anchor))
+        return DW_OK;
+    dw_fail(&found, DW_NOT_FOUND, NULL,
+            "version %" PRIu64 " restarts the stream, and the record of its anchor is "
+            "missing",
+            commit->version);
+    return dw_sweep_settle(w, DW_NOT_FOUND, key,
+                           "The repair was interrupted: run `deltawire repair` again",
+                           &found, err);
+}
+
 /* COMMIT and, where it is known, the one before; then its objects. */
 static dw_status check_commit(dw_sweep *w, const dw_commit_record *commit,
                               const dw_commit_record *parent, const char *key,
@@ -103,6 +121,8 @@ static dw_status check_commit(dw_sweep *w, const dw_commit_record *commit,
     const dw_edge edge = {.from = v > 0 ? v - 1 : DW_NO_VERSION, .to = v};
     const bool has_objects =
         commit->content == DW_CONTENT_DELTA || commit->content == DW_CONTENT_ANCHOR;
+    if (status == DW_OK && commit->restart)
+        status = check_restart(w, commit, key, err);
     if (status == DW_OK && has_objects && !dw_sweep_below_floor(w->floor, &edge))
         status = dw_sweep_objects(w, &edge, key, &commit->objects, commit->state, err);
     return status;

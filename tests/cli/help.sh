@@ -2,7 +2,7 @@
 # Help, version and wrong usage.
 . "$(dirname "$0")/lib.sh"
 
-verbs='publish pull follow log status serve-status stats squash gc cp mirror keygen'
+verbs='publish pull follow log status serve-status stats squash repair gc cp mirror keygen'
 verbs="$verbs diff apply inspect verify recover convert synth bench"
 
 it "prints its version"

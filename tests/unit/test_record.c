@@ -151,6 +151,25 @@ static void test_an_empty_time_is_filled(void **state)
     dw_writer_release(&out);
 }
 
+/* A restart is a delta that has no objects. */
+static void test_restart(void **state)
+{
+    (void)state;
+    dw_commit_record r = sample_commit(DW_CONTENT_DELTA), parsed;
+    r.restart = true;
+    r.objects = (dw_objects){0};
+    r.n_changed = 0;
+    dw_writer out = {0};
+    dw_error err = {0};
+    assert_int_equal(dw_commit_record_write(&out, &r, NULL, &err), DW_OK);
+    assert_int_equal(dw_commit_record_parse(&parsed, out.bytes, out.n_bytes, "r", &err),
+                     DW_OK);
+    assert_true(parsed.restart);
+    assert_int_equal(parsed.content, DW_CONTENT_DELTA);
+    dw_commit_record_release(&parsed);
+    dw_writer_release(&out);
+}
+
 /* What no reader takes is not written, and leaves nothing in the writer. */
 static void test_writers_refuse(void **state)
 {
@@ -340,6 +359,8 @@ static void test_wrong_values(void **state)
         {SAMPLE_DELTA, "base", "\"x\""},
         {SAMPLE_DELTA, "fork", "{}"},
         {SAMPLE_ANCHOR, "base", "\"x\""},
+        {SAMPLE_DELTA, "restart", "true"},
+        {SAMPLE_ANCHOR, "restart", "1"},
         {SAMPLE_DELTA, "objects", "[]"},
         {SAMPLE_ANCHOR, "objects", "[]"},
         {SAMPLE_DELTA, "objects", "[1]"},
@@ -799,6 +820,7 @@ int main(void)
         cmocka_unit_test(test_bytes_are_those_of_the_protocol),
         cmocka_unit_test(test_stream_members),
         cmocka_unit_test(test_commit_members),
+        cmocka_unit_test(test_restart),
         cmocka_unit_test(test_an_empty_time_is_filled),
         cmocka_unit_test(test_writers_refuse),
         cmocka_unit_test(test_each_member_spoilt),

@@ -1,0 +1,159 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <deltawire/publish.h>
+
+#include "commands.h"
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "print.h"
+#include "progress.h"
+#include "store.h"
+#include "weights.h"
+
+static const char help[] =
+    "usage: deltawire repair URL [CKPT] [OPTION...]\n"
+    "\n"
+    "Lets a stream go on whose newest versions cannot be decoded or have lost objects.\n"
+    "Writes one more version that holds the whole model and needs no version before it:\n"
+    "CKPT or, without it, the newest version that can still be had. Followers cross "
+    "over\n"
+    "to it by themselves, and publish goes on after it. deltawire verify URL says which\n"
+    "version is broken. Stop the trainer first: this takes the stream over from it.\n"
+    "\n"
+    "  --step TEXT          the trainer's own number of this version\n"
+    "  --notes TEXT         free text, up to 4096 bytes\n"
+    "  --work DIR           room for a copy of the model; default: TMPDIR\n"
+    "  --base CKPT          the checkpoint behind a version 0 that was not uploaded\n"
+    "  --sign-key FILE      sign with this key; see deltawire keygen\n" CLI_TRUST_HELP
+    "  --single-writer      accept a store that cannot keep two writers "
+    "apart\n" CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "\n"
+    "  deltawire repair s3://bucket/run output/checkpoint-1200\n"
+    "  deltawire repair s3://bucket/run --work /scratch\n";
+
+typedef struct arguments {
+    cli_stream stream;
+    const char *checkpoint; /* or NULL */
+    dw_publish_options options;
+} arguments;
+
+static arguments parse(cli_session *s, int argc, char **argv)
+{
+    enum { STEP = CLI_OPT_OWN, NOTES, WORK, BASE, SIGN_KEY, SINGLE_WRITER };
+    static const struct option options[] = {
+        {"step", required_argument, NULL, STEP},
+        {"notes", required_argument, NULL, NOTES},
+        {"work", required_argument, NULL, WORK},
+        {"base", required_argument, NULL, BASE},
+        {"sign-key", required_argument, NULL, SIGN_KEY},
+        CLI_TRUST_OPTIONS,
+        {"single-writer", no_argument, NULL, SINGLE_WRITER},
+        CLI_STORE_OPTIONS,
+        CLI_COMMON_OPTIONS,
+    };
+    arguments a = {0};
+    dw_publish_options_init(&a.options);
+    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
+        switch (option) {
+        case STEP:
+            a.options.first_step = optarg;
+            break;
+        case NOTES:
+            a.options.first_notes = optarg;
+            break;
+        case WORK:
+            a.options.spool_dir = optarg;
+            break;
+        case BASE:
+            a.options.base = optarg;
+            break;
+        case SIGN_KEY:
+            a.stream.keys.sign_path = optarg;
+            break;
+        case CLI_OPT_TRUST:
+        case CLI_OPT_STREAM:
+            cli_keys_take(&a.stream.keys, s, option);
+            break;
+        case SINGLE_WRITER:
+            a.options.single_writer = true;
+            break;
+        default:
+            cli_store_option(&a.stream.options, s, option);
+        }
+    }
+    cli_expect_arguments(s, argc, 1, 2);
+    a.options.n_threads = s->n_threads;
+    a.stream.url = argv[optind];
+    a.checkpoint = argc - optind == 2 ? argv[optind + 1] : NULL;
+    return a;
+}
+
+static void print_report(const dw_repair_report *r, const arguments *a,
+                         const cli_session *s)
+{
+    char size[CLI_NUMBER_SIZE];
+    if (s->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "url", a->stream.url);
+        cli_json_count(object, "version", r->version);
+        cli_json_version(object, "source", r->source);
+        cli_json_digest(object, "state", r->state);
+        cli_json_count(object, "objects", r->n_objects);
+        cli_json_count(object, "bytes", r->n_bytes);
+        cli_json_print(object);
+        return;
+    }
+    cli_print_text(stdout, a->stream.url);
+    putchar('\n');
+    if (r->source == DW_NO_VERSION)
+        cli_print_row("version", "%" PRIu64 ", a restart from %s", r->version,
+                      a->checkpoint);
+    else
+        cli_print_row("version", "%" PRIu64 ", a restart from version %" PRIu64,
+                      r->version, r->source);
+    cli_print_row("size", "%s in %" PRIu64 " objects", cli_format_size(size, r->n_bytes),
+                  r->n_objects);
+    cli_print_row("state", "%016" PRIx64, r->state);
+}
+
+static dw_status confirm(void *context, dw_error *err)
+{
+    return cli_weights_unchanged(context, err);
+}
+
+static int repair(arguments *a, const cli_session *s)
+{
+    dw_error err;
+    cli_weights weights = {0};
+    dw_repair_report report;
+    dw_publish_options *o = &a->options;
+    if (a->checkpoint && cli_weights_load_noted(&weights, a->checkpoint, &err) != DW_OK)
+        return cli_fail(s, &err, a->checkpoint, NULL);
+    cli_progress bar = cli_progress_start(s, "repairing");
+    o->sign_key = a->stream.keys.sign_key;
+    o->trust = cli_keys_trust(&a->stream.keys);
+    o->progress = cli_progress_hook(&bar);
+    o->confirm = confirm;
+    o->confirm_context = &weights;
+    dw_status status = dw_stream_repair(a->stream.store, weights.tensors,
+                                        weights.n_tensors, o, &report, &err);
+    cli_progress_end(&bar);
+    cli_weights_close(&weights);
+    if (status != DW_OK)
+        return cli_stream_fail(s, &err, a->stream.url);
+    print_report(&report, a, s);
+    return 0;
+}
+
+int dw_cmd_repair(int argc, char **argv)
+{
+    cli_session s = cli_session_start(argc, argv, help);
+    arguments a = parse(&s, argc, argv);
+    int exit_code = cli_stream_open(&a.stream, &s);
+    if (exit_code == 0)
+        exit_code = repair(&a, &s);
+    cli_stream_close(&a.stream);
+    return exit_code;
+}

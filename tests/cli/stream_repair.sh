@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# A stream that deltawire 0.1 broke: weights changed while version 3 was published, and it
+# does not decode. `repair` lets it go on, and everybody crosses over.
+. "$(dirname "$0")/stream_lib.sh"
+is_file_store || exit 77 # the stream is copied into the store
+url=$store/run
+mkdir -p "${store#file://}"
+
+fresh() {
+    chmod -R u+w "${url#file://}" 2>/dev/null || true
+    rm -rf "${url#file://}" cache
+    cp -r "$tests/golden/torn_stream" "${url#file://}"
+}
+head_is() { # VERSION
+    deltawire status "$url" --json | holds "o['head'] == $1"
+}
+holds_version() { # DIR VERSION
+    deltawire verify "$1" --json 2>/dev/null | holds "o['version'] == $2" 2>/dev/null
+}
+
+it "verify names the first version that does not decode"
+fresh
+fails 3 'version 3 cannot be had.*deltawire repair' deltawire verify "$url"
+deltawire verify "$url" --no-decode >/dev/null
+
+it "publish names it too, and the command that helps"
+deltawire pull "$url" --into at2 --at 2 --quiet >/dev/null
+fails 3 'version 3 cannot be had.*deltawire repair' deltawire publish "$url" at2
+head_is 3
+
+it "continues from a checkpoint"
+deltawire pull "$url" --into at1 --at 1 --quiet >/dev/null
+mkdir new
+cp at1/model.safetensors new/
+start following follow "$url" --into followed --interval 0.2
+following=$!
+wait_until holds_version followed 2
+deltawire repair "$url" new --step 7 --json >out.repair
+holds 'o["version"] == 4 and o["source"] is None' <out.repair
+deltawire log "$url" --json >out.log
+holds 'o["versions"][0]["restart"] and o["versions"][0]["step"] == "7"' <out.log
+
+it "followers cross over by themselves, from wherever they stand"
+wait_until holds_version followed 4
+deltawire pull "$url" --into at1 --quiet >/dev/null
+deltawire pull "$url" --into at2 --quiet >/dev/null
+deltawire pull "$url" --into empty --quiet >/dev/null
+for dir in at1 at2 empty followed; do
+    same_weights "$dir" new
+done
+object_remove "$url" latest.json # and without the hint
+deltawire pull "$url" --into at2b --at 2 --quiet >/dev/null
+deltawire pull "$url" --into at2b --quiet >/dev/null
+same_weights at2b new
+
+it "publish goes on"
+deltawire pull "$url" --into at0 --at 0 --quiet >/dev/null
+rm -rf newer && mkdir newer && cp at0/model.safetensors newer/
+deltawire publish "$url" newer --json >/dev/null
+head_is 5
+wait_until holds_version followed 5
+same_weights followed newer
+kill -TERM $following
+ends $following 0
+
+it "verify passes: what the restart left behind is no fault"
+deltawire verify "$url" --json >out.verify
+holds 'o["faults"] == [] and o["left_behind"] == 1 and o["decoded"] == 5' <out.verify
+
+it "is copied, mirrored, squashed and collected like any other stream"
+deltawire cp "$url" "$store/copy" --quiet >/dev/null
+deltawire verify "$store/copy" >/dev/null
+deltawire mirror "$url" "$store/slime" --as slime --once --quiet >/dev/null
+deltawire pull "$store/slime" --into mirrored --quiet >/dev/null
+same_weights mirrored newer
+deltawire squash "$url" --from 1 --quiet >/dev/null
+deltawire pull "$url" --into squashed --at 1 --quiet >/dev/null
+deltawire pull "$url" --into squashed --quiet >/dev/null
+same_weights squashed newer
+deltawire gc "$url" --keep 1 --quiet >/dev/null
+deltawire verify "$url" --json >out.verify
+holds 'o["faults"] == [] and o["first_decoded"] == 4' <out.verify
+rm -rf empty
+deltawire pull "$url" --into empty --quiet >/dev/null
+same_weights empty newer
+
+it "continues from the newest version that can be had, without a checkpoint"
+fresh
+deltawire repair "$url" --json >out.repair
+holds 'o["version"] == 4 and o["source"] == 2' <out.repair
+deltawire verify "$url" >/dev/null
+
+it "repairs nothing that is whole"
+fails 2 'nothing to repair: version 4' deltawire repair "$url"
+head_is 4
+
+it "an interrupted repair is run again"
+fresh
+deltawire repair "$url" >/dev/null
+object_remove "$url" ways/00000000000000000004-anchor.json
+object_remove "$url" latest.json
+fails 6 'version 4 restarts the stream, and the record of its anchor' \
+    deltawire verify "$url"
+deltawire repair "$url" --json >out.repair
+holds 'o["version"] == 5 and o["source"] == 2' <out.repair
+deltawire pull "$url" --into crossed --quiet >/dev/null
+holds_version crossed 5
