@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "error.h"
@@ -19,6 +21,7 @@
 #define NOTE        ".deltawire-cache"
 #define ASIDE       ".of-" /* the library puts it behind the name of what it set aside */
 #define MAX_URL     4096
+#define DIR_TEXT    64
 #define MAX_FILES   16 /* that are open at a time while a tree is walked */
 
 /* ---- where ---- */
@@ -98,9 +101,69 @@ static bool is_empty(const char *path)
     return empty;
 }
 
-dw_status cli_cache_use(const char *dir, const char *url, bool *is_new, dw_error *err)
+/* FSID:INODE of a directory, or "-" if it is not there. */
+static void describe_dir(char out[DIR_TEXT], const char *path)
 {
-    *is_new = is_empty(dir);
+    struct statvfs disk;
+    struct stat found;
+    snprintf(out, DIR_TEXT, "-");
+    if (path && stat(path, &found) == 0 && statvfs(path, &disk) == 0)
+        snprintf(out, DIR_TEXT, "%lx:%jx", disk.f_fsid, (uintmax_t)found.st_ino);
+}
+
+/* Which directory a store lies in, and that one's parent. */
+typedef struct store_place {
+    bool is_dir;
+    char root[DIR_TEXT];
+    char parent[DIR_TEXT];
+} store_place;
+
+static store_place find_place(const char *url)
+{
+    static const char scheme[] = "file://";
+    store_place place = {strncmp(url, scheme, sizeof scheme - 1) == 0, "-", "-"};
+    if (place.is_dir) {
+        const char *path = url + sizeof scheme - 1;
+        char *parent = cli_path_parent(path);
+        describe_dir(place.root, path);
+        describe_dir(place.parent, parent);
+        free(parent);
+    }
+    return place;
+}
+
+/* The note: the URL, the root and its parent, a line each. */
+static bool names_place(int file, const store_place *now)
+{
+    char note[MAX_URL + 2 * DIR_TEXT] = "", root[DIR_TEXT], parent[DIR_TEXT];
+    ssize_t n = pread(file, note, sizeof note - 1, 0);
+    note[n > 0 ? n : 0] = '\0';
+    const char *lines = strchr(note, '\n');
+    if (!now->is_dir)
+        return true;
+    if (!lines || sscanf(lines, " %63s %63s", root, parent) != 2)
+        return false;
+    return strcmp(now->root, "-") != 0 ? strcmp(now->root, root) == 0
+                                       : strcmp(now->parent, parent) == 0;
+}
+
+static dw_status write_note(int file, const char *dir, const char *url, dw_error *err)
+{
+    const store_place place = find_place(url);
+    char note[MAX_URL + 2 * DIR_TEXT];
+    const int n = snprintf(note, sizeof note, "%.*s\n%s\n%s\n", MAX_URL - 4, url,
+                           place.root, place.parent);
+    if (ftruncate(file, 0) != 0 || pwrite(file, note, (size_t)n, 0) != n)
+        return cli_error_errno(err, dir, "write " NOTE);
+    return DW_OK;
+}
+
+/* The lock lasts as long as the file is open, and so the process. */
+dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
+                        dw_error *err)
+{
+    const store_place place = find_place(url);
+    *out = (cli_cache_state){.is_new = is_empty(dir)};
     dw_status status = cli_path_make_directories(dir, err);
     if (status != DW_OK)
         return status;
@@ -112,10 +175,32 @@ dw_status cli_cache_use(const char *dir, const char *url, bool *is_new, dw_error
         return cli_error_set(err, DW_CONFLICT, dir,
                              "`deltawire cache --prune` is removing it; try again");
     }
-    const size_t n = strlen(url);
-    if (ftruncate(file, 0) != 0 || pwrite(file, url, n, 0) != (ssize_t)n)
+    out->same_place = names_place(file, &place);
+    return out->is_new ? write_note(file, dir, url, err) : DW_OK;
+}
+
+dw_status cli_cache_note(const char *dir, const char *url, dw_error *err)
+{
+    int file = open_note(dir, O_RDWR | O_CREAT);
+    if (file < 0)
         return cli_error_errno(err, dir, "write " NOTE);
-    return DW_OK; /* the lock lasts as long as the file is open, and so the process */
+    dw_status status = write_note(file, dir, url, err);
+    close(file);
+    return status;
+}
+
+dw_status cli_cache_set_aside(const char *dir, dw_error *err)
+{
+    char name[64];
+    char *aside = malloc(strlen(dir) + sizeof name);
+    if (!aside)
+        return cli_error_set(err, DW_NO_MEMORY, dir, "out of memory");
+    snprintf(name, sizeof name, ASIDE "%jd-%d", (intmax_t)time(NULL), (int)getpid());
+    strcat(strcpy(aside, dir), name);
+    dw_status status =
+        rename(dir, aside) == 0 ? DW_OK : cli_error_errno(err, dir, "set aside the copy");
+    free(aside);
+    return status;
 }
 
 /* ---- listing ---- */
@@ -144,6 +229,7 @@ static void read_note(cli_cached *c)
     if (file >= 0) {
         ssize_t n = pread(file, url, sizeof url - 1, 0);
         url[n > 0 ? n : 0] = '\0';
+        url[strcspn(url, "\n")] = '\0';
         if (fstat(file, &found) == 0)
             c->t_used = found.st_mtime;
         c->in_use = flock(file, LOCK_EX | LOCK_NB) != 0;

@@ -23,9 +23,22 @@
 char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                     const char *option, dw_error *err);
 
-/* Makes the directory if needed, notes that it is for URL and in use now, and locks it
- * until this process ends. *IS_NEW if nothing is in it yet. */
-dw_status cli_cache_use(const char *dir, const char *url, bool *is_new, dw_error *err);
+typedef struct cli_cache_state {
+    bool is_new;     /* nothing is in it yet */
+    bool same_place; /* a directory store lies, or would lie, in the directory it lay in
+                        at the last use: if the stream is gone, it was removed, not
+                        unmounted or moved. Always true for other stores */
+} cli_cache_state;
+
+/* Makes the directory if needed, and locks it until this process ends. */
+dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
+                        dw_error *err);
+
+/* Notes that the copy in DIR is of the stream that lies at URL now, and the time. */
+dw_status cli_cache_note(const char *dir, const char *url, dw_error *err);
+
+/* Moves what is in DIR to DIR.of-TIME: it is of a stream that was removed. */
+dw_status cli_cache_set_aside(const char *dir, dw_error *err);
 
 typedef struct cli_cached {
     char *path;

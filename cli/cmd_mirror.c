@@ -191,8 +191,9 @@ static char *default_work(const arguments *a, dw_error *err)
                                dw_peer_format_name(a->mirror.target.peer_options.format)};
         work = cli_cache_dir("mirrors", parts, a->mirror.target.is_peer ? 5 : 4, "--work",
                              err);
-        bool is_new;
-        if (work && cli_cache_use(work, dw_store_url(to), &is_new, err) != DW_OK) {
+        cli_cache_state state;
+        if (work && (cli_cache_use(work, dw_store_url(to), &state, err) != DW_OK ||
+                     cli_cache_note(work, dw_store_url(to), err) != DW_OK)) {
             free(work);
             work = NULL;
         }

@@ -277,6 +277,25 @@ static void announce_copies(const cli_publish *p, const cli_session *s,
           stderr);
 }
 
+/* The directory of the baseline: the user's, or one in the cache. If the stream of a
+ * cached copy was removed, a new one begins, and the copy is set aside. */
+static dw_status prepare_cache(const cli_publish *p, dw_store *store, const char *dir,
+                               const cli_weights *weights, bool *is_new, dw_error *err)
+{
+    cli_cache_state state;
+    dw_status status = cli_cache_use(dir, dw_store_url(store), &state, err);
+    if (status == DW_OK && !state.is_new && state.same_place && !p->as_peer &&
+        p->expect_head == DW_NO_VERSION) {
+        dw_error absent;
+        if (dw_store_stat(store, "stream.json", NULL, NULL, &absent) == DW_NOT_FOUND)
+            status = cli_cache_set_aside(dir, err);
+        if (status == DW_OK)
+            status = cli_cache_use(dir, dw_store_url(store), &state, err);
+    }
+    *is_new = state.is_new;
+    return status == DW_OK && state.is_new ? check_room(p, weights, dir, err) : status;
+}
+
 static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store *store,
                             const cli_weights *weights, cli_published *out, dw_error *err)
 {
@@ -285,18 +304,15 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     if (!p->baseline && !(own = default_baseline(p, store, err)))
         return err->code;
     const char *baseline = p->baseline ? p->baseline : own;
-    dw_status status = own ? cli_cache_use(own, dw_store_url(store), &is_new, err)
+    dw_status status = own ? prepare_cache(p, store, own, weights, &is_new, err)
                            : cli_path_make_directories(baseline, err);
-    if (status == DW_OK && is_new)
-        status = check_room(p, weights, own, err);
     if (status == DW_OK)
         status = p->as_peer ? cli_publish_peer(p, s, store, weights, baseline, out, err)
                             : publish_weights(p, s, store, weights, baseline, out, err);
     if (status == DW_OK && is_new)
         announce_copies(p, s, weights, own);
-    /* a copy of a stream that is gone was set aside, and took the note with it */
-    if (status == DW_OK && own)
-        (void)cli_cache_use(own, dw_store_url(store), &is_new, &(dw_error){0});
+    if (status == DW_OK && own) /* a version is published, with or without the note */
+        (void)cli_cache_note(own, dw_store_url(store), &(dw_error){0});
     free(own);
     return status;
 }

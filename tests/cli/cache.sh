@@ -19,8 +19,8 @@ deltawire publish s run/base --json >out.json
 grep -q '"version": *1' out.json
 deltawire verify s --quiet >/dev/null
 
-it "and with another model"
-rm -rf s
+it "and after all in it was deleted, and with another model"
+rm -rf s/*
 deltawire publish s other/base --json >out.json
 grep -q '"version": *0' out.json
 rm -rf pulled
