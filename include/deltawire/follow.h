@@ -63,8 +63,10 @@ typedef struct dw_follow_options {
                                 (control.h) before it is DW_UNAVAILABLE; default 10,000 */
     dw_trust trust;
     const char *id;       /* report under followers/ID.json; NULL: do not report */
-    unsigned sweep_every; /* read all weights and compare each so many versions; default
-                             64, 0: never */
+    unsigned sweep_every; /* read the weights and compare them, a share after each
+                             version, all of them within so many versions; default 64, 0:
+                             never. Weights that were changed are DW_CORRUPT and at no
+                             version: the next stage brings them to one from an anchor */
     unsigned n_threads;
     uint64_t max_ahead_bytes; /* of objects fetched ahead; default 32 MiB */
     /* Opens the store of the stream that this one forks from; NULL: dw_store_open with

@@ -116,7 +116,9 @@ static dw_status refuse_unknown(dw_follower *f, uint64_t head, const dw_error *f
                                 dw_error *err)
 {
     const dw_replica *r = f->weights->now;
-    if (r->record == DW_RECORD_DAMAGED || r->is_own)
+    const bool is_distrusted =
+        r->record == DW_RECORD_SEALED && r->was_next.version == DW_NO_VERSION;
+    if (r->record == DW_RECORD_DAMAGED || is_distrusted || r->is_own)
         return DW_OK; /* the directory is a replica: it is brought to a version anew */
     if (fault->code != DW_OK) {
         if (err)

@@ -148,12 +148,6 @@ static dw_status end_step(dw_follower *f, dw_status status, dw_error *err)
     return DW_CONFLICT;
 }
 
-/* Whether all weights are to be read and compared this time. */
-static bool is_sweep_due(const dw_follower *f)
-{
-    return f->options.sweep_every > 0 && f->n_since_sweep + 1 >= f->options.sweep_every;
-}
-
 dw_status dw_follower_commit(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
@@ -163,7 +157,7 @@ dw_status dw_follower_commit(dw_follower *f, dw_error *err)
         status = dw_follower_check_files(f, err);
     if (status != DW_OK)
         return status;
-    return end_step(f, dw_weights_commit(f->weights, is_sweep_due(f), err), err);
+    return end_step(f, dw_weights_commit(f->weights, false, err), err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
@@ -176,7 +170,7 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     if (status != DW_OK)
         return status;
     uint64_t start = dw_clock_ms();
-    status = dw_weights_apply(f->weights, is_sweep_due(f), err);
+    status = dw_weights_apply(f->weights, false, err);
     f->tally.apply_ms += dw_clock_ms() - start;
     return end_step(f, status, err);
 }
@@ -191,15 +185,13 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
     if (f->lost || !dw_weights_is_applied(f->weights))
         return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
     const uint64_t n_changed = dw_weights_list(f->weights)->n_changed;
-    const bool sweep = is_sweep_due(f);
-    dw_status status = end_step(f, dw_weights_settle(f->weights, sweep, err), err);
+    dw_status status = end_step(f, dw_weights_settle(f->weights, false, err), err);
     if (status != DW_OK)
         return status;
-    f->n_since_sweep = sweep ? 0 : f->n_since_sweep + 1;
     f->epoch = f->next_epoch;
     f->tally.n_hops++;
     f->tally.n_changed += n_changed;
-    return DW_OK;
+    return dw_weights_sweep(f->weights, f->options.sweep_every, err);
 }
 
 dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *progress,

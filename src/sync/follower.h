@@ -30,7 +30,6 @@ struct dw_follower {
     uint64_t epoch; /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
     bool arrived; /* the last hop was filled in place: nothing is left to apply */
-    unsigned n_since_sweep;
     uint64_t seen_ms;       /* when the stream was last known to be there; 0: never */
     dw_follow_report tally; /* since it was opened */
 };

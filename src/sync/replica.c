@@ -307,6 +307,46 @@ dw_status dw_replica_discard(dw_replica *r, dw_error *err)
     return status;
 }
 
+/* Compares tensors [FIRST, FIRST + N). */
+static dw_status compare(dw_replica *r, size_t first, size_t n, dw_error *err)
+{
+    dw_digest *found = dw_alloc_array(n, sizeof *found);
+    dw_status status = found ? dw_digest_tensors(found, NULL, r->tensors + first, n,
+                                                 r->n_threads, NULL, err)
+                             : dw_fail_memory(err, r->dir);
+    for (size_t i = 0; status == DW_OK && i < n; i++)
+        if (found[i] != r->digests[first + i])
+            status = dw_fail_tensor(err, DW_CORRUPT, r->dir ? r->dir : "memory",
+                                    r->tensors[first + i].name,
+                                    "somebody changed these weights, or a bit flipped: "
+                                    "they are not version %" PRIu64
+                                    " any more. The next run fetches them anew",
+                                    r->at.version);
+    dw_free(found);
+    return status;
+}
+
+dw_status dw_replica_sweep(dw_replica *r, unsigned n_versions, dw_error *err)
+{
+    uint64_t total = 0, done = 0;
+    if (r->at.version == DW_NO_VERSION)
+        return DW_OK;
+    for (size_t i = 0; i < r->n_tensors; i++)
+        total += r->tensors[i].n_bytes;
+    const uint64_t wanted = total / n_versions + 1;
+    dw_status status = DW_OK;
+    for (size_t left = r->n_tensors; status == DW_OK && left > 0 && done < wanted;) {
+        const size_t first = r->sweep_at;
+        size_t k = 0;
+        while (first + k < r->n_tensors && k < left && done < wanted)
+            done += r->tensors[first + k++].n_bytes;
+        left -= k;
+        r->sweep_at = (first + k) % r->n_tensors;
+        status = compare(r, first, k, err);
+    }
+    return status;
+}
+
 void dw_replica_distrust(dw_replica *r)
 {
     (void)dw_replica_discard(r, NULL);

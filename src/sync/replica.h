@@ -58,6 +58,7 @@ typedef struct dw_replica {
     bool has_weights; /* at no version of the stream, but somebody's weights are there */
     bool may_fill;    /* memory that holds nothing yet: unproven bytes may go into it */
     dw_digest state;  /* of those weights */
+    size_t sweep_at;  /* the tensor that is compared next */
     unsigned n_threads;
 
     /* a directory */
@@ -159,6 +160,10 @@ dw_status dw_replica_commit(dw_replica *replica, dw_error *err);
 /* Commits first where that was not done. */
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
+
+/* Reads the next tensors, at least one N_VERSIONS-th of the weights, and compares them
+ * with what they should be. DW_CORRUPT if one was changed. */
+dw_status dw_replica_sweep(dw_replica *replica, unsigned n_versions, dw_error *err);
 
 /* The weights are not what they were: nobody is to read them, and they are at no version
  * until they are brought to one anew. Drops what is staged. */

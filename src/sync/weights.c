@@ -188,3 +188,15 @@ dw_status dw_weights_settle(dw_weights *w, bool sweep, dw_error *err)
         w->step = DW_TWIN_SAME;
     return status;
 }
+
+dw_status dw_weights_sweep(dw_weights *w, unsigned n_versions, dw_error *err)
+{
+    if (n_versions == 0)
+        return DW_OK;
+    if (w->twin && dw_replica_sweep(w->twin, n_versions, NULL) == DW_CORRUPT)
+        dw_replica_distrust(w->twin);
+    dw_status status = dw_replica_sweep(w->now, n_versions, err);
+    if (status == DW_CORRUPT)
+        dw_replica_distrust(w->now);
+    return status;
+}

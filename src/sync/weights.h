@@ -84,6 +84,12 @@ dw_status dw_weights_commit(dw_weights *weights, bool sweep, dw_error *err);
 dw_status dw_weights_apply(dw_weights *weights, bool sweep, dw_error *err);
 dw_status dw_weights_settle(dw_weights *weights, bool sweep, dw_error *err);
 
+/* Reads the next share of the weights and compares it with their digests: all of them
+ * within N_VERSIONS calls; 0: nothing. If they were changed, they are at no version any
+ * more, and the next stage brings them to one from an anchor: DW_CORRUPT. A damaged twin
+ * is made the same again by the next stage. */
+dw_status dw_weights_sweep(dw_weights *weights, unsigned n_versions, dw_error *err);
+
 /* The replica beside which the list of what is staged lies until it is settled. */
 static inline const dw_replica *dw_weights_list(const dw_weights *w)
 {

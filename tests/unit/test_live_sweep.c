@@ -1,0 +1,92 @@
+/* A bit flips in the weights that a follower keeps, in memory or in mapped files: it is
+ * found within `sweep_every` versions, no version is told any more, and the weights are
+ * fetched anew. */
+#include "sync/follower.h"
+#include "unit/stream_fixture.h"
+#include "unit/temp_dir.h"
+
+#define EVERY 4
+
+/* Follows version by version from FIRST on until something is wrong. */
+static dw_status follow_on(fixture *x, dw_follower *f, uint64_t first)
+{
+    dw_status status = DW_OK;
+    for (uint64_t v = first; status == DW_OK && v < first + EVERY; v++)
+        status = dw_follower_sync(f, v, NULL, NULL, &x->err);
+    return status;
+}
+
+static void assert_weights(fixture *x, dw_follower *f, uint64_t version)
+{
+    size_t n;
+    const dw_tensor *tensors = dw_follower_tensors(f, &n);
+    assert_int_equal(dw_follower_version(f), version);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < x->at[version].n; k++)
+            if (strcmp(tensors[i].name, x->at[version].tensors[k].name) == 0)
+                assert_memory_equal(tensors[i].data, x->at[version].tensors[k].data,
+                                    tensors[i].n_bytes);
+}
+
+static void sweep_in(const char *into, unsigned n_copies, bool reopen)
+{
+    static unsigned n;
+    char url[64];
+    snprintf(url, sizeof url, "mem:live-sweep-%u", n++);
+    fixture x;
+    fixture_make(&x, url, 12, 0, 0);
+    model memory = fixture_model();
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.into = into;
+    options.tensors = into ? NULL : memory.tensors;
+    options.n_tensors = memory.n;
+    options.n_copies = n_copies;
+    options.sweep_every = EVERY;
+    dw_follower *f;
+    assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
+    assert_fine(&x, dw_follower_sync(f, 3, NULL, NULL, &x.err));
+    dw_replica *copies[2] = {f->weights->now, f->weights->twin};
+    for (unsigned i = 0; i < 2 && copies[i]; i++)
+        for (size_t t = 0; t < copies[i]->n_tensors; t++)
+            if (strcmp(copies[i]->tensors[t].name, "count") == 0)
+                ((uint8_t *)copies[i]->tensors[t].data)[7] ^= 1;
+    const dw_status status = follow_on(&x, f, 4);
+    assert_int_equal(status, DW_CORRUPT);
+    assert_non_null(strstr(x.err.text, "count"));
+    assert_int_equal(dw_follower_version(f), DW_NO_VERSION);
+    if (reopen) {
+        dw_follower_close(f);
+        assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
+    }
+    assert_fine(&x, dw_follower_sync(f, 9, NULL, NULL, &x.err));
+    assert_weights(&x, f, 9);
+    assert_fine(&x, dw_follower_sync(f, 12, NULL, NULL, &x.err));
+    assert_weights(&x, f, 12);
+    dw_follower_close(f);
+    model_free(&memory);
+    fixture_close(&x);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    sweep_in(NULL, 1, false);
+}
+
+static void test_directory(void **state)
+{
+    (void)state;
+    sweep_in(temp_path("one"), 1, false);
+    sweep_in(temp_path("again"), 1, true);
+    sweep_in(temp_path("two"), 2, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_directory),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
