@@ -30,8 +30,6 @@ void dw_crew_each(dw_rollout *r, dw_member_fn fn, void *context)
     job j = {r, fn, context};
     if (r->n_members == 0)
         return;
-    for (size_t i = 0; i < r->n_members; i++)
-        dw_member_is_nursed(&r->members[i]); /* takes the end of those that are done */
     /* where no thread can be had the caller's own does them all: none is left out */
     if (dw_parallel((unsigned)r->n_members, r->n_members, do_member, &j, NULL, NULL) !=
         DW_OK)
@@ -138,6 +136,21 @@ dw_status dw_crew_pause(dw_rollout *r, const dw_engine_update *update, dw_error 
     dw_member_fail(missing, err); /* before a resume has something else to say */
     dw_crew_resume(r, update);
     return DW_UNAVAILABLE;
+}
+
+static void resume_nursed(dw_member *m, void *context)
+{
+    (void)context;
+    if (m->nurse.has_paused)
+        dw_member_resume(m, NULL);
+    m->nurse.has_paused = false;
+}
+
+void dw_crew_take_nursed(dw_rollout *r)
+{
+    for (size_t i = 0; i < r->n_members; i++)
+        dw_member_take_nursed(&r->members[i]);
+    dw_crew_each(r, resume_nursed, NULL);
 }
 
 void dw_crew_take_over(dw_rollout *r, const dw_engine_update *update)

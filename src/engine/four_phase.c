@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "engine/engine.h"
 #include "sync/follower.h"
 
 /* ---- what the engines are told ---- */
@@ -211,6 +212,17 @@ static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
     return DW_OK;
 }
 
+/* The stores go past an engine that is left out. If it reads them in place, it may have
+ * read a part of them. */
+static void mistrust_left_out(dw_rollout *r)
+{
+    for (size_t i = 0; i < r->n_members; i++) {
+        dw_member *m = &r->members[i];
+        if (m->left_out && !dw_engine_has_own_weights(m->engine))
+            m->mixed = true;
+    }
+}
+
 /* Phases 2 to 4, with what is staged and committed. */
 static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
                               const dw_engine_update *update, dw_error *err)
@@ -220,6 +232,7 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
     dw_status status = dw_crew_pause(r, update, err);
     if (status != DW_OK)
         return status;
+    mistrust_left_out(r);
     tell_phase(r, DW_PHASE_APPLY, update->version);
     if (r->n_copies < 2)
         status = scatter(r, hop, err);
@@ -317,6 +330,7 @@ dw_status dw_four_phase_hop(dw_rollout *r, uint64_t goal, const dw_progress *pro
         status = update_of_staged(&update, &paths, r, err);
     if (status == DW_OK) {
         question q = {r, update.version};
+        dw_crew_take_nursed(r);
         dw_crew_each(r, ask_version, &q);
         status = check_all_there(r, err);
     }

@@ -237,10 +237,10 @@ void dw_member_rests(dw_member *m)
     m->try_at = dw_clock_ms() + rest_ms(++m->n_hung);
 }
 
-void dw_member_mends(dw_member *m, bool paused)
+void dw_member_mends(dw_member *m)
 {
     is_well(m);
-    m->paused = paused;
+    m->paused = true;
     m->try_at = 0;
     set_state(m, m->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, NULL);
 }

@@ -205,6 +205,7 @@ dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
     dw_update_paths paths = {0};
     dw_engine_update update;
     dw_status status = DW_OK;
+    dw_crew_take_nursed(r);
     /* with stores outstanding the weights are not to be loaded now: sync goes on */
     bool whole = dw_follower_version(r->follower) != DW_NO_VERSION &&
                  !dw_follower_staged(r->follower, NULL, NULL);

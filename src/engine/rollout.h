@@ -7,14 +7,13 @@
 
 #include "deltawire/rollout.h"
 
-/* Who asks an engine that hangs (nurse.c). What is not DONE is the thread's. */
+/* Who asks an engine that hangs (nurse.c). STATUS and ERR are the thread's until DONE. */
 typedef struct dw_nurse {
     pthread_t thread;
     bool is_there;
     atomic_bool done;
-    bool may_resume;
+    bool has_paused;  /* it ended, and the engine was not resumed since */
     dw_status status; /* of the pause */
-    bool resumed;
     dw_error err;
 } dw_nurse;
 
@@ -99,8 +98,8 @@ bool dw_member_pause(dw_member *member, const dw_engine_update *update,
  * waits, or it hangs, and does not read them. Sets what dw_member_counts says. */
 void dw_member_judge_absence(dw_member *member, unsigned patience_ms);
 
-/* One that hung pauses again; PAUSED: and was not resumed. */
-void dw_member_mends(dw_member *member, bool paused);
+/* One that hung is paused. */
+void dw_member_mends(dw_member *member);
 
 /* It hangs still: it is left alone for a while, for longer each time. */
 void dw_member_rests(dw_member *member);
@@ -110,8 +109,8 @@ void dw_member_rests(dw_member *member);
 /* Asks it again, on a thread of its own, if it is time to. */
 void dw_member_nurse(dw_member *member);
 
-/* Whether that thread is at it: then nobody else may call the engine. */
-bool dw_member_is_nursed(dw_member *member);
+/* Ends that thread if it is done. */
+void dw_member_take_nursed(dw_member *member);
 
 /* Waits for that thread. */
 void dw_member_end_nurse(dw_member *member);
@@ -137,6 +136,10 @@ typedef void (*dw_member_fn)(dw_member *member, void *context);
 /* Does FN for each engine that is not nursed, side by side, and tells what is new about
  * them. */
 void dw_crew_each(dw_rollout *rollout, dw_member_fn fn, void *context);
+
+/* Takes back those whose nurse is done, and resumes each that is whole. In between no
+ * engine comes back from its nurse, so what is known of it holds for a whole hop. */
+void dw_crew_take_nursed(dw_rollout *rollout);
 
 /* Pauses all that count. If one cannot be, the others are resumed, after at most
  * DW_CREW_GRACE_MS. UPDATE may be NULL:

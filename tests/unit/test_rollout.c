@@ -50,9 +50,11 @@ typedef struct toy {
     bool believed; /* to have loaded version 0, though it does not say so */
     unsigned n_updates, n_patches;
     _Atomic unsigned n_paused, n_resumed;
-    _Atomic bool hangs; /* when it is to pause */
-    struct toy *other;  /* that the first hang waits for, */
-    bool is_alone;      /* in vain: it stood still for as long */
+    _Atomic bool hangs;    /* when it is to pause */
+    _Atomic bool is_asked; /* to pause, and hangs */
+    bool wakes;            /* after the hang: it pauses then */
+    struct toy *other;     /* that the first hang waits for, */
+    bool is_alone;         /* in vain: it stood still for as long */
 } toy;
 
 static dw_digest digest_dir(const char *dir)
@@ -160,10 +162,14 @@ static dw_status hang(toy *t, dw_error *err)
         if (other && other->n_resumed > 0 && other->n_resumed == other->n_paused &&
             dw_clock_ms() - start > DW_CREW_GRACE_MS)
             return say(err, DW_UNAVAILABLE);
+        t->is_asked = true;
         dw_sleep_ms(10);
     }
     t->is_alone = other != NULL;
-    return say(err, DW_UNAVAILABLE);
+    if (!t->wakes)
+        return say(err, DW_UNAVAILABLE);
+    t->running = false;
+    return DW_OK;
 }
 
 static dw_status toy_pause(void *self, const dw_engine_update *update, dw_error *err)
@@ -607,6 +613,54 @@ static void test_hang(void **state)
     bed_free(&b);
 }
 
+/* An engine that reads the directory in place hangs for longer than anybody waits, and
+ * the weights move under it. It pauses at last: it is not resumed with a mix of two
+ * versions, neither later nor by the end of the rollout. */
+static void test_hang_in_place(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (int ends = 0; ends < 2; ends++) {
+        host h;
+        dw_rollout_options options;
+        host_make(&h, &b, &options);
+        options.patience_ms = 1;
+        dw_follow_options follow = follow_into(h.dir, 1);
+        dw_rollout *r;
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        follow_to(r, 1);
+        h.t.hangs = h.t.wakes = true;
+        r->members[0].hung = r->members[0].answered = true;
+        r->members[0].away_at = 1;
+        assert_ok(dw_rollout_check(r, &err), &err);
+        assert_true(r->members[0].nurse.is_there);
+        while (!h.t.is_asked)
+            dw_sleep_ms(1);
+        assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
+        assert_true(digest_dir(h.dir) == b.truth[2]);
+        assert_int_equal(h.t.version, 1);
+
+        const unsigned n_resumed = h.t.n_resumed;
+        h.t.hangs = false;
+        while (!r->members[0].nurse.done)
+            dw_sleep_ms(1);
+        assert_false(h.t.running);
+        if (!ends) {
+            follow_patiently(r, LAST);
+            assert_true(h.t.running);
+            assert_int_equal(h.t.version, LAST);
+        }
+        dw_rollout_close(r);
+        if (ends)
+            assert_int_equal(h.t.n_resumed, n_resumed);
+        assert_true(h.t.running == !ends);
+        host_free(&h);
+    }
+    bed_free(&b);
+}
+
 /* Leaves DIR as a process does that is killed once it has committed VERSION. */
 static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
                               uint64_t version)
@@ -682,13 +736,10 @@ static int make_dir_in_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines),
-        cmocka_unit_test(test_two_copies),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_away),
-        cmocka_unit_test(test_open_without_store),
+        cmocka_unit_test(test_patches),     cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines), cmocka_unit_test(test_two_copies),
+        cmocka_unit_test(test_hang),        cmocka_unit_test(test_hang_in_place),
+        cmocka_unit_test(test_away),        cmocka_unit_test(test_open_without_store),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
