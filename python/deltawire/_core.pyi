@@ -250,6 +250,9 @@ class VersionInfo(NamedTuple):
     base: str | None
     fork_url: str | None
     fork_version: int | None
+    suspect_from: int | None
+    """The writer's baseline was found damaged: from this version on, those before this one may
+    not have been the trainer's weights."""
 
 class Way(NamedTuple):
     start: int | None
@@ -349,6 +352,7 @@ class Publisher:
         job: str | None = None,
         rank_timeout: float | None = 600,
         receipts: Literal["store", "caller"] = "store",
+        sweep_every: int = 64,
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
         uploaded. `fork`: it is a version of another stream. `stream`: the id that the stream
@@ -360,7 +364,8 @@ class Publisher:
         `shards` are this rank's parts: the tensor's name, the first element (row-major), and
         an array. The tensors themselves may then be `(None, dtype, shape)`. `job` is the same
         on every rank and another for every start. Ranks wait `rank_timeout` for each other,
-        rank 0 twice as long."""
+        rank 0 twice as long. All of the baseline is
+        read and compared with the stream within `sweep_every` versions; 0: never."""
     @property
     def stream_id(self) -> str: ...
     @property

@@ -54,10 +54,11 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "job",
                             "rank_timeout",
                             "receipts",
+                            "sweep_every",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&s:Publisher",
+               args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sI:Publisher",
                names, &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_version_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
@@ -66,7 +67,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->max_object_bytes, &a->max_anchor_bytes, &o->n_threads, dwpy_step_arg,
                &a->step, &a->notes, dwpy_timeout_arg, &a->exit_ms, &a->progress,
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
-               &o->rank_timeout_ms, &a->receipts) != 0;
+               &o->rank_timeout_ms, &a->receipts, &o->sweep_every) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)

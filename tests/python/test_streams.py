@@ -330,3 +330,26 @@ def test_a_stream_is_named_and_keeps_its_key(tmp_path):
                     lambda *a, **k: dw.Publisher(*a, model(), new_key=True, **k)):
         with pytest.raises(dw.Untrusted, match="not stream 0000"):
             open_it(url, stream="0" * 32)
+
+
+def test_a_damaged_baseline_is_found_and_repaired(tmp_path, url):
+    """A bit flips in the file of the baseline while the publisher runs."""
+    weights = {"w": np.arange(4096, dtype=np.int64), "x": np.arange(100, dtype=np.int64)}
+    baseline = tmp_path / "baseline"
+    with dw.Publisher(url, weights, baseline_dir=baseline, folds=(), sweep_every=1) as publisher:
+        weights["x"][0] += 1
+        publisher.wait(publisher.publish())
+        with dw.Checkpoint(baseline, writable=True) as found:
+            np.asarray(found["w"])[7] ^= 1
+        for _ in range(3):
+            weights["x"][1] += 1
+            publisher.wait(publisher.publish())
+        publisher.drain()
+        head = publisher.version
+    with dw.Stream(url) as stream:
+        suspects = [v.suspect_from for v in stream.versions()]
+    assert any(s is not None and s <= head for s in suspects), suspects
+    into = {name: np.zeros_like(array) for name, array in weights.items()}
+    with dw.Follower(url, tensors=into, empty=True) as follower:
+        assert follower.sync().version == head
+    assert all(np.array_equal(into[name], weights[name]) for name in weights)
