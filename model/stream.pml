@@ -189,7 +189,8 @@ proctype Writer(byte w)
     bit seen; /* the copy of the store that the last check looked at */
 #endif
 
-    /* Open: claim the lowest free epoch. A list would only skip some that are taken. */
+    /* Open: claim the lowest free epoch. A list would only skip some that are taken, and
+     * so would the epoch of the head: no record of an epoch is lost here. */
 claim:
     do
     ::atomic {

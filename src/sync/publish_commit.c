@@ -68,10 +68,29 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
     return DW_OK;
 }
 
+/* Sets *EPOCH to that of the newest commit, or to 0 if there is none. Its record may be
+ * lost. The number is taken all the same: commits under it name another writer. */
+static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *err)
+{
+    uint64_t head;
+    dw_commit_record c;
+    *epoch = 0;
+    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_read_commit(p->stream, head, &c, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    *epoch = c.epoch;
+    dw_commit_record_release(&c);
+    return DW_OK;
+}
+
 dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
 {
     uint64_t highest = 0;
     dw_status status = dw_random_id(p->writer, err);
+    if (status == DW_OK)
+        status = find_epoch_of_head(p, &highest, err);
     if (status == DW_OK)
         status = dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
     for (unsigned tries = 0; status == DW_OK && tries < EPOCH_TRIES; tries++) {

@@ -1,6 +1,7 @@
 #include "sync/stream.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -374,13 +375,45 @@ static dw_status put_stream_record(dw_store *store, const dw_tensor *tensors,
     return status == DW_CONFLICT ? DW_OK : status;
 }
 
+static dw_status take_key(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)err;
+    snprintf(context, DW_KEY_TEXT, "%s", entry->key);
+    return DW_CANCELLED; /* one is enough */
+}
+
+/* A new stream is not made over the records of one that lost its stream.json: nobody
+ * could read either of them. Another writer may have been faster, though. */
+static dw_status check_vacant(dw_store *store, dw_error *err)
+{
+    static const char *const prefixes[] = {"commits/", "epochs/"};
+    char key[DW_KEY_TEXT] = "";
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < 2; i++)
+        status = dw_store_list(store, prefixes[i], NULL, take_key, key, err);
+    if (key[0] == '\0')
+        return status;
+    status = dw_store_stat(store, DW_KEY_STREAM, NULL, NULL, err);
+    return status == DW_NOT_FOUND
+               ? dw_fail(err, DW_CORRUPT, dw_store_url(store),
+                         DW_KEY_STREAM
+                         " is missing, but %s of a stream is here. Restore " DW_KEY_STREAM
+                         " from a copy or a mirror of the stream, or "
+                         "publish to another URL",
+                         key)
+               : status;
+}
+
 dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
                            size_t n_tensors, bool single_writer, const dw_sign_key *key,
                            const dw_trust *trust, dw_error *err)
 {
     dw_status status = dw_stream_open(out, store, trust, err);
     if (status == DW_NOT_FOUND && !(trust && trust->stream)) { /* a new id is random */
-        status = put_stream_record(store, tensors, n_tensors, single_writer, key, err);
+        status = check_vacant(store, err);
+        if (status == DW_OK)
+            status =
+                put_stream_record(store, tensors, n_tensors, single_writer, key, err);
         if (status == DW_OK)
             status = dw_stream_open(out, store, trust, err);
     }
