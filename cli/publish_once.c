@@ -279,7 +279,8 @@ static void announce_copies(const cli_publish *p, const cli_session *s,
 
 /* The directory of the baseline: the user's, or one in the cache. If the stream of a
  * cached copy was removed, a new one begins, and the copy is set aside. */
-static dw_status prepare_cache(const cli_publish *p, dw_store *store, const char *dir,
+static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
+                               dw_store *store, const char *dir,
                                const cli_weights *weights, bool *is_new, dw_error *err)
 {
     cli_cache_state state;
@@ -287,8 +288,13 @@ static dw_status prepare_cache(const cli_publish *p, dw_store *store, const char
     if (status == DW_OK && !state.is_new && state.same_place && !p->as_peer &&
         p->expect_head == DW_NO_VERSION) {
         dw_error absent;
-        if (dw_store_stat(store, "stream.json", NULL, NULL, &absent) == DW_NOT_FOUND)
+        if (dw_store_stat(store, "stream.json", NULL, NULL, &absent) == DW_NOT_FOUND) {
             status = cli_cache_set_aside(dir, err);
+            if (status == DW_OK && !s->quiet && !s->json)
+                fputs("deltawire: the stream that was here is gone: this begins a new "
+                      "one. `deltawire cache` lists the copy of the old one\n",
+                      stderr);
+        }
         if (status == DW_OK)
             status = cli_cache_use(dir, dw_store_url(store), &state, err);
     }
@@ -304,7 +310,7 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     if (!p->baseline && !(own = default_baseline(p, store, err)))
         return err->code;
     const char *baseline = p->baseline ? p->baseline : own;
-    dw_status status = own ? prepare_cache(p, store, own, weights, &is_new, err)
+    dw_status status = own ? prepare_cache(p, s, store, own, weights, &is_new, err)
                            : cli_path_make_directories(baseline, err);
     if (status == DW_OK)
         status = p->as_peer ? cli_publish_peer(p, s, store, weights, baseline, out, err)

@@ -347,7 +347,7 @@ void dw_loan_release(dw_loan *loan)
     *loan = (dw_loan){0};
 }
 
-static dw_status loan_reserve(dw_loan *loan, size_t n_bytes, dw_error *err)
+dw_status dw_loan_reserve(dw_loan *loan, size_t n_bytes, dw_error *err)
 {
     if (loan->n_room >= n_bytes)
         return DW_OK;
@@ -399,7 +399,7 @@ dw_status dw_map_read(const void **out, dw_loan *loan, const void *bytes, size_t
     *out = bytes;
     if (!m)
         return DW_OK;
-    dw_status status = loan_reserve(loan, n_bytes, err);
+    dw_status status = dw_loan_reserve(loan, n_bytes, err);
     *out = loan->bytes;
     return status == DW_OK ? read_file(loan->bytes, m, bytes, n_bytes, err) : status;
 }

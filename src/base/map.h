@@ -54,6 +54,7 @@ typedef struct dw_loan {
     size_t n_room;
 } dw_loan;
 
+dw_status dw_loan_reserve(dw_loan *loan, size_t n_bytes, dw_error *err);
 void dw_loan_release(dw_loan *loan);
 
 /* Sets *OUT to the N_BYTES at BYTES, or to a copy of them in LOAN. Fails with DW_IO and
@@ -104,6 +105,5 @@ const char *dw_mapped_path(const dw_mapped *entry);
 
 /* Notes that this thread met a lost page. Safe in a signal handler. */
 void dw_mapped_lose(dw_mapped *entry);
-
 
 #endif

@@ -176,16 +176,29 @@ typedef struct work {
     dw_segment s; /* readable: its bytes may be a copy of those in the patch file */
     const dw_tensor *t;
     unsigned width;
-    uint8_t *elems; /* what the positions count from */
-    dw_loan patch_bytes;
+    uint8_t *elems;      /* what the positions count from */
+    dw_loan patch_bytes; /* unless the caller has room */
     dw_loan tensor_bytes;
 } work;
 
-static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_error *err)
+/* The bytes of a segment in the patch file: positions, values, old values. */
+static size_t segment_bytes(const dw_segment *s, unsigned width)
+{
+    return (size_t)((const uint8_t *)s->old_values - (const uint8_t *)s->positions) +
+           (size_t)s->n * width;
+}
+
+static unsigned width_of(const dw_patch_binding *b, const dw_segment *s)
+{
+    return dw_dtype_element(b->tensors[b->target[s->tensor]].dtype).width;
+}
+
+static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_loan *room,
+                           dw_error *err)
 {
     const dw_segment *s = &b->patch->segments[i];
     const dw_tensor *t = &b->tensors[b->target[s->tensor]];
-    const unsigned width = dw_dtype_element(t->dtype).width;
+    const unsigned width = width_of(b, s);
     *out = (work){*s, t, width, (uint8_t *)t->data + s->first * width, {0}, {0}};
     if (!s->old_values)
         return DW_OK; /* in memory */
@@ -193,8 +206,8 @@ static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_er
     const size_t values = (size_t)((const uint8_t *)s->values - begin);
     const size_t old_values = (size_t)((const uint8_t *)s->old_values - begin);
     const void *bytes;
-    dw_status status = dw_map_read(&bytes, &out->patch_bytes, begin,
-                                   old_values + (size_t)s->n * width, err);
+    dw_status status = dw_map_read(&bytes, room ? room : &out->patch_bytes, begin,
+                                   segment_bytes(s, width), err);
     out->s.positions = bytes;
     out->s.values = (const uint8_t *)bytes + values;
     out->s.old_values = (const uint8_t *)bytes + old_values;
@@ -214,15 +227,46 @@ static dw_status work_read(const uint8_t **elems, work *w, dw_error *err)
                              w->width, err);
 }
 
+/* Stores cannot stop half way for want of memory: all of it is taken before the first. */
+typedef struct scatter_job {
+    const dw_patch_binding *b;
+    dw_loan *rooms; /* [workers] for the bytes of any segment */
+    unsigned n_rooms;
+} scatter_job;
+
 static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
-    (void)worker;
+    const scatter_job *j = context;
     work w;
-    dw_status status = work_open(&w, context, i, err);
-    if (status == DW_OK)
-        status = dw_scatter(w.elems, w.s.positions, w.s.values, w.s.n, w.width, err);
-    work_close(&w);
+    dw_status status = work_open(&w, j->b, i, &j->rooms[worker], err);
+    return status == DW_OK
+               ? dw_scatter(w.elems, w.s.positions, w.s.values, w.s.n, w.width, err)
+               : status;
+}
+
+static dw_status open_scatter(scatter_job *j, dw_error *err)
+{
+    size_t n_most = 0;
+    const dw_patch *patch = j->b->patch;
+    for (size_t i = 0; i < patch->n_segments; i++) {
+        const dw_segment *s = &patch->segments[i];
+        if (!s->old_values || dw_map_may_touch(s->positions))
+            continue; /* in memory */
+        const size_t n_bytes = segment_bytes(s, width_of(j->b, s));
+        n_most = n_bytes > n_most ? n_bytes : n_most;
+    }
+    j->rooms = dw_alloc_zeroed(j->n_rooms, sizeof *j->rooms);
+    dw_status status = j->rooms ? DW_OK : dw_fail_memory(err, NULL);
+    for (unsigned i = 0; status == DW_OK && n_most > 0 && i < j->n_rooms; i++)
+        status = dw_loan_reserve(&j->rooms[i], n_most, err);
     return status;
+}
+
+static void close_scatter(scatter_job *j)
+{
+    for (unsigned i = 0; j->rooms && i < j->n_rooms; i++)
+        dw_loan_release(&j->rooms[i]);
+    dw_free(j->rooms);
 }
 
 /* Runs of pages that are stored to, and no others: those would be written to disk for
@@ -231,7 +275,7 @@ static dw_status prepare_segment(void *context, size_t i, unsigned worker, dw_er
 {
     (void)worker;
     work w;
-    dw_status status = work_open(&w, context, i, err);
+    dw_status status = work_open(&w, context, i, NULL, err);
     if (status != DW_OK) {
         work_close(&w);
         return status;
@@ -263,7 +307,13 @@ dw_status dw_patch_prepare(const dw_patch_binding *b, unsigned n_threads, dw_err
 
 dw_status dw_patch_scatter(const dw_patch_binding *b, unsigned n_threads, dw_error *err)
 {
-    return for_segments(b, n_threads, scatter_segment, err);
+    const size_t n = b->patch->n_segments;
+    scatter_job j = {.b = b, .n_rooms = dw_worker_count(n_threads, n)};
+    dw_status status = open_scatter(&j, err);
+    if (status == DW_OK)
+        status = dw_parallel(j.n_rooms, n, scatter_segment, &j, NULL, err);
+    close_scatter(&j);
+    return status;
 }
 
 dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
@@ -296,7 +346,7 @@ static dw_status check_segment(void *context, size_t i, unsigned worker, dw_erro
     const dw_patch_binding *b = context;
     work w;
     const uint8_t *elems;
-    dw_status status = work_open(&w, b, i, err);
+    dw_status status = work_open(&w, b, i, NULL, err);
     if (status == DW_OK)
         status = work_read(&elems, &w, err);
     for (uint32_t k = 0; status == DW_OK && k < w.s.n; k++) {
@@ -331,7 +381,7 @@ static dw_status confirm_segment(void *context, size_t i, unsigned worker, dw_er
     const dw_patch_binding *b = context;
     work w;
     const uint8_t *elems;
-    dw_status status = work_open(&w, b, i, err);
+    dw_status status = work_open(&w, b, i, NULL, err);
     if (status == DW_OK)
         status = work_read(&elems, &w, err);
     for (uint32_t k = 0; status == DW_OK && k < w.s.n; k++)

@@ -5,6 +5,7 @@
 #include "codec/element.h"
 
 #define PAGE_BYTES 4096u
+#define RUN_BYTES  (16 * PAGE_BYTES)
 
 dw_status dw_read_positions(const uint8_t **out, dw_loan *loan, const void *elems,
                             const uint32_t *positions, size_t n, unsigned width,
@@ -20,22 +21,26 @@ dw_status dw_read_positions(const uint8_t **out, dw_loan *loan, const void *elem
     return status;
 }
 
-/* The number of elements from the first on that lie in the same run of pages. */
+/* How many elements from the first on are stored in one go: they lie close together, and
+ * all of them fit into RUN_BYTES. */
 static size_t run_length(const uint32_t *positions, size_t n, unsigned width)
 {
     size_t k = 1;
-    while (k < n && (size_t)(positions[k] - positions[k - 1]) * width <= PAGE_BYTES)
+    while (k < n && (size_t)(positions[k] - positions[k - 1]) * width <= PAGE_BYTES &&
+           (size_t)(positions[k] - positions[0] + 1) * width <= RUN_BYTES)
         k++;
     return k;
 }
 
 /* Copies each run, stores to the copy, and lets the kernel write it back. A run holds no
- * byte before its first element or after its last: those can be another thread's. */
+ * byte before its first element or after its last: those can be another thread's. The
+ * copy lies on the stack, so that stores cannot stop half way for want of memory. */
 static dw_status scatter_file(uint8_t *elems, const uint32_t *positions,
                               const uint8_t *values, size_t n, unsigned width,
                               dw_error *err)
 {
-    dw_loan loan = {0};
+    uint64_t room[RUN_BYTES / sizeof(uint64_t)];
+    dw_loan loan = {(uint8_t *)room, sizeof room};
     dw_status status = DW_OK;
     for (size_t at = 0, k; status == DW_OK && at < n; at += k) {
         const uint8_t *run;
@@ -51,7 +56,6 @@ static dw_status scatter_file(uint8_t *elems, const uint32_t *positions,
         if (copy != elems)
             status = dw_map_store(elems + first, run + first, end - first, err);
     }
-    dw_loan_release(&loan);
     return status;
 }
 

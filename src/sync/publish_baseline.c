@@ -67,7 +67,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
     if (p->options.baseline_dir) {
         options.into = p->options.baseline_dir;
         is_own = dw_mark_read(options.into, p->stream->record.stream, &proven);
-        if (is_own)
+        if (is_own && p->options.trust.stream) /* the caller named the stream */
             status = dw_mark_set_aside(options.into, p->stream->record.stream, err);
         if (status != DW_OK)
             return status;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -82,14 +83,14 @@ dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
     return status;
 }
 
-/* DIR.of-STREAM on the heap, without slashes at DIR's end. */
+/* DIR.of-STREAM-TIME on the heap, without slashes at DIR's end. */
 static char *name_aside(const char *dir, const char *stream)
 {
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/')
         n--;
     dw_writer w = {0};
-    dw_write_format(&w, "%.*s.of-%s", (int)n, dir, stream);
+    dw_write_format(&w, "%.*s.of-%s-%" PRIu64, (int)n, dir, stream, dw_clock_ms());
     dw_write_u8(&w, 0);
     char *name = w.failed ? NULL : dw_copy_string((const char *)w.bytes);
     dw_writer_release(&w);

@@ -227,8 +227,8 @@ dw_status dw_sweep_all(dw_publisher *p, bool *damaged, dw_error *err);
 /* Whether DIR is a publisher's. *PROVEN takes the version at which all of the baseline
  * was last compared with STREAM; DW_NO_VERSION if that is not known. */
 bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven);
-/* If DIR is the baseline of another stream than STREAM, moves it to DIR.of-OTHER and
- * makes DIR anew. The other stream was deleted, or the URL names a new one. */
+/* If DIR is the baseline of another stream than STREAM, moves it to DIR.of-OTHER-TIME and
+ * makes DIR anew. */
 dw_status dw_mark_set_aside(const char *dir, const char *stream, dw_error *err);
 dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
                         dw_error *err);
