@@ -106,3 +106,11 @@ dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_er
     }
     return DW_OK;
 }
+
+dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++)
+        status = dw_remove_file(dw_checkpoint_file(ckpt, i), err);
+    return status;
+}

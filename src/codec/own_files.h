@@ -26,4 +26,7 @@ dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err);
  * open it anew. Adds the number of copies to *N_COPIED. */
 dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err);
 
+/* Removes the files by their names. */
+dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err);
+
 #endif

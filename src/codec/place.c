@@ -153,6 +153,12 @@ dw_status dw_place_make_own(const dw_place *p, uint64_t *n_copied, dw_error *err
     return dw_files_make_own(p->ckpt, n_copied, err);
 }
 
+dw_status dw_place_remove_files(const dw_place *p, dw_error *err)
+{
+    dw_status status = dw_files_remove(p->ckpt, err);
+    return status == DW_OK ? dw_remove_file(p->target.patch_path, err) : status;
+}
+
 uint64_t dw_place_files(const dw_place *p)
 {
     return dw_checkpoint_identity(p->ckpt);

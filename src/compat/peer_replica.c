@@ -318,8 +318,11 @@ static dw_status follow_way(dw_peer_replica *r, const dw_peer_way *way,
 static dw_status check_files(dw_peer_replica *r, dw_error *err)
 {
     if (r->lost) {
+        dw_status status = r->weights ? dw_weights_drop_shrunk(r->weights, err) : DW_OK;
+        if (status != DW_OK)
+            return status;
         forget_weights(r);
-        dw_status status = open_dir(r, err);
+        status = open_dir(r, err);
         r->lost = status != DW_OK;
         return status;
     }

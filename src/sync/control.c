@@ -221,7 +221,7 @@ void dw_control_mark_written(dw_control_writer *w, unsigned copy)
 
 void dw_control_abandon(dw_control_writer *w)
 {
-    for (unsigned i = 0; w && i < w->block->n_copies; i++)
+    for (unsigned i = 0; i < 2; i++)
         dw_control_mark_written(w, i);
 }
 

@@ -300,7 +300,7 @@ dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
     snprintf(fault.text + n, sizeof fault.text - n, ". What is there now is opened anew");
     if (err)
         *err = fault;
-    return DW_CONFLICT;
+    return fault.code;
 }
 
 dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
@@ -309,8 +309,10 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
     dw_weights *none;
     if (f->depth > 0) /* the weights are those of the follower that this one works for */
         return dw_fail(err, DW_CONFLICT, f->options.into, "its files were replaced");
-    dw_status status =
-        dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
+    dw_status status = dw_weights_drop_shrunk(f->weights, err);
+    if (status == DW_OK)
+        status =
+            dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
     if (status != DW_OK)
         return status;
     const uint64_t n_private = f->weights->n_private;

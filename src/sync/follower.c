@@ -145,7 +145,7 @@ static dw_status end_step(dw_follower *f, dw_status status, dw_error *err)
         return status;
     if (err)
         *err = fault;
-    return DW_CONFLICT;
+    return fault.code;
 }
 
 dw_status dw_follower_commit(dw_follower *f, dw_error *err)

@@ -49,8 +49,8 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
 /* ---- the files (follow_open.c) ---- */
 
 /* Compares the directory and its files with what is open. DW_CONFLICT if somebody
- * replaced or removed them: then the follower has no version until it has started over.
- */
+ * replaced or removed them, DW_IO if one shrank: then the follower has no version until
+ * it has started over. */
 dw_status dw_follower_check_files(dw_follower *f, dw_error *err);
 
 /* The same at the start of a call. What happened to a directory of this process's own is

@@ -197,6 +197,10 @@ dw_status dw_replica_make_own(dw_replica *replica, uint64_t *n_copied, dw_error 
 /* DW_CONFLICT if the files, or the directory, are not those that are open. */
 dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
 
+/* Removes the files if one of them shrank: what is left is no version, and is made anew.
+ * Files that somebody put in their place stay. */
+dw_status dw_replica_drop_shrunk(const dw_replica *replica, dw_error *err);
+
 #define DW_WEIGHTS_NAME "model.safetensors"
 
 /* Makes the file of the weights, in the directory or where they are kept, and maps it

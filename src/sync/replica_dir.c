@@ -106,11 +106,27 @@ dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
 dw_status dw_replica_check_files(const dw_replica *r, dw_error *err)
 {
     struct stat st;
+    if (r->place && dw_place_judge(r->place, err) != DW_FILES_OWN)
+        return DW_CONFLICT;
     if (r->place)
-        return dw_place_judge(r->place, err) == DW_FILES_OWN ? DW_OK : DW_CONFLICT;
+        return dw_place_check(r->place, err);
     if (!r->dir || (stat(r->dir, &st) == 0 && S_ISDIR(st.st_mode)))
         return DW_OK;
     return dw_fail(err, DW_CONFLICT, r->dir, "the directory was removed");
+}
+
+dw_status dw_replica_drop_shrunk(const dw_replica *r, dw_error *err)
+{
+    if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_OWN ||
+        dw_place_check(r->place, NULL) == DW_OK)
+        return DW_OK;
+    char *index = dw_join_path(r->dir, DW_SHARD_INDEX_NAME);
+    dw_status status =
+        index ? dw_place_remove_files(r->place, err) : dw_fail_memory(err, r->dir);
+    if (status == DW_OK)
+        status = dw_remove_file(index, err); /* it names what is gone */
+    dw_free(index);
+    return status;
 }
 
 /* An interrupted apply is finished when the place is opened: readers are to wait. */

@@ -61,8 +61,12 @@ dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t 
                                const char *into, dw_error *err);
 
 /* DW_CONFLICT if the directory, a file of the weights or the control block is not the one
- * that is open: somebody replaced or removed it, or gave a file a second name. */
+ * that is open: somebody replaced or removed it, or gave a file a second name. DW_IO if
+ * a file shrank. */
 dw_status dw_weights_check_files(const dw_weights *weights, dw_error *err);
+
+/* As dw_replica_drop_shrunk, for both copies. */
+dw_status dw_weights_drop_shrunk(const dw_weights *weights, dw_error *err);
 
 /* Makes the two copies the same, where they are not and nothing is under way; ends what
  * an interrupted run left. */

@@ -196,10 +196,18 @@ dw_status dw_weights_check_files(const dw_weights *w, dw_error *err)
                        "kept up to date");
     dw_status status = dw_control_writer_check(w->control, err);
     if (status == DW_OK)
+        status = dw_control_check(w->control, err);
+    if (status == DW_OK)
         status = dw_replica_check_files(w->now, err);
     if (status == DW_OK && w->twin)
         status = dw_replica_check_files(w->twin, err);
     return status;
+}
+
+dw_status dw_weights_drop_shrunk(const dw_weights *w, dw_error *err)
+{
+    dw_status status = dw_replica_drop_shrunk(w->now, err);
+    return status == DW_OK && w->twin ? dw_replica_drop_shrunk(w->twin, err) : status;
 }
 
 dw_status dw_weights_accept(dw_weights *w, dw_error *err)

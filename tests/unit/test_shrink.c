@@ -396,6 +396,20 @@ static dw_follower *open_follower(dw_store *store, const char *dir, unsigned n_c
     return f;
 }
 
+/* The next call starts over, and ends with the newest version on the disk. */
+static void check_recovery(dw_follower *f, const char *path)
+{
+    CHECK_OK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error));
+    CHECK(dw_follower_version(f) == 2);
+    dw_checkpoint *ckpt;
+    make_weights(2);
+    CHECK_OK(dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, &error));
+    const dw_tensor *list = tensors_of(ckpt);
+    for (size_t t = 0; t < N_TENSORS; t++)
+        CHECK(memcmp(list[t].data, weights[t], sizeof weights[t]) == 0);
+    dw_checkpoint_close(ckpt);
+}
+
 static void follow(unsigned n_copies, const char *file)
 {
     for (size_t i = 0; i < N_CUTS; i++) {
@@ -408,7 +422,8 @@ static void follow(unsigned n_copies, const char *file)
         dw_follower *f = open_follower(store, dir, n_copies);
         cut_now(path, cuts[i]);
         CHECK_SHRANK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error), file);
-        CHECK(dw_follower_version(f) != 2);
+        CHECK(dw_follower_version(f) == DW_NO_VERSION);
+        check_recovery(f, path);
         dw_follower_close(f);
         dw_store_close(store);
     }
@@ -435,7 +450,8 @@ static void follow_at_the_stores(void)
     CHECK_OK(dw_follower_commit(f, &error));
     cut_now(temp_path("into/model.safetensors"), 5000);
     CHECK_SHRANK(dw_follower_apply(f, &error), "model.safetensors");
-    CHECK(dw_follower_version(f) == 1);
+    CHECK(dw_follower_version(f) == DW_NO_VERSION);
+    check_recovery(f, temp_path("into/model.safetensors"));
     dw_follower_close(f);
     dw_store_close(store);
 }
@@ -461,10 +477,14 @@ static void control_block(void)
     dw_follower *f = open_follower(store, "into", 1);
     cut_now(temp_path("into/" DW_CONTROL_NAME), 0);
     CHECK_SHRANK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error), DW_CONTROL_NAME);
-    CHECK(dw_follower_version(f) == 1);
-    dw_follower_close(f);
-    f = open_follower(store, "into", 1); /* it makes another one */
-    CHECK_OK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error));
+    CHECK(dw_follower_version(f) == DW_NO_VERSION);
+    check_recovery(f, temp_path("into/model.safetensors")); /* with another block */
+    dw_snapshot *s;
+    dw_snapshot_view view;
+    CHECK_OK(dw_snapshot_open(&s, temp_path("into"), &error));
+    CHECK_OK(dw_snapshot_hold(s, 0, &view, &error));
+    CHECK(view.version == 2);
+    dw_snapshot_close(s);
     dw_follower_close(f);
     dw_store_close(store);
 }
