@@ -14,6 +14,14 @@
 
 #define TEMPORARY ".tmp-" /* after the name of a file under construction */
 
+bool dw_file_is_own(int fd, const char *path)
+{
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && lstat(path, &named) == 0 &&
+           held.st_dev == named.st_dev && held.st_ino == named.st_ino &&
+           held.st_nlink == 1;
+}
+
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)
 {
     struct stat st;

@@ -9,6 +9,9 @@
 #include "base/map.h"
 #include "deltawire/error.h"
 
+/* Whether PATH is a plain name of the file that is open as FD, and its only one. */
+bool dw_file_is_own(int fd, const char *path);
+
 /* Sets *EXISTS; only a path that cannot be looked at is an error. */
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
 

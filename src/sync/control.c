@@ -190,17 +190,9 @@ dw_status dw_control_writer_lock(dw_control_writer *w, dw_error *err)
     return status;
 }
 
-bool dw_control_is_named(int fd, const char *path)
-{
-    struct stat held, named;
-    return fstat(fd, &held) == 0 && lstat(path, &named) == 0 &&
-           held.st_dev == named.st_dev && held.st_ino == named.st_ino &&
-           held.st_nlink == 1;
-}
-
 dw_status dw_control_writer_check(const dw_control_writer *w, dw_error *err)
 {
-    return !w || dw_control_is_named(w->fd, w->path)
+    return !w || dw_file_is_own(w->fd, w->path)
                ? DW_OK
                : dw_fail(err, DW_CONFLICT, w->path,
                          "the control block was replaced or removed while its weights "

@@ -71,9 +71,6 @@ dw_status dw_control_check(const dw_control_writer *writer, dw_error *err);
 
 /* ---- for both sides ---- */
 
-/* Whether PATH names the file that is open as FD, which has no other name. */
-bool dw_control_is_named(int fd, const char *path);
-
 /* Whether BYTES may be a block: magic and number of copies. */
 bool dw_control_is_sane(const dw_control *block);
 

@@ -170,11 +170,11 @@ bool dw_baseline_is_whole(const dw_publisher *p)
            dw_control_check(r->control, NULL) == DW_OK;
 }
 
-/* Opens the directory again if its files shrank: what is damaged is made anew from the
- * stream. */
+/* Opens the directory again if its files shrank, were replaced, or are links now: what is
+ * damaged is made anew from the stream, and what others use is copied. */
 static dw_status reopen(dw_publisher *p, dw_error *err)
 {
-    if (dw_baseline_is_whole(p))
+    if (p->baseline && dw_weights_check_files(p->baseline->weights, NULL) == DW_OK)
         return DW_OK;
     dw_follower_close(p->baseline);
     p->baseline = NULL;
@@ -278,7 +278,9 @@ static dw_status advance_dir(dw_publisher *p, const dw_position *position,
                              const dw_uploaded *u)
 {
     dw_replica *r = replica_of(p);
-    dw_status status = dw_replica_stage_deltas(r, position, &u->objects, u->deltas, NULL);
+    dw_status status = dw_weights_check_files(p->baseline->weights, NULL);
+    if (status == DW_OK)
+        status = dw_replica_stage_deltas(r, position, &u->objects, u->deltas, NULL);
     if (status == DW_OK)
         status = dw_replica_apply(r, NULL);
     if (status == DW_OK)

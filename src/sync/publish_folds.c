@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "codec/digest.h"
 #include "sync/proof.h"
@@ -58,6 +59,11 @@ static dw_status map_copy(dw_fold_level *level, dw_error *err)
     if (!path)
         return dw_fail_memory(err, level->dir);
     dw_status status = dw_map_open(&level->map, path, true, err);
+    if (status == DW_OK && !dw_file_is_own(level->map.fd, path)) {
+        unmap_copy(level);
+        status = dw_fail(err, DW_CORRUPT, path,
+                         "it is a link, or has a second name: a new copy is made");
+    }
     dw_free(path);
     return status;
 }
@@ -78,8 +84,10 @@ static dw_status make_room(const dw_publisher *p, dw_fold_level *level, dw_error
     int fd = -1;
     if (mkdir(level->dir, 0777) != 0 && errno != EEXIST)
         status = dw_fail_errno(err, level->dir, "make the directory");
+    if (status == DW_OK)
+        status = dw_remove_file(path, err); /* a link may lead to a file of others */
     if (status == DW_OK) {
-        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd < 0)
             status = dw_fail_errno(err, path, "open");
     }

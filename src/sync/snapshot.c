@@ -242,7 +242,7 @@ uint64_t dw_snapshot_version(const dw_snapshot *s)
 
 static dw_status fail_wait(const dw_snapshot *s, unsigned timeout_ms, dw_error *err)
 {
-    if (!dw_control_is_named(s->fd, s->path))
+    if (!dw_file_is_own(s->fd, s->path))
         return dw_fail(err, DW_STALE, s->dir,
                        "the directory was replaced or removed: open another snapshot");
     if (dw_snapshot_version(s) == UINT64_MAX)

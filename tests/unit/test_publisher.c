@@ -882,6 +882,73 @@ static void test_folds_and_anchors(void **state)
     kit_free(&k);
 }
 
+/* ---- links ---- */
+
+/* Makes NAME of the baseline a link. Both names then lead to what was there. */
+static void make_link(const char *name, bool symbolic)
+{
+    char inner[64];
+    snprintf(inner, sizeof inner, "linked/%s", name);
+    const char *path = temp_path(inner), *others = temp_path("others");
+    unlink(others);
+    if (symbolic) {
+        assert_int_equal(rename(path, others), 0);
+        assert_int_equal(symlink(others, path), 0);
+    } else {
+        assert_int_equal(link(path, others), 0);
+    }
+}
+
+/* Somebody makes a link of a file that the publisher keeps, while it runs or between two
+ * runs. The file that others see stays as it is. */
+static void test_links(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model.safetensors", ".deltawire-fold-2/weights",
+                                        ".deltawire-control"};
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = plain();
+    options.folds[0] = 2;
+    char dir[128];
+    snprintf(dir, sizeof dir, "%s", temp_path("linked"));
+    options.baseline_dir = dir;
+    dw_error err = {0};
+    uint64_t v = 0;
+    dw_publisher *p = kit_open(&k, store, &options);
+    for (unsigned round = 0; round < 12; round++) {
+        const bool restarts = round & 1, symbolic = round & 2;
+        for (unsigned i = 0; i < 3; i++) {
+            kit_step(&k, 5);
+            kit_publish(&k, p, ++v);
+            assert_ok(dw_publisher_drain(p, &err), &err);
+        }
+        if (restarts)
+            dw_publisher_close(p);
+        make_link(names[round / 4], symbolic);
+        size_t n_before, n_after;
+        uint8_t *before = get_file(temp_path("others"), &n_before);
+        if (restarts)
+            p = kit_open(&k, store, &options);
+        for (unsigned i = 0; i < 5; i++) {
+            kit_step(&k, 5);
+            kit_publish(&k, p, ++v);
+            assert_ok(dw_publisher_drain(p, &err), &err);
+        }
+        uint8_t *after = get_file(temp_path("others"), &n_after);
+        assert_int_equal(n_before, n_after);
+        if (memcmp(before, after, n_before) != 0)
+            fail_msg("round %u: %s was written through a link", round, names[round / 4]);
+        free(before);
+        free(after);
+    }
+    dw_publisher_close(p);
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
 /* ---- options ---- */
 
 static void test_bad_options(void **state)
@@ -919,7 +986,7 @@ int main(void)
         cmocka_unit_test(test_first_fork),     cmocka_unit_test(test_many_objects),
         cmocka_unit_test(test_large_tensor),   cmocka_unit_test(test_folds_and_anchors),
         cmocka_unit_test(test_bad_options),    cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_fork_of_same),
+        cmocka_unit_test(test_fork_of_same),   cmocka_unit_test(test_links),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
