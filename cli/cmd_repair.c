@@ -26,7 +26,9 @@ static const char help[] =
     "  --notes TEXT         free text, up to 4096 bytes\n"
     "  --work DIR           room for a copy of the model; default: TMPDIR\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not uploaded\n"
-    "  --sign-key FILE      sign with this key; see deltawire keygen\n" CLI_TRUST_HELP
+    "  --sign-key FILE      sign with this key; see deltawire keygen\n"
+    "  --new-key            go on with another key, or unsigned, in a signed "
+    "stream\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers "
     "apart\n" CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
@@ -41,13 +43,14 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { STEP = CLI_OPT_OWN, NOTES, WORK, BASE, SIGN_KEY, SINGLE_WRITER };
+    enum { STEP = CLI_OPT_OWN, NOTES, WORK, BASE, SIGN_KEY, NEW_KEY, SINGLE_WRITER };
     static const struct option options[] = {
         {"step", required_argument, NULL, STEP},
         {"notes", required_argument, NULL, NOTES},
         {"work", required_argument, NULL, WORK},
         {"base", required_argument, NULL, BASE},
         {"sign-key", required_argument, NULL, SIGN_KEY},
+        {"new-key", no_argument, NULL, NEW_KEY},
         CLI_TRUST_OPTIONS,
         {"single-writer", no_argument, NULL, SINGLE_WRITER},
         CLI_STORE_OPTIONS,
@@ -71,6 +74,9 @@ static arguments parse(cli_session *s, int argc, char **argv)
             break;
         case SIGN_KEY:
             a.stream.keys.sign_path = optarg;
+            break;
+        case NEW_KEY:
+            a.options.new_key = true;
             break;
         case CLI_OPT_TRUST:
         case CLI_OPT_STREAM:

@@ -72,9 +72,9 @@ typedef struct dw_publish_options {
     dw_when_busy when_busy;
     const dw_sign_key *sign_key; /* or NULL; borrowed */
     dw_trust trust;              /* for what is there already */
-    bool new_key;                /* go on though the stream is signed by another key than
-                                    SIGN_KEY, or is signed and SIGN_KEY is NULL: else that
-                                    is DW_UNTRUSTED */
+    bool new_key;                /* go on though the newest version is signed by another
+                                    key than SIGN_KEY, or is signed and SIGN_KEY is NULL:
+                                    else that is DW_UNTRUSTED */
     bool single_writer;          /* accept a store that cannot create conditionally: the
                                     caller sees to it that nobody else writes */
     unsigned folds[4];           /* fold so many versions into one delta; each a multiple

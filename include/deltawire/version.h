@@ -2,8 +2,8 @@
 #define DELTAWIRE_VERSION_H
 
 #define DW_VERSION_MAJOR  0
-#define DW_VERSION_MINOR  1
+#define DW_VERSION_MINOR  2
 #define DW_VERSION_PATCH  0
-#define DW_VERSION_STRING "0.1.0"
+#define DW_VERSION_STRING "0.2.0"
 
 #endif

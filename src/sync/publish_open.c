@@ -329,8 +329,8 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
     return status;
 }
 
-/* Whose signature the next version should have: that of the newest commit or, if that has
- * none, of the stream's record. */
+/* Whose signature the next version should have: that of the newest commit or, if there is
+ * no commit, of the stream's record. After an unsigned commit it needs none. */
 static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err)
 {
     uint64_t head;
@@ -341,8 +341,7 @@ static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err
         status = dw_stream_read_commit(p->stream, head, &commit, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    if (commit.seal.is_signed)
-        *out = commit.seal;
+    *out = commit.seal;
     dw_commit_record_release(&commit);
     return DW_OK;
 }
@@ -366,7 +365,7 @@ dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
     return dw_fail(
         err, DW_UNTRUSTED, dw_store_url(p->store),
         "the stream is signed by %s, but this version would be %s%s. Sign with "
-        "that key (--sign-key), or say that the key changes (--new-key)",
+        "that key (--sign-key, sign_key), or allow a new key (--new-key, new_key)",
         wanted, p->options.sign_key ? "signed by " : "unsigned",
         p->options.sign_key ? found : "");
 }

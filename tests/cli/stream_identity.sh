@@ -76,13 +76,25 @@ publish_step "$url" 3 --sign-key other.key
 unchanged fails 11 "signed by $(cat other.key.pub), but" \
     deltawire publish "$url" run/step_000001 --sign-key trainer.key
 
-it "goes on with the stream's key after a version that is not signed"
+it "needs no key after a version that is not signed: the newest version decides"
 new=$store/mixed
 deltawire publish "$new" run/base --sign-key trainer.key --quiet >/dev/null
 publish_step "$new" 1 --new-key
-unchanged fails 11 "signed by $(cat trainer.key.pub), but" \
-    deltawire publish "$new" run/step_000002
+publish_step "$new" 2
+publish_step "$new" 3 --sign-key other.key
+unchanged fails 11 "signed by $(cat other.key.pub), but" \
+    deltawire publish "$new" run/step_000001
+
+it "repairs a signed stream with its key, or with a new one if that is allowed"
+fails 11 "would be unsigned.*--new-key" deltawire repair "$new" run/step_000001
+fails 11 "would be signed by $(cat trainer.key.pub)" \
+    deltawire repair "$new" run/step_000001 --sign-key trainer.key
+deltawire repair "$new" run/step_000001 --sign-key trainer.key --new-key --quiet >/dev/null
 publish_step "$new" 2 --sign-key trainer.key
+deltawire repair "$new" run/step_000001 --new-key --quiet >/dev/null
+publish_step "$new" 2
+deltawire pull "$new" --into repaired --quiet >/dev/null
+same_weights repaired run/step_000002
 
 it "lets an unsigned stream be signed from some version on"
 publish_step "$store/else" 2

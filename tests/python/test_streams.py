@@ -321,9 +321,11 @@ def test_a_stream_is_named_and_keeps_its_key(tmp_path):
     dw.keygen(tmp_path / "key")
     with dw.Publisher(url, model(), sign_key=tmp_path / "key") as publisher:
         stream = publisher.stream_id
-    with pytest.raises(dw.Untrusted, match="--new-key"):
+    with pytest.raises(dw.Untrusted, match="new_key"):
         dw.Publisher(url, model())
-    dw.Publisher(url, model(), new_key=True).close()
+    with dw.Publisher(url, model(), new_key=True) as publisher:
+        publisher.wait(publisher.publish())
+    dw.Publisher(url, model()).close()  # the newest version is not signed
     assert dw.Stream(url, stream=stream).id == stream
     dw.Follower(url, into=tmp_path / "into", stream=stream).close()
     for open_it in (dw.Stream, lambda *a, **k: dw.Follower(*a, into=tmp_path / "new", **k),
