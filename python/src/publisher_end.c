@@ -56,9 +56,24 @@ static bool is_settled(publisher_object *self, unsigned timeout_ms, dw_status *s
         Py_BEGIN_ALLOW_THREADS done = dw_publisher_idle(self->publisher, timeout_ms);
         Py_END_ALLOW_THREADS return done;
     }
-    Py_BEGIN_ALLOW_THREADS if (!done) *status = dw_publisher_wait(
-        self->publisher, self->ticket, timeout_ms, &done, NULL, err);
+    Py_BEGIN_ALLOW_THREADS if (!done) *status =
+        dw_publisher_wait(self->publisher, self->ticket, timeout_ms, &done, NULL, err);
     Py_END_ALLOW_THREADS return done;
+}
+
+/* deltawire.PublishWarning, or UserWarning if the package is gone already. */
+static PyObject *warning_class(void)
+{
+    PyObject *found = NULL, *name = PyUnicode_FromString("deltawire");
+    PyObject *package = name ? PyImport_GetModule(name) : NULL;
+    if (package)
+        found = PyObject_GetAttrString(package, "PublishWarning");
+    Py_XDECREF(package);
+    Py_XDECREF(name);
+    if (found)
+        return found;
+    PyErr_Clear();
+    return Py_NewRef(PyExc_UserWarning);
 }
 
 /* Nobody waited for the last version and nobody will: the end of the program must not
@@ -68,10 +83,11 @@ static void warn_lost(publisher_object *self, const dw_error *err)
     if (self->ticket <= self->told_ticket)
         return;
     self->told_ticket = self->ticket;
-    if (PyErr_WarnFormat(PyExc_UserWarning, 1,
-                         "the last version was not published: %s: %s", err->where,
-                         err->text) != 0)
+    PyObject *category = warning_class();
+    if (PyErr_WarnFormat(category, 1, "the last version was not published: %s: %s",
+                         err->where, err->text) != 0)
         PyErr_WriteUnraisable(NULL);
+    Py_DECREF(category);
 }
 
 void dwpy_publisher_end_bounded(publisher_object *self)

@@ -168,7 +168,7 @@ def test_the_end_of_the_program_does_not_hide_it(tmp_path, url):
     done = subprocess.run([sys.executable, "-c", script, url, tmp_path], capture_output=True,
                           text=True, timeout=60, env=os.environ)
     assert done.returncode == 0
-    assert "the last version was not published" in done.stderr
+    assert "PublishWarning: the last version was not published" in done.stderr
     assert "objects" in done.stderr
 
 
