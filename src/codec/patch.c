@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -91,7 +92,11 @@ dw_status dw_patch_take(void *context, size_t t, uint64_t first,
         return dw_fail_memory(err, NULL);
     memcpy(positions, changes->positions, n * sizeof *positions);
     memcpy(positions + n, changes->values, n * width);
-    dw_segment segment = {t, first, (uint32_t)n, positions, positions + n, NULL};
+    dw_segment segment = {.tensor = t,
+                          .first = first,
+                          .n = (uint32_t)n,
+                          .positions = positions,
+                          .values = positions + n};
     dw_status status = dw_patch_add(patch, &segment, err);
     if (status != DW_OK)
         dw_free(positions);
@@ -181,37 +186,45 @@ typedef struct work {
     dw_loan tensor_bytes;
 } work;
 
-/* The bytes of a segment in the patch file: positions, values, old values. */
-static size_t segment_bytes(const dw_segment *s, unsigned width)
+dw_status dw_patch_fail_altered(const dw_segment *s, const char *tensor,
+                                const char *where, dw_error *err)
 {
-    return (size_t)((const uint8_t *)s->old_values - (const uint8_t *)s->positions) +
-           (size_t)s->n * width;
+    return dw_fail_tensor(err, DW_CORRUPT, where, tensor,
+                          "the stores at element %" PRIu64 " were altered. Put a whole "
+                          "checkpoint in place, then remove the patch file; a directory "
+                          "that follows a stream can be removed whole",
+                          s->first);
 }
 
-static unsigned width_of(const dw_patch_binding *b, const dw_segment *s)
-{
-    return dw_dtype_element(b->tensors[b->target[s->tensor]].dtype).width;
-}
-
+/* What lies in a file is copied into ROOM, and compared with its hash there: somebody may
+ * write to the file, and stores must be the ones that were proven. */
 static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_loan *room,
                            dw_error *err)
 {
     const dw_segment *s = &b->patch->segments[i];
     const dw_tensor *t = &b->tensors[b->target[s->tensor]];
-    const unsigned width = width_of(b, s);
+    const unsigned width = dw_dtype_element(t->dtype).width;
     *out = (work){*s, t, width, (uint8_t *)t->data + s->first * width, {0}, {0}};
     if (!s->old_values)
         return DW_OK; /* in memory */
     const uint8_t *begin = (const uint8_t *)s->positions;
-    const size_t values = (size_t)((const uint8_t *)s->values - begin);
-    const size_t old_values = (size_t)((const uint8_t *)s->old_values - begin);
+    const size_t n_bytes = (size_t)s->n_bytes;
     const void *bytes;
-    dw_status status = dw_map_read(&bytes, room ? room : &out->patch_bytes, begin,
-                                   segment_bytes(s, width), err);
-    out->s.positions = bytes;
-    out->s.values = (const uint8_t *)bytes + values;
-    out->s.old_values = (const uint8_t *)bytes + old_values;
-    return status;
+    if (!room)
+        room = &out->patch_bytes;
+    dw_status status = dw_loan_reserve(room, n_bytes, err);
+    if (status == DW_OK)
+        status = dw_map_read(&bytes, room, begin, n_bytes, err);
+    if (status != DW_OK)
+        return status;
+    if (bytes != room->bytes)
+        memcpy(room->bytes, bytes, n_bytes);
+    if (XXH64(room->bytes, n_bytes, 0) != s->hash)
+        return dw_patch_fail_altered(s, t->name, b->where, err);
+    out->s.positions = (const uint32_t *)(const void *)room->bytes;
+    out->s.values = room->bytes + ((const uint8_t *)s->values - begin);
+    out->s.old_values = room->bytes + ((const uint8_t *)s->old_values - begin);
+    return DW_OK;
 }
 
 static void work_close(work *w)
@@ -250,10 +263,8 @@ static dw_status open_scatter(scatter_job *j, dw_error *err)
     const dw_patch *patch = j->b->patch;
     for (size_t i = 0; i < patch->n_segments; i++) {
         const dw_segment *s = &patch->segments[i];
-        if (!s->old_values || dw_map_may_touch(s->positions))
-            continue; /* in memory */
-        const size_t n_bytes = segment_bytes(s, width_of(j->b, s));
-        n_most = n_bytes > n_most ? n_bytes : n_most;
+        if (s->old_values && s->n_bytes > n_most)
+            n_most = (size_t)s->n_bytes;
     }
     j->rooms = dw_alloc_zeroed(j->n_rooms, sizeof *j->rooms);
     dw_status status = j->rooms ? DW_OK : dw_fail_memory(err, NULL);

@@ -17,6 +17,9 @@ typedef struct dw_segment {
     const uint32_t *positions; /* [n], ascending */
     const void *values;        /* [n] elements */
     const void *old_values;    /* [n], what they replace; NULL in memory */
+    /* in a file: */
+    uint64_t n_bytes; /* from the positions to the end of the old values */
+    uint64_t hash;    /* XXH64 of them */
 } dw_segment;
 
 struct dw_patch {
@@ -34,6 +37,10 @@ struct dw_patch {
     pthread_mutex_t lock; /* guards segments and counts while they are collected */
     size_t n_room;
 };
+
+/* The error of stores in a file that are not as they were written. */
+dw_status dw_patch_fail_altered(const dw_segment *segment, const char *tensor,
+                                const char *where, dw_error *err);
 
 /* An empty patch for tensors shaped as these. */
 dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,

@@ -277,7 +277,9 @@ static dw_status read_segments(dw_patch *patch, dw_reader *r, const uint8_t *byt
                         (uint32_t)n_stores,
                         (const uint32_t *)(const void *)(bytes + offset),
                         bytes + offset + values_offset((uint32_t)n_stores),
-                        bytes + offset + old_values_offset((uint32_t)n_stores, width)};
+                        bytes + offset + old_values_offset((uint32_t)n_stores, width),
+                        n_bytes,
+                        hash};
         const void *stores;
         dw_status status =
             dw_map_read(&stores, loan, bytes + offset, (size_t)n_bytes, err);
@@ -285,9 +287,7 @@ static dw_status read_segments(dw_patch *patch, dw_reader *r, const uint8_t *byt
             return status;
         if (XXH64(stores, (size_t)n_bytes, 0) != hash ||
             !positions_fit(stores, s.n, first, dw_tensor_units(t)))
-            return dw_fail_tensor(err, DW_CORRUPT, path, t->name,
-                                  "the stores at element %" PRIu64 " were altered",
-                                  first);
+            return dw_patch_fail_altered(&s, t->name, path, err);
         status = dw_patch_add(patch, &s, err);
         if (status != DW_OK)
             return status;

@@ -250,7 +250,8 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
     status = settle(r, hop, err);
     if (status == DW_OK)
         tell_hop(r, hop, t_asked, t_applied);
-    if (status == DW_CORRUPT || status == DW_MISMATCH)
+    /* a conflict: the directory was replaced, maybe while an engine loaded it */
+    if (status == DW_CORRUPT || status == DW_MISMATCH || status == DW_CONFLICT)
         stop_after_settle(r, update, err);
     return status;
 }

@@ -166,7 +166,9 @@ class World:
         claim = follower.claim()
         if outcome.ok and claim != outcome.version:
             raise Fault(f"{follower.name}: says {outcome}, its directory says {claim}")
-        if follower not in self.hit and not wrong_is_known:
+        # an engine may have loaded a directory while somebody replaced it: then the follower
+        # must be in error, and not ready
+        if follower not in self.hit and not wrong_is_known and outcome.ok:
             self.check_served(follower)
         if claim is None or self.holds(follower, claim) or wrong_is_known:
             return outcome
