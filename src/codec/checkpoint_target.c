@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,29 +163,70 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     return status;
 }
 
+/* Sets TARGET to what the link PATH names, or to "". */
+static void read_link(char target[PATH_MAX], const char *path)
+{
+    ssize_t n = readlink(path, target, PATH_MAX - 1);
+    target[n < 0 ? 0 : n] = '\0';
+}
+
 bool dw_is_kept_elsewhere(const char *path)
 {
-    char target[4096];
-    ssize_t n = readlink(path, target, sizeof target - 1);
-    target[n < 0 ? 0 : n] = '\0';
+    char target[PATH_MAX];
+    read_link(target, path);
     return is_kept_elsewhere(target);
+}
+
+void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir)
+{
+    snprintf(ending, DW_KEPT_ENDING_SIZE, "-%" PRIx64 "-%" PRIx64 DW_WEIGHTS_SUFFIX,
+             (uint64_t)dir->st_dev, (uint64_t)dir->st_ino);
+}
+
+bool dw_is_kept_for(const char *path, struct stat *file)
+{
+    char target[PATH_MAX], ending[DW_KEPT_ENDING_SIZE];
+    struct stat dir;
+    char *parent = dw_parent_path(path);
+    const bool found = parent && stat(parent, &dir) == 0;
+    dw_free(parent);
+    if (!found)
+        return false;
+    read_link(target, path);
+    dw_kept_ending(ending, &dir);
+    return target[0] == '/' && dw_name_ends(target, ending) && lstat(target, file) == 0 &&
+           S_ISREG(file->st_mode);
+}
+
+/* Whether nothing can be made of the weights that PATH is a link to. */
+static bool is_lost(const char *path, const char *patch_path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT;
+    return !dw_is_kept_for(path, &st) && lstat(patch_path, &st) == 0;
 }
 
 dw_status dw_target_forget_lost(const char *path, dw_error *err)
 {
-    static const char *const names[] = {PATCH_NAME, STAGED_NAME};
-    struct stat st;
-    if (!dw_is_kept_elsewhere(path) || stat(path, &st) == 0 || errno != ENOENT)
+    if (!dw_is_kept_elsewhere(path))
         return DW_OK;
     char *dir = dw_parent_path(path);
-    dw_status status = dir ? DW_OK : dw_fail_memory(err, path);
-    for (size_t i = 0; status == DW_OK && i < 2; i++) {
-        char *beside = dw_join_path(dir, names[i]);
-        status = beside ? dw_remove_file(beside, err) : dw_fail_memory(err, path);
-        dw_free(beside);
+    char *patch = dir ? dw_join_path(dir, PATCH_NAME) : NULL;
+    char *staged = dir ? dw_join_path(dir, STAGED_NAME) : NULL;
+    dw_status status = patch && staged ? DW_OK : dw_fail_memory(err, path);
+    if (status == DW_OK && is_lost(path, patch)) {
+        /* the link last: nothing may be left that would be stored into new weights */
+        status = dw_remove_file(patch, err);
+        if (status == DW_OK)
+            status = dw_remove_file(staged, err);
+        if (status == DW_OK)
+            status = dw_remove_file(path, err);
     }
     dw_free(dir);
-    return status == DW_OK ? dw_remove_file(path, err) : status;
+    dw_free(patch);
+    dw_free(staged);
+    return status;
 }
 
 dw_status dw_target_lock(dw_target *t, dw_error *err)

@@ -3,6 +3,7 @@
 #define DW_CODEC_CHECKPOINT_TARGET_H
 
 #include <stdbool.h>
+#include <sys/stat.h>
 
 #include "deltawire/error.h"
 
@@ -34,8 +35,19 @@ dw_status dw_target_lock(dw_target *target, dw_error *err);
 /* Whether PATH is a link to weights that are kept elsewhere, which may be gone. */
 bool dw_is_kept_elsewhere(const char *path);
 
-/* Where PATH is a link to weights that are kept elsewhere and are not there any more, as
- * after a reboot: removes it, and what stood beside it. */
+/* How the name of such a file ends: with the device and the inode of the directory that
+ * it is kept for, so that a copy of the directory can see that the file is not its own.
+ */
+#define DW_KEPT_ENDING_SIZE 64
+void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir);
+
+/* Whether PATH is a link to a regular file that is kept for the directory of PATH. Sets
+ * *FILE to what lstat reports of that file: only this first link is followed. */
+bool dw_is_kept_for(const char *path, struct stat *file);
+
+/* Removes PATH, and what stands beside it, if it is a link to weights that are kept
+ * elsewhere and they are gone, as after a reboot; or if they are not kept for this
+ * directory and an apply was interrupted, so that they are no version to copy. */
 dw_status dw_target_forget_lost(const char *path, dw_error *err);
 
 /* Gives the lock back too. */

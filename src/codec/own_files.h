@@ -5,6 +5,10 @@
  * snapshot in the Hugging Face cache consists of links to files that other snapshots
  * share. A file that its name does not lead to any more was replaced or removed, and
  * stores to it are lost.
+ *
+ * Weights that are kept elsewhere (checkpoint_target.h) are reached through a link of our
+ * own. Only that one link is followed, and only to a file that is kept for the directory
+ * of the link: a copy of the directory has the link too.
  */
 #ifndef DW_CODEC_OWN_FILES_H
 #define DW_CODEC_OWN_FILES_H
@@ -17,8 +21,7 @@ typedef enum dw_ownership {
     DW_FILES_REPLACED, /* the name leads to another file, or to nothing */
 } dw_ownership;
 
-/* Judges what is open, so that no race is left between the check and the stores. The
- * links to weights that are kept elsewhere (checkpoint_target.h) are our own. If the
+/* Judges what is open, so that no race is left between the check and the stores. If the
  * result is not DW_FILES_OWN, ERR is filled: a DW_CONFLICT that names the file. */
 dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err);
 

@@ -72,10 +72,22 @@ static dw_status map(dw_place *p, dw_error *err)
     return status;
 }
 
+/* DW_CONFLICT if the weights are kept elsewhere, but not for this directory: the patch
+ * file came with a copy of the directory, and the stores are not ours to do. */
+static dw_status check_kept(const dw_place *p, dw_error *err)
+{
+    const char *first = dw_checkpoint_file(p->ckpt, 0);
+    if (!first || !dw_is_kept_elsewhere(first))
+        return DW_OK;
+    return dw_place_judge(p, err) == DW_FILES_OWN ? DW_OK : DW_CONFLICT;
+}
+
 /* Goes on from a patch file that is there. */
 static dw_status roll_forward(dw_place *p, dw_error *err)
 {
-    dw_status status = load(p, p->target.patch_path, err);
+    dw_status status = check_kept(p, err);
+    if (status == DW_OK)
+        status = load(p, p->target.patch_path, err);
     if (status != DW_OK)
         return status;
     p->state = NAMED; /* the run before may have been killed before it was durable */

@@ -30,7 +30,8 @@ static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *
 {
     /* not what the block says: nobody is to read it */
     dw_control_mark_written(r->control, r->copy);
-    if (r->is_own || r->record == DW_RECORD_UNSEALED)
+    const bool is_shared = dw_place_judge(r->place, NULL) == DW_FILES_SHARED;
+    if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
         return DW_OK; /* the stream can say which version they are, if they are one */
     return dw_fail(err, DW_CORRUPT, r->dir,
                    "the weights were changed by somebody else: their digest is "
@@ -81,12 +82,44 @@ dw_status dw_replica_open_place(dw_replica *r, dw_error *err)
     return dw_replica_take_data(r, found, n_found, r->dir, err);
 }
 
+/* Whether the weights of the directory are kept elsewhere, and are to stay there. */
+static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
+{
+    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
+    *out = path && r->weights_dir && r->at.version != DW_NO_VERSION &&
+           dw_is_kept_elsewhere(path);
+    dw_free(path);
+    return path ? DW_OK : dw_fail_memory(err, r->dir);
+}
+
+/* Makes the private copy where weights are kept. */
+static dw_status keep_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
+{
+    dw_place *old = r->place;
+    const dw_position at = r->at;
+    dw_tensor *from = dw_alloc_array(r->n_tensors, sizeof *from);
+    if (!from)
+        return dw_fail_memory(err, r->dir);
+    memcpy(from, r->tensors, r->n_tensors * sizeof *from);
+    r->place = NULL;
+    dw_status status = dw_replica_fill(r, &at, dw_fill_from_tensors, from, err);
+    dw_place_close(old);
+    dw_free(from);
+    *n_copied += status == DW_OK;
+    return status;
+}
+
 dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
 {
+    bool is_kept;
     const dw_digest state = r->state;
     if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_SHARED)
         return DW_OK;
-    dw_status status = dw_place_make_own(r->place, n_copied, err);
+    dw_status status = is_to_be_kept(&is_kept, r, err);
+    if (status == DW_OK && is_kept)
+        return keep_own(r, n_copied, err);
+    if (status == DW_OK)
+        status = dw_place_make_own(r->place, n_copied, err);
     if (status != DW_OK)
         return status;
     dw_place_close(r->place);

@@ -124,7 +124,7 @@ static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
 static dw_status kept_path(char **out, const dw_replica *r, dw_error *err)
 {
     struct stat st;
-    char name[NAME_MAX];
+    char name[NAME_MAX], ending[DW_KEPT_ENDING_SIZE];
     char *dir = realpath(r->weights_dir, NULL);
     if (!dir)
         return dw_fail_errno(err, r->weights_dir, "find the directory for the weights");
@@ -133,8 +133,8 @@ static dw_status kept_path(char **out, const dw_replica *r, dw_error *err)
         return dw_fail_errno(err, r->dir, "look at");
     }
     const char *last = strrchr(r->dir, '/');
-    snprintf(name, sizeof name, "%.60s-%" PRIx64 "-%" PRIx64 DW_WEIGHTS_SUFFIX,
-             last ? last + 1 : r->dir, (uint64_t)st.st_dev, (uint64_t)st.st_ino);
+    dw_kept_ending(ending, &st);
+    snprintf(name, sizeof name, "%.60s%s", last ? last + 1 : r->dir, ending);
     *out = dw_join_path(dir, name);
     free(dir);
     if (!*out)

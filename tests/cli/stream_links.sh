@@ -86,3 +86,84 @@ deltawire pull "$url" --into elsewhere --weights-dir kept --json |
     holds 'o["private_files"] == 0'
 [ -L elsewhere/model.safetensors ]
 is_at elsewhere 2
+
+# kept_for DIR: the file in kept/ that the weights of DIR are a link to
+kept_for() { readlink "$1/model.safetensors"; }
+
+# keep_at_1 DIR: a fresh directory of version 1 whose weights are in kept/
+keep_at_1() { deltawire pull "$url" --into "$1" --weights-dir kept --at 1 --quiet; }
+
+it "follows only its own link: what a link in the place of the weights leads to stays"
+for option in "" "--weights-dir kept"; do
+    rm -rf chain kept && mkdir kept
+    keep_at_1 chain
+    file=$(kept_for chain)
+    mkdir precious && mv "$file" precious/weights
+    ln -s "$scratch/precious/weights" "$file"
+    # shellcheck disable=SC2086
+    keeps precious deltawire pull "$url" --into chain $option --json 2>err.chain |
+        holds 'o["private_files"] == 1'
+    is_at chain 2
+    rm -r precious
+done
+
+it "keeps the private copy where the weights are kept, if that is named"
+file=$(kept_for chain)
+[ -f "$file" ] && [ ! -L "$file" ] && [ "$(dirname "$file")" -ef kept ]
+
+it "leaves weights alone that are kept under several names"
+ln "$file" kept/second
+deltawire publish "$url" run/step_000003 --quiet >/dev/null
+before=$(sha256sum <kept/second)
+deltawire follow "$url" --into chain --weights-dir kept --until 3 --no-report --quiet >/dev/null
+[ "$before" = "$(sha256sum <kept/second)" ]
+is_at chain 3
+
+it "gives a copy of a directory weights of its own"
+for option in "" "--weights-dir kept"; do
+    rm -rf first second kept && mkdir kept
+    keep_at_1 first
+    cp -a first second
+    file=$(kept_for first)
+    before=$(sha256sum <"$file")
+    # shellcheck disable=SC2086
+    deltawire pull "$url" --into second $option >out.copy 2>err.copy
+    grep -q "second: 1 file of the weights was a link or had a second name" err.copy
+    [ "$before" = "$(sha256sum <"$file")" ]
+    is_at first 1
+    is_at second 3
+    deltawire pull "$url" --into first --json | holds 'o["private_files"] == 0'
+    [ "$(kept_for first)" = "$file" ]
+done
+[ "$(find kept -type f | wc -l)" -eq 2 ]
+
+it "does so also if the original has gone on meanwhile"
+rm -rf first second
+keep_at_1 first
+cp -a first second
+deltawire pull "$url" --into first --at 2 --quiet
+keeps kept deltawire pull "$url" --into second --quiet
+is_at first 2
+is_at second 3
+
+it "refuses to apply through the link of a copy"
+rm -rf first second kept && mkdir kept
+keep_at_1 first
+cp -a first second
+keeps kept fails 8 "kept for another directory" \
+    deltawire apply run/deltas/step_000002.safetensors --to second
+
+it "does not finish, in the weights of the original, an apply that was copied with it"
+echo "not ours" >second/.deltawire-patch
+keeps kept fails 8 "kept for another directory" \
+    deltawire apply run/deltas/step_000002.safetensors --to second
+keeps kept deltawire pull "$url" --into second --quiet
+is_at first 1
+is_at second 3
+[ ! -e second/.deltawire-patch ]
+
+it "takes a renamed directory for what it was"
+mv first renamed
+deltawire pull "$url" --into renamed --json | holds 'o["private_files"] == 0'
+[ -L renamed/model.safetensors ]
+is_at renamed 3
