@@ -193,6 +193,13 @@ static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
         status = cli_check_signal(err);
         if (status == DW_OK)
             status = dw_stream_version(list->stream, *head - n, &info, err);
+        if (status == DW_NOT_FOUND && n > 0) { /* lost, and a restart left it behind */
+            if (*head - n < list->floor)
+                break;
+            if (!list->rows)
+                printf("%7" PRIu64 "  missing\n", *head - n);
+            continue;
+        }
         if (status != DW_OK)
             return status;
         if (list->rows)

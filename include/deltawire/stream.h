@@ -57,7 +57,7 @@ DW_API bool dw_stream_single_writer(const dw_stream *stream);
 DW_API dw_status dw_stream_head(dw_stream *stream, uint64_t *version, dw_error *err);
 
 /* DW_CORRUPT if a commit is missing between others, or latest.json names one that is not
- * there. Lists the commits. */
+ * there. What is missing below a restart or the floor is no fault. Lists the commits. */
 DW_API dw_status dw_stream_check_log(dw_stream *stream, dw_error *err);
 
 /* The lowest version that is still kept: 0, or what a collection left. */

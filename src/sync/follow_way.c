@@ -42,6 +42,22 @@ static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
                    goal);
 }
 
+/* Something behind EDGE, on the way to GOAL, is not there. If it is the commit, the log
+ * has a hole. */
+static dw_status explain_missing(dw_follower *f, const dw_edge *edge, uint64_t goal,
+                                 dw_error *err)
+{
+    const uint64_t head = f->stream->head;
+    dw_commit_record c;
+    if (explain_collected(f, goal, err) || head == DW_NO_VERSION || edge->to >= head)
+        return DW_NOT_FOUND;
+    dw_status status = dw_stream_read_commit(f->stream, edge->to, &c, NULL);
+    if (status == DW_OK)
+        dw_commit_record_release(&c);
+    return status == DW_NOT_FOUND ? dw_stream_fail_hole(f->stream, edge->to, head, err)
+                                  : DW_NOT_FOUND;
+}
+
 /* A version that is to be reached must be there. */
 static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
 {
@@ -116,6 +132,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (!on_path(f, goal))
         status = plan(f, goal, err);
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
+    const dw_edge best = status == DW_OK ? f->path[f->i_path] : (dw_edge){.to = goal};
     for (unsigned detours = 0; status == DW_OK; detours++) {
         const dw_edge edge = f->path[f->i_path];
         /* an anchor leaves the chain of hashes: what lies behind must be as it was */
@@ -150,7 +167,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
             *err = first;
         }
         if (status == DW_NOT_FOUND)
-            explain_collected(f, goal, err);
+            status = explain_missing(f, &best, goal, err);
     }
     return status;
 }

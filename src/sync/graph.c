@@ -121,11 +121,8 @@ static dw_status add_commits(dw_graph *graph, dw_stream *s, uint64_t begin, uint
         dw_error error = {0};
         status = add_commit(graph, s, v, &error);
         if (status == DW_NOT_FOUND)
-            status = dw_fail(&error, DW_CORRUPT, dw_store_url(s->store),
-                             "commits/ has a hole: version %" PRIu64
-                             " is missing below version %" PRIu64
-                             ". Restore it, or pull from a mirror",
-                             v, end);
+            status = dw_stream_fail_hole(
+                s, v, s->head != DW_NO_VERSION && s->head > v ? s->head : end, &error);
         if (dw_stream_passes_over(status)) {
             if (fault->code == DW_OK)
                 *fault = error;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "store/store.h"
+#include "sync/listing.h"
 #include "sync/stream.h"
 
 #define MAX_STEPS   32    /* that are walked one by one before the store is listed */
@@ -118,23 +119,63 @@ dw_status dw_stream_fail_hole(const dw_stream *s, uint64_t missing, uint64_t new
                    missing, newer);
 }
 
-/* Nothing follows on *KNOWN, but EVIDENCE names a newer version. */
-static dw_status check_hole(dw_stream *s, uint64_t known, uint64_t evidence,
+dw_status dw_stream_find_restart(dw_stream *s, uint64_t version, uint64_t *restart,
+                                 dw_error *err)
+{
+    dw_listing ways;
+    uint64_t floor = 0, to, from;
+    *restart = DW_NO_VERSION;
+    dw_status status = dw_listing_load(&ways, s->store, "ways/", err);
+    if (status == DW_OK)
+        status = dw_listing_floor(&ways, s, &floor, err);
+    for (size_t i = ways.n; status == DW_OK && *restart == DW_NO_VERSION && i-- > 0;) {
+        dw_commit_record c;
+        if (!dw_key_is_way(ways.items[i].key, &to, &from) || from != DW_NO_VERSION)
+            continue;
+        if (to <= version)
+            break;
+        status = dw_stream_read_commit(s, to, &c, err);
+        if (status == DW_OK) {
+            if (c.restart || to == floor)
+                *restart = to;
+            dw_commit_record_release(&c);
+        } else if (dw_stream_passes_over(status)) {
+            status = DW_OK;
+        }
+    }
+    dw_listing_release(&ways);
+    return status;
+}
+
+/* Nothing follows on *KNOWN, but EVIDENCE names a newer version. If the stream was
+ * restarted in between, the versions before the restart are not needed, and *KNOWN moves
+ * on. */
+static dw_status check_hole(dw_stream *s, uint64_t *known, uint64_t evidence,
                             uint64_t *head, dw_error *err)
 {
     dw_commit_record c;
     dw_error fault = {0};
+    uint64_t restart;
     dw_status status = dw_stream_read_commit(s, evidence, &c, &fault);
-    if (status == DW_OK) {
-        dw_commit_record_release(&c);
-        *head = evidence;
-        return dw_stream_fail_hole(s, known + 1, evidence, err);
-    }
     if (dw_stream_passes_over(status))
         return DW_OK; /* the evidence is wrong: nothing depends on a hint */
-    if (err)
-        *err = fault;
-    return status;
+    if (status == DW_OK) {
+        dw_commit_record_release(&c);
+        status = dw_stream_find_restart(s, *known + 1, &restart, &fault);
+    }
+    if (status == DW_OK && restart != DW_NO_VERSION) {
+        *known = restart;
+        status = walk_up(s, known, &fault);
+    }
+    if (status != DW_OK) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    if (*known >= evidence)
+        return DW_OK;
+    *head = evidence;
+    return dw_stream_fail_hole(s, *known + 1, evidence, err);
 }
 
 /* Compares the end of the walk, *KNOWN, with the evidence. */
@@ -156,7 +197,7 @@ static dw_status cross_check(dw_stream *s, uint64_t *known, uint64_t *head, dw_e
     }
     status = walk_up(s, known, err); /* it may have come since */
     return status == DW_OK && *known < evidence
-               ? check_hole(s, *known, evidence, head, err)
+               ? check_hole(s, known, evidence, head, err)
                : status;
 }
 
@@ -226,19 +267,44 @@ static dw_status visit_gap(void *context, const dw_store_entry *entry, dw_error 
     return DW_OK;
 }
 
-dw_status dw_stream_check_log(dw_stream *s, dw_error *err)
+/* A list may be stale: what it lacks is asked for. */
+static dw_status check_gaps(dw_stream *s, dw_error *err)
 {
-    gap g = {.last = DW_NO_VERSION, .end = DW_NO_VERSION};
-    uint64_t hint = DW_NO_VERSION;
-    bool exists = true; /* a list may be stale: what it lacks is asked for */
-    dw_status status = dw_store_list(s->store, "commits/", NULL, visit_gap, &g, err);
-    if (status == DW_OK && g.end != DW_NO_VERSION)
+    uint64_t from = DW_NO_VERSION;
+    for (;;) {
+        char after[DW_KEY_TEXT];
+        gap g = {.last = from, .end = DW_NO_VERSION};
+        bool exists = false;
+        if (from != DW_NO_VERSION)
+            dw_key_commit(after, from);
+        dw_status status =
+            dw_store_list(s->store, "commits/", from != DW_NO_VERSION ? after : NULL,
+                          visit_gap, &g, err);
+        if (status != DW_OK || g.end == DW_NO_VERSION)
+            return status;
         status = commit_exists(s, g.missing, &exists, err);
-    if (status == DW_OK && !exists)
-        return dw_stream_fail_hole(s, g.missing, g.end, err);
-    if (status == DW_OK)
-        status = read_hint(s, &hint, err);
+        from = g.end;
+        if (status == DW_OK && !exists)
+            status = dw_stream_find_restart(s, g.missing, &from, err);
+        if (status == DW_OK && from == DW_NO_VERSION)
+            status = dw_stream_fail_hole(s, g.missing, g.end, err);
+        if (status != DW_OK)
+            return status;
+    }
+}
+
+dw_status dw_stream_check_hint(dw_stream *s, dw_error *err)
+{
+    uint64_t hint = DW_NO_VERSION;
+    bool exists = true;
+    dw_status status = read_hint(s, &hint, err);
     if (status == DW_OK && hint != DW_NO_VERSION)
         status = commit_exists(s, hint, &exists, err);
     return status == DW_OK && !exists ? dw_stream_fail_lost(s, hint, err) : status;
+}
+
+dw_status dw_stream_check_log(dw_stream *s, dw_error *err)
+{
+    dw_status status = check_gaps(s, err);
+    return status == DW_OK ? dw_stream_check_hint(s, err) : status;
 }

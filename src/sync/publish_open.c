@@ -381,6 +381,8 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_publisher_check_key(p, err);
     if (status == DW_OK)
         status = dw_baseline_allocate(p, err);
+    if (status == DW_OK && p->options.rank == 0)
+        status = dw_stream_check_hint(p->stream, err);
     if (status == DW_OK)
         status = p->options.rank == 0 ? dw_epoch_claim(p, err) : dw_epoch_join(p, err);
     if (status != DW_OK)

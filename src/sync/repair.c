@@ -85,6 +85,11 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
     status = follow_on(f, p->head.version, &p->options.progress, &fault);
     out->version = dw_follower_version(f);
     dw_follower_close(f);
+    if (dw_follower_may_detour(status) && out->version == DW_NO_VERSION)
+        return dw_fail(err, status, dw_store_url(p->store),
+                       "no version of this stream can be had: %.200s: %.300s. To go on, "
+                       "name a checkpoint: deltawire repair %s CHECKPOINT",
+                       fault.where, fault.text, dw_store_url(p->store));
     if (status != DW_OK && err)
         *err = fault;
     if (status != DW_OK || out->version != p->head.version)
@@ -177,6 +182,8 @@ static dw_status open_stream(dw_publisher *p, dw_error *err)
         status = dw_publisher_check_store(p, err);
     if (status == DW_OK)
         status = dw_publisher_check_key(p, err);
+    if (status == DW_OK)
+        status = dw_stream_check_hint(p->stream, err);
     uint64_t head;
     dw_commit_record c;
     if (status == DW_OK)

@@ -459,9 +459,10 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
 {
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(s, version, &c, err);
-    uint64_t floor;
+    uint64_t restart;
     if (status == DW_NOT_FOUND && s->head != DW_NO_VERSION && version < s->head &&
-        dw_stream_read_floor(s, &floor, NULL) == DW_OK && version >= floor)
+        dw_stream_find_restart(s, version, &restart, NULL) == DW_OK &&
+        restart == DW_NO_VERSION)
         return dw_stream_fail_hole(s, version, s->head, err);
     if (status != DW_OK)
         return status;

@@ -72,6 +72,8 @@ cp ${commit}3.json kept.json
 rm ${commit}3.json
 fails 3 'version 3 is missing' deltawire pull "$url" --into at2
 fails 3 'version 3 is missing' deltawire status "$url"
+fails 3 'version 3 is missing, but version 5 .* hole' \
+    deltawire pull "$url" --into fresh3 --at 3
 fails 3 'hole' deltawire verify "$url"
 start hole follow "$url" --into at2 --interval 0.2 --no-report --listen 127.0.0.1:0
 hole=$!
@@ -91,6 +93,14 @@ ends $hole 0
 it "verify notices that the newest commit is missing"
 mv ${commit}5.json kept.json
 fails 3 'latest.json says that version 5 was committed' deltawire verify "$url"
+
+it "nobody commits another version under the number of a lost one"
+object_list "$url" "" >before.txt
+refused='latest.json says that version 5 was committed.* remove latest.json'
+fails 3 "$refused" deltawire publish "$url" run/step_000001 --baseline fresh.c
+fails 3 "$refused" deltawire repair "$url" run/step_000001
+object_list "$url" "" >after.txt
+cmp before.txt after.txt
 mv kept.json ${commit}5.json
 prints 'faults  *0' deltawire verify "$url"
 

@@ -105,3 +105,52 @@ deltawire repair "$url" --json >out.repair
 holds 'o["version"] == 5 and o["source"] == 2' <out.repair
 deltawire pull "$url" --into crossed --quiet >/dev/null
 holds_version crossed 5
+
+it "says so if no version can be had"
+fresh
+object_remove "$url" "$(object_of "$url" 0)"
+fails 6 'no version .* can be had: .*objects/.*deltawire repair .* CHECKPOINT' \
+    deltawire repair "$url"
+deltawire repair "$url" new --quiet >/dev/null
+deltawire pull "$url" --into other --quiet >/dev/null
+same_weights other new
+
+it "a hole in the log is named to followers that start from nothing"
+small_run 6
+url=$store/hole
+new_stream "$url" 3
+rm -rf at1
+deltawire pull "$url" --into at1 --at 1 --quiet >/dev/null
+object_remove "$url" "$(commit_key 2)"
+fails 3 'version 2 is missing, but version 3 .* hole' deltawire pull "$url" --into part
+start hole follow "$url" --into followed2 --interval 0.2 --no-report
+hole=$!
+wait_until grep -q 'version 2 is missing' err.hole
+
+it "repair leaves it behind"
+fails 3 'version 2 is missing.*deltawire repair .* CHECKPOINT' \
+    deltawire publish "$url" run/step_000004 --baseline low
+deltawire repair "$url" run/step_000004 --quiet >/dev/null
+publish_step "$url" 5 --baseline low # stands at version 1, below the hole
+publish_step "$url" 6 --baseline low
+publish_step "$url" 5 --baseline empty.b
+publish_step "$url" 6
+head_is 8
+wait_until holds_version followed2 8
+kill -INT $hole
+ends $hole 0
+for dir in at1 part at_nothing; do
+    deltawire pull "$url" --into "$dir" --quiet >/dev/null
+    same_weights "$dir" run/step_000006
+done
+deltawire log "$url" --json >out.log
+holds '[v["version"] for v in o["versions"]] == [8, 7, 6, 5, 4, 3, 1, 0]' <out.log
+prints '^ *2  missing' deltawire log "$url"
+
+it "a hole above the restart is an error as before"
+object_get "$url" "$(commit_key 6)" kept.json
+object_remove "$url" "$(commit_key 6)"
+fails 3 'version 6 is missing' deltawire status "$url"
+fails 3 'version 6 is missing' deltawire log "$url"
+object_put "$url" "$(commit_key 6)" kept.json
+head_is 8

@@ -259,9 +259,17 @@ static void test_lost_parent(void **state)
     assert_int_equal(kit_find(store, "commits/", "", NULL), 3);
     dw_publisher_close(p);
 
-    /* an epoch that is gone before its first commit */
+    /* nobody gives the number of a lost version to another one */
     char own[512];
     dw_error err = {0};
+    const size_t n_epochs = kit_find(store, "epochs/", "", NULL);
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_CORRUPT, &err);
+    assert_non_null(strstr(err.text, "version 3 was committed, but it is missing"));
+    assert_int_equal(kit_find(store, "epochs/", "", NULL), n_epochs);
+    assert_ok(dw_store_remove(store, DW_KEY_LATEST, &err), &err);
+
+    /* an epoch that is gone before its first commit */
     p = kit_open(&k, store, &options);
     kit_find(store, "epochs/", "", own);
     assert_ok(dw_store_remove(store, own, &err), &err);
