@@ -58,8 +58,11 @@ static json_t *cached_json(const cli_cached *c, bool removed)
     return row;
 }
 
-static void print_cached(const cli_cached *c, const char *fate)
+static void print_cached(const cli_cached *c, const char *fate, bool with_header)
 {
+    if (with_header)
+        printf("%9s  %-16s  %-9s  %s\n", "size", "last used (UTC)", "state",
+               "stream and path");
     char size[CLI_NUMBER_SIZE], used[32] = "";
     struct tm t;
     if (gmtime_r(&c->t_used, &t))
@@ -78,12 +81,22 @@ static const char *fate_of(const arguments *a, const cli_cached *c, bool removed
     return c->in_use ? "in use" : c->is_aside ? "set aside" : "kept";
 }
 
+/* The last line: how many copies were shown, and their size. */
+static void print_total(size_t n, uint64_t n_bytes)
+{
+    char size[CLI_NUMBER_SIZE];
+    if (n == 0)
+        puts("no copies");
+    else
+        printf("%9s  in %zu cop%s\n", cli_format_size(size, n_bytes), n,
+               n == 1 ? "y" : "ies");
+}
+
 static dw_status show(const arguments *a, const cli_session *s, const cli_cached *list,
                       size_t n, json_t *rows, dw_error *err)
 {
-    if (!s->json && !s->quiet && n > 0)
-        printf("%9s  %-16s  %-9s  %s\n", "size", "last used (UTC)", "state",
-               "stream and path");
+    size_t n_shown = 0;
+    uint64_t n_bytes = 0;
     for (size_t i = 0; i < n; i++) {
         const cli_cached *c = &list[i];
         if (!is_chosen(a, c))
@@ -96,8 +109,12 @@ static dw_status show(const arguments *a, const cli_session *s, const cli_cached
         if (s->json)
             json_array_append_new(rows, cached_json(c, removed && !a->dry_run));
         else
-            print_cached(c, fate_of(a, c, removed));
+            print_cached(c, fate_of(a, c, removed), n_shown == 0 && !s->quiet);
+        n_shown++;
+        n_bytes += c->n_bytes;
     }
+    if (!s->json && !s->quiet)
+        print_total(n_shown, n_bytes);
     return DW_OK;
 }
 
@@ -118,6 +135,8 @@ int dw_cmd_cache(int argc, char **argv)
         if (option == UNUSED_FOR)
             a.days = (double)cli_parse_count(&s, "--unused-for", optarg);
     }
+    if (a.dry_run && !a.prune)
+        cli_usage_error(&s, "--dry-run needs --prune");
     cli_expect_arguments(&s, argc, 0, 0);
     dw_error err;
     cli_cached *list = NULL;

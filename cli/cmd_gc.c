@@ -132,8 +132,9 @@ static void print_report(const cli_session *s, const arguments *a,
     if (report->bad_anchor != DW_NO_VERSION)
         cli_print_row("damaged",
                       "the anchor of version %" PRIu64
-                      ": `deltawire squash --anchor` makes another",
-                      report->bad_anchor);
+                      ", so an older one stays. After the next publish run: "
+                      "deltawire squash %s --anchor",
+                      report->bad_anchor, a->stream.url);
 }
 
 static int collect(arguments *a, const cli_session *s)

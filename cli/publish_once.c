@@ -273,7 +273,8 @@ static void announce_copies(const cli_publish *p, const cli_session *s,
     fprintf(stderr, "deltawire: keeps %zu cop%s of the model, %s in all, in ", n,
             n > 1 ? "ies" : "y", cli_format_size(size, copies_bytes(p, weights)));
     cli_print_text(stderr, dir);
-    fputs("; --baseline and --fold change that, `deltawire cache` lists and removes\n",
+    fputs("; --baseline and --fold change that. `deltawire cache` lists them, "
+          "`deltawire cache --prune` removes old ones\n",
           stderr);
 }
 

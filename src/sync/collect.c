@@ -346,11 +346,13 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
             status = try_floor(c, &good, err);
     }
     if (status == DW_OK && c->report.bad_anchor != DW_NO_VERSION && c->floor == 0)
-        status = dw_fail(err, DW_CORRUPT, c->bad.where,
-                         "the anchor of version %" PRIu64
-                         " cannot be relied on (%.200s), and there is no older one: "
-                         "nothing was removed. Make another: deltawire squash --anchor",
-                         c->report.bad_anchor, c->bad.text);
+        status =
+            dw_fail(err, DW_CORRUPT, c->bad.where,
+                    "the anchor of version %" PRIu64
+                    " cannot be relied on (%.200s), and there is no older one: "
+                    "nothing was removed. Publish a version, and then make its "
+                    "anchor: deltawire squash %s --anchor",
+                    c->report.bad_anchor, c->bad.text, dw_store_url(c->stream->store));
     return status;
 }
 

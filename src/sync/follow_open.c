@@ -195,7 +195,7 @@ static dw_status check_other_stream(dw_follower *f, dw_error *err)
     return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, f->weights->now->dir,
                    "the weights are version %" PRIu64 " of stream %s, but %s is now "
                    "stream %s%s. Name another directory, or, if you want the weights "
-                   "here to become that stream's, name it: --stream %s",
+                   "here to become that stream's, name its id (--stream, stream): %s",
                    at->version, at->stream, dw_store_url(f->stream->store), id,
                    is_fork ? ", a fork of it" : "", id);
 }

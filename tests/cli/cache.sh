@@ -5,9 +5,15 @@ export XDG_CACHE_HOME=$PWD/cache
 deltawire synth -o run --params 200K --steps 1 --quiet >/dev/null
 deltawire synth -o other --params 300K --steps 1 --quiet >/dev/null
 
+it "says that there are none"
+prints 'no copies' deltawire cache
+prints 'no copies' deltawire cache --prune
+fails 2 'dry-run needs --prune' deltawire cache --dry-run
+
 it "says so when the first copy is made, and only then"
 deltawire publish s run/base >/dev/null 2>err.txt
 grep -q "keeps 4 copies of the model, .* in $PWD/cache/deltawire/baselines/" err.txt
+grep -q 'deltawire cache --prune. removes old ones' err.txt
 deltawire publish s run/base >/dev/null 2>err.txt
 [ ! -s err.txt ]
 
@@ -37,6 +43,7 @@ assert len(copies) == 3 and sum(c["set_aside"] for c in copies) == 2, copies
 assert all(c["url"] == f"file://{sys.argv[1]}/s" and c["bytes"] > 100_000 for c in copies)
 END
 prints 'set aside' deltawire cache
+prints 'in 3 copies' deltawire cache
 
 it "prunes what was set aside, and all if asked for"
 deltawire cache --prune --dry-run >/dev/null

@@ -85,3 +85,22 @@ it "goes on being published to"
 publish_step "$url" 7
 deltawire pull "$url" --into slow --quiet >/dev/null
 is_at slow 7
+
+it "keeps an older anchor if the newest is damaged, and names a way out that works"
+deltawire squash "$url" --anchor --quiet >/dev/null
+object_get "$url" "ways/$(printf '%020d' 7)-anchor.json" way.json
+anchor=$(json 'o["objects"][0]["key"]' <way.json)
+object_get "$url" "$anchor" anchor.bin
+printf 'damage' | dd of=anchor.bin bs=1 seek=100000 conv=notrunc status=none
+object_remove "$url" "$anchor"
+object_put "$url" "$anchor" anchor.bin
+deltawire gc "$url" --keep 1 >out.txt
+grep -q '^  floor      version 4, before 4$' out.txt
+grep -q "damaged .* version 7, .* After the next publish run: deltawire squash $url --anchor" out.txt
+publish_step "$url" 6
+deltawire squash "$url" --anchor --quiet >/dev/null
+deltawire gc "$url" --keep 1 >out.txt
+grep -q '^  floor      version 8, before 4$' out.txt
+rm -rf fresh
+deltawire pull "$url" --into fresh --quiet >/dev/null
+same_weights fresh run/step_000006
