@@ -31,10 +31,30 @@ void cli_tell_error(const cli_session *s, const char *event, const char *fallbac
     fputc('\n', stderr);
 }
 
+/* Whether two texts say the same, but for numbers: a count or an age may grow. */
+static bool is_same_text(const char *a, const char *b)
+{
+    static const char digits[] = "0123456789";
+    while (*a && *b) {
+        a += strspn(a, digits);
+        b += strspn(b, digits);
+        if (*a != *b)
+            return false;
+        if (*a) {
+            a++;
+            b++;
+        }
+    }
+    a += strspn(a, digits);
+    b += strspn(b, digits);
+    return *a == *b;
+}
+
 void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error *err)
 {
     const bool is_new = trouble->n_tries == 0 || trouble->told.code != err->code ||
-                        strcmp(trouble->told.where, err->where) != 0;
+                        strcmp(trouble->told.where, err->where) != 0 ||
+                        !is_same_text(trouble->told.text, err->text);
     trouble->n_tries++;
     if (!is_new)
         return;
@@ -69,7 +89,8 @@ void cli_trouble_end(cli_trouble *trouble, const cli_session *s)
     } else if (trouble->n_tries > 0) {
         fputs("deltawire: ", stderr);
         cli_print_text(stderr, trouble->what);
-        fprintf(stderr, ": works again after %u tries\n", trouble->n_tries);
+        fprintf(stderr, ": works again after %u %s\n", trouble->n_tries,
+                trouble->n_tries == 1 ? "try" : "tries");
     }
     trouble->n_tries = 0;
 }

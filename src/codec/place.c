@@ -95,9 +95,20 @@ static dw_status roll_forward(dw_place *p, dw_error *err)
     return status == DW_OK ? dw_place_settle(p, true, err) : status;
 }
 
+/* A run that was interrupted had files of its own. One that was linked since belongs to
+ * others too, and gets a private copy in its place. *COPIED: open all anew. */
+static dw_status leave_shared(const dw_place *p, bool *copied, dw_error *err)
+{
+    uint64_t n = 0;
+    if (dw_files_judge(p->ckpt, NULL) != DW_FILES_SHARED)
+        return DW_OK;
+    *copied = true;
+    return dw_files_make_own(p->ckpt, &n, err);
+}
+
 /* With ONLY_RECOVER it is mapped only where there is something to finish. */
-static dw_status open_place(dw_place **out, const char *path, unsigned n_threads,
-                            bool only_recover, bool *recovered, dw_error *err)
+static dw_status try_open(dw_place **out, const char *path, unsigned n_threads,
+                          bool only_recover, bool *recovered, bool *copied, dw_error *err)
 {
     *out = NULL;
     bool pending = false;
@@ -119,14 +130,32 @@ static dw_status open_place(dw_place **out, const char *path, unsigned n_threads
     if (status == DW_OK && (pending || !only_recover))
         status = map(p, err);
     if (status == DW_OK && pending)
+        status = leave_shared(p, copied, err);
+    if (status == DW_OK && pending && !*copied)
         status = roll_forward(p, err);
     if (recovered)
         *recovered = pending;
-    if (status != DW_OK)
+    if (status != DW_OK || *copied)
         dw_place_close(p);
     else
         *out = p;
     return status;
+}
+
+static dw_status open_place(dw_place **out, const char *path, unsigned n_threads,
+                            bool only_recover, bool *recovered, dw_error *err)
+{
+    bool copied = false;
+    dw_status status =
+        try_open(out, path, n_threads, only_recover, recovered, &copied, err);
+    if (status != DW_OK || !copied)
+        return status;
+    copied = false;
+    status = try_open(out, path, n_threads, only_recover, recovered, &copied, err);
+    return status == DW_OK && copied
+               ? dw_fail(err, DW_CONFLICT, path,
+                         "somebody links its files while they are written; stop that")
+               : status;
 }
 
 dw_status dw_place_open(dw_place **out, const char *path, unsigned n_threads,

@@ -223,6 +223,34 @@ static void test_one_holder(void **state)
 }
 
 /* What a killed holder left staged is dropped, whoever comes next. */
+/* A run was interrupted, and then somebody gave the file a second name: what the other
+ * name leads to stays as it is. */
+static void test_linked_meanwhile(void **state)
+{
+    (void)state;
+    make(0, 3000);
+    dw_place *place = hold();
+    assert_int_equal(stage(place, &goal, NULL), DW_OK);
+    assert_int_equal(dw_place_commit(place, NULL), DW_OK);
+    dw_place_close(place);
+    const char *other = temp_path("other-name");
+    assert_int_equal(link(disk.path, other), 0);
+    size_t n, n_after;
+    uint8_t *before = get_file(other, &n);
+    bool recovered;
+    dw_error err = {0};
+    assert_int_equal(dw_place_open(&place, disk.path, 0, &recovered, &err), DW_OK);
+    assert_true(recovered && disk_is_new(&disk) && !disk_has_patch(&disk));
+    dw_place_close(place);
+    uint8_t *after = get_file(other, &n_after);
+    assert_int_equal(n, n_after);
+    assert_memory_equal(before, after, n);
+    free(before);
+    free(after);
+    unlink(other);
+    drop();
+}
+
 static void test_leftovers(void **state)
 {
     (void)state;
@@ -335,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_discard_and_replace),
         cmocka_unit_test(test_wrong_order),
         cmocka_unit_test(test_one_holder),
+        cmocka_unit_test(test_linked_meanwhile),
         cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_settle_finds),
         cmocka_unit_test(test_some_parts),
