@@ -114,6 +114,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
+    bool has_limit = false;
     *a = (cli_follow){.interval = 5,
                       .command.limit = CLI_COMMAND_LIMIT,
                       .until = DW_NO_VERSION,
@@ -133,6 +134,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
             break;
         case EXEC_TIMEOUT:
             a->command.limit = cli_parse_seconds(s, "--exec-timeout", optarg);
+            has_limit = true;
             break;
         case INTERVAL:
             a->interval = cli_parse_seconds(s, "--interval", optarg);
@@ -166,6 +168,8 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
     cli_expect_arguments(s, argc, 1, 1);
     if (!a->follow.into)
         cli_usage_error(s, "--into DIR is missing");
+    if (has_limit && !a->command.text)
+        cli_usage_error(s, "--exec-timeout needs --exec CMD");
     if (!a->report && a->follow.id)
         cli_usage_error(s, "--id and --no-report exclude each other");
     if (a->report && !a->follow.id) {

@@ -119,8 +119,8 @@ static void print_report(const dw_repair_report *r, const arguments *a,
     else
         cli_print_row("version", "%" PRIu64 ", a restart from version %" PRIu64,
                       r->version, r->source);
-    cli_print_row("size", "%s in %" PRIu64 " objects", cli_format_size(size, r->n_bytes),
-                  r->n_objects);
+    cli_print_row("size", "%s in %" PRIu64 " object%s", cli_format_size(size, r->n_bytes),
+                  r->n_objects, r->n_objects == 1 ? "" : "s");
     cli_print_row("state", "%016" PRIx64, r->state);
 }
 

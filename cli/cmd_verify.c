@@ -18,7 +18,8 @@
 
 static const char help[] =
     "usage: deltawire verify CKPT [DELTA] [--sha256]\n"
-    "       deltawire verify URL [--trust KEY]...\n"
+    "       deltawire verify URL [--base CKPT] [--no-decode] [--work DIR] [--trust "
+    "KEY]...\n"
     "\n"
     "Reads a whole checkpoint and prints its state digest. With DELTA: says whether the\n"
     "checkpoint stands at the version the delta starts from, in which case the delta is\n"

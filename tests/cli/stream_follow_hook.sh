@@ -13,6 +13,9 @@ is_gone() { # FILE: the process whose number stands there
     ! kill -0 "$(cat "$1")"
 }
 
+it "takes a time limit only with a command"
+fails 2 'exec-timeout needs --exec' deltawire follow "$url" --into model --exec-timeout 3
+
 it "kills a command that hangs, and those it started"
 cat >hang.sh <<'END'
 echo "$DELTAWIRE_VERSION" >>seen
