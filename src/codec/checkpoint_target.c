@@ -204,7 +204,9 @@ static bool is_lost(const char *path, const char *patch_path)
     struct stat st;
     if (stat(path, &st) != 0)
         return errno == ENOENT;
-    return !dw_is_kept_for(path, &st) && lstat(patch_path, &st) == 0;
+    if (dw_is_kept_for(path, &st) && st.st_nlink == 1)
+        return false;
+    return lstat(patch_path, &st) == 0;
 }
 
 dw_status dw_target_forget_lost(const char *path, dw_error *err)

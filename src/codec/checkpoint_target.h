@@ -46,8 +46,8 @@ void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir);
 bool dw_is_kept_for(const char *path, struct stat *file);
 
 /* Removes PATH, and what stands beside it, if it is a link to weights that are kept
- * elsewhere and they are gone, as after a reboot; or if they are not kept for this
- * directory and an apply was interrupted, so that they are no version to copy. */
+ * elsewhere and they are gone, as after a reboot; or if they are not only this
+ * directory's and an apply was interrupted, so that they are no version to copy. */
 dw_status dw_target_forget_lost(const char *path, dw_error *err);
 
 /* Gives the lock back too. */

@@ -85,9 +85,7 @@ static dw_status check_kept(const dw_place *p, dw_error *err)
 /* Goes on from a patch file that is there. */
 static dw_status roll_forward(dw_place *p, dw_error *err)
 {
-    dw_status status = check_kept(p, err);
-    if (status == DW_OK)
-        status = load(p, p->target.patch_path, err);
+    dw_status status = load(p, p->target.patch_path, err);
     if (status != DW_OK)
         return status;
     p->state = NAMED; /* the run before may have been killed before it was durable */
@@ -129,6 +127,8 @@ static dw_status try_open(dw_place **out, const char *path, unsigned n_threads,
         status = dw_file_exists(p->target.patch_path, &pending, err);
     if (status == DW_OK && (pending || !only_recover))
         status = map(p, err);
+    if (status == DW_OK && pending)
+        status = check_kept(p, err);
     if (status == DW_OK && pending)
         status = leave_shared(p, copied, err);
     if (status == DW_OK && pending && !*copied)

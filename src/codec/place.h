@@ -44,8 +44,8 @@ dw_status dw_place_check(const dw_place *place, dw_error *err);
 uint64_t dw_place_files(const dw_place *place);
 
 /* Whether the files are the place's only (own_files.h). What is staged is committed only
- * then; what an interrupted run left is finished in any case, but not in weights that are
- * kept for another directory. */
+ * then. What an interrupted run left is finished in a private copy, or refused if the
+ * weights are kept elsewhere. */
 dw_ownership dw_place_judge(const dw_place *place, dw_error *err);
 
 /* As dw_files_make_own: the place is to be closed and opened anew then. */

@@ -162,6 +162,14 @@ is_at first 1
 is_at second 3
 [ ! -e second/.deltawire-patch ]
 
+it "does not finish an interrupted apply in kept weights that have a second name"
+ln "$(kept_for first)" kept/second
+echo "not ours" >first/.deltawire-patch
+before=$(sha256sum <kept/second)
+deltawire pull "$url" --into first --weights-dir kept --at 1 --quiet
+[ "$before" = "$(sha256sum <kept/second)" ]
+is_at first 1
+
 it "takes a renamed directory for what it was"
 mv first renamed
 deltawire pull "$url" --into renamed --json | holds 'o["private_files"] == 0'
