@@ -44,6 +44,7 @@ static bool has_base(const cli_stream *stream, dw_version_info *first)
 /* What the stream decoded to; `tried` where it was tried. */
 typedef struct decoding {
     bool tried;
+    bool is_hindered; /* by faults of records and objects */
     dw_replay_report report;
 } decoding;
 
@@ -69,6 +70,9 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
         cli_json_version(object, "first_decoded", d->report.first);
         cli_json_count(object, "left_behind", d->report.n_left);
     }
+    if (d->is_hindered)
+        json_object_set_new(object, "decoded", json_null());
+    cli_json_count(object, "left_behind_faults", report->n_left);
     json_object_set(object, "faults", faults);
     if (err)
         json_object_set_new(object, "error", cli_verify_fault_json(err));
@@ -78,6 +82,8 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
 static void print_decoded(const decoding *d)
 {
     const dw_replay_report *r = &d->report;
+    if (d->is_hindered)
+        cli_print_row("decoded", "nothing: mend the faults above, then verify again");
     if (!d->tried)
         return;
     if (r->first == DW_NO_VERSION)
@@ -114,6 +120,12 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report,
                       report->n_unnamed);
     cli_print_suspect(report->suspect_from, report->suspect_end);
     print_decoded(d);
+    if (report->n_left > 0)
+        cli_print_row("no fault",
+                      "%" PRIu64
+                      " damaged or missing records and objects of versions that "
+                      "a restart left behind",
+                      report->n_left);
     cli_print_row("faults", "%" PRIu64, report->n_faults + d->report.n_faults);
 }
 
@@ -153,6 +165,7 @@ static int run_sweep(const cli_stream *stream, const cli_session *s,
     cli_progress_end(&bar);
     int exit_code = 0;
     bool swept = status == DW_OK || report.n_faults > 0;
+    decoded.is_hindered = report.n_faults > 0 && !options->no_decode;
     if (status == DW_OK && !options->no_decode) {
         status = decode(&decoded, stream, s, options, &faults, &err);
         swept = status == DW_OK || decoded.report.n_faults > 0;

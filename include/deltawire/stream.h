@@ -142,6 +142,8 @@ typedef struct dw_verify_report {
     uint64_t n_bytes;
     uint64_t n_unnamed; /* objects that no record names: leftovers of failed attempts */
     uint64_t n_faults;
+    uint64_t n_left;       /* damaged or missing records and objects of versions below the
+                              newest       restart, which nobody needs: no faults */
     uint64_t suspect_from; /* the newest versions that may not be the trainer's weights,
                               up to SUSPECT_END - 1 (dw_version_info); 0: none */
     uint64_t suspect_end;

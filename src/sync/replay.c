@@ -13,6 +13,7 @@ typedef struct replay {
     dw_stream *stream;     /* the follower's */
     dw_graph ways;
     uint64_t head;
+    uint64_t restart; /* the newest; 0: none */
     const dw_progress *progress;
     dw_fault_fn fn;
     void *context;
@@ -86,23 +87,17 @@ static void tell(replay *r, uint64_t version, dw_status code, const dw_error *fo
         r->fn(r->context, &fault);
 }
 
-/* The way to VERSION that was tried failed. *NEXT is where the replay goes on, or
- * DW_NO_VERSION. What a restart left behind is known to be bad. */
-static dw_status pass_over(replay *r, uint64_t from, uint64_t version, dw_status code,
-                           const dw_error *found, uint64_t *next, dw_error *err)
+/* The way to VERSION that was tried failed. Returns where the replay goes on, or
+ * DW_NO_VERSION. What the newest restart left behind is no fault. */
+static uint64_t pass_over(replay *r, uint64_t from, uint64_t version, dw_status code,
+                          const dw_error *found)
 {
-    bool restart = false;
-    dw_status status = DW_OK;
-    *next = next_anchor(r, from == DW_NO_VERSION ? version + 1 : version);
-    if (*next != DW_NO_VERSION)
-        status = is_restart(r, *next, &restart, err);
-    if (status != DW_OK)
-        return status;
-    if (restart)
-        r->report.n_left += *next - version;
+    const uint64_t next = next_anchor(r, from == DW_NO_VERSION ? version + 1 : version);
+    if (version < r->restart && next != DW_NO_VERSION)
+        r->report.n_left += next - version;
     else
-        tell(r, version, code, found, *next);
-    return DW_OK;
+        tell(r, version, code, found, next);
+    return next;
 }
 
 /* ---- all of them ---- */
@@ -133,13 +128,10 @@ static dw_status run(replay *r, uint64_t floor, dw_error *err)
             return status;
         }
         uint64_t next;
-        if (r->report.first == DW_NO_VERSION && status == DW_NOT_FOUND) {
+        if (r->report.first == DW_NO_VERSION && status == DW_NOT_FOUND)
             next = next_anchor(r, to + 1); /* a base that is not at hand */
-        } else {
-            status = pass_over(r, from, to, status, &found, &next, err);
-            if (status != DW_OK)
-                return status;
-        }
+        else
+            next = pass_over(r, from, to, status, &found);
         if (next == DW_NO_VERSION)
             break;
         from = DW_NO_VERSION;
@@ -182,6 +174,10 @@ dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
     }
     if (status == DW_OK)
         status = dw_graph_load_ways(&r.ways, r.stream, err);
+    if (status == DW_OK)
+        status = dw_stream_find_restart(r.stream, 0, &r.restart, err);
+    if (r.restart == DW_NO_VERSION)
+        r.restart = 0;
     if (status == DW_OK && dw_stream_read_floor(r.stream, &floor, NULL) != DW_OK)
         floor = 0; /* a hint */
     if (status == DW_OK)

@@ -177,7 +177,7 @@ static dw_status check_hash(dw_store *store, const dw_object *object, dw_sha256 
     dw_hex_encode(wanted, object->sha256, DW_SHA256_BYTES);
     dw_hex_encode(got, found, DW_SHA256_BYTES);
     return dw_fail(err, DW_CORRUPT, where,
-                   "the object was altered: its SHA-256 is %s, its commit says %s", got,
+                   "the object was altered: its SHA-256 is %s, its record says %s", got,
                    wanted);
 }
 

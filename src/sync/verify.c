@@ -75,7 +75,8 @@ static dw_status remember(dw_sweep *w, const dw_commit_record *commit, dw_error 
     if (!dw_grow_array((void **)&w->seen, &w->n_room, w->n_seen, sizeof *w->seen))
         return dw_fail_memory(err, NULL);
     dw_seen *s = &w->seen[w->n_seen++];
-    *s = (dw_seen){.version = commit->version, .state = commit->state};
+    *s = (dw_seen){
+        .version = commit->version, .state = commit->state, .restart = commit->restart};
     if (commit->suspect_from > 0) {
         w->report.suspect_from = commit->suspect_from;
         w->report.suspect_end = commit->version;
@@ -123,8 +124,12 @@ static dw_status check_commit(dw_sweep *w, const dw_commit_record *commit,
         commit->content == DW_CONTENT_DELTA || commit->content == DW_CONTENT_ANCHOR;
     if (status == DW_OK && commit->restart)
         status = check_restart(w, commit, key, err);
-    if (status == DW_OK && has_objects && !dw_sweep_below_floor(w->floor, &edge))
+    if (status == DW_OK && has_objects && !dw_sweep_below_floor(w->floor, &edge)) {
+        const uint64_t n_before = w->report.n_faults + w->report.n_left;
         status = dw_sweep_objects(w, &edge, key, &commit->objects, commit->state, err);
+        w->seen[w->n_seen - 1].is_broken =
+            w->report.n_faults + w->report.n_left > n_before;
+    }
     return status;
 }
 
@@ -166,12 +171,21 @@ static dw_status tell_hole(dw_sweep *w, uint64_t first, uint64_t end, dw_error *
     char key[DW_KEY_TEXT];
     dw_error found;
     dw_key_commit(key, first);
-    dw_fail(&found, DW_CORRUPT, NULL,
-            "commits/ has a hole: of versions %" PRIu64 " to %" PRIu64
-            " no record is there",
-            first, end - 1);
-    return dw_sweep_settle(w, DW_CORRUPT, key,
-                           "Restore them from a mirror with `deltawire cp`", &found, err);
+    if (end - first == 1)
+        dw_fail(&found, DW_CORRUPT, NULL,
+                "the log has a hole: version %" PRIu64 " is missing, but version %" PRIu64
+                " is there",
+                first, end);
+    else
+        dw_fail(&found, DW_CORRUPT, NULL,
+                "the log has a hole: versions %" PRIu64 " to %" PRIu64
+                " are missing, but version %" PRIu64 " is there",
+                first, end - 1, end);
+    return dw_sweep_settle(
+        w, DW_CORRUPT, key,
+        "Restore what is missing from a mirror with `deltawire cp`; if "
+        "it is gone for good, run `deltawire repair` with a checkpoint",
+        &found, err);
 }
 
 static dw_status check_commits(dw_sweep *w, dw_error *err)
@@ -184,6 +198,7 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
         char key[DW_KEY_TEXT];
         dw_key_commit(key, version);
         dw_error found = {0};
+        w->about = version;
         dw_status read = dw_stream_read_commit(w->stream, version, &commit, &found);
         uint64_t next = version + 1;
         if (read == DW_OK) {
@@ -202,6 +217,7 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
         version = next;
     }
     dw_commit_record_release(&parent);
+    w->about = DW_NO_VERSION;
     if (status == DW_OK)
         status = check_hint(w, version > w->floor ? version - 1 : DW_NO_VERSION, err);
     return status;
@@ -240,12 +256,16 @@ static dw_status check_way(dw_sweep *w, const char *key, dw_edge *edge, dw_error
     if (status == DW_NOT_FOUND)
         return DW_OK; /* collected meanwhile */
     w->report.n_ways++;
+    w->about = edge->to;
     if (status != DW_OK)
         return dw_sweep_settle(
             w, status, key, "Remove it: the commits lead there without it", &found, err);
+    if (edge->from != DW_NO_VERSION)
+        w->about = edge->from;
     dw_status checked = check_ends(w, &way, &found);
     status = dw_sweep_settle(w, checked, key,
                              "Remove it: the commits lead there without it", &found, err);
+    w->about = edge->to;
     if (status == DW_OK)
         status = dw_sweep_objects(w, edge, key, &way.objects, way.state, err);
     dw_way_record_release(&way);
@@ -277,7 +297,11 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
                            const dw_progress *progress, dw_verify_report *report,
                            dw_error *err)
 {
-    dw_sweep w = {.stream = stream, .fn = fn, .context = context, .progress = progress};
+    dw_sweep w = {.stream = stream,
+                  .fn = fn,
+                  .context = context,
+                  .progress = progress,
+                  .about = DW_NO_VERSION};
     dw_status status = check_stream_record(&w, err);
     if (status == DW_OK)
         status = dw_listing_load(&w.objects, stream->store, "objects/", err);
@@ -290,6 +314,10 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
         dw_status read = dw_listing_floor(&w.ways, stream, &w.floor, &found);
         status = dw_sweep_settle_record(&w, read, DW_KEY_FLOOR, &found, err);
     }
+    if (status == DW_OK)
+        status = dw_stream_find_restart(stream, 0, &w.restart, err);
+    if (w.restart == DW_NO_VERSION)
+        w.restart = 0;
     for (size_t i = 0; i < w.objects.n; i++)
         w.n_total += w.objects.items[i].n_bytes;
     if (status == DW_OK)

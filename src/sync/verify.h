@@ -15,6 +15,8 @@ typedef struct dw_seen {
     uint64_t version;
     uint8_t sha256[DW_SHA256_BYTES];
     dw_digest state;
+    bool restart;
+    bool is_broken; /* its own objects are damaged or missing */
 } dw_seen;
 
 typedef struct dw_sweep {
@@ -26,6 +28,8 @@ typedef struct dw_sweep {
     dw_error first; /* fault */
 
     uint64_t floor;
+    uint64_t restart; /* the newest; 0: none. What is below it is not needed */
+    uint64_t about;   /* the version that is looked at; DW_NO_VERSION: none */
     dw_listing objects;
     dw_listing commits;
     dw_listing ways;
@@ -37,7 +41,8 @@ typedef struct dw_sweep {
     uint64_t n_total;
 } dw_sweep;
 
-/* Takes what a check of KEY came to: a fault is told, and the sweep goes on. */
+/* Takes what a check of KEY came to: a fault is told, and the sweep goes on. What is
+ * damaged or missing of a version below the newest restart is only counted. */
 dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
                           const char *advice, const dw_error *found, dw_error *err);
 dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,

@@ -23,6 +23,10 @@ dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
             *err = *found;
         return status;
     }
+    if ((status == DW_CORRUPT || status == DW_NOT_FOUND) && w->about < w->restart) {
+        w->report.n_left++;
+        return DW_OK;
+    }
     char where[DW_ERROR_WHERE_SIZE];
     dw_store_where(w->stream->store, key, where, sizeof where);
     dw_error fault;
@@ -45,6 +49,15 @@ dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
         found, err);
 }
 
+/* Whether the delta of its own commit leads to the end of EDGE, which is a further way.
+ */
+static bool has_own_delta(const dw_sweep *w, const dw_edge *edge)
+{
+    const dw_seen *to = dw_sweep_find(w, edge->to);
+    return edge->to > w->floor && edge->from != edge->to - 1 && to && !to->restart &&
+           !to->is_broken;
+}
+
 /* What to do about an object without which EDGE leads nowhere. */
 static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edge)
 {
@@ -61,7 +74,11 @@ static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edg
     }
     static const char restore[] =
         "remove what is there of it and restore it from a mirror with `deltawire cp`";
-    if (other)
+    if (has_own_delta(w, edge))
+        snprintf(out, ADVICE_BYTES,
+                 "Version %" PRIu64 ": its delta from version %" PRIu64 " is good; %s",
+                 edge->to, edge->to - 1, restore);
+    else if (other)
         snprintf(out, ADVICE_BYTES, "Version %" PRIu64 ": followers can %s it by %s; %s",
                  edge->to, arrives ? "reach" : "pass", other, restore);
     else
@@ -150,7 +167,7 @@ dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
     char advice[ADVICE_BYTES];
     advise(advice, w, edge);
     dw_status status = DW_OK;
-    const uint64_t n_faults = w->report.n_faults;
+    const uint64_t n_before = w->report.n_faults + w->report.n_left;
     bool collected = false;
     for (size_t i = 0; status == DW_OK && !collected && i < objects->n; i++) {
         const dw_object *object = &objects->items[i];
@@ -168,7 +185,7 @@ dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
         w->n_done += listed ? listed->n_bytes : 0;
     }
     if (status == DW_OK && !collected && edge->from == DW_NO_VERSION &&
-        w->report.n_faults == n_faults) {
+        w->report.n_faults + w->report.n_left == n_before) {
         dw_error found = {0};
         dw_status checked = dw_verify_shares(&x, key, &found);
         status = dw_sweep_settle(w, checked, key, advice, &found, err);

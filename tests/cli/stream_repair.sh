@@ -103,6 +103,8 @@ fails 6 'version 4 restarts the stream, and the record of its anchor' \
     deltawire verify "$url"
 deltawire repair "$url" --json >out.repair
 holds 'o["version"] == 5 and o["source"] == 2' <out.repair
+deltawire verify "$url" --json >out.verify
+holds 'o["faults"] == [] and o["left_behind_faults"] == 1' <out.verify
 deltawire pull "$url" --into crossed --quiet >/dev/null
 holds_version crossed 5
 
@@ -114,6 +116,16 @@ fails 6 'no version .* can be had: .*objects/.*deltawire repair .* CHECKPOINT' \
 deltawire repair "$url" new --quiet >/dev/null
 deltawire pull "$url" --into other --quiet >/dev/null
 same_weights other new
+
+it "damage that a restart left behind is no fault"
+deltawire verify "$url" --json >out.verify
+holds 'o["faults"] == [] and o["left_behind_faults"] == 1 and o["decoded"] == 1' <out.verify
+prints 'no fault  *1 damaged or missing' deltawire verify "$url"
+object_get "$url" "$(object_of "$url" 1)" object
+printf 'x' | dd of=object bs=1 seek=100 conv=notrunc status=none
+object_put "$url" "$(object_of "$url" 1)" object
+deltawire verify "$url" --json >out.verify
+holds 'o["faults"] == [] and o["left_behind_faults"] == 2' <out.verify
 
 it "a hole in the log is named to followers that start from nothing"
 small_run 6
@@ -152,5 +164,20 @@ object_get "$url" "$(commit_key 6)" kept.json
 object_remove "$url" "$(commit_key 6)"
 fails 3 'version 6 is missing' deltawire status "$url"
 fails 3 'version 6 is missing' deltawire log "$url"
+deltawire verify "$url" >out.verify 2>/dev/null || [ $? -eq 3 ]
+grep -q '^  decoded  *nothing: mend the faults' out.verify
 object_put "$url" "$(commit_key 6)" kept.json
 head_is 8
+deltawire verify "$url" --json >out.verify
+holds 'o["faults"] == [] and o["left_behind_faults"] == 1 and o["decoded"] == 7' <out.verify
+
+it "a damaged anchor whose version has a good delta: verify says what can be had"
+deltawire squash "$url" --anchor --quiet >/dev/null
+object_get "$url" "ways/$(basename "$(commit_key 8)" .json)-anchor.json" way.json
+object=$(json 'o["objects"][0]["key"]' <way.json)
+object_get "$url" "$object" object
+printf 'x' | dd of=object bs=1 seek=5000 conv=notrunc status=none
+object_put "$url" "$object" object
+fails 3 'Version 8: .*its delta from version 7 is good' deltawire verify "$url"
+deltawire pull "$url" --into around --quiet >/dev/null
+same_weights around run/step_000006
