@@ -142,7 +142,7 @@ static void print_step(const char *step)
 static void print_version(const log_list *list, const dw_version_info *info)
 {
     char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE], ways[WAYS_TEXT];
-    char key[DW_PUBLIC_KEY_TEXT] = "";
+    char key[DW_PUBLIC_KEY_TEXT] = "", suspect[CLI_SUSPECT_SIZE];
     format_ways(ways, list, info->version);
     if (info->is_signed)
         dw_public_key_format(key, info->key);
@@ -157,9 +157,8 @@ static void print_version(const log_list *list, const dw_version_info *info)
            info->version < list->floor ? "collected" : ways, SHORT_DIGITS, SHORT_DIGITS,
            digits ? digits + 1 : "-");
     if (info->suspect_from > 0)
-        printf("[repaired: versions %" PRIu64 " to %" PRIu64 " may differ from the "
-               "trainer's] ",
-               info->suspect_from, info->version - 1);
+        printf("[suspect: %s] ",
+               cli_format_suspect(suspect, info->suspect_from, info->version));
     if (info->base)
         fputs("base: ", stdout), cli_print_text(stdout, info->base);
     if (info->fork_url) {

@@ -56,14 +56,25 @@ cli_model_size cli_model_count(const dw_stream *stream)
     return size;
 }
 
+const char *cli_format_suspect(char out[CLI_SUSPECT_SIZE], uint64_t from, uint64_t end)
+{
+    if (from + 1 == end)
+        snprintf(out, CLI_SUSPECT_SIZE,
+                 "version %" PRIu64 " may differ from the trainer's weights", from);
+    else
+        snprintf(out, CLI_SUSPECT_SIZE,
+                 "versions %" PRIu64 " to %" PRIu64
+                 " may differ from the trainer's weights",
+                 from, end - 1);
+    return out;
+}
+
 void cli_print_suspect(uint64_t from, uint64_t end)
 {
+    char text[CLI_SUSPECT_SIZE];
     if (from > 0)
-        cli_print_row("suspect",
-                      "versions %" PRIu64 " to %" PRIu64
-                      " may differ from the trainer's weights: version %" PRIu64
-                      " repaired them",
-                      from, end - 1, end);
+        cli_print_row("suspect", "%s; version %" PRIu64 " is right again",
+                      cli_format_suspect(text, from, end), end);
 }
 
 json_t *cli_suspect_json(uint64_t from, uint64_t end)

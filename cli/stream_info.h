@@ -29,6 +29,11 @@ typedef struct cli_model_size {
 
 cli_model_size cli_model_count(const dw_stream *stream);
 
+#define CLI_SUSPECT_SIZE 128
+
+/* Versions FROM to END - 1 "may differ from the trainer's weights". Returns OUT. */
+const char *cli_format_suspect(char out[CLI_SUSPECT_SIZE], uint64_t from, uint64_t end);
+
 /* Versions FROM to END - 1 may not be the trainer's weights. The row is left out if FROM
  * is 0. */
 void cli_print_suspect(uint64_t from, uint64_t end);

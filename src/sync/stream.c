@@ -301,7 +301,7 @@ dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust
         strcmp(s->record.stream, trust->stream) != 0)
         status = dw_fail(err, DW_UNTRUSTED, dw_store_url(store),
                          "this is stream %s, not stream %s that was asked for: another "
-                         "stream took its place, or the URL is wrong",
+                         "stream took its place, or the URL or the id is wrong",
                          s->record.stream, trust->stream);
     if (status == DW_OK)
         status = dw_store_require(store, DW_KEY_STREAM, err);
