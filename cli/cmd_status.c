@@ -41,6 +41,7 @@ typedef struct findings {
     size_t n_ways;
     json_t *followers; /* array of objects: what is printed too */
     bool no_memory;
+    dw_stream *stream;
 } findings;
 
 /* ---- sizes ---- */
@@ -145,6 +146,15 @@ static dw_status count_catch_up(findings *f, cli_stream *stream, dw_error *err)
 
 /* ---- followers ---- */
 
+/* Whether a follower has a version that the stream does not have: the store was rolled
+ * back, or commits were lost. */
+static bool is_ahead(const findings *f, uint64_t version)
+{
+    dw_version_info info;
+    return f->head != DW_NO_VERSION && version != DW_NO_VERSION && version > f->head &&
+           dw_stream_version(f->stream, version, &info, NULL) == DW_NOT_FOUND;
+}
+
 static void add_follower(void *context, const dw_follower_info *info)
 {
     findings *f = context;
@@ -156,6 +166,8 @@ static void add_follower(void *context, const dw_follower_info *info)
         json_object_set_new(row, "lag", json_null());
     else
         cli_json_count(row, "lag", info->version < f->head ? f->head - info->version : 0);
+    if (is_ahead(f, info->version))
+        cli_json_count(row, "ahead", info->version - f->head);
     cli_json_text(row, "time", info->time);
     double age = cli_age(info->time);
     cli_json_real(row, "age_seconds", age < 0 ? NAN : age);
@@ -167,6 +179,7 @@ static void add_follower(void *context, const dw_follower_info *info)
 
 static dw_status look(findings *f, cli_stream *stream, dw_error *err)
 {
+    f->stream = stream->stream;
     f->model = cli_model_count(stream->stream);
     dw_status status = dw_stream_head(stream->stream, &f->head, err);
     if (status == DW_NOT_FOUND) {
@@ -243,10 +256,15 @@ static void print_follower(const json_t *row)
 {
     char age[CLI_AGE_SIZE];
     const json_t *version = json_object_get(row, "version");
+    const json_t *ahead = json_object_get(row, "ahead");
     fputs("  ", stdout);
     cli_print_text(stdout, member(row, "id"));
     if (json_is_null(version))
         fputs(": no version yet", stdout);
+    else if (ahead)
+        printf(": version %" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT
+               " ahead of the head: commits were lost, or the store was rolled back",
+               json_integer_value(version), json_integer_value(ahead));
     else
         printf(": version %" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT " behind",
                json_integer_value(version),

@@ -80,7 +80,8 @@ static dw_status check_head(const cli_publish *p, const prior *before, dw_error 
         return cli_error_set(err, DW_UNTRUSTED, p->url,
                              "version %" PRIu64 " was the newest, and now it is version "
                              "%" PRIu64 ": the store was rolled back, or is an older "
-                             "copy. Bring the newer one back",
+                             "copy. Bring the newer one back; to go on from what is "
+                             "there, start again with an empty --baseline",
                              p->known_head, before->head);
     if (p->expect_head == DW_NO_VERSION || before->head == p->expect_head)
         return DW_OK;

@@ -66,3 +66,12 @@ holds '[(f["id"], f["version"], f["lag"]) for f in o["followers"]] == [("slow-on
 deltawire status "$url" >out.txt
 grep -q '^  slow-one: version 5, 1 behind, stopped, .* ago, host ' out.txt
 grep -q '^  head       version 6, .* old$' out.txt
+
+it "a follower ahead of the head shows that the store was rolled back"
+deltawire status "$url" --json >out.json
+head=$(json 'o["head"]' <out.json)
+for version in $(seq 4 "$head"); do object_remove "$url" "$(commit_key "$version")"; done
+object_remove "$url" latest.json
+deltawire status "$url" --json >out.json
+holds 'o["head"] == 3 and o["followers"][0]["ahead"] == o["followers"][0]["version"] - 3' <out.json
+prints 'slow-one: version .* ahead of the head' deltawire status "$url"
