@@ -396,8 +396,8 @@ def copy_world(world):
             continue
         try:
             shutil.copytree(path, f"{world.older}/{name}", symlinks=True)
-        except shutil.Error:
-            pass  # some files went meanwhile
+        except (shutil.Error, FileNotFoundError):
+            pass  # some files, or the directory, went meanwhile
 
 
 def go_on(world, done, hit):
