@@ -352,11 +352,11 @@ class FollowFollower(DirFollower):
             if self.process.poll() is not None:
                 return self.ended()
             told = [json.loads(x) for x in self.events if x.startswith("{") and x.endswith("}\n")]
-            last = [x for x in told if x.get("event") in ("version", "error")]
+            last = [x for x in told if x.get("event") in ("version", "error", "recovered")]
             at = max((x["version"] for x in last if x["event"] == "version"), default=-1)
             if last and last[-1]["event"] == "error":
                 time.sleep(0.1)  # it tries again; an error that stays is told once
-                if len(self.events) in (seen, len(told)) and self.claim() != head:
+                if len(self.events) in (seen, len(told)):
                     self.world.say(f"follow {self.name}: {last[-1]}")
                     return Outcome(False, at, str(last[-1].get("message", last[-1])))
             elif self.claim() == head or (at >= head and not self.world.rewound):

@@ -135,7 +135,7 @@ class Damage:
     def outside_was_written(self):
         """Whether somebody wrote through a link to a file that is not theirs. The control block
         that a follower has open stays its own: it tells its readers there that it ended."""
-        if self.kind == "symbolic_link" and os.path.basename(self.path) == ".deltawire-control":
+        if os.path.basename(self.path) == ".deltawire-control":
             return False
         return self.linked is not None and content(self.outside) != self.linked
 
