@@ -12,7 +12,8 @@ it "puts the SHA-256 of the base into the record"
 deltawire log "$url" --json >out.json
 PYTHONPATH=$tests/format python3 -B - <<'END'
 import json, pathlib
-from decoder import base_sha256, read_checkpoint
+from base_hash import base_sha256
+from decoder import read_checkpoint
 first = json.load(open("out.json"))["versions"][-1]
 assert first["content"] == "base", first
 assert first["base_sha256"] == base_sha256(read_checkpoint(pathlib.Path("run/base"))), first

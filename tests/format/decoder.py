@@ -5,7 +5,7 @@
 BASE is a safetensors file or a directory of them; OUT becomes a file of the new tensors.
 What breaks the format raises ValueError. Sections are numbered as in FORMAT.md.
 """
-import collections, hashlib, json, math, operator, pathlib, struct, subprocess, sys
+import collections, json, math, operator, pathlib, struct, subprocess, sys
 try:
     from compression.zstd import decompress as unzstd  # Python 3.14
 except ImportError:
@@ -141,16 +141,6 @@ def weight(name, t):
     return xxh64(text, SEED) >> 4 | 1
 def state_digest(tensors, digests):
     return sum(weight(name, t) * (digests[name] + 1) for name, t in tensors.items()) % PRIME
-
-# PROTOCOL.md 2: what binds a checkpoint that is not in its stream
-def base_sha256(tensors):
-    def text(s): return struct.pack("<Q", len(s.encode())) + s.encode()
-    parts = [b"deltawire-base/1\n", struct.pack("<Q", len(tensors))]
-    for name, t in sorted(tensors.items(), key=lambda item: item[0].encode()):
-        parts += [text(name), text(t.dtype), struct.pack("<Q", len(t.shape)),
-                  struct.pack(f"<{len(t.shape)}Q", *t.shape), struct.pack("<Q", len(t.data)),
-                  hashlib.sha256(t.data).digest()]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 # ---- 6 rANS ----
 FAR = 31
