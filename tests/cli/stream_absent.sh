@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A store that goes away and comes back, a store restored from an older copy, and commits
 # that are lost: processes wait or refuse, and nothing is written into an empty place.
+unset DW_TEST_STORE # a directory, whatever the other tests run over
 . "$(dirname "$0")/stream_lib.sh"
 command -v curl >/dev/null || { echo "no curl here: skipped"; exit 77; }
 small_run 6

@@ -161,7 +161,9 @@ class World:
         outcome = follower.sync(self.store.newest() if self.rewound else self.head)
         if outcome.ok and outcome.version is not None and outcome.version > self.head:
             self.note(outcome.version, self.store.label(outcome.version) or "?")
-        if outcome.ok and outcome.version != self.head and not self.rewound:
+        # that the newest commit is lost, verify and status find out; followers never saw it
+        is_lost = self.store.newest() < self.head
+        if outcome.ok and outcome.version != self.head and not self.rewound and not is_lost:
             raise Fault(f"{follower.name}: says {outcome}, but the newest version is {self.head}")
         claim = follower.claim()
         if outcome.ok and claim != outcome.version:
