@@ -104,6 +104,20 @@ static void begin_ahead(dw_follower *f)
                              f->options.spool_dir);
 }
 
+/* A step that leads further than any before makes all edges count again. A step back, to
+ * an anchor, does not: the same broken edge would be tried for ever. */
+static void note_step(dw_follower *f, uint64_t goal, uint64_t from, uint64_t to)
+{
+    if (f->tried_goal != goal) {
+        f->tried_goal = goal;
+        f->furthest = from;
+    }
+    if (f->furthest != DW_NO_VERSION && to <= f->furthest)
+        return;
+    f->furthest = to;
+    dw_graph_release(&f->avoid);
+}
+
 dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                             const dw_progress *progress, dw_error *err)
 {
@@ -143,10 +157,10 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         if (status == DW_OK)
             status = dw_follower_hop(f, &edge, progress, err);
         if (status == DW_OK) {
+            note_step(f, goal, *staged, edge.to);
             *staged = edge.to;
             begin_ahead(f);
             f->i_path++;
-            dw_graph_release(&f->avoid); /* after a step forward all count again */
             break;
         }
         if (!dw_follower_may_detour(status) || f->rewritten || detours == MAX_DETOURS)

@@ -20,7 +20,9 @@ struct dw_follower {
     size_t n_path;
     size_t i_path; /* the next edge */
     uint64_t goal;
-    dw_graph avoid; /* edges that turned out to lead nowhere */
+    dw_graph avoid;      /* edges that turned out to lead nowhere */
+    uint64_t tried_goal; /* what `furthest` is about */
+    uint64_t furthest;   /* the newest version on the way to it; DW_NO_VERSION: none */
     dw_fetch_ahead ahead;
 
     dw_position highest; /* that was used, if the weights went back since */
@@ -29,8 +31,8 @@ struct dw_follower {
     bool rewritten; /* history is not what it was: no other way makes that good */
     uint64_t epoch; /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
-    bool arrived; /* the last hop was filled in place: nothing is left to apply */
-    uint64_t seen_ms;       /* when the stream was last known to be there; 0: never */
+    bool arrived;     /* the last hop was filled in place: nothing is left to apply */
+    uint64_t seen_ms; /* when the stream was last known to be there; 0: never */
     dw_follow_report tally; /* since it was opened */
 };
 
