@@ -8,7 +8,6 @@
  *     CHAOS_MS=n        length of a round; default: by the speed of the store
  *     SOAK_KEEP=1       leaves logs and directories where they are
  */
-/* labels: threads */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

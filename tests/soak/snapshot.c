@@ -7,7 +7,6 @@
  *     SEED=n            repeats the choices of a run; the instants are the machine's own
  *     SOAK_KEEP=1       leaves logs and directories where they are
  */
-/* labels: threads */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

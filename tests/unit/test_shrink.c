@@ -1,3 +1,4 @@
+/* labels: single */
 /* Files that shrink while they are mapped: each case runs in a child, without the guard
  * and with it. The child must end by itself, after an error that names the file. */
 #include <fcntl.h>
