@@ -95,6 +95,7 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
         json_object_set_new(row, "restart", json_true());
     cli_json_digest(row, "state", info->state);
     cli_json_count(row, "epoch", info->epoch);
+    cli_json_provenance(row, info);
     cli_json_count(row, "changed", info->n_changed);
     cli_json_count(row, "objects", info->n_objects);
     cli_json_count(row, "bytes", info->n_bytes);

@@ -32,8 +32,10 @@ static const char help[] =
     "that\n"
     "                       is not there: slime's and SkyRL's version 0\n" CLI_PEER_HELP
     "  --sign-key FILE      TO is a deltawire stream: sign with this key\n"
-    "  --new-key            TO may be signed by another key so far\n" CLI_TRUST_HELP
-        CLI_STORE_HELP "                       of FROM; for TO:\n"
+    "  --new-key            TO may be signed by another key so far\n"
+    "  --no-provenance      do not record this machine's name and the library's version\n"
+    "                       in TO\n" CLI_TRUST_HELP CLI_STORE_HELP
+    "                       of FROM; for TO:\n"
     "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n"
     "  --json               one JSON object a line for each version\n"
     "  --threads N  --quiet  --help\n"
@@ -61,6 +63,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         BASE,
         SIGN_KEY,
         NEW_KEY,
+        NO_PROVENANCE,
         TO_ENDPOINT,
         TO_REGION,
         TO_PROFILE
@@ -73,6 +76,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"base", required_argument, NULL, BASE},
         {"sign-key", required_argument, NULL, SIGN_KEY},
         {"new-key", no_argument, NULL, NEW_KEY},
+        {"no-provenance", no_argument, NULL, NO_PROVENANCE},
         CLI_TRUST_OPTIONS,
         {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
         {"to-region", required_argument, NULL, TO_REGION},
@@ -105,6 +109,9 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
             break;
         case NEW_KEY:
             m->target.new_key = true;
+            break;
+        case NO_PROVENANCE:
+            m->target.no_provenance = true;
             break;
         case CLI_OPT_TRUST:
         case CLI_OPT_STREAM:

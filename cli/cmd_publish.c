@@ -38,6 +38,7 @@ static const char help[] =
     "  --new-key            go on with another key, or unsigned, in a signed "
     "stream\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers apart\n"
+    "  --no-provenance      do not record this machine's name and the library's version\n"
     "  --fold N,N,N|none    also one delta for each so many versions (4,16,64); keeps a\n"
     "                       copy of the model for each beside the baseline\n"
     "  --anchor-every N     the whole model each so many versions\n"
@@ -156,6 +157,7 @@ enum {
     SIGN_KEY,
     NEW_KEY,
     SINGLE_WRITER,
+    NO_PROVENANCE,
     FOLD,
     ANCHOR_EVERY,
     ANCHOR_FACTOR,
@@ -198,6 +200,9 @@ static void take_option(arguments *a, const cli_session *s, int option)
         break;
     case SINGLE_WRITER:
         p->options.single_writer = true;
+        break;
+    case NO_PROVENANCE:
+        p->options.no_provenance = true;
         break;
     case FOLD:
         parse_folds(p->options.folds, s, optarg);
@@ -246,6 +251,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"new-key", no_argument, NULL, NEW_KEY},
         CLI_TRUST_OPTIONS,
         {"single-writer", no_argument, NULL, SINGLE_WRITER},
+        {"no-provenance", no_argument, NULL, NO_PROVENANCE},
         {"fold", required_argument, NULL, FOLD},
         {"anchor-every", required_argument, NULL, ANCHOR_EVERY},
         {"anchor-factor", required_argument, NULL, ANCHOR_FACTOR},

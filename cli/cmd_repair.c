@@ -29,8 +29,9 @@ static const char help[] =
     "  --sign-key FILE      sign with this key; see deltawire keygen\n"
     "  --new-key            go on with another key, or unsigned, in a signed "
     "stream\n" CLI_TRUST_HELP
-    "  --single-writer      accept a store that cannot keep two writers "
-    "apart\n" CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "  --single-writer      accept a store that cannot keep two writers apart\n"
+    "  --no-provenance      do not record this machine's name and the library's "
+    "version\n" CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire repair s3://bucket/run output/checkpoint-1200\n"
     "  deltawire repair s3://bucket/run --work /scratch\n";
@@ -43,7 +44,16 @@ typedef struct arguments {
 
 static arguments parse(cli_session *s, int argc, char **argv)
 {
-    enum { STEP = CLI_OPT_OWN, NOTES, WORK, BASE, SIGN_KEY, NEW_KEY, SINGLE_WRITER };
+    enum {
+        STEP = CLI_OPT_OWN,
+        NOTES,
+        WORK,
+        BASE,
+        SIGN_KEY,
+        NEW_KEY,
+        SINGLE_WRITER,
+        NO_PROVENANCE
+    };
     static const struct option options[] = {
         {"step", required_argument, NULL, STEP},
         {"notes", required_argument, NULL, NOTES},
@@ -53,6 +63,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         {"new-key", no_argument, NULL, NEW_KEY},
         CLI_TRUST_OPTIONS,
         {"single-writer", no_argument, NULL, SINGLE_WRITER},
+        {"no-provenance", no_argument, NULL, NO_PROVENANCE},
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -84,6 +95,9 @@ static arguments parse(cli_session *s, int argc, char **argv)
             break;
         case SINGLE_WRITER:
             a.options.single_writer = true;
+            break;
+        case NO_PROVENANCE:
+            a.options.no_provenance = true;
             break;
         default:
             cli_store_option(&a.stream.options, s, option);

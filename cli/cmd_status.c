@@ -30,6 +30,7 @@ typedef struct findings {
     cli_model_size model;
     uint64_t head; /* DW_NO_VERSION: none yet */
     double age;
+    json_t *writer; /* of the head: epoch, library, host; or NULL */
     uint64_t
         suspect_from; /* as in dw_verify_report, of the versions that were looked at */
     uint64_t suspect_end;
@@ -196,6 +197,9 @@ static dw_status look(findings *f, cli_stream *stream, dw_error *err)
     if (status != DW_OK)
         return status;
     f->age = cli_age(info.created);
+    f->writer = json_object();
+    cli_json_count(f->writer, "epoch", info.epoch);
+    cli_json_provenance(f->writer, &info);
     note_suspect(f, &info);
     status = cli_copy_ways(stream->stream, &f->ways, &f->n_ways, err);
     if (status == DW_OK)
@@ -232,6 +236,8 @@ static void print_json(const findings *f, const cli_stream *stream)
     cli_json_count(object, "model_bytes", f->model.n_bytes);
     cli_json_version(object, "head", f->head);
     cli_json_real(object, "age_seconds", f->age < 0 ? NAN : f->age);
+    if (f->writer)
+        json_object_set(object, "writer", f->writer);
     if (f->suspect_from > 0)
         json_object_set_new(object, "suspect",
                             cli_suspect_json(f->suspect_from, f->suspect_end));
@@ -295,6 +301,21 @@ static void print_sizes(const findings *f)
                       cli_format_size(a, f->n_catch_up_bytes), f->anchor);
 }
 
+/* Who wrote the head. The row is left out if the commit does not say. */
+static void print_writer(const json_t *writer)
+{
+    const char *library = member(writer, "library"), *host = member(writer, "host");
+    if (!library[0] && !host[0])
+        return;
+    printf("  %-10s epoch %" JSON_INTEGER_FORMAT, "writer",
+           json_integer_value(json_object_get(writer, "epoch")));
+    fputs(library[0] ? ", deltawire " : "", stdout);
+    cli_print_text(stdout, library);
+    fputs(host[0] ? ", host " : "", stdout);
+    cli_print_text(stdout, host);
+    putchar('\n');
+}
+
 static void print_text(const findings *f, const cli_stream *stream)
 {
     char age[CLI_AGE_SIZE], count[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE];
@@ -313,6 +334,7 @@ static void print_text(const findings *f, const cli_stream *stream)
     }
     cli_print_row("head", "version %" PRIu64 ", %s old", f->head,
                   cli_format_age(age, f->age));
+    print_writer(f->writer);
     cli_print_suspect(f->suspect_from, f->suspect_end);
     cli_print_row("floor", "version %" PRIu64, f->floor);
     print_sizes(f);
@@ -344,6 +366,7 @@ int dw_cmd_status(int argc, char **argv)
     else if (exit_code == 0)
         (s.json ? print_json : print_text)(&f, &stream);
     json_decref(f.followers);
+    json_decref(f.writer);
     free(f.ways);
     cli_stream_close(&stream);
     return exit_code;

@@ -70,6 +70,7 @@ typedef struct cli_target {
     dw_peer_publish_options peer_options;
     const dw_sign_key *sign_key;
     bool new_key;
+    bool no_provenance;
     const char *from_url; /* for the notes */
     const cli_session *session;
 

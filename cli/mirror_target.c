@@ -164,6 +164,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     memset(options.folds, 0, sizeof options.folds);
     options.sign_key = t->sign_key;
     options.new_key = t->new_key;
+    options.no_provenance = t->no_provenance;
     options.first_step = note->step;
     options.first_notes = note->notes;
     options.n_threads = t->session->n_threads;

@@ -139,6 +139,14 @@ void cli_json_base_sha256(json_t *object, const dw_version_info *info)
                         info->base_sha256 ? json_string(text) : json_null());
 }
 
+void cli_json_provenance(json_t *object, const dw_version_info *info)
+{
+    if (info->library[0])
+        cli_json_text(object, "library", info->library);
+    if (info->host[0])
+        cli_json_text(object, "host", info->host);
+}
+
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
                    const char *base)
 {

@@ -51,6 +51,9 @@ dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_er
 /* Member "base_sha256": the hash, or null if the record has none. */
 void cli_json_base_sha256(json_t *object, const dw_version_info *info);
 
+/* Members "library" and "host": what wrote the version, each if it is recorded. */
+void cli_json_provenance(json_t *object, const dw_version_info *info);
+
 /* Warns on stderr if trust was asked for, the checkpoint BASE (or NULL) was named, and
  * the stream has no SHA-256 to prove it by. */
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,

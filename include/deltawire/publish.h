@@ -77,6 +77,8 @@ typedef struct dw_publish_options {
                                     else that is DW_UNTRUSTED */
     bool single_writer;          /* accept a store that cannot create conditionally: the
                                     caller sees to it that nobody else writes */
+    bool no_provenance;          /* do not record the version of this library and the
+                                    name of this machine in commits and epochs */
     unsigned folds[4];           /* fold so many versions into one delta; each a multiple
                                     of the one before. Default 4, 16, 64, 0. Needs
                                     baseline_dir or spool_dir, with room for a copy of
@@ -209,7 +211,8 @@ typedef struct dw_repair_report {
  * those of the newest version that can still be had; DW_INVALID if that is the head.
  * Takes over from whoever writes the stream. Of OPTIONS, which may be NULL, base,
  * fork_store, spool_dir (takes a copy of the model), sign_key, trust, single_writer,
- * max_anchor_bytes, n_threads, first_step, first_notes, confirm and progress count. */
+ * no_provenance, max_anchor_bytes, n_threads, first_step, first_notes, confirm and
+ * progress count. */
 DW_API dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors,
                                   size_t n_tensors, const dw_publish_options *options,
                                   dw_repair_report *report, dw_error *err);

@@ -94,6 +94,11 @@ typedef struct dw_version_info {
                               those from SUSPECT_FROM up to the one before may not be the
                               trainer's weights. This one is. 0: none */
     bool restart; /* DELTA: made by dw_stream_repair; only its anchor leads to it */
+    /* For people: the version of the library that wrote it, and the name of the writer's
+     * machine (of rank 0, if there were several). Without control characters. "": not
+     * recorded. A writer can put any text here, so decide nothing by it. */
+    const char *library;
+    const char *host;
 } dw_version_info;
 
 DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,

@@ -253,6 +253,10 @@ class VersionInfo(NamedTuple):
     suspect_from: int | None
     """The writer's baseline was found damaged: from this version on, those before this one may
     not have been the trainer's weights."""
+    library: str | None
+    """The version of deltawire that wrote it; None: not recorded."""
+    host: str | None
+    """The machine that wrote it; None: not recorded."""
 
 class Way(NamedTuple):
     start: int | None
@@ -353,6 +357,7 @@ class Publisher:
         rank_timeout: float | None = 600,
         receipts: Literal["store", "caller"] = "store",
         sweep_every: int = 64,
+        provenance: bool = True,
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
         uploaded. `fork`: it is a version of another stream. `stream`: the id that the stream
@@ -365,7 +370,10 @@ class Publisher:
         an array. The tensors themselves may then be `(None, dtype, shape)`. `job` is the same
         on every rank and another for every start. Ranks wait `rank_timeout` for each other,
         rank 0 twice as long. All of the baseline is
-        read and compared with the stream within `sweep_every` versions; 0: never."""
+        read and compared with the stream within `sweep_every` versions; 0: never.
+
+        `provenance=False`: commits do not record the name of this machine and the version
+        of deltawire."""
     @property
     def stream_id(self) -> str: ...
     @property

@@ -10,7 +10,7 @@ typedef struct stream_object {
 static dwpy_row_type version_row = {
     "VersionInfo", "A version of a stream.",
     "version content epoch created step notes state n_changed n_objects n_bytes key base "
-    "fork_url fork_version suspect_from",
+    "fork_url fork_version suspect_from library host",
     NULL};
 static dwpy_row_type way_row = {"Way", "A way to reach a version.",
                                 "start to n_bytes n_objects", NULL};
@@ -162,14 +162,16 @@ static PyObject *row_of(const dw_version_info *v)
     return dwpy_row(
         &version_row,
         Py_BuildValue(
-            "KsKNNNNKKKNNNNN", (unsigned long long)v->version, contents[v->content],
+            "KsKNNNNKKKNNNNNNN", (unsigned long long)v->version, contents[v->content],
             (unsigned long long)v->epoch, dwpy_string(v->created), dwpy_string(v->step),
             dwpy_string(v->notes), dwpy_digest(v->state),
             (unsigned long long)v->n_changed, (unsigned long long)v->n_objects,
             (unsigned long long)v->n_bytes, dwpy_string(v->is_signed ? key : NULL),
             dwpy_string(v->base), dwpy_string(v->fork_url),
             dwpy_version(v->fork_url ? v->fork_version : DW_NO_VERSION),
-            dwpy_version(v->suspect_from ? v->suspect_from : DW_NO_VERSION)));
+            dwpy_version(v->suspect_from ? v->suspect_from : DW_NO_VERSION),
+            dwpy_string(v->library[0] ? v->library : NULL),
+            dwpy_string(v->host[0] ? v->host : NULL)));
 }
 
 /* With the guard held. */

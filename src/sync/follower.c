@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -257,8 +256,8 @@ dw_status dw_follower_report(dw_follower *f, const char *status_word, const char
 {
     if (!f->options.id)
         return DW_OK;
-    char host[256] = "?", key[DW_KEY_TEXT];
-    gethostname(host, sizeof host - 1);
+    char host[DW_HOST_NAME_TEXT], key[DW_KEY_TEXT];
+    dw_host_name(host);
     dw_follower_record record = {.version = dw_follower_version(f),
                                  .host = host,
                                  .status = (char *)status_word,

@@ -1,10 +1,12 @@
 /* Epochs and commits: docs/PROTOCOL.md, section 3. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "deltawire/deltawire.h"
 #include "store/store.h"
 #include "sync/publisher.h"
 
@@ -17,6 +19,14 @@
 uint64_t dw_publisher_next(const dw_publisher *p)
 {
     return p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+}
+
+static void fill_provenance(const dw_publisher *p, dw_provenance *out)
+{
+    if (p->options.no_provenance)
+        return;
+    dw_text_clean(out->library, sizeof out->library, dw_version());
+    dw_host_name(out->host);
 }
 
 /* ---- epochs ---- */
@@ -37,6 +47,7 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
                               .job = (char *)(p->options.job ? p->options.job : "")};
     memcpy(record.stream, p->stream->record.stream, sizeof record.stream);
     memcpy(record.writer, p->writer, sizeof record.writer);
+    fill_provenance(p, &record.made_by);
     char key[DW_KEY_TEXT];
     dw_key_epoch(key, epoch);
     dw_writer bytes = {0};
@@ -145,13 +156,27 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
 
 /* ---- commits ---- */
 
+/* Who claimed the epoch after this writer's: " on host X", or "" if it does not say. */
+static void name_successor(dw_publisher *p, char *out, size_t size)
+{
+    dw_epoch_record next;
+    out[0] = '\0';
+    if (dw_stream_read_epoch(p->stream, p->epoch + 1, &next, NULL) != DW_OK)
+        return;
+    if (next.made_by.host[0])
+        snprintf(out, size, " on host %s", next.made_by.host);
+    dw_epoch_record_release(&next);
+}
+
 static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
 {
+    char where[DW_HOST_NAME_TEXT + 16];
     p->fenced = true;
+    name_successor(p, where, sizeof where);
     return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                   "another writer took over the stream (%s). This one has stopped "
+                   "another writer%s took over the stream (%s). This one has stopped "
                    "writing; open the stream again to take it back",
-                   what);
+                   where, what);
 }
 
 dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
@@ -286,6 +311,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     memcpy(commit->stream, p->stream->record.stream, sizeof commit->stream);
     memcpy(commit->parent_sha256, p->head.commit_sha256, sizeof commit->parent_sha256);
     memcpy(commit->writer, p->writer, sizeof commit->writer);
+    fill_provenance(p, &commit->made_by);
     commit->epoch = p->epoch;
     commit->version = dw_publisher_next(p);
     if (commit->version == 0)

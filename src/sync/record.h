@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "deltawire/digest.h"
 #include "deltawire/stream.h"
 
@@ -20,6 +21,7 @@
 #define DW_MAX_NOTE      4096         /* bytes of step, notes, job, messages */
 #define DW_MAX_EDGES     65536        /* of the hint */
 #define DW_KEY_TEXT      160          /* any key of a stream, with its NUL */
+#define DW_LIBRARY_TEXT  64           /* the version of a library, with its NUL */
 
 /* ---- keys ---- */
 #define DW_KEY_STREAM "stream.json"
@@ -92,6 +94,14 @@ typedef struct dw_record_seal {
     uint8_t sha256[DW_SHA256_BYTES];  /* of the record's bytes */
 } dw_record_seal;
 
+/* Which software wrote a record, and on which machine: for people, nothing is decided by
+ * it. A parse cleans both (base/text.h), so that they can be printed. "": not recorded.
+ */
+typedef struct dw_provenance {
+    char library[DW_LIBRARY_TEXT];
+    char host[DW_HOST_NAME_TEXT];
+} dw_provenance;
+
 /* ---- the records ---- */
 
 typedef struct dw_stream_record {
@@ -108,6 +118,7 @@ typedef struct dw_epoch_record {
     uint64_t epoch;
     char writer[DW_ID_TEXT];
     char *job;
+    dw_provenance made_by;
     dw_record_seal seal;
 } dw_epoch_record;
 
@@ -126,6 +137,7 @@ typedef struct dw_commit_record {
     char writer[DW_ID_TEXT];
     char write_id[DW_ID_TEXT];
     char created[32];
+    dw_provenance made_by;
     char *step;
     char *notes;
     dw_digest state;

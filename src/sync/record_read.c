@@ -14,6 +14,19 @@ static void refuse(dw_fields *f, const char *name, const char *content)
         dw_fields_fail(f, DW_CORRUPT, name, "does not belong to content '%s'", content);
 }
 
+/* An optional member, cleaned; "" if it is missing. */
+static void read_cleaned(dw_fields *f, char *out, size_t size, const char *name)
+{
+    if (f->status == DW_OK && dw_json_get(f->object, name))
+        dw_text_clean(out, size, dw_field_text(f, name, DW_MAX_NOTE));
+}
+
+static void read_provenance(dw_fields *f, dw_provenance *out)
+{
+    read_cleaned(f, out->library, sizeof out->library, "library");
+    read_cleaned(f, out->host, sizeof out->host, "host");
+}
+
 /* ---- stream ---- */
 
 dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_t n,
@@ -62,6 +75,7 @@ dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t 
     dw_field_id(&f, out->writer, "writer");
     out->job = dw_field_note(&f, "job");
     dw_field_time(&f, created, "created");
+    read_provenance(&f, &out->made_by);
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_epoch_record_release(out);
@@ -194,6 +208,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     dw_field_id(&f, out->writer, "writer");
     dw_field_id(&f, out->write_id, "write_id");
     dw_field_time(&f, out->created, "created");
+    read_provenance(&f, &out->made_by);
     out->step = dw_field_note(&f, "step");
     out->notes = dw_field_note(&f, "notes");
     out->state = dw_field_digest(&f, "state");

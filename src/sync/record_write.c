@@ -37,6 +37,14 @@ static void put_text(dw_writer *out, const char *name, const char *text)
     dw_write_json_string(out, text ? text : "");
 }
 
+static void put_provenance(dw_writer *out, const dw_provenance *made_by)
+{
+    if (made_by->library[0])
+        put_text(out, "library", made_by->library);
+    if (made_by->host[0])
+        put_text(out, "host", made_by->host);
+}
+
 /* HASH NULL: null. */
 static void put_sha256(dw_writer *out, const char *name, const uint8_t *hash)
 {
@@ -145,6 +153,7 @@ dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,
     put_text(out, "writer", record->writer);
     put_text(out, "job", record->job);
     put_now(out, "created");
+    put_provenance(out, &record->made_by);
     return finish(out, start, &record->seal, key, check_epoch, err);
 }
 
@@ -188,6 +197,7 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     put_text(out, "writer", record->writer);
     put_text(out, "write_id", record->write_id);
     put_created(out, record->created);
+    put_provenance(out, &record->made_by);
     put_text(out, "step", record->step);
     put_text(out, "notes", record->notes);
     put_digest(out, "state", record->state);

@@ -478,6 +478,8 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
                           .state = c.state,
                           .n_changed = c.n_changed,
                           .suspect_from = c.suspect_from,
+                          .library = s->shown.made_by.library,
+                          .host = s->shown.made_by.host,
                           .n_objects = c.objects.n,
                           .n_bytes = dw_objects_bytes(&c.objects),
                           .is_signed = c.seal.is_signed,

@@ -1,6 +1,7 @@
 import os
 import pickle
 import signal
+import socket
 import threading
 
 import numpy as np
@@ -355,3 +356,16 @@ def test_a_damaged_baseline_is_found_and_repaired(tmp_path, url):
     with dw.Follower(url, tensors=into, empty=True) as follower:
         assert follower.sync().version == head
     assert all(np.array_equal(into[name], weights[name]) for name in weights)
+
+
+def test_versions_record_their_writer(url):
+    weights = {"w": np.arange(64, dtype=np.int64)}
+    with dw.Publisher(url, weights, folds=()):
+        pass
+    with dw.Publisher(url, weights, folds=(), provenance=False) as publisher:
+        weights["w"][0] += 1
+        publisher.wait(publisher.publish())
+    with dw.Stream(url) as stream:
+        writers = [(v.library, v.host) for v in stream.versions()]
+    assert sorted(writers, key=str) == sorted(
+        [(dw.__version__, socket.gethostname()), (None, None)], key=str)

@@ -70,6 +70,8 @@ static inline dw_commit_record sample_commit(dw_content content)
         .content = content,
     };
     if (content == DW_CONTENT_DELTA)
+        r.made_by = (dw_provenance){"0.2.0", "trainer-3"};
+    if (content == DW_CONTENT_DELTA)
         memset(r.parent_sha256, 0xab, DW_SHA256_BYTES);
     if (content == DW_CONTENT_BASE)
         r.base = "Qwen/Qwen3-8B";
@@ -146,7 +148,11 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
         return dw_stream_record_write(out, &r, key, err);
     }
     case SAMPLE_EPOCH: {
-        dw_epoch_record r = {SAMPLE_STREAM_ID, 3, SAMPLE_WRITER, "slurm 1234", {0}};
+        dw_epoch_record r = {.stream = SAMPLE_STREAM_ID,
+                             .epoch = 3,
+                             .writer = SAMPLE_WRITER,
+                             .job = "slurm 1234",
+                             .made_by = {"0.2.0", "trainer-3"}};
         return dw_epoch_record_write(out, &r, key, err);
     }
     case SAMPLE_DELTA:

@@ -46,6 +46,8 @@ static void test_take_over(void **state)
         kit_step(&k, 10);
         assert_fails(kit_try(&k, first, &report, &err), DW_CONFLICT, &err);
         assert_non_null(strstr(err.text, "another writer"));
+        if (i == 0)
+            assert_non_null(strstr(err.text, " on host "));
         kit_publish(&k, second, 2 + i);
     }
     dw_publisher_close(second); /* gone, but the first stays fenced */

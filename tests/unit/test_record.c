@@ -170,6 +170,47 @@ static void test_restart(void **state)
     dw_writer_release(&out);
 }
 
+/* Who wrote a record is for people: a reader takes whatever text is there, without what a
+ * terminal would obey. */
+static void test_provenance_is_cleaned(void **state)
+{
+    (void)state;
+    static const char forged[] = "\"library\":\"9\\u001b\",\"host\":\"\\u009bx\\r\",";
+    dw_writer out = sample_bytes(SAMPLE_DELTA, NULL), other = {0};
+    const size_t n_bytes = out.n_bytes;
+    dw_write_u8(&out, 0); /* for strstr */
+    const char *at = strstr((char *)out.bytes, "\"library\":");
+    const char *end = strstr((char *)out.bytes, "\"step\":");
+    assert_true(at && end && at < end);
+    dw_write_bytes(&other, out.bytes, (size_t)(at - (char *)out.bytes));
+    dw_write_text(&other, forged);
+    dw_write_bytes(&other, end, (size_t)((char *)out.bytes + n_bytes - end));
+    assert_true(reseal((char *)other.bytes, other.n_bytes));
+    dw_commit_record r;
+    assert_int_equal(dw_commit_record_parse(&r, other.bytes, other.n_bytes, "x", NULL),
+                     DW_OK);
+    assert_string_equal(r.made_by.library, "9?");
+    assert_string_equal(r.made_by.host, "?x?");
+    dw_commit_record_release(&r);
+    dw_writer_release(&other);
+    dw_writer_release(&out);
+}
+
+static void test_provenance_may_be_missing(void **state)
+{
+    (void)state;
+    dw_writer out = sample_bytes(SAMPLE_ANCHOR, NULL);
+    dw_commit_record r;
+    const size_t n_bytes = out.n_bytes;
+    dw_write_u8(&out, 0); /* for strstr */
+    assert_null(strstr((char *)out.bytes, "\"host\""));
+    assert_int_equal(dw_commit_record_parse(&r, out.bytes, n_bytes, "x", NULL), DW_OK);
+    assert_string_equal(r.made_by.library, "");
+    assert_string_equal(r.made_by.host, "");
+    dw_commit_record_release(&r);
+    dw_writer_release(&out);
+}
+
 /* What no reader takes is not written, and leaves nothing in the writer. */
 static void test_writers_refuse(void **state)
 {
@@ -253,7 +294,9 @@ static json_t *long_string(size_t n)
 static void spoil_member(int sample, json_t *root, json_t *holder, const char *name)
 {
     const json_t *value = json_object_get(holder, name);
-    bool is_optional = holder != root && strcmp(name, "covers") == 0;
+    bool is_optional = (holder != root && strcmp(name, "covers") == 0) ||
+                       strcmp(name, "library") == 0 ||
+                       (strcmp(name, "host") == 0 && sample != SAMPLE_FOLLOWER);
     json_type type = json_typeof(value);
     if (!is_optional)
         expect_refused(sample, root, holder, name, NULL);
@@ -821,6 +864,8 @@ int main(void)
         cmocka_unit_test(test_stream_members),
         cmocka_unit_test(test_commit_members),
         cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_provenance_is_cleaned),
+        cmocka_unit_test(test_provenance_may_be_missing),
         cmocka_unit_test(test_an_empty_time_is_filled),
         cmocka_unit_test(test_writers_refuse),
         cmocka_unit_test(test_each_member_spoilt),

@@ -1,0 +1,120 @@
+/* wrap: gethostname */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/text.h"
+
+static const char *clean(const char *text)
+{
+    static char out[DW_HOST_NAME_TEXT];
+    dw_text_clean(out, sizeof out, text);
+    return out;
+}
+
+static void test_text_stays_as_it_is(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "",
+        "trainer-3.example.org",
+        "b\xc3\xbc"
+        "ro",
+        "\xe2\x82\xac \xf0\x9f\x9a\x80",
+        " ~",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_string_equal(clean(texts[i]), texts[i]);
+}
+
+static void test_what_a_terminal_obeys_is_replaced(void **state)
+{
+    (void)state;
+    assert_string_equal(clean("a\x1b[2J\r\n\t\x7f"), "a?[2J????");
+    assert_string_equal(clean("\xc2\x9b"
+                              "2J\xc2\xa0"),
+                        "?2J\xc2\xa0"); /* CSI of C1; the no-break space stays */
+    assert_string_equal(clean("\xe2\x80\xae"
+                              "txt\xe2\x81\xa6\xe2\x80\xa8\xd8\x9c\xe2\x80\x8f"),
+                        "?txt????");
+}
+
+static void test_bytes_that_are_not_utf8_are_replaced(void **state)
+{
+    (void)state;
+    assert_string_equal(clean("a\xff\xfe"
+                              "b\xc3"),
+                        "a??b?");
+    assert_string_equal(clean("\xed\xa0\x80 \xc0\xaf"), "??? ??");
+}
+
+static void test_long_text_is_cut_after_a_whole_character(void **state)
+{
+    (void)state;
+    char text[600], out[8];
+    memset(text, 'h', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_int_equal(strlen(clean(text)), DW_HOST_NAME_TEXT - 1);
+    dw_text_clean(out, sizeof out, "12345\xe2\x82\xac");
+    assert_string_equal(out, "12345");
+    dw_text_clean(out, sizeof out, "1234\xe2\x82\xac");
+    assert_string_equal(out, "1234\xe2\x82\xac");
+    dw_text_clean(out, sizeof out, "\xff\xff\xff\xff\xff\xff\xff\xff\xff");
+    assert_string_equal(out, "???????");
+}
+
+/* ---- the name of the machine ---- */
+
+static const char *host; /* NULL: there is none to be had */
+
+int __wrap_gethostname(char *name, size_t n);
+
+int __wrap_gethostname(char *name, size_t n)
+{
+    if (!host) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    strncpy(name, host, n); /* as the system's: a name that is cut has no NUL */
+    return 0;
+}
+
+static const char *host_name(const char *name)
+{
+    static char out[DW_HOST_NAME_TEXT];
+    host = name;
+    dw_host_name(out);
+    assert_true(dw_utf8_valid(out));
+    return out;
+}
+
+static void test_host_names(void **state)
+{
+    (void)state;
+    char text[600];
+    memset(text, 'h', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_string_equal(host_name("trainer-3"), "trainer-3");
+    assert_string_equal(host_name("bad\x1b]0;\x07\xff"), "bad?]0;??");
+    assert_string_equal(host_name(""), "?");
+    assert_string_equal(host_name(NULL), "?");
+    assert_int_equal(strlen(host_name(text)), DW_HOST_NAME_TEXT - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_stays_as_it_is),
+        cmocka_unit_test(test_what_a_terminal_obeys_is_replaced),
+        cmocka_unit_test(test_bytes_that_are_not_utf8_are_replaced),
+        cmocka_unit_test(test_long_text_is_cut_after_a_whole_character),
+        cmocka_unit_test(test_host_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
