@@ -261,8 +261,10 @@ int dw_cmd_apply(int argc, char **argv)
     int exit_code = open_deltas(&j, argv + optind, (size_t)(argc - optind), &s);
     if (exit_code == 0)
         exit_code = j.out ? apply_to_copy(&j, &s) : apply_in_place(&j, &s);
-    if (exit_code == 0)
-        (s.json ? print_json : print_text)(&j);
+    if (exit_code == 0 && s.json)
+        print_json(&j);
+    else if (exit_code == 0 && !s.quiet)
+        print_text(&j);
     close_deltas(&j);
     return exit_code;
 }

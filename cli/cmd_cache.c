@@ -97,6 +97,7 @@ static dw_status show(const arguments *a, const cli_session *s, const cli_cached
 {
     size_t n_shown = 0;
     uint64_t n_bytes = 0;
+    const bool is_silent = s->quiet && a->prune && !a->dry_run;
     for (size_t i = 0; i < n; i++) {
         const cli_cached *c = &list[i];
         if (!is_chosen(a, c))
@@ -108,7 +109,7 @@ static dw_status show(const arguments *a, const cli_session *s, const cli_cached
         const bool removed = goes && status == DW_OK;
         if (s->json)
             json_array_append_new(rows, cached_json(c, removed && !a->dry_run));
-        else
+        else if (!is_silent)
             print_cached(c, fate_of(a, c, removed), n_shown == 0 && !s->quiet);
         n_shown++;
         n_bytes += c->n_bytes;

@@ -75,6 +75,8 @@ static void print_report(const arguments *a, const cli_session *s,
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     cli_print_text(stdout, a->output);
     putchar('\n');
     cli_delta_report_print(after, 0);

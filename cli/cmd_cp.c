@@ -79,6 +79,8 @@ static void print_report(const cli_session *s, const arguments *a,
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     char size[CLI_NUMBER_SIZE];
     cli_print_text(stdout, a->to_url);
     putchar('\n');

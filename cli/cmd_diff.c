@@ -139,6 +139,8 @@ static void print_report(const arguments *a, const cli_session *s,
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     char text[CLI_NUMBER_SIZE];
     cli_print_text(stdout, a->output);
     putchar('\n');

@@ -91,7 +91,7 @@ static void note_removed(void *context, const char *key, uint64_t n_bytes)
         json_array_append_new(r->keys, row);
         return;
     }
-    if (r->s->quiet)
+    if (r->s->quiet && !r->dry_run)
         return;
     char size[CLI_NUMBER_SIZE];
     cli_progress_end(r->bar);
@@ -119,6 +119,8 @@ static void print_report(const cli_session *s, const arguments *a,
         cli_json_print(object);
         return;
     }
+    if (s->quiet && !a->collect.dry_run)
+        return;
     char size[CLI_NUMBER_SIZE];
     cli_print_text(stdout, a->stream.url);
     putchar('\n');

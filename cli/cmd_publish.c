@@ -359,7 +359,7 @@ void cli_published_print(const cli_published *done, const cli_session *s, const 
         print_json(done, url, checkpoint, event);
     else if (event && !s->quiet)
         print_line(done, checkpoint);
-    else if (!event)
+    else if (!s->quiet)
         print_rows(done, url);
     if (s->json || s->quiet || done->aftermath.code == DW_OK)
         return;

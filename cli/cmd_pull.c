@@ -96,6 +96,8 @@ static void print_report(const arguments *a, const cli_session *s,
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     cli_print_text(stdout, a->follow.into);
     fputs(": ", stdout);
     cli_sync_report_line(report, seconds);

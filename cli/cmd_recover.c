@@ -35,7 +35,7 @@ int dw_cmd_recover(int argc, char **argv)
         cli_json_text(object, "checkpoint", path);
         json_object_set_new(object, "recovered", json_boolean(recovered));
         cli_json_print(object);
-    } else {
+    } else if (!s.quiet) {
         cli_print_text(stdout, path);
         puts(recovered ? ": the interrupted apply is finished" : ": nothing to recover");
     }

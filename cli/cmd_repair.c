@@ -125,6 +125,8 @@ static void print_report(const dw_repair_report *r, const arguments *a,
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     cli_print_text(stdout, a->stream.url);
     putchar('\n');
     if (r->source == DW_NO_VERSION)

@@ -114,6 +114,8 @@ static void print_way(const cli_session *s, const char *url, const dw_edge *way,
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     char size[CLI_NUMBER_SIZE];
     cli_print_text(stdout, url);
     putchar('\n');

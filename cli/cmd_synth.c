@@ -270,9 +270,9 @@ static json_t *step_json(const step_report *r, uint64_t step)
     return object;
 }
 
-/* STEPS takes a row each, or is NULL: they are printed then. */
-static dw_status run_steps(const arguments *a, synth_run *run, json_t *steps,
-                           dw_error *err)
+/* STEPS takes a row each. If it is NULL, they are printed, unless S is quiet. */
+static dw_status run_steps(const arguments *a, const cli_session *s, synth_run *run,
+                           json_t *steps, dw_error *err)
 {
     dw_status status = prepare(a, run, err);
     for (uint64_t step = 1; status == DW_OK && step <= a->n_steps; step++) {
@@ -284,7 +284,7 @@ static dw_status run_steps(const arguments *a, synth_run *run, json_t *steps,
             break;
         if (steps)
             json_array_append_new(steps, step_json(&report, step));
-        else
+        else if (!s->quiet)
             print_step(&report, step);
     }
     return status;
@@ -299,7 +299,7 @@ int dw_cmd_synth(int argc, char **argv)
     if (synth_run_new(&run, &a.synth, &err) != DW_OK)
         return cli_fail(&s, &err, NULL, NULL);
     json_t *steps = s.json ? json_array() : NULL;
-    dw_status status = run_steps(&a, run, steps, &err);
+    dw_status status = run_steps(&a, &s, run, steps, &err);
     synth_run_free(run);
     if (status != DW_OK) {
         json_decref(steps);

@@ -122,6 +122,8 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_json_print(object);
         return;
     }
+    if (s->quiet)
+        return;
     cli_print_text(stdout, path);
     putchar('\n');
     cli_print_row("state", "%016" PRIx64, f->state);

@@ -55,7 +55,7 @@ static void print_help(FILE *out)
         "Every verb takes\n"
         "  --json        one JSON object on stdout, errors too\n"
         "  --threads N   threads to use; 0, the default: all cores\n"
-        "  --quiet, -q   no progress bar, no remarks\n"
+        "  --quiet, -q   print only errors, and what a verb exists to show\n"
         "  --help, -h\n"
         "\n"
         "Exit codes\n"

@@ -30,7 +30,7 @@ int cli_peer_pull(dw_peer *peer, const cli_session *s, const char *url,
         cli_peer_report_json(object, peer, &report, cli_now() - bar.t_start);
         json_object_set(object, "notes", notes.list);
         cli_json_print(object);
-    } else if (status == DW_OK) {
+    } else if (status == DW_OK && !s->quiet) {
         cli_print_text(stdout, follow->into);
         fputs(": ", stdout);
         cli_peer_report_line(peer, &report, cli_now() - bar.t_start);

@@ -81,7 +81,7 @@ int cli_peer_verify(dw_peer *peer, const cli_session *s, const char *url,
     const bool swept = status == DW_OK || report.n_faults > 0;
     if (s->json && swept)
         print_json(peer, url, &report, &w, status == DW_OK ? NULL : &err);
-    else if (swept)
+    else if (swept && !s->quiet)
         print_text(peer, url, &report);
     json_decref(w.faults.list);
     json_decref(w.notes.list);

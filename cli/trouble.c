@@ -86,7 +86,7 @@ void cli_trouble_end(cli_trouble *trouble, const cli_session *s)
         cli_json_text(object, "event", "recovered");
         cli_json_count(object, "tries", trouble->n_tries);
         cli_json_event(object);
-    } else if (trouble->n_tries > 0) {
+    } else if (trouble->n_tries > 0 && !s->quiet) {
         fputs("deltawire: ", stderr);
         cli_print_text(stderr, trouble->what);
         fprintf(stderr, ": works again after %u %s\n", trouble->n_tries,

@@ -172,7 +172,7 @@ static int run_sweep(const cli_stream *stream, const cli_session *s,
     }
     if (s->json && swept)
         print_json(stream, &report, &decoded, faults.list, status == DW_OK ? NULL : &err);
-    else if (swept)
+    else if (swept && !s->quiet)
         print_text(stream, &report, &decoded);
     if (status != DW_OK)
         exit_code = s->json && swept ? cli_exit_code(status)
