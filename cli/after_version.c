@@ -8,35 +8,50 @@
 #include "error.h"
 #include "hook.h"
 #include "json.h"
-#include "print.h"
+#include "progress.h"
 #include "trouble.h"
 
-static dw_status tell_command(const cli_session *s, const cli_command *command,
-                              uint64_t version, const cli_hook_end *end, dw_error *err)
+void cli_command_set_due(cli_command *command)
 {
-    char fate[32], text[96];
+    command->is_due = command->text != NULL;
+    command->n_failed = 0;
+}
+
+/* One event for each version, and one when a command that failed ends well. */
+static void tell_run(const cli_session *s, const cli_command *command, uint64_t version,
+                     const char *fate, bool is_good)
+{
+    if (!s->json || (command->n_failed > 0 && !is_good))
+        return;
+    json_t *object = json_object();
+    cli_json_text(object, "event", "exec");
+    cli_json_count(object, "version", version);
+    cli_json_text(object, "command", command->text);
+    cli_json_text(object, "fate", fate);
+    cli_json_event(object);
+}
+
+/* The text goes into reports that others read: the command, which may hold secrets, is
+ * only in `where`. */
+static dw_status judge(const cli_session *s, const cli_command *command, uint64_t version,
+                       const cli_hook_end *end, dw_error *err)
+{
+    const bool is_good = end->status == 0 && !end->timed_out;
+    char fate[32];
     cli_hook_fate(fate, end);
-    if (end->timed_out)
-        snprintf(text, sizeof text, "--exec was killed: it took longer than %g s",
-                 command->limit);
-    else
-        snprintf(text, sizeof text, "--exec ended with %s", fate);
-    if (s->json) {
-        json_t *object = json_object();
-        cli_json_text(object, "event", "exec");
-        cli_json_count(object, "version", version);
-        cli_json_text(object, "command", command->text);
-        cli_json_text(object, "fate", fate);
-        cli_json_event(object);
-    } else if (end->status != 0 || end->timed_out) {
-        fprintf(stderr, "deltawire: version %" PRIu64 ": %s: ", version, text);
-        cli_print_text(stderr, command->text);
-        fputc('\n', stderr);
-    }
-    if (end->status == 0 && !end->timed_out)
+    dw_status status = is_good ? DW_OK : cli_check_signal(err);
+    if (status != DW_OK)
+        return status;
+    tell_run(s, command, version, fate, is_good);
+    if (is_good)
         return DW_OK;
-    return cli_error_set(err, end->timed_out ? DW_UNAVAILABLE : DW_CONFLICT, "--exec",
-                         "version %" PRIu64 ": %s", version, text);
+    if (end->timed_out)
+        return cli_error_set(err, DW_UNAVAILABLE, command->text,
+                             "version %" PRIu64
+                             ": --exec was killed: it took longer than %g s",
+                             version, command->limit);
+    return cli_error_set(err, DW_UNAVAILABLE, command->text,
+                         "version %" PRIu64 ": --exec ended with %s", version, fate);
 }
 
 /* NAME=VALUE on the heap, or NULL. */
@@ -49,9 +64,8 @@ static char *make_variable(const char *name, const char *value)
     return variable;
 }
 
-dw_status cli_after_version(const cli_session *s, const cli_command *command,
-                            const char *dir, dw_stream *stream, uint64_t version,
-                            dw_error *err)
+dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
+                            dw_stream *stream, uint64_t version, dw_error *err)
 {
     dw_version_info info;
     char state[17] = "";
@@ -60,15 +74,14 @@ dw_status cli_after_version(const cli_session *s, const cli_command *command,
     if (dw_stream_version(stream, version, &info, err) == DW_OK) {
         step = info.step;
         snprintf(state, sizeof state, "%016" PRIx64, info.state);
-    } else {
+    } else if (command->n_failed == 0) {
         cli_tell_error(s, "error", "--exec", err);
     }
     return cli_after_weights(s, command, dir, version, step, state, err);
 }
 
-dw_status cli_after_weights(const cli_session *s, const cli_command *command,
-                            const char *dir, uint64_t version, const char *step,
-                            const char *state, dw_error *err)
+static dw_status run(const cli_session *s, const cli_command *command, const char *dir,
+                     uint64_t version, const char *step, const char *state, dw_error *err)
 {
     char number[24];
     snprintf(number, sizeof number, "%" PRIu64, version);
@@ -82,10 +95,29 @@ dw_status cli_after_weights(const cli_session *s, const cli_command *command,
         complete ? cli_hook_run(s, command->text, variables, command->limit, &end, err)
                  : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
     if (status == DW_OK)
-        status = tell_command(s, command, version, &end, err);
-    else
-        cli_tell_error(s, "error", command->text, err);
+        status = judge(s, command, version, &end, err);
     for (size_t i = 0; i < 4; i++)
         free(variables[i]);
     return status;
+}
+
+dw_status cli_after_weights(const cli_session *s, cli_command *command, const char *dir,
+                            uint64_t version, const char *step, const char *state,
+                            dw_error *err)
+{
+    char *absolute = realpath(dir, NULL);
+    dw_status status = absolute
+                           ? run(s, command, absolute, version, step, state, err)
+                           : cli_error_errno(err, dir, "find the directory for --exec");
+    free(absolute);
+    command->is_due = status != DW_OK;
+    command->n_failed = status == DW_OK ? 0 : command->n_failed + 1;
+    if (status != DW_OK && status != DW_CANCELLED)
+        err->code = DW_UNAVAILABLE; /* whatever it is: it is tried again */
+    return status == DW_OK || status == DW_CANCELLED ? status : DW_UNAVAILABLE;
+}
+
+int cli_command_fail(const cli_session *s, const dw_error *err)
+{
+    return cli_fail_as(s, "exec failed", err->where, err->text, NULL);
 }

@@ -7,22 +7,31 @@
 #include "options.h"
 
 typedef struct cli_command {
-    const char *text; /* --exec; NULL: none */
-    double limit;     /* --exec-timeout, seconds */
+    const char *text;  /* --exec; NULL: none */
+    double limit;      /* --exec-timeout, seconds */
+    bool is_due;       /* it has not ended well for the version that is there */
+    unsigned n_failed; /* runs for that version */
 } cli_command;
 
 #define CLI_COMMAND_LIMIT 600.0
 
+/* A version is there, and the command has not run for it. */
+void cli_command_set_due(cli_command *command);
+
 /* Runs COMMAND for the version that DIR is at now, with DELTAWIRE_VERSION and so on in
- * its environment. Anything but exit code 0 is told, and an error, which is no reason to
- * stop. */
-dw_status cli_after_version(const cli_session *s, const cli_command *command,
-                            const char *dir, dw_stream *stream, uint64_t version,
+ * its environment. If it exits with 0, it is no longer due. Anything else is
+ * DW_UNAVAILABLE: the caller runs it again later. A command that ends because a signal
+ * stops this process is DW_CANCELLED. */
+dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
+                            dw_stream *stream, uint64_t version, dw_error *err);
+
+/* The same without a stream to ask: STEP and STATE are the version's. */
+dw_status cli_after_weights(const cli_session *s, cli_command *command, const char *dir,
+                            uint64_t version, const char *step, const char *state,
                             dw_error *err);
 
-/* The same where there is no stream to ask: STEP and STATE are what is told of it. */
-dw_status cli_after_weights(const cli_session *s, const cli_command *command,
-                            const char *dir, uint64_t version, const char *step,
-                            const char *state, dw_error *err);
+/* Ends the process's work because COMMAND failed for the last version that was asked for:
+ * prints ERR and returns the exit code. */
+int cli_command_fail(const cli_session *s, const dw_error *err);
 
 #endif

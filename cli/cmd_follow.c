@@ -35,8 +35,10 @@ static const char help[] =
     "  --into DIR           the checkpoint directory; made where it is not there\n"
     "  --exec CMD           run CMD by sh -c after each version, with "
     "DELTAWIRE_VERSION,\n"
-    "                       DELTAWIRE_DIR, DELTAWIRE_STEP and DELTAWIRE_STATE set\n"
-    "  --exec-timeout S     kill CMD after so many seconds, and go on (600)\n"
+    "                       DELTAWIRE_DIR, DELTAWIRE_STEP and DELTAWIRE_STATE set; "
+    "again\n"
+    "                       until it exits with 0. If it fails at --until: exit code 1\n"
+    "  --exec-timeout S     kill CMD after so many seconds: it failed (600)\n"
     "  --interval S         ask at least so often, in seconds (5)\n"
     "  --max-behind K       move only when more than K versions behind (0)\n"
     "  --until N            end once version N or a later one is reached\n"
@@ -242,9 +244,12 @@ static int run(cli_follow *f)
         cli_tell_private(f->session, f->follow.into, totals.n_private);
         cli_follow_tell_stream(f);
         status = cli_follow_loop(f, &err);
-        if (f->report &&
-            (f->trouble.n_tries == 0 || f->trouble.told.code != DW_UNAVAILABLE))
-            dw_follower_report(f->follower, "stopped", NULL, NULL);
+        const bool is_away = f->trouble.n_tries > 0 && !f->is_by_command &&
+                             f->trouble.told.code == DW_UNAVAILABLE;
+        if (status == DW_UNAVAILABLE)
+            cli_follow_report(f, "error", err.text);
+        else if (!is_away)
+            cli_follow_report(f, "stopped", NULL);
     }
     if (f->session->json && (status == DW_OK || status == DW_CANCELLED))
         tell_stopped(f);
@@ -252,6 +257,8 @@ static int run(cli_follow *f)
     /* to be stopped is how following ends */
     if (status == DW_OK || status == DW_CANCELLED)
         return 0;
+    if (f->is_by_command)
+        return cli_command_fail(f->session, &err);
     return cli_stream_fail(f->session, &err, f->url);
 }
 

@@ -33,7 +33,8 @@ typedef struct cli_follow {
     dw_peer *peer;         /* another system's versions, instead; or NULL */
     dw_agent *agent;       /* NULL: nobody is told */
     cli_trouble trouble;
-    dw_error command_error; /* code DW_OK: the last command ended well */
+    bool is_by_command; /* the last error: the command failed */
+    bool is_unreported; /* the last report failed, and that was told */
 
     uint64_t newest;    /* as far as known, or DW_NO_VERSION */
     uint64_t told_head; /* to the agent */
@@ -49,6 +50,10 @@ typedef struct cli_follow {
 /* Follows until --until is reached (DW_OK), a signal asks to stop (DW_CANCELLED), or
  * something fails that waiting does not mend. */
 dw_status cli_follow_loop(cli_follow *f, dw_error *err);
+
+/* Reports to the stream, unless --no-report. If that fails, following goes on. It is told
+ * once, and so is its end. */
+void cli_follow_report(cli_follow *f, const char *status, const char *message);
 
 /* ---- what the HTTP face is told (follow_tell.c); all do nothing where there is none
  * ---- */

@@ -39,12 +39,38 @@ static void tell_version(const cli_follow *f, const dw_follow_report *report,
     }
 }
 
-/* Reports are for people: what fails there is no reason to stop, nor to tell. */
-static void send_report(cli_follow *f, const char *status, const char *message)
+static void tell_unreported(cli_follow *f, const dw_error *err)
 {
+    f->is_unreported = true;
+    cli_tell_error(f->session, "report_failed", f->url, err);
+    if (!f->session->json && !f->session->quiet)
+        fputs("deltawire: so `deltawire status` does not show where this follower is. It "
+              "follows on. If it may not write here, use --no-report\n",
+              stderr);
+}
+
+static void tell_reported(cli_follow *f)
+{
+    f->is_unreported = false;
+    if (f->session->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "report_recovered");
+        cli_json_event(object);
+    } else if (!f->session->quiet) {
+        fputs("deltawire: `deltawire status` shows this follower again\n", stderr);
+    }
+}
+
+void cli_follow_report(cli_follow *f, const char *status, const char *message)
+{
+    dw_error err = {0};
     if (!f->report)
         return;
-    dw_follower_report(f->follower, status, message, NULL);
+    const bool is_sent = dw_follower_report(f->follower, status, message, &err) == DW_OK;
+    if (!is_sent && !f->is_unreported)
+        tell_unreported(f, &err);
+    else if (is_sent && f->is_unreported)
+        tell_reported(f);
     f->t_report = cli_now();
 }
 
@@ -52,33 +78,20 @@ static void send_report(cli_follow *f, const char *status, const char *message)
 static bool send_place(cli_follow *f)
 {
     const bool is_serving = dw_rollout_is_serving(f->rollout);
-    const char *message = f->command_error.code != DW_OK ? f->command_error.text : NULL;
-    send_report(f, is_serving ? "following" : "behind",
-                is_serving ? message : "not all engines serve this version");
+    cli_follow_report(f, is_serving ? "following" : "behind",
+                      is_serving ? NULL : "not all engines serve this version");
     return is_serving;
 }
 
 static void tell_trouble(cli_follow *f, const dw_error *err)
 {
+    dw_error shown = *err;
     cli_trouble_add(&f->trouble, f->session, err);
-    dw_agent_tell_error(f->agent, err);
+    if (f->is_by_command) /* which may hold secrets */
+        snprintf(shown.where, sizeof shown.where, "--exec");
+    dw_agent_tell_error(f->agent, &shown);
     if (err->code == DW_CORRUPT)
         dw_agent_tell_verified(f->agent, false);
-}
-
-/* The weights are there and what serves them may be too: it is told as an error that is
- * over, so that it does not make unready. */
-static void run_command(cli_follow *f, uint64_t version)
-{
-    f->command_error = (dw_error){0};
-    if (cli_after_version(f->session, &f->command, dw_follower_dir(f->follower),
-                          dw_follower_stream(f->follower), version,
-                          &f->command_error) == DW_OK) {
-        f->command_error.code = DW_OK;
-        return;
-    }
-    dw_agent_tell_error(f->agent, &f->command_error);
-    dw_agent_tell_error(f->agent, NULL);
 }
 
 static void tell_end_of_trouble(cli_follow *f)
@@ -90,11 +103,17 @@ static void tell_end_of_trouble(cli_follow *f)
 
 /* ---- deciding ---- */
 
-static bool is_reached(const cli_follow *f)
+/* The version of --until is there and served. */
+static bool is_there(const cli_follow *f)
 {
     uint64_t version = dw_follower_version(f->follower);
     return f->until != DW_NO_VERSION && version != DW_NO_VERSION && version >= f->until &&
            dw_rollout_is_serving(f->rollout);
+}
+
+static bool is_reached(const cli_follow *f)
+{
+    return is_there(f) && !f->command.is_due;
 }
 
 /* The version to go to now; that of the weights where there is none. */
@@ -136,13 +155,12 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     if (report.n_hops == 0 || report.version == DW_NO_VERSION)
         return status;
     tell_version(f, &report, cli_now() - bar.t_start);
-    if (f->command.text)
-        run_command(f, report.version);
+    cli_command_set_due(&f->command);
     return status;
 }
 
 /* Asks for news, and goes there. *MOVED where the weights did. */
-static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
+static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
 {
     const uint64_t before = dw_follower_version(f->follower);
     dw_status status = dw_follower_poll(f->follower, &f->newest, err);
@@ -167,6 +185,35 @@ static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
     if (*moved)
         cli_follow_tell(f);
     return status;
+}
+
+static dw_status run_command(cli_follow *f, dw_error *err)
+{
+    const uint64_t version = dw_follower_version(f->follower);
+    if (!f->command.is_due || version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status =
+        cli_after_version(f->session, &f->command, dw_follower_dir(f->follower),
+                          dw_follower_stream(f->follower), version, err);
+    if (status != DW_CANCELLED)
+        dw_agent_tell_command(f->agent, status == DW_OK);
+    return status;
+}
+
+/* The command runs also if the store fails: the version is there. If both fail, ERR is
+ * the command's at --until, which nothing else can mend, and the store's otherwise. */
+static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
+{
+    dw_error failed = {0};
+    dw_status status = go_to_news(f, moved, err);
+    f->is_by_command = false;
+    if (status == DW_CANCELLED || run_command(f, &failed) == DW_OK)
+        return status;
+    if (status != DW_OK && !is_there(f))
+        return status;
+    *err = failed;
+    f->is_by_command = failed.code != DW_CANCELLED;
+    return failed.code;
 }
 
 static size_t count_away(const cli_follow *f)
@@ -222,6 +269,9 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
     bool told_serving;     /* by the last report */
     bool back;
     dw_status status = f->engines.n > 0 ? check_engines(f, &back, err) : DW_OK;
+    /* a process before this one may have been killed before its command ran */
+    if (dw_follower_version(f->follower) != DW_NO_VERSION)
+        cli_command_set_due(&f->command);
     told_serving = send_place(f);
     if (status == DW_OK && is_reached(f))
         return DW_OK; /* before it started */
@@ -230,6 +280,8 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
         status = follow_once(f, &moved, err);
         has_news = has_news || moved || dw_rollout_is_serving(f->rollout) != told_serving;
         if (status == DW_CANCELLED || status == DW_INVALID)
+            return status;
+        if (f->is_by_command && is_there(f))
             return status;
         if (status == DW_OK) {
             tell_end_of_trouble(f);
@@ -247,8 +299,9 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
         } else {
             tell_trouble(f, err);
             /* a store that is away takes no reports, and long to say so */
-            if (status != DW_UNAVAILABLE || !dw_rollout_is_serving(f->rollout)) {
-                send_report(f, "error", err->text);
+            if (status != DW_UNAVAILABLE || f->is_by_command ||
+                !dw_rollout_is_serving(f->rollout)) {
+                cli_follow_report(f, "error", err->text);
                 told_serving = false;
             }
             status = wait_for_news(f, cli_trouble_wait(&f->trouble), err);

@@ -30,13 +30,17 @@ static void tell_version(loop *l, const dw_peer_sync_report *report, double seco
         cli_peer_report_line(l->peer, report, seconds);
         fflush(stdout);
     }
-    if (l->f->command.text) {
-        char state[17];
-        dw_error err;
-        snprintf(state, sizeof state, "%016" PRIx64, dw_peer_replica_state(l->replica));
-        cli_after_weights(s, &l->f->command, l->f->follow.into, report->version, "",
-                          state, &err);
-    }
+}
+
+static dw_status run_command(loop *l, dw_error *err)
+{
+    char state[17];
+    const uint64_t version = dw_peer_replica_version(l->replica);
+    if (!l->f->command.is_due || version == DW_NO_VERSION)
+        return DW_OK;
+    snprintf(state, sizeof state, "%016" PRIx64, dw_peer_replica_state(l->replica));
+    return cli_after_weights(l->f->session, &l->f->command, l->f->follow.into, version,
+                             "", state, err);
 }
 
 /* The version to go to; that of the weights where there is none. */
@@ -74,8 +78,10 @@ static dw_status follow_once(loop *l, bool *moved, dw_error *err)
     l->notes.bar = NULL;
     *moved = dw_peer_replica_version(l->replica) != before;
     /* one that failed on the way may have come some of it */
-    if (*moved)
+    if (*moved) {
         tell_version(l, &report, cli_now() - bar.t_start);
+        cli_command_set_due(&l->f->command);
+    }
     return status;
 }
 
@@ -92,9 +98,13 @@ static dw_status run_loop(loop *l, dw_error *err)
     for (;;) {
         bool moved = false;
         dw_status status = is_reached(l) ? DW_OK : follow_once(l, &moved, err);
+        if (status == DW_OK)
+            status = run_command(l, err);
         /* a run that was started again is not mended by waiting */
         if (status == DW_CANCELLED || status == DW_INVALID || status == DW_STALE)
             return status;
+        if (f->command.n_failed > 0 && is_reached(l))
+            return status; /* the command failed for the last version */
         if (status == DW_OK) {
             cli_trouble_end(&f->trouble, f->session);
             if (is_reached(l))
@@ -139,6 +149,8 @@ int cli_peer_follow(dw_peer *peer, cli_follow *f)
     const dw_peer_replica_options options =
         cli_peer_replica_options(&f->follow, &l.notes);
     dw_status status = dw_peer_replica_open(&l.replica, peer, &options, &err);
+    if (status == DW_OK && dw_peer_replica_version(l.replica) != DW_NO_VERSION)
+        cli_command_set_due(&f->command);
     if (status == DW_OK)
         status = run_loop(&l, &err);
     if (s->json && (status == DW_OK || status == DW_CANCELLED)) {
@@ -153,5 +165,7 @@ int cli_peer_follow(dw_peer *peer, cli_follow *f)
     /* to be stopped is how following ends */
     if (status == DW_OK || status == DW_CANCELLED)
         return 0;
+    if (status == DW_UNAVAILABLE)
+        return cli_command_fail(s, &err);
     return cli_stream_fail(s, &err, f->url);
 }

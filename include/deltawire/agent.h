@@ -88,6 +88,10 @@ DW_API void dw_agent_tell_error(dw_agent *agent, const dw_error *err);
 /* A check of the weights or of the stream's bytes was made. */
 DW_API void dw_agent_tell_verified(dw_agent *agent, bool good);
 
+/* The host's own command for a version was run. Until it ends well, the agent is not
+ * ready. */
+DW_API void dw_agent_tell_command(dw_agent *agent, bool good);
+
 DW_API void dw_agent_tell_counts(dw_agent *agent, const dw_store_counts *counts);
 
 /* The followers that report to the stream, all of them. */

@@ -69,6 +69,8 @@ bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_
                  e ? dw_status_name(e->error.code) : "");
     else if (told->verify_failed)
         snprintf(reason, DW_READY_REASON, "a verification failed");
+    else if (told->command_failed)
+        snprintf(reason, DW_READY_REASON, "the command of --exec failed");
     for (size_t i = 0; !reason[0] && i < told->n_engines; i++) {
         const char *trouble = engine_trouble(told->engines[i].state);
         if (trouble)

@@ -250,3 +250,11 @@ void dw_agent_tell_verified(dw_agent *agent, bool good)
     told->verify_failed = !good;
     unlock(agent);
 }
+
+void dw_agent_tell_command(dw_agent *agent, bool good)
+{
+    if (!agent)
+        return;
+    lock(agent)->command_failed = !good;
+    unlock(agent);
+}

@@ -57,6 +57,7 @@ typedef struct dw_told {
     dw_histogram stopped;
     uint64_t n_failures, n_verified, n_verify_failures;
     bool verify_failed;  /* the last one */
+    bool command_failed; /* the last one */
     uint64_t failing_at; /* dw_clock_ms() of the first error in a row; 0: none */
 
     dw_told_error errors[DW_AGENT_ERRORS]; /* newest first */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A command of --exec that hangs does not end the following.
+# A command of --exec that fails or hangs: it is a failure, and it is run again.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 3
 url=$store/run
@@ -40,19 +40,70 @@ wait_until grep -q 2 seen
 wait_until version_of hung 2
 
 it "reports that it failed"
-grep -q '^deltawire: version 1: --exec was killed: it took longer than 0.2 s: sh ./hang.sh$' \
+grep -q '^deltawire: sh ./hang.sh: version 1: --exec was killed: it took longer than 0.2 s$' \
     err.hung
-deltawire status "$url" --json |
-    holds '"--exec was killed" in o["followers"][0]["message"]'
+deltawire status "$url" --json >out.status
+holds 'o["followers"][0]["status"] == "error"' <out.status
+holds '"--exec was killed" in o["followers"][0]["message"]' <out.status
 
 it "takes the failure back once it works"
 publish_step "$url" 3
 ends $hung 0
-[ "$(cat seen)" = "$(printf '1\n2\n3')" ]
+[ "$(sort -u seen)" = "$(printf '1\n2\n3')" ]
 is_at model 3
+deltawire status "$url" --json | holds 'o["followers"][0]["status"] == "stopped"'
 
 it "says so in JSON"
+status=0
 deltawire follow "$url" --into other --no-report --until 3 --exec 'sleep 1000' \
-    --exec-timeout 0.2 --json >events
+    --exec-timeout 0.2 --json >events || status=$?
+[ $status -eq 1 ]
+tail -n 1 events | holds '"--exec was killed" in o["error"]["text"]'
 grep '"event":"exec"' events | holds 'o["fate"] == "timeout" and o["version"] == 3'
 fails 2 exec-timeout deltawire follow "$url" --into other --exec-timeout 0
+
+it "ends with an error if the command fails for the version of --until"
+echo 'echo "$DELTAWIRE_DIR" >dir; exit 3' >bad.sh
+fails 1 'bad.sh: version 3: --exec ended with exit code 3$' \
+    deltawire follow "$url" --into model --id bad --until 3 --exec 'sh ./bad.sh'
+[ "$(cat dir)" = "$(pwd -P)/model" ]
+deltawire status "$url" --json |
+    holds 'any(f["id"] == "bad" and f["status"] == "error" for f in o["followers"])'
+
+it "runs it again for the same version when it is started again"
+deltawire follow "$url" --into model --id bad --until 3 --exec 'touch again' >/dev/null
+[ -e again ]
+
+it "runs it again while it fails, is not ready meanwhile, and says so once"
+cat >readyz.py <<'END'
+import sys, urllib.error, urllib.request
+try:
+    answer = urllib.request.urlopen(sys.argv[1] + "/readyz")
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status, answer.read().decode())
+END
+is_ready() { # STATUS PATTERN
+    python3 readyz.py "${at%/}" >out.ready && grep -q "^$1 .*$2" out.ready
+}
+status_of() { # ID STATUS
+    deltawire status "$url" --json |
+        holds "any(f['id'] == '$1' and f['status'] == '$2' for f in o['followers'])"
+}
+echo 'echo run >>runs; [ -e allowed ]' >picky.sh
+start picky follow "$url" --into picky --id picky --interval 0.1 --exec 'sh ./picky.sh' \
+    --listen 127.0.0.1:0
+picky=$!
+has_runs() { [ "$(wc -l <runs)" -ge "$1" ]; }
+wait_until has_runs 3
+at=$(sed -n 's/^listening at //p' err.picky)
+is_ready 503 'the command of --exec failed' || die "$(cat out.ready)"
+wait_until status_of picky error
+touch allowed
+wait_until is_ready 200 ready
+n_runs=$(wc -l <runs)
+wait_until grep -q 'works again after' err.picky
+[ "$(grep -c 'ended with exit code 1' err.picky)" -eq 1 ]
+kill -TERM $picky
+ends $picky 0
+[ "$(wc -l <runs)" -eq "$n_runs" ]

@@ -28,11 +28,12 @@ it "follows it, and runs a command after each version"
 deltawire follow "$url" --into model --until 4 --interval 0.2 --json \
     --exec 'echo "$DELTAWIRE_VERSION" >>seen.txt' >follow.json &
 follower=$!
+wait_until grep -q 2 seen.txt # the version that is there at the start
 put_delta 3
 wait_until grep -q '"version":3' follow.json
 put_delta 4
 wait $follower
-[ "$(xargs <seen.txt)" = '3 4' ]
+[ "$(xargs <seen.txt)" = '2 3 4' ]
 tail -n 1 follow.json | holds 'o == {"event": "stopped", "version": 4}'
 [ "$(state_of model)" = "$(state_of run/step_000004)" ]
 
