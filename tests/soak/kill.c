@@ -8,6 +8,7 @@
  *     CHAOS_MS=n        length of a round; default: by the speed of the store
  *     SOAK_KEEP=1       leaves logs and directories where they are
  */
+/* labels: threads */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,8 +22,8 @@
 #include "role.h"
 #include "truth.h"
 
-#define GENERATION 25    /* rounds on one stream */
-#define HANG_MS    90000 /* for what was asked to end, or to publish */
+#define GENERATION 25     /* rounds on one stream */
+#define HANG_MS    300000 /* for what was asked to end: a sanitizer on a busy machine */
 
 /* ---- actors ---- */
 

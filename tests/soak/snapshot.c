@@ -7,6 +7,7 @@
  *     SEED=n            repeats the choices of a run; the instants are the machine's own
  *     SOAK_KEEP=1       leaves logs and directories where they are
  */
+/* labels: threads */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -249,7 +250,8 @@ static bool run_mode(unsigned n_copies, uint64_t n_versions)
 {
     pid_t pids[1 + READERS] = {0};
     uint64_t luck = shared->seed + n_copies, n_ends[2] = {0};
-    const uint64_t end = soak_now_ms() + HANG_MS + 1000 * n_versions;
+    uint64_t hangs_at = soak_now_ms() + HANG_MS, n_before = 0;
+    uint64_t pause_ms = 30; /* longer while writers are killed before they get anywhere */
     shared->n_copies = n_copies;
     shared->filled = false;
     shared->n_versions = shared->n_holds = shared->n_looks = 0;
@@ -259,14 +261,22 @@ static bool run_mode(unsigned n_copies, uint64_t n_versions)
     while (shared->n_faults == 0 &&
            (shared->n_versions < n_versions || shared->n_holds < n_versions ||
             shared->n_looks < n_versions || n_ends[0] < 5 || n_ends[1] < 5)) {
-        if (soak_now_ms() > end) {
+        if (soak_now_ms() > hangs_at) {
             printf("it hangs\n");
             shared->n_faults++;
         }
-        soak_sleep_ms(1 + soak_below(&luck, 30));
+        soak_sleep_ms(1 + soak_below(&luck, pause_ms));
         unsigned i = (unsigned)soak_below(&luck, 1 + READERS);
-        if (soak_below(&luck, 8) == 0)
+        if (soak_below(&luck, 8) == 0) {
             kill(pids[i], SIGKILL);
+            if (i == 0 && shared->n_versions > n_before) {
+                hangs_at = soak_now_ms() + HANG_MS;
+                n_before = shared->n_versions;
+                pause_ms = 30;
+            } else if (i == 0 && pause_ms < 1000) {
+                pause_ms *= 2;
+            }
+        }
         for (i = 0; i <= READERS; i++)
             if (waitpid(pids[i], NULL, WNOHANG) == pids[i]) {
                 n_ends[i > 0]++;
