@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs the tests, stage by stage.
 #
-#     scripts/test.sh [STAGE...]      all, or: release cli python package servers asan
+#     scripts/test.sh [STAGE...]      all, or: release cli python package servers docs asan
 #                                     tsan fuzz neon peers
 #
 # `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set. The Python
@@ -185,6 +185,23 @@ stage_servers() {
     fi
 }
 
+# What README.md and docs/ show is run. With peers, the Python environment has all that
+# their blocks import.
+stage_docs() {
+    echo "== docs: the commands and Python blocks of README.md and docs/"
+    build release build && build_package || return
+    start_server radosgw || with=(env) # documents that need a bucket are skipped then
+    with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
+    rm -f build/docs-blocks.txt
+    if [ -n "${DW_TEST_PEERS:-}" ]; then
+        python_with=vllm run_pytest tests/docs
+    else
+        run_pytest tests/docs
+    fi
+    stop_server
+    [ ! -e build/docs-blocks.txt ] || sed 's/^/   /' build/docs-blocks.txt
+}
+
 stage_peers() {
     echo "== peers: a real vLLM and a real TRL on this machine's processors, and a bucket"
     build release build && build_package || return
@@ -223,7 +240,7 @@ stage_neon() {
 }
 
 [ $# -gt 0 ] ||
-    set -- release cli python package servers asan tsan fuzz neon ${DW_TEST_PEERS:+peers}
+    set -- release cli python package servers docs asan tsan fuzz neon ${DW_TEST_PEERS:+peers}
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
     started=$SECONDS
