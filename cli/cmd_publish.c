@@ -10,6 +10,7 @@
 #include "peer_options.h"
 #include "publish.h"
 #include "store.h"
+#include "stream_info.h"
 
 static const char help[] =
     "usage: deltawire publish URL CKPT [OPTION...]\n"
@@ -309,6 +310,10 @@ static void print_json(const cli_published *done, const char *url, const char *c
             cli_json_count(object, "upload_ms", r->upload_ms);
         }
         cli_json_count(object, "total_ms", r->total_ms);
+        if (r->restarted)
+            json_object_set_new(object, "restart", json_true());
+        if (r->suspect_from > 0)
+            cli_json_count(object, "suspect_from", r->suspect_from);
     }
     if (done->aftermath.code != DW_OK)
         cli_json_text(object, "remark", done->aftermath.text);
@@ -335,13 +340,15 @@ static void print_rows(const cli_published *done, const char *url)
     const dw_publish_report *r = &done->report;
     cli_print_text(stdout, url);
     putchar('\n');
-    cli_print_row("version", "%" PRIu64 "%s%s", r->version,
+    cli_print_row("version", "%" PRIu64 "%s%s%s", r->version,
                   done->created ? ", the stream is new" : "",
-                  r->unchanged ? ", no weight differs" : "");
-    cli_print_row("changed", "%s of %s elements (%.3f %%)",
-                  cli_format_count(a, r->n_changed),
-                  cli_format_count(b, done->n_model_elems),
-                  100 * cli_ratio((double)r->n_changed, (double)done->n_model_elems));
+                  r->unchanged ? ", no weight differs" : "",
+                  r->restarted ? ", a restart" : "");
+    if (!r->restarted)
+        cli_print_row("changed", "%s of %s elements (%.3f %%)",
+                      cli_format_count(a, r->n_changed),
+                      cli_format_count(b, done->n_model_elems),
+                      100 * cli_ratio((double)r->n_changed, (double)done->n_model_elems));
     cli_print_row("size", "%s bytes in %" PRIu64 " objects",
                   cli_format_count(a, r->n_bytes), r->n_objects);
     if (r->n_bytes > 0)
@@ -350,6 +357,28 @@ static void print_rows(const cli_published *done, const char *url)
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
     cli_print_row("state", "%016" PRIx64, r->state);
     cli_print_row("time", "%.3f s", 1e-3 * (double)r->total_ms);
+}
+
+/* What had been damaged, and was put right by this version. */
+static void print_recovery(const dw_publish_report *r, const char *url)
+{
+    char suspect[CLI_SUSPECT_SIZE];
+    if (r->suspect_from == 0)
+        return;
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, url);
+    if (r->restarted)
+        fprintf(stderr,
+                ": version %" PRIu64 " could not be decoded, so version %" PRIu64
+                " restarts the stream with the whole model. Followers cross over by "
+                "themselves\n",
+                r->version - 1, r->version);
+    else
+        fprintf(
+            stderr,
+            ": the baseline was damaged and was read back from the stream: %s. Version "
+            "%" PRIu64 " is right\n",
+            cli_format_suspect(suspect, r->suspect_from, r->version), r->version);
 }
 
 void cli_published_print(const cli_published *done, const cli_session *s, const char *url,
@@ -361,6 +390,8 @@ void cli_published_print(const cli_published *done, const cli_session *s, const 
         print_line(done, checkpoint);
     else if (!s->quiet)
         print_rows(done, url);
+    if (!s->json && !s->quiet)
+        print_recovery(&done->report, url);
     if (s->json || s->quiet || done->aftermath.code == DW_OK)
         return;
     fputs("deltawire: ", stderr);

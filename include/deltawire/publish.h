@@ -90,7 +90,9 @@ typedef struct dw_publish_options {
     unsigned sweep_every;        /* read the baseline and compare it with what was
                                     committed, a share after each version, all of it
                                     within so many versions. A damaged baseline is read
-                                    back from the stream. Default 64, 0: never */
+                                    back from the stream; if a version of it does not
+                                    decode, the next version restarts the stream.
+                                    Default 64, 0: never */
     uint64_t max_object_bytes;   /* of a delta's objects; 0: 32 MiB. Bounds memory too */
     uint64_t max_anchor_bytes;   /* of an anchor's objects; 0: 4 GiB */
     unsigned n_threads;          /* 0: all cores */
@@ -171,6 +173,11 @@ typedef struct dw_publish_report {
     uint64_t diff_ms; /* time spent on each; they overlap */
     uint64_t upload_ms;
     uint64_t total_ms; /* from publish to commit */
+    bool restarted; /* the newest version did not decode: this one holds the whole model,
+                       and followers cross over to it by themselves */
+    uint64_t suspect_from; /* the baseline was damaged, or versions did not decode: those
+                              from this one to the one before VERSION may not be the
+                              weights that were published. 0: none */
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed, and gives its fate: DW_OK, or why it

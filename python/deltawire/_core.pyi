@@ -316,6 +316,8 @@ class PublishReport(NamedTuple):
     diff_ms: int
     upload_ms: int
     total_ms: int
+    restarted: bool  # the newest version did not decode: this one holds the whole model
+    suspect_from: int | None  # from it to the one before `version`, versions may be wrong
 
 @final
 class Publisher:

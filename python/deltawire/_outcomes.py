@@ -23,7 +23,8 @@ OnError = Callable[[_core.Error], object]
 
 
 class PublishWarning(UserWarning):
-    """A version was not published. The next one covers it."""
+    """A version was not published, and the next one covers it; or versions turned out to be
+    damaged, and a later one put that right."""
 
 
 class Outcomes:
@@ -42,13 +43,13 @@ class Outcomes:
         """Reports each failure since the last call. Raises Conflict if another trainer took
         the stream over. Waits for nothing."""
         while self._open:
+            report, error = None, None
             try:
-                self._native.wait(self._open[0], timeout=0)
-                error = None
+                report = self._native.wait(self._open[0], timeout=0)
             except TimeoutError:
                 return
             except _core.Cancelled:
-                error = None  # a later publish took it in, as when_busy="fold" asks
+                pass  # a later publish took it in, as when_busy="fold" asks
             except _core.Error as failure:
                 error = failure
             self._open.popleft()
@@ -57,6 +58,8 @@ class Outcomes:
             self._last_error = error
             if error is not None:
                 self._report(error)
+            if report is not None:
+                _warn_damaged(report)
 
     def told(self, ticket: int) -> None:
         """The caller has the error of this version, and so reads no warning of it."""
@@ -81,6 +84,21 @@ class Outcomes:
         if was_reported and self._last_error is not None:
             error, self._last_error = self._last_error, None
             raise error
+
+
+def _warn_damaged(report: _core.PublishReport) -> None:
+    """Versions before this one were damaged, by memory or a disk of the trainer's."""
+    if report.restarted:
+        text = (f"version {report.version - 1} could not be decoded, so version {report.version} "
+                "restarts the stream with the whole model. Followers cross over by themselves")
+    elif report.suspect_from is not None:
+        text = (f"the baseline was damaged: versions {report.suspect_from} to "
+                f"{report.version - 1} may differ from the weights that were published. Version "
+                f"{report.version} is right")
+    else:
+        return
+    warnings.warn(text + ". Check the memory and the disk of this machine", PublishWarning,
+                  stacklevel=2)
 
 
 def wait_logged(wait: Callable[[float], bool], doing: str) -> None:

@@ -7,7 +7,8 @@ enum { SLICE_MS = 100 }; /* between two looks for signals */
 
 static dwpy_row_type report_row = {
     "PublishReport", "What became of a publish.",
-    "version unchanged n_changed n_bytes n_objects state diff_ms upload_ms total_ms",
+    "version unchanged n_changed n_bytes n_objects state diff_ms upload_ms total_ms "
+    "restarted suspect_from",
     NULL};
 
 /* ---- waiting for tickets ---- */
@@ -73,6 +74,12 @@ static bool wait_ticket(publisher_object *self, uint64_t ticket, unsigned timeou
     return true;
 }
 
+/* The first version that may be wrong, or None. */
+static PyObject *suspect_of(const dw_publish_report *r)
+{
+    return dwpy_version(r->suspect_from > 0 ? r->suspect_from : DW_NO_VERSION);
+}
+
 static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"ticket", "timeout", NULL};
@@ -99,11 +106,12 @@ static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keyw
     const dw_publish_report *r = &f.report;
     return dwpy_row(
         &report_row,
-        Py_BuildValue("KNKKKNKKK", (unsigned long long)r->version,
+        Py_BuildValue("KNKKKNKKKNN", (unsigned long long)r->version,
                       PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
                       dwpy_digest(r->state), (unsigned long long)r->diff_ms,
-                      (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms));
+                      (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms,
+                      PyBool_FromLong(r->restarted), suspect_of(r)));
 }
 
 static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *keywords)

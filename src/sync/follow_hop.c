@@ -283,6 +283,8 @@ dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
             dw_position position = position_of(f, hop);
             status = dw_weights_stage(f->weights, &position, &hop->objects, fetched.blobs,
                                       NULL, err);
+            if (status == DW_CORRUPT && hop->to - hop->from == 1)
+                f->undecodable = hop->to;
             f->tally.stage_ms += dw_clock_ms() - start;
             f->tally.n_objects += hop->objects.n;
             f->tally.n_bytes += fetched.n_bytes;

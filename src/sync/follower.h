@@ -28,8 +28,11 @@ struct dw_follower {
     dw_position highest; /* that was used, if the weights went back since */
     bool is_own;         /* as dw_follower_open_as was told */
     bool lost; /* the files are not those that are open: the next stage starts over */
-    bool rewritten; /* history is not what it was: no other way makes that good */
-    uint64_t epoch; /* of the version the weights are at, as far as known */
+    uint64_t undecodable; /* the newest version whose delta arrived whole, starts from the
+                             weights, and does not lead to what its commit names; 0: none
+                             was seen */
+    bool rewritten;       /* history is not what it was: no other way makes that good */
+    uint64_t epoch;       /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
     bool arrived;     /* the last hop was filled in place: nothing is left to apply */
     uint64_t seen_ms; /* when the stream was last known to be there; 0: never */

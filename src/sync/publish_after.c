@@ -132,6 +132,12 @@ void dw_after_catch_up(dw_publisher *p)
     prune(p);
 }
 
+void dw_after_restart(dw_publisher *p)
+{
+    dw_after_catch_up(p);
+    (void)put_latest(p, NULL); /* a hint: readers do without it */
+}
+
 dw_status dw_after_open(dw_publisher *p, dw_error *err)
 {
     if (p->options.rank != 0)

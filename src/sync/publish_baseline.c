@@ -181,16 +181,66 @@ static dw_status reopen(dw_publisher *p, dw_error *err)
     return dw_baseline_allocate(p, err);
 }
 
+/* Follows the stream to its head. If the baseline turns out not to be the version that it
+ * should be, it is read back. */
+static dw_status follow(dw_publisher *p, dw_error *err)
+{
+    dw_follower *f = p->baseline;
+    f->undecodable = 0;
+    dw_status status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    if (status != DW_STALE || !p->proven)
+        return status;
+    dw_sweep_suspect_all(p);
+    dw_baseline_lose(p);
+    return dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+}
+
+/* The stream could not be followed. Returns the first version that nobody can have: one
+ * that does not decode or, as the newest, a restart without its anchor. Unlike an object
+ * that is damaged or missing, neither ever becomes good. 0: it is something else. */
+static uint64_t find_broken(dw_follower *f, dw_status status)
+{
+    const uint64_t at = dw_follower_version(f), head = f->stream->head;
+    if (!dw_follower_may_detour(status) || head == DW_NO_VERSION)
+        return 0;
+    if (f->undecodable > 0 && (at == DW_NO_VERSION || at < f->undecodable))
+        return f->undecodable;
+    dw_commit_record c;
+    if (dw_stream_read_commit(f->stream, head, &c, NULL) != DW_OK)
+        return 0;
+    const uint64_t from = c.suspect_from > 0 ? c.suspect_from : head;
+    const bool is_restart = c.restart;
+    dw_commit_record_release(&c);
+    return is_restart ? from : 0;
+}
+
+/* Version FROM cannot be had, and so the head cannot. It stays what the next version
+ * follows on. */
+static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
+{
+    p->baseline_lost = true;
+    dw_live_settle(p, false);
+    dw_sweep_suspect(p, from);
+    dw_status status = dw_commit_find_head(p, err);
+    if (status == DW_OK)
+        status = dw_epoch_check_head(p, err);
+    p->broken = status == DW_OK;
+    return status;
+}
+
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
 {
     dw_status status;
+    p->broken = false;
     if (p->sharded) {
         status = fetch_shards(p, err);
     } else {
         status = reopen(p, err);
         if (status == DW_OK) {
-            status =
-                dw_follower_sync(p->baseline, DW_LATEST, &p->options.progress, NULL, err);
+            status = follow(p, err);
+            const uint64_t broken = find_broken(p->baseline, status);
+            if (broken > 0)
+                return give_up_head(p, broken, err);
             status = explain_broken(p->baseline, status, err);
         }
         if (status == DW_OK)

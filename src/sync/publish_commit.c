@@ -168,6 +168,20 @@ static void name_successor(dw_publisher *p, char *out, size_t size)
     dw_epoch_record_release(&next);
 }
 
+dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
+{
+    uint64_t head;
+    dw_commit_record c;
+    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_read_commit(p->stream, head, &c, err);
+    if (status != DW_OK)
+        return status;
+    p->head = dw_position_of(&c);
+    dw_commit_record_release(&c);
+    return DW_OK;
+}
+
 static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
 {
     char where[DW_HOST_NAME_TEXT + 16];

@@ -302,6 +302,8 @@ static dw_status open_level(dw_publisher *p, dw_fold_level *level, dw_error *err
         if (find_copy(p, level))
             return DW_OK;
     }
+    if (p->baseline_lost) /* a copy is made once there is a baseline */
+        return DW_OK;
     return reset_level(p, level, err);
 }
 

@@ -95,7 +95,7 @@ static dw_status commit_whole(dw_publisher *p, const char *write_id,
                                .objects = p->part.objects};
     memcpy(commit.write_id, write_id, sizeof commit.write_id);
     commit.state = dw_pieces_state(&p->pieces, p->pieces.next);
-    commit.suspect_from = p->suspect_from <= p->head.version ? p->suspect_from : 0;
+    commit.suspect_from = dw_sweep_suspect_from(p);
     return dw_commit_create(p, &commit, position, err);
 }
 
@@ -104,7 +104,7 @@ void dw_job_report(const dw_publisher *p, const dw_position *position,
 {
     report->version = position->version;
     report->state = position->state;
-    report->unchanged = report->n_changed == 0;
+    report->unchanged = report->n_changed == 0 && !report->restarted;
     report->diff_ms = p->part.diff_ms;
     report->upload_ms = p->part.upload_ms;
     report->total_ms = dw_clock_ms() - p->t_start;
@@ -117,6 +117,53 @@ void dw_job_move_on(dw_publisher *p, const dw_position *position)
     dw_uploaded_release(&p->part);
 }
 
+static dw_status fail_cancelled(const dw_publisher *p, dw_error *err)
+{
+    return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
+                   "given up for a newer version");
+}
+
+/* The newest version does not decode, so this one holds the whole model. */
+static dw_status run_restart(dw_publisher *p, dw_position *position,
+                             dw_publish_report *report, dw_error *err)
+{
+    dw_restart r;
+    dw_commit_record commit = {.step = p->step, .notes = p->notes};
+    dw_status status = dw_restart_open(&r, p, err);
+    for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++)
+        status = dw_live_read(p, t, r.model.tensors[t].data, err);
+    on_captured(p);
+    if (status == DW_OK)
+        status = dw_restart_digest(&r, p, err);
+    if (status == DW_OK)
+        status = dw_restart_upload(&r, p, err);
+    if (status == DW_OK)
+        status = dw_live_confirm(p, err);
+    if (status == DW_OK && !enter_commit(p))
+        status = fail_cancelled(p, err);
+    if (status == DW_OK) {
+        report->restarted = true;
+        report->suspect_from = commit.suspect_from = dw_sweep_suspect_from(p);
+        report->n_objects = r.objects.n;
+        report->n_bytes = dw_objects_bytes(&r.objects);
+        status = dw_restart_commit(&r, p, &commit, err);
+    }
+    if (status == DW_OK) {
+        *position = p->head;
+        dw_job_report(p, position, report);
+    }
+    dw_restart_close(&r);
+    return status;
+}
+
+/* A version failed its proof: if the baseline is damaged, it is repaired now. */
+static void examine_baseline(dw_publisher *p)
+{
+    bool damaged;
+    if (dw_sweep_all(p, &damaged, NULL) != DW_OK)
+        dw_baseline_lose(p); /* the next publish tries again */
+}
+
 /* Up to the commit; or, where the caller carries the receipts, up to its own. */
 static dw_status run_job(dw_publisher *p, dw_position *position,
                          dw_publish_report *report, dw_error *err)
@@ -124,13 +171,17 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
     char write_id[DW_ID_TEXT];
     dw_uploaded_release(&p->part);
     dw_status status = settle_past(p, err);
+    if (status == DW_OK && p->broken)
+        return run_restart(p, position, report, err);
     if (status == DW_OK)
         status = dw_random_id(write_id, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
-    if (status == DW_CORRUPT || !dw_baseline_is_whole(p))
-        dw_baseline_lose(p);
     on_captured(p); /* whatever became of it, the weights are read no more */
+    if (!dw_baseline_is_whole(p))
+        dw_baseline_lose(p);
+    else if (status == DW_CORRUPT)
+        examine_baseline(p);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status != DW_OK)
@@ -142,12 +193,12 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
         status = dw_receipts_exchange(p, &p->part.objects, position, report, err);
     } else {
         if (!enter_commit(p))
-            return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                           "given up for a newer version");
+            return fail_cancelled(p, err);
         status = commit_whole(p, write_id, position, err);
         report->n_changed = p->part.n_changed;
         report->n_objects = p->part.objects.n;
         report->n_bytes = dw_objects_bytes(&p->part.objects);
+        report->suspect_from = dw_sweep_suspect_from(p);
     }
     if (status == DW_OK)
         dw_job_report(p, position, report);
@@ -179,9 +230,16 @@ static void follow_up(dw_publisher *p, const dw_position *position,
                       const dw_publish_report *report)
 {
     dw_error error = {0};
-    dw_job_move_on(p, position);
-    dw_status status = dw_sweep_share(p, &error);
-    if (p->options.rank == 0) {
+    dw_status status = DW_OK;
+    if (report->restarted) {
+        p->suspect_from = 0;
+        dw_after_restart(p);
+        status = dw_baseline_catch_up(p, &error);
+    } else {
+        dw_job_move_on(p, position);
+        status = dw_sweep_share(p, &error);
+    }
+    if (p->options.rank == 0 && !report->restarted) {
         dw_status after = dw_after_commit(p, report->n_bytes, report->n_objects,
                                           status == DW_OK ? &error : NULL);
         status = status == DW_OK ? after : status;

@@ -27,12 +27,6 @@ static uint64_t deadline(const dw_publisher *p)
 
 /* ---- one's own receipt ---- */
 
-/* Versions from it on may be wrong because of this rank; 0: none. */
-static uint64_t suspect_from(const dw_publisher *p)
-{
-    return p->suspect_from < dw_publisher_next(p) ? p->suspect_from : 0;
-}
-
 static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                                const dw_digest *digests, uint64_t n_changed,
                                dw_error *err)
@@ -44,7 +38,7 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                            .n_ranks = p->options.n_ranks,
                            .share = dw_pieces_share(&p->pieces, digests),
                            .n_changed = n_changed,
-                           .suspect_from = suspect_from(p),
+                           .suspect_from = dw_sweep_suspect_from(p),
                            .objects = *objects};
     memcpy(r.stream, p->stream->record.stream, sizeof r.stream);
     memcpy(r.writer, p->writer, sizeof r.writer);

@@ -6,6 +6,9 @@
  * read back from the stream: then it is what followers hold, and the next delta brings
  * them to the trainer's weights. That version's commit says from which version on
  * followers may have been wrong.
+ *
+ * A bit of an exponent makes later deltas undecodable for everybody else. Then followers
+ * stand still, and the stream cannot be read back. The next version is a restart.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -48,10 +51,20 @@ dw_status dw_sweep_begin(dw_publisher *p, dw_error *err)
 
 /* ---- repairing ---- */
 
-static void suspect(dw_publisher *p, uint64_t version)
+void dw_sweep_suspect(dw_publisher *p, uint64_t version)
 {
     if (p->suspect_from == 0 || version < p->suspect_from)
         p->suspect_from = version;
+}
+
+void dw_sweep_suspect_all(dw_publisher *p)
+{
+    dw_sweep_suspect(p, oldest_proof(p) + 1);
+}
+
+uint64_t dw_sweep_suspect_from(const dw_publisher *p)
+{
+    return p->suspect_from < dw_publisher_next(p) ? p->suspect_from : 0;
 }
 
 /* Reads the baseline back. If that fails, the next publish tries again. */
@@ -86,7 +99,7 @@ static dw_status compare(dw_publisher *p, size_t first, size_t n, bool *damaged,
             p->proven[first + i] = p->head.version;
         } else {
             bad = &p->pieces.cut.items[first + i];
-            suspect(p, p->proven[first + i] + 1);
+            dw_sweep_suspect(p, p->proven[first + i] + 1);
         }
     }
     dw_free(digests);

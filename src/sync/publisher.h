@@ -15,7 +15,8 @@
  *     publish_ranks.c     receipts of a sharded publish
  *     publish_after.c     latest.json, anchors
  *     publish_folds.c     folded deltas
- *     repair.c            restarting a stream whose newest versions cannot be had
+ *     restart.c           a version that only its anchor leads to
+ *     repair.c            making one without a publisher
  */
 #ifndef DW_SYNC_PUBLISHER_H
 #define DW_SYNC_PUBLISHER_H
@@ -83,6 +84,8 @@ struct dw_publisher {
     void **base_data;      /* [pieces.owned.n] */
     dw_tensor *base;       /* [pieces.cut.n] views */
     bool baseline_lost;    /* it must be brought to the head anew */
+    bool broken;           /* and cannot be: a version on the way does not decode. The
+                              next version is a restart */
     uint64_t *proven; /* [pieces.cut.n] the version at which each piece of it was last
                          compared with what was committed */
     size_t sweep_at;  /* the piece that is compared next */
@@ -197,7 +200,8 @@ void dw_live_settle(dw_publisher *p, bool is_known);
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err);
 /* Takes room for the baseline and copies the caller's weights into it. */
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err);
-/* Brings it to the stream's head. */
+/* Brings it to the stream's head. If that does not decode, sets p->broken, and the
+ * baseline stays lost. */
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);
 /* Moves it to version POSITION, which UPLOADED leads to. A failure loses it, not the
  * version. */
@@ -221,6 +225,13 @@ dw_status dw_sweep_begin(dw_publisher *p, dw_error *err);
 dw_status dw_sweep_share(dw_publisher *p, dw_error *err);
 /* The same for all of it. *DAMAGED: whether it was. */
 dw_status dw_sweep_all(dw_publisher *p, bool *damaged, dw_error *err);
+
+/* Versions from VERSION on may not be the trainer's weights. */
+void dw_sweep_suspect(dw_publisher *p, uint64_t version);
+/* All versions since the baseline was last compared may not be. */
+void dw_sweep_suspect_all(dw_publisher *p);
+/* The first of the committed versions of which that is so; 0: none. */
+uint64_t dw_sweep_suspect_from(const dw_publisher *p);
 
 /* ---- publish_mark.c ---- */
 
@@ -247,6 +258,8 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err);
  * on it. */
 dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err);
 
+/* Sets p->head to the stream's newest version. */
+dw_status dw_commit_find_head(dw_publisher *p, dw_error *err);
 /* Creates the commit; `write_id` and what is the same in all commits are filled in. On
  * success POSITION is the new head. DW_CONFLICT: fenced. DW_UNAVAILABLE: not known; it is
  * found out before the next. */
@@ -254,6 +267,27 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
                            dw_position *position, dw_error *err);
 /* Finds out what became of a commit with unknown outcome. */
 dw_status dw_commit_settle(dw_publisher *p, dw_error *err);
+
+/* ---- restart.c ---- */
+
+/* A restart in the making. */
+typedef struct dw_restart {
+    dw_scratch_model model; /* its weights, in a nameless file: the caller's may change */
+    dw_digest state;
+    char write_id[DW_ID_TEXT];
+    dw_objects objects; /* of its anchor */
+} dw_restart;
+
+/* Makes room for the weights, which the caller then fills in. */
+dw_status dw_restart_open(dw_restart *out, const dw_publisher *p, dw_error *err);
+void dw_restart_close(dw_restart *restart);
+dw_status dw_restart_digest(dw_restart *restart, const dw_publisher *p, dw_error *err);
+dw_status dw_restart_upload(dw_restart *restart, dw_publisher *p, dw_error *err);
+/* Commits it, then writes its anchor's record, which names the commit. Of COMMIT the
+ * caller fills in step, notes and suspect_from. If the commit is there, p->head is it,
+ * also after a failure: then it cannot be had, and a further restart is due. */
+dw_status dw_restart_commit(const dw_restart *restart, dw_publisher *p,
+                            dw_commit_record *commit, dw_error *err);
 
 /* ---- publish_ranks.c ---- */
 dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err);
@@ -283,6 +317,8 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err);
 void dw_after_close(dw_publisher *p);
 /* The head moved without this process's doing: the edges to it are read. */
 void dw_after_catch_up(dw_publisher *p);
+/* The same for a restart, and tells readers of it. */
+void dw_after_restart(dw_publisher *p);
 /* After version p->head was committed with these objects. */
 dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                           dw_error *err);

@@ -1,5 +1,5 @@
-/* Restarting a stream whose newest versions cannot be had: one more version, which is
- * reached by its anchor and by nothing else (docs/PROTOCOL.md, section 3). */
+/* Restarting a stream whose newest versions cannot be had, without a publisher: from a
+ * checkpoint, or from the newest version that can be had. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +12,10 @@
 
 #define MAX_BROKEN 1000 /* versions at the end of a stream that are passed over */
 
-/* The weights of the restart, in a nameless file: the caller's may change. */
+/* The restart, and where its weights are from. */
 typedef struct source {
-    dw_scratch_model model;
+    dw_restart restart;
     uint64_t version; /* DW_NO_VERSION: the caller's */
-    dw_digest state;
 } source;
 
 static dw_status take_tensors(source *out, const dw_stream_record *r,
@@ -38,7 +37,7 @@ static dw_status take_tensors(source *out, const dw_stream_record *r,
         else
             status = dw_tensor_same_shape(&r->tensors[t], &tensors[i], NULL, err);
         if (status == DW_OK && tensors[i].n_bytes > 0)
-            memcpy(out->model.tensors[t].data, tensors[i].data,
+            memcpy(out->restart.model.tensors[t].data, tensors[i].data,
                    (size_t)tensors[i].n_bytes);
     }
     dw_name_index_release(&names);
@@ -69,7 +68,7 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
-    options.tensors = out->model.tensors;
+    options.tensors = out->restart.model.tensors;
     options.n_tensors = p->stream->record.n_tensors;
     options.tensors_empty = true;
     options.base = p->options.base;
@@ -103,75 +102,29 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
 static dw_status take_source(source *out, dw_publisher *p, const dw_tensor *tensors,
                              size_t n_tensors, dw_error *err)
 {
-    const dw_stream_record *r = &p->stream->record;
     *out = (source){.version = DW_NO_VERSION};
-    dw_status status = dw_scratch_model_make(&out->model, r->tensors, r->n_tensors,
-                                             p->options.spool_dir, err);
-    if (status != DW_OK)
-        return status;
-    status = tensors ? take_tensors(out, r, tensors, n_tensors, err)
-                     : take_newest(out, p, err);
-    dw_digest *digests = dw_alloc_array(r->n_tensors, sizeof *digests);
-    if (status == DW_OK && !digests)
-        status = dw_fail_memory(err, NULL);
+    dw_status status = dw_restart_open(&out->restart, p, err);
     if (status == DW_OK)
-        status = dw_digest_tensors(digests, &out->state, out->model.tensors, r->n_tensors,
-                                   p->options.n_threads, NULL, err);
-    dw_free(digests);
-    return status;
+        status = tensors ? take_tensors(out, &p->stream->record, tensors, n_tensors, err)
+                         : take_newest(out, p, err);
+    return status == DW_OK ? dw_restart_digest(&out->restart, p, err) : status;
 }
 
-static dw_status upload(dw_objects *out, dw_publisher *p, const source *from,
-                        const char *write_id, dw_error *err)
-{
-    const dw_stream_record *r = &p->stream->record;
-    const uint64_t max = p->options.max_anchor_bytes;
-    dw_slices all = {0};
-    void **data = dw_alloc_array(r->n_tensors, sizeof *data);
-    dw_status status = data ? DW_OK : dw_fail_memory(err, NULL);
-    for (size_t t = 0; status == DW_OK && t < r->n_tensors; t++)
-        data[t] = from->model.tensors[t].data;
-    if (status == DW_OK)
-        status = dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, err);
-    if (status == DW_OK)
-        status = dw_anchor_upload(
-            out, p->store, r->tensors, r->n_tensors, &all, data,
-            dw_whole_share(r->tensors, r->n_tensors, from->state), dw_publisher_next(p),
-            true, write_id, max > 0 ? max : DW_ANCHOR_BYTES, &p->options.progress, err);
-    dw_slices_free(&all);
-    dw_free(data);
-    return status;
-}
-
-/* The commit first and then its anchor's record, which names the commit. A process that
- * is killed in between leaves a version that cannot be had, as the one before: the repair
- * is run again. */
-static dw_status commit_restart(dw_publisher *p, const source *from,
-                                const dw_objects *objects, const char *write_id,
-                                dw_error *err)
+/* A process that is killed between the commit and the record of its anchor leaves a
+ * version that cannot be had, as the one before: the repair is run again. */
+static dw_status commit_restart(dw_publisher *p, const source *from, dw_error *err)
 {
     char notes[64] = "";
     if (from->version != DW_NO_VERSION)
         snprintf(notes, sizeof notes, "the weights of version %" PRIu64, from->version);
     dw_commit_record commit = {.step = (char *)p->options.first_step,
-                               .notes = (char *)p->options.first_notes,
-                               .state = from->state,
-                               .content = DW_CONTENT_DELTA,
-                               .restart = true};
+                               .notes = (char *)p->options.first_notes};
     if (!commit.notes)
         commit.notes = notes;
-    memcpy(commit.write_id, write_id, sizeof commit.write_id);
-    dw_position position;
-    dw_status status = dw_commit_create(p, &commit, &position, err);
-    if (status != DW_OK)
-        return status;
-    p->head = position;
-    status = dw_way_create(p->stream, NULL, &p->head, objects, p->options.sign_key, err);
-    if (status != DW_OK)
-        return status;
-    dw_error unread; /* a hint: readers do without it */
-    (void)dw_after_open(p, &unread);
-    return DW_OK;
+    dw_status status = dw_restart_commit(&from->restart, p, &commit, err);
+    if (status == DW_OK)
+        dw_after_restart(p);
+    return status;
 }
 
 /* Opens the stream for writing, as a publisher does that has no baseline. */
@@ -184,25 +137,13 @@ static dw_status open_stream(dw_publisher *p, dw_error *err)
         status = dw_publisher_check_key(p, err);
     if (status == DW_OK)
         status = dw_stream_check_hint(p->stream, err);
-    uint64_t head;
-    dw_commit_record c;
-    if (status == DW_OK)
-        status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
-    if (status == DW_OK)
-        status = dw_stream_read_commit(p->stream, head, &c, err);
-    if (status != DW_OK)
-        return status;
-    p->head = dw_position_of(&c);
-    dw_commit_record_release(&c);
-    return DW_OK;
+    return status == DW_OK ? dw_commit_find_head(p, err) : status;
 }
 
 static dw_status repair(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                         dw_repair_report *report, dw_error *err)
 {
-    char write_id[DW_ID_TEXT];
     source from = {0};
-    dw_objects objects = {0};
     dw_status status = open_stream(p, err);
     if (status == DW_OK)
         status = take_source(&from, p, tensors, n_tensors, err);
@@ -212,21 +153,18 @@ static dw_status repair(dw_publisher *p, const dw_tensor *tensors, size_t n_tens
     if (status == DW_OK)
         status = dw_epoch_check_head(p, err);
     if (status == DW_OK)
-        status = dw_random_id(write_id, err);
-    if (status == DW_OK)
-        status = upload(&objects, p, &from, write_id, err);
+        status = dw_restart_upload(&from.restart, p, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)
-        status = commit_restart(p, &from, &objects, write_id, err);
+        status = commit_restart(p, &from, err);
     if (status == DW_OK && report)
         *report = (dw_repair_report){.version = p->head.version,
                                      .source = from.version,
-                                     .state = from.state,
-                                     .n_bytes = dw_objects_bytes(&objects),
-                                     .n_objects = objects.n};
-    dw_objects_release(&objects);
-    dw_scratch_model_release(&from.model);
+                                     .state = from.restart.state,
+                                     .n_bytes = dw_objects_bytes(&from.restart.objects),
+                                     .n_objects = from.restart.objects.n};
+    dw_restart_close(&from.restart);
     return status;
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A stream that deltawire 0.1 broke: weights changed while version 3 was published, and it
-# does not decode. `repair` lets it go on, and everybody crosses over.
+# does not decode. `publish` and `repair` let it go on, and everybody crosses over.
 . "$(dirname "$0")/stream_lib.sh"
 is_file_store || exit 77 # the stream is copied into the store
 url=$store/run
@@ -23,10 +23,28 @@ fresh
 fails 3 'version 3 cannot be had.*deltawire repair' deltawire verify "$url"
 deltawire verify "$url" --no-decode >/dev/null
 
-it "publish names it too, and the command that helps"
+it "publish restarts the stream by itself, and says so"
 deltawire pull "$url" --into at2 --at 2 --quiet >/dev/null
-fails 3 'version 3 cannot be had.*deltawire repair' deltawire publish "$url" at2
+cp -r at2 behind
+deltawire publish "$url" at2 --json >out.publish
+holds 'o["version"] == 4 and o["restart"] and o["suspect_from"] == 3' <out.publish
+deltawire verify "$url" >/dev/null
+deltawire status "$url" --json | holds 'o["suspect"] == {"from": 3, "repaired": 4}'
+deltawire pull "$url" --into behind --quiet >/dev/null
+same_weights behind at2
+deltawire publish "$url" at2 --json >out.publish # and goes on as before
+holds 'o["version"] == 5 and "restart" not in o and "suspect_from" not in o' <out.publish
+fresh
+deltawire publish "$url" at2 >out.publish 2>err.publish
+grep -q '^  version  *4, a restart$' out.publish
+grep -q 'version 3 could not be decoded, so version 4 restarts the stream' err.publish
+
+it "publish names an object that is missing, and the command that helps"
+fresh
+object_remove "$url" "$(object_of "$url" 3)"
+fails 6 'version 3 cannot be had.*deltawire repair' deltawire publish "$url" at2
 head_is 3
+fresh
 
 it "continues from a checkpoint"
 deltawire pull "$url" --into at1 --at 1 --quiet >/dev/null

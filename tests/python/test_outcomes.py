@@ -1,6 +1,7 @@
 """Versions that nobody waits for: what fails is reported, and training goes on."""
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -94,6 +95,21 @@ def test_a_failed_version_warns_once_and_the_next_covers_it(tmp_path, url, model
         assert len(errors) == 4 and all(isinstance(e, dw.Error) for e in errors)
         assert publisher.wait().version == 2
     assert followed(url, model)
+
+
+def test_a_restart_is_reported(tmp_path):
+    """Version 3 of this stream does not decode: the next one holds the whole model."""
+    torn = Path(__file__).parents[1] / "golden" / "torn_stream"
+    shutil.copytree(torn, tmp_path / "stream")
+    weights = {"w": torch.ones(120, 100, dtype=torch.bfloat16)}
+    with deltawire.torch.Publisher(weights, url=f"file://{tmp_path}/stream") as publisher:
+        publisher.publish()
+        report = publisher.wait()
+        assert (report.version, report.restarted, report.suspect_from) == (4, True, 3)
+        with pytest.warns(dw.PublishWarning, match="version 3 .* version 4 restarts the stream"):
+            publisher.publish()
+        report = publisher.wait()
+        assert (report.version, report.restarted, report.suspect_from) == (5, False, None)
 
 
 def test_close_raises_if_the_last_version_failed(tmp_path, url, model):
