@@ -110,8 +110,15 @@ typedef struct dw_publish_options {
     unsigned rank_timeout_ms; /* how long ranks wait for each other, rank 0 twice as long;
                                  0: 10 minutes */
 
-    const char *first_step; /* step and notes of version 0, where this makes it */
+    const char *first_step; /* step and notes of the version that opening makes */
     const char *first_notes;
+    bool publish_changed; /* if the stream has versions already and the newest differs
+                             from the weights, opening publishes the weights, and waits
+                             until they are committed. Set it if the next publish comes
+                             only after training: a trainer that goes on from an older
+                             checkpoint would otherwise leave followers with weights that
+                             it has discarded. Without effect on shards, whose ranks must
+                             decide together: see dw_publisher_is_current */
 
     /* Asked before each commit, version 0 among them, after everything was read: not
      * DW_OK commits nothing, and is what becomes of the version. For weights that
@@ -141,6 +148,13 @@ DW_API void dw_publisher_close(dw_publisher *publisher);
 /* What is committed: the stream's id, and the newest version of this writer. */
 DW_API const char *dw_publisher_stream(const dw_publisher *publisher);
 DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
+
+/* Whether the weights, of shards this process's, are those of the newest version. Reads
+ * all of them; waits for a version that is under way. If a sharded publish is opened on a
+ * stream that has versions, each rank asks, and if any of them gets false, all publish.
+ */
+DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_current,
+                                         dw_error *err);
 
 typedef struct dw_publish_note {
     const char *step;  /* the trainer's own number or name of this step; may be NULL */

@@ -321,8 +321,9 @@ class PublishReport(NamedTuple):
 
 @final
 class Publisher:
-    """Publishes tensors that live on in place; their memory is held until close(). On a new
-    stream version 0 is committed when this returns."""
+    """Publishes tensors that live on in place; their memory is held until close(). When this
+    returns, the newest version is these weights: on a new stream they are version 0, and on
+    one that is there they are published if they differ from its newest version."""
 
     def __new__(
         cls,
@@ -360,19 +361,23 @@ class Publisher:
         receipts: Literal["store", "caller"] = "store",
         sweep_every: int = 64,
         provenance: bool = True,
+        publish_changed: bool = True,
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
         uploaded. `fork`: it is a version of another stream. `stream`: the id that the stream
-        must have. `new_key`: publish though the stream is signed by another key so far. `step` and `notes` are those of
-        version 0. `exit_timeout`: how long the end of the interpreter, or of this object,
-        waits for what is under way before that is given up. `as_bf16` names tensors in F32
-        that are published as BF16, rounded while they are compared.
+        must have. `new_key`: publish though the stream is signed by another key so far.
+        `step` and `notes` are those of the version that opening makes. `publish_changed=False`:
+        opening makes no version but version 0. `exit_timeout`: how long the end of the
+        interpreter, or of this object, waits for what is under way before that is given up.
+        `as_bf16` names tensors in F32 that are published as BF16, rounded while they are
+        compared.
 
         `shards` are this rank's parts: the tensor's name, the first element (row-major), and
         an array. The tensors themselves may then be `(None, dtype, shape)`. `job` is the same
         on every rank and another for every start. Ranks wait `rank_timeout` for each other,
-        rank 0 twice as long. All of the baseline is
-        read and compared with the stream within `sweep_every` versions; 0: never.
+        rank 0 twice as long. Opening shards publishes nothing but version 0 (is_current()).
+        All of the baseline is read and compared with the stream within `sweep_every`
+        versions; 0: never.
 
         `provenance=False`: commits do not record the name of this machine and the version
         of deltawire."""
@@ -398,6 +403,9 @@ class Publisher:
         """Waits until a publish would not have to wait; False if the time is over first."""
     def drain(self, timeout: float | None = None) -> None:
         """Until folds and anchors are made too; tells what went wrong with them."""
+    def is_current(self) -> bool:
+        """Whether the weights, of shards this rank's, are those of the newest version. If it is
+        False on any rank after opening, all ranks publish()."""
     def receipt(self, ticket: int) -> bytes:
         """With `receipts="caller"`, on every rank: what rank 0 is to be brought."""
     def commit(self, ticket: int, receipts: Iterable[bytes]) -> bytes:

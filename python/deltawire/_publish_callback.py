@@ -15,8 +15,9 @@ from ._outcomes import OnError, PublishWarning
 class PublishCallback(TrainerCallback):
     """Publishes from any trainer of transformers or TRL: `callbacks=[PublishCallback(url)]`.
 
-    Each step becomes a version, in the background; the one that training ends with always
-    does. Ranks of FSDP2 publish their shards, nothing is gathered; elsewhere rank 0 does.
+    The model that training begins with is published if the stream has other weights, as after
+    a restart from an older checkpoint. Then each step becomes a version, in the background; the
+    one that training ends with always does. Ranks of FSDP2 publish their shards, nothing is gathered; elsewhere rank 0 does.
 
     A version that fails is a PublishWarning, and training goes on: the next version covers it.
     If the last one fails, train() still returns. If another trainer takes the stream over, the
@@ -47,10 +48,11 @@ class PublishCallback(TrainerCallback):
         model = given["model"]
         dw_torch.refuse_hidden(model.named_parameters())  # on every rank
         if state.is_world_process_zero or _is_sharded(model):
-            options: dict[str, Any] = {"names": _plain_name} | self._options
+            options: dict[str, Any] = {
+                "names": _plain_name, "start_step": state.global_step} | self._options
             self._publisher = dw_torch.Publisher(
                 model, url=self._url, on_error=self._failed, **options)
-        self._published = -1
+        self._published = state.global_step
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """What is published from where it lies must have been read before it changes."""

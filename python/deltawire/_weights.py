@@ -21,6 +21,13 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return _dtensor is not None and _dtensor.is_sharded(tensor)
 
 
+def all_agree(mine: bool, group: Any) -> bool:
+    """Whether it is true on every rank."""
+    every: list[Any] = [None] * _dtensor.dist.get_world_size(group)
+    _dtensor.dist.all_gather_object(every, mine, group=group)
+    return all(every)
+
+
 class Weights:
     """The tensors of a publisher: read where they lie, or out of a copy.
 

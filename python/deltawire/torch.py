@@ -20,7 +20,7 @@ import torch
 
 from . import _core
 from ._outcomes import OnError, Outcomes, wait_logged
-from ._weights import Weights, is_sharded
+from ._weights import Weights, all_agree, is_sharded
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
 
@@ -90,6 +90,9 @@ class Publisher:
     while it is read (`dtype=None` publishes it as it is). A step that only accumulates
     gradients does not call the optimizer, and so publishes nothing.
 
+    When this is made, the newest version of the stream is the model as it is: a model that
+    differs from it, as after a restart from an older checkpoint, is published at once.
+
     Where the model has DTensors (FSDP2, tensor parallelism), every rank of `group` makes a
     publisher and publishes its own part; all parts become one version."""
 
@@ -100,6 +103,7 @@ class Publisher:
         *,
         url: _core.Store | str,
         publish_every: int = 1,
+        start_step: int | None = None,
         dtype: torch.dtype | None = torch.bfloat16,
         prefix: str = "",
         names: Names = None,
@@ -108,7 +112,8 @@ class Publisher:
         on_error: OnError | None = None,
         **options: Any,
     ) -> None:
-        """`frozen="never"` reads weights that take no gradient at each publish too; otherwise
+        """`start_step` is the step that the model is at, of a run that goes on from a
+        checkpoint: steps are counted from there. `frozen="never"` reads weights that take no gradient at each publish too; otherwise
         those that seem unwritten are skipped. `on_error` is called with the exception of each
         version that was not published; what it raises comes out of the step. `options` are
         those of deltawire.Publisher."""
@@ -125,8 +130,10 @@ class Publisher:
         is_module = isinstance(model, torch.nn.Module)
         self._weights = Weights(find(), dtype, is_module, find if is_module else None,
                                 optimizer, frozen == "detect")
-        self._every, self._steps, self._ticket, self._captured = publish_every, 0, 0, 0
+        self._every, self._steps = publish_every, start_step or 0
+        self._ticket = self._captured = 0
         arguments = self._weights.arguments(group)
+        options = {"step": start_step} | options
         self._native = _core.Publisher(url, **arguments, **options)
         self._outcomes = Outcomes(self._native, on_error)
         self._when_busy = options.get("when_busy", "wait")
@@ -134,6 +141,14 @@ class Publisher:
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
                            optimizer.register_step_post_hook(self._after_step)]
+        if "shards" in arguments and options.get("publish_changed", True):
+            self._publish_changed(group, options)
+
+    def _publish_changed(self, group: Any, options: dict[str, Any]) -> None:
+        """Ranks publish together if the part of any of them differs from the stream."""
+        if not all_agree(self._native.is_current(), group):
+            self.publish(step=options["step"], notes=options.get("notes"))
+            self.wait()
 
     # ---- hooks ------------------------------------------------------------------------
 
@@ -173,7 +188,7 @@ class Publisher:
 
     @property
     def steps(self) -> int:
-        """Steps of the optimizer since this was made."""
+        """The trainer's step: `start_step`, and the optimizer's steps since this was made."""
         return self._steps
 
     def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:

@@ -156,7 +156,7 @@ class WeightTransfer:
 
     @property
     def report(self) -> _core.PublishReport | None:
-        """Of the newest publish; None for the version that a stream begins with."""
+        """Of the newest publish; None for the first sync, which opens the stream."""
         return self._report
 
     @property
@@ -192,7 +192,10 @@ class WeightTransfer:
         start = time.monotonic()
         self._copies.take(iterator)
         step = self.model_version + 1
-        if self._publisher is None and self._open(step):
+        if self._publisher is None:  # opening publishes what differs from the stream
+            self._publisher = _core.Publisher(
+                self._store, self._copies.tensors, step=step, publish_changed=True,
+                **self._options)
             self._version, self._report = self._publisher.version, None
         else:
             self._report = self._publish(step)
@@ -212,17 +215,6 @@ class WeightTransfer:
 
         wait_logged(is_committed, f"step {step} is being uploaded to {self.url}")
         return self._publisher.wait(ticket)
-
-    def _open(self, step: int) -> bool:
-        """Whether these weights made the stream, as the version that it begins with."""
-        try:
-            with self._stream() as stream:
-                is_new = stream.head is None
-        except _core.NotFound:
-            is_new = True
-        self._publisher = _core.Publisher(
-            self._store, self._copies.tensors, step=step, **self._options)
-        return is_new
 
     def _stream(self) -> _core.Stream:
         return _core.Stream(self._store, trust=self._options.get("trust", ()),

@@ -230,6 +230,34 @@ static PyObject *publisher_idle(PyObject *object, PyObject *args, PyObject *keyw
     return idle < 0 ? NULL : PyBool_FromLong(idle);
 }
 
+/* The guard is held. */
+static PyObject *is_current_now(publisher_object *self)
+{
+    bool is_current = false;
+    dw_error err = {0};
+    dw_status status;
+    const int idle = dwpy_publisher_wait_idle(self, UINT_MAX);
+    if (idle < 0)
+        return NULL;
+    if (idle == 0)
+        return dwpy_raise_text(DW_CANCELLED, NULL, "another thread closes the publisher");
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_publisher_is_current(self->publisher, &is_current, &err);
+    Py_END_ALLOW_THREADS return status == DW_OK ? PyBool_FromLong(is_current)
+                                                : dwpy_raise(status, &err);
+}
+
+static PyObject *publisher_is_current(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    publisher_object *self = (publisher_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = is_current_now(self);
+    dwpy_guard_leave(&self->guard);
+    return out;
+}
+
 static PyObject *publisher_cancel(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -334,6 +362,8 @@ static PyMethodDef methods[] = {
      "Waits for folds and anchors too."},
     {"idle", DWPY_KEYWORDS(publisher_idle), METH_VARARGS | METH_KEYWORDS,
      "Waits until a publish would not have to wait; False if the time is over first."},
+    {"is_current", publisher_is_current, METH_NOARGS,
+     "Whether the weights are those of the newest version."},
     {"cancel", publisher_cancel, METH_NOARGS, "Gives up what is under way."},
     {"receipt", dwpy_publisher_receipt, METH_VARARGS,
      "This rank's receipt, where the caller carries them."},

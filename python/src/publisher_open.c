@@ -12,7 +12,7 @@ typedef struct arguments {
     PyObject *as_bf16, *shards;
     const char *when_busy, *base_name, *notes, *receipts, *stream;
     unsigned rank, n_ranks;
-    int single_writer, new_key, provenance;
+    int single_writer, new_key, provenance, publish_changed;
     unsigned exit_ms;
     unsigned long long max_object_bytes, max_anchor_bytes;
     dw_publish_options options;
@@ -56,10 +56,11 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "receipts",
                             "sweep_every",
                             "provenance",
+                            "publish_changed",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIp:Publisher",
+               args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIpp:Publisher",
                names, &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_version_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
@@ -68,7 +69,8 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->max_object_bytes, &a->max_anchor_bytes, &o->n_threads, dwpy_step_arg,
                &a->step, &a->notes, dwpy_timeout_arg, &a->exit_ms, &a->progress,
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
-               &o->rank_timeout_ms, &a->receipts, &o->sweep_every, &a->provenance) != 0;
+               &o->rank_timeout_ms, &a->receipts, &o->sweep_every, &a->provenance,
+               &a->publish_changed) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -133,6 +135,7 @@ static bool to_options(arguments *a, publisher_object *self)
     o->single_writer = a->single_writer != 0;
     o->new_key = a->new_key != 0;
     o->no_provenance = a->provenance == 0;
+    o->publish_changed = a->publish_changed != 0;
     o->max_object_bytes = a->max_object_bytes;
     o->max_anchor_bytes = a->max_anchor_bytes;
     o->first_step = dwpy_text(a->step);
@@ -188,7 +191,8 @@ PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywo
                    .receipts = "store",
                    .n_ranks = 1,
                    .exit_ms = 30000,
-                   .provenance = 1};
+                   .provenance = 1,
+                   .publish_changed = 1};
     dw_publish_options_init(&a.options);
     if (!parse(&a, args, keywords))
         return NULL;

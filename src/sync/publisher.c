@@ -107,12 +107,14 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     dw_status status = copy_options(p, options, err);
     if (status == DW_OK)
         status = dw_publisher_begin(p, tensors, n_tensors, err);
+    p->version = p->head.version;
     if (status == DW_OK)
         status = start_thread(p, err);
+    if (status == DW_OK && p->options.publish_changed && !p->sharded)
+        status = dw_publisher_publish_changed(p, err);
     p->options.shards = NULL; /* the caller's, for the call alone */
     p->options.as_bf16 = NULL;
     p->options.progress = (dw_progress){0};
-    p->version = p->head.version;
     if (status == DW_OK)
         *out = p;
     else

@@ -9,6 +9,7 @@
  *     publish_open.c      opening: stream, epoch, baseline, version 0
  *     publish_live.c      the caller's weights: masters, and what has not changed
  *     publish_commit.c    committing, fencing, lost replies
+ *     publish_current.c   whether the caller's weights are the newest version
  *     publish_baseline.c  the baseline and how it moves
  *     publish_mark.c      the mark of the baseline's directory
  *     publish_sweep.c     whether the baseline is still what was committed
@@ -215,6 +216,12 @@ bool dw_baseline_is_whole(const dw_publisher *p);
 /* Makes it the caller's weights DATA, as version POSITION: for version 0. */
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);
+
+/* ---- publish_current.c ---- */
+
+/* Publishes the caller's weights if they differ from the newest version, and waits until
+ * they are committed. */
+dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err);
 
 /* ---- publish_sweep.c ---- */
 

@@ -151,8 +151,10 @@ def die(amid):
 
 
 def resume():
-    """A new start: from what is in the stream, wherever the one before was stopped."""
+    """A new start from the weights of version 0, wherever the one before was stopped: the
+    start itself publishes them."""
     def publish(publisher, model):
+        keep(publisher, model, publisher.version)
         for _ in range(4):
             change(model)
         publisher.publish()

@@ -74,4 +74,6 @@ def test_a_rank_is_killed_and_the_job_starts_again(ran, job):
     else:  # its receipt came before the end of it, or not
         assert re.search("committed 2|version 2 was not committed", said[0])
     head = 2 if said[0] == "committed 2" else 1  # of the first job
-    assert check(folder, only=[0, 1, head + 1])[0] == head + 1
+    newest, stream = check(folder, only=[0, 1, head + 1, head + 2])
+    assert newest == head + 2
+    assert stream.version(head + 1).state == stream.version(0).state  # discarded weights are gone
