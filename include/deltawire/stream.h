@@ -56,8 +56,9 @@ DW_API bool dw_stream_single_writer(const dw_stream *stream);
  * cannot be said, because a commit below a newer one is missing. */
 DW_API dw_status dw_stream_head(dw_stream *stream, uint64_t *version, dw_error *err);
 
-/* DW_CORRUPT if a commit is missing between others, or latest.json names one that is not
- * there. What is missing below a restart or the floor is no fault. Lists the commits. */
+/* DW_CORRUPT if one of the newest 1,000 commits is missing, or latest.json names one that
+ * is not there. What is missing below a restart or the floor is no fault. Lists these
+ * commits; dw_stream_verify checks all of them. */
 DW_API dw_status dw_stream_check_log(dw_stream *stream, dw_error *err);
 
 /* The lowest version that is still kept: 0, or what a collection left. */
@@ -116,6 +117,15 @@ typedef struct dw_edge {
  * `to`. The array lives until the next call with the same stream. */
 DW_API dw_status dw_stream_ways(dw_stream *stream, const dw_edge **ways, size_t *n_ways,
                                 dw_error *err);
+/* The same for versions FIRST to LAST. Reads only the records of these ways. */
+DW_API dw_status dw_stream_ways_to(dw_stream *stream, uint64_t first, uint64_t last,
+                                   const dw_edge **ways, size_t *n_ways, dw_error *err);
+
+/* The cheapest way from version FROM (DW_NO_VERSION: from nothing) to version TO, which
+ * must be committed: its edges in the order of travel. DW_NOT_FOUND if no way leads
+ * there. The array lives until the next call with the same stream. */
+DW_API dw_status dw_stream_route(dw_stream *stream, uint64_t from, uint64_t to,
+                                 const dw_edge **edges, size_t *n_edges, dw_error *err);
 
 typedef struct dw_follower_info {
     const char *id;

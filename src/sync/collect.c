@@ -3,9 +3,14 @@
  * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
  * others safe:
  *
- *     objects listed  ->  ways read  ->  head read  ->  floor chosen
- *     ->  commits above it read  ->  the anchor at it read, if anything is to go
- *     ->  floor put  ->  ways removed  ->  objects removed
+ *     objects listed  ->  ways listed  ->  head read  ->  floor chosen
+ *     ->  commits with leftovers read  ->  the anchor at the floor read, if anything is
+ *     to go  ->  floor put  ->  ways removed  ->  objects removed
+ *
+ * Names say most: which version an object or a way is of, and which objects were put by
+ * one attempt. So only those records are read that something depends on: the anchors that
+ * may become the floor, the ways that cross it, and the commits of versions that two
+ * attempts left objects of.
  *
  * An object of version N can be named by commit N alone, which was there when it was
  * looked for (N is not above the head) and so is no one else's any more. An object of a
@@ -14,12 +19,14 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "store/store.h"
+#include "sync/graph.h"
 #include "sync/listing.h"
 #include "sync/stream.h"
 #include "sync/verify_object.h"
@@ -30,6 +37,12 @@ typedef enum object_mark {
     GOES,  /* a way that is removed named it */
 } object_mark;
 
+typedef struct anchor {
+    uint64_t version;
+    bool is_known; /* whether it is good */
+    bool is_good;  /* its record is valid, and all that it names is listed */
+} anchor;
+
 typedef struct collection {
     dw_stream *stream;
     const dw_collect_options *options;
@@ -37,10 +50,8 @@ typedef struct collection {
 
     dw_listing objects; /* with an object_mark each */
     dw_listing receipts;
-    dw_way_record *ways;
-    size_t n_ways;
-    size_t n_room;
-    uint64_t *anchors; /* versions that an anchor leads to, of which all is there */
+    dw_graph ways;   /* by their names: without sizes; sorted */
+    anchor *anchors; /* ascending */
     size_t n_anchors;
     uint64_t head;
     uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
@@ -55,9 +66,7 @@ static void release(collection *c)
 {
     dw_listing_release(&c->objects);
     dw_listing_release(&c->receipts);
-    for (size_t i = 0; i < c->n_ways; i++)
-        dw_way_record_release(&c->ways[i]);
-    dw_free(c->ways);
+    dw_graph_release(&c->ways);
     dw_free(c->anchors);
 }
 
@@ -66,18 +75,10 @@ static void release(collection *c)
 static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error *err)
 {
     collection *c = context;
-    uint64_t version, from;
-    if (!dw_key_is_way(entry->key, &version, &from))
-        return DW_OK;
-    if (!dw_grow_array((void **)&c->ways, &c->n_room, c->n_ways, sizeof *c->ways))
-        return dw_fail_memory(err, entry->key);
-    dw_status status =
-        dw_stream_read_way(c->stream, version, from, &c->ways[c->n_ways], err);
-    c->n_ways += status == DW_OK;
-    /* gone by another collector, or of no use to anybody: its objects stay above the
-     * floor
-     */
-    return dw_stream_stops(status) ? status : DW_OK;
+    dw_edge way = {0};
+    return dw_key_is_way(entry->key, &way.to, &way.from)
+               ? dw_graph_add(&c->ways, way, err)
+               : DW_OK;
 }
 
 static void visit_follower(void *context, const dw_follower_info *follower)
@@ -90,30 +91,18 @@ static void visit_follower(void *context, const dw_follower_info *follower)
     snprintf(c->follower, sizeof c->follower, "%s", follower->id);
 }
 
-/* Whether the way alone brings a model to its version: all of it is there. */
-static bool is_good_anchor(const collection *c, const dw_way_record *way)
+static dw_status list_ways(collection *c, dw_error *err)
 {
-    if (way->from != DW_NO_VERSION || way->version > c->head)
-        return false;
-    for (size_t i = 0; i < way->objects.n; i++)
-        if (!dw_listing_has(&c->objects, &way->objects.items[i]))
-            return false;
-    dw_commit_record commit;
-    if (dw_stream_read_commit(c->stream, way->version, &commit, NULL) != DW_OK)
-        return false;
-    bool agrees = dw_way_agrees(way, &commit);
-    dw_commit_record_release(&commit);
-    return agrees;
-}
-
-static dw_status find_anchors(collection *c, dw_error *err)
-{
-    c->anchors = dw_alloc_array(c->n_ways, sizeof *c->anchors);
+    dw_status status = dw_store_list(c->stream->store, "ways/", NULL, visit_way, c, err);
+    if (status != DW_OK || c->ways.n == 0)
+        return status;
+    qsort(c->ways.edges, c->ways.n, sizeof *c->ways.edges, dw_edge_compare);
+    c->anchors = dw_alloc_array(c->ways.n, sizeof *c->anchors);
     if (!c->anchors)
         return dw_fail_memory(err, NULL);
-    for (size_t i = 0; i < c->n_ways; i++)
-        if (is_good_anchor(c, &c->ways[i]))
-            c->anchors[c->n_anchors++] = c->ways[i].version;
+    for (size_t i = 0; i < c->ways.n; i++)
+        if (c->ways.edges[i].from == DW_NO_VERSION)
+            c->anchors[c->n_anchors++] = (anchor){.version = c->ways.edges[i].to};
     return DW_OK;
 }
 
@@ -125,48 +114,89 @@ static dw_status look(collection *c, dw_error *err)
     if (status == DW_OK)
         status = dw_listing_load(&c->receipts, store, "receipts/", err);
     if (status == DW_OK)
-        status = dw_store_list(store, "ways/", NULL, visit_way, c, err);
+        status = list_ways(c, err);
     if (status == DW_OK)
         status = dw_stream_find_head(c->stream, c->stream->head, &c->head, err);
+    if (status == DW_OK) /* from a damaged log nothing is removed */
+        status = dw_stream_check_newest(c->stream, c->head, err);
     if (status == DW_OK)
         status = dw_stream_followers(c->stream, visit_follower, c, err);
     if (status == DW_OK)
         status = dw_stream_read_floor(c->stream, &c->report.old_floor, err);
-    if (status == DW_OK)
-        status = find_anchors(c, err);
     return status;
 }
 
 /* ---- the floor ---- */
 
-/* The highest anchor above LEAST and not above LIMIT, or LEAST. */
-static uint64_t highest_anchor(const collection *c, uint64_t least, uint64_t limit)
+/* Whether the anchor alone brings a model to its version: all of it is there. */
+static dw_status judge_anchor(const collection *c, anchor *a, dw_error *err)
 {
-    uint64_t best = least;
-    for (size_t i = 0; i < c->n_anchors; i++)
-        if (c->anchors[i] > best && c->anchors[i] <= limit)
-            best = c->anchors[i];
-    return best;
+    dw_way_record way;
+    dw_commit_record commit;
+    a->is_known = true;
+    a->is_good = false;
+    dw_status status =
+        dw_stream_read_way(c->stream, a->version, DW_NO_VERSION, &way, err);
+    if (status != DW_OK)
+        return dw_stream_stops(status) ? status : DW_OK;
+    bool listed = true;
+    for (size_t i = 0; listed && i < way.objects.n; i++)
+        listed = dw_listing_has(&c->objects, &way.objects.items[i]);
+    if (listed)
+        status = dw_stream_read_commit(c->stream, a->version, &commit, err);
+    if (listed && status == DW_OK) {
+        a->is_good = dw_way_agrees(&way, &commit);
+        dw_commit_record_release(&commit);
+    }
+    dw_way_record_release(&way);
+    return dw_stream_stops(status) ? status : DW_OK;
 }
 
-static void choose_floor(collection *c)
+/* Sets *BEST to the highest good anchor above LEAST and not above LIMIT, or to LEAST. */
+static dw_status highest_anchor(collection *c, uint64_t *best, uint64_t least,
+                                uint64_t limit, dw_error *err)
+{
+    *best = least;
+    for (size_t i = c->n_anchors; i-- > 0 && c->anchors[i].version > least;) {
+        anchor *a = &c->anchors[i];
+        if (a->version > limit)
+            continue;
+        dw_status status = a->is_known ? DW_OK : judge_anchor(c, a, err);
+        if (status != DW_OK)
+            return status;
+        if (a->is_good) {
+            *best = a->version;
+            break;
+        }
+    }
+    return DW_OK;
+}
+
+static dw_status choose_floor(collection *c, dw_error *err)
 {
     uint64_t keep = c->head >= c->options->n_keep ? c->head - c->options->n_keep + 1 : 0;
     uint64_t limit = keep < c->lowest_follower ? keep : c->lowest_follower;
-    c->floor = highest_anchor(c, 0, limit);
+    uint64_t kept = 0, any = 0; /* anchors that only a follower or --keep holds back */
+    dw_status status = highest_anchor(c, &c->floor, 0, limit, err);
+    if (status != DW_OK)
+        return status;
     /* an earlier collection may have kept less */
     const uint64_t old = c->report.old_floor;
     c->report.floor = c->floor > old ? c->floor : old;
+    status = highest_anchor(c, &kept, c->report.floor, keep, err);
+    if (status == DW_OK)
+        status = highest_anchor(c, &any, c->report.floor, c->head, err);
 
     char *held_by = c->stream->held_by;
     const size_t n = sizeof c->stream->held_by;
-    if (highest_anchor(c, 0, keep) > c->report.floor)
+    if (kept > c->report.floor)
         snprintf(held_by, n, "follower %s", c->follower);
-    else if (c->report.floor >= keep || highest_anchor(c, 0, c->head) > c->report.floor)
+    else if (c->report.floor >= keep || any > c->report.floor)
         snprintf(held_by, n, "keep");
     else
         snprintf(held_by, n, "anchor");
     c->report.held_by = held_by;
+    return status;
 }
 
 /* What floor.json is to say where it says NOW: never less. But of two collectors at once
@@ -176,13 +206,10 @@ static uint64_t floor_to_tell(const collection *c, uint64_t now)
 {
     if (now <= c->floor)
         return c->floor;
-    uint64_t above = UINT64_MAX;
-    for (size_t i = 0; i < c->n_ways; i++) {
-        const dw_way_record *way = &c->ways[i];
-        if (way->from == DW_NO_VERSION && way->version >= now && way->version < above)
-            above = way->version;
-    }
-    return above < UINT64_MAX ? above : now;
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i].version >= now)
+            return c->anchors[i].version;
+    return now;
 }
 
 static dw_status tell_floor(collection *c, dw_error *err)
@@ -207,10 +234,9 @@ static dw_status tell_floor(collection *c, dw_error *err)
 
 /* ---- what stays ---- */
 
-static bool way_stays(const collection *c, const dw_way_record *way)
+static bool way_stays(const collection *c, const dw_edge *way)
 {
-    return way->version >= c->floor &&
-           (way->from == DW_NO_VERSION || way->from >= c->floor);
+    return way->to >= c->floor && (way->from == DW_NO_VERSION || way->from >= c->floor);
 }
 
 static void mark(collection *c, const dw_objects *objects, object_mark how)
@@ -222,25 +248,88 @@ static void mark(collection *c, const dw_objects *objects, object_mark how)
     }
 }
 
-static dw_status mark_objects(collection *c, dw_error *err)
+/* Marks what the ways [BEGIN, END), all to one version, name. */
+static dw_status mark_ways_to(collection *c, size_t begin, size_t end, dw_error *err)
 {
-    for (size_t i = 0; i < c->n_ways; i++)
-        mark(c, &c->ways[i].objects, way_stays(c, &c->ways[i]) ? STAYS : GOES);
     dw_status status = DW_OK;
-    /* the anchor is the way to the floor: its commit's own objects are of no more use */
-    for (uint64_t v = c->floor > 0 ? c->floor + 1 : 0; status == DW_OK && v <= c->head;
-         v++) {
-        dw_commit_record commit;
-        status = dw_stream_read_commit(c->stream, v, &commit, err);
+    for (size_t i = begin; status == DW_OK && i < end; i++) {
+        const dw_edge *edge = &c->ways.edges[i];
+        dw_way_record way;
+        status = dw_stream_read_way(c->stream, edge->to, edge->from, &way, err);
         if (status == DW_OK) {
-            mark(c, &commit.objects, STAYS);
-            dw_commit_record_release(&commit);
-        } else if (status == DW_NOT_FOUND) {
-            status = dw_fail(err, DW_CORRUPT, dw_store_url(c->stream->store),
-                             "version %" PRIu64 " has no commit, though version %" PRIu64
-                             " has: nothing was removed. `deltawire verify` tells more",
-                             v, c->head);
+            mark(c, &way.objects, way_stays(c, edge) ? STAYS : GOES);
+            dw_way_record_release(&way);
+        } else if (!dw_stream_stops(status)) {
+            status = DW_OK; /* gone by another collector, or of no use to anybody: its
+                               objects stay above the floor */
         }
+    }
+    return status;
+}
+
+/* The objects of ways to versions below the floor go by their names. Above it, a way goes
+ * if it begins below the floor, and its record says what goes with it. */
+static dw_status mark_ways(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    size_t end, begin = dw_edges_find(c->ways.edges, c->ways.n, c->floor);
+    for (; status == DW_OK && begin < c->ways.n; begin = end) {
+        bool crosses = false;
+        for (end = begin;
+             end < c->ways.n && c->ways.edges[end].to == c->ways.edges[begin].to; end++)
+            crosses = crosses || !way_stays(c, &c->ways.edges[end]);
+        if (crosses)
+            status = mark_ways_to(c, begin, end, err);
+    }
+    return status;
+}
+
+static dw_status mark_commit(collection *c, uint64_t version, dw_error *err)
+{
+    dw_commit_record commit;
+    dw_status status = dw_stream_read_commit(c->stream, version, &commit, err);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_CORRUPT, dw_store_url(c->stream->store),
+                       "version %" PRIu64 " has no commit, though version %" PRIu64
+                       " has: nothing was removed. `deltawire verify` says more",
+                       version, c->head);
+    if (status == DW_OK) {
+        mark(c, &commit.objects, STAYS);
+        dw_commit_record_release(&commit);
+    }
+    return status;
+}
+
+/* Whether the item is an object of a commit whose version stays. */
+static bool is_kept_version(const collection *c, const dw_listed *item, uint64_t *version)
+{
+    bool of_way;
+    return dw_key_is_object(item->key, version, &of_way) && !of_way &&
+           *version <= c->head && (c->floor == 0 || *version > c->floor);
+}
+
+/* Objects of one version that one attempt put stay: they are the version, or a leftover
+ * that goes when the floor passes it. If there are several attempts, the commit says
+ * which one it is. */
+static dw_status mark_commits(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    dw_listed *items = c->objects.items;
+    size_t end;
+    for (size_t i = 0; status == DW_OK && i < c->objects.n; i = end) {
+        uint64_t version, other;
+        bool is_one = true;
+        end = i + 1;
+        if (!is_kept_version(c, &items[i], &version))
+            continue;
+        for (; end < c->objects.n && dw_key_is_of(items[end].key, version); end++)
+            if (is_kept_version(c, &items[end], &other))
+                is_one = is_one && dw_key_same_attempt(items[i].key, items[end].key);
+        for (size_t k = i; is_one && k < end; k++)
+            if (is_kept_version(c, &items[k], &other))
+                items[k].mark = STAYS;
+        if (!is_one)
+            status = mark_commit(c, version, err);
     }
     return status;
 }
@@ -260,8 +349,8 @@ static bool may_go(const collection *c, const dw_listed *item)
 static bool relies_on_floor(const collection *c)
 {
     bool goes = false;
-    for (size_t i = 0; !goes && i < c->n_ways; i++)
-        goes = !way_stays(c, &c->ways[i]);
+    for (size_t i = 0; !goes && i < c->ways.n; i++)
+        goes = !way_stays(c, &c->ways.edges[i]);
     for (size_t i = 0; !goes && i < c->objects.n; i++)
         goes = may_go(c, &c->objects.items[i]);
     return c->floor > 0 && goes;
@@ -296,26 +385,20 @@ static dw_status read_anchor(collection *c, const dw_way_record *way, dw_error *
     return status;
 }
 
-static void drop_anchor(collection *c, uint64_t version)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < c->n_anchors; i++)
-        if (c->anchors[i] != version)
-            c->anchors[kept++] = c->anchors[i];
-    c->n_anchors = kept;
-}
-
 /* Reads the anchor at the floor if anything is to go. *GOOD: it can be relied on. */
 static dw_status try_floor(collection *c, bool *good, dw_error *err)
 {
     *good = true;
     if (!relies_on_floor(c))
         return DW_OK;
-    size_t i = 0;
-    while (c->ways[i].from != DW_NO_VERSION || c->ways[i].version != c->floor)
-        i++;
     dw_error fault = {0};
-    dw_status status = read_anchor(c, &c->ways[i], &fault);
+    dw_way_record way;
+    dw_status status =
+        dw_stream_read_way(c->stream, c->floor, DW_NO_VERSION, &way, &fault);
+    if (status == DW_OK) {
+        status = read_anchor(c, &way, &fault);
+        dw_way_record_release(&way);
+    }
     if (status == DW_OK)
         return DW_OK;
     if (dw_stream_stops(status)) {
@@ -328,7 +411,9 @@ static dw_status try_floor(collection *c, bool *good, dw_error *err)
         c->bad = fault;
         c->report.bad_anchor = c->floor;
     }
-    drop_anchor(c, c->floor);
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i].version == c->floor)
+            c->anchors[i].is_good = false;
     return DW_OK;
 }
 
@@ -338,10 +423,13 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
     bool good = false;
     dw_status status = DW_OK;
     while (status == DW_OK && !good) {
-        choose_floor(c);
+        status = choose_floor(c, err);
         for (size_t i = 0; i < c->objects.n; i++)
             c->objects.items[i].mark = UNNAMED;
-        status = mark_objects(c, err);
+        if (status == DW_OK)
+            status = mark_ways(c, err);
+        if (status == DW_OK)
+            status = mark_commits(c, err);
         if (status == DW_OK)
             status = try_floor(c, &good, err);
     }
@@ -379,10 +467,10 @@ static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
 static dw_status remove_ways(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < c->n_ways; i++) {
-        const dw_way_record *way = &c->ways[i];
+    for (size_t i = 0; status == DW_OK && i < c->ways.n; i++) {
+        const dw_edge *way = &c->ways.edges[i];
         char key[DW_KEY_TEXT];
-        dw_key_way(key, way->version, way->from);
+        dw_key_way(key, way->to, way->from);
         if (!way_stays(c, way))
             status = remove_key(c, key, 0, err);
     }

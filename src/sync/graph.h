@@ -16,21 +16,29 @@ dw_status dw_graph_add(dw_graph *graph, dw_edge edge, dw_error *err);
 /* For qsort over dw_edge: by end, then by beginning. */
 int dw_edge_compare(const void *left, const void *right);
 
+/* In N edges sorted by dw_edge_compare: the place of the first that ends at VERSION or
+ * above it. */
+size_t dw_edges_find(const dw_edge *edges, size_t n, uint64_t version);
+
+/* The newest version that can be had from nothing, or DW_NO_VERSION. */
+uint64_t dw_graph_newest_anchor(const dw_graph *graph);
+
 /* Whether the edge is there. */
 bool dw_graph_has(const dw_graph *graph, uint64_t from, uint64_t to);
 
 /* Takes the edge out, as one that turned out not to lead anywhere. */
 void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to);
 
-/* The edges that are of use on the way from AT (DW_NO_VERSION: nothing) to GOAL, which
- * must be committed, without those of AVOID. Takes them from the hint where that leads
- * there and AVOID, which may be NULL, is empty; else lists the store and reads the record
- * of every edge. */
+/* Edges that lead from AT (DW_NO_VERSION: from nothing) to GOAL, which must be committed,
+ * without those of AVOID, which may be NULL. The cheapest way is among them, if nothing
+ * is damaged. The number of records that are read grows with the number of edges on that
+ * way. Only if something is damaged or missing, the records of all edges are read. */
 dw_status dw_graph_load(dw_graph *out, dw_stream *stream, uint64_t at, uint64_t goal,
                         const dw_graph *avoid, dw_error *err);
 
-/* The ways of the store, whole: folded deltas and anchors, with their sizes. */
-dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, dw_error *err);
+/* The ways to versions FIRST to LAST, with their sizes: folded deltas and anchors. */
+dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, uint64_t first,
+                             uint64_t last, dw_error *err);
 
 /* Bytes a request costs beside what it brings: keeps many tiny objects from being
  * preferred to one that is a little larger. */

@@ -16,6 +16,7 @@
 #define MAX_STEPS   32    /* that are walked one by one before the store is listed */
 #define LARGE_EDGES 2048  /* a hint of more edges, over 64 KB, is read now and then */
 #define T_RARE_MS   10000 /* between two reads of a large hint, or two lists */
+#define PAGE        1000  /* keys that a store lists with one request */
 
 static dw_status commit_exists(dw_stream *s, uint64_t version, bool *exists,
                                dw_error *err)
@@ -25,16 +26,6 @@ static dw_status commit_exists(dw_stream *s, uint64_t version, bool *exists,
     dw_status status = dw_store_stat(s->store, key, NULL, NULL, err);
     *exists = status == DW_OK;
     return status == DW_NOT_FOUND ? DW_OK : status;
-}
-
-static dw_status visit_commit(void *context, const dw_store_entry *entry, dw_error *err)
-{
-    (void)err;
-    uint64_t *newest = context, version;
-    if (dw_key_is_commit(entry->key, &version) &&
-        (*newest == DW_NO_VERSION || version > *newest))
-        *newest = version;
-    return DW_OK;
 }
 
 /* Asks for version after version. Sets *MORE if it gave up before the last. */
@@ -51,14 +42,73 @@ static dw_status walk_some(dw_stream *s, uint64_t *known, bool *more, dw_error *
     return status;
 }
 
-/* What the list shows above *KNOWN. It may be stale: the caller walks on from there. */
-static dw_status jump_up(dw_stream *s, uint64_t *known, dw_error *err)
+typedef struct page {
+    uint64_t newest; /* or DW_NO_VERSION */
+    unsigned n;      /* commits of the list */
+} page;
+
+static dw_status visit_commit(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)err;
+    page *p = context;
+    uint64_t version;
+    if (!dw_key_is_commit(entry->key, &version))
+        return DW_OK;
+    p->newest = version; /* lists ascend */
+    return ++p->n < PAGE ? DW_OK : DW_CANCELLED;
+}
+
+/* Lists the commits above *KNOWN, one page of them. *FULL: there may be more. */
+static dw_status list_page(dw_stream *s, uint64_t *known, bool *full, dw_error *err)
 {
     char after[DW_KEY_TEXT];
+    page p = {.newest = *known};
     if (*known != DW_NO_VERSION)
         dw_key_commit(after, *known);
-    return dw_store_list(s->store, "commits/", *known != DW_NO_VERSION ? after : NULL,
-                         visit_commit, known, err);
+    dw_status status =
+        dw_store_list(s->store, "commits/", *known != DW_NO_VERSION ? after : NULL,
+                      visit_commit, &p, err);
+    *known = p.newest;
+    *full = p.n == PAGE;
+    return *full ? DW_OK : status;
+}
+
+/* Goes up from *KNOWN by steps that double and then halve. If no version is missing, this
+ * ends at the newest. */
+static dw_status gallop(dw_stream *s, uint64_t *known, dw_error *err)
+{
+    uint64_t step = PAGE;
+    bool exists = true;
+    dw_status status = DW_OK;
+    while (status == DW_OK && exists) {
+        status = commit_exists(s, *known + step, &exists, err);
+        if (status == DW_OK && exists) {
+            *known += step;
+            step *= 2;
+        }
+    }
+    while (status == DW_OK && step > 1) {
+        step /= 2;
+        status = commit_exists(s, *known + step, &exists, err);
+        if (status == DW_OK && exists)
+            *known += step;
+    }
+    return status;
+}
+
+/* Moves *KNOWN up to the highest commit that a list shows. Long logs are not listed
+ * whole: the last list only shows that nothing is above. It may be stale: the caller
+ * walks on from there. */
+static dw_status jump_up(dw_stream *s, uint64_t *known, dw_error *err)
+{
+    bool full = false;
+    dw_status status = list_page(s, known, &full, err);
+    while (status == DW_OK && full) {
+        status = gallop(s, known, err);
+        if (status == DW_OK)
+            status = list_page(s, known, &full, err);
+    }
+    return status;
 }
 
 static dw_status walk_up(dw_stream *s, uint64_t *known, dw_error *err)
@@ -231,7 +281,7 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
     return DW_OK;
 }
 
-/* ---- the whole log ---- */
+/* ---- the newest part of the log ---- */
 
 dw_status dw_stream_fail_lost(const dw_stream *s, uint64_t version, dw_error *err)
 {
@@ -267,10 +317,9 @@ static dw_status visit_gap(void *context, const dw_store_entry *entry, dw_error 
     return DW_OK;
 }
 
-/* A list may be stale: what it lacks is asked for. */
-static dw_status check_gaps(dw_stream *s, dw_error *err)
+/* Looks for gaps above version FROM. A list may be stale: what it lacks is asked for. */
+static dw_status check_gaps(dw_stream *s, uint64_t from, dw_error *err)
 {
-    uint64_t from = DW_NO_VERSION;
     for (;;) {
         char after[DW_KEY_TEXT];
         gap g = {.last = from, .end = DW_NO_VERSION};
@@ -303,8 +352,16 @@ dw_status dw_stream_check_hint(dw_stream *s, dw_error *err)
     return status == DW_OK && !exists ? dw_stream_fail_lost(s, hint, err) : status;
 }
 
+dw_status dw_stream_check_newest(dw_stream *s, uint64_t head, dw_error *err)
+{
+    return check_gaps(s, head > PAGE ? head - PAGE : DW_NO_VERSION, err);
+}
+
 dw_status dw_stream_check_log(dw_stream *s, dw_error *err)
 {
-    dw_status status = check_gaps(s, err);
+    uint64_t head = 0;
+    dw_status status = dw_stream_find_head(s, s->head, &head, err);
+    if (status == DW_OK || status == DW_NOT_FOUND)
+        status = dw_stream_check_newest(s, head, err);
     return status == DW_OK ? dw_stream_check_hint(s, err) : status;
 }

@@ -81,22 +81,50 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
     return status;
 }
 
-/* ---- the ways, for people ---- */
+/* ---- ways and routes, for people ---- */
 
-dw_status dw_stream_ways(dw_stream *s, const dw_edge **ways, size_t *n_ways,
-                         dw_error *err)
+/* Lends the edges out. */
+static void lend(dw_stream *s, dw_edge *edges, size_t n, const dw_edge **out,
+                 size_t *n_out)
+{
+    dw_free(s->ways);
+    s->ways = edges;
+    *out = edges;
+    *n_out = n;
+}
+
+dw_status dw_stream_ways_to(dw_stream *s, uint64_t first, uint64_t last,
+                            const dw_edge **ways, size_t *n_ways, dw_error *err)
 {
     dw_graph graph = {0};
-    dw_status status = dw_graph_load_ways(&graph, s, err);
+    dw_status status = dw_graph_load_ways(&graph, s, first, last, err);
     if (status != DW_OK) {
         dw_graph_release(&graph);
         return status;
     }
     if (graph.n > 0)
         qsort(graph.edges, graph.n, sizeof *graph.edges, dw_edge_compare);
-    dw_free(s->ways);
-    s->ways = graph.edges;
-    *ways = s->ways;
-    *n_ways = graph.n;
+    lend(s, graph.edges, graph.n, ways, n_ways);
     return DW_OK;
+}
+
+dw_status dw_stream_ways(dw_stream *s, const dw_edge **ways, size_t *n_ways,
+                         dw_error *err)
+{
+    return dw_stream_ways_to(s, 0, DW_NO_VERSION, ways, n_ways, err);
+}
+
+dw_status dw_stream_route(dw_stream *s, uint64_t from, uint64_t to, const dw_edge **edges,
+                          size_t *n_edges, dw_error *err)
+{
+    dw_graph graph;
+    dw_edge *path = NULL;
+    size_t n = 0;
+    dw_status status = dw_graph_load(&graph, s, from, to, NULL, err);
+    if (status == DW_OK)
+        status = dw_graph_plan(&path, &n, NULL, &graph, from, to, err);
+    dw_graph_release(&graph);
+    if (status == DW_OK)
+        lend(s, path, n, edges, n_edges);
+    return status;
 }

@@ -9,22 +9,10 @@
 
 /* ---- the graph near the head ---- */
 
-/* The newest version that can be had from nothing. */
-static uint64_t newest_anchor(const dw_graph *graph)
-{
-    uint64_t newest = DW_NO_VERSION;
-    for (size_t i = 0; i < graph->n; i++) {
-        const dw_edge *e = &graph->edges[i];
-        if (e->from == DW_NO_VERSION && (newest == DW_NO_VERSION || e->to > newest))
-            newest = e->to;
-    }
-    return newest;
-}
-
 /* Edges from before the newest anchor are of no use to the hint. */
 static void prune(dw_publisher *p)
 {
-    p->anchor = newest_anchor(&p->graph);
+    p->anchor = dw_graph_newest_anchor(&p->graph);
     size_t kept = 0;
     for (size_t i = 0; i < p->graph.n; i++) {
         const dw_edge e = p->graph.edges[i];

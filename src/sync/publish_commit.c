@@ -40,6 +40,15 @@ static dw_status visit_epoch(void *context, const dw_store_entry *entry, dw_erro
     return DW_OK;
 }
 
+/* Raises *HIGHEST to the highest epoch that was claimed, if that is FIRST or above. */
+static dw_status list_epochs(dw_publisher *p, uint64_t first, uint64_t *highest,
+                             dw_error *err)
+{
+    char after[DW_KEY_TEXT];
+    dw_key_epoch(after, first > 0 ? first - 1 : 0); /* they count from 1 */
+    return dw_store_list(p->store, "epochs/", after, visit_epoch, highest, err);
+}
+
 /* Creates epochs/EPOCH, or finds that its reply was lost. *OURS: whether it is. */
 static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error *err)
 {
@@ -86,7 +95,7 @@ static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *
     uint64_t head;
     dw_commit_record c;
     *epoch = 0;
-    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    dw_status status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
     if (status == DW_OK)
         status = dw_stream_read_commit(p->stream, head, &c, err);
     if (status != DW_OK)
@@ -103,7 +112,7 @@ dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = find_epoch_of_head(p, &highest, err);
     if (status == DW_OK)
-        status = dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
+        status = list_epochs(p, highest, &highest, err);
     for (unsigned tries = 0; status == DW_OK && tries < EPOCH_TRIES; tries++) {
         bool ours;
         status = put_epoch(p, ++highest, &ours, err);
@@ -122,11 +131,13 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
     const uint64_t limit =
         p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : JOIN_MS;
     const uint64_t end = dw_clock_ms() + limit;
-    uint64_t pause = JOIN_WAIT_MS;
+    uint64_t pause = JOIN_WAIT_MS, first;
+    dw_status status = find_epoch_of_head(p, &first, err);
+    if (status != DW_OK)
+        return status;
     for (;;) {
         uint64_t highest = 0;
-        dw_status status =
-            dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
+        status = list_epochs(p, first, &highest, err);
         dw_epoch_record record;
         if (status == DW_OK && highest > 0) {
             status = dw_stream_read_epoch(p->stream, highest, &record, err);
@@ -232,8 +243,7 @@ static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
                : status == DW_OK      ? fail_fenced(p, key, err)
                                       : status;
     }
-    dw_status status =
-        dw_store_list(p->store, "epochs/", NULL, visit_epoch, &highest, err);
+    dw_status status = list_epochs(p, p->epoch, &highest, err);
     if (status == DW_OK && highest > p->epoch)
         return fail_fenced(p, key, err);
     if (status == DW_OK && highest < p->epoch) /* gone, or the list is stale */

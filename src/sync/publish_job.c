@@ -174,7 +174,8 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
     if (status == DW_OK && p->broken)
         return run_restart(p, position, report, err);
     if (status == DW_OK)
-        status = dw_random_id(write_id, err);
+        status =
+            p->sharded ? dw_rank_write_id(write_id, p, err) : dw_random_id(write_id, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
     on_captured(p); /* whatever became of it, the weights are read no more */

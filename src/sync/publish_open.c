@@ -388,7 +388,7 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     if (status != DW_OK)
         return status;
     uint64_t head;
-    status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
     if (status == DW_NOT_FOUND)
         status = begin_stream(p, err);
     else if (status == DW_OK)

@@ -2,6 +2,7 @@
  * commit out of all of them (docs/PROTOCOL.md, section 6). Without all receipts there is
  * no commit, so a rank that dies leaves nothing but objects that no record names. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -23,6 +24,17 @@ static uint64_t deadline(const dw_publisher *p)
     const uint64_t limit =
         p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : TIMEOUT_MS;
     return dw_clock_ms() + (p->options.rank == 0 ? 2 * limit : limit);
+}
+
+dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err)
+{
+    char shared[DW_ATTEMPT_DIGITS + 1];
+    dw_status status = dw_random_id(out, err);
+    if (status != DW_OK)
+        return status;
+    snprintf(shared, sizeof shared, "%.8s%08" PRIx32, p->writer, (uint32_t)p->round);
+    memcpy(out, shared, DW_ATTEMPT_DIGITS);
+    return DW_OK;
 }
 
 /* ---- one's own receipt ---- */
@@ -419,7 +431,7 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     dw_objects objects = {0};
     dw_status status = dw_baseline_connect(p, err);
     if (status == DW_OK)
-        status = dw_random_id(write_id, err);
+        status = dw_rank_write_id(write_id, p, err);
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
         status = dw_anchor_upload(
             &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,

@@ -297,6 +297,11 @@ dw_status dw_restart_commit(const dw_restart *restart, dw_publisher *p,
                             dw_commit_record *commit, dw_error *err);
 
 /* ---- publish_ranks.c ---- */
+
+/* Draws an id for the objects of a rank. All ranks of one round begin it with the same
+ * digits, so that their objects can be seen to belong together. */
+dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err);
+
 dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err);
 dw_status dw_receipt_make(dw_publisher *p, dw_error *err);
 dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,

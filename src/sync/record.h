@@ -30,6 +30,8 @@
 void dw_key_commit(char out[DW_KEY_TEXT], uint64_t version);
 void dw_key_way(char out[DW_KEY_TEXT], uint64_t version,
                 uint64_t from); /* or DW_NO_VERSION */
+/* What sorts between the ways to VERSION and those to versions before it. */
+void dw_key_before_ways(char out[DW_KEY_TEXT], uint64_t version);
 void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch);
 void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
                     uint64_t round, uint32_t rank);
@@ -43,6 +45,12 @@ bool dw_key_is_way(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
 bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way);
 bool dw_key_is_receipt(const char *key, uint64_t *version);
+/* Whether the key begins as those of the objects of VERSION do. */
+bool dw_key_is_of(const char *key, uint64_t version);
+/* Whether two keys of objects are of one version and one attempt: their ids begin with
+ * the same digits. The ranks of a round share these (dw_rank_write_id). */
+#define DW_ATTEMPT_DIGITS 16
+bool dw_key_same_attempt(const char *key, const char *other);
 bool dw_follower_id_valid(const char *id); /* 1 to 64 of A-Za-z0-9_.- , no leading dot */
 
 /* ---- ids ---- */

@@ -24,6 +24,11 @@ void dw_key_way(char out[DW_KEY_TEXT], uint64_t version, uint64_t from)
                  version, from);
 }
 
+void dw_key_before_ways(char out[DW_KEY_TEXT], uint64_t version)
+{
+    snprintf(out, DW_KEY_TEXT, "ways/%020" PRIu64, version);
+}
+
 void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch)
 {
     snprintf(out, DW_KEY_TEXT, "epochs/%010" PRIu64 ".json", epoch);
@@ -132,6 +137,20 @@ bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way)
     *of_way = purpose != NULL;
     dw_key_object(again, *version, write_id, purpose, (unsigned)part);
     return strcmp(key, again) == 0;
+}
+
+#define VERSION_END (sizeof "objects/" - 1 + 20) /* in the key of an object */
+
+bool dw_key_is_of(const char *key, uint64_t version)
+{
+    char begin[DW_KEY_TEXT];
+    snprintf(begin, sizeof begin, "objects/%020" PRIu64 "-", version);
+    return strncmp(key, begin, VERSION_END + 1) == 0;
+}
+
+bool dw_key_same_attempt(const char *key, const char *other)
+{
+    return strncmp(key, other, VERSION_END + 1 + DW_ATTEMPT_DIGITS) == 0;
 }
 
 bool dw_key_is_receipt(const char *key, uint64_t *version)

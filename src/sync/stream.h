@@ -79,9 +79,12 @@ dw_status dw_stream_find_head(dw_stream *stream, uint64_t known, uint64_t *head,
 dw_status dw_stream_fail_hole(const dw_stream *stream, uint64_t missing, uint64_t newer,
                               dw_error *err);
 /* The newest version above VERSION that needs none of the versions below it: a restart or
- * the floor, with its anchor. Holes below it are history. DW_NO_VERSION: there is none. */
+ * the floor, with its anchor. Holes below it are history. DW_NO_VERSION: there is none.
+ */
 dw_status dw_stream_find_restart(dw_stream *stream, uint64_t version, uint64_t *restart,
                                  dw_error *err);
+/* DW_CORRUPT if one of the newest 1,000 versions up to HEAD is missing. Lists them. */
+dw_status dw_stream_check_newest(dw_stream *stream, uint64_t head, dw_error *err);
 /* DW_CORRUPT if the hint names a version that is not there. Whoever writes the next
  * version asks first: it would get the number of one that was lost. */
 dw_status dw_stream_check_hint(dw_stream *stream, dw_error *err);

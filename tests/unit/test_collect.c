@@ -234,8 +234,10 @@ static void test_hints_are_not_believed(void **state)
     assert_int_equal(report.floor, 4);
     for (uint64_t v = 4; v <= 10; v++)
         assert_fine(&x, fixture_pull(&x, x.store, v, &pulled));
-    /* a commit that cannot be read could name anything */
+    /* a commit that cannot be read does not say which of two attempts it is */
     char key[DW_KEY_TEXT];
+    dw_key_object(key, 9, "00000000000000000000000000000000", NULL, 0);
+    fixture_put(&x, key, "other", 5);
     dw_key_commit(key, 9);
     fixture_put(&x, key, "{}", 2);
     size_t n_before = fixture_count(&x, x.store, "");
@@ -301,7 +303,7 @@ static void test_beside_a_publisher(void **state)
         fixture_verify(&x, x.store, &found);
         m.at++;
     } while (m.happened && x.n < FIXTURE_VERSIONS - 2);
-    assert_true(m.at > 20);
+    assert_true(m.at > 15);
     fixture_close(&x);
 }
 
@@ -338,7 +340,7 @@ static void test_two_collectors(void **state)
         dw_store_close(m.store);
         m.at++;
     } while (m.happened);
-    assert_true(m.at > 20);
+    assert_true(m.at > 15);
     fixture_close(&x);
 }
 
@@ -365,7 +367,7 @@ static void test_cut_off(void **state)
             dw_store_close(m.store);
             m.at++;
         } while (m.happened);
-        assert_true(m.at > 20);
+        assert_true(m.at > 15);
     }
     fixture_close(&x);
 }
