@@ -40,7 +40,7 @@ static const char help[] =
 typedef struct log_list {
     const cli_session *s;
     dw_stream *stream;
-    dw_edge *ways;
+    dw_edge *ways; /* to the versions that are shown */
     size_t n_ways;
     uint64_t floor;
     json_t *rows; /* with --json */
@@ -181,7 +181,9 @@ static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
     if (status == DW_OK)
         status = dw_stream_floor(list->stream, &list->floor, err);
     if (status == DW_OK)
-        status = cli_copy_ways(list->stream, &list->ways, &list->n_ways, err);
+        status = cli_copy_ways(list->stream,
+                               n_most == 0 || n_most > *head ? 0 : *head - n_most + 1,
+                               *head, &list->ways, &list->n_ways, err);
     if (status != DW_OK)
         return status;
     if (!list->rows && !list->s->quiet)

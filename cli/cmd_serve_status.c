@@ -123,7 +123,7 @@ static dw_status look_at_followers(server *v, dw_error *err)
     if (v->t_followers > 0 && t - v->t_followers < T_FOLLOWERS &&
         !dw_agent_watched(v->agent))
         return DW_OK;
-    dw_status status = cli_tell_followers(v->agent, v->stream.stream, err);
+    dw_status status = cli_tell_followers(v->agent, v->stream.stream, v->head, err);
     if (status == DW_OK)
         status = dw_stream_check_log(v->stream.stream, err);
     if (status == DW_OK)

@@ -26,22 +26,24 @@ static const char help[] =
     "  deltawire status s3://bucket/run\n"
     "  deltawire status s3://bucket/run --json | jq '.followers[] | select(.lag > 5)'\n";
 
+/* Versions whose records are read to find suspect ones: as many as a publisher needs by
+ * default to compare its whole baseline. */
+#define N_RECENT 64
+
 typedef struct findings {
     cli_model_size model;
     uint64_t head; /* DW_NO_VERSION: none yet */
     double age;
-    json_t *writer; /* of the head: epoch, library, host; or NULL */
-    uint64_t
-        suspect_from; /* as in dw_verify_report, of the versions that were looked at */
+    json_t *writer;        /* of the head: epoch, library, host; or NULL */
+    uint64_t suspect_from; /* as in dw_verify_report, of the newest versions */
     uint64_t suspect_end;
     uint64_t floor;
     uint64_t anchor; /* the newest version with one, or DW_NO_VERSION */
     uint64_t n_stored_bytes, n_anchor_bytes, n_fold_bytes;
+    bool is_reachable; /* a way leads to the head from nothing */
     uint64_t n_catch_up_bytes;
-    dw_edge *ways;
-    size_t n_ways;
     json_t *followers; /* array of objects: what is printed too */
-    bool no_memory;
+    dw_error fault;    /* the first of the followers */
     dw_stream *stream;
 } findings;
 
@@ -51,97 +53,74 @@ static dw_status add_entry(void *context, const dw_store_entry *entry, dw_error 
 {
     findings *f = context;
     f->n_stored_bytes += entry->n_bytes;
+    if (strstr(entry->key, "-anchor-"))
+        f->n_anchor_bytes += entry->n_bytes;
+    else if (strstr(entry->key, "-fold-"))
+        f->n_fold_bytes += entry->n_bytes;
     return cli_check_signal(err);
 }
 
-/* Objects do not tell deltas from ways, but the ways' records do. */
-static dw_status count_stored(findings *f, cli_stream *stream, dw_error *err)
-{
-    dw_status status = dw_store_list(stream->store, "objects/", NULL, add_entry, f, err);
-    for (size_t i = 0; i < f->n_ways; i++) {
-        const dw_edge *way = &f->ways[i];
-        if (way->from != DW_NO_VERSION) {
-            f->n_fold_bytes += way->n_bytes;
-            continue;
-        }
-        f->n_anchor_bytes += way->n_bytes;
-        if (f->anchor == DW_NO_VERSION || way->to > f->anchor)
-            f->anchor = way->to;
-    }
-    return status;
-}
-
 /* Version 0 may be an anchor by itself. */
-static dw_status look_at_first(findings *f, cli_stream *stream, dw_error *err)
+static dw_status look_at_first(findings *f, dw_error *err)
 {
     dw_version_info info;
     if (f->floor > 0)
         return DW_OK;
-    dw_status status = dw_stream_version(stream->stream, 0, &info, err);
-    if (status != DW_OK || info.content != DW_CONTENT_ANCHOR)
-        return status;
-    f->n_anchor_bytes += info.n_bytes;
-    f->n_catch_up_bytes = info.n_bytes;
-    if (f->anchor == DW_NO_VERSION)
-        f->anchor = 0;
+    dw_status status = dw_stream_version(f->stream, 0, &info, err);
+    if (status != DW_OK) /* it may be lost, and a restart left it behind */
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    if (info.content == DW_CONTENT_ANCHOR)
+        f->n_anchor_bytes += info.n_bytes;
+    else if (f->anchor == 0)
+        f->anchor = DW_NO_VERSION;
     return DW_OK;
-}
-
-static void note_suspect(findings *f, const dw_version_info *info)
-{
-    if (info->suspect_from == 0)
-        return;
-    f->suspect_from = info->suspect_from;
-    f->suspect_end = info->version;
-}
-
-/* ---- catching up ---- */
-
-/* The cheapest way to VERSION out of the costs of those before it, which start at FIRST.
- */
-static uint64_t cheapest(const findings *f, const uint64_t *costs, uint64_t first,
-                         uint64_t version, uint64_t n_delta_bytes)
-{
-    uint64_t best = costs[version - first - 1] + n_delta_bytes;
-    for (size_t i = 0; i < f->n_ways; i++) {
-        const dw_edge *way = &f->ways[i];
-        if (way->to != version || way->from == DW_NO_VERSION || way->from < first)
-            continue;
-        uint64_t cost = costs[way->from - first] + way->n_bytes;
-        best = cost < best ? cost : best;
-    }
-    return best;
 }
 
 /* What a follower that has nothing fetches: the newest anchor, or what version 0 is, and
  * the cheapest way on from there. */
-static dw_status count_catch_up(findings *f, cli_stream *stream, dw_error *err)
+static dw_status count_catch_up(findings *f, dw_error *err)
 {
-    const uint64_t first = f->anchor == DW_NO_VERSION ? f->floor : f->anchor;
-    for (size_t i = 0; i < f->n_ways; i++)
-        if (f->ways[i].from == DW_NO_VERSION && f->ways[i].to == first)
-            f->n_catch_up_bytes = f->ways[i].n_bytes;
-    if (first >= f->head)
-        return DW_OK;
-    const uint64_t n = f->head - first + 1;
-    uint64_t *costs =
-        n < SIZE_MAX / sizeof *costs ? calloc((size_t)n, sizeof *costs) : NULL;
-    if (!costs)
-        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+    const dw_edge *edges;
+    size_t n;
+    dw_status status =
+        dw_stream_route(f->stream, DW_NO_VERSION, f->head, &edges, &n, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    f->is_reachable = true;
+    f->anchor = edges[0].to;
+    for (size_t i = 0; i < n; i++)
+        f->n_catch_up_bytes += edges[i].n_bytes;
+    return DW_OK;
+}
+
+/* ---- the newest versions ---- */
+
+static dw_status look_at_recent(findings *f, dw_error *err)
+{
     dw_status status = DW_OK;
-    costs[0] = f->n_catch_up_bytes;
-    for (uint64_t v = first + 1; status == DW_OK && v <= f->head; v++) {
+    uint64_t first = f->head < N_RECENT ? 0 : f->head - N_RECENT + 1;
+    if (f->anchor != DW_NO_VERSION && f->anchor > first)
+        first = f->anchor;
+    for (uint64_t v = first; status == DW_OK && v <= f->head; v++) {
         dw_version_info info;
         status = cli_check_signal(err);
         if (status == DW_OK)
-            status = dw_stream_version(stream->stream, v, &info, err);
-        if (status == DW_OK) {
-            costs[v - first] = cheapest(f, costs, first, v, info.n_bytes);
-            note_suspect(f, &info);
+            status = dw_stream_version(f->stream, v, &info, err);
+        if (status == DW_NOT_FOUND && v < f->head) {
+            status = DW_OK; /* lost, and a restart left it behind */
+            continue;
+        }
+        if (status == DW_OK && info.suspect_from > 0) {
+            f->suspect_from = info.suspect_from;
+            f->suspect_end = info.version;
+        }
+        if (status == DW_OK && v == f->head) {
+            f->age = cli_age(info.created);
+            f->writer = json_object();
+            cli_json_count(f->writer, "epoch", info.epoch);
+            cli_json_provenance(f->writer, &info);
         }
     }
-    f->n_catch_up_bytes = costs[n - 1];
-    free(costs);
     return status;
 }
 
@@ -175,7 +154,9 @@ static void add_follower(void *context, const dw_follower_info *info)
     cli_json_text(row, "status", info->status);
     cli_json_text(row, "message", info->message);
     if (json_array_append_new(f->followers, row) != 0)
-        f->no_memory = true;
+        cli_error_set(&f->fault, DW_NO_MEMORY, "followers", "out of memory");
+    if (f->fault.code == DW_OK)
+        cli_check_next(f->stream, info->version, f->head, &f->fault);
 }
 
 static dw_status look(findings *f, cli_stream *stream, dw_error *err)
@@ -191,27 +172,20 @@ static dw_status look(findings *f, cli_stream *stream, dw_error *err)
         status = dw_stream_check_log(stream->stream, err);
     if (status == DW_OK)
         status = dw_stream_floor(stream->stream, &f->floor, err);
-    dw_version_info info;
     if (status == DW_OK)
-        status = dw_stream_version(stream->stream, f->head, &info, err);
-    if (status != DW_OK)
-        return status;
-    f->age = cli_age(info.created);
-    f->writer = json_object();
-    cli_json_count(f->writer, "epoch", info.epoch);
-    cli_json_provenance(f->writer, &info);
-    note_suspect(f, &info);
-    status = cli_copy_ways(stream->stream, &f->ways, &f->n_ways, err);
+        status = dw_store_list(stream->store, "objects/", NULL, add_entry, f, err);
     if (status == DW_OK)
-        status = count_stored(f, stream, err);
+        status = count_catch_up(f, err);
     if (status == DW_OK)
-        status = look_at_first(f, stream, err);
+        status = look_at_first(f, err);
     if (status == DW_OK)
-        status = count_catch_up(f, stream, err);
+        status = look_at_recent(f, err);
     if (status == DW_OK)
         status = dw_stream_followers(stream->stream, add_follower, f, err);
-    if (status == DW_OK && f->no_memory)
-        status = cli_error_set(err, DW_NO_MEMORY, stream->url, "out of memory");
+    if (status == DW_OK && f->fault.code != DW_OK) {
+        *err = f->fault;
+        status = f->fault.code;
+    }
     return status;
 }
 
@@ -247,7 +221,10 @@ static void print_json(const findings *f, const cli_stream *stream)
     cli_json_count(object, "delta_bytes", delta_bytes(f));
     cli_json_count(object, "anchor_bytes", f->n_anchor_bytes);
     cli_json_count(object, "fold_bytes", f->n_fold_bytes);
-    cli_json_count(object, "catch_up_bytes", f->n_catch_up_bytes);
+    if (f->is_reachable)
+        cli_json_count(object, "catch_up_bytes", f->n_catch_up_bytes);
+    else
+        json_object_set_new(object, "catch_up_bytes", json_null());
     json_object_set(object, "followers", f->followers);
     cli_json_print(object);
 }
@@ -293,7 +270,12 @@ static void print_sizes(const findings *f)
         "stored", "%s: deltas %s, anchors %s, folded %s",
         cli_format_size(a, f->n_stored_bytes), cli_format_size(b, delta_bytes(f)),
         cli_format_size(c, f->n_anchor_bytes), cli_format_size(d, f->n_fold_bytes));
-    if (f->anchor == DW_NO_VERSION)
+    if (!f->is_reachable)
+        cli_print_row("catch-up",
+                      "no way leads to version %" PRIu64
+                      ": `deltawire verify` says what is missing",
+                      f->head);
+    else if (f->anchor == DW_NO_VERSION)
         cli_print_row("catch-up", "%s from version %" PRIu64 ", which is not here",
                       cli_format_size(a, f->n_catch_up_bytes), f->floor);
     else
@@ -367,7 +349,6 @@ int dw_cmd_status(int argc, char **argv)
         (s.json ? print_json : print_text)(&f, &stream);
     json_decref(f.followers);
     json_decref(f.writer);
-    free(f.ways);
     cli_stream_close(&stream);
     return exit_code;
 }

@@ -112,7 +112,7 @@ static void tell_followers(cli_follow *f)
     if (now - f->t_followers < T_FOLLOWERS || !dw_agent_watched(f->agent))
         return;
     f->t_followers = now;
-    cli_tell_followers(f->agent, dw_follower_stream(f->follower), &err);
+    cli_tell_followers(f->agent, dw_follower_stream(f->follower), DW_NO_VERSION, &err);
 }
 
 void cli_follow_tell(cli_follow *f)

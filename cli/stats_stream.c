@@ -128,7 +128,8 @@ dw_status stats_stream_ways(stats_report *report, stats_stream *self, dw_error *
 {
     dw_edge *edges;
     size_t n_edges;
-    dw_status status = cli_copy_ways(self->stream.stream, &edges, &n_edges, err);
+    dw_status status =
+        cli_copy_ways(self->stream.stream, self->from, self->to, &edges, &n_edges, err);
     if (status != DW_OK)
         return status;
     report->ways = calloc(n_edges + 1, sizeof *report->ways);

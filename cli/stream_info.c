@@ -10,6 +10,8 @@
 #include "json.h"
 #include "print.h"
 
+#define N_CHECKED 1000 /* newest versions that dw_stream_check_log looks at */
+
 const char *cli_content_name(dw_content content)
 {
     switch (content) {
@@ -115,12 +117,13 @@ const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds)
     return out;
 }
 
-dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_error *err)
+dw_status cli_copy_ways(dw_stream *stream, uint64_t first, uint64_t last, dw_edge **ways,
+                        size_t *n_ways, dw_error *err)
 {
     const dw_edge *lent = NULL;
     *ways = NULL;
     *n_ways = 0;
-    dw_status status = dw_stream_ways(stream, &lent, n_ways, err);
+    dw_status status = dw_stream_ways_to(stream, first, last, &lent, n_ways, err);
     if (status != DW_OK || *n_ways == 0)
         return status;
     *ways = malloc(*n_ways * sizeof **ways);
@@ -128,6 +131,17 @@ dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_er
         return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
     memcpy(*ways, lent, *n_ways * sizeof **ways);
     return DW_OK;
+}
+
+dw_status cli_check_next(dw_stream *stream, uint64_t version, uint64_t head,
+                         dw_error *err)
+{
+    dw_version_info info;
+    if (version == DW_NO_VERSION || head == DW_NO_VERSION || version >= head ||
+        head - version <= N_CHECKED)
+        return DW_OK;
+    dw_status status = dw_stream_version(stream, version + 1, &info, err);
+    return status == DW_NOT_FOUND ? DW_OK : status; /* a restart or the floor is above */
 }
 
 void cli_json_base_sha256(json_t *object, const dw_version_info *info)

@@ -44,9 +44,15 @@ json_t *cli_suspect_json(uint64_t from, uint64_t end);
 /* "12 s", "3 min", "5.2 h", "9 days"; "unknown" for less than 0. Returns OUT. */
 const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds);
 
-/* A copy of the stream's further ways: those of the stream live until the next call with
- * it alone. To be freed; NULL where there are none. */
-dw_status cli_copy_ways(dw_stream *stream, dw_edge **ways, size_t *n_ways, dw_error *err);
+/* A copy of the further ways to versions FIRST to LAST: those of the stream live until
+ * the next call with it. To be freed; NULL if there are none. */
+dw_status cli_copy_ways(dw_stream *stream, uint64_t first, uint64_t last, dw_edge **ways,
+                        size_t *n_ways, dw_error *err);
+
+/* DW_CORRUPT if the version after VERSION, which is far below HEAD, is missing: a
+ * follower at VERSION cannot go on. Near the head dw_stream_check_log looks. */
+dw_status cli_check_next(dw_stream *stream, uint64_t version, uint64_t head,
+                         dw_error *err);
 
 /* Member "base_sha256": the hash, or null if the record has none. */
 void cli_json_base_sha256(json_t *object, const dw_version_info *info);

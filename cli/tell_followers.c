@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "stream_info.h"
 
 typedef struct follower_list {
     dw_follower_info *items;
@@ -43,7 +44,8 @@ static void add_follower(void *context, const dw_follower_info *f)
     list->items[list->n_items++] = copy;
 }
 
-dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, dw_error *err)
+dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, uint64_t head,
+                             dw_error *err)
 {
     follower_list list = {0};
     dw_status status = dw_stream_followers(stream, add_follower, &list, err);
@@ -51,6 +53,8 @@ dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, dw_error *err)
         status = cli_error_set(err, DW_NO_MEMORY, "followers", "out of memory");
     if (status == DW_OK)
         dw_agent_tell_followers(agent, list.items, list.n_items);
+    for (size_t i = 0; status == DW_OK && i < list.n_items; i++)
+        status = cli_check_next(stream, list.items[i].version, head, err);
     release_followers(&list);
     return status;
 }

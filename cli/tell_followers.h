@@ -4,7 +4,10 @@
 
 #include <deltawire/agent.h>
 
-/* Reads what every follower reports and tells AGENT of all of them. */
-dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, dw_error *err);
+/* Reads what every follower reports and tells AGENT of all of them. DW_CORRUPT if one of
+ * them cannot go on to HEAD, because its next version is missing. HEAD can be
+ * DW_NO_VERSION: then this is not checked. */
+dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, uint64_t head,
+                             dw_error *err);
 
 #endif
