@@ -27,8 +27,8 @@ typedef enum dw_status {
     DW_INVALID,     /* the caller's own argument is wrong */
     DW_CONFLICT,    /* somebody else holds or made what was to be made */
     DW_CANCELLED,   /* the caller's progress function asked to stop */
-    DW_UNAVAILABLE, /* the store or peer could not be reached, or kept failing: try later
-                     */
+    DW_UNAVAILABLE, /* the store or peer could not be reached, has no such bucket, or
+                       kept failing: try later */
     DW_DENIED,      /* the store refused the credentials, or they may not do this */
     DW_UNTRUSTED, /* a signature is missing, foreign or wrong, or history was rewritten */
 } dw_status;
@@ -41,6 +41,13 @@ typedef struct dw_error {
     char where[DW_ERROR_WHERE_SIZE]; /* the file, tensor or object; may be empty */
     char text[DW_ERROR_TEXT_SIZE];   /* one line for a person; control bytes escaped */
 } dw_error;
+
+/* The longest line of dw_error_line, with its NUL. */
+#define DW_ERROR_LINE_SIZE (DW_ERROR_WHERE_SIZE + DW_ERROR_TEXT_SIZE + 2)
+
+/* Writes the error as one line, "WHERE: TEXT", or "TEXT" if it names no place. Returns
+ * OUT. */
+DW_API const char *dw_error_line(const dw_error *err, char out[DW_ERROR_LINE_SIZE]);
 
 /* A short fixed name of the code, for logs and JSON: "corrupt", "stale", ... */
 DW_API const char *dw_status_name(dw_status code);

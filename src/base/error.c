@@ -117,6 +117,13 @@ dw_status dw_fail_errno(dw_error *err, const char *where, const char *doing)
     return dw_fail(err, code, where, "cannot %s: %s", doing, reason);
 }
 
+const char *dw_error_line(const dw_error *err, char out[DW_ERROR_LINE_SIZE])
+{
+    snprintf(out, DW_ERROR_LINE_SIZE, "%s%s%s", err->where, err->where[0] ? ": " : "",
+             err->text);
+    return out;
+}
+
 dw_status dw_fail_memory(dw_error *err, const char *where)
 {
     return dw_fail(err, DW_NO_MEMORY, where, "out of memory");

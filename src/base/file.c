@@ -112,6 +112,43 @@ static dw_status sync_directory(int fd, const char *path, dw_error *err)
     return DW_OK;
 }
 
+/* A directory that is there may have been made by a process that was killed before it
+ * synced, so its name is synced too, as far as one may. */
+static bool make_dir(const char *path)
+{
+    struct stat st;
+    if (mkdir(path, 0777) == 0)
+        return dw_sync_parent(path, NULL) == DW_OK;
+    const int number = errno;
+    const bool is_there = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (is_there)
+        dw_sync_parent(path, NULL);
+    errno = number;
+    return is_there;
+}
+
+bool dw_make_dirs(const char *path)
+{
+    char *part = dw_copy_string(path);
+    if (!part) {
+        errno = ENOMEM;
+        return false;
+    }
+    bool good = true;
+    for (char *end = part; good && end;) {
+        end = strchr(end + 1, '/');
+        if (end)
+            *end = '\0';
+        good = make_dir(part);
+        if (end)
+            *end = '/';
+    }
+    const int number = errno;
+    dw_free(part);
+    errno = number;
+    return good;
+}
+
 dw_status dw_sync_parent(const char *path, dw_error *err)
 {
     int fd = -1;

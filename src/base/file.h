@@ -44,6 +44,10 @@ dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
 dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_t limit,
                        dw_error *err);
 
+/* Makes the directory PATH and those above it that are missing, durably. False: see
+ * errno, which is EEXIST if a part of PATH is something else than a directory. */
+bool dw_make_dirs(const char *path);
+
 /* Makes the names in the directory that holds PATH durable. */
 dw_status dw_sync_parent(const char *path, dw_error *err);
 

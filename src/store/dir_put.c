@@ -116,9 +116,7 @@ static void remove_dead_drafts(const draft *made)
 
 /* ---- the directory itself --------------------------------------------------------- */
 
-/* mkdir -p. Not for a root that must hold something already: that one is absent. A
- * directory that was there may have been made by a process that was killed before it
- * synced, so those are synced too, as far as one may. */
+/* Not for a root that must hold something already: that one is absent. */
 static dw_status make_root(dw_dir *d, dw_error *err)
 {
     pthread_mutex_lock(&d->lock);
@@ -126,31 +124,7 @@ static dw_status make_root(dw_dir *d, dw_error *err)
     pthread_mutex_unlock(&d->lock);
     if (is_made)
         return DW_OK;
-    char *path = dw_copy_string(d->root);
-    if (!path)
-        return dw_fail_memory(err, d->url);
-    dw_status status = DW_OK;
-    for (char *end = path; status == DW_OK && end;) {
-        struct stat st;
-        end = strchr(end + 1, '/');
-        if (end)
-            *end = '\0';
-        if (mkdir(path, 0777) == 0) {
-            status = dw_sync_parent(path, err);
-        } else {
-            int number = errno;
-            if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-                dw_sync_parent(path, NULL);
-            } else {
-                errno = number;
-                status = dw_dir_fail(d, "", "make the directory", err);
-            }
-        }
-        if (end)
-            *end = '/';
-    }
-    dw_free(path);
-    return status;
+    return dw_make_dirs(d->root) ? DW_OK : dw_dir_fail(d, "", "make the directory", err);
 }
 
 /* Begins an object; *ROOT is then the root, open, for the caller to close. */

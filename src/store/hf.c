@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "store/credentials.h"
 #include "store/s3.h"
+#include "store/store.h"
 
 enum { MAX_TOKEN = 4096 };
 
@@ -51,8 +52,8 @@ static dw_status parse_url(bucket_name *out, const char *url, dw_error *err)
     if (!name || !is_name(out->namespace) || !is_name(name))
         return dw_fail(err, DW_INVALID, url, "%s", fault);
     if (*out->prefix && !dw_store_key_valid(out->prefix))
-        return dw_fail(err, DW_INVALID, url, "'%s' cannot be the prefix of keys",
-                       out->prefix);
+        return dw_fail(err, DW_INVALID, url,
+                       "'%.80s' cannot be the prefix of keys: " DW_KEY_RULE, out->prefix);
     return DW_OK;
 }
 

@@ -14,10 +14,34 @@
 #include "store/aws_config.h"
 #include "store/s3_driver.h"
 #include "store/credentials.h"
+#include "store/store.h"
 
 enum { N_CONNECTIONS = 16, MAX_CONNECTIONS = 256, MAX_BUCKET = 255 };
 
 /* ---- small calls ---- */
+
+/* A reply to HEAD has no body, so it cannot say that the whole bucket is missing. Until
+ * the bucket was seen once, a GET asks: DW_UNAVAILABLE if it is not there. ERR holds the
+ * error of the HEAD. */
+static dw_status explain_404(dw_s3 *s3, const char *key, dw_error *err)
+{
+    if (atomic_load(&s3->bucket_seen))
+        return DW_NOT_FOUND;
+    char byte;
+    dw_error fault;
+    dw_s3_task task = {.method = "GET", .key = key};
+    task.call.into = &byte;
+    task.call.n_into = 1;
+    dw_status status = dw_s3_ask(s3, &task, NULL, &fault);
+    dw_s3_task_release(&task);
+    if (status == DW_OK || status == DW_NOT_FOUND) {
+        atomic_store(&s3->bucket_seen, true);
+        return DW_NOT_FOUND;
+    }
+    if (err)
+        *err = fault;
+    return status;
+}
 
 dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *modified_ms,
                      dw_error *err)
@@ -39,6 +63,8 @@ dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *mo
             *modified_ms = when > 0 ? (int64_t)when * 1000 : 0;
     }
     dw_s3_task_release(&task);
+    if (status == DW_NOT_FOUND)
+        return explain_404(s3, key, err);
     if (status == DW_DENIED && s3->missing_is_403)
         return dw_s3_explain_403(s3, key, err);
     return status;
@@ -48,9 +74,8 @@ static dw_status remove_object(void *self, const char *key, dw_error *err)
 {
     dw_s3_task task = {.method = "DELETE", .key = key};
     dw_status status = dw_s3_ask(self, &task, NULL, err);
-    bool no_bucket = strcmp(task.error.code, "NoSuchBucket") == 0;
     dw_s3_task_release(&task);
-    return status == DW_NOT_FOUND && !no_bucket ? DW_OK : status;
+    return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
 /* Whether the server refuses the condition, rather than the request: 400 is also what it
@@ -231,12 +256,14 @@ static dw_status set_names(dw_s3 *s3, const dw_s3_place *place, dw_error *err)
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
     size_t n_bucket = strlen(place->bucket);
     if (n_bucket == 0 || n_bucket > MAX_BUCKET || strspn(place->bucket, good) != n_bucket)
-        return dw_fail(err, DW_INVALID, s3->url, "'%s' cannot be the name of a bucket",
-                       place->bucket);
+        return dw_fail(err, DW_INVALID, s3->url,
+                       "'%.80s' cannot be the name of a bucket: only letters, digits and "
+                       "-._ are allowed, at most %d bytes",
+                       place->bucket, MAX_BUCKET);
     const char *prefix = place->prefix ? place->prefix : "";
     if (*prefix && !dw_store_key_valid(prefix))
-        return dw_fail(err, DW_INVALID, s3->url, "'%s' cannot be the prefix of keys",
-                       prefix);
+        return dw_fail(err, DW_INVALID, s3->url,
+                       "'%.80s' cannot be the prefix of keys: " DW_KEY_RULE, prefix);
     dw_writer w = {0};
     dw_write_text(&w, prefix);
     if (*prefix)

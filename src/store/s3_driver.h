@@ -53,6 +53,7 @@ typedef struct dw_s3 {
     atomic_ullong n_requests, n_retries, bytes_read, bytes_written;
     atomic_llong clock_offset_ms; /* the server's clock less ours */
     atomic_int conditional;       /* dw_s3_conditional */
+    atomic_bool bucket_seen;      /* a reply showed that the bucket is there */
 
     pthread_mutex_t lock; /* guards what follows */
     char region[DW_S3_REGION_SIZE];

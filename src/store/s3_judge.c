@@ -61,7 +61,9 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
     int status = task->call.status;
     const char *code = task->error.code;
     if (strcmp(code, "NoSuchBucket") == 0)
-        return dw_fail(err, DW_NOT_FOUND, where, "there is no bucket '%s'; create it",
+        return dw_fail(err, DW_UNAVAILABLE, where,
+                       "there is no bucket '%s'. Create it, or correct the URL or the "
+                       "endpoint",
                        s3->bucket);
     if (task->create && (status == 412 || strcmp(code, "PreconditionFailed") == 0))
         return dw_fail(err, DW_CONFLICT, where, "the object exists already");
@@ -221,6 +223,8 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
     dw_http_call *call = &task->call;
     task->error = (dw_s3_error){{0}, {0}};
     bool good = call->status / 100 == 2 || (call->status == 416 && call->into);
+    if (good)
+        atomic_store(&s3->bucket_seen, true);
     if (good && !task->error_in_200)
         return DW_OK;
     bool has_error =

@@ -157,11 +157,8 @@ static dw_status check_key(const dw_store *store, const char *key, dw_error *err
 {
     if (dw_store_key_valid(key))
         return DW_OK;
-    return dw_fail(
-        err, DW_INVALID, store->url,
-        "'%.80s' is no key: 1 to %d bytes of letters, digits and -_./=+@, with "
-        "no empty part, '.' or '..' between slashes",
-        key ? key : "", DW_MAX_KEY);
+    return dw_fail(err, DW_INVALID, store->url, "'%.80s' is no key: " DW_KEY_RULE,
+                   key ? key : "");
 }
 
 const char *dw_store_where(const dw_store *store, const char *key, char *buf, size_t n)

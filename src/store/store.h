@@ -7,6 +7,11 @@
 
 #define DW_MAX_KEY 512 /* bytes of a key, without its NUL */
 
+/* What a key and a prefix of keys may be, for messages. */
+#define DW_KEY_RULE                                                                      \
+    "only letters, digits and -_./=+@ are allowed, at most 512 bytes, with no empty "    \
+    "part, '.' or '..' between slashes"
+
 /* Appends a whole object of unknown size to OUT. One of more than MAX_BYTES is
  * DW_CORRUPT. After a failure OUT is as before. The object may come in several reads: who
  * reads one that is replaced now and then must be able to tell a mix. */

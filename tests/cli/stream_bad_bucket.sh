@@ -23,6 +23,13 @@ refuses() {
     is_at model 1
 }
 
+# lists_once PATTERN: the last verify has one line on stdout, and none on stderr, that says so
+lists_once() {
+    [ "$(grep -c "^fault: .*$1" out.last)" -eq 1 ] || die "not once '$1': $(cat out.last)"
+    grep -q "$1" err.last && die "twice: $(cat err.last)"
+    true
+}
+
 it "an empty one"
 url=$store/nothing
 refuses 6 "no stream"
@@ -44,6 +51,13 @@ for command in "log $secret" "status $secret" "verify $secret" "pull $secret --i
     # shellcheck disable=SC2086
     deltawire $command --json >>err.last 2>&1 && die "taken: $command"
     grep -q SECRET err.last && die "shown by $command: $(cat err.last)"
+done
+
+it "a prefix with letters that cannot be used"
+for command in "log" "status" "verify" "pull --into never" "follow --into never"; do
+    # shellcheck disable=SC2086
+    fails 2 "letters, digits and -_./=+@" deltawire ${command%% *} 's3://bucket/my run' \
+        ${command#"${command%% *}"}
 done
 
 it "one without a version yet"
@@ -88,7 +102,8 @@ broken missing
 key=$(object_of "$url" 2)
 object_remove "$url" "$key"
 refuses 6 "$key"
-fails 6 "$key" deltawire verify "$url"
+fails 6 "1 fault was found" deltawire verify "$url"
+lists_once "$key: the object is missing"
 
 it "an object that was altered"
 broken altered
@@ -98,7 +113,8 @@ flip_bit bytes $(($(stat -c %s bytes) / 2))
 object_put "$url" "$key" bytes
 refuses 3 "$key"
 grep -q "^try: deltawire verify $url$" err.last
-fails 3 "$key" deltawire verify "$url"
+fails 3 "1 fault was found" deltawire verify "$url"
+lists_once "$key"
 
 it "an object that was cut short"
 head -c 100 bytes >short
@@ -164,7 +180,23 @@ if ! is_file_store; then
         true
     )
     it "a bucket that is not there"
-    fails 6 "no-such-bucket" deltawire pull s3://no-such-bucket-here/run --into never
+    none=s3://no-such-bucket-here/run
+    missing="there is no bucket 'no-such-bucket-here'. Create it"
+    for verb in log status verify "gc --keep 1" "squash --anchor"; do
+        # shellcheck disable=SC2086
+        fails 9 "$missing" deltawire ${verb%% *} $none ${verb#"${verb%% *}"}
+    done
+    fails 9 "$missing" deltawire pull $none --into absent
+    fails 9 "$missing" deltawire publish $none run/base
+    fails 9 "$missing" deltawire cp "$good" $none
+    [ ! -e absent ] || die "a directory was made"
+    it "follow reports a missing bucket, and waits for it"
+    env --default-signal=INT "$deltawire" follow $none --into absent 2>err.follow &
+    follower=$!
+    wait_until grep -qF "$missing" err.follow
+    kill -INT $follower
+    ends $follower 0
+    grep -q "no stream" err.follow && die "a missing bucket is taken for a missing stream"
     it "a server that is not there"
     fails 9 "" deltawire pull "$good" --into never --endpoint http://127.0.0.1:9 --timeout 1
     fails 2 "timeout" deltawire pull "$good" --into never --timeout 0

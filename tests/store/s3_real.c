@@ -235,14 +235,17 @@ static void test_no_bucket(void **state)
     uint8_t byte = 0;
     size_t n_read;
     dw_source source = {.n_bytes = 1, .bytes = &byte};
-    expect(DW_NOT_FOUND, dw_store_get(store, "any", 0, &byte, 1, &n_read, NULL, &err));
+    expect(DW_UNAVAILABLE, dw_store_stat(store, "any", NULL, NULL, &err));
+    assert_non_null(strstr(err.text, "there is no bucket"));
+    expect(DW_UNAVAILABLE, dw_store_get(store, "any", 0, &byte, 1, &n_read, NULL, &err));
     assert_non_null(strstr(err.text, "there is no bucket"));
     assert_string_equal(err.where, "s3://there-is-no-such-bucket-4711/x/any");
-    expect(DW_NOT_FOUND, dw_store_put(store, "any", &source, DW_PUT_CREATE, NULL, &err));
+    expect(DW_UNAVAILABLE,
+           dw_store_put(store, "any", &source, DW_PUT_CREATE, NULL, &err));
     assert_non_null(strstr(err.text, "there is no bucket"));
-    expect(DW_NOT_FOUND, dw_store_list(store, "", NULL, ignore_entry, NULL, &err));
+    expect(DW_UNAVAILABLE, dw_store_list(store, "", NULL, ignore_entry, NULL, &err));
     assert_non_null(strstr(err.text, "there is no bucket"));
-    expect(DW_NOT_FOUND, dw_store_remove(store, "any", &err));
+    expect(DW_UNAVAILABLE, dw_store_remove(store, "any", &err));
     dw_store_close(store);
 }
 

@@ -18,6 +18,7 @@
 #define ERROR_OF(status, code) /* closes, for it has no length */                        \
     "HTTP/1.1 " status "\r\nConnection: close\r\n\r\n<Error><Code>" code "</Code>"       \
     "<Message>m</Message></Error>"
+#define NO_KEY ERROR_OF("404 Not Found", "NoSuchKey")
 
 static dw_error err;
 static scripted_server server;
@@ -260,7 +261,7 @@ static void test_upload_replies(void **state)
     end();
 
     /* the same for a create: whoever made it has to be found out */
-    BEGIN(EMPTY("404 Not Found"), UPLOAD_ID, PART, PART, PART, "",
+    BEGIN(EMPTY("404 Not Found"), NO_KEY, UPLOAD_ID, PART, PART, PART, "",
           ERROR_OF("404 Not Found", "NoSuchUpload"), HEAD("200 OK", "", 20971520),
           EMPTY("404 Not Found"));
     expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
@@ -278,7 +279,7 @@ static void test_upload_replies(void **state)
     end();
 
     /* errors inside of it that are final, as they are outside of it */
-    BEGIN(EMPTY("404 Not Found"), UPLOAD_ID, PART, PART, PART,
+    BEGIN(EMPTY("404 Not Found"), NO_KEY, UPLOAD_ID, PART, PART, PART,
           OK_TEXT("<Error><Code>PreconditionFailed</Code></Error>"),
           EMPTY("204 No Content"));
     expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
@@ -412,6 +413,36 @@ static void test_errors(void **state)
     end();
 }
 
+/* A bucket that is missing is not an object that is missing, and HEAD cannot tell. */
+static void test_no_bucket(void **state)
+{
+    (void)state;
+    BEGIN(EMPTY("404 Not Found"), ERROR_OF("404 Not Found", "NoSuchBucket"));
+    expect(DW_UNAVAILABLE, dw_store_stat(store, "k", NULL, NULL, &err));
+    assert_non_null(strstr(err.text, "there is no bucket 'bucket'. Create it"));
+    end();
+    /* once the bucket was seen, HEAD alone will do */
+    BEGIN(EMPTY("404 Not Found"), NO_KEY, EMPTY("404 Not Found"));
+    expect(DW_NOT_FOUND, dw_store_stat(store, "k", NULL, NULL, &err));
+    expect(DW_NOT_FOUND, dw_store_stat(store, "k", NULL, NULL, &err));
+    end();
+}
+
+/* What is wrong about a URL says what would be right. */
+static void test_bad_names(void **state)
+{
+    (void)state;
+    const dw_store_options options = {.endpoint = "http://127.0.0.1:9", .region = "x"};
+    static const char *const urls[] = {"s3://bucket/my run", "s3://bucket/a//b",
+                                       "s3://bucket/a:b"};
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        expect(DW_INVALID, dw_store_open(&store, urls[i], &options, &err));
+        assert_non_null(strstr(err.text, "letters, digits and -_./=+@"));
+    }
+    expect(DW_INVALID, dw_store_open(&store, "s3://my bucket/run", &options, &err));
+    assert_non_null(strstr(err.text, "letters, digits and -._"));
+}
+
 static char *long_reply(const char *head, char fill, size_t n)
 {
     size_t n_head = strlen(head);
@@ -518,6 +549,8 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_region),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_bucket),
+        cmocka_unit_test(test_bad_names),
         cmocka_unit_test(test_no_end),
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_list_out_of_order),
