@@ -243,7 +243,9 @@ static void print_follower(const json_t *row)
     fputs("  ", stdout);
     cli_print_text(stdout, member(row, "id"));
     if (json_is_null(version))
-        fputs(": no version yet", stdout);
+        fputs(strcmp(member(row, "status"), "error") == 0 ? ": no version"
+                                                          : ": no version yet",
+              stdout);
     else if (ahead)
         printf(": version %" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT
                " ahead of the head: commits were lost, or the store was rolled back",

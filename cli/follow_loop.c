@@ -301,7 +301,8 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
             /* a store that is away takes no reports, and long to say so */
             if (status != DW_UNAVAILABLE || f->is_by_command ||
                 !dw_rollout_is_serving(f->rollout)) {
-                cli_follow_report(f, "error", err->text);
+                char line[DW_ERROR_LINE_SIZE];
+                cli_follow_report(f, "error", dw_error_line(err, line));
                 told_serving = false;
             }
             status = wait_for_news(f, cli_trouble_wait(&f->trouble), err);

@@ -68,7 +68,7 @@ int cli_peer_verify(dw_peer *peer, const cli_session *s, const char *url,
     dw_error err;
     dw_peer_verify_report report = {0};
     cli_progress bar = cli_progress_start(s, "verifying");
-    sweep w = {{&bar, s->json ? json_array() : NULL},
+    sweep w = {{.bar = &bar, .list = s->json ? json_array() : NULL},
                {s, &bar, s->json ? json_array() : NULL}};
     const dw_peer_verify_options options = {.base = base,
                                             .n_threads = s->n_threads,
@@ -87,5 +87,6 @@ int cli_peer_verify(dw_peer *peer, const cli_session *s, const char *url,
     json_decref(w.notes.list);
     if (status == DW_OK)
         return 0;
-    return s->json && swept ? cli_exit_code(status) : cli_stream_fail(s, &err, url);
+    return s->json && swept ? cli_exit_code(status)
+                            : cli_verify_fail(s, &w.faults, &err, url);
 }

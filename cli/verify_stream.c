@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "error.h"
 #include "json.h"
@@ -22,6 +23,8 @@ json_t *cli_verify_fault_json(const dw_error *fault)
 void cli_verify_fault(void *context, const dw_error *fault)
 {
     cli_verify_faults *f = context;
+    if (f->n++ == 0)
+        f->first = *fault;
     if (f->list) {
         json_array_append_new(f->list, cli_verify_fault_json(fault));
         return;
@@ -32,6 +35,19 @@ void cli_verify_fault(void *context, const dw_error *fault)
     fputs(fault->where[0] ? ": " : "", stdout);
     cli_print_text(stdout, fault->text);
     putchar('\n');
+}
+
+int cli_verify_fail(const cli_session *s, const cli_verify_faults *faults,
+                    const dw_error *err, const char *url)
+{
+    const dw_error *first = &faults->first;
+    if (faults->n == 0 || strcmp(first->text, err->text) != 0 ||
+        strcmp(first->where, err->where) != 0)
+        return cli_stream_fail(s, err, url);
+    dw_error sum;
+    cli_error_set(&sum, err->code, url, "%" PRIu64 " %s found: see the list above",
+                  faults->n, faults->n == 1 ? "fault was" : "faults were");
+    return cli_stream_fail(s, &sum, url);
 }
 
 /* Whether version 0 is a checkpoint that was not uploaded. */
@@ -62,6 +78,7 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "unnamed", report->n_unnamed);
+    cli_json_count(object, "orphans", report->n_orphans);
     if (report->suspect_from > 0)
         json_object_set_new(object, "suspect",
                             cli_suspect_json(report->suspect_from, report->suspect_end));
@@ -118,6 +135,11 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report,
     if (report->n_unnamed > 0)
         cli_print_row("leftovers", "%" PRIu64 " objects that no record names",
                       report->n_unnamed);
+    if (report->n_orphans > 0)
+        cli_print_row("orphans",
+                      "%" PRIu64 " objects whose record is missing or damaged: keep them "
+                      "until it is restored",
+                      report->n_orphans);
     cli_print_suspect(report->suspect_from, report->suspect_end);
     print_decoded(d);
     if (report->n_left > 0)
@@ -158,7 +180,7 @@ static int run_sweep(const cli_stream *stream, const cli_session *s,
     decoding decoded = {0};
     dw_verify_report report = {0};
     cli_progress bar = cli_progress_start(s, "verifying");
-    cli_verify_faults faults = {&bar, s->json ? json_array() : NULL};
+    cli_verify_faults faults = {.bar = &bar, .list = s->json ? json_array() : NULL};
     dw_progress hook = cli_progress_hook(&bar);
     dw_status status =
         dw_stream_verify(stream->stream, cli_verify_fault, &faults, &hook, &report, &err);
@@ -176,7 +198,7 @@ static int run_sweep(const cli_stream *stream, const cli_session *s,
         print_text(stream, &report, &decoded);
     if (status != DW_OK)
         exit_code = s->json && swept ? cli_exit_code(status)
-                                     : cli_stream_fail(s, &err, stream->url);
+                                     : cli_verify_fail(s, &faults, &err, stream->url);
     json_decref(faults.list);
     return exit_code;
 }

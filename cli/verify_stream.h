@@ -22,10 +22,17 @@ int cli_verify_stream(cli_stream *stream, const cli_session *s,
 typedef struct cli_verify_faults {
     cli_progress *bar; /* wiped before a line */
     json_t *list;      /* NULL: lines */
+    uint64_t n;
+    dw_error first;
 } cli_verify_faults;
 
 /* A dw_fault_fn; CONTEXT is a cli_verify_faults. */
 void cli_verify_fault(void *context, const dw_error *fault);
 json_t *cli_verify_fault_json(const dw_error *fault);
+
+/* The exit code of a verify that ended with ERR. Prints ERR, but not a fault once more
+ * that was printed already: then only how many there were. */
+int cli_verify_fail(const cli_session *s, const cli_verify_faults *faults,
+                    const dw_error *err, const char *url);
 
 #endif

@@ -30,11 +30,12 @@ extern "C" {
 typedef struct dw_follower dw_follower;
 
 typedef struct dw_follow_options {
-    const char *into; /* a checkpoint directory: made and filled where it is not there or
-                         empty, patched in place where it holds a version of the stream.
-                         One that holds anything else is refused. A file of the weights
-                         that is a link, or that has several names, is replaced with a
-                         private copy first: what it leads to stays as it is */
+    const char
+        *into; /* a checkpoint directory: made, with those above it, if it is not
+                  there, filled if it is empty, patched in place where it holds a
+                  version of the stream. One that holds anything else is refused. A file
+                  of the weights that is a link, or that has several names, is replaced
+                  with a private copy first: what it leads to stays as it is */
     const dw_tensor *tensors; /* or, with INTO NULL: the caller's memory, same names,
                                  types and shapes as the stream's. Contents are taken for
                                  a version where their digest is that of version 0, of the

@@ -156,6 +156,8 @@ typedef struct dw_verify_report {
     uint64_t n_objects;
     uint64_t n_bytes;
     uint64_t n_unnamed; /* objects that no record names: leftovers of failed attempts */
+    uint64_t n_orphans; /* objects whose own record is missing or damaged, as a fault
+                           says: they are needed once the record is restored */
     uint64_t n_faults;
     uint64_t n_left;       /* damaged or missing records and objects of versions below the
                               newest       restart, which nobody needs: no faults */

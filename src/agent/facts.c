@@ -60,17 +60,24 @@ static const char *engine_trouble(dw_engine_state state)
     return "is in an unknown state";
 }
 
-bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_REASON])
+bool dw_told_ready(const dw_told *told, uint64_t clock_ms, bool is_trusted,
+                   char reason[DW_READY_REASON])
 {
-    reason[0] = '\0';
+    char line[DW_ERROR_LINE_SIZE] = "";
     const dw_told_error *e = dw_told_current_error(told);
+    const char *fault = "";
+    if (e)
+        fault =
+            is_trusted ? dw_error_line(&e->error, line) : dw_status_name(e->error.code);
+    reason[0] = '\0';
     if ((told->stream_only ? told->head : told->version) == DW_NO_VERSION)
-        snprintf(reason, DW_READY_REASON, "no version yet%s%s", e ? ": " : "",
-                 e ? dw_status_name(e->error.code) : "");
+        snprintf(reason, DW_READY_REASON, "no version%s%s", e ? ": " : " yet", fault);
     else if (told->verify_failed)
-        snprintf(reason, DW_READY_REASON, "a verification failed");
+        snprintf(reason, DW_READY_REASON, "a verification failed%s%s", e ? ": " : "",
+                 fault);
     else if (told->command_failed)
-        snprintf(reason, DW_READY_REASON, "the command of --exec failed");
+        snprintf(reason, DW_READY_REASON, "the command of --exec failed%s%s",
+                 line[0] ? ": " : "", line);
     for (size_t i = 0; !reason[0] && i < told->n_engines; i++) {
         const char *trouble = engine_trouble(told->engines[i].state);
         if (trouble)
@@ -78,10 +85,10 @@ bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_
                      told->engines[i].driver, trouble);
     }
     if (!reason[0] && e && (e->error.code == DW_CORRUPT || e->error.code == DW_UNTRUSTED))
-        snprintf(reason, DW_READY_REASON, "the stream is %s",
-                 dw_status_name(e->error.code));
+        snprintf(reason, DW_READY_REASON, "the stream is %s%s%s",
+                 dw_status_name(e->error.code), line[0] ? ": " : "", line);
     if (!reason[0] && e && clock_ms - told->failing_at >= PATIENCE_MS)
         snprintf(reason, DW_READY_REASON, "failing for %" PRIu64 " s: %s",
-                 (clock_ms - told->failing_at) / 1000, dw_status_name(e->error.code));
+                 (clock_ms - told->failing_at) / 1000, fault);
     return !reason[0];
 }

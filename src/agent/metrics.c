@@ -49,7 +49,7 @@ static void write_process(dw_exposition *e, const dw_told *told)
                     1);
     seconds(e, "deltawire_start_time_seconds", (double)told->started_ms / 1000,
             "When the process began to answer, in seconds since 1970.");
-    gauge(e, "deltawire_ready", dw_told_ready(told, dw_clock_ms(), reason),
+    gauge(e, "deltawire_ready", dw_told_ready(told, dw_clock_ms(), false, reason),
           "1 while /readyz says that all is well.");
     gauge(e, "deltawire_failing", dw_told_current_error(told) != NULL,
           "1 while the last try failed.");

@@ -55,7 +55,8 @@ static dw_answer get_ready(const call *c)
 {
     char reason[DW_READY_REASON];
     dw_agent_view(c->desk->agent, &c->desk->view);
-    if (dw_told_ready(&c->desk->view, dw_clock_ms(), reason))
+    const bool is_trusted = dw_guard_knows(&c->desk->guard, c->connection);
+    if (dw_told_ready(&c->desk->view, dw_clock_ms(), is_trusted, reason))
         return dw_answer_text(MHD_HTTP_OK, "ready");
     return dw_answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, reason);
 }

@@ -270,7 +270,7 @@ void dw_status_write(dw_writer *out, const dw_told *told, int64_t now_ms, uint64
     set(o, "head", head_json(told, &failed));
     set(o, "follower", follower_json(told, &failed));
     set(o, "lag", lag_json(told, now_ms, &failed));
-    set(o, "ready", json_boolean(dw_told_ready(told, dw_clock_ms(), reason)));
+    set(o, "ready", json_boolean(dw_told_ready(told, dw_clock_ms(), true, reason)));
     set_text(o, "reason", reason);
     set(o, "engines", engines_json(told, &failed));
     set(o, "totals", totals_json(told, &failed));

@@ -94,11 +94,13 @@ bool dw_told_lag_seconds(const dw_told *told, int64_t now_ms, double *seconds);
 /* The error that is not over, or NULL. */
 const dw_told_error *dw_told_current_error(const dw_told *told);
 
-#define DW_READY_REASON 128
+#define DW_READY_REASON (DW_ERROR_LINE_SIZE + 64)
 
 /* Whether all is well at CLOCK_MS of dw_clock_ms(), which no change of the wall clock
- * moves; REASON says what is not, without names or texts of others: it is
- * shown to who has no token. */
-bool dw_told_ready(const dw_told *told, uint64_t clock_ms, char reason[DW_READY_REASON]);
+ * moves; REASON says what is not. An error is told in full: `deltawire status` shows the
+ * same line. Without IS_TRUSTED, which is for those who do not have the token, it is only
+ * named by its code: its text may hold names of files and stores. */
+bool dw_told_ready(const dw_told *told, uint64_t clock_ms, bool is_trusted,
+                   char reason[DW_READY_REASON]);
 
 #endif

@@ -1,11 +1,9 @@
 #include "compat/peer_replica.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -117,9 +115,10 @@ static dw_status open_dir(dw_peer_replica *r, dw_error *err)
 {
     dw_checkpoint *ckpt;
     dw_error fault = {0};
-    if (mkdir(r->into, 0777) != 0 && errno != EEXIST)
-        return dw_fail_errno(err, r->into, "make the directory");
-    dw_status status = dw_checkpoint_open(&ckpt, r->into, DW_CHECKPOINT_READ, &fault);
+    dw_status status = dw_weights_make_dir(r->into, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_checkpoint_open(&ckpt, r->into, DW_CHECKPOINT_READ, &fault);
     if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->into))
         return DW_OK; /* to be filled */
     if (status != DW_OK) {

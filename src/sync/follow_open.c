@@ -376,10 +376,11 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
         status = dw_stream_open(&f->stream, store, &options->trust, err);
     if (status != DW_OK && !is_own)
         recover_without_stream(options);
-    if (status == DW_OK) {
-        f->seen_ms = dw_clock_ms();
+    f->seen_ms = dw_clock_ms();
+    if (status == DW_OK && f->options.into)
+        status = dw_weights_make_dir(f->options.into, err);
+    if (status == DW_OK)
         status = open_weights(f, err);
-    }
     if (status == DW_OK)
         f->tally.from = dw_follower_version(f);
     if (status == DW_OK)

@@ -85,14 +85,19 @@ static dw_status remember(dw_sweep *w, const dw_commit_record *commit, dw_error 
     return DW_OK;
 }
 
+static bool has_anchor(const dw_sweep *w, uint64_t version)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_way(key, version, DW_NO_VERSION);
+    return dw_listing_find(&w->ways, key) != NULL;
+}
+
 /* Only its anchor leads to a restart. */
 static dw_status check_restart(dw_sweep *w, const dw_commit_record *commit,
                                const char *key, dw_error *err)
 {
-    char anchor[DW_KEY_TEXT];
     dw_error found = {0};
-    dw_key_way(anchor, commit->version, DW_NO_VERSION);
-    if (commit->version < w->floor || dw_listing_find(&w->ways, anchor))
+    if (commit->version < w->floor || has_anchor(w, commit->version))
         return DW_OK;
     dw_fail(&found, DW_NOT_FOUND, NULL,
             "version %" PRIu64 " restarts the stream, and the record of its anchor is "
@@ -160,6 +165,7 @@ static dw_status check_hint(dw_sweep *w, uint64_t newest, dw_error *err)
         dw_commit_record_release(&c); /* it came during the sweep */
     if (status != DW_NOT_FOUND)
         return dw_stream_stops(status) ? status : DW_OK;
+    w->end = version + 1;
     status = dw_stream_fail_lost(w->stream, version, &found);
     return dw_sweep_settle(w, status, DW_KEY_LATEST,
                            "Followers that used it refuse this store", &found, err);
@@ -218,6 +224,7 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
     }
     dw_commit_record_release(&parent);
     w->about = DW_NO_VERSION;
+    w->end = version;
     if (status == DW_OK)
         status = check_hint(w, version > w->floor ? version - 1 : DW_NO_VERSION, err);
     return status;
@@ -248,11 +255,13 @@ static dw_status check_ends(dw_sweep *w, const dw_way_record *way, dw_error *fou
     return DW_OK;
 }
 
-static dw_status check_way(dw_sweep *w, const char *key, dw_edge *edge, dw_error *err)
+static dw_status check_way(dw_sweep *w, dw_listed *listed, dw_edge *edge, dw_error *err)
 {
+    const char *key = listed->key;
     dw_error found = {0};
     dw_way_record way;
     dw_status status = dw_stream_read_way(w->stream, edge->to, edge->from, &way, &found);
+    listed->mark = status == DW_OK || status == DW_NOT_FOUND;
     if (status == DW_NOT_FOUND)
         return DW_OK; /* collected meanwhile */
     w->report.n_ways++;
@@ -280,17 +289,53 @@ static dw_status check_ways(dw_sweep *w, dw_error *err)
         const char *key = w->ways.items[i].key;
         if (dw_key_is_way(key, &edge.to, &edge.from) &&
             !dw_sweep_below_floor(w->floor, &edge))
-            status = check_way(w, key, &edge, err);
+            status = check_way(w, &w->ways.items[i], &edge, err);
+        else
+            w->ways.items[i].mark = 1;
     }
     return status;
 }
 
 /* ---- the sweep ---- */
 
+/* Whether a record of a way to VERSION is there that could not be read, or a restart has
+ * no anchor. */
+static bool has_damaged_way(const dw_sweep *w, uint64_t version)
+{
+    const dw_seen *seen = dw_sweep_find(w, version);
+    uint64_t to, from;
+    if (seen && seen->restart && !has_anchor(w, version))
+        return true;
+    for (size_t i = 0; i < w->ways.n; i++)
+        if (w->ways.items[i].mark == 0 &&
+            dw_key_is_way(w->ways.items[i].key, &to, &from) && to == version)
+            return true;
+    return false;
+}
+
+/* Whether the record that an object belongs to is missing or damaged, by the object's
+ * name. */
+static bool is_orphan(const dw_sweep *w, const char *key)
+{
+    uint64_t version;
+    bool of_way;
+    if (!dw_key_is_object(key, &version, &of_way) || version < w->restart)
+        return false;
+    return of_way ? has_damaged_way(w, version)
+                  : version >= w->floor && version < w->end && !dw_sweep_find(w, version);
+}
+
 static void count_unnamed(dw_sweep *w)
 {
-    for (size_t i = 0; i < w->objects.n; i++)
-        w->report.n_unnamed += w->objects.items[i].mark == 0;
+    for (size_t i = 0; i < w->objects.n; i++) {
+        const dw_listed *listed = &w->objects.items[i];
+        if (listed->mark != 0)
+            continue;
+        if (is_orphan(w, listed->key))
+            w->report.n_orphans++;
+        else
+            w->report.n_unnamed++;
+    }
 }
 
 dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,

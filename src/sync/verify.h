@@ -29,11 +29,12 @@ typedef struct dw_sweep {
 
     uint64_t floor;
     uint64_t restart; /* the newest; 0: none. What is below it is not needed */
+    uint64_t end;     /* above the newest version, be it there or lost */
     uint64_t about;   /* the version that is looked at; DW_NO_VERSION: none */
     dw_listing objects;
     dw_listing commits;
-    dw_listing ways;
-    dw_seen *seen; /* ascending */
+    dw_listing ways; /* marked: the record was read */
+    dw_seen *seen;   /* ascending */
     size_t n_seen;
     size_t n_room;
 

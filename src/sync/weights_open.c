@@ -43,6 +43,21 @@ static dw_status make_dir(const char *path, dw_error *err)
                : dw_fail_errno(err, path, "make the directory");
 }
 
+dw_status dw_weights_make_dir(const char *into, dw_error *err)
+{
+    struct stat st;
+    if ((stat(into, &st) == 0 && S_ISDIR(st.st_mode)) || dw_make_dirs(into))
+        return DW_OK;
+    if (errno == EEXIST)
+        return dw_fail(err, DW_IO, into,
+                       "cannot make the directory: a part of its path is there, but is "
+                       "no directory. Name another one");
+    dw_status status = dw_fail_errno(err, into, "make the directory");
+    if (status == DW_NOT_FOUND && err)
+        err->code = DW_IO;
+    return DW_IO;
+}
+
 dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0)

@@ -32,7 +32,9 @@ at=$(where one)
 [ "$(code healthz)" = 200 ]
 wait_until status_holds 'o["error"] and o["error"]["code"] == "not found"'
 [ "$(code readyz)" = 503 ]
-prints '^no version yet: not found$' get readyz
+prints '^no version: .*there is no stream here' get readyz
+get readyz >out.ready
+get status | holds 'o["reason"] + "\n" == open("out.ready").read()'
 status_holds 'o["kind"] == "stream" and o["stream"] is None and o["head"] is None'
 
 it "shows the stream once it is there"

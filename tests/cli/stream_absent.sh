@@ -75,7 +75,10 @@ fails 3 'version 3 is missing' deltawire pull "$url" --into at2
 fails 3 'version 3 is missing' deltawire status "$url"
 fails 3 'version 3 is missing, but version 5 .* hole' \
     deltawire pull "$url" --into fresh3 --at 3
-fails 3 'hole' deltawire verify "$url"
+fails 3 'found: see the list' deltawire verify "$url"
+[ "$(grep -c '^fault: .*hole' out.last)" -eq 1 ]
+grep -q '^  orphans .*1 objects whose record is missing' out.last
+grep -q '^  leftovers' out.last && die "the objects of a missing version are no leftovers"
 start hole follow "$url" --into at2 --interval 0.2 --no-report --listen 127.0.0.1:0
 hole=$!
 wait_until grep -q 'version 3 is missing' err.hole
@@ -93,7 +96,9 @@ ends $hole 0
 
 it "verify notices that the newest commit is missing"
 mv ${commit}5.json kept.json
-fails 3 'latest.json says that version 5 was committed' deltawire verify "$url"
+fails 3 'found: see the list' deltawire verify "$url"
+grep -q '^fault: .*latest.json says that version 5 was committed' out.last
+grep -q '^  orphans ' out.last
 
 it "nobody commits another version under the number of a lost one"
 object_list "$url" "" >before.txt

@@ -27,7 +27,7 @@ stands_at() { # VERSION
 follow() { # OPTION...
     rm -rf model
     env --default-signal=INT "$deltawire" follow "$url" --into model --interval 0.1 --json \
-        --no-report --listen 127.0.0.1:0 "$@" >out.agent 2>err.agent &
+        --listen 127.0.0.1:0 "$@" >out.agent 2>err.agent &
     agent=$!
     wait_until has_events version 1
     at=$(json 'o["url"]' <<<"$(grep '"event":"listening"' out.agent)")
@@ -105,10 +105,19 @@ get() { # PATH
 answers() { # PATTERN
     get readyz >out.ready && grep -q "$1" out.ready
 }
-wait_until answers '^no version yet: '
+wait_until answers '^no version: model: it holds weights that are neither'
 get status >out.status
 holds 'o["follower"]["version"] is None and not o["ready"]' <out.status
 wait_until grep -q 'somebody else' out.agent
+it "gives the same reason in /readyz, /status and the report to the stream"
+same_reason() {
+    get readyz >out.ready
+    get status | holds 'o["reason"] + "\n" == open("out.ready").read()' || return 1
+    deltawire status "$url" --json |
+        holds '[f for f in o["followers"] if f["status"] == "error" and "no version: "
+                + f["message"] + "\n" == open("out.ready").read()]'
+}
+wait_until same_reason
 [ "$sum" = "$(sha256sum <model/model.safetensors)" ] || die "the weights were overwritten"
 
 it "goes on by itself once they are gone"

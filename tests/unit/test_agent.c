@@ -145,7 +145,7 @@ static void test_errors(void **state)
     expect_text(json, "error.code", "unavailable");
     expect_null(json, "errors.0.until");
     expect_number(json, "totals.failures", 2);
-    expect_text(json, "reason", "no version yet: unavailable");
+    expect_text(json, "reason", "no version: s3://bucket/run: again");
     json_decref(json);
     for (int i = 0; i < 25; i++) {
         snprintf(one.where, sizeof one.where, "%d", i);

@@ -68,12 +68,17 @@ static void test_lag(void **state)
 
 /* ---- readiness ---- */
 
-static const char *reason(void)
+static const char *reason_for(bool is_trusted)
 {
     static char text[DW_READY_REASON];
-    const bool ready = dw_told_ready(&told, NOW, text);
+    const bool ready = dw_told_ready(&told, NOW, is_trusted, text);
     assert_int_equal(ready, text[0] == '\0');
     return text;
+}
+
+static const char *reason(void)
+{
+    return reason_for(false);
 }
 
 static void engine_is(size_t i, dw_engine_state state)
@@ -122,10 +127,36 @@ static void test_errors(void **state)
     assert_string_equal(reason(), "");
     told.errors[0].until_ms = 0;
     told.version = DW_NO_VERSION;
-    assert_string_equal(reason(), "no version yet: denied");
+    assert_string_equal(reason(), "no version: denied");
+    assert_string_equal(reason_for(true), "no version: secret");
+    strcpy(told.errors[0].error.where, "model");
+    assert_string_equal(reason_for(true), "no version: model: secret");
     told.stream_only = true;
     told.head = 3;
     assert_string_equal(reason(), "failing for 60 s: denied");
+    assert_string_equal(reason_for(true), "failing for 60 s: model: secret");
+    told.errors[0].error.code = DW_CORRUPT;
+    assert_string_equal(reason(), "the stream is corrupt");
+    assert_string_equal(reason_for(true), "the stream is corrupt: model: secret");
+    told.verify_failed = true;
+    assert_string_equal(reason(), "a verification failed: corrupt");
+    assert_string_equal(reason_for(true), "a verification failed: model: secret");
+}
+
+/* The longest error is shown whole. */
+static void test_long_error(void **state)
+{
+    (void)state;
+    told.n_errors = 1;
+    told.errors[0] = (dw_told_error){{.code = DW_CONFLICT}, NOW - 5, 0};
+    dw_error *e = &told.errors[0].error;
+    memset(e->where, 'w', sizeof e->where - 1);
+    memset(e->text, 't', sizeof e->text - 1);
+    told.version = 6;
+    told.verify_failed = true;
+    const char *text = reason_for(true);
+    assert_int_equal(strlen(text), strlen("a verification failed: : ") + sizeof e->where -
+                                       1 + sizeof e->text - 1);
 }
 
 int main(void)
@@ -133,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lag, begin, end),
         cmocka_unit_test_setup_teardown(test_ready, begin, end),
+        cmocka_unit_test_setup_teardown(test_long_error, begin, end),
         cmocka_unit_test_setup_teardown(test_errors, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

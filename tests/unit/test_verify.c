@@ -64,6 +64,14 @@ static void test_whole(void **state)
     fixture_put(&x, key, "left over", 9);
     assert_fine(&x, verify(&x, NULL, &f, &report));
     assert_int_equal(report.n_unnamed, 1);
+    assert_int_equal(report.n_orphans, 0);
+
+    /* objects of a version whose commit is missing are no leftovers */
+    dw_key_commit(key, 5);
+    assert_fine(&x, dw_store_remove(x.store, key, &x.err));
+    assert_int_equal(verify(&x, NULL, &f, &report), DW_CORRUPT);
+    assert_int_equal(report.n_unnamed, 1);
+    assert_int_equal(report.n_orphans, 1);
     fixture_close(&x);
 }
 
