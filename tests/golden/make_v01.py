@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/v01: streams and directories as deltawire 0.1 wrote them.
+
+    tests/golden/make_v01.py V01        # a checkout of 0.1, built in V01/build
+
+The weights are made by numpy, and expected.json has their hashes: nothing of deltawire is in
+it but the state digest of tests/format/decoder.py. Ids and times in the streams are drawn anew
+each time, so this is run only to add cases. test_golden_v01.py reads the result.
+"""
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+OUT = HERE / "v01"
+sys.path.insert(0, str(HERE.parent / "format"))
+import decoder  # noqa: E402
+
+BF16, F32, I64 = "BF16", "F32", "I64"
+UNITS = {BF16: np.uint16, F32: np.uint32, I64: np.uint64}
+SMALL = {"embed.weight": (BF16, (40, 24)), "layers.0.proj.weight": (BF16, (24, 31)),
+         "layers.0.norm.weight": (BF16, (31,)), "scale": (BF16, ()), "unused": (BF16, (0, 8))}
+WIDE = {"embed.weight": (F32, (20, 24)), "bias": (F32, (37,)), "scale": (F32, ())}
+MIXED = {"a.weight": (BF16, (33, 10)), "b.weight": (F32, (7, 11)), "step": (I64, (3,)),
+         "none": (F32, (0, 4)), "tiny": (BF16, (1,))}
+
+
+# ---- the weights ----
+
+def first(rng, layout):
+    """Bit patterns of normal numbers, as trained weights have them."""
+    model = {}
+    for name, (dtype, shape) in layout.items():
+        bits = np.asarray(rng.standard_normal(shape), dtype=np.float32).view(np.uint32)
+        model[name] = (bits >> 16 if dtype == BF16 else bits).astype(UNITS[dtype]).reshape(shape)
+    return model
+
+
+def step(rng, model, share):
+    """Moves a share of the weights by up to 3 places; each tenth one anywhere."""
+    changed = {}
+    for name, units in model.items():
+        flat = units.reshape(-1).copy()
+        at = np.flatnonzero(rng.random(flat.size) < share)
+        near = flat[at] + rng.integers(1, 4, at.size).astype(flat.dtype)
+        far = rng.integers(0, 1 << 16, at.size).astype(flat.dtype)
+        flat[at] = np.where(rng.random(at.size) < 0.1, far, near)
+        changed[name] = flat.reshape(units.shape)
+    return changed
+
+
+def versions(seed, layout, n):
+    rng = np.random.default_rng(seed)
+    models = [first(rng, layout)]
+    for i in range(1, n):  # version 2 has no change, version 3 changes nearly everything
+        models.append(step(rng, models[-1], {2: 0.0, 3: 0.9}.get(i, 0.03)))
+    return models
+
+
+def as_tensors(model, layout):
+    return {name: decoder.Tensor(layout[name][0], list(layout[name][1]), units.tobytes())
+            for name, units in model.items()}
+
+
+def expect(model, layout):
+    """What a version must be: a SHA-256 for each tensor, and the digest of FORMAT.md."""
+    tensors = as_tensors(model, layout)
+    digests = {name: decoder.digest(t.data) for name, t in tensors.items()}
+    return {"sha256": {name: hashlib.sha256(t.data).hexdigest() for name, t in tensors.items()},
+            "state": "%016x" % decoder.state_digest(tensors, digests)}
+
+
+# ---- 0.1 ----
+
+class Case:
+    """One stream, published version by version; others look at it in between."""
+
+    def __init__(self, name, seed, layout, n):
+        self.name, self.layout = name, layout
+        self.models = versions(seed, layout, n)
+        self.out = OUT / name
+        self.url = f"file://{self.out}/stream"
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.out.mkdir(parents=True)
+        self.checkpoints = []
+        for i, model in enumerate(self.models):
+            path = work / name / str(i)
+            path.mkdir(parents=True)
+            decoder.write_safetensors(path / "model.safetensors", as_tensors(model, layout))
+            self.checkpoints.append(str(path))
+
+    def publish(self, version, *options):
+        deltawire("publish", self.url, self.checkpoints[version], "--step", f"s{version}",
+                  "--baseline", self.out / "baseline", *options)
+
+    def pull(self, into, *options):
+        deltawire("pull", self.url, "--into", self.out / into, *options)
+
+    def expected(self, **more):
+        return {"versions": [expect(m, self.layout) for m in self.models], **more}
+
+
+def deltawire(*arguments, code=0, **environment):
+    command = [str(c) for c in (v01 / "build" / "deltawire", *arguments, "--quiet")]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
+    assert done.returncode == code, (command, done.returncode)
+
+
+def compiled(source, name, *flags):
+    subprocess.run(["cc", "-o", work / name, HERE / source, *flags], check=True)
+    return work / name
+
+
+def make_bf16():
+    c = Case("bf16", 1, SMALL, 10)
+    for i in range(10):
+        if i == 9:
+            c.pull("interrupted")
+        c.publish(i, "--fold", "2,4", "--anchor-every", "4", "--anchor-factor", "0")
+        if i == 5:
+            c.pull("follower")
+        if i == 7:
+            c.pull("copies", "--copies", "2")
+    shim = compiled("die_at_patch.c", "die.so", "-shared", "-fPIC", "-ldl")
+    deltawire("pull", c.url, "--into", c.out / "interrupted", code=9, LD_PRELOAD=str(shim))
+    assert list((c.out / "interrupted").glob("*.deltawire-patch"))
+    return c.expected(follower=5, copies=7, interrupted=9)
+
+
+def make_f32():
+    c = Case("f32", 2, WIDE, 5)
+    for i in range(5):
+        c.publish(i, "--fold", "none", "--anchor-factor", "0")
+        if i == 1:
+            c.pull("follower")
+    return c.expected(follower=1)
+
+
+def make_signed():
+    c = Case("signed", 3, SMALL, 4)
+    deltawire("keygen", c.out / "trainer.key")
+    for i in range(4):
+        c.publish(i, "--sign-key", c.out / "trainer.key", "--fold", "2")
+        if i == 2:
+            c.pull("follower", "--trust", c.out / "trainer.key.pub")
+    return c.expected(follower=2, signed=True)
+
+
+def make_base():
+    c = Case("base", 4, WIDE, 4)
+    shutil.copytree(c.checkpoints[0], c.out / "checkpoint")
+    for i in range(4):
+        c.publish(i, *(["--base=golden/base"] if i == 0 else []), "--fold", "none",
+                  "--anchor-factor", "0")
+        if i == 1:
+            c.pull("follower", "--base", c.out / "checkpoint")
+    return c.expected(follower=1, base="checkpoint")
+
+
+def make_collected():
+    c = Case("collected", 5, WIDE, 8)
+    for i in range(8):
+        c.publish(i, "--fold", "none", "--anchor-every", "2", "--anchor-factor", "0")
+    deltawire("gc", c.url, "--keep", "2")
+    return c.expected(floor=6)
+
+
+def make_sharded():
+    c = Case("sharded", 6, MIXED, 4)
+    ranks = compiled("publish_ranks.c", "ranks", f"-I{v01}/include", f"-L{v01}/build",
+                     f"-Wl,-rpath,{v01}/build", "-ldeltawire")
+    subprocess.run([ranks, c.url, *c.checkpoints], check=True)
+    return c.expected()
+
+
+v01 = pathlib.Path(sys.argv[1]).resolve()
+with tempfile.TemporaryDirectory() as directory:
+    work = pathlib.Path(directory)
+    said = subprocess.run([v01 / "build" / "deltawire", "--version"], capture_output=True,
+                          text=True, check=True).stdout
+    assert said.startswith("deltawire 0.1."), said
+    result = {make.__name__[5:]: make() for make in
+              (make_bf16, make_f32, make_signed, make_base, make_collected, make_sharded)}
+    (OUT / "expected.json").write_text(json.dumps(result, indent=1) + "\n")
