@@ -158,6 +158,32 @@ static dw_status write_note(int file, const char *dir, const char *url, dw_error
     return DW_OK;
 }
 
+/* Whether the note of DIR is the file that is open: it may have been removed since. */
+static bool is_note_of(int file, const char *dir)
+{
+    struct stat held, named;
+    const int again = open_note(dir, O_RDONLY);
+    const bool same = again >= 0 && fstat(file, &held) == 0 &&
+                      fstat(again, &named) == 0 && held.st_dev == named.st_dev &&
+                      held.st_ino == named.st_ino;
+    if (again >= 0)
+        close(again);
+    return same;
+}
+
+/* Opens the note with FLAGS and locks it; -1 with errno, EWOULDBLOCK if it is about to be
+ * removed. */
+static int lock_note(const char *dir, int flags)
+{
+    int file = open_note(dir, flags);
+    if (file >= 0 && (flock(file, LOCK_SH | LOCK_NB) != 0 || !is_note_of(file, dir))) {
+        close(file);
+        file = -1;
+        errno = EWOULDBLOCK;
+    }
+    return file;
+}
+
 /* The lock lasts as long as the file is open, and so the process. */
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err)
@@ -167,16 +193,24 @@ dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
     dw_status status = cli_path_make_directories(dir, err);
     if (status != DW_OK)
         return status;
-    int file = open_note(dir, O_RDWR | O_CREAT);
-    if (file < 0)
-        return cli_error_errno(err, dir, "write " NOTE);
-    if (flock(file, LOCK_SH | LOCK_NB) != 0) {
-        close(file);
+    int file = lock_note(dir, O_RDWR | O_CREAT);
+    if (file < 0 && errno == EWOULDBLOCK)
         return cli_error_set(err, DW_CONFLICT, dir,
                              "`deltawire cache --prune` is removing it; try again");
-    }
+    if (file < 0)
+        return cli_error_errno(err, dir, "write " NOTE);
     out->same_place = names_place(file, &place);
     return out->is_new ? write_note(file, dir, url, err) : DW_OK;
+}
+
+void cli_cache_hold(int *lock, const char *dir)
+{
+    const int file = lock_note(dir, O_RDONLY);
+    if (file < 0)
+        return;
+    if (*lock >= 0)
+        close(*lock);
+    *lock = file;
 }
 
 dw_status cli_cache_note(const char *dir, const char *url, dw_error *err)
@@ -189,16 +223,23 @@ dw_status cli_cache_note(const char *dir, const char *url, dw_error *err)
     return status;
 }
 
-dw_status cli_cache_set_aside(const char *dir, dw_error *err)
+/* Gives DIR another name, which *ASIDE takes, on the heap. */
+static dw_status move_aside(char **aside, const char *dir, dw_error *err)
 {
     char name[64];
-    char *aside = malloc(strlen(dir) + sizeof name);
-    if (!aside)
+    *aside = malloc(strlen(dir) + sizeof name);
+    if (!*aside)
         return cli_error_set(err, DW_NO_MEMORY, dir, "out of memory");
     snprintf(name, sizeof name, ASIDE "%jd-%d", (intmax_t)time(NULL), (int)getpid());
-    strcat(strcpy(aside, dir), name);
-    dw_status status =
-        rename(dir, aside) == 0 ? DW_OK : cli_error_errno(err, dir, "set aside the copy");
+    strcat(strcpy(*aside, dir), name);
+    return rename(dir, *aside) == 0 ? DW_OK
+                                    : cli_error_errno(err, dir, "set aside the copy");
+}
+
+dw_status cli_cache_set_aside(const char *dir, dw_error *err)
+{
+    char *aside;
+    dw_status status = move_aside(&aside, dir, err);
     free(aside);
     return status;
 }
@@ -326,8 +367,13 @@ dw_status cli_cache_remove(const cli_cached *c, dw_error *err)
         return cli_error_set(err, DW_CONFLICT, c->path,
                              "a deltawire process uses it; stop it first");
     }
-    const int failed = nftw(c->path, remove_one, MAX_FILES, FTW_DEPTH | FTW_PHYS);
+    /* under another name first: whoever comes now begins with an empty directory */
+    char *aside = NULL;
+    dw_status status = move_aside(&aside, c->path, err);
+    if (status == DW_OK && nftw(aside, remove_one, MAX_FILES, FTW_DEPTH | FTW_PHYS) != 0)
+        status = cli_error_errno(err, aside, "remove");
+    free(aside);
     if (file >= 0)
         close(file);
-    return failed ? cli_error_errno(err, c->path, "remove") : DW_OK;
+    return status;
 }

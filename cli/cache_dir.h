@@ -34,6 +34,11 @@ typedef struct cli_cache_state {
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err);
 
+/* Locks the directory, if it is there, and replaces the lock in *LOCK, which is -1 at
+ * first. For a process that only starts those that use the directory: the copy is not
+ * removed between two of them. */
+void cli_cache_hold(int *lock, const char *dir);
+
 /* Notes that the copy in DIR is of the stream that lies at URL now, and the time. */
 dw_status cli_cache_note(const char *dir, const char *url, dw_error *err);
 

@@ -41,7 +41,7 @@ static const char help[] =
     "  --single-writer      accept a store that cannot keep two writers apart\n"
     "  --no-provenance      do not record this machine's name and the library's version\n"
     "  --fold N,N,N|none    also one delta for each so many versions (4,16,64); keeps a\n"
-    "                       copy of the model for each beside the baseline\n"
+    "                       second copy of the model beside the baseline\n"
     "  --anchor-every N     the whole model each so many versions\n"
     "  --anchor-factor F    the whole model when catching up costs F times as much "
     "(0.1);\n"
@@ -315,6 +315,8 @@ static void print_json(const cli_published *done, const char *url, const char *c
         if (r->suspect_from > 0)
             cli_json_count(object, "suspect_from", r->suspect_from);
     }
+    if (done->without_folds)
+        cli_json_text(object, "folds", "no room");
     if (done->aftermath.code != DW_OK)
         cli_json_text(object, "remark", done->aftermath.text);
     cli_json_event(object);

@@ -24,6 +24,7 @@ typedef struct cli_publish {
     uint64_t expect_head; /* DW_CONFLICT where the head is another; DW_NO_VERSION: any */
     uint64_t known_head;  /* was there: a stream without it is absent or rolled back;
                              DW_NO_VERSION: none */
+    bool told_no_folds;   /* that there is no room for them was said before */
 } cli_publish;
 
 typedef struct cli_published {
@@ -32,11 +33,15 @@ typedef struct cli_published {
     bool as_peer; /* written for another system: diff and upload are not told apart */
     bool created; /* the stream is new, and this is its version 0 */
     bool skipped; /* skip_same: it was published already */
+    bool without_folds; /* there was no room for the copy that they start from */
     uint64_t n_model_bytes;
     uint64_t n_model_elems;
     dw_publish_report report;
     dw_error aftermath; /* what went wrong after the commit; DW_OK: nothing */
 } cli_published;
+
+/* The directory in the user's cache, on the heap; NULL with ERR filled. */
+char *cli_publish_cache_dir(const cli_publish *p, dw_error *err);
 
 /* Publishes the checkpoint. *OUT is filled as far as it went. */
 dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
@@ -55,6 +60,24 @@ dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
 /* Publishes each complete checkpoint under DIR until a signal asks to stop. Returns the
  * exit code. */
 int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);
+
+/* ---- publish_room.c ---- */
+
+/* Whether folded deltas are asked for. */
+bool cli_publish_folds(const cli_publish *p);
+
+/* Fails before the first write if the disk of DIR has no room for the copy of the model
+ * to compare with and, if the stream IS_NEW and lies on the same disk, for version 0. If
+ * only the copy that folds start from finds no room, *WITHOUT_FOLDS is set. */
+dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bool is_new,
+                                 const cli_weights *weights, const char *dir,
+                                 bool *without_folds, dw_error *err);
+
+/* Says so, unless it was said before. */
+void cli_publish_tell_no_folds(const cli_publish *p, const cli_session *s,
+                               const cli_weights *weights, const char *dir);
+
+/* ---- cmd_publish.c ---- */
 
 /* Says what was published: rows or a JSON object, and as an EVENT (a word, or NULL) one
  * line. */

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "cache_dir.h"
@@ -113,6 +112,16 @@ static char *default_baseline(const cli_publish *p, const dw_store *store, dw_er
     return cli_cache_dir("baselines", place, p->as_peer ? 3 : 2, "--baseline", err);
 }
 
+char *cli_publish_cache_dir(const cli_publish *p, dw_error *err)
+{
+    dw_store *store = NULL;
+    char *dir = cli_store_open_at(&store, p->url, &p->store, err) == DW_OK
+                    ? default_baseline(p, store, err)
+                    : NULL;
+    dw_store_close(store);
+    return dir;
+}
+
 /* The wait is cut into pieces: a signal ends it, and the bar moves. What is under way is
  * then finished or given up by dw_publisher_close. */
 static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *store,
@@ -218,6 +227,14 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
         out->report.version = before.head;
         return status;
     }
+    status = cli_publish_check_room(p, store, !before.has_head, weights, baseline,
+                                    &out->without_folds, err);
+    if (status != DW_OK)
+        return status;
+    if (out->without_folds) {
+        memset(options.folds, 0, sizeof options.folds);
+        cli_publish_tell_no_folds(p, s, weights, baseline);
+    }
     options.baseline_dir = baseline;
     options.first_step = p->step;
     options.first_notes = p->notes;
@@ -231,48 +248,17 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     return status;
 }
 
-static size_t count_folds(const cli_publish *p)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof p->options.folds / sizeof *p->options.folds; i++)
-        n += !p->as_peer && p->options.folds[i] != 0;
-    return n;
-}
-
-/* The baseline, and the copies that folds start from. */
-static uint64_t copies_bytes(const cli_publish *p, const cli_weights *weights)
-{
-    return weights->n_bytes * (1 + count_folds(p));
-}
-
-/* Fails before the first write if the copies do not fit. */
-static dw_status check_room(const cli_publish *p, const cli_weights *weights,
-                            const char *dir, dw_error *err)
-{
-    struct statvfs disk;
-    char need[CLI_NUMBER_SIZE], have[CLI_NUMBER_SIZE];
-    const uint64_t n_bytes = copies_bytes(p, weights);
-    if (statvfs(dir, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize >= n_bytes)
-        return DW_OK;
-    return cli_error_set(
-        err, DW_IO, dir,
-        "the disk has %s free, but the copies of the model that publish keeps here need "
-        "%s%s. Put them elsewhere with --baseline DIR",
-        cli_format_size(have, (uint64_t)disk.f_bavail * disk.f_frsize),
-        cli_format_size(need, n_bytes),
-        count_folds(p) > 0 ? "; --fold none keeps one copy only" : "");
-}
-
 /* Nobody asked for the copies in the cache, so the first publish names them. */
 static void announce_copies(const cli_publish *p, const cli_session *s,
-                            const cli_weights *weights, const char *dir)
+                            const cli_published *done, const char *dir)
 {
     char size[CLI_NUMBER_SIZE];
-    const size_t n = 1 + count_folds(p);
+    const unsigned n = cli_publish_folds(p) && !done->without_folds ? 2 : 1;
     if (s->quiet || s->json)
         return;
-    fprintf(stderr, "deltawire: keeps %zu cop%s of the model, %s in all, in ", n,
-            n > 1 ? "ies" : "y", cli_format_size(size, copies_bytes(p, weights)));
+    fprintf(stderr, "deltawire: keeps %s of the model, %s in all, in ",
+            n > 1 ? "2 copies" : "1 copy",
+            cli_format_size(size, n * done->n_model_bytes));
     cli_print_text(stderr, dir);
     fputs("; --baseline and --fold change that. `deltawire cache` lists them, "
           "`deltawire cache --prune` removes old ones\n",
@@ -282,8 +268,8 @@ static void announce_copies(const cli_publish *p, const cli_session *s,
 /* The directory of the baseline: the user's, or one in the cache. If the stream of a
  * cached copy was removed, a new one begins, and the copy is set aside. */
 static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
-                               dw_store *store, const char *dir,
-                               const cli_weights *weights, bool *is_new, dw_error *err)
+                               dw_store *store, const char *dir, bool *is_new,
+                               dw_error *err)
 {
     cli_cache_state state;
     dw_status status = cli_cache_use(dir, dw_store_url(store), &state, err);
@@ -301,7 +287,7 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
             status = cli_cache_use(dir, dw_store_url(store), &state, err);
     }
     *is_new = state.is_new;
-    return status == DW_OK && state.is_new ? check_room(p, weights, dir, err) : status;
+    return status;
 }
 
 static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store *store,
@@ -312,13 +298,16 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     if (!p->baseline && !(own = default_baseline(p, store, err)))
         return err->code;
     const char *baseline = p->baseline ? p->baseline : own;
-    dw_status status = own ? prepare_cache(p, s, store, own, weights, &is_new, err)
+    dw_status status = own ? prepare_cache(p, s, store, own, &is_new, err)
                            : cli_path_make_directories(baseline, err);
+    if (status == DW_OK && p->as_peer)
+        status = cli_publish_check_room(p, store, false, weights, baseline,
+                                        &out->without_folds, err);
     if (status == DW_OK)
         status = p->as_peer ? cli_publish_peer(p, s, store, weights, baseline, out, err)
                             : publish_weights(p, s, store, weights, baseline, out, err);
     if (status == DW_OK && is_new)
-        announce_copies(p, s, weights, own);
+        announce_copies(p, s, out, own);
     if (status == DW_OK && own) /* a version is published, with or without the note */
         (void)cli_cache_note(own, dw_store_url(store), &(dw_error){0});
     free(own);

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cache_dir.h"
 #include "error.h"
 #include "json.h"
 #include "print.h"
@@ -122,6 +123,18 @@ static bool is_final(dw_status status)
            status == DW_INVALID;
 }
 
+/* The children use the copies of the model, and this process keeps them from being
+ * removed meanwhile. Only a lock is missing if this fails. */
+static void hold_copies(const cli_publish *p)
+{
+    static int lock = -1;
+    dw_error ignored;
+    char *dir = p->baseline ? NULL : cli_publish_cache_dir(p, &ignored);
+    if (dir)
+        cli_cache_hold(&lock, dir);
+    free(dir);
+}
+
 /* Publishes one; *ERR says why the watch ends where it returns an error. */
 static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *item,
                            cli_trouble *trouble, dw_error *err)
@@ -136,6 +149,8 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *it
     if (o.status == DW_OK)
         p->known_head = o.done.report.version;
     if (o.status == DW_OK) {
+        p->told_no_folds |= o.done.without_folds;
+        hold_copies(p);
         cli_trouble_end(trouble, s);
         cli_watch_done(item);
         /* DIR itself is rewritten with what is published for the sake of its name alone
@@ -280,6 +295,7 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
     cli_watch watch = {.dir = dir};
     cli_trouble trouble = {.what = p->url};
     p->skip_same = true;
+    hold_copies(p);
     dw_status status = start(&watch, p, s, &trouble, &err);
     if (status == DW_OK)
         status = watch_on(&watch, p, s, &trouble, &err);

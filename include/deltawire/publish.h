@@ -82,7 +82,8 @@ typedef struct dw_publish_options {
     unsigned folds[4];           /* fold so many versions into one delta; each a multiple
                                     of the one before. Default 4, 16, 64, 0. Needs
                                     baseline_dir or spool_dir, with room for a copy of
-                                    the model each */
+                                    the model. Without room no folds are made, and
+                                    dw_publisher_drain reports it */
     unsigned anchor_every;       /* an anchor each so many versions; 0: never by count */
     double anchor_factor;        /* an anchor when catching up from the newest one costs
                                     more than so many anchors' bytes; 0: never. Default

@@ -3,16 +3,20 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <linux/fs.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/mem.h"
 
-#define TEMPORARY ".tmp-" /* after the name of a file under construction */
+#define COPY_BYTES (1u << 20)
+#define TEMPORARY  ".tmp-" /* after the name of a file under construction */
 
 bool dw_file_is_own(int fd, const char *path)
 {
@@ -189,6 +193,51 @@ void dw_new_file_abort(dw_new_file *file)
     dw_free(file->temporary);
     dw_free(file->path);
     *file = (dw_new_file){.fd = -1};
+}
+
+/* Takes all room first, so that a full disk is noticed before anything is written. */
+static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_error *err)
+{
+    const int failed = n_bytes > 0 ? posix_fallocate(to->fd, 0, (off_t)n_bytes) : 0;
+    if (failed)
+        return dw_fail(err, DW_IO, to->path,
+                       "there is no room for a copy of %" PRIu64 " bytes: %s", n_bytes,
+                       strerror(failed));
+    uint8_t *buffer = dw_alloc(COPY_BYTES);
+    dw_status status = buffer ? DW_OK : dw_fail_memory(err, to->path);
+    for (uint64_t at = 0; status == DW_OK && at < n_bytes;) {
+        const uint64_t left = n_bytes - at;
+        const ssize_t n =
+            pread(from, buffer, left < COPY_BYTES ? (size_t)left : COPY_BYTES, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            status = dw_fail_errno(err, to->path, "read what is copied to");
+        else if (n == 0)
+            status = dw_fail(err, DW_IO, to->path, "what is copied there shrank");
+        else
+            status = dw_new_file_write(to, buffer, (size_t)n, err);
+        at += n > 0 ? (uint64_t)n : 0;
+    }
+    dw_free(buffer);
+    return status;
+}
+
+dw_status dw_copy_file(int fd, const char *path, dw_error *err)
+{
+    struct stat st;
+    dw_new_file file;
+    if (fstat(fd, &st) != 0)
+        return dw_fail_errno(err, path, "look at what is copied to");
+    dw_status status = dw_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    if (ioctl(file.fd, FICLONE, fd) != 0) /* no reflinks here: any error means that */
+        status = copy_bytes(&file, fd, (uint64_t)st.st_size, err);
+    if (status == DW_OK)
+        return dw_new_file_commit(&file, err);
+    dw_new_file_abort(&file);
+    return status;
 }
 
 dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,

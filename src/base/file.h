@@ -35,6 +35,11 @@ dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *b
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
 void dw_new_file_abort(dw_new_file *file);
 
+/* Makes PATH a copy of the file that is open as FD: whole and synced, or not at all. The
+ * copy shares the blocks of the file if the filesystem can do that (reflinks). If not,
+ * the room is taken before the first byte is written. */
+dw_status dw_copy_file(int fd, const char *path, dw_error *err);
+
 /* A whole file at once. */
 dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
                         dw_error *err);

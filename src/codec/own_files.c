@@ -1,7 +1,6 @@
 #include "codec/own_files.h"
 
-#include <errno.h>
-#include <inttypes.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,8 +9,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "codec/checkpoint_target.h"
-
-#define COPY_BYTES (1u << 20)
 
 static dw_ownership fail_replaced(const char *path, const char *how, dw_error *err)
 {
@@ -70,34 +67,6 @@ dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err)
     return worst;
 }
 
-/* Copies FD to PATH by reading: the file is not ours, and a map of it could shrink. */
-static dw_status copy_file(int fd, const char *path, dw_error *err)
-{
-    dw_new_file file;
-    dw_status status = dw_new_file_open(&file, path, err);
-    if (status != DW_OK)
-        return status;
-    uint8_t *buffer = dw_alloc(COPY_BYTES);
-    if (!buffer)
-        status = dw_fail_memory(err, path);
-    for (off_t at = 0; status == DW_OK;) {
-        ssize_t n = pread(fd, buffer, COPY_BYTES, at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            status = dw_fail_errno(err, path, "read");
-        if (n <= 0)
-            break;
-        status = dw_new_file_write(&file, buffer, (size_t)n, err);
-        at += n;
-    }
-    dw_free(buffer);
-    if (status == DW_OK)
-        return dw_new_file_commit(&file, err);
-    dw_new_file_abort(&file);
-    return status;
-}
-
 dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err)
 {
     for (size_t i = 0; i < dw_checkpoint_file_count(ckpt); i++) {
@@ -105,7 +74,7 @@ dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_er
         const char *path = dw_checkpoint_file(ckpt, i);
         if (judge_file(fd, path, NULL) != DW_FILES_SHARED)
             continue;
-        dw_status status = copy_file(fd, path, err);
+        dw_status status = dw_copy_file(fd, path, err);
         if (status != DW_OK)
             return status;
         ++*n_copied;
@@ -119,4 +88,37 @@ dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err)
     for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++)
         status = dw_remove_file(dw_checkpoint_file(ckpt, i), err);
     return status;
+}
+
+/* DIR/NAME, the name being the last part of PATH. */
+static char *same_name(const char *dir, const char *path)
+{
+    const char *last = strrchr(path, '/');
+    return dw_join_path(dir, last ? last + 1 : path);
+}
+
+static dw_status copy_index(const char *index, const char *dir, dw_error *err)
+{
+    char *path = same_name(dir, index);
+    const int fd = open(index, O_RDONLY | O_CLOEXEC);
+    dw_status status = path ? DW_OK : dw_fail_memory(err, dir);
+    if (status == DW_OK)
+        status = fd < 0 ? dw_fail_errno(err, index, "open") : dw_copy_file(fd, path, err);
+    if (fd >= 0)
+        close(fd);
+    dw_free(path);
+    return status;
+}
+
+dw_status dw_files_copy(const dw_checkpoint *ckpt, const char *dir, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++) {
+        char *path = same_name(dir, dw_checkpoint_file(ckpt, i));
+        status = path ? dw_copy_file(dw_checkpoint_fd(ckpt, i), path, err)
+                      : dw_fail_memory(err, dir);
+        dw_free(path);
+    }
+    const char *index = dw_checkpoint_index(ckpt);
+    return status == DW_OK && index ? copy_index(index, dir, err) : status;
 }

@@ -194,6 +194,11 @@ dw_status dw_place_make_own(const dw_place *p, uint64_t *n_copied, dw_error *err
     return dw_files_make_own(p->ckpt, n_copied, err);
 }
 
+dw_status dw_place_copy(const dw_place *p, const char *dir, dw_error *err)
+{
+    return dw_files_copy(p->ckpt, dir, err);
+}
+
 dw_status dw_place_remove_files(const dw_place *p, dw_error *err)
 {
     dw_status status = dw_files_remove(p->ckpt, err);

@@ -51,6 +51,9 @@ dw_ownership dw_place_judge(const dw_place *place, dw_error *err);
 /* As dw_files_make_own: the place is to be closed and opened anew then. */
 dw_status dw_place_make_own(const dw_place *place, uint64_t *n_copied, dw_error *err);
 
+/* As dw_files_copy. */
+dw_status dw_place_copy(const dw_place *place, const char *dir, dw_error *err);
+
 /* Removes the files, and the stores to them that are not done. */
 dw_status dw_place_remove_files(const dw_place *place, dw_error *err);
 

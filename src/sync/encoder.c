@@ -158,6 +158,38 @@ static dw_status encode_group(dw_delta **out, const dw_encode_version *v,
                          err);
 }
 
+static dw_status fail_proof(const dw_encode_version *v, const dw_error *fault,
+                            dw_error *err)
+{
+    return dw_fail(err, DW_CORRUPT, dw_store_url(v->store),
+                   "version %" PRIu64 " was not committed: its delta does not lead "
+                   "to the weights that it was made from (%s). The memory or the "
+                   "baseline may be damaged. Publish again",
+                   v->to, fault->text);
+}
+
+/* Decodes the delta of one group, while its base is there. */
+static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g,
+                             const dw_delta *delta, dw_error *err)
+{
+    dw_digest *proven = dw_alloc_array(g->n, sizeof *proven);
+    if (!proven)
+        return dw_fail_memory(err, NULL);
+    dw_apply_options options;
+    dw_apply_options_init(&options);
+    options.n_threads = v->n_threads;
+    options.base_digests = v->base_digests + g->first;
+    options.new_digests = proven;
+    dw_error fault = {.text = "the digests differ"};
+    dw_status status = dw_delta_verify(delta, v->base + g->first, g->n, &options, &fault);
+    const bool same = status == DW_OK && memcmp(proven, v->next_digests + g->first,
+                                                g->n * sizeof *proven) == 0;
+    dw_free(proven);
+    if (status == DW_NO_MEMORY)
+        return dw_fail_memory(err, NULL);
+    return same ? DW_OK : fail_proof(v, &fault, err);
+}
+
 /* Adds one to the objects; the deltas become one. */
 static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_version *v,
                               uploader *u, dw_error *err)
@@ -200,14 +232,18 @@ static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version
                            const dw_piece_group *g, uploader *u, dw_error *err)
 {
     dw_delta *delta;
-    dw_status status = encode_group(&delta, v, g, err);
+    dw_status status = v->load ? v->load(v->load_context, g, err) : DW_OK;
+    if (status == DW_OK)
+        status = encode_group(&delta, v, g, err);
     if (status != DW_OK)
         return status;
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
-    if (info.n_changed == 0) {
+    if (v->load)
+        status = prove_group(v, g, delta, err);
+    if (status != DW_OK || info.n_changed == 0) {
         dw_delta_close(delta);
-        return DW_OK;
+        return status;
     }
     if (p->n_bytes > 0 && p->n_bytes + info.n_bytes > v->max_object_bytes)
         status = close_object(out, p, v, u, err);
@@ -285,11 +321,7 @@ static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
     if (status == DW_NO_MEMORY)
         dw_fail_memory(err, NULL);
     else if (status != DW_OK)
-        status = dw_fail(err, DW_CORRUPT, dw_store_url(v->store),
-                         "version %" PRIu64 " was not committed: its delta does not lead "
-                         "to the weights that it was made from (%s). The memory or the "
-                         "baseline may be damaged. Publish again",
-                         v->to, fault.text);
+        status = fail_proof(v, &fault, err);
     dw_free(proven);
     return status;
 }
@@ -305,7 +337,7 @@ dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_erro
     dw_status status = encode_all(out, v, &u, err);
     if (v->captured)
         v->captured(v->captured_context);
-    if (status == DW_OK && !v->update_base) /* while the objects are on their way */
+    if (status == DW_OK && !v->update_base && !v->load) /* while the objects travel */
         status = prove_all(out, v, &u, err);
     pthread_mutex_lock(&u.lock);
     u.closed = true;

@@ -17,7 +17,11 @@ typedef struct dw_encode_version {
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
     const dw_digest *base_digests; /* [pieces->cut.n] */
-    dw_digest *next_digests;       /* out */
+    /* Brings BASE and BASE_DIGESTS of one group, before that group is read; what was
+     * there of another group may be gone. NULL: all of BASE is there. */
+    dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
+    void *load_context;
+    dw_digest *next_digests; /* out */
     bool update_base;
     uint64_t from; /* versions, for the deltas */
     uint64_t to;
@@ -47,8 +51,9 @@ typedef struct dw_uploaded {
 } dw_uploaded;
 
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
- * to NEXT_DIGESTS (not with update_base: BASE has moved). DW_CORRUPT if that proof
- * failed. Release it in any case. */
+ * to NEXT_DIGESTS (not with update_base: BASE has moved). With `load` each group is
+ * proven by itself, before it becomes part of an object. DW_CORRUPT if that proof failed.
+ * Release it in any case. */
 dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *version,
                            dw_error *err);
 void dw_uploaded_release(dw_uploaded *uploaded);

@@ -136,10 +136,10 @@ dw_status dw_after_open(dw_publisher *p, dw_error *err)
     if (dw_stream_stops(status))
         return status;
     prune(p); /* of a log with damage nothing is known, and an anchor is due */
-    status = dw_folds_open(p, err);
+    p->after_status = dw_folds_open(p, &p->after_error); /* versions need no folds */
     dw_status hint = put_latest(p, NULL);
     (void)hint; /* the next commit puts it again */
-    return status;
+    return DW_OK;
 }
 
 void dw_after_close(dw_publisher *p)

@@ -159,6 +159,11 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     return status;
 }
 
+const dw_place *dw_baseline_place(const dw_publisher *p)
+{
+    return replica_of(p)->place;
+}
+
 bool dw_baseline_is_whole(const dw_publisher *p)
 {
     if (p->sharded || !p->options.baseline_dir)

@@ -1,198 +1,66 @@
-/* Folded deltas: every so many versions one delta over all of them, so that who is behind
- * needs few. Each span keeps a copy of the model as it was when it last folded; the
- * baseline is diffed against it. The deltas are decoded against the copy, which proves
- * them, and then make it a copy of the head.
+/* Folded deltas: every so many versions one delta over all of them, so that whoever is
+ * behind needs few. fold_copy.h says what is kept for them: one copy of the model for all
+ * spans, and a delta for each span but the longest.
  *
- * Beside a baseline in a directory the copies lie in DIR/.deltawire-fold-SPAN and outlive
- * the process: `weights`, the tensors one after the other, and the record of a replica.
- * The record names no version while the weights are being written, so that a copy which
- * was torn is made anew; its digest is compared before it is folded from. */
-#include <errno.h>
-#include <fcntl.h>
+ * A span folds when the head is that many versions ahead of where it last folded. If a
+ * longer span folds, the shorter ones do so too, because the copy then moves to the head.
+ */
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/mem.h"
-#include "codec/digest.h"
-#include "sync/proof.h"
 #include "sync/publisher.h"
 
-static const dw_position nowhere = {.version = DW_NO_VERSION};
+/* ---- starting anew ---- */
 
-/* ---- the copy of a level ---- */
-
-static uint64_t copy_bytes(const dw_publisher *p)
+/* Makes the copy, and where all levels start, the head. */
+static dw_status start_over(dw_publisher *p, dw_error *err)
 {
-    uint64_t n = 64; /* a model without elements is a file all the same */
-    for (size_t t = 0; t < p->pieces.n_table; t++)
-        n += dw_padded(p->pieces.table[t].n_bytes);
-    return n;
-}
-
-static char *weights_path(const dw_fold_level *level)
-{
-    return dw_join_path(level->dir, "weights");
-}
-
-static uint8_t *bytes_of(const dw_fold_level *level)
-{
-    return level->dir ? level->map.bytes : level->blob.bytes;
-}
-
-static void unmap_copy(dw_fold_level *level)
-{
-    if (level->dir)
-        dw_map_close(&level->map);
-    level->map = (dw_map){.fd = -1};
-}
-
-static dw_status map_copy(dw_fold_level *level, dw_error *err)
-{
-    if (!level->dir || level->map.bytes)
-        return DW_OK;
-    char *path = weights_path(level);
-    if (!path)
-        return dw_fail_memory(err, level->dir);
-    dw_status status = dw_map_open(&level->map, path, true, err);
-    if (status == DW_OK && !dw_file_is_own(level->map.fd, path)) {
-        unmap_copy(level);
-        status = dw_fail(err, DW_CORRUPT, path,
-                         "it is a link, or has a second name: a new copy is made");
-    }
-    dw_free(path);
-    return status;
-}
-
-/* Room for the copy: a nameless file, or a file of the right size. */
-static dw_status make_room(const dw_publisher *p, dw_fold_level *level, dw_error *err)
-{
-    const uint64_t n_bytes = copy_bytes(p);
-    if (!level->dir)
-        return level->blob.bytes
-                   ? DW_OK
-                   : dw_blob_map(&level->blob, n_bytes, p->options.spool_dir, err);
-    char *path = weights_path(level);
-    if (!path)
-        return dw_fail_memory(err, level->dir);
-    unmap_copy(level);
-    dw_status status = DW_OK;
-    int fd = -1;
-    if (mkdir(level->dir, 0777) != 0 && errno != EEXIST)
-        status = dw_fail_errno(err, level->dir, "make the directory");
-    if (status == DW_OK)
-        status = dw_remove_file(path, err); /* a link may lead to a file of others */
-    if (status == DW_OK) {
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0)
-            status = dw_fail_errno(err, path, "open");
-    }
-    int failed = 0;
-    if (status == DW_OK && ftruncate(fd, (off_t)n_bytes) != 0)
-        status = dw_fail_errno(err, path, "size");
-    if (status == DW_OK)
-        failed = posix_fallocate(fd, 0, (off_t)n_bytes);
-    if (failed)
-        status = dw_fail(err, DW_IO, level->dir,
-                         "there is no room for a copy of the model, %" PRIu64
-                         " bytes, to fold from: %s. Free some, or fold less (--fold)",
-                         n_bytes, strerror(failed));
-    if (fd >= 0)
-        close(fd);
-    dw_free(path);
-    return status == DW_OK ? map_copy(level, err) : status;
-}
-
-/* Says which version the copy is; AT none: that it is being written. */
-static dw_status note_position(dw_fold_level *level, const dw_position *at, dw_error *err)
-{
-    level->at = nowhere;
-    dw_status status = DW_OK;
-    if (level->dir && at->version != DW_NO_VERSION) {
-        char *path = weights_path(level);
-        status = path ? dw_map_sync(&level->map, path, err) : dw_fail_memory(err, NULL);
-        dw_free(path);
-    }
-    if (status == DW_OK && level->dir)
-        status = dw_replica_state_write(at, NULL, level->dir, err);
-    if (status == DW_OK)
-        level->at = *at;
-    return status;
-}
-
-/* Makes the copy the baseline as it is. */
-static dw_status reset_level(dw_publisher *p, dw_fold_level *level, dw_error *err)
-{
-    dw_status status = make_room(p, level, err);
-    if (status == DW_OK)
-        status = note_position(level, &nowhere, err);
-    if (status != DW_OK)
-        return status;
-    uint8_t *at = bytes_of(level);
-    for (size_t t = 0; t < p->pieces.n_table; t++) {
-        const uint64_t n = p->pieces.table[t].n_bytes;
-        if (status == DW_OK)
-            status = dw_map_copy(at, p->base_data[t], (size_t)n, err);
-        at += dw_padded(n);
-    }
-    if (status == DW_OK)
-        status = note_position(level, &p->head, err);
-    unmap_copy(level);
-    return status;
+    dw_folds *f = &p->folds;
+    dw_error fault = {0};
+    for (size_t i = 0; i < f->n; i++)
+        dw_fold_level_drop(&f->levels[i], &f->copy);
+    dw_status status = dw_fold_copy_make(
+        &f->copy, &p->head, p->options.baseline_dir ? dw_baseline_place(p) : NULL,
+        p->base_data, &fault);
+    for (size_t i = 0; i < f->n; i++)
+        f->levels[i].at = f->copy.at;
+    return status == DW_OK
+               ? DW_OK
+               : dw_fail(err, status, f->copy.dir,
+                         "no folded deltas are made, because there is no copy "
+                         "of the model to make them from: %s. Free some room, "
+                         "or publish without folds (--fold none)",
+                         fault.text);
 }
 
 /* ---- folding ---- */
 
-/* Views of the pieces in the copy, and their digests; DW_CORRUPT where it is not what its
- * record says. */
-static dw_status open_copy(dw_publisher *p, dw_fold_level *level, dw_tensor *views,
-                           dw_digest *digests, dw_error *err)
-{
-    dw_status status = map_copy(level, err);
-    if (status != DW_OK)
-        return status;
-    if (level->dir && level->map.n_bytes != copy_bytes(p))
-        return dw_fail(err, DW_CORRUPT, level->dir, "the copy has another size");
-    void **data = dw_alloc_array(p->pieces.n_table, sizeof *data);
-    if (!data)
-        return dw_fail_memory(err, NULL);
-    uint8_t *at = bytes_of(level);
-    for (size_t t = 0; t < p->pieces.n_table; t++) {
-        data[t] = at;
-        at += dw_padded(p->pieces.table[t].n_bytes);
-    }
-    dw_pieces_view(&p->pieces, views, data);
-    dw_free(data);
-    status = dw_digest_tensors(digests, NULL, views, p->pieces.cut.n,
-                               p->options.n_threads, NULL, err);
-    if (status == DW_OK && level->at.state != dw_pieces_state(&p->pieces, digests))
-        status = dw_fail(err, DW_CORRUPT, level->dir, "the copy was changed");
-    return status;
-}
-
-static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tensor *views,
-                           const dw_digest *digests, dw_error *err)
+/* Uploads the fold from where LEVEL starts to the head. BASE and DIGESTS are the weights
+ * it starts from, which SOURCE, if it is not NULL, brings. */
+static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
+                             const dw_tensor *base, const dw_digest *digests,
+                             dw_fold_source *source, dw_error *err)
 {
     char write_id[DW_ID_TEXT];
-    const dw_position from = level->at;
+    dw_uploaded uploaded;
     const dw_progress stop = {dw_publisher_stop, p};
     dw_status status = dw_random_id(write_id, err);
-    if (status == DW_OK)
-        status = note_position(level, &nowhere, err);
     if (status != DW_OK)
         return status;
-    dw_uploaded uploaded;
     const dw_encode_version version = {
         .pieces = &p->pieces,
-        .base = views,
+        .base = base,
         .next = p->base,
         .base_digests = digests,
+        .load = source ? dw_fold_source_load : NULL,
+        .load_context = source,
         .next_digests = p->pieces.next,
-        .from = from.version,
+        .from = level->at.version,
         .to = p->head.version,
         .store = p->store,
         .purpose = "fold",
@@ -203,129 +71,232 @@ static dw_status fold_from(dw_publisher *p, dw_fold_level *level, const dw_tenso
         .stop = &stop,
     };
     status = dw_encode_upload(&uploaded, &version, err);
+    if (status == DW_OK && source &&
+        dw_pieces_state(&p->pieces, digests) != level->at.state) {
+        source->is_bad = true;
+        status = DW_CORRUPT;
+    }
     if (status == DW_OK && dw_pieces_state(&p->pieces, p->pieces.next) != p->head.state)
         status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
                          "no fold was made of version %" PRIu64
                          ": the baseline is not that version any more",
                          p->head.version);
-    for (size_t i = 0; status == DW_OK && i < uploaded.objects.n; i++)
-        status = dw_delta_move(&p->pieces, &uploaded.objects.items[i], uploaded.deltas[i],
-                               views, digests, p->options.n_threads, err);
     if (status == DW_OK)
-        status = dw_publisher_add_way(p, &from, &uploaded.objects, err);
+        status = dw_publisher_add_way(p, &level->at, &uploaded.objects, err);
     dw_uploaded_release(&uploaded);
-    return status == DW_OK ? note_position(level, &p->head, err) : status;
-}
-
-/* Folds the versions since the level's into one delta; the level moves to the head, by
- * way of a fresh copy where anything failed. */
-static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_error *err)
-{
-    dw_tensor *views = dw_alloc_array(p->pieces.cut.n, sizeof *views);
-    dw_digest *digests = dw_alloc_array(p->pieces.cut.n, sizeof *digests);
-    dw_status status = views && digests ? open_copy(p, level, views, digests, err)
-                                        : dw_fail_memory(err, NULL);
-    const bool is_damaged = status == DW_CORRUPT || status == DW_NOT_FOUND;
-    if (status == DW_OK)
-        status = fold_from(p, level, views, digests, err);
-    *made = *made || status == DW_OK;
-    unmap_copy(level);
-    dw_free(views);
-    dw_free(digests);
-    if (is_damaged) /* this fold is not made; the next one is made from a new copy */
-        return reset_level(p, level, err);
-    if (status != DW_OK && status != DW_CORRUPT) /* else the baseline is repaired first */
-        (void)reset_level(p, level, NULL);
     return status;
 }
 
-dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
+/* Folds the versions since where LEVEL starts. *MADE: a way was added. If the deltas of
+ * the level are damaged, it starts from the copy next time, which is no error. */
+static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_error *err)
 {
-    dw_status first = DW_OK;
-    for (size_t i = 0; i < DW_MAX_FOLDS; i++) {
-        dw_fold_level *level = &p->folds[i];
-        if (level->span == 0)
-            continue;
-        dw_status status = DW_OK;
-        dw_error *out = first == DW_OK ? err : NULL;
-        if (level->at.version == DW_NO_VERSION) {
-            status = reset_level(p, level, out);
-        } else if (p->head.version - level->at.version >= level->span) {
-            status = fold(p, level, made, out);
+    const dw_fold_copy *copy = &p->folds.copy;
+    dw_status status;
+    if (level->at.version == copy->at.version) {
+        status = upload_fold(p, level, copy->views, copy->digests, NULL, err);
+    } else {
+        dw_fold_source source;
+        status = dw_fold_source_open(&source, level, copy, err);
+        if (status == DW_OK)
+            status = upload_fold(p, level, source.views, source.digests, &source, err);
+        const bool is_bad = source.is_bad;
+        dw_fold_source_close(&source);
+        if (is_bad) {
+            dw_fold_level_drop(level, copy);
+            return DW_OK;
         }
+    }
+    *made = status == DW_OK;
+    return status;
+}
+
+/* Which levels fold now. */
+static bool find_due(const dw_publisher *p, bool due[DW_MAX_FOLDS])
+{
+    const dw_folds *f = &p->folds;
+    bool any = false;
+    for (size_t i = f->n; i-- > 0;) {
+        const dw_fold_level *level = &f->levels[i];
+        any = any || p->head.version - level->at.version >= level->span;
+        due[i] = any && level->at.version < p->head.version;
+    }
+    return any;
+}
+
+/* Folds each level that is due, and sets MOVES for those that now start at the head. A
+ * level that starts where the next longer one does, which folds too, need not. */
+static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
+                          bool moves[DW_MAX_FOLDS], bool *made, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    dw_status first = DW_OK;
+    for (size_t i = 0; i < f->n; i++) {
+        dw_fold_level *level = &f->levels[i];
+        const bool is_same = i + 1 < f->n && due[i + 1] &&
+                             level->at.version == f->levels[i + 1].at.version;
+        bool added = false;
+        dw_status status = DW_OK;
+        if (due[i] && !is_same)
+            status = fold(p, level, &added, first == DW_OK ? err : NULL);
+        moves[i] = due[i] && (is_same || added);
+        *made = *made || added;
         first = first == DW_OK ? status : first;
     }
     return first;
 }
 
+/* Lets the levels that folded start at the head. */
+static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    dw_fold_level *moved[DW_MAX_FOLDS];
+    size_t n = 0;
+    const dw_progress stop = {dw_publisher_stop, p};
+    if (moves[f->n - 1]) {
+        dw_fold_copy_close(&f->copy);
+        return start_over(p, err);
+    }
+    for (size_t i = 0; i + 1 < f->n; i++)
+        if (moves[i])
+            moved[n++] = &f->levels[i];
+    return dw_fold_levels_move(moved, n, &f->copy, &p->head, p->base, p->pieces.next,
+                               &stop, err);
+}
+
+dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    bool due[DW_MAX_FOLDS], moves[DW_MAX_FOLDS];
+    if (f->n == 0)
+        return DW_OK;
+    if (f->copy.at.version == DW_NO_VERSION)
+        return start_over(p, err);
+    if (!find_due(p, due))
+        return DW_OK;
+    dw_status status = dw_fold_copy_open(&f->copy, err);
+    if (status == DW_NO_MEMORY)
+        return status;
+    if (status != DW_OK) /* damaged: the next folds are made from a new copy */
+        return start_over(p, err);
+    status = fold_due(p, due, moves, made, err);
+    if (status != DW_CORRUPT) { /* else the baseline is repaired first */
+        dw_status moved = move_on(p, moves, status == DW_OK ? err : NULL);
+        status = status == DW_OK ? moved : status;
+    }
+    dw_fold_copy_close(&f->copy);
+    return status;
+}
+
 /* ---- opening and closing ---- */
 
-/* Whether the stream has that very version: a way must not name another. */
-static bool is_of_stream(const dw_publisher *p, const dw_position *at)
+/* Whether DIR has the record of a version of this stream that can be folded from. */
+static bool read_position(dw_position *at, const dw_publisher *p, const char *dir)
 {
+    dw_position next;
+    dw_record_kind kind;
     dw_commit_record c;
-    if (dw_stream_read_commit(p->stream, at->version, &c, NULL) != DW_OK)
+    if (dw_replica_state_read(at, &next, &kind, dir, NULL) != DW_OK ||
+        at->version == DW_NO_VERSION || at->version > p->head.version ||
+        dw_stream_read_commit(p->stream, at->version, &c, NULL) != DW_OK)
         return false;
     const dw_position there = dw_position_of(&c);
     dw_commit_record_release(&c);
     return dw_position_same(at, &there);
 }
 
-/* Whether the copy in the directory is of a version of this stream that can be folded. */
-static bool find_copy(const dw_publisher *p, dw_fold_level *level)
+/* A level without good deltas starts from the copy. */
+static void find_level(dw_publisher *p, dw_fold_level *level)
 {
-    dw_position next;
-    dw_record_kind kind;
-    struct stat st;
-    char *path = weights_path(level);
-    bool found =
-        path && stat(path, &st) == 0 &&
-        dw_replica_state_read(&level->at, &next, &kind, level->dir, NULL) == DW_OK &&
-        level->at.version != DW_NO_VERSION && level->at.version <= p->head.version &&
-        is_of_stream(p, &level->at);
-    dw_free(path);
-    if (!found)
-        level->at = nowhere;
-    return found;
+    const dw_position copy = p->folds.copy.at;
+    if (!level->dir || !read_position(&level->at, p, level->dir) ||
+        level->at.version <= copy.version)
+        level->at = copy;
 }
 
-static dw_status open_level(dw_publisher *p, dw_fold_level *level, dw_error *err)
+static bool is_number(const char *text)
 {
-    level->map.fd = -1;
-    level->at = nowhere;
-    if (p->options.baseline_dir) {
-        char name[48];
-        snprintf(name, sizeof name, DW_FOLD_NAME "%u", level->span);
-        level->dir = dw_join_path(p->options.baseline_dir, name);
-        if (!level->dir)
-            return dw_fail_memory(err, NULL);
-        if (find_copy(p, level))
-            return DW_OK;
+    return *text && text[strspn(text, "0123456789")] == '\0';
+}
+
+/* Removes directories DIR/PREFIX<number>, except those of the levels. */
+static void remove_dirs(const dw_folds *f, const char *path, const char *prefix)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 ||
+            !is_number(e->d_name + strlen(prefix)))
+            continue;
+        char *found = dw_join_path(path, e->d_name);
+        bool is_used = false;
+        for (size_t i = 0; found && i < f->n; i++)
+            is_used =
+                is_used || (f->levels[i].dir && strcmp(f->levels[i].dir, found) == 0);
+        if (found && !is_used)
+            dw_fold_dir_remove(found);
+        dw_free(found);
     }
-    if (p->baseline_lost) /* a copy is made once there is a baseline */
+    if (dir)
+        closedir(dir);
+}
+
+/* Names the directories, and removes what earlier runs with other spans left. */
+static dw_status open_dirs(dw_publisher *p, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    const char *baseline = p->options.baseline_dir;
+    if (!baseline)
         return DW_OK;
-    return reset_level(p, level, err);
+    f->copy.dir = dw_join_path(baseline, DW_FOLDS_NAME);
+    if (!f->copy.dir)
+        return dw_fail_memory(err, baseline);
+    for (size_t i = 0; i + 1 < f->n; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "%u", f->levels[i].span);
+        f->levels[i].dir = dw_join_path(f->copy.dir, name);
+        if (!f->levels[i].dir)
+            return dw_fail_memory(err, baseline);
+    }
+    remove_dirs(f, baseline, DW_OLD_FOLD_NAME);
+    remove_dirs(f, f->copy.dir, "");
+    if (f->n == 0)
+        dw_fold_dir_remove(f->copy.dir);
+    return DW_OK;
 }
 
 dw_status dw_folds_open(dw_publisher *p, dw_error *err)
 {
-    dw_status status = DW_OK;
+    dw_folds *f = &p->folds;
+    f->copy = (dw_fold_copy){.spool_dir = p->options.spool_dir,
+                             .pieces = &p->pieces,
+                             .n_threads = p->options.n_threads,
+                             .at = dw_nowhere};
     if (p->sharded || (!p->options.spool_dir && !p->options.baseline_dir))
         return DW_OK;
-    for (size_t i = 0; status == DW_OK && i < DW_MAX_FOLDS; i++) {
-        p->folds[i].span = p->options.folds[i];
-        if (p->folds[i].span > 0)
-            status = open_level(p, &p->folds[i], err);
+    for (size_t i = 0; i < DW_MAX_FOLDS; i++)
+        if (p->options.folds[i] > 0)
+            f->levels[f->n++] =
+                (dw_fold_level){.span = p->options.folds[i], .at = dw_nowhere, .fd = -1};
+    dw_status status = open_dirs(p, err);
+    if (status != DW_OK || f->n == 0)
+        return status;
+    if (!f->copy.dir || !read_position(&f->copy.at, p, f->copy.dir)) {
+        f->copy.at = dw_nowhere;
+        /* without a baseline it is made after a later version */
+        return p->baseline_lost ? DW_OK : start_over(p, err);
     }
-    return status;
+    for (size_t i = 0; i < f->n; i++)
+        find_level(p, &f->levels[i]);
+    return DW_OK;
 }
 
 void dw_folds_close(dw_publisher *p)
 {
-    for (size_t i = 0; i < DW_MAX_FOLDS; i++) {
-        if (p->folds[i].span > 0)
-            unmap_copy(&p->folds[i]);
-        dw_blob_release(&p->folds[i].blob);
-        dw_free(p->folds[i].dir);
+    dw_folds *f = &p->folds;
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->levels[i].fd >= 0)
+            close(f->levels[i].fd);
+        dw_free(f->levels[i].dir);
     }
+    dw_fold_copy_release(&f->copy);
 }

@@ -28,7 +28,7 @@ static bool has_folds(const char *path)
     DIR *dir = opendir(path);
     bool found = false;
     for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
-        found = strncmp(e->d_name, DW_FOLD_NAME, sizeof DW_FOLD_NAME - 1) == 0;
+        found = strncmp(e->d_name, DW_OLD_FOLD_NAME, sizeof DW_OLD_FOLD_NAME - 1) == 0;
     if (dir)
         closedir(dir);
     return found;

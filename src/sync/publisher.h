@@ -27,24 +27,20 @@
 #include "base/file.h"
 #include "deltawire/publish.h"
 #include "sync/encoder.h"
+#include "sync/fold_copy.h"
 #include "sync/follower.h"
 #include "sync/graph.h"
 #include "sync/way.h"
 #include "tensor/tensor_list.h"
 
 #define DW_MAX_FOLDS    4
-#define DW_FOLD_NAME    ".deltawire-fold-" /* and the span, in the baseline's directory */
 #define DW_KEPT_TICKETS 64
 
-/* A copy of the model as it was some versions ago, to fold from: kept in the directory of
- * the baseline, or in a nameless file for as long as the process lives. */
-typedef struct dw_fold_level {
-    unsigned span;  /* 0: unused */
-    dw_position at; /* DW_NO_VERSION: the copy is not good */
-    char *dir;      /* or NULL: nameless */
-    dw_blob blob;   /* nameless */
-    dw_map map;     /* in a directory, while it is worked on */
-} dw_fold_level;
+typedef struct dw_folds {
+    dw_fold_level levels[DW_MAX_FOLDS]; /* spans ascending */
+    size_t n;
+    dw_fold_copy copy;
+} dw_folds;
 
 typedef enum dw_job_phase {
     DW_JOB_IDLE,
@@ -103,7 +99,7 @@ struct dw_publisher {
     dw_graph graph;  /* edges from the newest anchor on */
     uint64_t anchor; /* the newest version with an anchor, or DW_NO_VERSION */
     uint64_t model_bytes;
-    dw_fold_level folds[DW_MAX_FOLDS];
+    dw_folds folds;
 
     /* between the caller's threads and the publisher's */
     pthread_mutex_t lock;
@@ -211,6 +207,9 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
 /* It cannot be relied on: the next publish brings it to the head anew. */
 void dw_baseline_lose(dw_publisher *p);
 
+/* The files of a baseline in a directory. */
+const dw_place *dw_baseline_place(const dw_publisher *p);
+
 /* False if the files of a baseline in a directory shrank. */
 bool dw_baseline_is_whole(const dw_publisher *p);
 /* Makes it the caller's weights DATA, as version POSITION: for version 0. */
@@ -315,6 +314,9 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
                                dw_error *err);
 
 /* ---- publish_folds.c ---- */
+
+/* Finds what folds start from, or makes it. A failure means that there are no folds until
+ * it can be made. */
 dw_status dw_folds_open(dw_publisher *p, dw_error *err);
 void dw_folds_close(dw_publisher *p);
 /* Folds what is due at the head; *MADE says whether a way was added. */

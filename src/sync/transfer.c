@@ -23,20 +23,34 @@
 
 /* ---- blobs ---- */
 
-static dw_status map_nameless_file(dw_blob *out, uint64_t n_bytes, const char *dir,
-                                   dw_error *err)
+static const char *or_temporary(const char *dir)
 {
     if (!dir)
         dir = getenv("TMPDIR");
-    if (!dir || !*dir)
-        dir = "/tmp";
+    return dir && *dir ? dir : "/tmp";
+}
+
+dw_status dw_spool_open(int *fd, const char *spool_dir, dw_error *err)
+{
+    const char *dir = or_temporary(spool_dir);
+    *fd = -1;
     char *path = dw_join_path(dir, ".deltawire-spool-XXXXXX");
     if (!path)
         return dw_fail_memory(err, dir);
     dw_status status = DW_OK;
-    int fd = mkstemp(path);
-    if (fd < 0 || unlink(path) != 0)
+    *fd = mkstemp(path);
+    if (*fd < 0 || fcntl(*fd, F_SETFD, FD_CLOEXEC) != 0 || unlink(path) != 0)
         status = dw_fail_errno(err, path, "make");
+    dw_free(path);
+    return status;
+}
+
+static dw_status map_nameless_file(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
+                                   dw_error *err)
+{
+    int fd;
+    const char *dir = or_temporary(spool_dir);
+    dw_status status = dw_spool_open(&fd, dir, err);
     int failed = status == DW_OK ? posix_fallocate(fd, 0, (off_t)n_bytes) : 0;
     if (failed)
         status = dw_fail(err, DW_IO, dir,
@@ -48,12 +62,11 @@ static dw_status map_nameless_file(dw_blob *out, uint64_t n_bytes, const char *d
             mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (out->bytes == MAP_FAILED) {
             out->bytes = NULL;
-            status = dw_fail_errno(err, path, "map");
+            status = dw_fail_errno(err, dir, "map a spool file in");
         }
     }
     if (fd >= 0)
         close(fd);
-    dw_free(path);
     return status;
 }
 

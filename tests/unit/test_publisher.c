@@ -884,6 +884,58 @@ static void test_folds_and_anchors(void **state)
     kit_free(&k);
 }
 
+/* Three spans share one copy, in a directory and in nameless files. A publisher that
+ * starts again goes on where the one before was. The ways are those of three copies. */
+static void test_folds_share_a_copy(void **state)
+{
+    (void)state;
+    static const uint64_t ends[][2] = {{0, 2},   {2, 4},   {0, 4},   {4, 6},   {6, 8},
+                                       {4, 8},   {0, 8},   {8, 10},  {10, 12}, {8, 12},
+                                       {12, 14}, {14, 16}, {12, 16}, {8, 16},  {16, 18}};
+    for (int named = 0; named < 2; named++) {
+        kit k;
+        kit_make(&k);
+        dw_store *store = kit_mem_store();
+        dw_error err = {0};
+        char dir[128];
+        snprintf(dir, sizeof dir, "%s", temp_path(named ? "share" : "."));
+        dw_publish_options options = plain();
+        options.folds[0] = 2;
+        options.folds[1] = 4;
+        options.folds[2] = 8;
+        options.max_object_bytes = 2048; /* several groups */
+        if (named)
+            options.baseline_dir = dir;
+        else
+            options.spool_dir = dir;
+        dw_publisher *p = kit_open(&k, store, &options);
+        for (uint64_t v = 1; v <= 19; v++) {
+            kit_step(&k, 5);
+            kit_publish(&k, p, v);
+            assert_ok(dw_publisher_drain(p, &err), &err);
+            if (named && v % 3 == 0) {
+                dw_publisher_close(p);
+                p = kit_open(&k, store, &options);
+            }
+        }
+        dw_publisher_close(p);
+        dw_stream *stream;
+        assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
+        const dw_edge *ways;
+        size_t n_ways, n_found = 0;
+        assert_ok(dw_stream_ways(stream, &ways, &n_ways, &err), &err);
+        assert_int_equal(n_ways, sizeof ends / sizeof *ends);
+        for (size_t i = 0; i < n_ways; i++)
+            for (size_t j = 0; j < n_ways; j++)
+                n_found += ways[i].from == ends[j][0] && ways[i].to == ends[j][1];
+        assert_int_equal(n_found, n_ways);
+        dw_stream_close(stream);
+        kit_check_stream(&k, store, NULL);
+        dw_store_close(store);
+        kit_free(&k);
+    }
+}
+
 /* ---- links ---- */
 
 /* Makes NAME of the baseline a link. Both names then lead to what was there. */
@@ -906,8 +958,8 @@ static void make_link(const char *name, bool symbolic)
 static void test_links(void **state)
 {
     (void)state;
-    static const char *const names[] = {"model.safetensors", ".deltawire-fold-2/weights",
-                                        ".deltawire-control"};
+    static const char *const names[] = {
+        "model.safetensors", ".deltawire-folds/model.safetensors", ".deltawire-control"};
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -980,15 +1032,25 @@ static void test_bad_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_take_over),      cmocka_unit_test(test_alternating_writers),
-        cmocka_unit_test(test_racing_writers), cmocka_unit_test(test_late_commits),
-        cmocka_unit_test(test_lost_replies),   cmocka_unit_test(test_baseline_dir),
-        cmocka_unit_test(test_busy),           cmocka_unit_test(test_tickets),
-        cmocka_unit_test(test_captured),       cmocka_unit_test(test_first_base),
-        cmocka_unit_test(test_first_fork),     cmocka_unit_test(test_many_objects),
-        cmocka_unit_test(test_large_tensor),   cmocka_unit_test(test_folds_and_anchors),
-        cmocka_unit_test(test_bad_options),    cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_fork_of_same),   cmocka_unit_test(test_links),
+        cmocka_unit_test(test_take_over),
+        cmocka_unit_test(test_alternating_writers),
+        cmocka_unit_test(test_racing_writers),
+        cmocka_unit_test(test_late_commits),
+        cmocka_unit_test(test_lost_replies),
+        cmocka_unit_test(test_baseline_dir),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_tickets),
+        cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_first_base),
+        cmocka_unit_test(test_first_fork),
+        cmocka_unit_test(test_many_objects),
+        cmocka_unit_test(test_large_tensor),
+        cmocka_unit_test(test_folds_and_anchors),
+        cmocka_unit_test(test_folds_share_a_copy),
+        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_fork_of_same),
+        cmocka_unit_test(test_links),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -1,0 +1,104 @@
+/* Room on disk for the copies of the model that `publish` keeps. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "error.h"
+#include "path.h"
+#include "print.h"
+#include "publish.h"
+
+bool cli_publish_folds(const cli_publish *p)
+{
+    return !p->as_peer && p->options.folds[0] > 0;
+}
+
+/* Whether DIR has an entry whose name begins with PREFIX. */
+static bool holds(const char *path, const char *prefix)
+{
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
+        found = strncmp(e->d_name, prefix, strlen(prefix)) == 0;
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* The device of PATH, or of the directory in which it would be made. */
+static bool find_device(dev_t *out, const char *path)
+{
+    struct stat found;
+    char *at = strdup(path);
+    while (at && stat(at, &found) != 0) {
+        char *parent =
+            strcmp(at, "/") == 0 || strcmp(at, ".") == 0 ? NULL : cli_path_parent(at);
+        free(at);
+        at = parent;
+    }
+    *out = at ? found.st_dev : 0;
+    free(at);
+    return *out != 0;
+}
+
+/* Whether the store is a directory on the disk of DIR. */
+static bool is_same_disk(const dw_store *store, const char *dir)
+{
+    static const char scheme[] = "file://";
+    const char *url = dw_store_url(store);
+    dev_t a, b;
+    return strncmp(url, scheme, sizeof scheme - 1) == 0 &&
+           find_device(&a, url + sizeof scheme - 1) && find_device(&b, dir) && a == b;
+}
+
+dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bool is_new,
+                                 const cli_weights *weights, const char *dir,
+                                 bool *without_folds, dw_error *err)
+{
+    struct statvfs disk;
+    char need[CLI_NUMBER_SIZE], have[CLI_NUMBER_SIZE];
+    const bool has_copy =
+        holds(dir, "model.safetensors") || holds(dir, ".deltawire-state");
+    const bool wants_second = cli_publish_folds(p) && !holds(dir, ".deltawire-fold");
+    const bool writes_first = is_new && !p->as_peer &&
+                              p->options.first == DW_FIRST_ANCHOR &&
+                              is_same_disk(store, dir);
+    const uint64_t n_needed =
+        weights->n_bytes * ((has_copy ? 0u : 1u) + (writes_first ? 1u : 0u));
+    *without_folds = false;
+    if (statvfs(dir, &disk) != 0)
+        return DW_OK;
+    const uint64_t n_free = (uint64_t)disk.f_bavail * disk.f_frsize;
+    *without_folds = wants_second && n_free < n_needed + weights->n_bytes;
+    if (n_free >= n_needed)
+        return DW_OK;
+    cli_format_size(have, n_free);
+    cli_format_size(need, n_needed);
+    return cli_error_set(err, DW_IO, dir,
+                         "the disk has %s free, but %s needs %s: nothing was published. "
+                         "Free some room, or put the copy elsewhere with --baseline DIR",
+                         have,
+                         writes_first
+                             ? "the copy of the model that publish compares "
+                               "with, and version 0 on the same disk,"
+                             : "the copy of the model that publish compares with",
+                         need);
+}
+
+void cli_publish_tell_no_folds(const cli_publish *p, const cli_session *s,
+                               const cli_weights *weights, const char *dir)
+{
+    char size[CLI_NUMBER_SIZE];
+    if (p->told_no_folds || s->quiet || s->json)
+        return;
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, dir);
+    fprintf(stderr,
+            ": no folded deltas are made, because the disk has no room for a second copy "
+            "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
+            "or say --fold none\n",
+            cli_format_size(size, weights->n_bytes));
+}

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# What `publish` keeps on disk: how much it is, what happens if there is no room for it,
+# and that nothing removes it while it is used. On real filesystems if this may mount.
+unset DW_TEST_STORE # a directory, whatever the other tests run over
+. "$(dirname "$0")/stream_lib.sh"
+deltawire synth -o run --params 2M --steps 20 --write both --json >/dev/null
+model=$(stat -c %s run/base/model.safetensors)
+baselines=cache/deltawire/baselines
+step() { printf 'run/step_%06d' "$1"; }
+
+# used DIR: bytes that are taken on the disk
+used() { du -s --block-size=1 "$1" | cut -f 1; }
+
+# whole_copies DIR: files that are as large as the model
+whole_copies() { find "$1" -type f -size +$((model / 2))c | wc -l; }
+
+it "keeps two copies of the model for folds over 4, 16 and 64 versions"
+deltawire publish s run/base --anchor-factor 0 --quiet >/dev/null
+for i in $(seq 20); do
+    deltawire publish s "$(step "$i")" --anchor-factor 0 --quiet >/dev/null
+    [ "$(whole_copies cache)" -eq 2 ] || die "$(find cache -type f -printf '%p %s\n')"
+    [ "$(used cache)" -lt $((model * 5 / 2)) ] || die "$(used cache) bytes at version $i"
+done
+find s/ways -name '*-from-*' -printf '%f\n' | sort >ways.txt
+for way in 4-from-0 8-from-4 12-from-8 16-from-0 16-from-12 20-from-16; do
+    printf '%020d-from-%020d.json\n' "${way%-from*}" "${way#*from-}"
+done | sort | cmp - ways.txt
+
+it "the folds lead to the same weights"
+deltawire pull s --into pulled --at 0 --quiet >/dev/null
+deltawire pull s --into pulled --json | holds 'o["hops"] == 2'
+same_weights pulled "$(step 20)"
+prints 'faults  *0' deltawire verify s
+
+it "the list shows what is taken on the disk"
+deltawire cache --json >out.json
+python3 - "$(used $baselines/*)" <<'END'
+import json, sys
+(copy,) = json.load(open("out.json"))["copies"]
+assert abs(copy["bytes"] - int(sys.argv[1])) <= 64 * 1024, (copy, sys.argv)
+END
+
+it "removes the copies that 0.1 kept for folds, and goes on"
+own=$(echo $baselines/*)
+for span in 4 16 64; do
+    mkdir "$own/.deltawire-fold-$span"
+    cp run/base/model.safetensors "$own/.deltawire-fold-$span/weights"
+    cp "$own/.deltawire-state.json" "$own/.deltawire-fold-$span"
+done
+deltawire publish s "$(step 19)" --quiet >/dev/null
+[ "$(whole_copies cache)" -eq 2 ]
+
+it "removes the second copy if there are to be no folds"
+deltawire publish s "$(step 18)" --fold none --quiet >/dev/null
+[ "$(whole_copies cache)" -eq 1 ]
+deltawire publish s "$(step 17)" --quiet >/dev/null
+[ "$(whole_copies cache)" -eq 2 ]
+
+it "prune leaves the copies of an idle watch alone"
+mkdir output
+cp -r run/step_000001 output/checkpoint-1
+start watch publish "file://$scratch/watched" --watch output
+watch=$!
+wait_until grep -q 'version 0' out.watch
+deltawire cache --prune --unused-for 0 >out.txt
+grep -q "in use .*$scratch/watched" out.txt
+[ "$(find $baselines -mindepth 1 -maxdepth 1 | wc -l)" -eq 1 ]
+cp -r run/step_000002 output/checkpoint-2
+wait_until grep -q 'version 1' out.watch
+[ "$(find $baselines -mindepth 1 -maxdepth 1 | wc -l)" -eq 1 ]
+kill -INT $watch
+ends $watch 0
+deltawire cache --prune --unused-for 0 >out.txt
+[ -z "$(find $baselines -mindepth 1)" ]
+
+# ---- small disks ----
+
+mkdir disk
+unmount_and_finish() {
+    local status=$?
+    set +e
+    for id in $(jobs -p); do kill "$id"; done 2>/dev/null
+    umount -l "$scratch/disk" 2>/dev/null
+    (exit $status)
+    finish
+}
+
+# mounts TYPE BYTES [OPTION...]: an empty filesystem at disk/
+mounts() {
+    umount disk 2>/dev/null || true
+    command -v "mkfs.$1" >/dev/null || return 1
+    rm -f disk.img
+    truncate -s "$2" disk.img
+    "mkfs.$1" -q "${@:3}" disk.img >/dev/null 2>&1 && mount -o loop disk.img disk 2>/dev/null
+}
+
+# leaves FREE: takes all room of disk/ but so many bytes
+leaves() {
+    local free
+    free=$(($(stat -f -c '%a * %S' disk)))
+    fallocate -l $((free - $1)) disk/filler
+}
+nothing_big() { [ -z "$(find "$1" -type f ! -name filler -size +64k)" ]; }
+
+if ! mounts ext4 64M -m 0; then
+    echo "  skipped: this system does not let tests mount a disk of their own"
+    exit 0
+fi
+trap unmount_and_finish EXIT
+mkdir disk/cache
+XDG_CACHE_HOME=$PWD/disk/cache
+
+it "fails before it writes if there is no room for a copy"
+leaves $((model * 3 / 4))
+fails 6 'the disk has .* free, but .* --baseline DIR' deltawire publish t run/base
+nothing_big disk
+[ ! -e t ]
+fails 6 'the disk has .* free' deltawire publish t run/base --baseline disk/b --fold none
+nothing_big disk
+
+it "publishes without folds if there is room for one copy, and says so"
+rm disk/filler
+leaves $((model * 3 / 2))
+deltawire publish t run/base --json 2>err.txt | holds 'o["version"] == 0 and o["folds"] == "no room"'
+deltawire publish t "$(step 1)" >/dev/null 2>err.txt
+[ "$(grep -c 'no folded deltas are made, because the disk has no room' err.txt)" -eq 1 ]
+[ "$(whole_copies disk/cache)" -eq 1 ]
+prints 'faults  *0' deltawire verify t
+
+it "says it once in a watch"
+start small publish "file://$scratch/t" --watch output
+small=$!
+wait_until grep -q 'version 2' out.small
+cp -r run/step_000003 output/checkpoint-3
+wait_until grep -q 'version 3' out.small
+[ "$(grep -c 'no folded deltas' err.small)" -eq 1 ]
+kill -INT $small
+ends $small 0
+
+it "folds again when there is room"
+rm disk/filler
+for i in 4 5 6 7 8; do
+    deltawire publish t "$(step "$i")" --quiet >/dev/null 2>err.txt
+    [ ! -s err.txt ]
+done
+[ "$(whole_copies disk/cache)" -eq 2 ]
+[ -n "$(find t/ways -name '*-from-*')" ]
+
+it "counts version 0 if the stream lies on the same disk"
+leaves $((model * 3 / 2))
+fails 6 'and version 0 on the same disk' \
+    deltawire publish disk/u run/base --baseline disk/b
+nothing_big disk/b
+[ ! -e disk/u ]
+
+it "a disk that fills up later costs folds, not versions"
+rm -rf disk/filler disk/cache/*
+deltawire publish v run/base --quiet >/dev/null
+rm disk/cache/deltawire/baselines/*/.deltawire-folds/model.safetensors
+leaves $((2 << 20))
+for i in 1 2 3 4 5; do
+    deltawire publish v "$(step "$i")" >/dev/null 2>err.txt
+done
+grep -q 'no folded deltas are made' err.txt
+[ "$(whole_copies disk/cache)" -eq 1 ]
+prints 'faults  *0' deltawire verify v
+
+it "the second copy shares its blocks if the filesystem can do that"
+# mounts_reflinks TYPE: the same, and it has reflinks
+mounts_reflinks() {
+    mounts "$1" 320M && cp run/base/model.safetensors disk/a &&
+        cp --reflink=always disk/a disk/b 2>/dev/null && rm disk/a disk/b
+}
+mounts_reflinks xfs || mounts_reflinks btrfs || {
+    echo "  skipped: no filesystem with reflinks can be made here"
+    exit 0
+}
+free_bytes() { sync -f disk && echo $(($(stat -f -c '%f * %S' disk))); }
+mkdir disk/cache
+before=$(free_bytes)
+deltawire publish w run/base --quiet >/dev/null
+[ "$(whole_copies disk/cache)" -eq 2 ]
+taken=$((before - $(free_bytes)))
+[ $taken -lt $((model * 3 / 2)) ] || die "$taken bytes for a model of $model"
+for i in 1 2 3 4; do deltawire publish w "$(step "$i")" --quiet >/dev/null; done
+[ -e "$(printf 'w/ways/%020d-from-%020d.json' 4 0)" ]
+prints 'faults  *0' deltawire verify w
