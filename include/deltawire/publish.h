@@ -29,8 +29,8 @@ typedef struct dw_publisher dw_publisher;
 typedef enum dw_when_busy {
     DW_BUSY_WAIT = 0, /* wait for it */
     DW_BUSY_SKIP = 1, /* publish nothing now: the next delta covers this step */
-    DW_BUSY_FOLD = 2, /* give up the one before, unless it is being committed, and publish
-                         both as one */
+    DW_BUSY_FOLD = 2, /* give up the one before, unless it is being committed or restarts
+                         the stream, and publish both as one */
 } dw_when_busy;
 
 /* How version 0 of a new stream comes to be. */
@@ -213,8 +213,9 @@ DW_API dw_status dw_publisher_drain(dw_publisher *publisher, dw_error *err);
  * (UINT_MAX: no limit). */
 DW_API bool dw_publisher_idle(dw_publisher *publisher, unsigned timeout_ms);
 
-/* Has the version under way given up, unless it is being committed: its ticket becomes
- * DW_CANCELLED, and the next publish covers it. Does not wait. */
+/* Has the version under way given up, unless it is being committed or restarts the
+ * stream: its ticket becomes DW_CANCELLED, and the next publish covers it. Does not
+ * wait. */
 DW_API void dw_publisher_cancel(dw_publisher *publisher);
 
 /* ---- repair ----------------------------------------------------------------------- */

@@ -6,6 +6,10 @@
 #define XXH_STATIC_LINKING_ONLY /* a hash state on the stack */
 #include <xxhash.h>
 
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+
 #define KEY   "\"seal\":\""
 #define N_KEY (sizeof KEY - 1)
 
@@ -50,4 +54,18 @@ bool dw_seal_good(const uint8_t *json, size_t n_json, const void *rest, size_t n
         return false;
     dw_seal_make(digits, json, n_json, at, rest, n_rest);
     return memcmp(json + at, digits, DW_SEAL_DIGITS) == 0;
+}
+
+dw_status dw_seal_write(dw_writer *w, const char *dir, const char *name, dw_error *err)
+{
+    dw_write_text(w, ",\"seal\":\"" DW_SEAL_BLANK "\"}\n");
+    if (!w->failed)
+        dw_seal_set(w->bytes, w->n_bytes, NULL, 0);
+    char *path = dw_join_path(dir, name);
+    dw_status status = w->failed || !path
+                           ? dw_fail_memory(err, dir)
+                           : dw_write_file(path, w->bytes, w->n_bytes, err);
+    dw_free(path);
+    dw_writer_release(w);
+    return status;
 }

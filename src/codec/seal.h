@@ -10,6 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bytes.h"
+#include "deltawire/error.h"
+
 /* The value to write "seal" with, before dw_seal_set. */
 #define DW_SEAL_BLANK  "0000000000000000"
 #define DW_SEAL_DIGITS (sizeof DW_SEAL_BLANK - 1)
@@ -23,5 +26,9 @@ void dw_seal_set(uint8_t *json, size_t n_json, const void *rest, size_t n_rest);
 
 /* False where the seal is missing or does not match. */
 bool dw_seal_good(const uint8_t *json, size_t n_json, const void *rest, size_t n_rest);
+
+/* Ends the JSON object in W with its seal and writes it to DIR/NAME, whole or not at all.
+ * Releases W. */
+dw_status dw_seal_write(dw_writer *w, const char *dir, const char *name, dw_error *err);
 
 #endif

@@ -132,6 +132,9 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
     dw_status status = dw_restart_open(&r, p, err);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++)
         status = dw_live_read(p, t, r.model.tensors[t].data, err);
+    /* its upload takes long: if newer versions made it give up, it would never end */
+    if (status == DW_OK && !enter_commit(p))
+        status = fail_cancelled(p, err);
     on_captured(p);
     if (status == DW_OK)
         status = dw_restart_digest(&r, p, err);
@@ -139,8 +142,6 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
         status = dw_restart_upload(&r, p, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
-    if (status == DW_OK && !enter_commit(p))
-        status = fail_cancelled(p, err);
     if (status == DW_OK) {
         report->restarted = true;
         report->suspect_from = commit.suspect_from = dw_sweep_suspect_from(p);
@@ -235,7 +236,8 @@ static void follow_up(dw_publisher *p, const dw_position *position,
     if (report->restarted) {
         p->suspect_from = 0;
         dw_after_restart(p);
-        status = dw_baseline_catch_up(p, &error);
+        if (dw_publisher_stop(p, 0, 0) == 0) /* else the next publisher does it */
+            status = dw_baseline_catch_up(p, &error);
     } else {
         dw_job_move_on(p, position);
         status = dw_sweep_share(p, &error);

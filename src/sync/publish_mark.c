@@ -71,16 +71,8 @@ dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
 {
     dw_writer w = {0};
     dw_write_format(&w, "{\"format\":\"" FORMAT "\",\"stream\":\"%s\"", stream);
-    dw_write_format(&w, ",\"proven\":%" PRIu64 ",\"seal\":\"" DW_SEAL_BLANK "\"}\n",
-                    proven);
-    if (!w.failed)
-        dw_seal_set(w.bytes, w.n_bytes, NULL, 0);
-    char *path = dw_join_path(dir, NAME);
-    dw_status status = w.failed || !path ? dw_fail_memory(err, dir)
-                                         : dw_write_file(path, w.bytes, w.n_bytes, err);
-    dw_free(path);
-    dw_writer_release(&w);
-    return status;
+    dw_write_format(&w, ",\"proven\":%" PRIu64, proven);
+    return dw_seal_write(&w, dir, NAME, err);
 }
 
 /* DIR.of-STREAM-TIME on the heap, without slashes at DIR's end. */

@@ -51,15 +51,7 @@ dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
         dw_write_text(&w, ",\"next\":");
         write_position(&w, next);
     }
-    dw_write_text(&w, ",\"seal\":\"" DW_SEAL_BLANK "\"}\n");
-    if (!w.failed)
-        dw_seal_set(w.bytes, w.n_bytes, NULL, 0);
-    char *path = dw_join_path(dir, DW_REPLICA_STATE);
-    dw_status status = w.failed || !path ? dw_fail_memory(err, dir)
-                                         : dw_write_file(path, w.bytes, w.n_bytes, err);
-    dw_free(path);
-    dw_writer_release(&w);
-    return status;
+    return dw_seal_write(&w, dir, DW_REPLICA_STATE, err);
 }
 
 /* ---- reading ---- */

@@ -170,6 +170,33 @@ static void test_running(void **state)
     recovers("mem:restart-dir", temp_path("baseline"), temp_path("followed-dir"));
 }
 
+/* A newer version does not make a restart give up: its upload may take longer than a
+ * step. */
+static void test_folding(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_publish_report report;
+    dw_publish_options options = options_with(NULL);
+    options.when_busy = DW_BUSY_FOLD;
+    fixture_open(&x, "mem:restart-fold", &options);
+    rot(x.publisher);
+    for (unsigned i = 0; i < EVERY + 1 && !x.publisher->broken; i++)
+        assert_fine(&x, publish(&x, &report));
+    assert_true(x.publisher->broken);
+    uint64_t first, second;
+    assert_fine(&x, dw_publisher_publish(x.publisher, &first, NULL, &x.err));
+    assert_fine(&x, dw_publisher_captured(x.publisher, first, UINT_MAX, NULL, &x.err));
+    assert_fine(&x, dw_publisher_publish(x.publisher, &second, NULL, &x.err));
+    assert_fine(&x,
+                dw_publisher_wait(x.publisher, first, UINT_MAX, NULL, &report, &x.err));
+    assert_true(report.restarted);
+    assert_fine(&x,
+                dw_publisher_wait(x.publisher, second, UINT_MAX, NULL, &report, &x.err));
+    assert_false(report.restarted);
+    fixture_close(&x);
+}
+
 /* ---- killed on the way ---- */
 
 typedef enum moment { WHEN_NOTICED, BEFORE_ANCHOR_RECORD } moment;
@@ -261,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed), /* forks: before there are threads */
         cmocka_unit_test(test_running),
+        cmocka_unit_test(test_folding),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
