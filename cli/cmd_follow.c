@@ -1,14 +1,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "commands.h"
 #include "error.h"
 #include "follow.h"
-#include "hash.h"
 #include "json.h"
-#include "path.h"
 #include "peer.h"
 #include "progress.h"
 #include "snapshot_options.h"
@@ -61,34 +58,10 @@ static const char help[] =
     "      --exec 'curl -fsS -X POST localhost:8000/reload'\n"
     "  deltawire follow s3://bucket/run --into model/ --until 100 --json\n";
 
-#define ID_SIZE 128
-
 /* ---- arguments ---- */
 
-/* The name of the machine, of which a key takes some bytes alone, and a hash that tells
- * apart the directories on it. */
-static void make_id(char out[ID_SIZE], const char *dir)
-{
-    char host[64] = "", digits[9];
-    char *cwd = dir[0] == '/' ? NULL : getcwd(NULL, 0);
-    char *path = cwd ? cli_path_join(cwd, dir) : strdup(dir);
-    if (gethostname(host, sizeof host - 1) != 0 || !host[0])
-        strcpy(host, "host");
-    for (char *at = host; *at; at++)
-        if (!strchr("-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
-                    *at))
-            *at = '-';
-    size_t n = path ? strlen(path) : 0;
-    while (n > 1 && path[n - 1] == '/')
-        path[--n] = '\0';
-    cli_hash_text(digits, 8, path ? path : dir);
-    snprintf(out, ID_SIZE, "%s-%s", host, digits);
-    free(path);
-    free(cwd);
-}
-
-static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int argc,
-                  char **argv)
+static void parse(cli_follow *a, char default_id[DW_FOLLOW_ID_SIZE], cli_session *s,
+                  int argc, char **argv)
 {
     enum {
         INTO = CLI_OPT_OWN,
@@ -177,7 +150,7 @@ static void parse(cli_follow *a, char default_id[ID_SIZE], cli_session *s, int a
     if (!a->report && a->follow.id)
         cli_usage_error(s, "--id and --no-report exclude each other");
     if (a->report && !a->follow.id) {
-        make_id(default_id, a->follow.into);
+        dw_follow_id(default_id, a->follow.into, 0);
         a->follow.id = default_id;
     }
     cli_agent_options_check(&a->agent_options, s);
@@ -268,7 +241,7 @@ int dw_cmd_follow(int argc, char **argv)
 {
     cli_session s = cli_session_start(argc, argv, help);
     cli_follow f;
-    char default_id[ID_SIZE];
+    char default_id[DW_FOLLOW_ID_SIZE];
     parse(&f, default_id, &s, argc, argv);
     f.session = &s;
     int exit_code = cli_keys_load(&f.keys, &s);

@@ -184,9 +184,17 @@ DW_API void dw_follower_since(const dw_follower *follower, const dw_follow_repor
                               dw_follow_report *out);
 
 /* Says in followers/ID.json how it goes; STATUS is a word, MESSAGE a line or NULL. What
- * fails here is no reason to stop. */
+ * fails here is no reason to stop. If STATUS is "stopped" and the weights are in the
+ * caller's memory, the report names no version: the memory goes with the process, and
+ * nothing in the stream must be kept for it. */
 DW_API dw_status dw_follower_report(dw_follower *follower, const char *status,
                                     const char *message, dw_error *err);
+
+#define DW_FOLLOW_ID_SIZE 65
+
+/* Makes an id to report under: the machine's name, and a hash of the path of INTO. For
+ * weights in memory INTO is NULL, and N tells the followers on the machine apart. */
+DW_API void dw_follow_id(char out[DW_FOLLOW_ID_SIZE], const char *into, unsigned n);
 
 #ifdef __cplusplus
 }

@@ -456,8 +456,17 @@ class Follower:
         threads: int = 0,
         max_ahead_bytes: int = 0,
         empty: bool = False,
+        report: bool = True,
+        open_timeout: float | None = None,
     ) -> Self:
-        """Tensors change only once a version is fetched and proven, which takes the size of
+        """If there is no stream yet, or the store is away, this waits up to `open_timeout`
+        seconds (None: for ever), logs a warning, and then raises NotFound or Unavailable.
+
+        `report`: `deltawire status` and `serve-status` show where this follower is, under
+        `id`. The default is made of the name of the machine and the path of `into`; for
+        tensors, of the name of the machine and a number.
+
+        Tensors change only once a version is fetched and proven, which takes the size of
         the model in `spool_dir` if the way begins with a whole one. `empty`: they hold nothing
         and nobody reads them, so the first version is fetched right into them; until it is
         proven `version` is None."""
@@ -480,7 +489,8 @@ class Follower:
         self, timeout: float | None = None, max_wait: float = 5, *,
         progress: _Progress | None = None,
     ) -> int | None:
-        """Until there is a version above the one the weights are at, or the time is over."""
+        """Waits until there is a version above the one the weights are at, and returns it.
+        None if the time is over."""
     def stage(self, goal: int | None = None, *, progress: _Progress | None = None) -> int | None:
         """Fetches and proves the next hop towards `goal` (None: the newest); the version it
         leads to."""
@@ -489,7 +499,8 @@ class Follower:
     def settle(self) -> None: ...
     def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
         """stage, apply and settle until the weights are at `goal`."""
-    def report(self, status: str, message: str | None = None) -> None: ...
+    def report(self, status: str, message: str | None = None) -> None:
+        """Reports in your own words. From here to close() only your reports are sent."""
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...

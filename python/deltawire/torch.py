@@ -254,7 +254,8 @@ class Follower:
         names: Names = None,
         **options: Any,
     ) -> None:
-        """`options` are those of deltawire.Follower."""
+        """`options` are those of deltawire.Follower, `open_timeout`, `id` and `report` among
+        them. A stream that does not exist yet is waited for."""
         tensors = {name: tensor.detach() for name, tensor
                    in named_tensors(model, prefix=prefix, names=names).items()}
         for name, tensor in tensors.items():
@@ -266,6 +267,7 @@ class Follower:
         self._pause, self._resume = pause, resume
         self._empty = bool(options.get("empty"))  # and not filled yet
         self._paused = False
+        self._reports = bool(options.get("report", True))
         self._native = _core.Follower(url, tensors=tensors, **options)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -289,6 +291,11 @@ class Follower:
     def error(self) -> BaseException | None:
         """What ended the thread."""
         return self._error
+
+    def wait(self, timeout: float | None = None, max_wait: float = 5) -> int | None:
+        """Waits for a version above the model's, and returns it; None if `timeout` seconds
+        passed without one."""
+        return self._native.wait(timeout, max_wait)
 
     def sync(self, goal: int | None = None) -> int | None:
         """Brings the model to `goal`, or to the newest version, hop by hop. If the stores fail,
@@ -361,7 +368,16 @@ class Follower:
             except BaseException as error:  # noqa: BLE001 - kept for whoever asks
                 if not self._stop.is_set():
                     self._error = error
+                    self._report_end(error)
                 return
+
+    def _report_end(self, error: BaseException) -> None:
+        """`deltawire status` shows that the thread has ended."""
+        try:
+            if self._reports:
+                self._native.report("error", f"it follows no longer: {error}")
+        except _core.Error:
+            pass  # the error itself comes out of close()
 
     def close(self) -> None:
         """Ends the thread; raises what ended it before."""

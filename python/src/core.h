@@ -24,6 +24,13 @@ PyObject *dwpy_raise(dw_status status, const dw_error *err);
 /* The same with a text of one's own; WHERE may be NULL. */
 PyObject *dwpy_raise_text(dw_status status, const char *where, const char *text);
 
+/* Names the tensor in an exception of Python's own that stands for a bad tensor. */
+void dwpy_name_error(const char *name);
+
+/* ---- log.c ---- */
+/* A warning in the log "deltawire". Raises nothing. */
+void dwpy_log(const char *where, const char *text);
+
 /* ---- args.c: converters for "O&", and small values ---- */
 
 /* None or a path -> NULL or bytes in the file system's encoding, a new reference. */

@@ -84,3 +84,21 @@ PyObject *dwpy_raise(dw_status status, const dw_error *err)
     return dwpy_raise_text(status, err->where,
                            *err->text ? err->text : dw_status_name(status));
 }
+
+void dwpy_name_error(const char *name)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *place = dwpy_string(name);
+    if (place && value &&
+        (type == PyExc_BufferError || type == PyExc_RuntimeError ||
+         type == PyExc_TypeError || type == PyExc_ValueError)) {
+        PyErr_Format(type, "tensor '%U': %S", place, value);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    } else {
+        PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(place);
+}

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <unistd.h>
 
 enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, at the end */
 
@@ -31,6 +32,9 @@ static void end(follower_object *self)
     dwpy_live_remove(&self->live);
     self->guard.is_closed = true;
     self->follower = NULL;
+    if (self->name_fd >= 0)
+        close(self->name_fd);
+    self->name_fd = -1;
     if (follower && !dwpy_guard_is_ours(&self->guard)) {
         self->tensors = (dwpy_tensors){0};
         self->store = NULL;
@@ -77,6 +81,7 @@ static PyObject *follower_close(PyObject *object, PyObject *unused)
         PyErr_Clear(); /* somebody else closed it */
         Py_RETURN_NONE;
     }
+    dwpy_follower_stop(self);
     end(self);
     dwpy_guard_leave(&self->guard);
     Py_RETURN_NONE;
@@ -93,9 +98,10 @@ static void follower_dealloc(PyObject *object)
 
 /* ---- the steps ---- */
 
-static void leave(follower_object *self)
+static void leave(follower_object *self, dw_status status, const dw_error *err)
 {
     self->version = dw_follower_version(self->follower);
+    dwpy_follower_tell(self, status, err);
     dwpy_guard_leave(&self->guard);
 }
 
@@ -109,7 +115,7 @@ static PyObject *do_step(PyObject *object, step_function function)
     dw_error err = {0};
     dw_status status;
     Py_BEGIN_ALLOW_THREADS status = function(self->follower, &err);
-    Py_END_ALLOW_THREADS leave(self);
+    Py_END_ALLOW_THREADS leave(self, status, &err);
     return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
 }
 
@@ -141,10 +147,19 @@ static PyObject *follower_poll(PyObject *object, PyObject *unused)
     dw_error err = {0};
     dw_status status;
     Py_BEGIN_ALLOW_THREADS status = dw_follower_poll(self->follower, &newest, &err);
-    Py_END_ALLOW_THREADS leave(self);
-    if (status == DW_NOT_FOUND)
-        Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS if (status == DW_NOT_FOUND)
+    {
+        newest = DW_NO_VERSION;
+        status = DW_OK;
+    }
+    leave(self, status, &err);
     return status == DW_OK ? dwpy_version(newest) : dwpy_raise(status, &err);
+}
+
+static bool is_above(const follower_object *self, uint64_t newest)
+{
+    const uint64_t at = dw_follower_version(self->follower);
+    return newest != DW_NO_VERSION && (at == DW_NO_VERSION || newest > at);
 }
 
 static PyObject *follower_wait(PyObject *object, PyObject *args, PyObject *keywords)
@@ -160,18 +175,21 @@ static PyObject *follower_wait(PyObject *object, PyObject *args, PyObject *keywo
         return NULL;
     uint64_t newest = DW_NO_VERSION;
     dw_error err = {0};
+    dw_status status = DW_CANCELLED;
     dwpy_hook hook;
     if (dwpy_hook_begin(&hook, progress, &self->guard)) {
-        dw_status status = dw_follower_wait(self->follower, &newest, timeout_ms,
-                                            max_wait_ms, &hook.progress, &err);
-        if (status == DW_NOT_FOUND) {
-            newest = DW_NO_VERSION;
+        dwpy_waiting waiting = {self, &hook};
+        const dw_progress beat = {dwpy_follower_beat, &waiting};
+        status = dw_follower_wait(self->follower, &newest, timeout_ms, max_wait_ms, &beat,
+                                  &err);
+        if (status == DW_NOT_FOUND || (status == DW_OK && !is_above(self, newest))) {
+            newest = DW_NO_VERSION; /* the time is over */
             status = DW_OK;
         }
         if (dwpy_hook_end(&hook, status, &err))
             out = dwpy_version(newest);
     }
-    leave(self);
+    leave(self, status, &err);
     return out;
 }
 
@@ -193,14 +211,14 @@ static PyObject *follower_stage(PyObject *object, PyObject *args, PyObject *keyw
     if (!parse_goal(args, keywords, &goal, &progress) || !dwpy_guard_enter(&self->guard))
         return NULL;
     dw_error err = {0};
+    dw_status status = DW_CANCELLED;
     dwpy_hook hook;
     if (dwpy_hook_begin(&hook, progress, &self->guard)) {
-        dw_status status =
-            dw_follower_stage(self->follower, goal, &staged, &hook.progress, &err);
+        status = dw_follower_stage(self->follower, goal, &staged, &hook.progress, &err);
         if (dwpy_hook_end(&hook, status, &err))
             out = dwpy_version(staged);
     }
-    leave(self);
+    leave(self, status, &err);
     return out;
 }
 
@@ -213,14 +231,14 @@ static PyObject *follower_sync(PyObject *object, PyObject *args, PyObject *keywo
         return NULL;
     dw_follow_report report = {0};
     dw_error err = {0};
+    dw_status status = DW_CANCELLED;
     dwpy_hook hook;
     if (dwpy_hook_begin(&hook, progress, &self->guard)) {
-        dw_status status =
-            dw_follower_sync(self->follower, goal, &hook.progress, &report, &err);
+        status = dw_follower_sync(self->follower, goal, &hook.progress, &report, &err);
         if (dwpy_hook_end(&hook, status, &err))
             out = row_of(&report);
     }
-    leave(self);
+    leave(self, status, &err);
     return out;
 }
 
@@ -235,9 +253,10 @@ static PyObject *follower_report(PyObject *object, PyObject *args, PyObject *key
         return NULL;
     dw_error err = {0};
     dw_status status;
+    self->report.by_caller = true;
     Py_BEGIN_ALLOW_THREADS status =
         dw_follower_report(self->follower, word, message, &err);
-    Py_END_ALLOW_THREADS leave(self);
+    Py_END_ALLOW_THREADS leave(self, status, &err);
     return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
 }
 
@@ -311,7 +330,7 @@ static PyObject *get_any(PyObject *object, void *closure)
 static PyMethodDef methods[] = {
     {"poll", follower_poll, METH_NOARGS, "The newest version of the stream."},
     {"wait", DWPY_KEYWORDS(follower_wait), METH_VARARGS | METH_KEYWORDS,
-     "Until there is a version above the weights', or the time is over."},
+     "Until there is a version above the weights'; None if the time is over."},
     {"stage", DWPY_KEYWORDS(follower_stage), METH_VARARGS | METH_KEYWORDS,
      "Fetches and proves the next hop; the weights stay as they are."},
     {"commit", follower_commit, METH_NOARGS, "Makes what is staged durable."},

@@ -1,12 +1,19 @@
 /* The many arguments of deltawire.Follower. */
 #include "follower.h"
 
+#include <limits.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { FIRST_PAUSE_MS = 100, MAX_PAUSE_MS = 2000, SLICE_MS = 50 };
+
 typedef struct arguments {
     PyObject *store, *tensors, *trust;
     PyObject *into, *base, *spool_dir, *weights_dir; /* new */
     const char *stream;
     unsigned long long max_ahead_bytes;
-    int empty;
+    int empty, report;
+    unsigned open_timeout_ms;
     dw_follow_options options;
     dwpy_trust keys;
 } arguments;
@@ -14,17 +21,85 @@ typedef struct arguments {
 static bool parse(arguments *a, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {
-        "store",       "into",        "tensors",         "at",    "base",   "spool_dir",
-        "copies",      "weights_dir", "reader_wait",     "trust", "stream", "id",
-        "sweep_every", "threads",     "max_ahead_bytes", "empty", NULL};
+        "store",     "into",   "tensors",      "at",          "base",
+        "spool_dir", "copies", "weights_dir",  "reader_wait", "trust",
+        "stream",    "id",     "sweep_every",  "threads",     "max_ahead_bytes",
+        "empty",     "report", "open_timeout", NULL};
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKp:Follower", names, &a->store,
+               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&:Follower", names, &a->store,
                dwpy_path_arg, &a->into, &a->tensors, dwpy_version_arg, &o->at,
                dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
                dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
                &a->trust, &a->stream, &o->id, &o->sweep_every, &o->n_threads,
-               &a->max_ahead_bytes, &a->empty) != 0;
+               &a->max_ahead_bytes, &a->empty, &a->report, dwpy_timeout_arg,
+               &a->open_timeout_ms) != 0;
+}
+
+/* Whether it is the stream that is missing, and no file that was named. */
+static bool is_missing(dw_store *store, const dw_trust *trust)
+{
+    dw_stream *stream = NULL;
+    const bool is_there = dw_stream_open(&stream, store, trust, NULL) != DW_NOT_FOUND;
+    dw_stream_close(stream);
+    return !is_there;
+}
+
+static dw_status try_open(follower_object *self, const dw_follow_options *options,
+                          dw_store *store, bool *may_come, dw_error *err)
+{
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_follower_open(&self->follower, store, options, err);
+    *may_come = status == DW_UNAVAILABLE ||
+                (status == DW_NOT_FOUND && is_missing(store, &options->trust));
+    Py_END_ALLOW_THREADS return status;
+}
+
+/* False if a signal or the end of the interpreter stops it. */
+static bool sleep_ms(uint64_t n)
+{
+    const uint64_t end = dwpy_now_ms() + n;
+    for (uint64_t now; (now = dwpy_now_ms()) < end;) {
+        const uint64_t slice = end - now < SLICE_MS ? end - now : SLICE_MS;
+        Py_BEGIN_ALLOW_THREADS usleep((useconds_t)slice * 1000);
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0 ||
+                                 dwpy_is_ending()) return false;
+    }
+    return true;
+}
+
+static void log_waiting(const dw_error *err, const char *url)
+{
+    char text[DW_ERROR_TEXT_SIZE + 64];
+    snprintf(text, sizeof text, "%s. Waiting for it; open_timeout= limits that",
+             err->text);
+    dwpy_log(err->where[0] ? err->where : url, text);
+}
+
+/* Waits for a stream that is not there yet, and for a store that is away. */
+static dw_status open_waiting(follower_object *self, const arguments *a, dw_store *store,
+                              dw_error *err)
+{
+    const uint64_t start = dwpy_now_ms();
+    uint64_t pause = FIRST_PAUSE_MS;
+    dw_status logged = DW_OK;
+    for (;;) {
+        bool may_come;
+        const dw_status status = try_open(self, &a->options, store, &may_come, err);
+        const uint64_t past = dwpy_now_ms() - start;
+        const bool is_over = a->open_timeout_ms != UINT_MAX && past >= a->open_timeout_ms;
+        if (!may_come || is_over)
+            return status;
+        if (status != logged)
+            log_waiting(err, dw_store_url(store));
+        logged = status;
+        if (a->open_timeout_ms != UINT_MAX && pause > a->open_timeout_ms - past)
+            pause = a->open_timeout_ms - past;
+        if (!sleep_ms(pause))
+            return DW_CANCELLED;
+        pause = 2 * pause < MAX_PAUSE_MS ? 2 * pause : MAX_PAUSE_MS;
+    }
 }
 
 static bool open_now(follower_object *self, arguments *a)
@@ -55,25 +130,35 @@ static bool open_now(follower_object *self, arguments *a)
                           a->stream};
     if (a->max_ahead_bytes)
         o->max_ahead_bytes = a->max_ahead_bytes;
+    char id[DW_FOLLOW_ID_SIZE];
+    if (a->report && !o->id) {
+        dwpy_follower_name(self, id, o->into);
+        o->id = id;
+    }
     dw_error err = {0};
-    dw_status status;
-    Py_BEGIN_ALLOW_THREADS status = dw_follower_open(&self->follower, store, o, &err);
-    Py_END_ALLOW_THREADS if (status != DW_OK) dwpy_raise(status, &err);
+    const dw_status status = open_waiting(self, a, store, &err);
+    if (status != DW_OK && !PyErr_Occurred())
+        dwpy_raise(status, &err);
     return status == DW_OK;
 }
 
 PyObject *dwpy_follower_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    arguments a = {0};
+    arguments a = {.report = true, .open_timeout_ms = UINT_MAX};
     dw_follow_options_init(&a.options);
     if (!parse(&a, args, keywords))
         return NULL;
     follower_object *self = (follower_object *)PyType_GenericAlloc(type, 0);
     if (self) {
         dwpy_guard_init(&self->guard);
+        self->name_fd = -1;
         if (open_now(self, &a)) {
             self->version = dw_follower_version(self->follower);
             dwpy_live_add(&self->live, dwpy_follower_end);
+            if (a.report) {
+                dwpy_report_begin(&self->report);
+                dwpy_follower_tell(self, DW_OK, NULL);
+            }
         } else {
             Py_CLEAR(self);
         }

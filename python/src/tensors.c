@@ -190,15 +190,17 @@ static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value,
     } else if (PyObject_CheckBuffer(value)) {
         good = take_plain(tensor, hold, value, writable);
     } else if (has_dlpack(value)) {
-        return dwpy_dlpack_take(tensor, hold, value, tensor->name, writable);
+        good = dwpy_dlpack_take(tensor, hold, value, tensor->name, writable);
     } else {
         PyErr_Format(PyExc_TypeError,
                      "tensor '%s': neither a buffer nor a DLPack exporter", tensor->name);
         return false;
     }
     uint64_t n_bytes;
-    if (!good)
+    if (!good) {
+        dwpy_name_error(tensor->name);
         return false;
+    }
     if (!dw_shape_size(tensor->dtype, tensor->n_dims, tensor->dims, NULL, &n_bytes) ||
         n_bytes != tensor->n_bytes) {
         dwpy_raise_text(DW_INVALID, tensor->name,

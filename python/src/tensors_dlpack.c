@@ -84,6 +84,21 @@ static bool device_is_good(PyObject *object, const char *name)
     return false;
 }
 
+/* PyTorch exports only tensors that take no gradient. What it detaches is the same
+ * memory. */
+static PyObject *detach(PyObject *object)
+{
+    PyObject *flag = PyObject_GetAttrString(object, "requires_grad");
+    if (!flag)
+        PyErr_Clear();
+    const int takes_gradient = flag ? PyObject_IsTrue(flag) : 0;
+    Py_XDECREF(flag);
+    if (takes_gradient < 0)
+        return NULL;
+    return takes_gradient ? PyObject_CallMethod(object, "detach", NULL)
+                          : Py_NewRef(object);
+}
+
 /* With a version where the exporter knows of one, without where it does not. */
 static PyObject *get_capsule(PyObject *object)
 {
@@ -146,7 +161,9 @@ bool dwpy_dlpack_take(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
 {
     if (!device_is_good(object, name))
         return false;
-    PyObject *capsule = get_capsule(object);
+    PyObject *exporter = detach(object);
+    PyObject *capsule = exporter ? get_capsule(exporter) : NULL;
+    Py_XDECREF(exporter);
     bool readonly = false;
     const dl_tensor *t = capsule ? consume(hold, capsule, &readonly) : NULL;
     Py_XDECREF(capsule);

@@ -257,8 +257,10 @@ dw_status dw_follower_report(dw_follower *f, const char *status_word, const char
     if (!f->options.id)
         return DW_OK;
     char host[DW_HOST_NAME_TEXT], key[DW_KEY_TEXT];
+    const bool is_over = !f->options.into && strcmp(status_word, "stopped") == 0;
     dw_host_name(host);
-    dw_follower_record record = {.version = dw_follower_version(f),
+    dw_follower_record record = {.version =
+                                     is_over ? DW_NO_VERSION : dw_follower_version(f),
                                  .host = host,
                                  .status = (char *)status_word,
                                  .message = (char *)(message ? message : "")};

@@ -47,7 +47,7 @@ class StreamSource:
         try:
             self._follower = _core.Follower(
                 _core.Store(url, **dict(store or {})), into=self.dir, trust=trust,
-                stream=stream, id=id)
+                stream=stream, id=id, report=False, open_timeout=0)
         except BaseException:
             self._remove_scratch()
             raise
