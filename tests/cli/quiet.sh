@@ -83,7 +83,7 @@ wait $serving || true
 it "this machine"
 shows '^[0-9a-zA-Z+/=:_-]*$' keygen key
 [ "$(cat out)" = "$(cat key.pub)" ]
-shows ' MB ' cache
+shows ' kept ' cache
 shows ' would go ' cache --prune --unused-for 0 --dry-run
 silent cache --prune --unused-for 0
 
