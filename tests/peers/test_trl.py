@@ -295,7 +295,7 @@ def test_followers_are_waited_for_by_their_reports(run):
             with pytest.raises(TimeoutError, match="0 of 1|x .staged at 0"):
                 transfer.resume()
             x.report("following")
-        transfer.resume()
+            transfer.resume()
         assert transfer.versions == {1: 0}
         transfer.destroy()
 

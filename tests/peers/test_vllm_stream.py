@@ -70,7 +70,7 @@ def serve(source, version, whole=False):
 
 def test_a_directory_that_no_engine_has_taken_goes_to_the_newest(stream, source, tmp_path):
     """An engine that joins late, on what an earlier run has left."""
-    with deltawire.Follower(stream.url, into=tmp_path / "dir") as before:
+    with deltawire.Follower(stream.url, into=tmp_path / "dir", report=False) as before:
         before.sync()
     stream.publish(3)
     late = source()
