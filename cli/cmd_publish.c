@@ -21,7 +21,9 @@ static const char help[] =
     "version is uploaded and committed. A stream that is not there is made, with the "
     "whole\n"
     "checkpoint as version 0. With --watch: each checkpoint that a trainer saves as\n"
-    "DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM.\n"
+    "DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM. A lower step that "
+    "is\n"
+    "written again is published too: the trainer went back.\n"
     "\n"
     "  --step TEXT          the trainer's own number of this version\n"
     "  --notes TEXT         free text, up to 4096 bytes\n"
@@ -263,8 +265,9 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         CLI_COMMON_OPTIONS,
     };
     bool base = false;
-    *a = (arguments){
-        .publish = {.expect_head = DW_NO_VERSION, .known_head = DW_NO_VERSION}};
+    *a = (arguments){.publish = {.expect_head = DW_NO_VERSION,
+                                 .known_head = DW_NO_VERSION,
+                                 .past = DW_NO_VERSION}};
     dw_publish_options_init(&a->publish.options);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         base |= option == BASE;
@@ -294,7 +297,7 @@ static void print_json(const cli_published *done, const char *url, const char *c
         cli_json_text(object, "event", event);
     cli_json_text(object, "url", url);
     cli_json_text(object, "checkpoint", checkpoint);
-    cli_json_count(object, "version", r->version);
+    cli_json_count(object, "version", done->skipped ? done->same : r->version);
     json_object_set_new(object, "created", json_boolean(done->created));
     json_object_set_new(object, "skipped", json_boolean(done->skipped));
     if (!done->skipped) {
@@ -328,7 +331,7 @@ static void print_line(const cli_published *done, const char *checkpoint)
     const dw_publish_report *r = &done->report;
     cli_print_text(stdout, checkpoint);
     if (done->skipped)
-        printf(": version %" PRIu64 " has these weights already\n", r->version);
+        printf(": version %" PRIu64 " has these weights already\n", done->same);
     else
         printf(": version %" PRIu64 ", %s changed, %s in %.3f s\n", r->version,
                cli_format_count(changed, r->n_changed), cli_format_size(size, r->n_bytes),

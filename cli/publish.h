@@ -21,6 +21,8 @@ typedef struct cli_publish {
     const char *step;     /* or NULL */
     const char *notes;
     bool skip_same;       /* publish nothing where the stream's head has these weights */
+    uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
+    dw_digest past_state; /* DW_NO_VERSION: none */
     uint64_t expect_head; /* DW_CONFLICT where the head is another; DW_NO_VERSION: any */
     uint64_t known_head;  /* was there: a stream without it is absent or rolled back;
                              DW_NO_VERSION: none */
@@ -28,11 +30,12 @@ typedef struct cli_publish {
 } cli_publish;
 
 typedef struct cli_published {
-    bool opened;  /* the checkpoint could be opened: what failed, failed after that */
-    bool changed; /* it failed, and the checkpoint was written to while it was read */
-    bool as_peer; /* written for another system: diff and upload are not told apart */
-    bool created; /* the stream is new, and this is its version 0 */
-    bool skipped; /* skip_same: it was published already */
+    bool opened;   /* the checkpoint could be opened: what failed, failed after that */
+    bool changed;  /* it failed, and the checkpoint was written to while it was read */
+    bool as_peer;  /* written for another system: diff and upload are not told apart */
+    bool created;  /* the stream is new, and this is its version 0 */
+    bool skipped;  /* skip_same: it was published already ... */
+    uint64_t same; /* ... as this version; the report's is the head */
     bool without_folds; /* there was no room for the copy that they start from */
     uint64_t n_model_bytes;
     uint64_t n_model_elems;

@@ -90,17 +90,22 @@ static dw_status check_head(const cli_publish *p, const prior *before, dw_error 
                          p->expect_head, before->head);
 }
 
-static dw_status has_same_state(bool *same, const prior *before,
-                                const cli_weights *weights, const cli_session *s,
-                                dw_error *err)
+/* Finds out whether the stream has the weights already, and as which version. */
+static dw_status skip_same(cli_published *out, const cli_publish *p, const prior *before,
+                           const cli_weights *weights, const cli_session *s,
+                           dw_error *err)
 {
     dw_digest state = 0;
-    *same = false;
     if (!before->has_head)
         return DW_OK;
     dw_status status = cli_weights_state(&state, weights, s, err);
-    *same = status == DW_OK && state == before->state;
-    return status;
+    if (status != DW_OK)
+        return status;
+    const bool is_past = p->past != DW_NO_VERSION && state == p->past_state;
+    out->skipped = state == before->state || is_past;
+    out->same = state == before->state ? before->head : p->past;
+    out->report.version = before->head;
+    return DW_OK;
 }
 
 /* The user's cache, one directory a stream, on the heap; NULL with ERR filled. */
@@ -222,11 +227,9 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     if (status == DW_OK)
         status = check_head(p, &before, err);
     if (status == DW_OK && p->skip_same)
-        status = has_same_state(&out->skipped, &before, weights, s, err);
-    if (status != DW_OK || out->skipped) {
-        out->report.version = before.head;
+        status = skip_same(out, p, &before, weights, s, err);
+    if (status != DW_OK || out->skipped)
         return status;
-    }
     status = cli_publish_check_room(p, store, !before.has_head, weights, baseline,
                                     &out->without_folds, err);
     if (status != DW_OK)

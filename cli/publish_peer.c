@@ -62,7 +62,7 @@ dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store 
                                p->expect_head);
     out->skipped =
         status == DW_OK && p->skip_same && has_same_weights(publisher, weights);
-    report.version = head;
+    report.version = out->same = head;
     if (status == DW_OK && !out->skipped)
         status = cli_publish_proven(publisher, DW_NO_VERSION, &report, err);
     cli_progress_end(&bar);

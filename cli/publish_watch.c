@@ -19,6 +19,7 @@
 #include "store.h"
 #include "trouble.h"
 #include "watch_dir.h"
+#include "watch_past.h"
 
 #define T_LOOK 1.0 /* seconds between two looks */
 
@@ -116,6 +117,44 @@ static void tell_passed_over(const cli_session *s, const char *path, const dw_er
     cli_tell_error(s, "passed over", path, &told);
 }
 
+/* The trainer started again from an older checkpoint. What it had written after that one
+ * by then, and nobody published, is discarded. */
+static void tell_back(cli_watch *watch, const cli_session *s, const cli_watched *item)
+{
+    dw_error told;
+    cli_error_set(&told, DW_OK, item->path,
+                  "published after step %" PRIu64
+                  ": the trainer went back to an older checkpoint",
+                  watch->step);
+    if (!s->quiet)
+        cli_tell_error(s, "went back", item->path, &told);
+    for (size_t i = 0; i < watch->n_items; i++) {
+        cli_watched *other = &watch->items[i];
+        if (!other->has_step || other->step <= item->step ||
+            other->written >= item->written || other->print == other->done)
+            continue;
+        cli_watch_done(other);
+        cli_error_set(&told, DW_STALE, other->path,
+                      "not published: %.200s is newer, so the trainer discarded this one",
+                      item->path);
+        cli_tell_error(s, "passed over", other->path, &told);
+    }
+}
+
+static void tell_published(cli_watch *watch, const cli_publish *p, const cli_session *s,
+                           cli_watched *item, const cli_published *done)
+{
+    /* DIR itself is rewritten with what is published for the sake of its name alone */
+    if (!done->skipped || item->has_step)
+        cli_published_print(done, s, p->url, item->path, "published");
+    if (done->skipped || !item->has_step)
+        return;
+    if (watch->has_step && item->step < watch->step)
+        tell_back(watch, s, item);
+    watch->has_step = true;
+    watch->step = item->step;
+}
+
 /* Whether the watch cannot go on. */
 static bool is_final(dw_status status)
 {
@@ -136,13 +175,15 @@ static void hold_copies(const cli_publish *p)
 }
 
 /* Publishes one; *ERR says why the watch ends where it returns an error. */
-static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *item,
-                           cli_trouble *trouble, dw_error *err)
+static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watch,
+                           cli_watched *item, cli_trouble *trouble, dw_error *err)
 {
     char step[24];
     outcome o;
     snprintf(step, sizeof step, "%" PRIu64, item->step);
     p->step = item->has_step ? step : NULL;
+    p->past = item->version;
+    p->past_state = item->state;
     publish_in_child(&o, p, s, item->path);
     p->step = NULL;
     p->expect_head = o.status == DW_OK ? o.done.report.version : DW_NO_VERSION;
@@ -153,10 +194,7 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watched *it
         hold_copies(p);
         cli_trouble_end(trouble, s);
         cli_watch_done(item);
-        /* DIR itself is rewritten with what is published for the sake of its name alone
-         */
-        if (!o.done.skipped || item->has_step)
-            cli_published_print(&o.done, s, p->url, item->path, "published");
+        tell_published(watch, p, s, item, &o.done);
         return DW_OK;
     }
     if (cli_signal())
@@ -212,57 +250,86 @@ static void skip_all_but_newest(cli_watch *watch)
         cli_watch_skip(watch, newest - 1);
 }
 
-/* The step of the newest version, where it has one that is a number. */
-static dw_status read_head_step(bool *has_step, uint64_t *step, cli_publish *p,
-                                dw_error *err)
+/* Marks what the stream has already; a stream that is not there has nothing. */
+static dw_status skip_published(cli_watch *watch, cli_publish *p, dw_error *err)
 {
     dw_store *store = NULL;
     dw_stream *stream = NULL;
-    dw_version_info info;
     uint64_t head;
     dw_trust trust = cli_keys_trust(&p->keys);
-    *has_step = false;
     dw_status status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = dw_stream_open(&stream, store, &trust, err);
     if (status == DW_OK)
         status = dw_stream_head(stream, &head, err);
     if (status == DW_OK)
-        status = dw_stream_version(stream, head, &info, err);
-    if (status == DW_OK) {
+        status = cli_watch_past(watch, stream, head, err);
+    if (status == DW_OK)
         p->known_head = head;
-        char *end;
-        errno = 0;
-        *step = strtoull(info.step, &end, 10);
-        *has_step = info.step[0] >= '0' && info.step[0] <= '9' && !*end && errno == 0;
-    }
     dw_stream_close(stream);
     dw_store_close(store);
     return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+static dw_status skip_published_as_peer(cli_watch *watch, cli_publish *p, dw_error *err)
+{
+    bool has_any = false;
+    dw_status status = has_peer_version(&has_any, p, err);
+    if (status == DW_OK && has_any)
+        skip_all_but_newest(watch);
+    return status;
+}
+
+/* What is there when the watch begins, and what becomes of it. */
+static void tell_start(const cli_watch *watch, const cli_session *s)
+{
+    size_t n_new = 0, n_done = 0;
+    for (size_t i = 0; i < watch->n_items; i++) {
+        n_done +=
+            watch->items[i].print != 0 && watch->items[i].print == watch->items[i].done;
+        n_new += watch->items[i].print != watch->items[i].done;
+    }
+    if (s->json || s->quiet || (n_new > 0 && n_done == 0))
+        return;
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, watch->dir);
+    if (n_new + n_done == 0)
+        fputs(": no checkpoint yet. Waiting for checkpoint-N directories, or for "
+              ".safetensors files\n",
+              stderr);
+    else
+        fprintf(
+            stderr,
+            ": leaves %zu checkpoint%s alone: the stream has %s already, or has newer "
+            "weights\n",
+            n_done, n_done > 1 ? "s" : "", n_done > 1 ? "them" : "it");
 }
 
 /* What an earlier watch published is not published again. */
 static dw_status start(cli_watch *watch, cli_publish *p, const cli_session *s,
                        cli_trouble *trouble, dw_error *err)
 {
-    bool has_step;
-    uint64_t step = 0;
-    dw_status status;
-    while ((status = p->as_peer
-                         ? has_peer_version(&has_step, p, err)
-                         : read_head_step(&has_step, &step, p, err)) == DW_UNAVAILABLE) {
+    dw_status status = cli_watch_look(watch, err);
+    while (status == DW_OK &&
+           (status = p->as_peer ? skip_published_as_peer(watch, p, err)
+                                : skip_published(watch, p, err)) == DW_UNAVAILABLE) {
         cli_trouble_add(trouble, s, err);
         cli_trouble_sleep(trouble);
-        if (cli_signal())
-            return cli_check_signal(err);
+        status = cli_signal() ? cli_check_signal(err) : cli_watch_look(watch, err);
     }
     if (status == DW_OK)
-        status = cli_watch_look(watch, err);
-    if (status == DW_OK && has_step && p->as_peer)
-        skip_all_but_newest(watch);
-    else if (status == DW_OK && has_step)
-        cli_watch_skip(watch, step);
+        tell_start(watch, s);
     return status;
+}
+
+static void tell_useless(cli_watch *watch, const cli_session *s)
+{
+    for (const cli_watched *item; (item = cli_watch_useless(watch));) {
+        dw_error told;
+        cli_error_set(&told, DW_UNSUPPORTED, item->path, "%s",
+                      cli_watch_fault_text(item->fault));
+        cli_tell_error(s, "passed over", item->path, &told);
+    }
 }
 
 static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s,
@@ -281,9 +348,10 @@ static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s
             continue;
         }
         cli_trouble_end(&lost, s);
+        tell_useless(watch, s);
         cli_watched *item = cli_watch_next(watch);
         if (item)
-            status = deal_with(p, s, item, trouble, err);
+            status = deal_with(p, s, watch, item, trouble, err);
         if (status != DW_OK)
             return status;
     }

@@ -87,7 +87,7 @@ json_t *cli_suspect_json(uint64_t from, uint64_t end)
     return object;
 }
 
-double cli_age(const char *rfc3339)
+time_t cli_time(const char *rfc3339)
 {
     struct tm t = {0};
     if (sscanf(rfc3339, "%4d-%2d-%2dT%2d:%2d:%2d", &t.tm_year, &t.tm_mon, &t.tm_mday,
@@ -95,7 +95,12 @@ double cli_age(const char *rfc3339)
         return -1;
     t.tm_year -= 1900;
     t.tm_mon -= 1;
-    time_t then = timegm(&t);
+    return timegm(&t);
+}
+
+double cli_age(const char *rfc3339)
+{
+    const time_t then = cli_time(rfc3339);
     if (then == (time_t)-1)
         return -1;
     double age = difftime(time(NULL), then);

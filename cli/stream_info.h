@@ -3,6 +3,7 @@
 #define CLI_STREAM_INFO_H
 
 #include <jansson.h>
+#include <time.h>
 
 #include <deltawire/stream.h>
 #include <jansson.h>
@@ -12,6 +13,9 @@
 
 /* "delta", "anchor", "base", "fork". */
 const char *cli_content_name(dw_content content);
+
+/* A time of a record, in whole seconds; -1 where it does not parse. */
+time_t cli_time(const char *rfc3339);
 
 /* Seconds between a time of a record and now; -1 where it does not parse. */
 double cli_age(const char *rfc3339);

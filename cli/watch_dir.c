@@ -42,44 +42,75 @@ static uint64_t print_of(const char *name, const struct stat *st)
     return strtoull(digits, NULL, 16);
 }
 
-/* The sum over all regular files; 0 where there are no weights, or something is still
- * being written. */
-static uint64_t print_of_directory(const char *path)
+/* What one look finds in a directory. */
+typedef struct glance {
+    uint64_t sum; /* of all files under their final names */
+    bool is_empty, has_weights, has_bin;
+    struct timespec newest, newest_temporary, newest_weights;
+} glance;
+
+static void note_time(struct timespec *latest, const struct stat *st)
+{
+    if (is_newer(st->st_mtim, *latest))
+        *latest = st->st_mtim;
+}
+
+static void glance_at_file(glance *g, const char *name, const struct stat *st)
+{
+    if (is_temporary(name)) {
+        note_time(&g->newest_temporary, st);
+        return;
+    }
+    note_time(&g->newest, st);
+    g->sum += print_of(name, st);
+    g->has_bin |= strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin");
+    if (ends_with(name, ".safetensors")) {
+        g->has_weights = true;
+        note_time(&g->newest_weights, st);
+    }
+}
+
+/* False if PATH is no directory. */
+static bool glance_at(glance *g, const char *path)
 {
     DIR *dir = opendir(path);
-    uint64_t sum = 0;
-    bool has_weights = false;
-    struct timespec newest = {0}, newest_temporary = {0};
+    *g = (glance){.is_empty = true};
     if (!dir)
-        return 0;
+        return false;
     for (const struct dirent *entry; (entry = readdir(dir));) {
         struct stat st;
         char *file = cli_path_join(path, entry->d_name);
-        if (file && stat(file, &st) == 0 && S_ISREG(st.st_mode)) {
-            struct timespec *latest = &newest;
-            if (is_temporary(entry->d_name)) {
-                latest = &newest_temporary;
-            } else {
-                sum += print_of(entry->d_name, &st);
-                has_weights |= ends_with(entry->d_name, ".safetensors");
-            }
-            if (is_newer(st.st_mtim, *latest))
-                *latest = st.st_mtim;
-        }
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            g->is_empty = false;
+        if (file && stat(file, &st) == 0 && S_ISREG(st.st_mode))
+            glance_at_file(g, entry->d_name, &st);
         free(file);
     }
     closedir(dir);
-    return has_weights && !is_newer(newest_temporary, newest) ? sum : 0;
+    return true;
+}
+
+/* Whether something is still being written. */
+static bool is_under_way(const glance *g)
+{
+    return is_newer(g->newest_temporary, g->newest);
+}
+
+static cli_watch_fault fault_of(const glance *g)
+{
+    if (g->has_weights)
+        return CLI_WATCH_GOOD;
+    return g->is_empty  ? CLI_WATCH_EMPTY
+           : g->has_bin ? CLI_WATCH_ONLY_BIN
+                        : CLI_WATCH_NO_WEIGHTS;
 }
 
 /* ---- the list ---- */
 
 /* Takes PATH. */
 static dw_status note_item(cli_watch *watch, char *path, bool has_step, uint64_t step,
-                           dw_error *err)
+                           const glance *g, cli_watch_fault fault, dw_error *err)
 {
-    if (!path)
-        return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
     size_t i = 0;
     while (i < watch->n_items && strcmp(watch->items[i].path, path) != 0)
         i++;
@@ -93,21 +124,27 @@ static dw_status note_item(cli_watch *watch, char *path, bool has_step, uint64_t
             return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
         }
         watch->items = grown;
-        watch->items[watch->n_items++] =
-            (cli_watched){.path = path, .has_step = has_step, .step = step};
+        watch->items[watch->n_items++] = (cli_watched){
+            .path = path, .has_step = has_step, .step = step, .version = DW_NO_VERSION};
     }
     cli_watched *item = &watch->items[i];
-    uint64_t print = print_of_directory(item->path);
+    const uint64_t print = fault == CLI_WATCH_GOOD && !is_under_way(g) ? g->sum : 0;
     item->is_stable = print != 0 && print == item->print;
     item->print = print;
+    item->written = g->newest_weights.tv_sec;
+    item->fault = fault;
+    item->n_useless =
+        fault == CLI_WATCH_GOOD || is_under_way(g) ? 0 : item->n_useless + 1;
     item->seen = true;
     return DW_OK;
 }
 
-/* checkpoint-123, as Hugging Face's and most other trainers name them; step_000123. */
+/* checkpoint-123, as Hugging Face's and most other trainers name them; step_000123;
+ * global_step_123 of verl, global_step123 of DeepSpeed. */
 static bool parse_step(const char *name, uint64_t *step)
 {
-    static const char *const prefixes[] = {"checkpoint-", "step_", "step-"};
+    static const char *const prefixes[] = {"checkpoint-", "step_", "step-",
+                                           "global_step_", "global_step"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
         const size_t n = strlen(prefixes[i]);
         if (strncmp(name, prefixes[i], n) != 0)
@@ -115,9 +152,43 @@ static bool parse_step(const char *name, uint64_t *step)
         char *end;
         errno = 0;
         *step = strtoull(name + n, &end, 10);
-        return name[n] >= '0' && name[n] <= '9' && !*end && errno == 0;
+        if (name[n] >= '0' && name[n] <= '9' && !*end && errno == 0)
+            return true;
     }
     return false;
+}
+
+/* DIR/NAME: a checkpoint of some step, or a directory with weights whose name has none.
+ * Others are no business of the watch. */
+static dw_status look_at(cli_watch *watch, const char *name, dw_error *err)
+{
+    uint64_t step = 0;
+    glance g;
+    const bool has_step = parse_step(name, &step);
+    if (!has_step && (name[0] == '.' || is_temporary(name)))
+        return DW_OK;
+    char *path = cli_path_join(watch->dir, name);
+    if (!path)
+        return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
+    const bool is_dir = glance_at(&g, path);
+    if (!is_dir || !(has_step || g.has_weights || g.has_bin)) {
+        free(path);
+        return DW_OK;
+    }
+    return note_item(watch, path, has_step, step, &g,
+                     has_step ? fault_of(&g) : CLI_WATCH_UNKNOWN_NAME, err);
+}
+
+/* DIR itself may hold weights; if it does not, checkpoints may come. */
+static dw_status look_at_dir(cli_watch *watch, dw_error *err)
+{
+    glance g;
+    char *path = strdup(watch->dir);
+    if (!path)
+        return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
+    (void)glance_at(&g, path);
+    const cli_watch_fault fault = fault_of(&g);
+    return note_item(watch, path, false, 0, &g, fault, err);
 }
 
 static void forget_gone(cli_watch *watch)
@@ -139,13 +210,9 @@ dw_status cli_watch_look(cli_watch *watch, dw_error *err)
         return cli_error_errno(err, watch->dir, "look into the directory");
     for (size_t i = 0; i < watch->n_items; i++)
         watch->items[i].seen = false;
-    dw_status status = note_item(watch, strdup(watch->dir), false, 0, err);
-    for (const struct dirent *entry; status == DW_OK && (entry = readdir(dir));) {
-        uint64_t step;
-        if (parse_step(entry->d_name, &step))
-            status = note_item(watch, cli_path_join(watch->dir, entry->d_name), true,
-                               step, err);
-    }
+    dw_status status = look_at_dir(watch, err);
+    for (const struct dirent *entry; status == DW_OK && (entry = readdir(dir));)
+        status = look_at(watch, entry->d_name, err);
     closedir(dir);
     if (status == DW_OK)
         forget_gone(watch);
@@ -168,6 +235,7 @@ cli_watched *cli_watch_next(cli_watch *watch)
 void cli_watch_done(cli_watched *item)
 {
     item->done = item->print;
+    item->version = DW_NO_VERSION;
 }
 
 void cli_watch_skip(cli_watch *watch, uint64_t step)
@@ -175,6 +243,44 @@ void cli_watch_skip(cli_watch *watch, uint64_t step)
     for (size_t i = 0; i < watch->n_items; i++)
         if (watch->items[i].has_step && watch->items[i].step <= step)
             cli_watch_done(&watch->items[i]);
+}
+
+/* A trainer may make a directory some time before the files in it. */
+#define USELESS_LOOKS 5
+
+cli_watched *cli_watch_useless(cli_watch *watch)
+{
+    for (size_t i = 0; i < watch->n_items; i++) {
+        cli_watched *item = &watch->items[i];
+        const bool is_dir_itself = strcmp(item->path, watch->dir) == 0;
+        if (item->told || item->n_useless < USELESS_LOOKS ||
+            (is_dir_itself && item->fault != CLI_WATCH_ONLY_BIN))
+            continue;
+        item->told = true;
+        return item;
+    }
+    return NULL;
+}
+
+const char *cli_watch_fault_text(cli_watch_fault fault)
+{
+    switch (fault) {
+    case CLI_WATCH_EMPTY:
+        return "it is empty. It is published when there are .safetensors files in it";
+    case CLI_WATCH_ONLY_BIN:
+        return "its weights are not safetensors files (pytorch_model.bin, for instance), "
+               "so it is not published. Save with safetensors: in transformers, "
+               "save_safetensors=True";
+    case CLI_WATCH_NO_WEIGHTS:
+        return "there are no .safetensors files in it (directories inside it are not "
+               "searched). It is published when there are";
+    case CLI_WATCH_UNKNOWN_NAME:
+        return "its name has no step, as checkpoint-N or step_N has, so it is not "
+               "published. Rename it, or publish it with: deltawire publish URL DIR";
+    case CLI_WATCH_GOOD:
+        break;
+    }
+    return "";
 }
 
 void cli_watch_release(cli_watch *watch)

@@ -11,8 +11,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
+#include <deltawire/digest.h>
 #include <deltawire/error.h>
+#include <deltawire/stream.h>
+
+/* What a directory lacks to be published. */
+typedef enum cli_watch_fault {
+    CLI_WATCH_GOOD,
+    CLI_WATCH_EMPTY,
+    CLI_WATCH_ONLY_BIN,    /* weights, but none that are safetensors */
+    CLI_WATCH_NO_WEIGHTS,  /* files or directories, but no weights */
+    CLI_WATCH_UNKNOWN_NAME /* weights, but no step in its name */
+} cli_watch_fault;
 
 typedef struct cli_watched {
     char *path; /* DIR/checkpoint-123, or DIR itself */
@@ -23,12 +35,23 @@ typedef struct cli_watched {
     bool is_stable; /* the same at the look before */
     uint64_t done;  /* the print that it had when it was dealt with; 0: never */
     bool seen;      /* at this look */
+    time_t written; /* when its weights were */
+
+    /* a version of this step that was there when the watch began; DW_NO_VERSION: none */
+    uint64_t version;
+    dw_digest state;
+
+    cli_watch_fault fault;
+    unsigned n_useless; /* looks since it has a fault */
+    bool told;          /* that it has one */
 } cli_watched;
 
 typedef struct cli_watch {
     const char *dir;
     cli_watched *items;
     size_t n_items;
+    bool has_step; /* of the newest version */
+    uint64_t step;
 } cli_watch;
 
 /* Takes a look. What has gone is forgotten. */
@@ -43,6 +66,13 @@ void cli_watch_done(cli_watched *item);
 
 /* The same for all there are with a step up to that: they were published earlier. */
 void cli_watch_skip(cli_watch *watch, uint64_t step);
+
+/* A directory that cannot be published and has been like that for some looks; each is
+ * given once. NULL: none. Lives until the next look. */
+cli_watched *cli_watch_useless(cli_watch *watch);
+
+/* What is wrong with it, and what to do. */
+const char *cli_watch_fault_text(cli_watch_fault fault);
 
 void cli_watch_release(cli_watch *watch);
 

@@ -1,0 +1,22 @@
+/* Which checkpoints in a directory a stream has already, when a watch begins.
+ *
+ * A checkpoint was published if the stream has a version of its step that is younger than
+ * its files. If the files are the younger ones, they were written again by a trainer that
+ * went back to an older checkpoint, or they are copies: then the weights decide.
+ */
+#ifndef CLI_WATCH_PAST_H
+#define CLI_WATCH_PAST_H
+
+#include <deltawire/stream.h>
+
+#include "watch_dir.h"
+
+/* Whether a version's step is a number, and which. */
+bool cli_parse_step(const char *text, uint64_t *step);
+
+/* After a look: marks as done what needs no publishing. HEAD is the stream's. Reads as
+ * many records as the checkpoints that are there go back. */
+dw_status cli_watch_past(cli_watch *watch, dw_stream *stream, uint64_t head,
+                         dw_error *err);
+
+#endif

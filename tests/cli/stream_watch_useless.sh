@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# `publish --watch` says which directories it cannot use, each once.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 1
+url=$store/run
+
+told() { # REGEXP: exactly one line of the watch says it
+    [ "$(grep -c "^deltawire: $1" err.watch)" -eq 1 ]
+}
+head_is() { # VERSION
+    deltawire status "$url" --json | holds "o['head'] == $1"
+}
+
+mkdir -p output
+start watch publish "$url" --watch output
+watch=$!
+
+it "says that it waits"
+wait_until told 'output: no checkpoint yet'
+
+it "says what is wrong with a directory"
+mkdir -p output/checkpoint-10 output/checkpoint-20 output/global_step_7/actor output/runs \
+    output/final output/tmp-checkpoint-30
+echo weights >output/checkpoint-20/pytorch_model.bin
+echo state >output/checkpoint-20/optimizer.pt
+echo events >output/runs/events.out.tfevents
+cp run/base/model.safetensors output/final/
+wait_until told 'output/checkpoint-10: it is empty'
+wait_until told 'output/checkpoint-20: its weights are not safetensors files (pytorch_model.bin'
+wait_until told 'output/global_step_7: there are no .safetensors files in it'
+wait_until told 'output/final: its name has no step'
+
+it "says it once, and publishes what becomes usable"
+cp run/base/model.safetensors output/checkpoint-10/
+wait_until head_is 0
+cp run/step_000001/model.safetensors output/global_step_7/
+wait_until head_is 1
+[ "$(deltawire log "$url" -n 1 --json | json 'o["versions"][0]["step"]')" = 7 ]
+kill -TERM $watch
+ends $watch 0
+told 'output/checkpoint-20: '
+told 'output/final: '
+if grep -q 'output/runs\|output/tmp' err.watch; then die "it speaks of other directories"; fi
