@@ -4,6 +4,9 @@
  * goes after what it names: objects, then their commit, then the ways to it with theirs,
  * version by version; the hints come last. So a mirror is at every moment a stream that
  * ends a little earlier, and a copy that was broken off is gone on with.
+ *
+ * What the mirror has is found by names: a record that is in both is read only if the
+ * mirror lacks an object of its version.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -28,6 +31,8 @@ typedef struct copier {
     uint64_t floor;         /* of both: what lies below is not copied */
     dw_listing commits;     /* here */
     dw_listing ways;        /* here */
+    dw_listing here;        /* objects here */
+    size_t next_here;       /* objects of the versions that are done lie before it */
     dw_listing there;       /* objects of the mirror */
     dw_listing there_ways;  /* ways of the mirror */
     dw_listing there_known; /* commits of the mirror */
@@ -39,6 +44,7 @@ static void release(copier *c)
 {
     dw_listing_release(&c->commits);
     dw_listing_release(&c->ways);
+    dw_listing_release(&c->here);
     dw_listing_release(&c->there);
     dw_listing_release(&c->there_ways);
     dw_listing_release(&c->there_known);
@@ -165,6 +171,33 @@ static dw_status copy_objects(copier *c, const dw_edge *edge, const dw_objects *
     return status;
 }
 
+/* Whether the mirror has every object of VERSION that is here, of its commit or of the
+ * ways to it; *N of them. Versions are asked for in ascending order. */
+static bool has_all(copier *c, uint64_t version, bool of_way, uint64_t *n)
+{
+    uint64_t found;
+    bool is_of_way;
+    *n = 0;
+    for (size_t i = c->next_here; i < c->here.n; i++) {
+        const dw_listed *item = &c->here.items[i];
+        if (!dw_key_is_object(item->key, &found, &is_of_way))
+            continue;
+        if (found > version)
+            break;
+        if (found < version) {
+            c->next_here = i + 1;
+            continue;
+        }
+        if (is_of_way != of_way)
+            continue;
+        const dw_listed *there = dw_listing_find(&c->there, item->key);
+        if (!there || there->n_bytes != item->n_bytes)
+            return false;
+        ++*n;
+    }
+    return true;
+}
+
 /* ---- versions ---- */
 
 /* The lowest version that both have and that differs, below VERSION, which does. */
@@ -215,13 +248,20 @@ static dw_status copy_commit(copier *c, uint64_t version, dw_error *err)
 {
     char key[DW_KEY_TEXT];
     dw_key_commit(key, version);
+    uint64_t n = 0;
+    const bool has_objects = c->floor == 0 || version > c->floor;
+    if (dw_listing_find(&c->there_known, key) &&
+        (!has_objects || has_all(c, version, false, &n))) {
+        c->report.n_present += n;
+        return DW_OK;
+    }
     dw_commit_record commit;
     dw_status status = dw_stream_read_commit(c->stream, version, &commit, err);
     if (status != DW_OK)
         return status;
     const dw_edge edge = {.from = version > 0 ? version - 1 : DW_NO_VERSION,
                           .to = version};
-    if (c->floor == 0 || version > c->floor)
+    if (has_objects)
         status = copy_objects(c, &edge, &commit.objects, err);
     dw_commit_record_release(&commit);
     if (status != DW_OK || c->collected || dw_listing_find(&c->there_known, key))
@@ -272,6 +312,9 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
 static dw_status copy_ways_to(copier *c, uint64_t version, size_t *next, dw_error *err)
 {
     dw_status status = DW_OK;
+    uint64_t n;
+    const bool is_complete = has_all(c, version, true, &n);
+    bool all_known = is_complete;
     for (; status == DW_OK && !c->collected && *next < c->ways.n; ++*next) {
         const char *key = c->ways.items[*next].key;
         dw_edge edge = {0};
@@ -280,9 +323,14 @@ static dw_status copy_ways_to(copier *c, uint64_t version, size_t *next, dw_erro
         if (edge.to > version)
             break;
         uint64_t lowest = edge.from == DW_NO_VERSION ? edge.to : edge.from;
-        if (edge.to == version && lowest >= c->floor)
-            status = copy_way(c, key, &edge, err);
+        if (edge.to != version || lowest < c->floor ||
+            (is_complete && dw_listing_find(&c->there_ways, key)))
+            continue;
+        all_known = false;
+        status = copy_way(c, key, &edge, err);
     }
+    if (all_known)
+        c->report.n_present += n;
     return status;
 }
 
@@ -353,16 +401,12 @@ static dw_status copy_latest(copier *c, dw_error *err)
 
 /* ---- all of it ---- */
 
-static dw_status count_missing(copier *c, dw_error *err)
+static void count_missing(copier *c)
 {
-    dw_listing here;
-    dw_status status = dw_listing_load(&here, c->stream->store, "objects/", err);
     c->n_total = c->report.n_bytes;
-    for (size_t i = 0; status == DW_OK && i < here.n; i++)
-        if (!dw_listing_find(&c->there, here.items[i].key))
-            c->n_total += here.items[i].n_bytes;
-    dw_listing_release(&here);
-    return status;
+    for (size_t i = 0; i < c->here.n; i++)
+        if (!dw_listing_find(&c->there, c->here.items[i].key))
+            c->n_total += c->here.items[i].n_bytes;
 }
 
 static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
@@ -375,6 +419,8 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
     if (status == DW_OK)
         status = dw_listing_load(&c->ways, here, "ways/", err);
     if (status == DW_OK)
+        status = dw_listing_load(&c->here, here, "objects/", err);
+    if (status == DW_OK)
         status = dw_listing_load(&c->there, c->to, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->there_ways, c->to, "ways/", err);
@@ -384,12 +430,13 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
         status = dw_listing_floor(&c->ways, c->stream, &c->floor, err);
     if (status == DW_OK)
         status = dw_listing_floor(&c->there_ways, &there, floor_there, err);
-    if (status == DW_OK && c->progress && c->progress->report)
-        status = count_missing(c, err);
+    if (status == DW_OK)
+        count_missing(c);
     if (status == DW_OK && *floor_there > c->floor)
         c->floor = *floor_there; /* the mirror keeps less */
     c->collected = false;
     c->report.n_present = 0;
+    c->next_here = 0;
     return status;
 }
 

@@ -254,6 +254,34 @@ static void test_squash(void **state)
     assert_ok(dw_store_remove(plain, key, &err), &err);
 }
 
+/* A mirror reads what it copies. */
+static void test_copy(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_stream *stream;
+    dw_copy_report first, report;
+    char key[512];
+    dw_store *mirror = kit_mem_store();
+    assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
+    assert_ok(dw_stream_copy(stream, mirror, NULL, &first, &err), &err);
+    counting_reset(&counter);
+    assert_ok(dw_stream_copy(stream, mirror, NULL, &report, &err), &err);
+    assert_reads("copy again", 30);
+    assert_int_equal(report.n_present, first.n_objects);
+    assert_int_equal(report.n_objects, 0);
+    /* what the mirror lost comes back */
+    assert_true(kit_find(mirror, "objects/00000000000000001000-", "", key) > 0);
+    assert_ok(dw_store_remove(mirror, key, &err), &err);
+    counting_reset(&counter);
+    assert_ok(dw_stream_copy(stream, mirror, NULL, &report, &err), &err);
+    assert_reads("copy of one object", 35);
+    assert_int_equal(report.n_objects, 1);
+    kit_verify(mirror);
+    dw_stream_close(stream);
+    dw_store_close(mirror);
+}
+
 /* ---- collectors ---- */
 
 /* Gives the number of objects and records that were removed. */
@@ -354,8 +382,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pull),    cmocka_unit_test(test_resume),
         cmocka_unit_test(test_log),     cmocka_unit_test(test_route),
-        cmocka_unit_test(test_squash),  cmocka_unit_test(test_collect),
-        cmocka_unit_test(test_publish), cmocka_unit_test(test_search),
+        cmocka_unit_test(test_copy),    cmocka_unit_test(test_squash),
+        cmocka_unit_test(test_collect), cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_search),
     };
     return cmocka_run_group_tests(tests, make_history, drop_history);
 }
