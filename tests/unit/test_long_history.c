@@ -1,3 +1,4 @@
+/* labels: slow */
 /* What each operation reads from the store of a stream with 2,000 versions. The numbers
  * of requests are exact, so they are compared with bounds. */
 #include <inttypes.h>
