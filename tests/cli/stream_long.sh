@@ -63,4 +63,4 @@ deltawire status "$far" --quiet >/dev/null
 object_remove "$far" "$(commit_key 4)"
 fails 3 'version 4 is missing' deltawire status "$far"
 fails 3 'version 4 is missing' deltawire pull "$far" --into slow
-fails 3 'version 4 ' deltawire verify "$far" --no-decode
+fails 3 '1 fault was found' deltawire verify "$far" --no-decode
