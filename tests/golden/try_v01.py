@@ -185,12 +185,14 @@ def publish_peer(by, url, number, kind, options):
 def cached_baseline():
     """Both versions keep the baseline in the cache, and take it over from each other."""
     url = f"file://{work}/cached"
-    for number, by in enumerate((NEW, OLD, NEW, OLD)):
-        publish(by, url, number)
+    for number, by in enumerate((NEW, OLD, NEW, OLD, NEW, NEW, OLD, OLD, NEW, NEW)):
+        publish(by, url, number, "--fold", "2,4")
     if len(list((work / "cache/deltawire/baselines").glob("*"))) != 1:
         raise AssertionError("they use different places")
     run(NEW, "pull", url, "--into", work / "of-cached", "--quiet")
-    holds(work / "of-cached", 3)
+    holds(work / "of-cached", 9)
+    read_all(url, range(10))
+    run(NEW, "verify", url)
 
 
 def delta_files():
