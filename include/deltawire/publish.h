@@ -118,8 +118,10 @@ typedef struct dw_publish_options {
                              until they are committed. Set it if the next publish comes
                              only after training: a trainer that goes on from an older
                              checkpoint would otherwise leave followers with weights that
-                             it has discarded. Without effect on shards, whose ranks must
-                             decide together: see dw_publisher_is_current */
+                             it has discarded. That version has ticket 1: its report says
+                             whether it restarted the stream. Without effect on shards,
+                             whose ranks must decide together: see dw_publisher_is_current
+                           */
 
     /* Asked before each commit, version 0 among them, after everything was read: not
      * DW_OK commits nothing, and is what becomes of the version. For weights that

@@ -386,6 +386,10 @@ class Publisher:
     @property
     def version(self) -> int:
         """The newest version that is committed."""
+    @property
+    def opening(self) -> PublishReport | None:
+        """Of the version that opening published because the weights differed from the newest
+        one; None: it published none."""
     def publish(
         self,
         *,

@@ -35,6 +35,8 @@ class Outcomes:
         self._open: deque[int] = deque()  # tickets of versions that may still be under way
         self._warned: set[str] = set()
         self._last_error: _core.Error | None = None
+        if native.opening is not None:
+            _warn_damaged(native.opening)
 
     def add(self, ticket: int) -> None:
         self._open.append(ticket)

@@ -80,6 +80,18 @@ static PyObject *suspect_of(const dw_publish_report *r)
     return dwpy_version(r->suspect_from > 0 ? r->suspect_from : DW_NO_VERSION);
 }
 
+static PyObject *report_of(const dw_publish_report *r)
+{
+    return dwpy_row(
+        &report_row,
+        Py_BuildValue("KNKKKNKKKNN", (unsigned long long)r->version,
+                      PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
+                      (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
+                      dwpy_digest(r->state), (unsigned long long)r->diff_ms,
+                      (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms,
+                      PyBool_FromLong(r->restarted), suspect_of(r)));
+}
+
 static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"ticket", "timeout", NULL};
@@ -103,15 +115,7 @@ static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keyw
         self->told_ticket = ticket;
     if (f.status != DW_OK)
         return dwpy_raise(f.status, &f.err);
-    const dw_publish_report *r = &f.report;
-    return dwpy_row(
-        &report_row,
-        Py_BuildValue("KNKKKNKKKNN", (unsigned long long)r->version,
-                      PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
-                      (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
-                      dwpy_digest(r->state), (unsigned long long)r->diff_ms,
-                      (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms,
-                      PyBool_FromLong(r->restarted), suspect_of(r)));
+    return report_of(&f.report);
 }
 
 static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *keywords)
@@ -351,6 +355,13 @@ static PyObject *get_version(PyObject *object, void *unused)
                : NULL;
 }
 
+static PyObject *get_opening(PyObject *object, void *unused)
+{
+    (void)unused;
+    const publisher_object *self = (const publisher_object *)object;
+    return self->has_opening ? report_of(&self->opening) : Py_NewRef(Py_None);
+}
+
 static PyMethodDef methods[] = {
     {"publish", DWPY_KEYWORDS(publisher_publish), METH_VARARGS | METH_KEYWORDS,
      "Publishes the weights as they are, in the background; returns a ticket."},
@@ -380,6 +391,8 @@ static PyMethodDef methods[] = {
 static PyGetSetDef members[] = {
     {"stream_id", get_stream_id, NULL, NULL, NULL},
     {"version", get_version, NULL, "the newest version that is committed", NULL},
+    {"opening", get_opening, NULL, "what became of the weights that opening published",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -24,8 +24,10 @@ typedef struct publisher_object {
     bool by_caller;    /* who carries receipts */
     dw_when_busy when_busy;
     unsigned exit_ms;
-    uint64_t ticket;      /* the last one, 0: none */
-    uint64_t told_ticket; /* the last one whose fate somebody was told */
+    uint64_t ticket;           /* the last one, 0: none */
+    uint64_t told_ticket;      /* the last one whose fate somebody was told */
+    bool has_opening;          /* opening published the weights, ... */
+    dw_publish_report opening; /* ... and this became of them */
 } publisher_object;
 
 /* ---- publisher_open.c ---- */

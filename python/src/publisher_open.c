@@ -182,6 +182,9 @@ static bool open_now(publisher_object *self, arguments *a)
     a->options.progress = hook.progress;
     dw_status status = dw_publisher_open(&self->publisher, store, self->tensors.tensors,
                                          self->tensors.n, &a->options, &err);
+    self->has_opening =
+        status == DW_OK &&
+        dw_publisher_wait(self->publisher, 1, 0, NULL, &self->opening, NULL) == DW_OK;
     return dwpy_hook_end(&hook, status, &err);
 }
 

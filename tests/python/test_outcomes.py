@@ -97,19 +97,31 @@ def test_a_failed_version_warns_once_and_the_next_covers_it(tmp_path, url, model
     assert followed(url, model)
 
 
-def test_a_restart_is_reported(tmp_path):
+@pytest.mark.parametrize("at_open", [True, False])
+def test_a_restart_is_reported(tmp_path, at_open):
     """Version 3 of this stream does not decode: the next one holds the whole model."""
     torn = Path(__file__).parents[1] / "golden" / "torn_stream"
     shutil.copytree(torn, tmp_path / "stream")
     weights = {"w": torch.ones(120, 100, dtype=torch.bfloat16)}
-    with deltawire.torch.Publisher(weights, url=f"file://{tmp_path}/stream") as publisher:
+    url, restarts = f"file://{tmp_path}/stream", "version 3 .* version 4 restarts the stream"
+    if at_open:  # the weights differ from the newest version: opening publishes them
+        with pytest.warns(dw.PublishWarning, match=restarts):
+            publisher = deltawire.torch.Publisher(weights, url=url)
+        report = publisher.native.opening
+    else:
+        publisher = deltawire.torch.Publisher(weights, url=url, publish_changed=False)
+        assert publisher.native.opening is None
         publisher.publish()
         report = publisher.wait()
-        assert (report.version, report.restarted, report.suspect_from) == (4, True, 3)
-        with pytest.warns(dw.PublishWarning, match="version 3 .* version 4 restarts the stream"):
+    assert (report.version, report.restarted, report.suspect_from) == (4, True, 3)
+    if not at_open:
+        with pytest.warns(dw.PublishWarning, match=restarts):
             publisher.publish()
-        report = publisher.wait()
-        assert (report.version, report.restarted, report.suspect_from) == (5, False, None)
+    else:
+        publisher.publish()
+    report = publisher.wait()
+    assert (report.version, report.restarted, report.suspect_from) == (5, False, None)
+    publisher.close()
 
 
 def test_close_raises_if_the_last_version_failed(tmp_path, url, model):
