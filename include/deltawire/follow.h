@@ -47,6 +47,11 @@ typedef struct dw_follow_options {
                            at, and the first version is fetched right into it, before it
                            is proven, with no spool. Until a version was proven
                            dw_follower_version reports none */
+    bool widen;         /* F32 tensors may follow BF16 ones of the stream: each weight is
+                           widened, which is exact. Only for models that nobody trains:
+                           other values are taken for damage, and replaced. This takes
+                           the size of those BF16 tensors in SPOOL_DIR until close, and
+                           dw_follower_tensors shows them as the stream has them */
     uint64_t at;        /* memory: the version its contents may be; DW_NO_VERSION */
     const char *base;   /* the checkpoint behind a version 0 that was not uploaded */
     const char *spool_dir; /* for what does not fit in memory: objects above 16 MiB, and a

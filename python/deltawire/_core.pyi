@@ -462,6 +462,7 @@ class Follower:
         empty: bool = False,
         report: bool = True,
         open_timeout: float | None = None,
+        widen: bool = False,
     ) -> Self:
         """If there is no stream yet, or the store is away, this waits up to `open_timeout`
         seconds (None: for ever), logs a warning, and then raises NotFound or Unavailable.
@@ -473,7 +474,12 @@ class Follower:
         Tensors change only once a version is fetched and proven, which takes the size of
         the model in `spool_dir` if the way begins with a whole one. `empty`: they hold nothing
         and nobody reads them, so the first version is fetched right into them; until it is
-        proven `version` is None."""
+        proven `version` is None.
+
+        `widen`: float32 tensors may follow bfloat16 ones of the stream. Each weight is
+        widened, which is exact. Only for models that nobody trains: a weight that is not the
+        stream's is taken for damage and replaced. This takes the size of the bfloat16 model
+        in `spool_dir` until close()."""
     @property
     def version(self) -> int | None: ...
     @property

@@ -240,7 +240,8 @@ class Follower:
     """Brings a live model's own tensors to versions of a stream, by hand (sync) or in a
     thread (start). `pause` and `resume` are called around the stores, which take memory
     speed: the fetching is done while the model is used. No weight changes before the version
-    it belongs to is proven. With `empty=True` the model holds nothing yet: the first version
+    it belongs to is proven. With `widen=True` a float32 model follows a bfloat16 stream, if
+    nobody trains it. With `empty=True` the model holds nothing yet: the first version
     is fetched right into it, between `pause` and `resume`."""
 
     def __init__(

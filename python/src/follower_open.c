@@ -12,7 +12,7 @@ typedef struct arguments {
     PyObject *into, *base, *spool_dir, *weights_dir; /* new */
     const char *stream;
     unsigned long long max_ahead_bytes;
-    int empty, report;
+    int empty, widen, report;
     unsigned open_timeout_ms;
     dw_follow_options options;
     dwpy_trust keys;
@@ -24,16 +24,16 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
         "store",     "into",   "tensors",      "at",          "base",
         "spool_dir", "copies", "weights_dir",  "reader_wait", "trust",
         "stream",    "id",     "sweep_every",  "threads",     "max_ahead_bytes",
-        "empty",     "report", "open_timeout", NULL};
+        "empty",     "report", "open_timeout", "widen",       NULL};
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&:Follower", names, &a->store,
+               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&p:Follower", names, &a->store,
                dwpy_path_arg, &a->into, &a->tensors, dwpy_version_arg, &o->at,
                dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
                dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
                &a->trust, &a->stream, &o->id, &o->sweep_every, &o->n_threads,
                &a->max_ahead_bytes, &a->empty, &a->report, dwpy_timeout_arg,
-               &a->open_timeout_ms) != 0;
+               &a->open_timeout_ms, &a->widen) != 0;
 }
 
 /* Whether it is the stream that is missing, and no file that was named. */
@@ -115,6 +115,10 @@ static bool open_now(follower_object *self, arguments *a)
         PyErr_SetString(PyExc_TypeError, "empty= goes with tensors=");
         return false;
     }
+    if (a->widen && !a->tensors) {
+        PyErr_SetString(PyExc_TypeError, "widen= goes with tensors=");
+        return false;
+    }
     dw_store *store = dwpy_store_use(a->store, &self->store);
     if (!store || !dwpy_trust_read(&a->keys, a->trust) ||
         (a->tensors && !dwpy_tensors_take(&self->tensors, a->tensors, DWPY_WRITE)))
@@ -123,6 +127,7 @@ static bool open_now(follower_object *self, arguments *a)
     o->tensors = self->tensors.tensors;
     o->n_tensors = self->tensors.n;
     o->tensors_empty = a->empty != 0;
+    o->widen = a->widen != 0;
     o->base = dwpy_path_text(a->base);
     o->spool_dir = dwpy_path_text(a->spool_dir);
     o->weights_dir = dwpy_path_text(a->weights_dir);

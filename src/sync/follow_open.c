@@ -275,6 +275,8 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
         status = dw_fail(err, DW_MISMATCH, dw_store_url(f->stream->store),
                          "the stream's model has %zu tensors, the memory %zu",
                          s->n_tensors, o->n_tensors);
+    else if (o->widen)
+        status = dw_weights_open_widened(&f->weights, s->tensors, s->n_tensors, o, err);
     else
         status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors, o->tensors,
                                         o->tensors_empty, o->n_threads, err);
@@ -364,6 +366,9 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
     if (!options->into == !options->tensors)
         return dw_fail(err, DW_INVALID, NULL,
                        "a follower needs either a directory or tensors in memory");
+    if (options->widen && !options->tensors)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "only tensors in memory can be widened, not a directory");
     if (options->id && !dw_follower_id_valid(options->id))
         return dw_fail(err, DW_INVALID, NULL, "'%s' cannot be the name of a follower",
                        options->id);

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "codec/digest.h"
 #include "sync/stage.h"
+#include "sync/widen.h"
 #include "tensor/tensor_list.h"
 
 dw_position dw_position_of(const dw_commit_record *commit)
@@ -57,6 +58,7 @@ void dw_replica_close(dw_replica *r)
     dw_patch_free(r->patch);
     dw_scratch_model_release(&r->model);
     dw_place_close(r->place);
+    dw_widened_free(r->widened);
     dw_free(r->tensors);
     dw_free(r->digests);
     dw_free(r->next_digests);
@@ -150,6 +152,8 @@ dw_status dw_replica_fill(dw_replica *r, const dw_position *position, dw_fill_fn
             status = dw_replica_digest(r, NULL, err);
         if (status == DW_OK)
             status = dw_replica_check(r, position, err);
+        if (status == DW_OK && r->widened)
+            dw_widened_store(r);
     }
     if (status != DW_OK)
         return status;
@@ -183,6 +187,26 @@ static dw_status finish_stage(dw_replica *r, const dw_position *position,
     return DW_OK;
 }
 
+static dw_status fail_changed(const dw_replica *r, const char *tensor, dw_error *err)
+{
+    return dw_fail_tensor(err, DW_CORRUPT, r->dir ? r->dir : "memory", tensor,
+                          "somebody changed these weights, or a bit flipped: they are "
+                          "not version %" PRIu64
+                          " any more. The next run fetches them anew",
+                          r->at.version);
+}
+
+/* What is to be replaced must be what the deltas were decoded against. */
+static dw_status check_widened(dw_replica *r, dw_error *err)
+{
+    const char *changed = r->widened ? dw_widened_compare_patch(r) : NULL;
+    if (!changed)
+        return DW_OK;
+    const dw_status status = fail_changed(r, changed, err);
+    dw_replica_distrust(r);
+    return status;
+}
+
 static dw_status stage_parts(dw_replica *r, const dw_position *position,
                              dw_staging *staging, const dw_progress *progress,
                              dw_error *err)
@@ -196,6 +220,9 @@ static dw_status stage_parts(dw_replica *r, const dw_position *position,
     if (status != DW_OK)
         return status;
     r->has_patch = true;
+    status = check_widened(r, err);
+    if (status != DW_OK)
+        return status;
     dw_staging_digests(staging, r->n_tensors, r->digests, r->next_digests);
     return finish_stage(r, position, staging, err);
 }
@@ -316,12 +343,11 @@ static dw_status compare(dw_replica *r, size_t first, size_t n, dw_error *err)
                              : dw_fail_memory(err, r->dir);
     for (size_t i = 0; status == DW_OK && i < n; i++)
         if (found[i] != r->digests[first + i])
-            status = dw_fail_tensor(err, DW_CORRUPT, r->dir ? r->dir : "memory",
-                                    r->tensors[first + i].name,
-                                    "somebody changed these weights, or a bit flipped: "
-                                    "they are not version %" PRIu64
-                                    " any more. The next run fetches them anew",
-                                    r->at.version);
+            status = fail_changed(r, r->tensors[first + i].name, err);
+    const char *changed =
+        status == DW_OK && r->widened ? dw_widened_compare(r, first, n) : NULL;
+    if (changed)
+        status = fail_changed(r, changed, err);
     dw_free(found);
     return status;
 }
@@ -394,7 +420,7 @@ static dw_status copy_tensor(void *context, size_t i, unsigned worker, dw_error 
 
 /* The stores to memory. Those of a whole model cannot fail: if no thread can be had, this
  * one does them. */
-static dw_status store_memory(dw_replica *r, dw_error *err)
+static dw_status store_tensors(dw_replica *r, dw_error *err)
 {
     if (!r->model.tensors)
         return dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
@@ -402,6 +428,18 @@ static dw_status store_memory(dw_replica *r, dw_error *err)
                     copy_tensor, r, NULL, NULL) == DW_OK)
         return DW_OK;
     return dw_fill_from_tensors(r->model.tensors, r->tensors, r->n_tensors, err);
+}
+
+static dw_status store_memory(dw_replica *r, dw_error *err)
+{
+    dw_status status = store_tensors(r, err);
+    if (status != DW_OK || !r->widened)
+        return status;
+    if (r->patch)
+        dw_widened_store_patch(r);
+    else
+        dw_widened_store(r);
+    return DW_OK;
 }
 
 dw_status dw_replica_apply(dw_replica *r, dw_error *err)
@@ -434,6 +472,11 @@ dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
         status = dw_replica_digest(r, NULL, err);
         if (status == DW_OK)
             status = dw_replica_check(r, &r->next, err);
+        const char *changed =
+            status == DW_OK && r->widened ? dw_widened_compare(r, 0, r->n_tensors) : NULL;
+        if (changed)
+            status = dw_fail_tensor(err, DW_MISMATCH, "memory", changed,
+                                    "the memory does not hold what was stored");
         if (status == DW_MISMATCH) { /* memory went bad: it is filled anew */
             forget_staged(r);
             r->at = dw_nowhere;

@@ -48,6 +48,8 @@ typedef enum dw_record_kind {
     DW_RECORD_DAMAGED,  /* its bytes changed: it says nothing */
 } dw_record_kind;
 
+typedef struct dw_widened dw_widened;
+
 typedef struct dw_replica {
     dw_tensor
         *tensors; /* names ascending, as in the stream's table; data of the target */
@@ -59,6 +61,7 @@ typedef struct dw_replica {
     bool may_fill;    /* memory that holds nothing yet: unproven bytes may go into it */
     dw_digest state;  /* of those weights */
     size_t sweep_at;  /* the tensor that is compared next */
+    dw_widened *widened; /* memory in F32 that TENSORS are a copy of (widen.h), or NULL */
     unsigned n_threads;
 
     /* a directory */

@@ -38,6 +38,11 @@ dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err);
 
+/* As dw_replica_open_widened, of the tensors that OPTIONS name. */
+dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
+                                  size_t n_tensors, const dw_follow_options *options,
+                                  dw_error *err);
+
 /* Makes the directory INTO, and those above it, if it is not there. Never DW_NOT_FOUND:
  * that means to callers that the stream is not there yet. */
 dw_status dw_weights_make_dir(const char *into, dw_error *err);

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "sync/weights.h"
+#include "sync/widen.h"
 
 dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory, bool empty,
@@ -27,6 +28,25 @@ dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
     w->lock = -1;
     dw_status status =
         dw_replica_open_memory(&w->now, table, n_tensors, memory, empty, n_threads, err);
+    if (status == DW_OK)
+        *out = w;
+    else
+        dw_weights_close(w);
+    return status;
+}
+
+dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
+                                  size_t n_tensors, const dw_follow_options *options,
+                                  dw_error *err)
+{
+    *out = NULL;
+    dw_weights *w = dw_alloc_zeroed(1, sizeof *w);
+    if (!w)
+        return dw_fail_memory(err, NULL);
+    w->lock = -1;
+    dw_status status = dw_replica_open_widened(
+        &w->now, table, n_tensors, options->tensors, options->tensors_empty,
+        options->spool_dir, options->n_threads, err);
     if (status == DW_OK)
         *out = w;
     else

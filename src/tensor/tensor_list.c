@@ -178,7 +178,10 @@ dw_status dw_tensor_fits_stream(const dw_tensor *in_stream, const dw_tensor *in_
     describe(a, sizeof a, in_stream);
     describe(b, sizeof b, in_model);
     const char *advice = "a new architecture needs a stream under a new URL";
-    if (same_shape && in_stream->dtype == DW_BF16)
+    if (same_shape && in_stream->dtype == DW_BF16 && in_model->dtype == DW_F32)
+        advice = "convert your model (PyTorch: .bfloat16()), use a new URL, or, to "
+                 "follow into memory as it is, ask for widening (widen=True)";
+    else if (same_shape && in_stream->dtype == DW_BF16)
         advice = "convert your model (PyTorch: .bfloat16()), or use a new URL";
     else if (same_shape)
         advice = "convert your model to the stream's type, or use a new URL";

@@ -413,3 +413,27 @@ def test_a_sync_that_failed_is_finished_by_the_next(url):
                 assert len(seen) == 3 and follower.version == 2  # it is not resumed
                 assert follower.sync() == 3
     assert seen == list(enumerate(states))
+
+
+def test_a_float32_model_follows_a_bfloat16_stream_on_request(url):
+    source = torch.nn.Linear(16, 8).bfloat16()
+    with deltawire.torch.Publisher(source, url=url) as publisher:
+        publisher.publish()
+        publisher.wait()
+        target = torch.nn.Linear(16, 8)
+        with pytest.raises(deltawire.Mismatch, match="widen=True"):
+            deltawire.torch.Follower(target, url)
+        with pytest.raises(deltawire.Mismatch, match="your model as F16"):
+            deltawire.torch.Follower(torch.nn.Linear(16, 8).half(), url, widen=True)
+        with deltawire.torch.Follower(target, url, widen=True) as follower:
+            follower.sync()
+            assert torch.equal(target.weight, source.weight.float())
+            with torch.no_grad():
+                source.weight[3, 4] += 1
+                source.bias[2] = -0.5
+            publisher.publish()
+            publisher.wait()
+            follower.sync()
+            assert torch.equal(target.weight, source.weight.float())
+            assert torch.equal(target.bias, source.bias.float())
+            assert target.weight.dtype == torch.float32
