@@ -244,6 +244,8 @@ static dw_status move_named(dw_fold_level *const *levels, size_t n,
     dw_new_file file = {.fd = -1};
     dw_status status = make_dir(levels[0]->dir, err);
     char *path = dw_join_path(levels[0]->dir, DELTAS_NAME);
+    if (path) /* the baseline is locked: nobody else writes here */
+        dw_remove_leftovers(path);
     if (status == DW_OK)
         status = path ? dw_new_file_open(&file, path, err) : dw_fail_memory(err, NULL);
     dw_free(path);

@@ -56,6 +56,19 @@ deltawire publish s "$(step 18)" --fold none --quiet >/dev/null
 deltawire publish s "$(step 17)" --quiet >/dev/null
 [ "$(whole_copies cache)" -eq 2 ]
 
+it "a publish that is killed at any instant leaves nothing behind"
+for i in $(seq 30); do
+    (timeout -s KILL "0.$(printf '%02d' $((5 + i % 15)))" "$deltawire" publish s \
+        "$(step $((1 + i % 16)))" --fold 2,4 --quiet >/dev/null || true) 2>/dev/null
+done
+wait_until deltawire publish s "$(step 17)" --fold 2,4 --quiet
+for i in 18 19 20 17; do
+    deltawire publish s "$(step "$i")" --fold 2,4 --quiet >/dev/null
+done
+[ "$(whole_copies cache)" -eq 2 ]
+[ -z "$(find cache -path '*/.deltawire-folds/*' -name '*.tmp-*')" ]
+prints 'faults  *0' deltawire verify s
+
 it "prune leaves the copies of an idle watch alone"
 mkdir output
 cp -r run/step_000001 output/checkpoint-1
