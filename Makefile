@@ -20,9 +20,9 @@ build/cmake_install.cmake:
 deps: ## install the packages that the build needs, where missing
 	@scripts/install-deps.sh build
 
-test: ## install what is missing, build and run every test
+test: ## install what is missing, build and run every test (STAGES='cli fuzz': only these)
 	@scripts/install-deps.sh build test servers
-	@scripts/test.sh
+	@scripts/test.sh $(STAGES)
 
 test-peers: ## install a real vLLM and TRL (3.5 GB, once), and run the tests with them
 	@scripts/install-deps.sh build test servers
@@ -30,7 +30,7 @@ test-peers: ## install a real vLLM and TRL (3.5 GB, once), and run the tests wit
 
 test-deploy: ## build the containers, and run them, the units and the pod under deploy/
 	@scripts/install-deps.sh deploy
-	@scripts/test-deploy.sh
+	@scripts/test-deploy.sh $(PARTS)
 
 demo: deps ## install what is missing, build, and watch RL on Wordle over a bucket (STORE=URL)
 	@$(MAKE) all
@@ -43,12 +43,12 @@ demo-hosts: ## the same on three hosts (network namespaces; root) with no way be
 
 demo-core: deps ## install what is missing, build, and show deltas of a synthetic run beside TRL's
 	@$(MAKE) all
-	@scripts/demo-core.sh
+	@scripts/demo-core.sh $(or $(SIZE),64M) $(or $(STEPS),6)
 
 demo-trl: ## install vLLM and TRL (3.5 GB, once), and show the real loop at work
 	@scripts/install-deps.sh build
 	@$(MAKE) all package
-	@scripts/demo-trl.sh
+	@scripts/demo-trl.sh $(STEPS)
 
 bench: ## install what is missing, build, and print the table of figures
 	@scripts/install-deps.sh build bench
@@ -92,7 +92,7 @@ format: ## clang-format every C file in place
 	@git ls-files -z -co --exclude-standard '*.[ch]' | xargs -0 clang-format -i
 
 lint: configure ## clang-tidy and shellcheck, those of them that are installed
-	@scripts/lint.sh
+	@scripts/lint.sh $(FILES)
 
 clean: ## remove everything that was built
 	@rm -rf build build-asan build-tsan build-fuzz build-neon build-python

@@ -59,14 +59,14 @@ void sync_drain(dw_publisher *publisher)
 }
 
 dw_follower *sync_open_follower(dw_store *store, const dw_tensor *tensors,
-                                size_t n_tensors)
+                                size_t n_tensors, bool is_empty)
 {
     dw_error err = {0};
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.tensors = tensors;
     options.n_tensors = n_tensors;
-    options.tensors_empty = true;
+    options.tensors_empty = is_empty;
     dw_follower *follower;
     sync_check(dw_follower_open(&follower, store, &options, &err), &err);
     return follower;

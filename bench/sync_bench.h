@@ -23,9 +23,9 @@ dw_publish_report sync_publish(dw_publisher *publisher);
 
 void sync_drain(dw_publisher *publisher);
 
-/* A follower of weights in memory. */
+/* A follower of weights in memory; IS_EMPTY if they hold no version yet. */
 dw_follower *sync_open_follower(dw_store *store, const dw_tensor *tensors,
-                                size_t n_tensors);
+                                size_t n_tensors, bool is_empty);
 
 /* The verbs. ARGS are what follows the verb; their number has been checked. */
 void sync_trace_publish(char **args);

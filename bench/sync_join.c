@@ -140,7 +140,7 @@ void sync_late_join(char **args)
     dw_tensor *joined = empty_copy(now, n_tensors);
     store = sync_open_store(url); /* whose counters begin anew */
     double start = bench_seconds();
-    dw_follower *follower = sync_open_follower(store, joined, n_tensors);
+    dw_follower *follower = sync_open_follower(store, joined, n_tensors, true);
     dw_follow_report report;
     sync_check(dw_follower_sync(follower, DW_LATEST, NULL, &report, &err), &err);
     double seconds = bench_seconds() - start;

@@ -54,7 +54,7 @@ void sync_link_follower(char **args)
     synth_run *run = sync_new_run(strtoull(args[1], NULL, 10)); /* the same base */
     const dw_tensor *tensors = synth_run_tensors(run, &n_tensors);
     dw_store *store = sync_open_store(args[0]);
-    dw_follower *follower = sync_open_follower(store, tensors, n_tensors);
+    dw_follower *follower = sync_open_follower(store, tensors, n_tensors, false);
     uint64_t newest;
     sync_check(dw_follower_sync(follower, 0, NULL, NULL, &err), &err);
     printf("{\"ready\": true}\n");

@@ -83,7 +83,7 @@ void sync_memory_follow(char **args)
     bench_workload w = make_workload(args);
     dw_store *store = sync_open_store(args[0]);
     bench_peak *peak = bench_peak_start();
-    dw_follower *follower = sync_open_follower(store, w.base, w.n_tensors);
+    dw_follower *follower = sync_open_follower(store, w.base, w.n_tensors, true);
     sync_check(dw_follower_sync(follower, 0, NULL, NULL, &err), &err);
     uint64_t staged;
     double start = bench_seconds();

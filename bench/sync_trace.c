@@ -69,7 +69,8 @@ void sync_trace_pull(char **args)
     unsigned n_steps;
     open_trace(&model, args[1], &n_steps);
     dw_store *store = sync_open_store(args[0]);
-    dw_follower *follower = sync_open_follower(store, model.tensors, model.n_tensors);
+    dw_follower *follower =
+        sync_open_follower(store, model.tensors, model.n_tensors, false);
     double seconds = 0;
     uint64_t n_bytes = 0, fetch_ms = 0, stage_ms = 0;
     const uint64_t n_before = count_requests(store);

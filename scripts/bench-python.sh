@@ -5,6 +5,7 @@
 #
 #     ROUNDS      versions to publish (5)
 #     LAYERS      of the model, shaped as Qwen3-0.6B, which has 28
+#     VLLM        0: without vLLM, which is installed otherwise (3.5 GB, once)
 #
 # Needs 6 GB of memory and 2 GB in /dev/shm, or else in TMPDIR.
 set -eu
@@ -20,7 +21,8 @@ echo "$(nproc) cores, load at the start: $(cut -d' ' -f1-3 /proc/loadavg)"
 venv=$(scripts/venv.sh torch)
 PYTHONPATH=build-python/site "$venv/bin/python" bench/python_publish.py --out "$out" \
     --rounds "${ROUNDS:-5}" --layers "${LAYERS:-28}" --json build/bench-python.json
-if [ -e bench/vllm_apply.py ]; then
-    PYTHONPATH=build-python/site "$(scripts/venv.sh vllm)/bin/python" bench/vllm_apply.py
+if [ "${VLLM:-1}" != 0 ]; then
+    PYTHONPATH=build-python/site "$(scripts/venv.sh vllm)/bin/python" bench/vllm_apply.py \
+        --rounds "${ROUNDS:-5}" ${LAYERS:+--layers "$LAYERS"}
 fi
 echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg); the same as JSON: build/bench-python.json"

@@ -2,7 +2,8 @@
 # Builds and runs the tests, stage by stage.
 #
 #     scripts/test.sh [STAGE...]      all, or: release cli python package servers docs asan
-#                                     tsan fuzz neon peers
+#                                     tsan fuzz neon peers targets
+#     PEERS                           the tests of the stage peers (tests/peers)
 #
 # `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set. The Python
 # stages install PyTorch and transformers (1.3 GB, once), but with DW_TEST_TORCH=0.
@@ -207,7 +208,8 @@ stage_peers() {
     build release build && build_package || return
     start_server radosgw || with=(env) # where there is none, the bucket is a directory
     with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
-    python_with=vllm run_pytest tests/peers
+    # shellcheck disable=SC2086 # a list of words
+    python_with=vllm run_pytest ${PEERS:-tests/peers}
     stop_server
 }
 
@@ -226,21 +228,30 @@ stage_fuzz() {
     build fuzz build-fuzz && run_ctest build-fuzz
 }
 
-stage_neon() {
-    echo "== neon: the ARM kernels against plain C"
-    local log=build-neon/test.log
-    mkdir -p build-neon
-    scripts/test-neon.sh >$log 2>&1 || true
-    if [[ $(tail -n 1 $log) =~ ^([0-9]+)' passed, '([0-9]+)' failed' ]]; then
-        [ "${BASH_REMATCH[2]}" -eq 0 ] || tail -n 25 $log | sed 's/^/   | /'
-        tally "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" 0
+# A script whose last line has the counts.
+run_script() { # LOG SCRIPT
+    mkdir -p "$(dirname "$1")"
+    "$2" >"$1" 2>&1 || true
+    if [[ $(tail -n 1 "$1") =~ ^([0-9]+)' passed, '([0-9]+)' failed'(', '([0-9]+)' skipped')?$ ]]; then
+        [ "${BASH_REMATCH[2]}" -eq 0 ] || tail -n 40 "$1" | sed 's/^/   | /'
+        tally "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[4]:-0}"
     else
-        broken $log "the tests did not run"
+        broken "$1" "the tests did not run"
     fi
 }
 
+stage_neon() {
+    echo "== neon: the ARM kernels against plain C"
+    run_script build-neon/test.log scripts/test-neon.sh
+}
+
+stage_targets() {
+    echo "== targets: each target of \`make help\`, as small as it gets"
+    run_script build/targets/test.log scripts/test-targets.sh
+}
+
 [ $# -gt 0 ] ||
-    set -- release cli python package servers docs asan tsan fuzz neon ${DW_TEST_PEERS:+peers}
+    set -- release cli python package servers docs asan tsan fuzz neon ${DW_TEST_PEERS:+peers} targets
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
     started=$SECONDS

@@ -72,9 +72,10 @@ class Table(TrainerCallback):
         self.n_bytes.append(report.n_bytes)
         self.stopped_ms += stopped
         total = sum(t.numel() for t in transfer.tensors.values())
+        longest = f"{max(stopped):4.0f} ms" if stopped else f"{'-':>7s}"
         print(f"{state.global_step:7d}  {logs['reward']:6.3f}  {transfer.version:7d}  "
               f"{serves:>14s}  {report.n_bytes:8,d}  {report.n_changed / total:7.2%}  "
-              f"{max(stopped, default=0):4.0f} ms  {sum(transfer.seconds):.2f} s", flush=True)
+              f"{longest}  {sum(transfer.seconds):.2f} s", flush=True)
 
     @staticmethod
     def _label(url: str) -> str:
@@ -84,14 +85,16 @@ class Table(TrainerCallback):
             return "-"
 
     def _stopped(self, version: int) -> list[float]:
-        """How long each engine stood still for the version, from its follower."""
+        """How long each engine stood still for the version, from its follower. A follower that
+        has not reported it yet is left out."""
         found = []
         for agent in self.agents:
             try:
                 history = get(f"{agent}/status")["history"]
             except OSError:
                 continue
-            found += [row["stopped_ms"] for row in history if row["version"] == version]
+            found += [row["stopped_ms"] for row in history
+                      if row["version"] == version and row["stopped_ms"] is not None]
         return found
 
 

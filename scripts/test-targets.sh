@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Runs every target that `make help` lists, as small as it gets. The log of each is
+# build/targets/NAME.log; the last line is 'N passed, N failed', and ', N skipped' if some
+# were.
+#
+#     scripts/test-targets.sh [TARGET...]
+#
+# vLLM is used only if DW_TEST_PEERS is set: it is large. Containers need root and podman.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this
+
+logs=$PWD/build/targets
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM HUP
+mkdir -p "$logs"
+
+# `make format` and `make clean` change the tree they run in: they get a copy.
+copy_tree() {
+    [ -e "$scratch/tree" ] || git clone -q . "$scratch/tree"
+}
+
+skip() { # WHY
+    echo "skipped: $*"
+    return 77
+}
+
+with_vllm() { # COMMAND...
+    [ -n "${DW_TEST_PEERS:-}" ] || { skip "it installs vLLM; set DW_TEST_PEERS"; return; }
+    "$@"
+}
+
+run() { # TARGET
+    case $1 in
+    all | deps | help | package) make "$1" ;;
+    test) make test STAGES=neon ;;
+    test-peers) with_vllm make test-peers PEERS=tests/peers/test_wordle_table.py ;;
+    test-deploy) skip "it makes container images, from a registry or a mirror" ;;
+    demo) make demo DEMO='--warmup 10 --steps 5' ;;
+    demo-hosts) make demo-hosts DEMO='--warmup 10 --steps 5' ;;
+    demo-core) make demo-core SIZE=1M STEPS=2 ;;
+    demo-trl) with_vllm make demo-trl STEPS=2 ;;
+    bench) make bench SIZE=8M ROUNDS=1 DW_SHARED="$scratch" ;; # without zipnn, which brings PyTorch
+    bench-sync) make bench-sync ROUNDS=1 RGW_GIB=2 BENCH_SYNC='--max-object 1M --model 4M
+        --large-model 8M --steps 6 --link-steps 2' ;;
+    bench-pause) make bench-pause VERSIONS=3 SIZE=4000000 IDLE=1 ;;
+    bench-python) make bench-python ROUNDS=1 LAYERS=1 VLLM="${DW_TEST_PEERS:-0}" ;;
+    fuzz) make fuzz T=1 ;;
+    soak) make soak ROUNDS=2 FOLLOWERS=8 ;;
+    install) make install DESTDIR="$scratch/root" &&
+        LD_LIBRARY_PATH=$scratch/root/usr/local/lib "$scratch/root/usr/local/bin/deltawire" --version ;;
+    lint) scripts/install-deps.sh dev && make lint FILES=src/base/error.c ;;
+    format) scripts/install-deps.sh dev && copy_tree && make -C "$scratch/tree" format ;;
+    clean) copy_tree && mkdir "$scratch/tree/build" && make -C "$scratch/tree" clean &&
+        [ ! -e "$scratch/tree/build" ] ;;
+    *) echo "scripts/test-targets.sh does not know this target"; return 1 ;;
+    esac
+}
+
+targets=("$@")
+[ $# -gt 0 ] || mapfile -t targets < <(make help | awk '{ print $2 }')
+passed=0 failed=0 skipped=0
+for target in "${targets[@]}"; do
+    status=0 began=$SECONDS
+    (run "$target") >"$logs/$target.log" 2>&1 </dev/null || status=$?
+    case $status in
+    0) passed=$((passed + 1)) outcome=passed ;;
+    77) skipped=$((skipped + 1)) outcome=$(tail -n 1 "$logs/$target.log") ;;
+    *) failed=$((failed + 1)) outcome="FAILED, exit status $status" ;;
+    esac
+    echo "make $target: $outcome ($((SECONDS - began)) s)"
+    [ "${outcome%%,*}" != FAILED ] || tail -n 25 "$logs/$target.log" | sed 's/^/   | /'
+done
+echo "$passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"
+[ $failed -eq 0 ]
