@@ -121,8 +121,12 @@ static dw_status sync_directory(int fd, const char *path, dw_error *err)
 static bool make_dir(const char *path)
 {
     struct stat st;
-    if (mkdir(path, 0777) == 0)
-        return dw_sync_parent(path, NULL) == DW_OK;
+    if (mkdir(path, 0777) == 0) {
+        const dw_status status = dw_sync_parent(path, NULL);
+        if (status == DW_NO_MEMORY)
+            errno = ENOMEM;
+        return status == DW_OK;
+    }
     const int number = errno;
     const bool is_there = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     if (is_there)

@@ -124,7 +124,10 @@ static dw_status make_root(dw_dir *d, dw_error *err)
     pthread_mutex_unlock(&d->lock);
     if (is_made)
         return DW_OK;
-    return dw_make_dirs(d->root) ? DW_OK : dw_dir_fail(d, "", "make the directory", err);
+    if (dw_make_dirs(d->root))
+        return DW_OK;
+    return errno == ENOMEM ? dw_fail_memory(err, d->url)
+                           : dw_dir_fail(d, "", "make the directory", err);
 }
 
 /* Begins an object; *ROOT is then the root, open, for the caller to close. */

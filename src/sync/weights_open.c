@@ -68,6 +68,8 @@ dw_status dw_weights_make_dir(const char *into, dw_error *err)
     struct stat st;
     if ((stat(into, &st) == 0 && S_ISDIR(st.st_mode)) || dw_make_dirs(into))
         return DW_OK;
+    if (errno == ENOMEM)
+        return dw_fail_memory(err, into);
     if (errno == EEXIST)
         return dw_fail(err, DW_IO, into,
                        "cannot make the directory: a part of its path is there, but is "
