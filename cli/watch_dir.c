@@ -44,7 +44,7 @@ static uint64_t print_of(const char *name, const struct stat *st)
 
 /* What one look finds in a directory. */
 typedef struct glance {
-    uint64_t sum; /* of all files under their final names */
+    uint64_t sum; /* of the weights and their index, under their final names */
     bool is_empty, has_weights, has_bin;
     struct timespec newest, newest_temporary, newest_weights;
 } glance;
@@ -62,9 +62,12 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
         return;
     }
     note_time(&g->newest, st);
-    g->sum += print_of(name, st);
     g->has_bin |= strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin");
-    if (ends_with(name, ".safetensors")) {
+    /* logs, optimizers and results may change at any time: they make no new checkpoint */
+    const bool is_weights = ends_with(name, ".safetensors");
+    if (is_weights || ends_with(name, ".safetensors.index.json"))
+        g->sum += print_of(name, st);
+    if (is_weights) {
         g->has_weights = true;
         note_time(&g->newest_weights, st);
     }

@@ -34,9 +34,13 @@ for i in 1 2 3 4; do save $i ${i}0; done
 begin first
 wait_until steps_are 10 20 30 40
 
-it "publishes a lower step that is written again, and says so"
+it "publishes a lower step that is written again, and says so; other files do not count"
+echo '{}' >output/checkpoint-20/eval_results.json
+while :; do date >>output/checkpoint-30/train.log && sleep 0.1; done &
+logger=$!
 save 5 30
 wait_until steps_are 10 20 30 40 30
+kill $logger
 head_is_step 5
 wait_until grep -q '^deltawire: output/checkpoint-30: published after step 40: the trainer went back' err.first
 stop
