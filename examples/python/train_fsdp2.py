@@ -54,6 +54,10 @@ def serve(url, trained):
 
 def rank_of(rank, ranks, meeting, url):
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    folder = tempfile.TemporaryDirectory()  # without a URL all ranks use that of rank 0
+    urls = [url or f"file://{folder.name}/stream"]
+    dist.broadcast_object_list(urls, src=0)
+    url = urls[0]
     trained, report = train(url)
     good = rank != 0 or serve(url, trained)
     if rank == 0:
@@ -66,8 +70,9 @@ def rank_of(rank, ranks, meeting, url):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        place = sys.argv[1] if len(sys.argv) > 1 else f"file://{folder}/stream"
-        place = place if "://" in place else f"file://{os.path.abspath(place)}"
+        place = sys.argv[1] if len(sys.argv) > 1 else ""
+        if place and "://" not in place:
+            place = f"file://{os.path.abspath(place)}"
         if "RANK" in os.environ:  # torchrun
             rank_of(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", place)
         torch.multiprocessing.spawn(rank_of, (2, f"file://{folder}/meeting", place), nprocs=2)
