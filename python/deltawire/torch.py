@@ -13,6 +13,7 @@ All that reads or writes weights is done by the library; here is what knows of P
 """
 from __future__ import annotations
 
+import operator
 import threading
 from typing import Any, Callable, Iterable, Mapping
 
@@ -127,6 +128,8 @@ class Publisher:
         def find() -> dict[str, torch.Tensor]:
             return named_tensors(model, prefix=prefix, names=names)
 
+        if start_step is not None:
+            start_step = operator.index(start_step)
         is_module = isinstance(model, torch.nn.Module)
         self._weights = Weights(find(), dtype, is_module, find if is_module else None,
                                 optimizer, frozen == "detect")

@@ -153,6 +153,8 @@ def test_steps_count_from_the_start_step(url):
             optimizer.step()
         assert publisher.steps == 37
     assert steps_of(url) == ["30", "32", "36"]
+    with pytest.raises(TypeError, match="integer"):
+        deltawire.torch.Publisher(model, url=url, start_step="30")
 
 
 def test_a_callback_takes_the_step_of_its_trainer(url):
