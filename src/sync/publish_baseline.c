@@ -193,6 +193,8 @@ static dw_status follow(dw_publisher *p, dw_error *err)
     dw_follower *f = p->baseline;
     f->undecodable = 0;
     dw_status status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    if (status == DW_IO && dw_folds_give_up_copy(p)) /* there may be room now */
+        status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
     if (status != DW_STALE || !p->proven)
         return status;
     dw_sweep_suspect_all(p);

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -262,6 +263,26 @@ static dw_status open_dirs(dw_publisher *p, dw_error *err)
     if (f->n == 0)
         dw_fold_dir_remove(f->copy.dir);
     return DW_OK;
+}
+
+bool dw_folds_give_up_copy(dw_publisher *p)
+{
+    const dw_folds none = {0};
+    dw_folds *f = &p->folds;
+    struct stat st;
+    char *path = p->options.baseline_dir
+                     ? dw_join_path(p->options.baseline_dir, DW_FOLDS_NAME)
+                     : NULL;
+    const bool is_there = path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (is_there) {
+        f->copy.at = dw_nowhere;
+        for (size_t i = 0; i < f->n; i++)
+            dw_fold_level_drop(&f->levels[i], &f->copy);
+        remove_dirs(&none, path, "");
+        dw_fold_dir_remove(path);
+    }
+    dw_free(path);
+    return is_there;
 }
 
 dw_status dw_folds_open(dw_publisher *p, dw_error *err)

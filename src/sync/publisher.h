@@ -319,6 +319,9 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
  * it can be made. */
 dw_status dw_folds_open(dw_publisher *p, dw_error *err);
 void dw_folds_close(dw_publisher *p);
+/* Removes the copy for folds from the baseline's directory: versions need the room. False
+ * if there is none. A later version makes it again. */
+bool dw_folds_give_up_copy(dw_publisher *p);
 /* Folds what is due at the head; *MADE says whether a way was added. */
 dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err);
 

@@ -178,6 +178,19 @@ grep -q 'no folded deltas are made' err.txt
 [ "$(whole_copies disk/cache)" -eq 1 ]
 prints 'faults  *0' deltawire verify v
 
+it "gives up the second copy if a version needs its room"
+rm -rf disk/filler disk/cache/*
+deltawire publish x run/base --quiet >/dev/null
+leaves $((16 << 10))
+[ "$(whole_copies disk/cache)" -eq 2 ]
+for i in 1 2 3; do
+    deltawire publish x "$(step "$i")" --quiet >/dev/null
+done
+deltawire publish x "$(step 4)" --fold none --quiet >/dev/null
+prints 'faults  *0' deltawire verify x
+deltawire pull x --into whole --quiet
+same_weights whole "$(step 4)"
+
 it "the second copy shares its blocks if the filesystem can do that"
 # mounts_reflinks TYPE: the same, and it has reflinks
 mounts_reflinks() {
