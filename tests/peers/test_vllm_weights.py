@@ -79,7 +79,7 @@ class Run:
         self.live = {name: w.clone() for name, w in weights.items()}
         self.publisher = deltawire.Publisher(self.url, self.live,
                                              baseline_dir=where / "baseline")
-        self.follower = deltawire.Follower(self.url, into=where / "dir")
+        self.follower = deltawire.Follower(self.url, into=where / "dir", report=False)
         self.follower.sync()
 
     def publish(self, which):
