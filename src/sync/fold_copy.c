@@ -57,6 +57,8 @@ void dw_fold_dir_remove(const char *dir)
 static dw_status remove_record(const char *dir, dw_error *err)
 {
     char *path = dw_join_path(dir, DW_REPLICA_STATE);
+    if (path) /* the baseline is locked: nobody else writes here */
+        dw_remove_leftovers(path);
     dw_status status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
     dw_free(path);
     return status;

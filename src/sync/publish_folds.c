@@ -241,6 +241,13 @@ static void remove_dirs(const dw_folds *f, const char *path, const char *prefix)
         closedir(dir);
 }
 
+static void remove_copy(const char *dir)
+{
+    const dw_folds none = {0};
+    remove_dirs(&none, dir, "");
+    dw_fold_dir_remove(dir);
+}
+
 /* Names the directories, and removes what earlier runs with other spans left. */
 static dw_status open_dirs(dw_publisher *p, dw_error *err)
 {
@@ -259,15 +266,15 @@ static dw_status open_dirs(dw_publisher *p, dw_error *err)
             return dw_fail_memory(err, baseline);
     }
     remove_dirs(f, baseline, DW_OLD_FOLD_NAME);
-    remove_dirs(f, f->copy.dir, "");
     if (f->n == 0)
-        dw_fold_dir_remove(f->copy.dir);
+        remove_copy(f->copy.dir);
+    else
+        remove_dirs(f, f->copy.dir, "");
     return DW_OK;
 }
 
 bool dw_folds_give_up_copy(dw_publisher *p)
 {
-    const dw_folds none = {0};
     dw_folds *f = &p->folds;
     struct stat st;
     char *path = p->options.baseline_dir
@@ -278,8 +285,7 @@ bool dw_folds_give_up_copy(dw_publisher *p)
         f->copy.at = dw_nowhere;
         for (size_t i = 0; i < f->n; i++)
             dw_fold_level_drop(&f->levels[i], &f->copy);
-        remove_dirs(&none, path, "");
-        dw_fold_dir_remove(path);
+        remove_copy(path);
     }
     dw_free(path);
     return is_there;
