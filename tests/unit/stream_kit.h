@@ -240,6 +240,18 @@ static inline void kit_publish(kit *k, dw_publisher *p, uint64_t wanted)
     assert_int_equal(report.version, wanted);
 }
 
+/* Only deltas: no folds, no anchors; one thread. */
+static inline dw_publish_options kit_plain_options(const char *spool_dir)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    memset(options.folds, 0, sizeof options.folds);
+    options.anchor_factor = 0;
+    options.spool_dir = spool_dir;
+    options.n_threads = 1;
+    return options;
+}
+
 static inline dw_publisher *kit_open(kit *k, dw_store *store,
                                      const dw_publish_options *options)
 {

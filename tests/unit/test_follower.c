@@ -17,17 +17,6 @@
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
-static dw_publish_options plain(void)
-{
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.anchor_factor = 0;
-    options.spool_dir = temp_dir;
-    options.n_threads = 1;
-    return options;
-}
-
 /* Publishes versions up to LAST. */
 static void fill_stream(kit *k, dw_store *store, const dw_publish_options *options,
                         uint64_t last)
@@ -98,7 +87,7 @@ static void test_positions(void **state)
     dw_error err = {0};
     dw_follow_options options = into_dir(temp_path("positions"));
     open_fails(store, &options, DW_NOT_FOUND); /* no stream */
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     publish.anchor_every = 4;
     fill_stream(&k, store, &publish, 9);
     size_t log[KIT_COPIES];
@@ -146,7 +135,7 @@ static void test_commit(void **state)
     kit_make(&k);
     dw_store *store = kit_mem_store();
     dw_error err = {0};
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     fill_stream(&k, store, &publish, 5);
     size_t log[KIT_COPIES];
     kit_read_log(&k, store, log);
@@ -252,7 +241,7 @@ static void test_foreign_directories(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *other = kit_mem_store();
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     dw_error err = {0};
     char dir[128], path[160];
     snprintf(dir, sizeof dir, "%s/foreign", temp_dir);
@@ -352,7 +341,7 @@ static void test_rewritten_history(void **state)
     for (unsigned how = 0; how < 6; how++) {
         const bool in_dir = how & 1, anchors = how & 2;
         parted p;
-        dw_publish_options publish = plain();
+        dw_publish_options publish = kit_plain_options(temp_dir);
         publish.anchor_every = anchors ? 1 : 0;
         if (how & 4)
             publish.folds[0] = 2;
@@ -385,7 +374,7 @@ static void test_rollback(void **state)
 {
     (void)state;
     parted p;
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     part(&p, &publish);
     dw_follow_options options = into_dir(temp_path("rollback"));
     dw_follower *f = open_ok(p.store, &options);
@@ -434,7 +423,7 @@ static void test_trust(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *copy = kit_mem_store();
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     publish.sign_key = key;
     publish.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys, 1, NULL};
     fill_stream(&k, store, &publish, 3);
@@ -453,7 +442,7 @@ static void test_trust(void **state)
     options.trust = publish.trust;
 
     /* version 4 by somebody else: unsigned, by another key */
-    dw_publish_options others = plain();
+    dw_publish_options others = kit_plain_options(temp_dir);
     others.new_key = true;
     for (unsigned i = 0; i < 2; i++) {
         kit_remove_all(copy, "");
@@ -528,7 +517,7 @@ static void test_detours(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *copy = kit_mem_store();
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     publish.folds[0] = 4;
     publish.anchor_every = 6;
     fill_stream(&k, store, &publish, 10); /* folds 0-4, 4-8; an anchor at 6 */
@@ -596,7 +585,7 @@ static void test_gone(void **state)
     kit_make(&k);
     dw_error err = {0};
     dw_store *store = kit_mem_store();
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     fill_stream(&k, store, &publish, 1);
     dw_follow_options options = into_dir(temp_path("gone"));
     dw_follower *f = open_ok(store, &options);
@@ -616,7 +605,7 @@ static void test_foreign_way(void **state)
 {
     (void)state;
     parted p;
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     publish.folds[0] = 4;
     part(&p, &publish);
     /* the twin's writer opened at 2 and folded to 6; take its way, renamed by nobody */
@@ -649,7 +638,7 @@ static void test_collected(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     publish.anchor_every = 4;
     fill_stream(&k, store, &publish, 6);
     size_t log[KIT_COPIES];

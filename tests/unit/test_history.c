@@ -17,17 +17,6 @@
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
-static dw_publish_options plain(void)
-{
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.anchor_factor = 0;
-    options.spool_dir = temp_dir;
-    options.n_threads = 1;
-    return options;
-}
-
 static void shell(const char *format, ...)
 {
     char command[1024];
@@ -116,7 +105,7 @@ static void test_absent_directory(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = open_store(temp_path("deep/store"));
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     publish_to(&k, p, 1);
     dw_follower *f = open_follower(store, temp_path("follower"));
@@ -167,7 +156,7 @@ static void test_older_directory(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = open_store(temp_path("store"));
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     publish_to(&k, p, 1);
     shell("cp -a %s/store %s/older", temp_dir, temp_dir);
@@ -224,7 +213,7 @@ static void test_swap_before_commit(void **state)
     const dw_fault_plan plan = {.choose = swap_before_commit};
     dw_error err = {0};
     assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     publish_to(&k, p, 1);
     shell("cp -a %s/store %s/older", temp_dir, temp_dir);
@@ -250,7 +239,7 @@ static void test_lost_parent(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     for (uint64_t v = 1; v <= 3; v++)
         publish_to(&k, p, v);
@@ -312,7 +301,7 @@ static void test_requests(void **state)
     const dw_fault_plan plan = {.choose = count_requests, .context = &t};
     dw_error err = {0};
     assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher_close(kit_open(&k, store, &options));
     dw_publisher *p = kit_open(&k, store, &options);
     for (uint64_t v = 1; v <= 3; v++) {
@@ -382,7 +371,7 @@ static void test_holes(void **state)
     assert_ok(poll(f, &newest, &err), &err);
     check_log(store, DW_OK, 0);
 
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     for (uint64_t v = 3; v <= 5; v++)
         publish_to(&k, p, v);
@@ -445,7 +434,7 @@ static void test_rollback(void **state)
     put_hint(store, 4);
     follower_fails(store, dir, DW_UNTRUSTED);
     /* another version 5 */
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     publish_to(&k, p, 5);
     dw_publisher_close(p);
@@ -516,7 +505,7 @@ static void test_baseline_ahead(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *empty = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.baseline_dir = temp_path("baseline");
     dw_publisher *p = kit_open(&k, store, &options);
     for (uint64_t v = 1; v <= 3; v++)

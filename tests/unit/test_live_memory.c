@@ -29,17 +29,6 @@ typedef struct world {
     uint8_t *before; /* a copy of it */
 } world;
 
-static dw_publish_options plain(void)
-{
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.anchor_factor = 0;
-    options.spool_dir = temp_dir;
-    options.n_threads = 1;
-    return options;
-}
-
 /* A stream, signed if SIGNED. */
 static void world_make(world *w, bool is_signed)
 {
@@ -47,7 +36,7 @@ static void world_make(world *w, bool is_signed)
     kit_make(&w->k);
     w->store = kit_mem_store();
     dw_error err = {0};
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.anchor_every = 4;
     dw_sign_key *key = NULL;
     if (is_signed) {
@@ -241,7 +230,7 @@ static void test_no_spool(void **state)
     dw_error err = {0};
     dw_store *store = kit_mem_store();
     dw_publisher *p;
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     memset(bytes, 7, dims[0]);
     assert_ok(dw_publisher_open(&p, store, &trained, 1, &publish, &err), &err);
     dw_publisher_close(p);
@@ -379,7 +368,7 @@ static void test_pause_first(void **state)
     world w;
     world_make(&w, false);
     dw_store *fork = kit_mem_store();
-    dw_publish_options publish = plain();
+    dw_publish_options publish = kit_plain_options(temp_dir);
     publish.first = DW_FIRST_FORK;
     publish.fork_store = w.store;
     publish.fork_version = 3;

@@ -9,17 +9,6 @@
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
-static dw_publish_options plain(void)
-{
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.anchor_factor = 0;
-    options.spool_dir = temp_dir;
-    options.n_threads = 1;
-    return options;
-}
-
 static bool is_current(dw_publisher *publisher)
 {
     bool is_current = false;
@@ -34,7 +23,7 @@ static void test_is_current(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *publisher = kit_open(&k, store, &options);
     assert_true(is_current(publisher));
     kit_step(&k, 1);
@@ -68,7 +57,7 @@ static void test_opening_publishes(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.publish_changed = true;
     options.first_step = "10";
     dw_publisher_close(kit_open(&k, store, &options));

@@ -16,17 +16,6 @@
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
-static dw_publish_options plain(void)
-{
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.anchor_factor = 0;
-    options.spool_dir = temp_dir;
-    options.n_threads = 1;
-    return options;
-}
-
 /* ---- two writers ---- */
 
 static void test_take_over(void **state)
@@ -35,7 +24,7 @@ static void test_take_over(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *first = kit_open(&k, store, &options);
     kit_step(&k, 10);
     kit_publish(&k, first, 1);
@@ -67,7 +56,7 @@ static void test_alternating_writers(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *writers[2] = {kit_open(&k, store, &options), NULL};
     unsigned n_fenced = 0;
     for (unsigned i = 0; i < 60; i++) {
@@ -105,7 +94,7 @@ typedef struct racer {
 static void *race(void *context)
 {
     racer *r = context;
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     for (unsigned i = 0; i < 12; i++) {
         dw_error err = {0};
         dw_publisher *p;
@@ -134,7 +123,7 @@ static void test_racing_writers(void **state)
     memcpy(k[1].copies[0], k[0].bytes, k[0].n_bytes);
     dw_store *store = kit_mem_store();
     racer racers[2] = {{&k[0], store, 0}, {&k[1], store, 0}};
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher_close(kit_open(&k[0], store, &options));
     /* attempts of the second are told apart by their numbers */
     while (k[1].n_copies < 200)
@@ -173,7 +162,7 @@ static void test_late_commits(void **state)
             kit_make(&k);
             late_store late = {.inner = kit_mem_store()};
             dw_store *store = late_open(&late);
-            dw_publish_options options = plain();
+            dw_publish_options options = kit_plain_options(temp_dir);
             options.baseline_dir = in_dir ? temp_path("late-base") : NULL;
             dw_publisher *p = kit_open(&k, store, &options);
             kit_step(&k, 10);
@@ -231,7 +220,7 @@ static void test_lost_replies(void **state)
                              .part = "commits/00000000000000000001"};
         faults.n = n;
         dw_store *store = kit_fault_store(inner, &faults);
-        dw_publish_options options = plain();
+        dw_publish_options options = kit_plain_options(temp_dir);
         dw_publisher *p = kit_open(&k, store, &options);
         faults.n_seen = 0;
         faults.on = true;
@@ -271,7 +260,7 @@ static void test_baseline_dir(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.baseline_dir = temp_path("base");
     dw_error err = {0};
     dw_publisher *p = kit_open(&k, store, &options), *other;
@@ -291,7 +280,7 @@ static void test_baseline_dir(void **state)
         dw_publisher_close(p);
     }
     /* written elsewhere meanwhile: brought to the head */
-    dw_publish_options in_memory = plain();
+    dw_publish_options in_memory = kit_plain_options(temp_dir);
     p = kit_open(&k, store, &in_memory);
     kit_step(&k, 10);
     kit_publish(&k, p, 5);
@@ -351,7 +340,7 @@ static void test_busy(void **state)
         dw_error err = {0};
         dw_store *store;
         assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
-        dw_publish_options options = plain();
+        dw_publish_options options = kit_plain_options(temp_dir);
         options.when_busy = modes[mode];
         dw_publisher *p = kit_open(&k, store, &options);
         faults.on = true;
@@ -434,7 +423,7 @@ static void test_cancel(void **state)
     dw_error err = {0};
     assert_ok(dw_store_new_fault(&store, inner, &(dw_fault_plan){pass_gate, &g, 0}, &err),
               &err);
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     assert_true(dw_publisher_idle(p, 0));
     dw_publisher_cancel(p); /* nothing is under way: the next is not given up */
@@ -469,7 +458,7 @@ static void test_tickets(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     dw_error err = {0};
     bool done = true;
@@ -516,7 +505,7 @@ static void test_captured(void **state)
     dw_store *inner = kit_mem_store();
     kit_faults faults = {.kind = DW_FAULT_DELAY, .n = UINT64_MAX};
     dw_store *store = kit_fault_store(inner, &faults);
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.max_object_bytes = 1000; /* many objects, which travel for a while */
     dw_publisher *p = kit_open(&k, store, &options);
     faults.on = true;
@@ -557,7 +546,7 @@ static void test_first_base(void **state)
     snprintf(right, sizeof right, "%s/right.safetensors", temp_dir);
     snprintf(wrong, sizeof wrong, "%s/wrong.safetensors", temp_dir);
     assert_ok(dw_checkpoint_write(right, k.tensors, KIT_TENSORS, NULL, &err), &err);
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.first = DW_FIRST_BASE;
     options.base_name = "the-base-model";
     dw_publisher *p = kit_open(&k, store, &options);
@@ -617,7 +606,7 @@ static void test_fork_of_same(void **state)
     kit k;
     kit_make(&k);
     dw_store *source = kit_mem_store(), *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher_close(kit_open(&k, source, &options));
     options.first = DW_FIRST_FORK;
     options.fork_store = source;
@@ -637,7 +626,7 @@ static void test_first_fork(void **state)
     kit k;
     kit_make(&k);
     dw_store *source = kit_mem_store(), *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, source, &options);
     for (uint64_t v = 1; v < 4; v++) {
         kit_step(&k, 10);
@@ -714,7 +703,7 @@ static void test_many_objects(void **state)
         kit k;
         kit_make(&k);
         dw_store *store = kit_mem_store();
-        dw_publish_options options = plain();
+        dw_publish_options options = kit_plain_options(temp_dir);
         options.max_object_bytes = options.max_anchor_bytes = sizes[i];
         options.anchor_every = 2;
         options.folds[0] = 2;
@@ -758,7 +747,7 @@ static void test_large_tensor(void **state)
     dw_tensor target = tensor;
     target.data = room;
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.max_object_bytes = 1 << 20;
     dw_publisher *p;
     assert_ok(dw_publisher_open(&p, store, &tensor, 1, &options, &err), &err);
@@ -793,7 +782,7 @@ static void test_folds_and_anchors(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.folds[0] = 4;
     options.folds[1] = 16;
     dw_error err = {0};
@@ -863,7 +852,7 @@ static void test_folds_and_anchors(void **state)
     store = kit_mem_store();
     kit_free(&k);
     kit_make(&k);
-    options = plain();
+    options = kit_plain_options(temp_dir);
     options.anchor_factor = 0.5;
     p = kit_open(&k, store, &options);
     uint64_t n_bytes = 0, v = 0;
@@ -899,7 +888,7 @@ static void test_folds_share_a_copy(void **state)
         dw_error err = {0};
         char dir[128];
         snprintf(dir, sizeof dir, "%s", temp_path(named ? "share" : "."));
-        dw_publish_options options = plain();
+        dw_publish_options options = kit_plain_options(temp_dir);
         options.folds[0] = 2;
         options.folds[1] = 4;
         options.folds[2] = 8;
@@ -963,7 +952,7 @@ static void test_links(void **state)
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
-    dw_publish_options options = plain();
+    dw_publish_options options = kit_plain_options(temp_dir);
     options.folds[0] = 2;
     char dir[128];
     snprintf(dir, sizeof dir, "%s", temp_path("linked"));
@@ -1014,7 +1003,7 @@ static void test_bad_options(void **state)
     dw_error err = {0};
     dw_publisher *p;
     for (unsigned i = 0; i < 5; i++) {
-        dw_publish_options options = plain();
+        dw_publish_options options = kit_plain_options(temp_dir);
         options.folds[0] = i == 0 ? 1 : i == 1 ? 4 : 0;
         options.folds[1] = i == 1 ? 6 : 0;
         options.n_ranks = i == 2 ? 2 : 1; /* without shards */

@@ -248,12 +248,7 @@ typedef struct bed {
 static void bed_make(bed *b)
 {
     dw_error err = {0};
-    dw_publish_options options;
-    dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.anchor_factor = 0;
-    options.spool_dir = temp_dir;
-    options.n_threads = 1;
+    dw_publish_options options = kit_plain_options(temp_dir);
     kit_make(&b->k);
     b->store = kit_mem_store();
     dw_publisher *p = kit_open(&b->k, b->store, &options);
