@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """Sums up a JUnit file of ctest or pytest: prints 'PASSED FAILED SKIPPED' on stdout, and
-on stderr the failed and skipped tests by name with the end of what they said."""
+on stderr the failed and skipped tests by name with the end of their output. Appends the
+failed tests to a second file, with less of their output.
+
+    junit.py JUNIT-FILE FAILURES-FILE
+"""
 import sys
 import xml.etree.ElementTree as xml
 
@@ -22,14 +26,22 @@ def last_lines(case, n):
     return "\n".join(said).strip().splitlines()[-n:]
 
 
+def show(result, case, lines, file):
+    # pytest's class names the file, ctest's says the name again
+    names = dict.fromkeys((case.get("classname"), case.get("name")))
+    print(f"   {result}: {'.'.join(names)}", file=file)
+    for line in last_lines(case, lines):
+        print(f"   | {line}", file=file)
+
+
 counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
-for case in xml.parse(sys.argv[1]).iter("testcase"):
-    result = outcome(case)
-    counts[result] += 1
-    if result != "passed":
-        # pytest's class names the file, ctest's says the name again
-        names = dict.fromkeys((case.get("classname"), case.get("name")))
-        print(f"   {result}: {'.'.join(names)}", file=sys.stderr)
-        for line in last_lines(case, 25 if result == "failed" else 1):
-            print(f"   | {line}", file=sys.stderr)
+with open(sys.argv[2], "a", encoding="utf-8") as failures:
+    for case in xml.parse(sys.argv[1]).iter("testcase"):
+        result = outcome(case)
+        counts[result] += 1
+        if result == "failed":
+            show(result, case, 25, sys.stderr)
+            show(result, case, 12, failures)
+        elif result == "skipped":
+            show(result, case, 1, sys.stderr)
 print(*counts.values())

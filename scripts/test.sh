@@ -8,8 +8,9 @@
 # `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set. The Python
 # stages install PyTorch and transformers (1.3 GB, once), but with DW_TEST_TORCH=0.
 # Every stage runs, whatever became of those before it; what cannot be built or started
-# counts as one failed test. The last line is 'N passed, N failed', followed by
-# ', N skipped' where there are such; the exit status is 0 if none failed.
+# counts as one failed test. At the end the failed tests are shown once more. The last line
+# is 'N passed, N failed', and ', N skipped' if some were; the exit status is 0 if none
+# failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,7 @@ DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
 passed=0 failed=0 skipped=0
 with=() # what runs the tests of a stage: env with variables, or nothing
+failures=$(mktemp) # the failed tests of all stages, with the end of their output
 
 # The sanitizers of today's distributions fail now and then where the kernel spreads
 # addresses over 32 bits, so that is turned off; not every container allows it.
@@ -34,15 +36,19 @@ tally() { # PASSED FAILED SKIPPED
     echo "   $(counts "$@") ($((SECONDS - started)) s)"
 }
 
+failed_so() { # NAME LOG: shows the end of LOG now, and a shorter one when all has run
+    { echo "   failed: $1"; tail -n 25 "$2" | sed 's/^/   | /'; }
+    { echo "   failed: $1"; tail -n 12 "$2" | sed 's/^/   | /'; } >>"$failures"
+}
+
 broken() { # LOG WHAT
-    echo "   $2; the end of $1:"
-    tail -n 25 "$1" | sed 's/^/   | /'
+    failed_so "$2; the end of $1:" "$1"
     tally 0 1 0
 }
 
 tally_junit() { # JUNIT LOG EXIT-STATUS
     local counted p=0 f=0 s=0
-    if [ -e "$1" ] && counted=$(python3 scripts/junit.py "$1" 2>&4); then
+    if [ -e "$1" ] && counted=$(python3 scripts/junit.py "$1" "$failures" 2>&4); then
         read -r p f s <<<"$counted"
     fi
     # A runner that failed with no failed test to show has not run them all.
@@ -128,7 +134,7 @@ stop_server() {
     rm -rf "$server_dir"
     server='' server_dir='' with=()
 }
-trap stop_server EXIT
+trap 'stop_server; rm -f "$failures"' EXIT
 trap 'exit 130' INT TERM HUP
 
 # ---- the stages ---------------------------------------------------------------------
@@ -233,7 +239,7 @@ run_script() { # LOG SCRIPT
     mkdir -p "$(dirname "$1")"
     "$2" >"$1" 2>&1 || true
     if [[ $(tail -n 1 "$1") =~ ^([0-9]+)' passed, '([0-9]+)' failed'(', '([0-9]+)' skipped')?$ ]]; then
-        [ "${BASH_REMATCH[2]}" -eq 0 ] || tail -n 40 "$1" | sed 's/^/   | /'
+        [ "${BASH_REMATCH[2]}" -eq 0 ] || failed_so "see $1" "$1"
         tally "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[4]:-0}"
     else
         broken "$1" "the tests did not run"
@@ -257,5 +263,6 @@ for stage in "$@"; do
     started=$SECONDS
     "stage_$stage" || true # it is in the counts
 done
+[ $failed -eq 0 ] || { echo "== failed"; cat "$failures"; }
 counts $passed $failed $skipped
 [ $failed -eq 0 ]
