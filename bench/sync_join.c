@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "measure.h"
-#include "sync/graph.h"
+#include "stream/graph.h"
 #include "sync_bench.h"
 
 static void publish_run(dw_store *store, const char *spool_dir, synth_run *run,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "measure.h"
-#include "sync/follower.h"
+#include "follow/follower.h"
 #include "sync_bench.h"
 #include "workload.h"
 

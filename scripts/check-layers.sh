@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../src"
 grep -rHE '^[[:space:]]*#[[:space:]]*include "' --include='*.[ch]' --include='*.inc' . |
     awk -F '[:"]' '
         BEGIN {
-            n = split("base kernel tensor codec store sync compat engine agent cuda", list, " ")
+            n = split("base kernel tensor codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
             for (i = 1; i <= n; i++) rank[list[i]] = i
         }
         {

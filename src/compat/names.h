@@ -3,7 +3,7 @@
 #define DW_COMPAT_NAMES_H
 
 #include "deltawire/peer.h"
-#include "sync/record.h"
+#include "stream/record.h"
 
 #define DW_TRL_ANCHORS "anchors/step_"
 #define DW_TRL_DELTAS  "deltas/step_"

@@ -16,7 +16,7 @@
 #include "compat/step.h"
 #include "deltawire/delta.h"
 #include "store/store.h"
-#include "sync/cut.h"
+#include "stream/cut.h"
 #include "tensor/tensor_list.h"
 
 #define GROUP_BYTES (256u << 20) /* of new tensors at once, or one that is larger */

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "sync/transfer.h"
+#include "stream/transfer.h"
 #include "tensor/tensor_list.h"
 
 #define LIST_HEAD 4 /* bytes: the number of positions */

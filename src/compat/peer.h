@@ -16,7 +16,7 @@
 #include "base/json_tree.h"
 #include "compat/payload.h"
 #include "deltawire/peer.h"
-#include "sync/listing.h"
+#include "stream/listing.h"
 
 #define DW_PEER_RECORD_BYTES (16u << 20)  /* of the largest index, and of all kept */
 #define DW_PEER_HEAD_BYTES   (256u << 10) /* that are read of a TRL file to know it */

@@ -7,7 +7,7 @@
 #define DW_COMPAT_PEER_REPLICA_H
 
 #include "compat/step.h"
-#include "sync/weights.h"
+#include "weights/weights.h"
 
 struct dw_peer_replica {
     dw_peer *peer;

@@ -6,7 +6,7 @@
 #include "base/progress.h"
 #include "compat/peer_replica.h"
 #include "deltawire/checkpoint.h"
-#include "sync/stream.h"
+#include "stream/stream.h"
 
 typedef struct sweep {
     dw_peer *peer;

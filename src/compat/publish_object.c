@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "compat/publish.h"
-#include "sync/anchor.h"
+#include "stream/anchor.h"
 #include "tensor/shard_index.h"
 
 #define COMPARE_BYTES (1u << 20)

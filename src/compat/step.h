@@ -4,7 +4,7 @@
 #define DW_COMPAT_STEP_H
 
 #include "compat/peer.h"
-#include "sync/replica.h"
+#include "weights/replica.h"
 #include "tensor/safetensors.h"
 
 /* A file of a version. */

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "sync/follower.h"
+#include "follow/follower.h"
 
 /* ---- what the engines are told ---- */
 

@@ -3,7 +3,7 @@
 #define DW_ENGINE_FOUR_PHASE_H
 
 #include "engine/rollout.h"
-#include "sync/replica.h"
+#include "weights/replica.h"
 
 /* Goes one hop on the way to GOAL, or finishes the one that is under way. */
 dw_status dw_four_phase_hop(dw_rollout *rollout, uint64_t goal,

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "engine/four_phase.h"
-#include "sync/follower.h"
+#include "follow/follower.h"
 
 const char *dw_phase_name(dw_phase phase)
 {

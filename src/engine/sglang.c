@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "deltawire/stream.h"
-#include "engine/http.h"
+#include "engine/engine_http.h"
 
 #define NO_ROUTE "SGLang 0.5.6 or later is needed"
 

@@ -18,7 +18,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "deltawire/stream.h"
-#include "engine/http.h"
+#include "engine/engine_http.h"
 
 #define NO_ROUTE                                                                         \
     "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; 0.28 or later is needed"

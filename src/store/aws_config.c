@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "store/aws_ini.h"
-#include "store/credentials.h"
+#include "net/credentials.h"
 
 /* ---- where to look ---- */
 

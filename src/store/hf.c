@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "store/credentials.h"
+#include "net/credentials.h"
 #include "store/s3.h"
 #include "store/store.h"
 

@@ -10,8 +10,8 @@
 
 #include <stdatomic.h>
 
-#include "store/http.h"
-#include "store/retry.h"
+#include "net/http.h"
+#include "net/retry.h"
 #include "store/store.h"
 
 typedef struct dw_hf {

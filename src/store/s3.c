@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "store/aws_config.h"
 #include "store/s3_driver.h"
-#include "store/credentials.h"
+#include "net/credentials.h"
 #include "store/store.h"
 
 enum { N_CONNECTIONS = 16, MAX_CONNECTIONS = 256, MAX_BUCKET = 255 };

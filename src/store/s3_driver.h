@@ -14,9 +14,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "store/http.h"
-#include "store/link.h"
-#include "store/retry.h"
+#include "net/http.h"
+#include "net/link.h"
+#include "net/retry.h"
 #include "store/s3.h"
 #include "store/s3_xml.h"
 

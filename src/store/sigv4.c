@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "store/credentials.h"
+#include "net/credentials.h"
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
 

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "store/dir.h"
 #include "store/hf.h"
-#include "store/mem.h"
+#include "store/memory.h"
 #include "store/s3.h"
 
 #define FIRST_READ ((size_t)64 << 10)

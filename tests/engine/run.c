@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "deltawire/checkpoint.h"
-#include "engine/http.h"
+#include "engine/engine_http.h"
 #include "soak/process.h"
 #include "soak/truth.h"
 #include "trainer.h"

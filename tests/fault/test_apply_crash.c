@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "codec/place.h"
+#include "weights/place.h"
 #include "unit/disk_model.h"
 #include "unit/random_parts.h"
 

@@ -2,7 +2,7 @@
 #ifndef DW_TEST_SAMPLE_RECORDS_H
 #define DW_TEST_SAMPLE_RECORDS_H
 
-#include "sync/record.h"
+#include "stream/record.h"
 #include "unit/reseal.h"
 
 enum {

@@ -13,7 +13,7 @@
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
 #include "store/store.h"
-#include "sync/stream.h"
+#include "stream/stream.h"
 #include "unit/random_model.h"
 
 #define FIXTURE_VERSIONS 64

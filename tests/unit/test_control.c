@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "sync/control.h"
+#include "weights/control.h"
 #include "unit/temp_dir.h"
 
 static char dir[300], path[340];

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "deltawire/follow.h"
-#include "sync/record.h"
+#include "stream/record.h"
 
 static const char *host = "node-7.cluster";
 

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "deltawire/checkpoint.h"
-#include "sync/follower.h"
-#include "sync/record.h"
+#include "follow/follower.h"
+#include "stream/record.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 

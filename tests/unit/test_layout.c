@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "codec/layout.h"
+#include "layout/layout.h"
 #include "codec/patch.h"
 #include "codec/stage.h"
 #include "failing_allocator.h"

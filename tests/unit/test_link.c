@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "store/link.h"
+#include "net/link.h"
 
 #define MIB (1ull << 20)
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "deltawire/rollout.h"
-#include "sync/record.h"
+#include "stream/record.h"
 #include "unit/reseal.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"

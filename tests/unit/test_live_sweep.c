@@ -1,7 +1,7 @@
 /* A bit flips in the weights that a follower keeps, in memory or in mapped files: it is
  * found within `sweep_every` versions, no version is told any more, and the weights are
  * fetched anew. */
-#include "sync/follower.h"
+#include "follow/follower.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 

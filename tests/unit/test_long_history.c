@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "deltawire/stream.h"
-#include "sync/record.h"
+#include "stream/record.h"
 #include "unit/counting_store.h"
 #include "unit/temp_dir.h"
 

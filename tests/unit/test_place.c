@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "codec/place.h"
+#include "weights/place.h"
 #include "disk_model.h"
 #include "failing_allocator.h"
 #include "random_parts.h"

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "sync/encoder.h"
+#include "publish/delta_upload.h"
 #include "unit/stream_kit.h"
 
 /* A model in pieces: the baseline, and the weights to publish. */

@@ -2,7 +2,7 @@
  * versions, repaired from the stream and recorded; folds, anchors and collections do not
  * rely on it. */
 /* labels: threads */
-#include "sync/publisher.h"
+#include "publish/publisher.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 

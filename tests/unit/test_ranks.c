@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "deltawire/checkpoint.h"
-#include "sync/record.h"
+#include "stream/record.h"
 #include "unit/late_store.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "failing_allocator.h"
-#include "sync/record.h"
+#include "stream/record.h"
 
 #define WHOLE SIZE_MAX
 

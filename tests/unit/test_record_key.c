@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "sync/record.h"
+#include "stream/record.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define V7 "00000000000000000007"

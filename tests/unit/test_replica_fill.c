@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "sync/replica.h"
+#include "weights/replica.h"
 
 static void check_refused(uint64_t n_first, uint64_t n_second)
 {

@@ -6,7 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "sync/publisher.h"
+#include "publish/publisher.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 

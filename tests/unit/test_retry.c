@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "store/retry.h"
+#include "net/retry.h"
 
 static void test_waits(void **state)
 {

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "scripted_server.h"
-#include "store/http.h"
+#include "net/http.h"
 #include "store/s3.h"
 
 #define HEAD(status, more, n)                                                            \

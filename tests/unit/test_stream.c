@@ -10,7 +10,7 @@
 
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
-#include "sync/follower.h"
+#include "follow/follower.h"
 #include "unit/random_model.h"
 #include "unit/temp_dir.h"
 

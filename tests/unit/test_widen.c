@@ -1,5 +1,5 @@
 /* Memory in F32 follows a stream in BF16. */
-#include "sync/follower.h"
+#include "follow/follower.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 

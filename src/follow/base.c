@@ -1,0 +1,146 @@
+#include "follow/base.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "store/store.h"
+
+#define START "deltawire-base/1\n"
+
+typedef struct hashes {
+    const dw_tensor *tensors;
+    uint8_t (*sha256)[DW_SHA256_BYTES]; /* of the bytes of each */
+} hashes;
+
+static dw_status hash_tensor(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    const hashes *h = context;
+    (void)worker;
+    return dw_sha256_of(h->sha256[i], h->tensors[i].data, h->tensors[i].n_bytes, err);
+}
+
+static void write_text(dw_writer *out, const char *text)
+{
+    dw_write_u64(out, strlen(text));
+    dw_write_text(out, text);
+}
+
+/* Every part has a length or a number before it, so that no two models give the same
+ * bytes. */
+static void write_tensor(dw_writer *out, const dw_tensor *t,
+                         const uint8_t sha256[DW_SHA256_BYTES])
+{
+    write_text(out, t->name);
+    write_text(out, dw_dtype_name(t->dtype));
+    dw_write_u64(out, t->n_dims);
+    for (uint32_t d = 0; d < t->n_dims; d++)
+        dw_write_u64(out, t->dims[d]);
+    dw_write_u64(out, t->n_bytes);
+    dw_write_bytes(out, sha256, DW_SHA256_BYTES);
+}
+
+dw_status dw_base_hash(uint8_t out[DW_SHA256_BYTES], const dw_tensor *tensors,
+                       size_t n_tensors, unsigned n_threads, dw_error *err)
+{
+    hashes h = {tensors, dw_alloc_array(n_tensors, sizeof *h.sha256)};
+    if (!h.sha256)
+        return dw_fail_memory(err, NULL);
+    dw_status status = dw_parallel(dw_worker_count(n_threads, n_tensors), n_tensors,
+                                   hash_tensor, &h, NULL, err);
+    dw_writer list = {0};
+    dw_write_text(&list, START);
+    dw_write_u64(&list, n_tensors);
+    for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
+        write_tensor(&list, &tensors[i], h.sha256[i]);
+    if (status == DW_OK)
+        status = list.failed ? dw_fail_memory(err, NULL)
+                             : dw_sha256_of(out, list.bytes, list.n_bytes, err);
+    dw_writer_release(&list);
+    dw_free(h.sha256);
+    return status;
+}
+
+dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
+                             const dw_tensor *tensors, size_t n_tensors,
+                             unsigned n_threads, const char *where, dw_error *err)
+{
+    uint8_t found[DW_SHA256_BYTES];
+    dw_status status = dw_base_hash(found, tensors, n_tensors, n_threads, err);
+    if (status != DW_OK || memcmp(found, wanted, sizeof found) == 0)
+        return status;
+    char want[DW_SHA256_TEXT], got[DW_SHA256_TEXT];
+    dw_hex_encode(want, wanted, DW_SHA256_BYTES);
+    dw_hex_encode(got, found, DW_SHA256_BYTES);
+    return dw_fail(
+        err, DW_UNTRUSTED, where,
+        "the weights have the state digest of the stream's base, but their "
+        "SHA-256 is %s, not %s: somebody made them to be taken for it. Get the "
+        "checkpoint from where it was published",
+        got, want);
+}
+
+/* ---- a checkpoint ---- */
+
+static dw_status prove(const dw_base *base, const dw_hop *hop, const char *path,
+                       unsigned n_threads, dw_error *err)
+{
+    const dw_replica *r = base->source;
+    if (r->state != hop->state)
+        return dw_fail(err, DW_MISMATCH, path,
+                       "the stream starts from %s with the state digest %016" PRIx64
+                       ", but this checkpoint has %016" PRIx64,
+                       hop->base && *hop->base ? hop->base : "a checkpoint", hop->state,
+                       r->state);
+    return hop->has_base_sha256 ? dw_base_hash_check(hop->base_sha256, r->tensors,
+                                                     r->n_tensors, n_threads, path, err)
+                                : DW_OK;
+}
+
+dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_hop *hop,
+                       const char *path, unsigned n_threads, dw_error *err)
+{
+    *out = (dw_base){0};
+    dw_status status = dw_checkpoint_open(&out->ckpt, path, DW_CHECKPOINT_READ, err);
+    if (status != DW_OK)
+        return status;
+    size_t n_tensors;
+    const dw_tensor *tensors = dw_checkpoint_tensors(out->ckpt, &n_tensors);
+    if (n_tensors != s->record.n_tensors)
+        return dw_fail(err, DW_MISMATCH, path,
+                       "the checkpoint has %zu tensors, the stream's model %zu",
+                       n_tensors, s->record.n_tensors);
+    status = dw_replica_open_memory(&out->source, s->record.tensors, n_tensors, tensors,
+                                    false, n_threads, err);
+    return status == DW_OK ? prove(out, hop, path, n_threads, err) : status;
+}
+
+void dw_base_close(dw_base *base)
+{
+    dw_replica_close(base->source);
+    dw_checkpoint_close(base->ckpt);
+    *base = (dw_base){0};
+}
+
+dw_status dw_stream_check_base(dw_stream *s, const char *path, unsigned n_threads,
+                               dw_error *err)
+{
+    dw_hop hop;
+    dw_base base;
+    dw_status status =
+        dw_hop_read(&hop, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, err);
+    if (status != DW_OK)
+        return status;
+    if (hop.content == DW_CONTENT_BASE) {
+        status = dw_base_open(&base, s, &hop, path, n_threads, err);
+        dw_base_close(&base);
+    } else {
+        status = dw_fail(err, DW_INVALID, dw_store_url(s->store),
+                         "version 0 is in the stream or a fork: it has no base to check");
+    }
+    dw_hop_release(&hop);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* The records and objects of one hop, fetched now or ahead of time by a thread. */
+#ifndef DW_FOLLOW_FETCH_AHEAD_H
+#define DW_FOLLOW_FETCH_AHEAD_H
+
+#include <pthread.h>
+
+#include "stream/stream.h"
+#include "stream/transfer.h"
+
+typedef struct dw_fetched {
+    dw_hop hop;
+    dw_blob *blobs;   /* [hop.objects.n], for deltas */
+    uint64_t n_bytes; /* fetched */
+    uint64_t t_ms;    /* how long it took */
+} dw_fetched;
+
+/* Reads the records behind EDGE and, for a delta, its objects. */
+dw_status dw_fetch_hop(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
+                       const char *spool_dir, const dw_progress *progress, dw_error *err);
+void dw_fetched_release(dw_fetched *fetched);
+
+/* One fetch that runs ahead. The stream must outlive it and is only read. */
+typedef struct dw_fetch_ahead {
+    bool running;
+    pthread_t thread;
+    dw_stream *stream;
+    dw_edge edge;
+    const char *spool_dir;
+    dw_fetched fetched;
+    dw_status status;
+    dw_error error;
+} dw_fetch_ahead;
+
+void dw_fetch_ahead_begin(dw_fetch_ahead *ahead, dw_stream *stream, const dw_edge *edge,
+                          const char *spool_dir);
+
+/* Gives what was fetched for EDGE, or fetches it now. A fetch for another edge, or one
+ * that failed, is dropped. */
+dw_status dw_fetch_ahead_take(dw_fetch_ahead *ahead, dw_fetched *out, dw_stream *stream,
+                              const dw_edge *edge, const char *spool_dir,
+                              const dw_progress *progress, dw_error *err);
+
+/* Waits for what runs, and drops it. */
+void dw_fetch_ahead_end(dw_fetch_ahead *ahead);
+
+#endif

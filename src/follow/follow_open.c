@@ -1,0 +1,419 @@
+/* Opening a follower: what an interrupted run left, and which version the weights are. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "deltawire/delta.h"
+#include "store/store.h"
+#include "follow/base.h"
+#include "follow/follower.h"
+
+/* Versions that are looked at to find the one that weights are. */
+#define MAX_SEARCH 1024
+
+void dw_follow_options_init(dw_follow_options *options)
+{
+    *options = (dw_follow_options){
+        .at = DW_NO_VERSION,
+        .n_copies = 1,
+        .reader_wait_ms = 10000,
+        .sweep_every = 64,
+        .max_ahead_bytes = 32u << 20,
+    };
+}
+
+/* Of two copies that are not the same version the older one is written when they are
+ * opened. */
+static bool copies_differ(const char *into)
+{
+    dw_position at[2], next;
+    bool exists[2] = {false, false};
+    dw_record_kind kind;
+    for (int i = 0; i < 2; i++) {
+        char *dir = dw_join_path(into, i == 0 ? DW_COPY_NAME "0" : DW_COPY_NAME "1");
+        exists[i] = dir &&
+                    dw_replica_state_read(&at[i], &next, &kind, dir, NULL) == DW_OK &&
+                    (kind == DW_RECORD_SEALED || kind == DW_RECORD_UNSEALED);
+        dw_free(dir);
+    }
+    return exists[0] && exists[1] &&
+           (at[0].version != at[1].version || strcmp(at[0].stream, at[1].stream) != 0);
+}
+
+dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
+{
+    static const char *const names[] = {"", DW_COPY_NAME "0", DW_COPY_NAME "1"};
+    *pending = false;
+    for (size_t i = 0; !*pending && i < sizeof names / sizeof *names; i++) {
+        char *dir = *names[i] ? dw_join_path(into, names[i]) : dw_copy_string(into);
+        dw_error fault = {0};
+        dw_status status = dir ? dw_checkpoint_pending(dir, pending, &fault)
+                               : dw_fail_memory(&fault, into);
+        dw_free(dir);
+        if (status != DW_OK &&
+            status != DW_NOT_FOUND) { /* no weights: nothing to write */
+            if (err)
+                *err = fault;
+            return status;
+        }
+    }
+    *pending = *pending || copies_differ(into);
+    return DW_OK;
+}
+
+/* Where weights are that no record says the version of: are they one that is likely? */
+static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    const dw_replica *r = f->weights->now;
+    const bool is_like = c.state == r->state;
+    if (is_like && c.has_base_sha256)
+        status =
+            dw_base_hash_check(c.base_sha256, r->tensors, r->n_tensors,
+                               f->options.n_threads, r->dir ? r->dir : "memory", err);
+    if (is_like && status == DW_OK) {
+        const dw_position p = dw_position_of(&c);
+        status = dw_weights_adopt(f->weights, &p, err);
+        *found = true;
+    }
+    dw_commit_record_release(&c);
+    return status;
+}
+
+/* Looks for a version that has the state of the weights. HEAD and the versions below it
+ * are asked only if the record that named the version is damaged or has no seal. */
+static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_error *fault,
+                              dw_error *err)
+{
+    const bool search = f->weights->now->record != DW_RECORD_NONE;
+    const uint64_t likely[] = {f->options.at, 0};
+    const uint64_t n_search = !search ? 1 : head < MAX_SEARCH ? head + 1 : MAX_SEARCH;
+    dw_status status = DW_OK;
+    for (uint64_t i = 0; status == DW_OK && !*found && i < 2 + n_search; i++) {
+        const uint64_t version = i < 2 ? likely[i] : head - (i - 2);
+        dw_error error = {0};
+        if (version != DW_NO_VERSION)
+            status = recognise(f, version, found, &error);
+        if (!*found && dw_follower_may_detour(status)) {
+            *fault = error; /* a version that is not good is not the one that is here */
+            status = DW_OK;
+        } else if (status != DW_OK && err) {
+            *err = error;
+        }
+    }
+    return status;
+}
+
+/* The weights of a directory are none of the versions that were looked at. */
+static dw_status refuse_unknown(dw_follower *f, uint64_t head, const dw_error *fault,
+                                dw_error *err)
+{
+    const dw_replica *r = f->weights->now;
+    const bool is_distrusted =
+        r->record == DW_RECORD_SEALED && r->was_next.version == DW_NO_VERSION;
+    if (r->record == DW_RECORD_DAMAGED || is_distrusted || r->is_own)
+        return DW_OK; /* the directory is a replica: it is brought to a version anew */
+    if (fault->code != DW_OK) {
+        if (err)
+            *err = *fault;
+        return fault->code;
+    }
+    if (r->record == DW_RECORD_UNSEALED)
+        return dw_fail(err, DW_CORRUPT, r->dir,
+                       "the weights are not the version that " DW_REPLICA_STATE
+                       " names, nor any other of the stream: somebody changed them, or "
+                       "that file. Remove the directory: the next run fills it from the "
+                       "stream");
+    return dw_fail(err, DW_CONFLICT, r->dir,
+                   "it holds weights that are neither version 0 nor version %" PRIu64
+                   " of the stream, and no record of which they are. Name an empty "
+                   "directory, or remove them",
+                   head);
+}
+
+dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
+{
+    uint64_t head;
+    dw_status status = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    bool found = false;
+    dw_error fault = {0};
+    status = find_version(f, head, &found, &fault, err);
+    if (status != DW_OK || found)
+        return status;
+    if (f->weights->now->dir)
+        return refuse_unknown(f, head, &fault, err);
+    f->weights->now->has_weights = false; /* memory that holds no version */
+    return DW_OK;
+}
+
+dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
+{
+    const dw_position *at = &f->weights->now->at;
+    const dw_position *highest = dw_follower_highest(f);
+    char holder[DW_ERROR_WHERE_SIZE];
+    uint64_t epoch = 0;
+    snprintf(holder, sizeof holder, "%s%s", f->weights->now->dir ? "the weights in " : "",
+             f->weights->now->dir ? f->weights->now->dir : "this process");
+    dw_status status = DW_OK;
+    if (dw_follower_version(f) != DW_NO_VERSION)
+        status = dw_position_check(at, f->stream, holder, &f->epoch, err);
+    if (status == DW_OK && highest != at && highest->version != DW_NO_VERSION)
+        status = dw_position_check(highest, f->stream, holder, &epoch, err);
+    f->rewritten = status == DW_UNTRUSTED;
+    if (status == DW_OK && highest->version != DW_NO_VERSION &&
+        (f->stream->head == DW_NO_VERSION || f->stream->head < highest->version))
+        f->stream->head = highest->version;
+    return status;
+}
+
+/* The weights are of another stream. The caller must name the one that is here, even if
+ * it is a fork that the same key signed: else whoever can write to the store could change
+ * what a directory follows. */
+static dw_status check_other_stream(dw_follower *f, dw_error *err)
+{
+    const dw_position *at = &f->weights->now->at;
+    const char *id = f->stream->record.stream;
+    if (f->options.trust.stream || strcmp(at->follows, id) == 0)
+        return DW_OK;
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(f->stream, 0, &c, err);
+    if (dw_stream_stops(status))
+        return status;
+    bool is_fork = status == DW_OK && c.content == DW_CONTENT_FORK &&
+                   strcmp(c.fork.stream, at->stream) == 0;
+    if (status == DW_OK)
+        dw_commit_record_release(&c);
+    return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, f->weights->now->dir,
+                   "the weights are version %" PRIu64 " of stream %s, but %s is now "
+                   "stream %s%s. Name another directory, or, if you want the weights "
+                   "here to become that stream's, name its id (--stream, stream): %s",
+                   at->version, at->stream, dw_store_url(f->stream->store), id,
+                   is_fork ? ", a fork of it" : "", id);
+}
+
+static dw_status check_start(dw_follower *f, dw_error *err)
+{
+    return dw_follower_version(f) != DW_NO_VERSION ? dw_follower_check_history(f, err)
+                                                   : check_other_stream(f, err);
+}
+
+/* A record without a seal may be damaged. If the stream contradicts it, the weights
+ * decide: they may be another version than it says. */
+static dw_status check_unsealed(dw_follower *f, dw_error *err)
+{
+    const dw_position claim = f->weights->now->at;
+    uint64_t head;
+    bool found = false;
+    dw_error fault = {0};
+    dw_status status = check_start(f, err);
+    if (status != DW_UNTRUSTED && status != DW_MISMATCH)
+        return status;
+    dw_status looked = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, NULL);
+    if (looked == DW_OK)
+        looked = find_version(f, head, &found, &fault, NULL);
+    if (looked != DW_OK || !found) {
+        f->weights->now->at = claim;
+        return status;
+    }
+    f->rewritten = false;
+    return check_start(f, err);
+}
+
+static dw_status find_start(dw_follower *f, dw_error *err)
+{
+    const dw_replica *r = f->weights->now;
+    dw_status status = dw_follower_load_highest(f, err);
+    if (status != DW_OK)
+        return status;
+    if (r->at.version == DW_NO_VERSION) {
+        status = dw_follower_check_history(f, err); /* of the highest that they were */
+        return status == DW_OK && r->has_weights ? dw_follower_recognise(f, err) : status;
+    }
+    return r->record == DW_RECORD_UNSEALED ? check_unsealed(f, err) : check_start(f, err);
+}
+
+static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
+                              dw_error *err)
+{
+    f->options = *options;
+    f->options.into = options->into ? dw_copy_string(options->into) : NULL;
+    f->options.base = options->base ? dw_copy_string(options->base) : NULL;
+    f->options.id = options->id ? dw_copy_string(options->id) : NULL;
+    f->options.spool_dir = options->spool_dir ? dw_copy_string(options->spool_dir) : NULL;
+    f->options.weights_dir =
+        options->weights_dir ? dw_copy_string(options->weights_dir) : NULL;
+    bool good = !options->weights_dir == !f->options.weights_dir &&
+                !options->into == !f->options.into &&
+                !options->base == !f->options.base && !options->id == !f->options.id &&
+                !options->spool_dir == !f->options.spool_dir;
+    if (good && !f->options.spool_dir && f->options.into) {
+        f->options.spool_dir = dw_copy_string(f->options.into);
+        good = f->options.spool_dir != NULL;
+    }
+    return good ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+/* Opens the target, and finds out which version it is. */
+static dw_status open_weights(dw_follower *f, dw_error *err)
+{
+    const dw_follow_options *o = &f->options;
+    const dw_stream_record *s = &f->stream->record;
+    dw_status status;
+    if (o->into)
+        status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream, o,
+                                     f->is_own, err);
+    else if (o->n_tensors != s->n_tensors)
+        status = dw_fail(err, DW_MISMATCH, dw_store_url(f->stream->store),
+                         "the stream's model has %zu tensors, the memory %zu",
+                         s->n_tensors, o->n_tensors);
+    else if (o->widen)
+        status = dw_weights_open_widened(&f->weights, s->tensors, s->n_tensors, o, err);
+    else
+        status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors, o->tensors,
+                                        o->tensors_empty, o->n_threads, err);
+    if (status == DW_OK)
+        status = find_start(f, err);
+    if (status == DW_OK)
+        status = dw_weights_accept(f->weights, err);
+    return status == DW_OK ? dw_weights_align(f->weights, err) : status;
+}
+
+/* ---- files that were replaced ---- */
+
+dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
+{
+    dw_error fault = {0};
+    if (f->lost || dw_weights_check_files(f->weights, &fault) == DW_OK)
+        return DW_OK;
+    f->lost = true;
+    f->arrived = false;
+    dw_fetch_ahead_end(&f->ahead);
+    dw_control_abandon(f->weights->control);
+    const size_t n = strlen(fault.text);
+    snprintf(fault.text + n, sizeof fault.text - n, ". What is there now is opened anew");
+    if (err)
+        *err = fault;
+    return fault.code;
+}
+
+dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
+{
+    const dw_stream_record *s = &f->stream->record;
+    dw_weights *none;
+    if (f->depth > 0) /* the weights are those of the follower that this one works for */
+        return dw_fail(err, DW_CONFLICT, f->options.into, "its files were replaced");
+    dw_status status = dw_weights_drop_shrunk(f->weights, err);
+    if (status == DW_OK)
+        status =
+            dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
+    if (status != DW_OK)
+        return status;
+    const uint64_t n_private = f->weights->n_private;
+    const dw_position highest = *dw_follower_highest(f);
+    dw_weights_close(f->weights); /* and with it the lock goes */
+    f->weights = NULL;
+    f->epoch = f->next_epoch = 0;
+    f->lost = false;
+    status = open_weights(f, err);
+    if (status == DW_OK) {
+        f->weights->n_private += n_private;
+        dw_weights_close(none);
+    } else {
+        dw_weights_close(f->weights);
+        f->weights = none;
+        none->n_private = n_private;
+    }
+    /* what was used stays known, though its record may be gone with the directory */
+    const uint64_t known = dw_follower_highest(f)->version;
+    if (highest.version != DW_NO_VERSION &&
+        (known == DW_NO_VERSION || known < highest.version))
+        f->highest = highest;
+    f->lost = status != DW_OK;
+    f->arrived = dw_follower_version(f) != DW_NO_VERSION; /* with nothing to store */
+    return status;
+}
+
+/* ---- opening and closing ---- */
+
+/* What a killed run was at is finished even if the stream cannot be had: those who read
+ * the directory wait for that, and it needs no store. What goes wrong here is found again
+ * when the stream is back. */
+static void recover_without_stream(const dw_follow_options *options)
+{
+    bool pending = false;
+    if (options->into && dw_follower_pending(options->into, &pending, NULL) == DW_OK &&
+        pending)
+        dw_follower_recover(options, NULL);
+}
+
+dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
+                              const dw_follow_options *options, bool is_own,
+                              dw_error *err)
+{
+    *out = NULL;
+    if (options->n_copies > 2)
+        return dw_fail(err, DW_INVALID, NULL, "there can be one copy or two, not %u",
+                       options->n_copies);
+    if (!options->into == !options->tensors)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "a follower needs either a directory or tensors in memory");
+    if (options->widen && !options->tensors)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "only tensors in memory can be widened, not a directory");
+    if (options->id && !dw_follower_id_valid(options->id))
+        return dw_fail(err, DW_INVALID, NULL, "'%s' cannot be the name of a follower",
+                       options->id);
+    dw_follower *f = dw_alloc_zeroed(1, sizeof *f);
+    if (!f)
+        return dw_fail_memory(err, NULL);
+    f->is_own = is_own;
+    dw_status status = copy_strings(f, options, err);
+    if (status == DW_OK)
+        status = dw_stream_open(&f->stream, store, &options->trust, err);
+    if (status != DW_OK && !is_own)
+        recover_without_stream(options);
+    f->seen_ms = dw_clock_ms();
+    if (status == DW_OK && f->options.into)
+        status = dw_weights_make_dir(f->options.into, err);
+    if (status == DW_OK)
+        status = open_weights(f, err);
+    if (status == DW_OK)
+        f->tally.from = dw_follower_version(f);
+    if (status == DW_OK)
+        *out = f;
+    else
+        dw_follower_close(f);
+    return status;
+}
+
+dw_status dw_follower_open(dw_follower **out, dw_store *store,
+                           const dw_follow_options *options, dw_error *err)
+{
+    return dw_follower_open_as(out, store, options, false, err);
+}
+
+void dw_follower_close(dw_follower *f)
+{
+    if (!f)
+        return;
+    dw_fetch_ahead_end(&f->ahead);
+    dw_graph_release(&f->avoid);
+    dw_free(f->path);
+    dw_weights_close(f->weights);
+    dw_stream_close(f->stream);
+    dw_free((char *)f->options.into);
+    dw_free((char *)f->options.base);
+    dw_free((char *)f->options.id);
+    dw_free((char *)f->options.spool_dir);
+    dw_free((char *)f->options.weights_dir);
+    dw_free(f);
+}

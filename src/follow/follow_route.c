@@ -1,0 +1,187 @@
+/* The way of a follower to its goal: planned, gone hop by hop, and around what is missing
+ * or damaged. */
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+#include "follow/follower.h"
+
+#define MAX_DETOURS 64 /* other ways that are tried when one is broken */
+
+static void forget_path(dw_follower *f)
+{
+    dw_free(f->path);
+    f->path = NULL;
+    f->n_path = f->i_path = 0;
+}
+
+/* Says so where the goal, which could not be found, was collected. */
+static bool explain_collected(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    uint64_t floor = 0;
+    if (dw_stream_read_floor(f->stream, &floor, NULL) != DW_OK || goal >= floor)
+        return false;
+    dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+            "version %" PRIu64 " was collected: the stream keeps version %" PRIu64
+            " and those after it",
+            goal, floor);
+    return true;
+}
+
+/* What lies behind a goal that no way leads to. */
+static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    if (explain_collected(f, goal, err))
+        return DW_NOT_FOUND;
+    return dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+                   "no way leads to version %" PRIu64
+                   ": there is neither an anchor below it "
+                   "nor a chain of deltas from where the weights are. `deltawire squash "
+                   "--anchor` makes one",
+                   goal);
+}
+
+/* Something behind EDGE, on the way to GOAL, is not there. If it is the commit, the log
+ * has a hole. */
+static dw_status explain_missing(dw_follower *f, const dw_edge *edge, uint64_t goal,
+                                 dw_error *err)
+{
+    const uint64_t head = f->stream->head;
+    dw_commit_record c;
+    if (explain_collected(f, goal, err) || head == DW_NO_VERSION || edge->to >= head)
+        return DW_NOT_FOUND;
+    dw_status status = dw_stream_read_commit(f->stream, edge->to, &c, NULL);
+    if (status == DW_OK)
+        dw_commit_record_release(&c);
+    return status == DW_NOT_FOUND ? dw_stream_fail_hole(f->stream, edge->to, head, err)
+                                  : DW_NOT_FOUND;
+}
+
+/* A version that is to be reached must be there. */
+static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    uint64_t head = f->stream->head;
+    if (head != DW_NO_VERSION && goal <= head)
+        return DW_OK;
+    dw_status status = dw_follower_poll(f, &head, err);
+    if (status == DW_OK && goal > head)
+        status = dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
+                         "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
+                         goal, head);
+    return status;
+}
+
+static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
+{
+    forget_path(f);
+    uint64_t at = dw_follower_version(f);
+    dw_graph graph;
+    dw_status status = check_goal(f, goal, err);
+    if (status == DW_OK)
+        status = dw_graph_load(&graph, f->stream, at, goal, &f->avoid, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_graph_plan(&f->path, &f->n_path, NULL, &graph, at, goal, err);
+    dw_graph_release(&graph);
+    f->goal = goal;
+    return status == DW_NOT_FOUND ? explain_no_way(f, goal, err) : status;
+}
+
+static bool on_path(const dw_follower *f, uint64_t goal)
+{
+    if (f->goal != goal || f->i_path >= f->n_path)
+        return false;
+    uint64_t from = f->path[f->i_path].from;
+    return from == DW_NO_VERSION || from == dw_follower_version(f);
+}
+
+static void begin_ahead(dw_follower *f)
+{
+    if (f->i_path + 1 < f->n_path &&
+        f->path[f->i_path + 1].n_bytes <= f->options.max_ahead_bytes)
+        dw_fetch_ahead_begin(&f->ahead, f->stream, &f->path[f->i_path + 1],
+                             f->options.spool_dir);
+}
+
+/* A step that leads further than any before makes all edges count again. A step back, to
+ * an anchor, does not: the same broken edge would be tried for ever. */
+static void note_step(dw_follower *f, uint64_t goal, uint64_t from, uint64_t to)
+{
+    if (f->tried_goal != goal) {
+        f->tried_goal = goal;
+        f->furthest = from;
+    }
+    if (f->furthest != DW_NO_VERSION && to <= f->furthest)
+        return;
+    f->furthest = to;
+    dw_graph_release(&f->avoid);
+}
+
+dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
+                            const dw_progress *progress, dw_error *err)
+{
+    dw_status status = dw_follower_attend(f, err);
+    if (status == DW_OK && goal == DW_LATEST)
+        status = dw_follower_poll(f, &goal, err);
+    if (status == DW_OK && f->lost)
+        status = dw_follower_start_over(f, err);
+    if (status != DW_OK)
+        return status;
+    /* weights that were there before the stream had a version: are they one now? */
+    const bool unknown =
+        f->weights->now->at.version == DW_NO_VERSION && f->weights->now->has_weights;
+    if (unknown)
+        status = dw_follower_recognise(f, err);
+    if (status != DW_OK)
+        return status;
+    *staged = dw_follower_version(f);
+    if (unknown && *staged == goal)
+        f->arrived = true; /* with nothing to store */
+    if (dw_weights_is_committed(f->weights))
+        return dw_fail(err, DW_INVALID, f->weights->now->dir,
+                       "the version before is committed but not settled");
+    if (*staged == goal)
+        return DW_OK;
+    if (!on_path(f, goal))
+        status = plan(f, goal, err);
+    dw_error first = {0}; /* the fault of the best way: others may only hide it */
+    const dw_edge best = status == DW_OK ? f->path[f->i_path] : (dw_edge){.to = goal};
+    for (unsigned detours = 0; status == DW_OK; detours++) {
+        const dw_edge edge = f->path[f->i_path];
+        /* an anchor leaves the chain of hashes: what lies behind must be as it was */
+        if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
+            status = dw_follower_check_history(f, err);
+        if (status == DW_OK && edge.from == DW_NO_VERSION && edge.to < *staged)
+            status = dw_follower_keep_highest(f, err);
+        if (status == DW_OK)
+            status = dw_follower_hop(f, &edge, progress, err);
+        if (status == DW_OK) {
+            note_step(f, goal, *staged, edge.to);
+            *staged = edge.to;
+            begin_ahead(f);
+            f->i_path++;
+            break;
+        }
+        if (!dw_follower_may_detour(status) || f->rewritten || detours == MAX_DETOURS)
+            break;
+        if (detours == 0 && err)
+            first = *err;
+        if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK || plan(f, goal, NULL) != DW_OK)
+            break;
+        status = DW_OK;
+    }
+    if (status != DW_OK) {
+        f->arrived = false;
+        forget_path(f);
+        dw_graph_release(&f->avoid); /* next time everything is looked at anew */
+        dw_weights_discard(f->weights, NULL);
+        if (first.code != DW_OK && dw_follower_may_detour(status) && !f->rewritten) {
+            status = first.code;
+            *err = first;
+        }
+        if (status == DW_NOT_FOUND)
+            status = explain_missing(f, &best, goal, err);
+    }
+    return status;
+}

@@ -1,0 +1,278 @@
+#include "follow/follower.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+
+#define T_PRESENCE_MS 10000 /* between two looks whether the stream is still there */
+
+uint64_t dw_follower_version(const dw_follower *f)
+{
+    const dw_position *at = &f->weights->now->at;
+    return !f->lost && strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
+                                                                         : DW_NO_VERSION;
+}
+
+dw_stream *dw_follower_stream(dw_follower *f)
+{
+    return f->stream;
+}
+
+const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
+{
+    *n_tensors = f->weights->now->n_tensors;
+    return f->weights->now->tensors;
+}
+
+dw_digest dw_follower_state(const dw_follower *f)
+{
+    return dw_follower_version(f) != DW_NO_VERSION ? f->weights->now->at.state : 0;
+}
+
+const char *dw_follower_dir(const dw_follower *f)
+{
+    return f->weights->now->dir;
+}
+
+/* ---- polling ---- */
+
+/* A store that was rolled back, or a stream that was removed, looks like one in which
+ * nothing is new. The version that was used last is looked for if anything hints at that,
+ * and now and then. */
+static dw_status check_past(dw_follower *f, uint64_t newest, dw_error *err)
+{
+    const uint64_t now = dw_clock_ms(), used = dw_follower_highest(f)->version;
+    const uint64_t evidence = f->stream->evidence;
+    const bool is_due = f->seen_ms == 0 || now - f->seen_ms >= T_PRESENCE_MS;
+    const bool is_behind =
+        used != DW_NO_VERSION && (newest == DW_NO_VERSION || newest < used ||
+                                  (evidence != DW_NO_VERSION && evidence < used));
+    if (!is_due && !is_behind)
+        return DW_OK;
+    dw_status status = used == DW_NO_VERSION ? dw_stream_check_presence(f->stream, err)
+                                             : dw_follower_check_history(f, err);
+    if (status == DW_OK)
+        f->seen_ms = now;
+    return status;
+}
+
+dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
+{
+    if (dw_follower_attend(f, err) != DW_OK)
+        return DW_CONFLICT;
+    uint64_t known = f->stream->head, at = dw_follower_version(f);
+    if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
+        known = at;
+    dw_error found = {0};
+    dw_status status = dw_stream_find_head(f->stream, known, newest, &found);
+    if (status == DW_OK && (known == DW_NO_VERSION || *newest > known))
+        f->seen_ms = dw_clock_ms();
+    if (status == DW_OK || status == DW_NOT_FOUND) {
+        dw_status past = check_past(f, status == DW_OK ? *newest : DW_NO_VERSION, err);
+        if (past != DW_OK)
+            return past;
+    }
+    if (status != DW_OK && err)
+        *err = found;
+    return status;
+}
+
+dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms,
+                           unsigned max_wait_ms, const dw_progress *progress,
+                           dw_error *err)
+{
+    const uint64_t end = dw_clock_ms() + timeout_ms;
+    uint64_t pause = 100;
+    for (;;) {
+        dw_status status = dw_follower_poll(f, newest, err);
+        if (status != DW_OK && status != DW_NOT_FOUND)
+            return status;
+        uint64_t at = dw_follower_version(f), now = dw_clock_ms();
+        if (status == DW_OK && (at == DW_NO_VERSION || *newest > at))
+            return DW_OK;
+        if (now >= end)
+            return status;
+        uint64_t until = now + pause < end ? now + pause : end;
+        while ((now = dw_clock_ms()) < until) {
+            dw_sleep_ms(until - now < 50 ? until - now : 50);
+            status =
+                dw_store_progress(progress, 0, 0, dw_store_url(f->stream->store), err);
+            if (status != DW_OK)
+                return status;
+        }
+        pause = pause * 2 < max_wait_ms ? pause * 2 : max_wait_ms;
+        pause = pause > 0 ? pause : 1;
+    }
+}
+
+const char *dw_follower_staged_path(const dw_follower *f)
+{
+    const dw_replica *r = dw_weights_list(f->weights);
+    return !f->lost && r->staged && r->place ? dw_place_staged_path(r->place) : NULL;
+}
+
+bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
+{
+    const dw_replica *list = dw_weights_list(f->weights);
+    if (f->lost || (!f->arrived && !list->staged))
+        return false;
+    const dw_position *p = f->arrived ? &f->weights->now->at : &list->next;
+    if (version)
+        *version = p->version;
+    if (state)
+        *state = p->state;
+    return true;
+}
+
+static dw_status check_staged(const dw_follower *f, dw_error *err)
+{
+    return !f->lost && dw_weights_list(f->weights)->staged
+               ? DW_OK
+               : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
+}
+
+/* The end of a step: one that worked did nothing, and one that failed did so because of
+ * it, if the files are not those that are open. */
+static dw_status end_step(dw_follower *f, dw_status status, dw_error *err)
+{
+    dw_error fault;
+    if (dw_follower_check_files(f, &fault) == DW_OK)
+        return status;
+    if (err)
+        *err = fault;
+    return fault.code;
+}
+
+dw_status dw_follower_commit(dw_follower *f, dw_error *err)
+{
+    if (f->arrived)
+        return DW_OK;
+    dw_status status = check_staged(f, err);
+    if (status == DW_OK)
+        status = dw_follower_check_files(f, err);
+    if (status != DW_OK)
+        return status;
+    return end_step(f, dw_weights_commit(f->weights, false, err), err);
+}
+
+dw_status dw_follower_apply(dw_follower *f, dw_error *err)
+{
+    if (f->arrived)
+        return DW_OK;
+    dw_status status = check_staged(f, err);
+    if (status == DW_OK)
+        status = dw_follower_check_files(f, err);
+    if (status != DW_OK)
+        return status;
+    uint64_t start = dw_clock_ms();
+    status = dw_weights_apply(f->weights, false, err);
+    f->tally.apply_ms += dw_clock_ms() - start;
+    return end_step(f, status, err);
+}
+
+dw_status dw_follower_settle(dw_follower *f, dw_error *err)
+{
+    if (f->arrived) {
+        f->arrived = false;
+        f->tally.n_hops++;
+        return DW_OK;
+    }
+    if (f->lost || !dw_weights_is_applied(f->weights))
+        return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
+    const uint64_t n_changed = dw_weights_list(f->weights)->n_changed;
+    dw_status status = end_step(f, dw_weights_settle(f->weights, false, err), err);
+    if (status != DW_OK)
+        return status;
+    f->epoch = f->next_epoch;
+    f->tally.n_hops++;
+    f->tally.n_changed += n_changed;
+    return dw_weights_sweep(f->weights, f->options.sweep_every, err);
+}
+
+dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *progress,
+                           dw_follow_report *report, dw_error *err)
+{
+    dw_follow_report before;
+    dw_follower_totals(f, &before);
+    dw_status status = dw_follower_attend(f, err);
+    if (status == DW_OK && goal == DW_LATEST)
+        status = dw_follower_poll(f, &goal, err);
+    /* what an earlier call could not finish, or the caller began */
+    if (status == DW_OK && !f->lost && dw_weights_is_committed(f->weights))
+        status = dw_follower_apply(f, err);
+    if (status == DW_OK && !f->lost && dw_weights_is_applied(f->weights))
+        status = dw_follower_settle(f, err);
+    if (status == DW_OK && !f->lost)
+        status = dw_weights_align(f->weights, err);
+    while (status == DW_OK && dw_follower_version(f) != goal) {
+        uint64_t staged;
+        status = dw_follower_stage(f, goal, &staged, progress, err);
+        if (status == DW_OK && !dw_follower_staged(f, NULL, NULL))
+            break; /* the weights turned out to be that version */
+        if (status == DW_OK)
+            status = dw_follower_apply(f, err);
+        if (status == DW_OK)
+            status = dw_follower_settle(f, err);
+    }
+    if (report)
+        dw_follower_since(f, &before, report);
+    return status;
+}
+
+void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
+{
+    *out = f->tally;
+    out->version = dw_follower_version(f);
+    out->n_private = f->weights->n_private;
+}
+
+void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
+                       dw_follow_report *out)
+{
+    dw_follow_report now;
+    dw_follower_totals(f, &now);
+    *out = (dw_follow_report){
+        .from = before->version,
+        .version = now.version,
+        .n_hops = now.n_hops - before->n_hops,
+        .n_objects = now.n_objects - before->n_objects,
+        .n_bytes = now.n_bytes - before->n_bytes,
+        .n_changed = now.n_changed - before->n_changed,
+        .fetch_ms = now.fetch_ms - before->fetch_ms,
+        .stage_ms = now.stage_ms - before->stage_ms,
+        .apply_ms = now.apply_ms - before->apply_ms,
+        .n_private = now.n_private - before->n_private,
+    };
+}
+
+/* ---- telling others ---- */
+
+dw_status dw_follower_report(dw_follower *f, const char *status_word, const char *message,
+                             dw_error *err)
+{
+    if (!f->options.id)
+        return DW_OK;
+    char host[DW_HOST_NAME_TEXT], key[DW_KEY_TEXT];
+    const bool is_over = !f->options.into && strcmp(status_word, "stopped") == 0;
+    dw_host_name(host);
+    dw_follower_record record = {.version =
+                                     is_over ? DW_NO_VERSION : dw_follower_version(f),
+                                 .host = host,
+                                 .status = (char *)status_word,
+                                 .message = (char *)(message ? message : "")};
+    memcpy(record.stream, f->stream->record.stream, sizeof record.stream);
+    memcpy(record.id, f->options.id, strlen(f->options.id) + 1);
+    dw_time_format(record.time, dw_wall_clock_ms());
+    dw_key_follower(key, f->options.id);
+    dw_writer bytes = {0};
+    dw_status status = dw_follower_record_write(&bytes, &record, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(f->stream->store, key, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_REPLACE, err);
+    dw_writer_release(&bytes);
+    return status;
+}

@@ -1,0 +1,64 @@
+/* The inside of a layout.
+ *
+ * A piece is a block of up to DW_LAYOUT_DIMS dimensions, the same elements counted in the
+ * tensor and in the target:
+ *
+ *     tensor:  from + sum of c[k] * dims[k].from      0 <= c[k] < dims[k].n
+ *     target:  to   + sum of c[k] * dims[k].to
+ *
+ * A fused tensor is one piece of one dimension for each of its parts, a cut of columns
+ * one of two, a packed one of four. Strides in the tensor descend, each above the reach
+ * of all behind it, so that an element's c[k] are found by division.
+ *
+ * The pieces of a tensor are sorted into lanes. In a lane they ascend and their spans do
+ * not overlap; pieces that lie between the rows of one another are in different lanes. */
+#ifndef DW_LAYOUT_LAYOUT_H
+#define DW_LAYOUT_LAYOUT_H
+
+#include "deltawire/layout.h"
+
+enum {
+    DW_LAYOUT_DIMS = 8,
+    DW_LAYOUT_LANES = 64,        /* of a tensor */
+    DW_LAYOUT_PIECES = 1u << 20, /* of a target: more is no order */
+};
+
+typedef struct dw_layout_dim {
+    uint64_t n;
+    int64_t from, to;
+} dw_layout_dim;
+
+typedef struct dw_layout_piece {
+    size_t tensor, target;
+    uint64_t from, to;
+    uint64_t last; /* highest element of the tensor in it */
+    unsigned lane;
+    unsigned n_dims;
+    dw_layout_dim dims[DW_LAYOUT_DIMS];
+} dw_layout_piece;
+
+typedef struct dw_layout_lane {
+    size_t first, n; /* pieces */
+} dw_layout_lane;
+
+struct dw_layout {
+    dw_tensor *tensors, *targets; /* owned, names and dims too */
+    size_t n_tensors, n_targets;
+    uint64_t *numbers; /* [n_tensors + 1] the first of each tensor's, from 1 */
+    uint64_t *held;    /* [n_tensors] */
+    bool *forgotten;   /* [n_tensors] */
+    dw_layout_piece *pieces;
+    size_t n_pieces, n_room;
+    dw_layout_lane *lanes;
+    size_t *lane_of; /* [n_tensors + 1] the first of each tensor's */
+    bool ended;
+    void *arena;
+};
+
+/* Elements in a piece. */
+uint64_t dw_layout_piece_elems(const dw_layout_piece *piece);
+
+/* DW_INVALID unless it can be used. */
+dw_status dw_layout_check_ended(const dw_layout *layout, dw_error *err);
+
+#endif

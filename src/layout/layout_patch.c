@@ -1,0 +1,135 @@
+/* Patches into the targets of a layout. */
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "codec/element.h"
+#include "layout/layout_walk.h"
+
+/* ---- what is done at the places ---- */
+
+static const char *tensor_name(const dw_layout_batch *b)
+{
+    return b->job->patch->tensors[b->segment->tensor].name;
+}
+
+/* The number of the first change whose place does not hold what VALUES say; n: none. */
+static size_t find_other(const dw_layout_batch *b, const void *values)
+{
+    const void *data = b->job->layout->targets[b->target].data;
+    size_t i = 0;
+#define SCAN(width)                                                                      \
+    while (i < b->n && dw_element_load(data, b->places[i], width) ==                     \
+                           dw_element_load(values, b->changes[i], width))                \
+        i++;
+    switch (b->width) {
+    case 1:
+        SCAN(1) break;
+    case 2:
+        SCAN(2) break;
+    case 4:
+        SCAN(4) break;
+    default:
+        SCAN(8)
+    }
+#undef SCAN
+    return i;
+}
+
+static dw_status fail_at(const dw_layout_batch *b, size_t i, dw_status status,
+                         const char *what, dw_error *err)
+{
+    return dw_fail_tensor(err, status, b->job->path, tensor_name(b),
+                          "element %" PRIu64 " %s",
+                          b->segment->first + b->segment->positions[b->changes[i]], what);
+}
+
+/* Stores VALUES at the first N places. */
+static void store(const dw_layout_batch *b, const void *values, size_t n)
+{
+    void *data = b->job->layout->targets[b->target].data;
+#define STORE(width)                                                                     \
+    for (size_t i = 0; i < n; i++)                                                       \
+        dw_element_store(data, b->places[i], width,                                      \
+                         dw_element_load(values, b->changes[i], width));
+    switch (b->width) {
+    case 1:
+        STORE(1) break;
+    case 2:
+        STORE(2) break;
+    case 4:
+        STORE(4) break;
+    default:
+        STORE(8)
+    }
+#undef STORE
+}
+
+/* While the lines are in the cache: are the old values there, then the new ones, and did
+ * they arrive? */
+static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
+{
+    size_t i = find_other(b, b->segment->old_values);
+    if (i < b->n)
+        return fail_at(
+            b, i, DW_STALE,
+            "is not what the patch replaces: these are not the weights that it "
+            "was made for. Load them whole",
+            err);
+    store(b, b->segment->values, b->n);
+    b->job->n_stored[b->segment_number] += b->n;
+    i = find_other(b, b->segment->values);
+    return i == b->n ? DW_OK
+                     : fail_at(b, i, DW_CORRUPT, "does not hold what was stored", err);
+}
+
+/* A walk has one order, so what was stored of a segment is where it begins. */
+static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
+{
+    (void)err;
+    uint64_t *left = &b->job->n_stored[b->segment_number];
+    const size_t n = *left < b->n ? (size_t)*left : b->n;
+    store(b, b->segment->old_values, n);
+    *left -= n;
+    return DW_OK;
+}
+
+/* ---- the passes over the segments ---- */
+
+static dw_status patch_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    dw_status status = dw_layout_move_digest(context, i, worker, err);
+    return status == DW_OK ? dw_layout_walk(context, i, patch_batch, err) : status;
+}
+
+static dw_status undo_segment(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    return dw_layout_walk(context, i, undo_batch, err);
+}
+
+static dw_status check_memory(const dw_layout *l, dw_error *err)
+{
+    for (size_t i = 0; i < l->n_targets; i++)
+        if (!l->targets[i].data && l->targets[i].n_bytes > 0)
+            return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, l->targets[i].name,
+                                  "lies in memory that is not the CPU's");
+    return DW_OK;
+}
+
+dw_status dw_layout_apply(const dw_layout *l, const char *path, unsigned n_threads,
+                          dw_layout_report *report, bool *forgotten, dw_error *err)
+{
+    dw_layout_job j;
+    dw_status status = dw_layout_job_open(&j, l, path, report, err);
+    if (status == DW_OK)
+        status = check_memory(l, err);
+    if (status == DW_OK) {
+        status = dw_layout_for_segments(&j, n_threads, patch_segment, err);
+        if (status != DW_OK)
+            dw_layout_for_segments(&j, 1, undo_segment, &(dw_error){0});
+    }
+    if (status == DW_OK)
+        dw_layout_job_sum(&j, report, forgotten);
+    dw_layout_job_release(&j);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* What comes from the environment and from files, secrets among it. */
+#ifndef DW_NET_CREDENTIALS_H
+#define DW_NET_CREDENTIALS_H
+
+#include <stdbool.h>
+
+/* A variable that is set to nothing is not set: NULL. */
+const char *dw_environment(const char *name);
+
+/* Whether TEXT can go into a header line: no blanks, no line breaks, nothing beyond
+ * ASCII. */
+bool dw_is_header_word(const char *text);
+
+/* Wipes and frees. Accepts NULL. */
+void dw_secret_free(char *secret);
+
+#endif

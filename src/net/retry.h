@@ -1,0 +1,47 @@
+/* When to try again, and after how long. No clock and no dice of its own: the caller
+ * brings both. */
+#ifndef DW_NET_RETRY_H
+#define DW_NET_RETRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DW_RETRY_TRIES       10
+#define DW_RETRY_DEADLINE_MS 180000
+#define DW_RETRY_LEAST_MS    100
+#define DW_RETRY_MOST_MS     15000
+
+typedef struct dw_retry {
+    unsigned n_tries; /* begun so far */
+    unsigned max_tries;
+    uint64_t deadline_ms; /* of the clock that never goes back */
+    uint64_t wait_ms;     /* the last one */
+} dw_retry;
+
+/* Begins the first try. 0 means the default. */
+void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
+                    uint64_t now_ms);
+
+/* What is left for a try that begins now; 0 when the deadline has passed. */
+uint64_t dw_retry_left_ms(const dw_retry *retry, uint64_t now_ms);
+
+/* After a failed try: whether there is to be another, and *WAIT_MS before it.
+ * Decorrelated jitter: between 100 ms and three times the last wait, at most 15 s, by
+ * ROLL, any number out of 2^32. The server's wish, SERVER_MS, is the least; one that
+ * reaches past the deadline ends it at once. */
+bool dw_retry_again(dw_retry *retry, uint64_t now_ms, uint64_t server_ms, uint32_t roll,
+                    uint64_t *wait_ms);
+
+typedef enum dw_retry_verdict {
+    DW_RETRY_FINAL = 0,
+    DW_RETRY_AGAIN,
+    DW_RETRY_SLOWER, /* again, and less at once */
+} dw_retry_verdict;
+
+/* What an HTTP status, with the code of S3's error document ("" for none), asks for. */
+dw_retry_verdict dw_retry_judge(int status, const char *s3_code);
+
+/* Retry-After: seconds or a date; 0 where TEXT is NULL or neither. */
+uint64_t dw_retry_after_ms(const char *text, int64_t wall_ms);
+
+#endif

@@ -1,0 +1,361 @@
+#include "publish/delta_upload.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "codec/delta.h"
+#include "codec/delta_merge.h"
+#include "store/store.h"
+#include "publish/proof.h"
+
+/* Encoded bytes that are kept in memory; what comes after that is put into files. */
+#define IN_MEMORY_BYTES (16u << 20)
+
+void dw_uploaded_release(dw_uploaded *e)
+{
+    for (size_t i = 0; i < e->objects.n; i++)
+        dw_delta_close(e->deltas[i]);
+    dw_objects_release(&e->objects);
+    for (size_t i = 0; i < e->n_spilled; i++)
+        dw_blob_release(&e->spilled[i]);
+    dw_free(e->deltas);
+    dw_free(e->spilled);
+    *e = (dw_uploaded){0};
+}
+
+/* ---- the thread that uploads ---- */
+
+typedef struct uploader {
+    const dw_encode_version *version;
+    dw_uploaded *out;
+    pthread_t thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* guarded by the lock */
+    size_t n_ready; /* objects that may be uploaded */
+    bool closed;    /* no more will come */
+    dw_status status;
+    dw_error error;
+    uint64_t upload_ms;
+} uploader;
+
+static dw_status read_delta(void *context, uint64_t offset, void *into, size_t n_bytes,
+                            dw_error *err)
+{
+    return dw_delta_read_at(context, offset, into, n_bytes, err);
+}
+
+static dw_status upload_one(uploader *u, dw_object *object, dw_delta *delta,
+                            dw_error *err)
+{
+    dw_delta_info info;
+    dw_delta_get_info(delta, &info);
+    const dw_source source = {
+        .n_bytes = info.n_bytes, .read = read_delta, .context = delta};
+    return dw_object_put(u->version->store, object, &source, u->version->stop, err);
+}
+
+static void *run_uploads(void *context)
+{
+    uploader *u = context;
+    pthread_mutex_lock(&u->lock);
+    for (size_t i = 0;; i++) {
+        while (i >= u->n_ready && !u->closed)
+            pthread_cond_wait(&u->changed, &u->lock);
+        if (i >= u->n_ready || u->status != DW_OK)
+            break;
+        /* the arrays may move while they grow, so the object travels as a copy */
+        dw_object object = u->out->objects.items[i];
+        dw_delta *delta = u->out->deltas[i];
+        pthread_mutex_unlock(&u->lock);
+        dw_error error = {0};
+        uint64_t start = dw_clock_ms();
+        dw_status status = upload_one(u, &object, delta, &error);
+        uint64_t took = dw_clock_ms() - start;
+        pthread_mutex_lock(&u->lock);
+        u->out->objects.items[i] = object;
+        u->upload_ms += took;
+        if (status != DW_OK) {
+            u->status = status;
+            u->error = error;
+        }
+    }
+    pthread_mutex_unlock(&u->lock);
+    return NULL;
+}
+
+/* ---- making objects ---- */
+
+/* Groups that are encoded and wait to become one object. */
+typedef struct pending {
+    dw_delta **deltas;
+    size_t n;
+    size_t n_room;
+    dw_slices slices;
+    uint64_t n_bytes;
+} pending;
+
+typedef struct spill_target {
+    dw_blob blob;
+    size_t n_done;
+} spill_target;
+
+static dw_status spill_sink(void *context, const void *bytes, size_t n_bytes,
+                            dw_error *err)
+{
+    (void)err;
+    spill_target *t = context;
+    memcpy(t->blob.bytes + t->n_done, bytes, n_bytes);
+    t->n_done += n_bytes;
+    return DW_OK;
+}
+
+/* Moves a delta's bytes into a file. */
+static dw_status spill(dw_uploaded *out, dw_delta **delta, uint64_t n_bytes,
+                       const char *spool_dir, dw_error *err)
+{
+    if (!dw_grow_array((void **)&out->spilled, &out->n_spill_room, out->n_spilled,
+                       sizeof *out->spilled))
+        return dw_fail_memory(err, NULL);
+    spill_target target = {0};
+    dw_status status = dw_blob_map(&target.blob, n_bytes, spool_dir, err);
+    if (status == DW_OK)
+        status = dw_delta_write(*delta, spill_sink, &target, err);
+    dw_delta *moved = NULL;
+    if (status == DW_OK)
+        status = dw_delta_open_bytes(&moved, target.blob.bytes, target.blob.n_bytes,
+                                     "spool", err);
+    if (status != DW_OK) {
+        dw_blob_release(&target.blob);
+        return status;
+    }
+    out->spilled[out->n_spilled++] = target.blob;
+    dw_delta_close(*delta);
+    *delta = moved;
+    return DW_OK;
+}
+
+static dw_status encode_group(dw_delta **out, const dw_encode_version *v,
+                              const dw_piece_group *g, dw_error *err)
+{
+    dw_diff_options options;
+    dw_diff_options_init(&options);
+    options.n_threads = v->n_threads;
+    options.base_version = v->from;
+    options.new_version = v->to;
+    options.update_base = v->update_base;
+    options.round_next = true;
+    options.base_digests = v->base_digests + g->first;
+    options.new_digests = v->next_digests + g->first;
+    if (v->stop && !v->update_base)
+        options.progress = *v->stop;
+    return dw_delta_diff(out, v->base + g->first, v->next + g->first, g->n, &options,
+                         err);
+}
+
+static dw_status fail_proof(const dw_encode_version *v, const dw_error *fault,
+                            dw_error *err)
+{
+    return dw_fail(err, DW_CORRUPT, dw_store_url(v->store),
+                   "version %" PRIu64 " was not committed: its delta does not lead "
+                   "to the weights that it was made from (%s). The memory or the "
+                   "baseline may be damaged. Publish again",
+                   v->to, fault->text);
+}
+
+/* Decodes the delta of one group, while its base is there. */
+static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g,
+                             const dw_delta *delta, dw_error *err)
+{
+    dw_digest *proven = dw_alloc_array(g->n, sizeof *proven);
+    if (!proven)
+        return dw_fail_memory(err, NULL);
+    dw_apply_options options;
+    dw_apply_options_init(&options);
+    options.n_threads = v->n_threads;
+    options.base_digests = v->base_digests + g->first;
+    options.new_digests = proven;
+    dw_error fault = {.text = "the digests differ"};
+    dw_status status = dw_delta_verify(delta, v->base + g->first, g->n, &options, &fault);
+    const bool same = status == DW_OK && memcmp(proven, v->next_digests + g->first,
+                                                g->n * sizeof *proven) == 0;
+    dw_free(proven);
+    if (status == DW_NO_MEMORY)
+        return dw_fail_memory(err, NULL);
+    return same ? DW_OK : fail_proof(v, &fault, err);
+}
+
+/* Adds one to the objects; the deltas become one. */
+static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_version *v,
+                              uploader *u, dw_error *err)
+{
+    if (p->n == 0)
+        return DW_OK;
+    dw_delta *merged = NULL;
+    dw_object object = {0};
+    dw_status status = dw_covers_of_slices(&object.covers, &object.n_covers, &p->slices,
+                                           v->pieces->table, v->pieces->n_table, err);
+    if (status == DW_OK)
+        status = dw_delta_merge(&merged, p->deltas, p->n, err);
+    pthread_mutex_lock(&u->lock);
+    if (status == DW_OK && (!dw_grow_array((void **)&out->objects.items, &out->n_room,
+                                           out->objects.n, sizeof object) ||
+                            !dw_grow_array((void **)&out->deltas, &out->n_delta_room,
+                                           out->objects.n, sizeof *out->deltas)))
+        status = dw_fail_memory(err, NULL);
+    if (status == DW_OK) {
+        dw_key_object(object.key, v->to, v->write_id, v->purpose,
+                      (unsigned)out->objects.n);
+        out->deltas[out->objects.n] = merged;
+        out->objects.items[out->objects.n++] = object;
+        u->n_ready = out->objects.n;
+        pthread_cond_broadcast(&u->changed);
+        p->n = 0;
+        p->n_bytes = 0;
+        p->slices.n = 0;
+    } else {
+        dw_free(object.covers);
+        dw_delta_close(merged);
+    }
+    pthread_mutex_unlock(&u->lock);
+    return status;
+}
+
+/* Encodes a group and lets it wait; what waits goes first where both are too much for one
+ * object. */
+static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version *v,
+                           const dw_piece_group *g, uploader *u, dw_error *err)
+{
+    dw_delta *delta;
+    dw_status status = v->load ? v->load(v->load_context, g, err) : DW_OK;
+    if (status == DW_OK)
+        status = encode_group(&delta, v, g, err);
+    if (status != DW_OK)
+        return status;
+    dw_delta_info info;
+    dw_delta_get_info(delta, &info);
+    if (v->load)
+        status = prove_group(v, g, delta, err);
+    if (status != DW_OK || info.n_changed == 0) {
+        dw_delta_close(delta);
+        return status;
+    }
+    if (p->n_bytes > 0 && p->n_bytes + info.n_bytes > v->max_object_bytes)
+        status = close_object(out, p, v, u, err);
+    if (status == DW_OK && out->n_in_memory + info.n_bytes > IN_MEMORY_BYTES)
+        status = spill(out, &delta, info.n_bytes, v->spool_dir, err);
+    else
+        out->n_in_memory += info.n_bytes;
+    if (status == DW_OK &&
+        !dw_grow_array((void **)&p->deltas, &p->n_room, p->n, sizeof *p->deltas))
+        status = dw_fail_memory(err, NULL);
+    if (status != DW_OK) {
+        dw_delta_close(delta);
+        return status;
+    }
+    p->deltas[p->n++] = delta;
+    p->n_bytes += info.n_bytes;
+    out->n_changed += info.n_changed;
+    for (size_t i = 0; status == DW_OK && i < g->n; i++)
+        status = dw_slices_append(&p->slices, v->pieces->cut.items[g->first + i], err);
+    return status;
+}
+
+static bool failed(uploader *u)
+{
+    pthread_mutex_lock(&u->lock);
+    bool result = u->status != DW_OK;
+    pthread_mutex_unlock(&u->lock);
+    return result;
+}
+
+static dw_status encode_all(dw_uploaded *out, const dw_encode_version *v, uploader *u,
+                            dw_error *err)
+{
+    pending p = {0};
+    dw_status status = DW_OK;
+    uint64_t start = dw_clock_ms();
+    for (size_t g = 0; status == DW_OK && g < v->pieces->n_groups && !failed(u); g++) {
+        status = add_group(out, &p, v, &v->pieces->groups[g], u, err);
+    }
+    if (status == DW_OK)
+        status = close_object(out, &p, v, u, err);
+    out->diff_ms = dw_clock_ms() - start;
+    for (size_t i = 0; i < p.n; i++)
+        dw_delta_close(p.deltas[i]);
+    dw_free(p.deltas);
+    dw_slices_free(&p.slices);
+    return status;
+}
+
+/* ---- proving ---- */
+
+/* Decodes all objects against the base that they were made from, and compares the outcome
+ * with the digests that are to be recorded. */
+static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
+                           uploader *u, dw_error *err)
+{
+    const size_t n = v->pieces->cut.n;
+    dw_digest *proven = dw_alloc_array(n, sizeof *proven);
+    if (!proven)
+        return dw_fail_memory(err, NULL);
+    if (n > 0)
+        memcpy(proven, v->base_digests, n * sizeof *proven);
+    dw_error fault = {.text = "a tensor without changes has another digest"};
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < out->objects.n && !failed(u); i++) {
+        pthread_mutex_lock(&u->lock); /* its hash may just be noted */
+        const dw_object object = out->objects.items[i];
+        pthread_mutex_unlock(&u->lock);
+        status = dw_delta_prove(v->pieces, &object, out->deltas[i], v->base,
+                                v->base_digests, proven, v->n_threads, &fault);
+    }
+    if (status == DW_OK && !failed(u) && n > 0 &&
+        memcmp(proven, v->next_digests, n * sizeof *proven) != 0)
+        status = DW_CORRUPT;
+    if (status == DW_NO_MEMORY)
+        dw_fail_memory(err, NULL);
+    else if (status != DW_OK)
+        status = fail_proof(v, &fault, err);
+    dw_free(proven);
+    return status;
+}
+
+dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_error *err)
+{
+    *out = (dw_uploaded){0};
+    uploader u = {.version = v,
+                  .out = out,
+                  .lock = PTHREAD_MUTEX_INITIALIZER,
+                  .changed = PTHREAD_COND_INITIALIZER};
+    bool threaded = pthread_create(&u.thread, NULL, run_uploads, &u) == 0;
+    dw_status status = encode_all(out, v, &u, err);
+    if (v->captured)
+        v->captured(v->captured_context);
+    if (status == DW_OK && !v->update_base && !v->load) /* while the objects travel */
+        status = prove_all(out, v, &u, err);
+    pthread_mutex_lock(&u.lock);
+    u.closed = true;
+    if (status != DW_OK && u.status == DW_OK)
+        u.status = status; /* nothing more is uploaded */
+    pthread_cond_broadcast(&u.changed);
+    pthread_mutex_unlock(&u.lock);
+    if (threaded)
+        pthread_join(u.thread, NULL);
+    else
+        run_uploads(&u);
+    if (status == DW_OK && u.status != DW_OK) {
+        status = u.status;
+        if (err)
+            *err = u.error;
+    }
+    out->upload_ms = u.upload_ms;
+    pthread_mutex_destroy(&u.lock);
+    pthread_cond_destroy(&u.changed);
+    return status;
+}

@@ -1,0 +1,61 @@
+/* Encoding a version in groups and uploading it in objects, both at once: while one
+ * object travels, the next is made. Memory stays bounded, whatever the change: what is
+ * encoded and large lies in nameless files.
+ */
+#ifndef DW_PUBLISH_DELTA_UPLOAD_H
+#define DW_PUBLISH_DELTA_UPLOAD_H
+
+#include "publish/pieces.h"
+#include "stream/transfer.h"
+
+/* Objects are no larger, where the caller does not say. */
+#define DW_OBJECT_BYTES (32ull << 20)
+#define DW_ANCHOR_BYTES (4ull << 30)
+
+typedef struct dw_encode_version {
+    dw_pieces *pieces;
+    const dw_tensor *base; /* [pieces->cut.n] views */
+    const dw_tensor *next;
+    const dw_digest *base_digests; /* [pieces->cut.n] */
+    /* Brings BASE and BASE_DIGESTS of one group, before that group is read; what was
+     * there of another group may be gone. NULL: all of BASE is there. */
+    dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
+    void *load_context;
+    dw_digest *next_digests; /* out */
+    bool update_base;
+    uint64_t from; /* versions, for the deltas */
+    uint64_t to;
+    dw_store *store;
+    const char *purpose; /* of the objects' names: NULL, "fold" */
+    const char *write_id;
+    uint64_t max_object_bytes;
+    const char *spool_dir;
+    unsigned n_threads;
+    const dw_progress *stop;         /* asked now and then: not 0 gives up */
+    void (*captured)(void *context); /* everything of NEXT has been read; may be NULL */
+    void *captured_context;
+} dw_encode_version;
+
+typedef struct dw_uploaded {
+    dw_objects objects;
+    dw_delta **deltas; /* [objects.n], kept to bring a baseline forward */
+    dw_blob *spilled;  /* what deltas point into */
+    size_t n_spilled;
+    size_t n_spill_room;
+    size_t n_room;
+    size_t n_delta_room;
+    uint64_t n_in_memory; /* encoded bytes that are not in files */
+    uint64_t n_changed;
+    uint64_t diff_ms;
+    uint64_t upload_ms;
+} dw_uploaded;
+
+/* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
+ * to NEXT_DIGESTS (not with update_base: BASE has moved). With `load` each group is
+ * proven by itself, before it becomes part of an object. DW_CORRUPT if that proof failed.
+ * Release it in any case. */
+dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *version,
+                           dw_error *err);
+void dw_uploaded_release(dw_uploaded *uploaded);
+
+#endif

@@ -1,0 +1,97 @@
+#include "publish/pieces.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "codec/digest.h"
+
+static dw_status cut_groups(dw_pieces *p, uint64_t group_bytes, dw_error *err)
+{
+    dw_cut at = {0};
+    dw_slices group = {0};
+    size_t n_room = 0;
+    dw_status status = DW_OK;
+    while (status == DW_OK) {
+        status = dw_cut_next(&group, &at, &p->owned, p->table, group_bytes, err);
+        if (status != DW_OK || group.n == 0)
+            break;
+        if (!dw_grow_array((void **)&p->groups, &n_room, p->n_groups, sizeof *p->groups))
+            status = dw_fail_memory(err, NULL);
+        else
+            p->groups[p->n_groups++] = (dw_piece_group){p->cut.n, group.n};
+        for (size_t i = 0; status == DW_OK && i < group.n; i++)
+            status = dw_slices_append(&p->cut, group.items[i], err);
+    }
+    dw_slices_free(&group);
+    return status;
+}
+
+dw_status dw_pieces_open(dw_pieces *out, const dw_tensor *table, size_t n_table,
+                         dw_slices *owned, uint64_t group_bytes, dw_error *err)
+{
+    *out = (dw_pieces){.table = table, .n_table = n_table, .owned = *owned};
+    *owned = (dw_slices){0};
+    dw_status status = cut_groups(out, group_bytes, err);
+    if (status == DW_OK)
+        status =
+            dw_slices_open(&out->shapes, table, n_table, out->cut.items, out->cut.n, err);
+    out->digests = dw_alloc_zeroed(out->cut.n, sizeof *out->digests);
+    out->next = dw_alloc_zeroed(out->cut.n, sizeof *out->next);
+    if (status == DW_OK && (!out->digests || !out->next))
+        status = dw_fail_memory(err, NULL);
+    if (status != DW_OK)
+        dw_pieces_release(out);
+    return status;
+}
+
+void dw_pieces_release(dw_pieces *p)
+{
+    dw_slices_free(&p->owned);
+    dw_slices_free(&p->cut);
+    dw_slices_release(&p->shapes);
+    dw_free(p->groups);
+    dw_free(p->digests);
+    dw_free(p->next);
+    *p = (dw_pieces){0};
+}
+
+void dw_pieces_view(const dw_pieces *p, dw_tensor *views, void *const *data)
+{
+    dw_pieces_view_masters(p, views, data, NULL);
+}
+
+void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *data,
+                            const bool *is_master)
+{
+    size_t k = 0; /* the owned slice that the piece lies in: both ascend */
+    for (size_t i = 0; i < p->cut.n; i++) {
+        const dw_slice *piece = &p->cut.items[i];
+        const dw_slice *owned = &p->owned.items[k];
+        while (owned->tensor != piece->tensor ||
+               piece->first + piece->n > owned->first + owned->n)
+            owned = &p->owned.items[++k];
+        const dw_slice before = {owned->tensor, 0, piece->first - owned->first};
+        const unsigned scale = is_master && is_master[piece->tensor] ? 2 : 1;
+        views[i] = p->shapes.tensors[i];
+        if (scale == 2)
+            views[i].dtype = DW_F32;
+        views[i].n_bytes *= scale;
+        views[i].first_byte *= scale;
+        views[i].data =
+            views[i].n_bytes > 0
+                ? (uint8_t *)data[k] + dw_slice_bytes(p->table, &before) * scale
+                : NULL;
+    }
+}
+
+dw_digest dw_pieces_share(const dw_pieces *p, const dw_digest *digests)
+{
+    return dw_slices_share(p->table, p->cut.items, digests, p->cut.n);
+}
+
+dw_digest dw_pieces_state(const dw_pieces *p, const dw_digest *digests)
+{
+    return dw_digest_add(dw_state_floor(p->table, p->n_table),
+                         dw_pieces_share(p, digests));
+}

@@ -1,0 +1,47 @@
+/* What a writer owns of a model, cut into groups of slices of bounded size: the unit in
+ * which a version is diffed and encoded. The cut is made once, so that the digest of each
+ * piece can be kept from version to version.
+ */
+#ifndef DW_PUBLISH_PIECES_H
+#define DW_PUBLISH_PIECES_H
+
+#include "deltawire/delta.h"
+#include "stream/cut.h"
+
+typedef struct dw_piece_group {
+    size_t first; /* pieces [first, first + n) */
+    size_t n;
+} dw_piece_group;
+
+typedef struct dw_pieces {
+    const dw_tensor *table; /* the stream's; borrowed */
+    size_t n_table;
+    dw_slices owned; /* ascending, disjoint */
+    dw_slices cut;   /* the pieces */
+    dw_piece_group *groups;
+    size_t n_groups;
+    dw_slice_list
+        shapes;         /* the pieces as tensors; data is whatever was pointed at last */
+    dw_digest *digests; /* [cut.n] of the baseline */
+    dw_digest *next;    /* [cut.n] of the version under way */
+} dw_pieces;
+
+/* Takes OWNED. */
+dw_status dw_pieces_open(dw_pieces *out, const dw_tensor *table, size_t n_table,
+                         dw_slices *owned, uint64_t group_bytes, dw_error *err);
+void dw_pieces_release(dw_pieces *pieces);
+
+/* Points VIEWS, [cut.n] tensors, at data: DATA[k] holds owned slice k. */
+void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data);
+
+/* The same where the data of some tensors, by number, is F32 and the table has BF16. */
+void dw_pieces_view_masters(const dw_pieces *pieces, dw_tensor *views, void *const *data,
+                            const bool *is_master);
+
+/* The model's state where its pieces, which are all of it, have these digests. */
+dw_digest dw_pieces_state(const dw_pieces *pieces, const dw_digest *digests);
+
+/* The share of the pieces with these digests in the model's state. */
+dw_digest dw_pieces_share(const dw_pieces *pieces, const dw_digest *digests);
+
+#endif

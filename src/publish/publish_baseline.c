@@ -1,0 +1,362 @@
+/* The baseline: the newest committed version, which the next one is diffed against. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "codec/digest.h"
+#include "publish/proof.h"
+#include "publish/publisher.h"
+
+static dw_replica *replica_of(const dw_publisher *p)
+{
+    return p->baseline->weights->now;
+}
+
+/* Memory for all that is owned, holding what the caller's weights are now. */
+static dw_status copy_live(dw_publisher *p, dw_error *err)
+{
+    uint64_t total = 0;
+    for (size_t k = 0; k < p->pieces.owned.n; k++)
+        total += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
+    p->memory = total <= SIZE_MAX ? dw_alloc((size_t)total) : NULL;
+    if (!p->memory)
+        return dw_fail_memory(err, NULL);
+    uint8_t *at = p->memory;
+    dw_status status = DW_OK;
+    for (size_t k = 0; k < p->pieces.owned.n; k++) {
+        p->base_data[k] = at;
+        if (status == DW_OK)
+            status = dw_live_read(p, k, at, err);
+        at += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
+    }
+    return status;
+}
+
+/* How the publisher follows its own stream. */
+static dw_follow_options follow_options(const dw_publisher *p)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.base = p->options.base;
+    options.spool_dir = p->options.spool_dir;
+    options.trust = p->options.trust;
+    options.n_threads = p->options.n_threads;
+    return options;
+}
+
+/* Whether the directory held weights of a baseline that are no version. They may have
+ * been like that when the last versions were made. */
+static bool is_damaged(const dw_replica *r)
+{
+    return r->was_damaged ||
+           (r->is_own && r->has_weights && r->at.version == DW_NO_VERSION);
+}
+
+dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (!p->options.baseline_dir || p->sharded)
+        status = copy_live(p, err);
+    if (status != DW_OK || p->sharded)
+        return status;
+    dw_follow_options options = follow_options(p);
+    dw_tensor *memory = NULL;
+    bool is_own = false;
+    uint64_t proven = DW_NO_VERSION;
+    if (p->options.baseline_dir) {
+        options.into = p->options.baseline_dir;
+        is_own = dw_mark_read(options.into, p->stream->record.stream, &proven);
+        if (is_own && p->options.trust.stream) /* the caller named the stream */
+            status = dw_mark_set_aside(options.into, p->stream->record.stream, err);
+        if (status != DW_OK)
+            return status;
+    } else {
+        memory = dw_alloc_array(p->pieces.n_table, sizeof *memory);
+        if (!memory)
+            return dw_fail_memory(err, NULL);
+        for (size_t t = 0; t < p->pieces.n_table; t++) {
+            memory[t] = p->pieces.table[t];
+            memory[t].data = p->base_data[t];
+        }
+        options.tensors = memory;
+        options.n_tensors = p->pieces.n_table;
+    }
+    status = dw_follower_open_as(&p->baseline, p->store, &options, is_own, err);
+    if (status == DW_OK) {
+        p->baseline->fork_store = p->options.fork_store;
+        /* nobody else reads the memory of a baseline */
+        replica_of(p)->may_fill = memory && !replica_of(p)->has_weights;
+        if (is_damaged(replica_of(p)) && proven != DW_NO_VERSION)
+            p->suspect_from = proven + 1;
+    }
+    dw_free(memory);
+    return status;
+}
+
+dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
+{
+    const dw_replica *r = p->sharded ? NULL : replica_of(p);
+    for (size_t t = 0; r && t < p->pieces.n_table; t++)
+        p->base_data[t] = r->tensors[t].data;
+    dw_pieces_view(&p->pieces, p->base, p->base_data);
+    /* a replica knows the digests of whole tensors: only pieces of them are read */
+    return r ? dw_slices_digest(p->pieces.digests, &p->pieces.cut, r->tensors,
+                                r->n_tensors, r->digests, p->options.n_threads, err)
+             : dw_digest_tensors(p->pieces.digests, NULL, p->base, p->pieces.cut.n,
+                                 p->options.n_threads, NULL, err);
+}
+
+/* The stream could not be followed to its head. If a version does not decode, says which,
+ * and how the stream can go on. */
+static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
+{
+    const uint64_t at = dw_follower_version(f);
+    if ((status != DW_CORRUPT && status != DW_NOT_FOUND) || at == DW_NO_VERSION || !err)
+        return status;
+    const dw_error fault = *err;
+    const char *url = dw_store_url(f->stream->store);
+    return dw_fail(err, status, url,
+                   "version %" PRIu64 " cannot be had: %.400s. If `deltawire verify %s` "
+                   "says so too, go on from a checkpoint with: deltawire repair %s "
+                   "CHECKPOINT",
+                   at + 1, fault.text, url, url);
+}
+
+/* A rank reads back the whole model, and keeps what it owns. */
+static dw_status fetch_shards(dw_publisher *p, dw_error *err)
+{
+    dw_scratch_model model;
+    dw_follower *f = NULL;
+    dw_status status = dw_scratch_model_make(&model, p->pieces.table, p->pieces.n_table,
+                                             p->options.spool_dir, err);
+    if (status != DW_OK)
+        return status;
+    dw_follow_options options = follow_options(p);
+    options.tensors = model.tensors;
+    options.n_tensors = p->pieces.n_table;
+    options.tensors_empty = true;
+    status = dw_follower_open(&f, p->store, &options, err);
+    if (status == DW_OK) {
+        f->fork_store = p->options.fork_store;
+        status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+        status = explain_broken(f, status, err);
+    }
+    if (status == DW_OK) {
+        for (size_t k = 0; k < p->pieces.owned.n; k++) {
+            const dw_slice *s = &p->pieces.owned.items[k];
+            const dw_slice before = {s->tensor, 0, s->first};
+            uint64_t n = dw_slice_bytes(p->pieces.table, s);
+            const uint8_t *from = model.tensors[s->tensor].data;
+            if (n > 0)
+                memcpy(p->base_data[k], from + dw_slice_bytes(p->pieces.table, &before),
+                       (size_t)n);
+        }
+        p->head = f->weights->now->at;
+    }
+    dw_follower_close(f);
+    dw_scratch_model_release(&model);
+    return status;
+}
+
+const dw_place *dw_baseline_place(const dw_publisher *p)
+{
+    return replica_of(p)->place;
+}
+
+bool dw_baseline_is_whole(const dw_publisher *p)
+{
+    if (p->sharded || !p->options.baseline_dir)
+        return true;
+    if (!p->baseline)
+        return false;
+    const dw_replica *r = replica_of(p);
+    return (!r->place || dw_place_check(r->place, NULL) == DW_OK) &&
+           dw_control_check(r->control, NULL) == DW_OK;
+}
+
+/* Opens the directory again if its files shrank, were replaced, or are links now: what is
+ * damaged is made anew from the stream, and what others use is copied. */
+static dw_status reopen(dw_publisher *p, dw_error *err)
+{
+    if (p->baseline && dw_weights_check_files(p->baseline->weights, NULL) == DW_OK)
+        return DW_OK;
+    dw_follower_close(p->baseline);
+    p->baseline = NULL;
+    return dw_baseline_allocate(p, err);
+}
+
+/* Follows the stream to its head. If the baseline turns out not to be the version that it
+ * should be, it is read back. */
+static dw_status follow(dw_publisher *p, dw_error *err)
+{
+    dw_follower *f = p->baseline;
+    f->undecodable = 0;
+    dw_status status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    if (status == DW_IO && dw_folds_give_up_copy(p)) /* there may be room now */
+        status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    if (status != DW_STALE || !p->proven)
+        return status;
+    dw_sweep_suspect_all(p);
+    dw_baseline_lose(p);
+    return dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+}
+
+/* The stream could not be followed. Returns the first version that nobody can have: one
+ * that does not decode or, as the newest, a restart without its anchor. Unlike an object
+ * that is damaged or missing, neither ever becomes good. 0: it is something else. */
+static uint64_t find_broken(dw_follower *f, dw_status status)
+{
+    const uint64_t at = dw_follower_version(f), head = f->stream->head;
+    if (!dw_follower_may_detour(status) || head == DW_NO_VERSION)
+        return 0;
+    if (f->undecodable > 0 && (at == DW_NO_VERSION || at < f->undecodable))
+        return f->undecodable;
+    dw_commit_record c;
+    if (dw_stream_read_commit(f->stream, head, &c, NULL) != DW_OK)
+        return 0;
+    const uint64_t from = c.suspect_from > 0 ? c.suspect_from : head;
+    const bool is_restart = c.restart;
+    dw_commit_record_release(&c);
+    return is_restart ? from : 0;
+}
+
+/* Version FROM cannot be had, and so the head cannot. It stays what the next version
+ * follows on. */
+static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
+{
+    p->baseline_lost = true;
+    dw_live_settle(p, false);
+    dw_sweep_suspect(p, from);
+    dw_status status = dw_commit_find_head(p, err);
+    if (status == DW_OK)
+        status = dw_epoch_check_head(p, err);
+    p->broken = status == DW_OK;
+    return status;
+}
+
+dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
+{
+    dw_status status;
+    p->broken = false;
+    if (p->sharded) {
+        status = fetch_shards(p, err);
+    } else {
+        status = reopen(p, err);
+        if (status == DW_OK) {
+            status = follow(p, err);
+            const uint64_t broken = find_broken(p->baseline, status);
+            if (broken > 0)
+                return give_up_head(p, broken, err);
+            status = explain_broken(p->baseline, status, err);
+        }
+        if (status == DW_OK)
+            p->head = replica_of(p)->at;
+    }
+    dw_live_settle(p, false);
+    if (status == DW_OK)
+        status = dw_epoch_check_head(p, err);
+    if (status == DW_OK)
+        status = dw_baseline_connect(p, err);
+    if (status == DW_OK && p->proven)
+        status = dw_sweep_begin(p, err);
+    if (status == DW_OK)
+        p->baseline_lost = false;
+    return status;
+}
+
+dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
+                                const dw_position *position, dw_error *err)
+{
+    if (p->sharded)
+        return DW_OK; /* copied when it was allocated */
+    dw_replica *r = replica_of(p);
+    dw_tensor *live = dw_alloc_array(p->pieces.n_table, sizeof *live);
+    if (!live)
+        return dw_fail_memory(err, NULL);
+    for (size_t t = 0; t < p->pieces.n_table; t++) {
+        live[t] = p->pieces.table[t];
+        live[t].data = data[t];
+    }
+    dw_status status = DW_OK;
+    if (!r->has_weights) {
+        status = dw_replica_fill(r, position, dw_fill_from_tensors, live, err);
+    } else if (r->state != position->state && r->dir && r->record == DW_RECORD_NONE &&
+               !r->is_own) {
+        status =
+            dw_fail(err, DW_CONFLICT, r->dir,
+                    "it holds weights that are not the ones to publish, and no record "
+                    "of a baseline. Name a directory of its own for the baseline");
+    } else if (r->state != position->state) {
+        status = dw_replica_stage_copy(r, position, live, NULL, err);
+        if (status == DW_OK)
+            status = dw_replica_apply(r, err);
+        if (status == DW_OK)
+            status = dw_replica_settle(r, true, err);
+    }
+    dw_free(live);
+    return status;
+}
+
+/* ---- moving on ---- */
+
+/* Tells the replica in memory what was done behind its back. */
+static void tell_replica(dw_publisher *p, const dw_position *position)
+{
+    dw_replica *r = replica_of(p);
+    memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
+    for (size_t i = 0; i < p->pieces.cut.n; i++) {
+        dw_digest *d = &r->digests[p->pieces.cut.items[i].tensor];
+        *d = dw_digest_add(*d, p->pieces.digests[i]);
+    }
+    r->at = *position;
+    r->state = position->state;
+}
+
+void dw_baseline_lose(dw_publisher *p)
+{
+    p->baseline_lost = true;
+    if (!p->sharded)
+        dw_replica_distrust(replica_of(p));
+}
+
+static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < u->objects.n; i++)
+        status = dw_delta_move(&p->pieces, &u->objects.items[i], u->deltas[i], p->base,
+                               p->pieces.digests, p->options.n_threads, NULL);
+    if (status != DW_OK)
+        dw_baseline_lose(p); /* some objects in, some not */
+    return status;
+}
+
+static dw_status advance_dir(dw_publisher *p, const dw_position *position,
+                             const dw_uploaded *u)
+{
+    dw_replica *r = replica_of(p);
+    dw_status status = dw_weights_check_files(p->baseline->weights, NULL);
+    if (status == DW_OK)
+        status = dw_replica_stage_deltas(r, position, &u->objects, u->deltas, NULL);
+    if (status == DW_OK)
+        status = dw_replica_apply(r, NULL);
+    if (status == DW_OK)
+        status = dw_replica_settle(r, false, NULL);
+    return status;
+}
+
+void dw_baseline_advance(dw_publisher *p, const dw_position *position,
+                         const dw_uploaded *uploaded)
+{
+    const bool in_dir = !p->sharded && p->options.baseline_dir;
+    dw_status status =
+        in_dir ? advance_dir(p, position, uploaded) : advance_memory(p, uploaded);
+    p->head = *position;
+    p->baseline_lost = status != DW_OK;
+    if (status != DW_OK)
+        return;
+    memcpy(p->pieces.digests, p->pieces.next, p->pieces.cut.n * sizeof(dw_digest));
+    dw_live_settle(p, true);
+    if (!in_dir && !p->sharded)
+        tell_replica(p, position);
+}

@@ -1,0 +1,143 @@
+/* Sharded publish where the caller carries the receipts between the ranks. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "publish/publisher.h"
+
+/* The job is TICKET's, and its upload is over. */
+static dw_status wait_uploaded(dw_publisher *p, uint64_t ticket, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    const dw_ticket_fate *fate;
+    while ((fate = dw_job_find(p, ticket)) && p->options.receipts == DW_RECEIPTS_CALLER &&
+           p->ticket == ticket && p->phase != DW_JOB_UPLOADED && !fate->done)
+        pthread_cond_wait(&p->changed, &p->lock);
+    dw_status status = DW_OK;
+    if (!fate)
+        status = dw_job_fail_ticket(p, ticket, err);
+    else if (!p->sharded || p->options.receipts != DW_RECEIPTS_CALLER)
+        status = dw_fail(err, DW_INVALID, NULL,
+                         "receipts are for sharded publishes whose caller carries them");
+    else if (fate->done && fate->status == DW_OK)
+        status = dw_fail(err, DW_INVALID, NULL, "the version is committed already");
+    else if (fate->done)
+        status = fate->status;
+    if (fate && fate->done && fate->status != DW_OK && err)
+        *err = fate->error;
+    pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
+dw_status dw_publisher_receipt(dw_publisher *p, uint64_t ticket, const void **bytes,
+                               size_t *n_bytes, dw_error *err)
+{
+    dw_status status = wait_uploaded(p, ticket, err);
+    *bytes = status == DW_OK ? p->receipt.bytes : NULL;
+    *n_bytes = status == DW_OK ? p->receipt.n_bytes : 0;
+    return status;
+}
+
+static void end_job(dw_publisher *p, dw_status status, const dw_error *error,
+                    const dw_publish_report *report)
+{
+    pthread_mutex_lock(&p->lock);
+    dw_job_finish(p, status, error, report);
+    p->phase = DW_JOB_IDLE;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* The outcome travels as the position's bytes in hex, or as nothing. */
+static dw_status write_outcome(dw_publisher *p, const dw_position *position,
+                               dw_error *err)
+{
+    char sha256[DW_SHA256_TEXT];
+    dw_writer_release(&p->outcome);
+    dw_hex_encode(sha256, position->commit_sha256, DW_SHA256_BYTES);
+    dw_write_format(&p->outcome, "%" PRIu64 " %016" PRIx64 " %s", position->version,
+                    position->state, sha256);
+    dw_write_u8(&p->outcome, 0);
+    return p->outcome.failed ? dw_fail_memory(err, NULL) : DW_OK;
+}
+
+dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
+                              const void *const *receipts, const size_t *n_bytes,
+                              size_t n_receipts, const void **outcome, size_t *n_outcome,
+                              dw_error *err)
+{
+    *outcome = "";
+    *n_outcome = 1;
+    if (p->options.rank != 0)
+        return dw_fail(err, DW_INVALID, NULL, "rank 0 commits, this is rank %" PRIu32,
+                       p->options.rank);
+    dw_status status = wait_uploaded(p, ticket, err);
+    if (status != DW_OK)
+        return status;
+    dw_error error = {0};
+    dw_publish_report report = {0};
+    dw_position position;
+    status =
+        dw_receipts_commit(p, receipts, n_bytes, n_receipts, &position, &report, &error);
+    if (status == DW_OK)
+        status = write_outcome(p, &position, &error); /* else the next round finds it */
+    if (status == DW_OK) {
+        dw_job_report(p, &position, &report);
+        dw_job_move_on(p, &position);
+        *outcome = p->outcome.bytes;
+        *n_outcome = p->outcome.n_bytes;
+        dw_error after = {0};
+        dw_status later = dw_sweep_share(p, &after);
+        if (later == DW_OK)
+            later = dw_after_commit(p, report.n_bytes, report.n_objects, &after);
+        if (later != DW_OK) {
+            p->after_status = later;
+            p->after_error = after;
+        }
+    }
+    end_job(p, status, &error, &report);
+    if (status != DW_OK && err)
+        *err = error;
+    return status;
+}
+
+static bool read_outcome(dw_position *out, const char *text, size_t n_bytes)
+{
+    char sha256[DW_SHA256_TEXT];
+    if (n_bytes < 1 || n_bytes > 128 || text[n_bytes - 1] != '\0')
+        return false;
+    return sscanf(text, "%" SCNu64 " %16" SCNx64 " %64s", &out->version, &out->state,
+                  sha256) == 3 &&
+           dw_hex_decode(out->commit_sha256, DW_SHA256_BYTES, sha256);
+}
+
+dw_status dw_publisher_settle(dw_publisher *p, uint64_t ticket, const void *outcome,
+                              size_t n_outcome, dw_error *err)
+{
+    if (p->options.rank == 0)
+        return dw_fail(err, DW_INVALID, NULL, "rank 0 commits, the others settle");
+    dw_status status = wait_uploaded(p, ticket, err);
+    if (status != DW_OK)
+        return status;
+    dw_error error = {0};
+    dw_publish_report report = {.n_changed = p->part.n_changed,
+                                .n_objects = p->part.objects.n,
+                                .n_bytes = dw_objects_bytes(&p->part.objects)};
+    dw_position position = {.version = DW_NO_VERSION};
+    memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
+    if (!read_outcome(&position, outcome, n_outcome) ||
+        position.version != p->head.version + 1) {
+        p->unsettled = true;
+        status = dw_fail(&error, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "rank 0 did not commit the version");
+    } else {
+        dw_job_report(p, &position, &report);
+        dw_job_move_on(p, &position);
+        (void)dw_sweep_share(p, NULL); /* what fails is tried again by the next publish */
+    }
+    end_job(p, status, &error, &report);
+    if (status != DW_OK && err)
+        *err = error;
+    return status;
+}

@@ -1,0 +1,376 @@
+/* Epochs and commits: docs/PROTOCOL.md, section 3. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "deltawire/deltawire.h"
+#include "store/store.h"
+#include "publish/publisher.h"
+
+#define EPOCH_TRIES   100 /* others that claim at the same time */
+#define COMMIT_TRIES  3   /* rounds of asking, each with the store's own retries */
+#define JOIN_MS       600000
+#define JOIN_WAIT_MS  10
+#define JOIN_WAIT_MAX 500
+
+uint64_t dw_publisher_next(const dw_publisher *p)
+{
+    return p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+}
+
+static void fill_provenance(const dw_publisher *p, dw_provenance *out)
+{
+    if (p->options.no_provenance)
+        return;
+    dw_text_clean(out->library, sizeof out->library, dw_version());
+    dw_host_name(out->host);
+}
+
+/* ---- epochs ---- */
+
+static dw_status visit_epoch(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)err;
+    uint64_t *highest = context, epoch;
+    if (dw_key_is_epoch(entry->key, &epoch) && epoch > *highest)
+        *highest = epoch;
+    return DW_OK;
+}
+
+/* Raises *HIGHEST to the highest epoch that was claimed, if that is FIRST or above. */
+static dw_status list_epochs(dw_publisher *p, uint64_t first, uint64_t *highest,
+                             dw_error *err)
+{
+    char after[DW_KEY_TEXT];
+    dw_key_epoch(after, first > 0 ? first - 1 : 0); /* they count from 1 */
+    return dw_store_list(p->store, "epochs/", after, visit_epoch, highest, err);
+}
+
+/* Creates epochs/EPOCH, or finds that its reply was lost. *OURS: whether it is. */
+static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error *err)
+{
+    dw_epoch_record record = {.epoch = epoch,
+                              .job = (char *)(p->options.job ? p->options.job : "")};
+    memcpy(record.stream, p->stream->record.stream, sizeof record.stream);
+    memcpy(record.writer, p->writer, sizeof record.writer);
+    fill_provenance(p, &record.made_by);
+    char key[DW_KEY_TEXT];
+    dw_key_epoch(key, epoch);
+    dw_writer bytes = {0};
+    dw_status status = dw_epoch_record_write(&bytes, &record, p->options.sign_key, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(p->store, key, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_CREATE, err);
+    dw_writer_release(&bytes);
+    *ours = status == DW_OK;
+    if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
+        return status;
+    dw_epoch_record found;
+    dw_error reading = {0};
+    dw_status read = dw_stream_read_epoch(p->stream, epoch, &found, &reading);
+    if (read == DW_CORRUPT && status == DW_CONFLICT)
+        return DW_OK; /* whatever it was meant to be, the number is taken */
+    if (read == DW_NOT_FOUND && status == DW_CONFLICT)
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                       "the store says that %s is there, but does not show it", key);
+    if (read == DW_NOT_FOUND)
+        return status; /* it may still arrive, and fence whoever writes by then */
+    if (read != DW_OK) {
+        if (err)
+            *err = reading;
+        return read;
+    }
+    *ours = strcmp(found.writer, p->writer) == 0;
+    dw_epoch_record_release(&found);
+    return DW_OK;
+}
+
+/* Sets *EPOCH to that of the newest commit, or to 0 if there is none. Its record may be
+ * lost. The number is taken all the same: commits under it name another writer. */
+static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *err)
+{
+    uint64_t head;
+    dw_commit_record c;
+    *epoch = 0;
+    dw_status status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_read_commit(p->stream, head, &c, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    *epoch = c.epoch;
+    dw_commit_record_release(&c);
+    return DW_OK;
+}
+
+dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
+{
+    uint64_t highest = 0;
+    dw_status status = dw_random_id(p->writer, err);
+    if (status == DW_OK)
+        status = find_epoch_of_head(p, &highest, err);
+    if (status == DW_OK)
+        status = list_epochs(p, highest, &highest, err);
+    for (unsigned tries = 0; status == DW_OK && tries < EPOCH_TRIES; tries++) {
+        bool ours;
+        status = put_epoch(p, ++highest, &ours, err);
+        if (status == DW_OK && ours) {
+            p->epoch = highest;
+            return DW_OK;
+        }
+    }
+    return status != DW_OK ? status
+                           : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                                     "too many others claim the stream for writing");
+}
+
+dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
+{
+    const uint64_t limit =
+        p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : JOIN_MS;
+    const uint64_t end = dw_clock_ms() + limit;
+    uint64_t pause = JOIN_WAIT_MS, first;
+    dw_status status = find_epoch_of_head(p, &first, err);
+    if (status != DW_OK)
+        return status;
+    for (;;) {
+        uint64_t highest = 0;
+        status = list_epochs(p, first, &highest, err);
+        dw_epoch_record record;
+        if (status == DW_OK && highest > 0) {
+            status = dw_stream_read_epoch(p->stream, highest, &record, err);
+            if (status == DW_OK) {
+                bool ours = strcmp(record.job, p->options.job) == 0;
+                memcpy(p->writer, record.writer, sizeof p->writer);
+                dw_epoch_record_release(&record);
+                if (ours) {
+                    p->epoch = highest;
+                    return DW_OK;
+                }
+            }
+        }
+        if (status != DW_OK && status != DW_NOT_FOUND)
+            return status;
+        if (dw_clock_ms() >= end)
+            return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                           "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
+                           p->options.job, limit / 1000);
+        if (dw_publisher_stop(p, 0, 0) != 0)
+            return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
+                           "the wait for rank 0 was given up");
+        dw_sleep_ms(pause);
+        pause = pause * 2 < JOIN_WAIT_MAX ? pause * 2 : JOIN_WAIT_MAX;
+    }
+}
+
+/* ---- commits ---- */
+
+/* Who claimed the epoch after this writer's: " on host X", or "" if it does not say. */
+static void name_successor(dw_publisher *p, char *out, size_t size)
+{
+    dw_epoch_record next;
+    out[0] = '\0';
+    if (dw_stream_read_epoch(p->stream, p->epoch + 1, &next, NULL) != DW_OK)
+        return;
+    if (next.made_by.host[0])
+        snprintf(out, size, " on host %s", next.made_by.host);
+    dw_epoch_record_release(&next);
+}
+
+dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
+{
+    uint64_t head;
+    dw_commit_record c;
+    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_read_commit(p->stream, head, &c, err);
+    if (status != DW_OK)
+        return status;
+    p->head = dw_position_of(&c);
+    dw_commit_record_release(&c);
+    return DW_OK;
+}
+
+static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
+{
+    char where[DW_HOST_NAME_TEXT + 16];
+    p->fenced = true;
+    name_successor(p, where, sizeof where);
+    return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                   "another writer%s took over the stream (%s). This one has stopped "
+                   "writing; open the stream again to take it back",
+                   where, what);
+}
+
+dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(p->stream, p->head.version, &c, err);
+    if (status != DW_OK)
+        return status;
+    const bool replaced = c.epoch > p->epoch;
+    dw_commit_record_release(&c);
+    return replaced ? fail_fenced(p, "the newest version is of a later epoch", err)
+                    : DW_OK;
+}
+
+static dw_status fail_epoch_lost(dw_publisher *p, dw_error *err)
+{
+    dw_status status = dw_stream_check_presence(p->stream, err);
+    return status != DW_OK
+               ? status
+               : dw_fail(err, DW_UNTRUSTED, dw_store_url(p->store),
+                         "epoch %" PRIu64 ", which this publisher claimed, is missing: "
+                         "the store was rolled back, or is an older copy. Bring the "
+                         "newer one back; to go on from what is there, open the stream "
+                         "again",
+                         p->epoch);
+}
+
+/* Whether the next epoch was claimed. A commit under this epoch shows that its record is
+ * there. Before the first one a list shows both. */
+static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
+{
+    char key[DW_KEY_TEXT], own[DW_KEY_TEXT];
+    uint64_t highest = 0;
+    dw_key_epoch(own, p->epoch);
+    dw_key_epoch(key, p->epoch + 1);
+    if (!is_first) {
+        dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
+        return status == DW_NOT_FOUND ? DW_OK
+               : status == DW_OK      ? fail_fenced(p, key, err)
+                                      : status;
+    }
+    dw_status status = list_epochs(p, p->epoch, &highest, err);
+    if (status == DW_OK && highest > p->epoch)
+        return fail_fenced(p, key, err);
+    if (status == DW_OK && highest < p->epoch) /* gone, or the list is stale */
+        status = dw_store_stat(p->store, own, NULL, NULL, err);
+    return status == DW_NOT_FOUND ? fail_epoch_lost(p, err) : status;
+}
+
+/* What a commit builds on must still be there: the parent, and this writer's epoch. The
+ * store may have been away, and may have come back as an older copy. */
+static dw_status check_ground(dw_publisher *p, dw_error *err)
+{
+    uint64_t epoch = 0;
+    dw_status status = DW_OK;
+    if (p->head.version != DW_NO_VERSION)
+        status = dw_position_check(&p->head, p->stream, "this publisher", &epoch, err);
+    return status == DW_OK ? check_fence(p, epoch != p->epoch, err) : status;
+}
+
+/* Looks whose commit VERSION is: sets *OURS where this writer made it, and WRITE_ID to
+ * the attempt that did. DW_NOT_FOUND: nobody's. */
+static dw_status look_at_commit(dw_publisher *p, uint64_t version, bool *ours,
+                                char write_id[DW_ID_TEXT], dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(p->stream, version, &c, err);
+    if (status != DW_OK)
+        return status;
+    *ours = c.epoch == p->epoch && strcmp(c.writer, p->writer) == 0;
+    memcpy(write_id, c.write_id, sizeof c.write_id);
+    dw_commit_record_release(&c);
+    return DW_OK;
+}
+
+static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
+                            const dw_writer *bytes, dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_commit(key, commit->version);
+    dw_status status = DW_OK;
+    for (unsigned tries = 0; tries < COMMIT_TRIES; tries++) {
+        if (tries > 0 && (status = check_ground(p, err)) == DW_UNAVAILABLE)
+            continue;
+        if (tries > 0 && status != DW_OK) {
+            p->unsettled = true; /* whether the first try arrived is open */
+            return status;
+        }
+        status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
+                                    DW_PUT_CREATE, err);
+        if (status == DW_OK)
+            return status;
+        if (status == DW_DENIED || status == DW_INVALID) {
+            p->unsettled = true; /* an earlier try may still arrive */
+            return status;
+        }
+        /* it may be there all the same: a reply can be lost */
+        bool ours;
+        char write_id[DW_ID_TEXT];
+        dw_error reading = {0};
+        dw_status read = look_at_commit(p, commit->version, &ours, write_id, &reading);
+        if (read == DW_OK && !ours)
+            return fail_fenced(p, key, err);
+        if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
+            return DW_OK;
+        if (read == DW_OK) {
+            p->unsettled = true;
+            return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                           "an earlier attempt at version %" PRIu64
+                           ", which had been given up, arrived late. Publish again: the "
+                           "next version covers this one",
+                           commit->version);
+        }
+        if (read != DW_NOT_FOUND && read != DW_UNAVAILABLE) {
+            if (err)
+                *err = reading;
+            status = read;
+            break;
+        }
+    }
+    p->unsettled = true;
+    return status == DW_CONFLICT
+               ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "the store says that %s is there, but does not show it", key)
+               : status;
+}
+
+dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
+                           dw_position *position, dw_error *err)
+{
+    memcpy(commit->stream, p->stream->record.stream, sizeof commit->stream);
+    memcpy(commit->parent_sha256, p->head.commit_sha256, sizeof commit->parent_sha256);
+    memcpy(commit->writer, p->writer, sizeof commit->writer);
+    fill_provenance(p, &commit->made_by);
+    commit->epoch = p->epoch;
+    commit->version = dw_publisher_next(p);
+    if (commit->version == 0)
+        memset(commit->parent_sha256, 0, sizeof commit->parent_sha256);
+    dw_writer bytes = {0};
+    dw_status status = dw_commit_record_write(&bytes, commit, p->options.sign_key, err);
+    if (status == DW_OK)
+        status = check_ground(p, err);
+    if (status == DW_OK)
+        status = put_commit(p, commit, &bytes, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    *position = dw_position_of(commit);
+    p->stream->head = commit->version;
+    return DW_OK;
+}
+
+dw_status dw_commit_settle(dw_publisher *p, dw_error *err)
+{
+    if (!p->unsettled)
+        return DW_OK;
+    bool ours;
+    char write_id[DW_ID_TEXT];
+    uint64_t version = dw_publisher_next(p);
+    dw_status status = look_at_commit(p, version, &ours, write_id, err);
+    if (status == DW_NOT_FOUND) {
+        p->unsettled = false; /* it never arrived */
+        return DW_OK;
+    }
+    if (status != DW_OK)
+        return status;
+    if (!ours)
+        return fail_fenced(p, "its version was committed by another", err);
+    p->unsettled = false;
+    p->baseline_lost = true; /* what led there is gone: it is fetched */
+    return DW_OK;
+}

@@ -1,0 +1,74 @@
+/* Whether the caller's weights are the newest version; if not, opening may publish them.
+ *
+ * A trainer that goes on from an older checkpoint has other weights than the head, and
+ * its followers hold weights that it has discarded.
+ */
+#include <limits.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "codec/digest.h"
+#include "publish/publisher.h"
+
+#define WAIT_MS 100 /* between two looks at the caller's progress function */
+
+/* The digest of piece I of the caller's weights, as they are published. */
+static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
+                             dw_error *err)
+{
+    dw_tensor piece = p->live[i];
+    uint16_t *rounded = NULL;
+    dw_status status = DW_OK;
+    if (p->is_master[p->pieces.cut.items[i].tensor]) {
+        piece = p->pieces.shapes.tensors[i];
+        rounded = dw_alloc((size_t)piece.n_bytes);
+        if (!rounded)
+            return dw_fail_memory(err, NULL);
+        status = dw_cast_copy(rounded, p->live[i].data, piece.n_bytes / 2, err);
+        piece.data = rounded;
+    }
+    if (status == DW_OK)
+        status = dw_digest_tensors(out, NULL, &piece, 1, p->options.n_threads, NULL, err);
+    dw_free(rounded);
+    return status;
+}
+
+dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
+{
+    dw_publisher_idle(p, UINT_MAX);
+    *is_current = !p->baseline_lost && !p->unsettled;
+    for (size_t i = 0; *is_current && i < p->pieces.cut.n; i++) {
+        dw_digest digest = 0;
+        dw_status status = digest_live(&digest, p, i, err);
+        if (status != DW_OK)
+            return status;
+        *is_current = digest == p->pieces.digests[i];
+    }
+    return DW_OK;
+}
+
+/* Waits for the version of TICKET. The caller may stop that by its progress function. */
+static dw_status wait_committed(dw_publisher *p, uint64_t ticket, dw_error *err)
+{
+    const dw_progress *progress = &p->options.progress;
+    for (bool done = false;;) {
+        dw_status status = dw_publisher_wait(p, ticket, WAIT_MS, &done, NULL, err);
+        if (done || status != DW_UNAVAILABLE)
+            return status;
+        if (progress->report && progress->report(progress->context, 0, 0) != 0)
+            dw_publisher_cancel(p);
+    }
+}
+
+dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err)
+{
+    bool is_current = true;
+    uint64_t ticket = DW_TICKET_SKIPPED;
+    const dw_publish_note note = {.step = p->options.first_step,
+                                  .notes = p->options.first_notes};
+    dw_status status = dw_publisher_is_current(p, &is_current, err);
+    if (status != DW_OK || is_current)
+        return status;
+    status = dw_publisher_publish(p, &ticket, &note, err);
+    return status == DW_OK ? wait_committed(p, ticket, err) : status;
+}

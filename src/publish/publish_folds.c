@@ -1,0 +1,329 @@
+/* Folded deltas: every so many versions one delta over all of them, so that whoever is
+ * behind needs few. fold_copy.h says what is kept for them: one copy of the model for all
+ * spans, and a delta for each span but the longest.
+ *
+ * A span folds when the head is that many versions ahead of where it last folded. If a
+ * longer span folds, the shorter ones do so too, because the copy then moves to the head.
+ */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "publish/publisher.h"
+
+/* ---- starting anew ---- */
+
+/* Makes the copy, and where all levels start, the head. */
+static dw_status start_over(dw_publisher *p, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    dw_error fault = {0};
+    for (size_t i = 0; i < f->n; i++)
+        dw_fold_level_drop(&f->levels[i], &f->copy);
+    dw_status status = dw_fold_copy_make(
+        &f->copy, &p->head, p->options.baseline_dir ? dw_baseline_place(p) : NULL,
+        p->base_data, &fault);
+    for (size_t i = 0; i < f->n; i++)
+        f->levels[i].at = f->copy.at;
+    return status == DW_OK
+               ? DW_OK
+               : dw_fail(err, status, f->copy.dir,
+                         "no folded deltas are made, because there is no copy "
+                         "of the model to make them from: %s. Free some room, "
+                         "or publish without folds (--fold none)",
+                         fault.text);
+}
+
+/* ---- folding ---- */
+
+/* Uploads the fold from where LEVEL starts to the head. BASE and DIGESTS are the weights
+ * it starts from, which SOURCE, if it is not NULL, brings. */
+static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
+                             const dw_tensor *base, const dw_digest *digests,
+                             dw_fold_source *source, dw_error *err)
+{
+    char write_id[DW_ID_TEXT];
+    dw_uploaded uploaded;
+    const dw_progress stop = {dw_publisher_stop, p};
+    dw_status status = dw_random_id(write_id, err);
+    if (status != DW_OK)
+        return status;
+    const dw_encode_version version = {
+        .pieces = &p->pieces,
+        .base = base,
+        .next = p->base,
+        .base_digests = digests,
+        .load = source ? dw_fold_source_load : NULL,
+        .load_context = source,
+        .next_digests = p->pieces.next,
+        .from = level->at.version,
+        .to = p->head.version,
+        .store = p->store,
+        .purpose = "fold",
+        .write_id = write_id,
+        .max_object_bytes = p->options.max_object_bytes,
+        .spool_dir = p->options.spool_dir,
+        .n_threads = p->options.n_threads,
+        .stop = &stop,
+    };
+    status = dw_encode_upload(&uploaded, &version, err);
+    if (status == DW_OK && source &&
+        dw_pieces_state(&p->pieces, digests) != level->at.state) {
+        source->is_bad = true;
+        status = DW_CORRUPT;
+    }
+    if (status == DW_OK && dw_pieces_state(&p->pieces, p->pieces.next) != p->head.state)
+        status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
+                         "no fold was made of version %" PRIu64
+                         ": the baseline is not that version any more",
+                         p->head.version);
+    if (status == DW_OK)
+        status = dw_publisher_add_way(p, &level->at, &uploaded.objects, err);
+    dw_uploaded_release(&uploaded);
+    return status;
+}
+
+/* Folds the versions since where LEVEL starts. *MADE: a way was added. If the deltas of
+ * the level are damaged, it starts from the copy next time, which is no error. */
+static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_error *err)
+{
+    const dw_fold_copy *copy = &p->folds.copy;
+    dw_status status;
+    if (level->at.version == copy->at.version) {
+        status = upload_fold(p, level, copy->views, copy->digests, NULL, err);
+    } else {
+        dw_fold_source source;
+        status = dw_fold_source_open(&source, level, copy, err);
+        if (status == DW_OK)
+            status = upload_fold(p, level, source.views, source.digests, &source, err);
+        const bool is_bad = source.is_bad;
+        dw_fold_source_close(&source);
+        if (is_bad) {
+            dw_fold_level_drop(level, copy);
+            return DW_OK;
+        }
+    }
+    *made = status == DW_OK;
+    return status;
+}
+
+/* Which levels fold now. */
+static bool find_due(const dw_publisher *p, bool due[DW_MAX_FOLDS])
+{
+    const dw_folds *f = &p->folds;
+    bool any = false;
+    for (size_t i = f->n; i-- > 0;) {
+        const dw_fold_level *level = &f->levels[i];
+        any = any || p->head.version - level->at.version >= level->span;
+        due[i] = any && level->at.version < p->head.version;
+    }
+    return any;
+}
+
+/* Folds each level that is due, and sets MOVES for those that now start at the head. A
+ * level that starts where the next longer one does, which folds too, need not. */
+static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
+                          bool moves[DW_MAX_FOLDS], bool *made, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    dw_status first = DW_OK;
+    for (size_t i = 0; i < f->n; i++) {
+        dw_fold_level *level = &f->levels[i];
+        const bool is_same = i + 1 < f->n && due[i + 1] &&
+                             level->at.version == f->levels[i + 1].at.version;
+        bool added = false;
+        dw_status status = DW_OK;
+        if (due[i] && !is_same)
+            status = fold(p, level, &added, first == DW_OK ? err : NULL);
+        moves[i] = due[i] && (is_same || added);
+        *made = *made || added;
+        first = first == DW_OK ? status : first;
+    }
+    return first;
+}
+
+/* Lets the levels that folded start at the head. */
+static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    dw_fold_level *moved[DW_MAX_FOLDS];
+    size_t n = 0;
+    const dw_progress stop = {dw_publisher_stop, p};
+    if (moves[f->n - 1]) {
+        dw_fold_copy_close(&f->copy);
+        return start_over(p, err);
+    }
+    for (size_t i = 0; i + 1 < f->n; i++)
+        if (moves[i])
+            moved[n++] = &f->levels[i];
+    return dw_fold_levels_move(moved, n, &f->copy, &p->head, p->base, p->pieces.next,
+                               &stop, err);
+}
+
+dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    bool due[DW_MAX_FOLDS], moves[DW_MAX_FOLDS];
+    if (f->n == 0)
+        return DW_OK;
+    if (f->copy.at.version == DW_NO_VERSION)
+        return start_over(p, err);
+    if (!find_due(p, due))
+        return DW_OK;
+    dw_status status = dw_fold_copy_open(&f->copy, err);
+    if (status == DW_NO_MEMORY)
+        return status;
+    if (status != DW_OK) /* damaged: the next folds are made from a new copy */
+        return start_over(p, err);
+    status = fold_due(p, due, moves, made, err);
+    if (status != DW_CORRUPT) { /* else the baseline is repaired first */
+        dw_status moved = move_on(p, moves, status == DW_OK ? err : NULL);
+        status = status == DW_OK ? moved : status;
+    }
+    dw_fold_copy_close(&f->copy);
+    return status;
+}
+
+/* ---- opening and closing ---- */
+
+/* Whether DIR has the record of a version of this stream that can be folded from. */
+static bool read_position(dw_position *at, const dw_publisher *p, const char *dir)
+{
+    dw_position next;
+    dw_record_kind kind;
+    dw_commit_record c;
+    if (dw_replica_state_read(at, &next, &kind, dir, NULL) != DW_OK ||
+        at->version == DW_NO_VERSION || at->version > p->head.version ||
+        dw_stream_read_commit(p->stream, at->version, &c, NULL) != DW_OK)
+        return false;
+    const dw_position there = dw_position_of(&c);
+    dw_commit_record_release(&c);
+    return dw_position_same(at, &there);
+}
+
+/* A level without good deltas starts from the copy. */
+static void find_level(dw_publisher *p, dw_fold_level *level)
+{
+    const dw_position copy = p->folds.copy.at;
+    if (!level->dir || !read_position(&level->at, p, level->dir) ||
+        level->at.version <= copy.version)
+        level->at = copy;
+}
+
+static bool is_number(const char *text)
+{
+    return *text && text[strspn(text, "0123456789")] == '\0';
+}
+
+/* Removes directories DIR/PREFIX<number>, except those of the levels. */
+static void remove_dirs(const dw_folds *f, const char *path, const char *prefix)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 ||
+            !is_number(e->d_name + strlen(prefix)))
+            continue;
+        char *found = dw_join_path(path, e->d_name);
+        bool is_used = false;
+        for (size_t i = 0; found && i < f->n; i++)
+            is_used =
+                is_used || (f->levels[i].dir && strcmp(f->levels[i].dir, found) == 0);
+        if (found && !is_used)
+            dw_fold_dir_remove(found);
+        dw_free(found);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void remove_copy(const char *dir)
+{
+    const dw_folds none = {0};
+    remove_dirs(&none, dir, "");
+    dw_fold_dir_remove(dir);
+}
+
+/* Names the directories, and removes what earlier runs with other spans left. */
+static dw_status open_dirs(dw_publisher *p, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    const char *baseline = p->options.baseline_dir;
+    if (!baseline)
+        return DW_OK;
+    f->copy.dir = dw_join_path(baseline, DW_FOLDS_NAME);
+    if (!f->copy.dir)
+        return dw_fail_memory(err, baseline);
+    for (size_t i = 0; i + 1 < f->n; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "%u", f->levels[i].span);
+        f->levels[i].dir = dw_join_path(f->copy.dir, name);
+        if (!f->levels[i].dir)
+            return dw_fail_memory(err, baseline);
+    }
+    remove_dirs(f, baseline, DW_OLD_FOLD_NAME);
+    if (f->n == 0)
+        remove_copy(f->copy.dir);
+    else
+        remove_dirs(f, f->copy.dir, "");
+    return DW_OK;
+}
+
+bool dw_folds_give_up_copy(dw_publisher *p)
+{
+    dw_folds *f = &p->folds;
+    struct stat st;
+    char *path = p->options.baseline_dir
+                     ? dw_join_path(p->options.baseline_dir, DW_FOLDS_NAME)
+                     : NULL;
+    const bool is_there = path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (is_there) {
+        f->copy.at = dw_nowhere;
+        for (size_t i = 0; i < f->n; i++)
+            dw_fold_level_drop(&f->levels[i], &f->copy);
+        remove_copy(path);
+    }
+    dw_free(path);
+    return is_there;
+}
+
+dw_status dw_folds_open(dw_publisher *p, dw_error *err)
+{
+    dw_folds *f = &p->folds;
+    f->copy = (dw_fold_copy){.spool_dir = p->options.spool_dir,
+                             .pieces = &p->pieces,
+                             .n_threads = p->options.n_threads,
+                             .at = dw_nowhere};
+    if (p->sharded || (!p->options.spool_dir && !p->options.baseline_dir))
+        return DW_OK;
+    for (size_t i = 0; i < DW_MAX_FOLDS; i++)
+        if (p->options.folds[i] > 0)
+            f->levels[f->n++] =
+                (dw_fold_level){.span = p->options.folds[i], .at = dw_nowhere, .fd = -1};
+    dw_status status = open_dirs(p, err);
+    if (status != DW_OK || f->n == 0)
+        return status;
+    if (!f->copy.dir || !read_position(&f->copy.at, p, f->copy.dir)) {
+        f->copy.at = dw_nowhere;
+        /* without a baseline it is made after a later version */
+        return p->baseline_lost ? DW_OK : start_over(p, err);
+    }
+    for (size_t i = 0; i < f->n; i++)
+        find_level(p, &f->levels[i]);
+    return DW_OK;
+}
+
+void dw_folds_close(dw_publisher *p)
+{
+    dw_folds *f = &p->folds;
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->levels[i].fd >= 0)
+            close(f->levels[i].fd);
+        dw_free(f->levels[i].dir);
+    }
+    dw_fold_copy_release(&f->copy);
+}

@@ -1,0 +1,126 @@
+/* The caller's weights: what is read of them, as what, and what need not be read. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "publish/publisher.h"
+
+dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor *tensors,
+                         size_t n_tensors, dw_error *err)
+{
+    const bool *as_bf16 = p->options.as_bf16;
+    *out = dw_alloc_array(n_tensors, sizeof **out);
+    if (!*out)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < n_tensors; i++) {
+        dw_tensor *t = &(*out)[i];
+        *t = tensors[i];
+        if (!as_bf16 || !as_bf16[i])
+            continue;
+        if (t->dtype != DW_F32)
+            return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
+                                  "only F32 can be published as BF16");
+        t->dtype = DW_BF16;
+        t->n_bytes /= 2;
+    }
+    return DW_OK;
+}
+
+dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err)
+{
+    const size_t n = p->pieces.n_table;
+    p->is_master = dw_alloc_zeroed(n, sizeof *p->is_master);
+    p->number = dw_alloc_array(n, sizeof *p->number);
+    p->is_known = dw_alloc_zeroed(n, sizeof *p->is_known);
+    p->live = dw_alloc_array(p->pieces.cut.n, sizeof *p->live);
+    p->next = dw_alloc_array(p->pieces.cut.n, sizeof *p->next);
+    if (!p->is_master || !p->number || !p->is_known || !p->live || !p->next)
+        return dw_fail_memory(err, NULL);
+    for (size_t t = 0; t < n; t++) {
+        p->number[t] = dw_name_index_find(names, p->pieces.table[t].name);
+        p->is_master[t] = p->options.as_bf16 && p->options.as_bf16[p->number[t]];
+    }
+    dw_pieces_view_masters(&p->pieces, p->live, p->live_data, p->is_master);
+    return DW_OK;
+}
+
+void dw_live_close(dw_publisher *p)
+{
+    dw_free(p->live_data);
+    dw_free(p->live);
+    dw_free(p->next);
+    dw_free(p->is_master);
+    dw_free(p->number);
+    dw_free(p->is_known);
+}
+
+dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
+{
+    const dw_publish_options *o = &p->options;
+    return o->confirm ? o->confirm(o->confirm_context, err) : DW_OK;
+}
+
+dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *err)
+{
+    const dw_slice *s = &p->pieces.owned.items[k];
+    const size_t n = (size_t)dw_slice_bytes(p->pieces.table, s);
+    return p->is_master[s->tensor] ? dw_cast_copy(into, p->live_data[k], n / 2, err)
+                                   : dw_map_copy(into, p->live_data[k], n, err);
+}
+
+/* ---- all of it, as it is published ---- */
+
+dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
+{
+    *out = (dw_live_copy){.data = dw_alloc_array(p->pieces.n_table, sizeof *out->data)};
+    dw_tensor *masters = dw_alloc_array(p->pieces.n_table, sizeof *masters);
+    size_t n = 0;
+    dw_status status = out->data && masters ? DW_OK : dw_fail_memory(err, NULL);
+    for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++) {
+        /* the baseline in memory was filled with what is wanted here */
+        out->data[t] = p->memory ? p->base_data[t] : p->live_data[t];
+        if (!p->memory && p->is_master[t])
+            masters[n++] = p->pieces.table[t];
+    }
+    if (status == DW_OK && n > 0)
+        status =
+            dw_scratch_model_make(&out->rounded, masters, n, p->options.spool_dir, err);
+    for (size_t t = 0, k = 0; status == DW_OK && n > 0 && t < p->pieces.n_table; t++)
+        if (p->is_master[t]) {
+            out->data[t] = out->rounded.tensors[k++].data;
+            status = dw_live_read(p, t, out->data[t], err);
+        }
+    dw_free(masters);
+    if (status != DW_OK)
+        dw_live_copy_release(out);
+    return status;
+}
+
+void dw_live_copy_release(dw_live_copy *copy)
+{
+    dw_scratch_model_release(&copy->rounded);
+    dw_free(copy->data);
+    *copy = (dw_live_copy){0};
+}
+
+/* ---- what the caller says has not changed ---- */
+
+void dw_live_tell(dw_publisher *p, const bool *unchanged)
+{
+    for (size_t t = 0; t < p->pieces.n_table; t++)
+        p->is_known[t] = p->is_known[t] && unchanged && unchanged[p->number[t]];
+}
+
+void dw_live_choose(dw_publisher *p)
+{
+    for (size_t i = 0; i < p->pieces.cut.n; i++) {
+        const size_t t = p->pieces.cut.items[i].tensor;
+        p->next[i] = p->is_known[t] ? p->base[i] : p->live[i];
+    }
+}
+
+void dw_live_settle(dw_publisher *p, bool is_known)
+{
+    memset(p->is_known, is_known, p->pieces.n_table * sizeof *p->is_known);
+}

@@ -1,0 +1,109 @@
+/* The mark of a baseline directory: it says that the directory belongs to a publisher,
+ * and at which version all of it was last compared with the stream.
+ *
+ * A directory with a mark is made anew if its weights are damaged. One without a mark may
+ * hold somebody's weights, and is left alone. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "codec/seal.h"
+#include "publish/publisher.h"
+
+#define NAME      ".deltawire-baseline"
+#define FORMAT    "deltawire-baseline/1"
+#define MAX_BYTES 4096
+
+/* Whether DIR holds copies to fold from: 0.1 made no mark, but these. */
+static bool has_folds(const char *path)
+{
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
+        found = strncmp(e->d_name, DW_OLD_FOLD_NAME, sizeof DW_OLD_FOLD_NAME - 1) == 0;
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* The version that the mark names for STREAM, or DW_NO_VERSION. */
+static uint64_t parse(const uint8_t *bytes, size_t n_bytes, const char *stream)
+{
+    json_t *root = NULL;
+    uint64_t proven = DW_NO_VERSION;
+    if (!dw_seal_good(bytes, n_bytes, NULL, 0) ||
+        dw_json_parse_object(&root, bytes, n_bytes, "mark", NULL, NULL) != DW_OK)
+        return proven;
+    const char *of = json_string_value(json_object_get(root, "stream"));
+    const json_t *number = json_object_get(root, "proven");
+    if (of && strcmp(of, stream) == 0 && json_is_integer(number) &&
+        json_integer_value(number) >= 0)
+        proven = (uint64_t)json_integer_value(number);
+    json_decref(root);
+    return proven;
+}
+
+bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven)
+{
+    *proven = DW_NO_VERSION;
+    bool exists = false;
+    uint8_t *bytes = NULL;
+    size_t n_bytes;
+    char *path = dw_join_path(dir, NAME);
+    if (path && dw_file_exists(path, &exists, NULL) == DW_OK && exists &&
+        dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, NULL) == DW_OK)
+        *proven = parse(bytes, n_bytes, stream);
+    dw_free(bytes);
+    dw_free(path);
+    return exists || has_folds(dir);
+}
+
+dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
+                        dw_error *err)
+{
+    dw_writer w = {0};
+    dw_write_format(&w, "{\"format\":\"" FORMAT "\",\"stream\":\"%s\"", stream);
+    dw_write_format(&w, ",\"proven\":%" PRIu64, proven);
+    return dw_seal_write(&w, dir, NAME, err);
+}
+
+/* DIR.of-STREAM-TIME on the heap, without slashes at DIR's end. */
+static char *name_aside(const char *dir, const char *stream)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    dw_writer w = {0};
+    dw_write_format(&w, "%.*s.of-%s-%" PRIu64, (int)n, dir, stream, dw_clock_ms());
+    dw_write_u8(&w, 0);
+    char *name = w.failed ? NULL : dw_copy_string((const char *)w.bytes);
+    dw_writer_release(&w);
+    return name;
+}
+
+dw_status dw_mark_set_aside(const char *dir, const char *stream, dw_error *err)
+{
+    dw_position at, next;
+    dw_record_kind kind;
+    if (dw_replica_state_read(&at, &next, &kind, dir, NULL) != DW_OK ||
+        at.version == DW_NO_VERSION || strcmp(at.stream, stream) == 0)
+        return DW_OK;
+    char *aside = name_aside(dir, at.stream);
+    dw_status status = aside ? DW_OK : dw_fail_memory(err, dir);
+    if (status == DW_OK && (rename(dir, aside) != 0 || mkdir(dir, 0777) != 0))
+        status = dw_fail(err, DW_CONFLICT, dir,
+                         "it is the baseline of stream %s, which is not the one that is "
+                         "published, and it cannot be moved to %s: %s. Remove it, or "
+                         "name another directory",
+                         at.stream, aside, strerror(errno));
+    dw_free(aside);
+    return status;
+}

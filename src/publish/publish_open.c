@@ -1,0 +1,399 @@
+/* Opening a stream for writing: whose it is, what is in it, version 0. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "codec/digest.h"
+#include "store/store.h"
+#include "follow/base.h"
+#include "publish/publisher.h"
+#include "tensor/tensor_list.h"
+
+/* Weights that are diffed at a time: enough to give every thread two blocks, and no more
+ * than an object may have, for a group is not cut again. */
+#define BLOCK_BYTES       (2u << 20) /* of the codec's blocks, for types of two bytes */
+#define GROUP_BYTES       (16u << 20)
+#define LEAST_GROUP_BYTES (1u << 10)
+
+static uint64_t group_bytes(const dw_publish_options *options)
+{
+    uint64_t wanted = 2ull * BLOCK_BYTES * dw_worker_count(options->n_threads, 4096);
+    if (wanted < GROUP_BYTES)
+        wanted = GROUP_BYTES;
+    if (wanted > options->max_object_bytes)
+        wanted = options->max_object_bytes;
+    return wanted < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : wanted;
+}
+
+dw_status dw_publisher_check_store(dw_publisher *p, dw_error *err)
+{
+    bool conditional;
+    dw_status status = dw_store_conditional(p->store, &conditional, err);
+    if (status != DW_OK || conditional || p->options.single_writer)
+        return status;
+    return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
+                   "this store cannot create an object only where there is none, so two "
+                   "writers could overwrite each other. If you make sure that only one "
+                   "process writes this stream at any time, say so (--single-writer)");
+}
+
+/* The slices that this process owns, in the order of the table, and their data. */
+static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                              dw_slices *owned, dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_slices_of_covers(owned, NULL, 0, s->tensors, s->n_tensors, err);
+    p->live_data = dw_alloc_zeroed(n_tensors, sizeof *p->live_data);
+    if (status == DW_OK && !p->live_data)
+        status = dw_fail_memory(err, NULL);
+    for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
+        const dw_tensor *mine = &tensors[dw_name_index_find(&names, s->tensors[t].name)];
+        p->live_data[t] = mine->data;
+        if (!mine->data && mine->n_bytes > 0)
+            status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
+    }
+    dw_name_index_release(&names);
+    return status;
+}
+
+typedef struct owned_shard {
+    dw_slice slice;
+    void *data;
+} owned_shard;
+
+static int compare_shards(const void *left, const void *right)
+{
+    const dw_slice *a = &((const owned_shard *)left)->slice;
+    const dw_slice *b = &((const owned_shard *)right)->slice;
+    return a->tensor != b->tensor ? (a->tensor > b->tensor) - (a->tensor < b->tensor)
+                                  : (a->first > b->first) - (a->first < b->first);
+}
+
+static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_slices *owned, dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    const size_t n = p->options.n_shards;
+    size_t n_taken = 0;
+    owned_shard *list = dw_alloc_array(n, sizeof *list);
+    p->live_data = dw_alloc_zeroed(n, sizeof *p->live_data);
+    dw_name_index names;
+    dw_status status = list && p->live_data ? DW_OK : dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status = dw_name_index_init(&names, s->tensors, s->n_tensors, err);
+    if (status != DW_OK) {
+        dw_free(list);
+        return status;
+    }
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        const dw_shard *shard = &p->options.shards[i];
+        if (shard->tensor >= n_tensors || (!shard->data && shard->n_elems > 0)) {
+            status = dw_fail(err, DW_INVALID, NULL,
+                             "shard %zu names no tensor of the list, or has no data", i);
+            break;
+        }
+        size_t t = dw_name_index_find(&names, tensors[shard->tensor].name);
+        const dw_slice slice = {t, shard->first, shard->n_elems};
+        /* an uneven split leaves some ranks nothing of a tensor */
+        if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
+            list[n_taken++] = (owned_shard){slice, shard->data};
+    }
+    if (status == DW_OK && n_taken > 0)
+        qsort(list, n_taken, sizeof *list, compare_shards);
+    for (size_t i = 0; status == DW_OK && i < n_taken; i++) {
+        p->live_data[i] = list[i].data;
+        status = dw_slices_append(owned, list[i].slice, err);
+    }
+    dw_name_index_release(&names);
+    dw_free(list);
+    return status;
+}
+
+static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                            dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    dw_slices owned = {0};
+    dw_status status = p->sharded ? take_shards(p, tensors, n_tensors, &owned, err)
+                                  : take_tensors(p, tensors, n_tensors, &owned, err);
+    if (status == DW_OK)
+        status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned,
+                                group_bytes(&p->options), err);
+    dw_slices_free(&owned);
+    if (status != DW_OK)
+        return status;
+    p->base = dw_alloc_array(p->pieces.cut.n, sizeof *p->base);
+    p->base_data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *p->base_data);
+    if (!p->base || !p->base_data)
+        return dw_fail_memory(err, NULL);
+    dw_name_index names;
+    status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_live_open(p, &names, err);
+    dw_name_index_release(&names);
+    if (status != DW_OK)
+        return status;
+    for (size_t t = 0; t < s->n_tensors; t++)
+        p->model_bytes += s->tensors[t].n_bytes;
+    return DW_OK;
+}
+
+/* ---- version 0 ---- */
+
+void dw_fork_follower_id(char out[65], const dw_publisher *p)
+{
+    snprintf(out, 65, "fork-%s", p->stream->record.stream);
+}
+
+/* Keeps the source's version from being collected: the fork is listed as a follower of
+ * it. Where that may not be written, the operator must see to it. */
+static void pin_source(dw_publisher *p, const dw_stream *source, uint64_t version)
+{
+    char key[DW_KEY_TEXT], note[] = "a fork starts from this version";
+    dw_follower_record record = {
+        .version = version, .host = "", .status = "fork", .message = note};
+    memcpy(record.stream, source->record.stream, sizeof record.stream);
+    dw_fork_follower_id(record.id, p);
+    dw_key_follower(key, record.id);
+    dw_writer bytes = {0};
+    if (dw_follower_record_write(&bytes, &record, NULL) == DW_OK)
+        (void)dw_store_put_bytes(p->options.fork_store, key, bytes.bytes, bytes.n_bytes,
+                                 DW_PUT_REPLACE, NULL);
+    dw_writer_release(&bytes);
+}
+
+static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error *err)
+{
+    if (!p->options.fork_store)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "a fork needs the store that it forks from");
+    dw_stream *other;
+    const dw_trust trust = {p->options.trust.keys, p->options.trust.n_keys, NULL};
+    dw_status status = dw_stream_open(&other, p->options.fork_store, &trust, err);
+    if (status != DW_OK)
+        return status;
+    uint64_t version = p->options.fork_version;
+    if (version == DW_LATEST)
+        status = dw_stream_find_head(other, DW_NO_VERSION, &version, err);
+    dw_commit_record source;
+    if (status == DW_OK)
+        status = dw_stream_read_commit(other, version, &source, err);
+    if (status == DW_OK) {
+        commit->content = DW_CONTENT_FORK;
+        commit->state = source.state;
+        commit->fork.version = version;
+        commit->fork.url = (char *)dw_store_url(p->options.fork_store);
+        memcpy(commit->fork.stream, source.stream, sizeof commit->fork.stream);
+        memcpy(commit->fork.commit_sha256, source.seal.sha256, DW_SHA256_BYTES);
+        pin_source(p, other, version);
+        dw_commit_record_release(&source);
+    }
+    dw_stream_close(other);
+    return status;
+}
+
+/* Uploads this process's part of version 0, or only says what it is. */
+static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_error *err)
+{
+    if (p->options.first != DW_FIRST_ANCHOR) {
+        commit->content = DW_CONTENT_BASE;
+        const dw_replica *r = p->baseline->weights->now;
+        commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
+        commit->has_base_sha256 = true;
+        return dw_base_hash(commit->base_sha256, r->tensors, r->n_tensors,
+                            p->options.n_threads, err);
+    }
+    commit->content = DW_CONTENT_ANCHOR;
+    return dw_anchor_upload(
+        &commit->objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
+        p->base_data, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
+        commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
+}
+
+dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
+{
+    dw_commit_record commit = {.step = (char *)p->options.first_step,
+                               .notes = (char *)p->options.first_notes};
+    dw_position position;
+    dw_status status = dw_random_id(commit.write_id, err);
+    if (status == DW_OK)
+        status = fork_commit(p, &commit, err);
+    return status == DW_OK ? dw_commit_create(p, &commit, &position, err) : status;
+}
+
+/* Version 0 is the caller's weights. They become the baseline before anything is told to
+ * others. */
+static dw_status first_version(dw_publisher *p, dw_error *err)
+{
+    dw_commit_record commit = {.step = (char *)p->options.first_step,
+                               .notes = (char *)p->options.first_notes};
+    dw_position position = {.version = DW_NO_VERSION};
+    memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
+    dw_live_copy live = {0};
+    dw_status status = dw_random_id(commit.write_id, err);
+    if (status == DW_OK)
+        status = dw_live_whole(p, &live, err);
+    if (status == DW_OK) {
+        dw_pieces_view(&p->pieces, p->next, live.data);
+        status = dw_digest_tensors(p->pieces.digests, NULL, p->next, p->pieces.cut.n,
+                                   p->options.n_threads, NULL, err);
+    }
+    if (status == DW_OK) {
+        commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
+        status = dw_baseline_take_live(p, live.data, &position, err);
+        /* into a directory they are read a second time */
+        if (status == DW_MISMATCH || status == DW_CORRUPT)
+            status = dw_fail(err, DW_STALE, dw_store_url(p->store),
+                             "the weights changed while version 0 was made of them: "
+                             "nothing was published. Publish again when nobody writes "
+                             "them");
+    }
+    dw_live_copy_release(&live);
+    if (status == DW_OK)
+        status = dw_baseline_connect(p, err);
+    if (status == DW_OK)
+        status = first_objects(p, &commit, err);
+    if (status == DW_OK)
+        status = dw_live_confirm(p, err);
+    if (status == DW_OK)
+        status = dw_commit_create(p, &commit, &position, err);
+    if (status == DW_OK) {
+        p->head = position;
+        status = dw_replica_adopt(p->baseline->weights->now, &position, err);
+    }
+    dw_objects_release(&commit.objects);
+    return status;
+}
+
+/* The stream has no version yet. */
+static dw_status begin_stream(dw_publisher *p, dw_error *err)
+{
+    if (p->sharded)
+        return dw_first_version_sharded(p, err);
+    if (p->options.first != DW_FIRST_FORK)
+        return first_version(p, err);
+    dw_status status = dw_fork_first_version(p, err);
+    return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
+}
+
+/* A baseline of a stream that is not there: its store is absent, for instance not
+ * mounted. A new stream must not be made in its place. */
+static dw_status check_absent(const dw_publisher *p, dw_error *err)
+{
+    const char *dir = p->options.baseline_dir;
+    dw_position at = dw_nowhere, next;
+    dw_record_kind kind;
+    if (!dir || p->sharded ||
+        dw_replica_state_read(&at, &next, &kind, dir, NULL) != DW_OK ||
+        at.version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status = dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, err);
+    return status == DW_NOT_FOUND
+               ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "there is no stream here, but the baseline in %.200s is version "
+                         "%" PRIu64 " of one: the store is absent, or the stream was "
+                         "removed. Mount the store; to begin a new stream, name an "
+                         "empty directory for the baseline",
+                         dir, at.version)
+               : status;
+}
+
+/* Opens or creates the stream, and sees whose tensors are what in it. */
+static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_error *err)
+{
+    dw_tensor *shapes = NULL;
+    dw_status status = check_absent(p, err);
+    if (status == DW_OK)
+        status = dw_live_shapes(&shapes, p, tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_stream_create(&p->stream, p->store, shapes, n_tensors,
+                                  p->options.single_writer, p->options.sign_key,
+                                  &p->options.trust, err);
+    if (status == DW_OK) /* the caller's keys are for the call alone */
+        p->options.trust = (dw_trust){
+            (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust,
+            p->options.trust.stream ? p->stream->record.stream : NULL};
+    if (status == DW_OK)
+        status = cut_pieces(p, tensors, n_tensors, err);
+    dw_free(shapes);
+    return status;
+}
+
+/* Whose signature the next version should have: that of the newest commit or, if there is
+ * no commit, of the stream's record. After an unsigned commit it needs none. */
+static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err)
+{
+    uint64_t head;
+    dw_commit_record commit;
+    *out = p->stream->record.seal;
+    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    if (status == DW_OK)
+        status = dw_stream_read_commit(p->stream, head, &commit, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    *out = commit.seal;
+    dw_commit_record_release(&commit);
+    return DW_OK;
+}
+
+dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
+{
+    dw_record_seal signer;
+    if (p->options.new_key)
+        return DW_OK;
+    dw_status status = read_signer(p, &signer, err);
+    if (status != DW_OK || !signer.is_signed)
+        return status;
+    uint8_t key[DW_PUBLIC_KEY_BYTES] = {0};
+    if (p->options.sign_key)
+        dw_sign_key_public(p->options.sign_key, key);
+    if (p->options.sign_key && memcmp(key, signer.key, sizeof key) == 0)
+        return DW_OK;
+    char wanted[DW_PUBLIC_KEY_TEXT], found[DW_PUBLIC_KEY_TEXT];
+    dw_public_key_format(wanted, signer.key);
+    dw_public_key_format(found, key);
+    return dw_fail(
+        err, DW_UNTRUSTED, dw_store_url(p->store),
+        "the stream is signed by %s, but this version would be %s%s. Sign with "
+        "that key (--sign-key, sign_key), or allow a new key (--new-key, new_key)",
+        wanted, p->options.sign_key ? "signed by " : "unsigned",
+        p->options.sign_key ? found : "");
+}
+
+dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_error *err)
+{
+    dw_status status = dw_publisher_check_store(p, err);
+    if (status == DW_OK)
+        status = open_stream(p, tensors, n_tensors, err);
+    /* what can fail here fails before the writer before is fenced */
+    if (status == DW_OK && p->options.rank == 0)
+        status = dw_publisher_check_key(p, err);
+    if (status == DW_OK)
+        status = dw_baseline_allocate(p, err);
+    if (status == DW_OK && p->options.rank == 0)
+        status = dw_stream_check_hint(p->stream, err);
+    if (status == DW_OK)
+        status = p->options.rank == 0 ? dw_epoch_claim(p, err) : dw_epoch_join(p, err);
+    if (status != DW_OK)
+        return status;
+    uint64_t head;
+    status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
+    if (status == DW_NOT_FOUND)
+        status = begin_stream(p, err);
+    else if (status == DW_OK)
+        status = dw_baseline_catch_up(p, err);
+    if (status == DW_OK)
+        status = dw_after_open(p, err);
+    return status == DW_OK ? dw_sweep_begin(p, err) : status;
+}

@@ -1,0 +1,357 @@
+#include "publish/publisher.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "codec/digest.h"
+#include "store/store.h"
+
+void dw_publish_options_init(dw_publish_options *options)
+{
+    *options = (dw_publish_options){.fork_version = DW_LATEST,
+                                    .folds = {4, 16, 64, 0},
+                                    .anchor_factor = 0.1,
+                                    .sweep_every = 64,
+                                    .n_ranks = 1};
+}
+
+/* ---- opening and closing ---- */
+
+static bool copy_text(const char **text)
+{
+    if (*text)
+        *text = dw_copy_string(*text);
+    return *text != NULL;
+}
+
+static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
+                              dw_error *err)
+{
+    if (given)
+        p->options = *given;
+    else
+        dw_publish_options_init(&p->options);
+    dw_publish_options *o = &p->options;
+    if (!o->spool_dir)
+        o->spool_dir = o->baseline_dir;
+    const char **texts[] = {&o->base_name,  &o->base, &o->baseline_dir,
+                            &o->spool_dir,  &o->job,  &o->first_step,
+                            &o->first_notes};
+    bool good = true;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const bool wanted = *texts[i] != NULL;
+        good = copy_text(texts[i]) == wanted && good;
+    }
+    if (!good)
+        return dw_fail_memory(err, NULL);
+    if (o->max_object_bytes == 0)
+        o->max_object_bytes = DW_OBJECT_BYTES;
+    if (o->max_anchor_bytes == 0)
+        o->max_anchor_bytes = DW_ANCHOR_BYTES;
+    if (o->n_ranks == 0)
+        o->n_ranks = 1;
+    p->sharded = o->n_ranks > 1 || o->shards;
+    if (o->rank >= o->n_ranks || (o->n_ranks > 1 && (!o->job || !*o->job)) ||
+        (o->n_ranks > 1 && !o->shards))
+        return dw_fail(
+            err, DW_INVALID, NULL,
+            "a sharded publish needs a rank below n_ranks, shards, and the name "
+            "of the job");
+    /* skipped on one rank and not on another, the rounds would never meet again */
+    if (p->sharded)
+        o->when_busy = DW_BUSY_WAIT;
+    for (size_t i = 0, before = 1; i < DW_MAX_FOLDS; i++) {
+        if (o->folds[i] == 0)
+            continue;
+        if (o->folds[i] <= before || o->folds[i] % before != 0)
+            return dw_fail(err, DW_INVALID, NULL,
+                           "folds must be of 2 versions or more, each a multiple of the "
+                           "one before");
+        before = o->folds[i];
+    }
+    return DW_OK;
+}
+
+static dw_status start_thread(dw_publisher *p, dw_error *err)
+{
+    if (!dw_condition_init(&p->changed))
+        return dw_fail(err, DW_NO_MEMORY, NULL, "cannot make a condition variable");
+    pthread_mutex_init(&p->lock, NULL);
+    p->has_thread = pthread_create(&p->thread, NULL, dw_job_loop, p) == 0;
+    if (p->has_thread)
+        return DW_OK;
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+    return dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
+}
+
+dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor *tensors,
+                            size_t n_tensors, const dw_publish_options *options,
+                            dw_error *err)
+{
+    *out = NULL;
+    dw_publisher *p = dw_alloc_zeroed(1, sizeof *p);
+    if (!p)
+        return dw_fail_memory(err, NULL);
+    p->store = store;
+    p->head.version = DW_NO_VERSION;
+    p->anchor = DW_NO_VERSION;
+    dw_status status = copy_options(p, options, err);
+    if (status == DW_OK)
+        status = dw_publisher_begin(p, tensors, n_tensors, err);
+    p->version = p->head.version;
+    if (status == DW_OK)
+        status = start_thread(p, err);
+    if (status == DW_OK && p->options.publish_changed && !p->sharded)
+        status = dw_publisher_publish_changed(p, err);
+    p->options.shards = NULL; /* the caller's, for the call alone */
+    p->options.as_bf16 = NULL;
+    p->options.progress = (dw_progress){0};
+    if (status == DW_OK)
+        *out = p;
+    else
+        dw_publisher_close(p);
+    return status;
+}
+
+void dw_publisher_close(dw_publisher *p)
+{
+    if (!p)
+        return;
+    if (p->has_thread) {
+        pthread_mutex_lock(&p->lock);
+        p->closing = true;
+        pthread_cond_broadcast(&p->changed);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->thread, NULL);
+        pthread_mutex_destroy(&p->lock);
+        pthread_cond_destroy(&p->changed);
+    }
+    dw_after_close(p);
+    dw_uploaded_release(&p->part);
+    dw_writer_release(&p->receipt);
+    dw_writer_release(&p->outcome);
+    dw_follower_close(p->baseline);
+    dw_pieces_release(&p->pieces);
+    dw_stream_close(p->stream);
+    dw_live_close(p);
+    dw_free(p->base_data);
+    dw_free(p->proven);
+    dw_free(p->base);
+    dw_free(p->memory);
+    dw_free(p->step);
+    dw_free(p->notes);
+    dw_free((char *)p->options.base_name);
+    dw_free((char *)p->options.base);
+    dw_free((char *)p->options.baseline_dir);
+    dw_free((char *)p->options.spool_dir);
+    dw_free((char *)p->options.job);
+    dw_free((char *)p->options.first_step);
+    dw_free((char *)p->options.first_notes);
+    dw_free(p);
+}
+
+const char *dw_publisher_stream(const dw_publisher *p)
+{
+    return p->stream->record.stream;
+}
+
+uint64_t dw_publisher_version(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t version = p->version;
+    pthread_mutex_unlock(&p->lock);
+    return version;
+}
+
+/* ---- the caller's side ---- */
+
+static bool note_valid(const char *text)
+{
+    return !text || (strlen(text) <= DW_MAX_NOTE && dw_utf8_valid(text));
+}
+
+static bool replace_text(char **text, const char *new_text)
+{
+    char *copy = dw_copy_string(new_text ? new_text : "");
+    if (!copy)
+        return false;
+    dw_free(*text);
+    *text = copy;
+    return true;
+}
+
+/* The job under way, where that can still be; the lock is held. */
+static void give_up(dw_publisher *p)
+{
+    if ((p->phase == DW_JOB_ENCODING || p->phase == DW_JOB_UPLOADING) && !p->committing)
+        p->cancel = true;
+}
+
+dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
+                               const dw_publish_note *note, dw_error *err)
+{
+    *ticket = DW_TICKET_SKIPPED;
+    if (note && !(note_valid(note->step) && note_valid(note->notes)))
+        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                       "step and notes are UTF-8 of at most %d bytes", DW_MAX_NOTE);
+    pthread_mutex_lock(&p->lock);
+    dw_status status = DW_OK;
+    if (p->phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
+        pthread_mutex_unlock(&p->lock);
+        return DW_OK;
+    }
+    if (p->phase == DW_JOB_UPLOADED)
+        status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                         "the version before waits for dw_publisher_commit or "
+                         "dw_publisher_settle");
+    while (status == DW_OK && p->phase != DW_JOB_IDLE) {
+        if (p->options.when_busy == DW_BUSY_FOLD)
+            give_up(p);
+        pthread_cond_wait(&p->changed, &p->lock);
+    }
+    /* no job is under way, so its thread writes nothing now */
+    if (status == DW_OK && p->fenced)
+        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "another writer took over the stream. This one has stopped "
+                         "writing; open the stream again to take it back");
+    if (status == DW_OK && (!replace_text(&p->step, note ? note->step : NULL) ||
+                            !replace_text(&p->notes, note ? note->notes : NULL)))
+        status = dw_fail_memory(err, NULL);
+    if (status == DW_OK) {
+        dw_live_tell(p, note ? note->unchanged : NULL);
+        *ticket = ++p->ticket;
+        *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
+        p->t_start = dw_clock_ms();
+        p->phase = DW_JOB_ENCODING;
+        pthread_cond_broadcast(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
+static struct timespec after_ms(unsigned timeout_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += timeout_ms / 1000;
+    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket)
+{
+    dw_ticket_fate *fate = dw_job_fate(p, ticket);
+    return ticket != 0 && fate->ticket == ticket ? fate : NULL;
+}
+
+dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err)
+{
+    return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                   "ticket %" PRIu64 " is none of the last %d", ticket, DW_KEPT_TICKETS);
+}
+
+/* One wait for a change, the lock held; not 0 where END has passed. */
+static int wait_changed(dw_publisher *p, unsigned timeout_ms, const struct timespec *end)
+{
+    return timeout_ms == UINT_MAX ? pthread_cond_wait(&p->changed, &p->lock)
+                                  : pthread_cond_timedwait(&p->changed, &p->lock, end);
+}
+
+/* Waits, the lock held, until TICKET is captured or, with UNTIL_DONE, done, or the time
+ * is over. NULL where the ticket is not known, or not any more. */
+static dw_ticket_fate *wait_for(dw_publisher *p, uint64_t ticket, bool until_done,
+                                unsigned timeout_ms)
+{
+    const struct timespec end = after_ms(timeout_ms);
+    dw_ticket_fate *fate;
+    int over = 0;
+    while ((fate = dw_job_find(p, ticket)) &&
+           !(until_done ? fate->done : fate->captured) && over == 0)
+        over = wait_changed(p, timeout_ms, &end);
+    return fate;
+}
+
+dw_status dw_publisher_captured(dw_publisher *p, uint64_t ticket, unsigned timeout_ms,
+                                bool *done, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    const dw_ticket_fate *fate = wait_for(p, ticket, false, timeout_ms);
+    if (done)
+        *done = fate && fate->captured;
+    pthread_mutex_unlock(&p->lock);
+    return fate ? DW_OK : dw_job_fail_ticket(p, ticket, err);
+}
+
+dw_status dw_publisher_wait(dw_publisher *p, uint64_t ticket, unsigned timeout_ms,
+                            bool *done, dw_publish_report *report, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    const dw_ticket_fate *fate = wait_for(p, ticket, true, timeout_ms);
+    const bool over = fate && fate->done;
+    dw_status status;
+    if (!fate) {
+        status = dw_job_fail_ticket(p, ticket, err);
+    } else if (!over) {
+        status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                         "the version is still under way");
+    } else {
+        status = fate->status;
+        if (status != DW_OK && err)
+            *err = fate->error;
+        if (status == DW_OK && report)
+            *report = fate->report;
+    }
+    if (done)
+        *done = over;
+    pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
+static bool is_idle(const dw_publisher *p)
+{
+    return p->phase == DW_JOB_IDLE || p->phase == DW_JOB_UPLOADED;
+}
+
+bool dw_publisher_idle(dw_publisher *p, unsigned timeout_ms)
+{
+    const struct timespec end = after_ms(timeout_ms);
+    pthread_mutex_lock(&p->lock);
+    while (!is_idle(p) && wait_changed(p, timeout_ms, &end) == 0)
+        ;
+    const bool idle = is_idle(p);
+    pthread_mutex_unlock(&p->lock);
+    return idle;
+}
+
+void dw_publisher_cancel(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    give_up(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+dw_status dw_publisher_drain(dw_publisher *p, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    while (!is_idle(p))
+        pthread_cond_wait(&p->changed, &p->lock);
+    dw_status status = p->after_status;
+    if (status != DW_OK && err)
+        *err = p->after_error;
+    p->after_status = DW_OK;
+    pthread_mutex_unlock(&p->lock);
+    return status;
+}

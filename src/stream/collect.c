@@ -1,0 +1,520 @@
+/* Removing what no kept version needs: docs/PROTOCOL.md, section 5.
+ *
+ * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
+ * others safe:
+ *
+ *     objects listed  ->  ways listed  ->  head read  ->  floor chosen
+ *     ->  commits with leftovers read  ->  the anchor at the floor read, if anything is
+ *     to go  ->  floor put  ->  ways removed  ->  objects removed
+ *
+ * Names say most: which version an object or a way is of, and which objects were put by
+ * one attempt. So only those records are read that something depends on: the anchors that
+ * may become the floor, the ways that cross it, and the commits of versions that two
+ * attempts left objects of.
+ *
+ * An object of version N can be named by commit N alone, which was there when it was
+ * looked for (N is not above the head) and so is no one else's any more. An object of a
+ * way can be named by a record that is yet to come, so one that nothing names stays until
+ * the floor has passed it.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "store/store.h"
+#include "stream/graph.h"
+#include "stream/listing.h"
+#include "stream/stream.h"
+#include "stream/verify_object.h"
+
+typedef enum object_mark {
+    UNNAMED = 0,
+    STAYS, /* a kept record names it */
+    GOES,  /* a way that is removed named it */
+} object_mark;
+
+typedef struct anchor {
+    uint64_t version;
+    bool is_known; /* whether it is good */
+    bool is_good;  /* its record is valid, and all that it names is listed */
+} anchor;
+
+typedef struct collection {
+    dw_stream *stream;
+    const dw_collect_options *options;
+    dw_collect_report report;
+
+    dw_listing objects; /* with an object_mark each */
+    dw_listing receipts;
+    dw_graph ways;   /* by their names: without sizes; sorted */
+    anchor *anchors; /* ascending */
+    size_t n_anchors;
+    uint64_t head;
+    uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
+    char follower[65];
+
+    uint64_t floor;
+    dw_error bad;    /* what is wrong with an anchor that cannot be the floor */
+    uint64_t n_done; /* bytes removed */
+} collection;
+
+static void release(collection *c)
+{
+    dw_listing_release(&c->objects);
+    dw_listing_release(&c->receipts);
+    dw_graph_release(&c->ways);
+    dw_free(c->anchors);
+}
+
+/* ---- looking ---- */
+
+static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    collection *c = context;
+    dw_edge way = {0};
+    return dw_key_is_way(entry->key, &way.to, &way.from)
+               ? dw_graph_add(&c->ways, way, err)
+               : DW_OK;
+}
+
+static void visit_follower(void *context, const dw_follower_info *follower)
+{
+    collection *c = context;
+    if (follower->version == DW_NO_VERSION ||
+        (c->lowest_follower != DW_NO_VERSION && follower->version >= c->lowest_follower))
+        return;
+    c->lowest_follower = follower->version;
+    snprintf(c->follower, sizeof c->follower, "%s", follower->id);
+}
+
+static dw_status list_ways(collection *c, dw_error *err)
+{
+    dw_status status = dw_store_list(c->stream->store, "ways/", NULL, visit_way, c, err);
+    if (status != DW_OK || c->ways.n == 0)
+        return status;
+    qsort(c->ways.edges, c->ways.n, sizeof *c->ways.edges, dw_edge_compare);
+    c->anchors = dw_alloc_array(c->ways.n, sizeof *c->anchors);
+    if (!c->anchors)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < c->ways.n; i++)
+        if (c->ways.edges[i].from == DW_NO_VERSION)
+            c->anchors[c->n_anchors++] = (anchor){.version = c->ways.edges[i].to};
+    return DW_OK;
+}
+
+static dw_status look(collection *c, dw_error *err)
+{
+    dw_store *store = c->stream->store;
+    c->lowest_follower = DW_NO_VERSION;
+    dw_status status = dw_listing_load(&c->objects, store, "objects/", err);
+    if (status == DW_OK)
+        status = dw_listing_load(&c->receipts, store, "receipts/", err);
+    if (status == DW_OK)
+        status = list_ways(c, err);
+    if (status == DW_OK)
+        status = dw_stream_find_head(c->stream, c->stream->head, &c->head, err);
+    if (status == DW_OK) /* from a damaged log nothing is removed */
+        status = dw_stream_check_newest(c->stream, c->head, err);
+    if (status == DW_OK)
+        status = dw_stream_followers(c->stream, visit_follower, c, err);
+    if (status == DW_OK)
+        status = dw_stream_read_floor(c->stream, &c->report.old_floor, err);
+    return status;
+}
+
+/* ---- the floor ---- */
+
+/* Whether the anchor alone brings a model to its version: all of it is there. */
+static dw_status judge_anchor(const collection *c, anchor *a, dw_error *err)
+{
+    dw_way_record way;
+    dw_commit_record commit;
+    a->is_known = true;
+    a->is_good = false;
+    dw_status status =
+        dw_stream_read_way(c->stream, a->version, DW_NO_VERSION, &way, err);
+    if (status != DW_OK)
+        return dw_stream_stops(status) ? status : DW_OK;
+    bool listed = true;
+    for (size_t i = 0; listed && i < way.objects.n; i++)
+        listed = dw_listing_has(&c->objects, &way.objects.items[i]);
+    if (listed)
+        status = dw_stream_read_commit(c->stream, a->version, &commit, err);
+    if (listed && status == DW_OK) {
+        a->is_good = dw_way_agrees(&way, &commit);
+        dw_commit_record_release(&commit);
+    }
+    dw_way_record_release(&way);
+    return dw_stream_stops(status) ? status : DW_OK;
+}
+
+/* Sets *BEST to the highest good anchor above LEAST and not above LIMIT, or to LEAST. */
+static dw_status highest_anchor(collection *c, uint64_t *best, uint64_t least,
+                                uint64_t limit, dw_error *err)
+{
+    *best = least;
+    for (size_t i = c->n_anchors; i-- > 0 && c->anchors[i].version > least;) {
+        anchor *a = &c->anchors[i];
+        if (a->version > limit)
+            continue;
+        dw_status status = a->is_known ? DW_OK : judge_anchor(c, a, err);
+        if (status != DW_OK)
+            return status;
+        if (a->is_good) {
+            *best = a->version;
+            break;
+        }
+    }
+    return DW_OK;
+}
+
+static dw_status choose_floor(collection *c, dw_error *err)
+{
+    uint64_t keep = c->head >= c->options->n_keep ? c->head - c->options->n_keep + 1 : 0;
+    uint64_t limit = keep < c->lowest_follower ? keep : c->lowest_follower;
+    uint64_t kept = 0, any = 0; /* anchors that only a follower or --keep holds back */
+    dw_status status = highest_anchor(c, &c->floor, 0, limit, err);
+    if (status != DW_OK)
+        return status;
+    /* an earlier collection may have kept less */
+    const uint64_t old = c->report.old_floor;
+    c->report.floor = c->floor > old ? c->floor : old;
+    status = highest_anchor(c, &kept, c->report.floor, keep, err);
+    if (status == DW_OK)
+        status = highest_anchor(c, &any, c->report.floor, c->head, err);
+
+    char *held_by = c->stream->held_by;
+    const size_t n = sizeof c->stream->held_by;
+    if (kept > c->report.floor)
+        snprintf(held_by, n, "follower %s", c->follower);
+    else if (c->report.floor >= keep || any > c->report.floor)
+        snprintf(held_by, n, "keep");
+    else
+        snprintf(held_by, n, "anchor");
+    c->report.held_by = held_by;
+    return status;
+}
+
+/* What floor.json is to say where it says NOW: never less. But of two collectors at once
+ * the slower may have put its floor over the other's. Its anchor is gone then, and the
+ * next one up is what the stream begins at. */
+static uint64_t floor_to_tell(const collection *c, uint64_t now)
+{
+    if (now <= c->floor)
+        return c->floor;
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i].version >= now)
+            return c->anchors[i].version;
+    return now;
+}
+
+static dw_status tell_floor(collection *c, dw_error *err)
+{
+    dw_floor_record record;
+    uint64_t now;
+    dw_status status = dw_stream_read_floor(c->stream, &now, err);
+    if (status != DW_OK)
+        return status;
+    record.version = floor_to_tell(c, now);
+    if (record.version == now)
+        return DW_OK;
+    memcpy(record.stream, c->stream->record.stream, sizeof record.stream);
+    dw_writer bytes = {0};
+    status = dw_floor_record_write(&bytes, &record, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(c->stream->store, DW_KEY_FLOOR, bytes.bytes,
+                                    bytes.n_bytes, DW_PUT_REPLACE, err);
+    dw_writer_release(&bytes);
+    return status;
+}
+
+/* ---- what stays ---- */
+
+static bool way_stays(const collection *c, const dw_edge *way)
+{
+    return way->to >= c->floor && (way->from == DW_NO_VERSION || way->from >= c->floor);
+}
+
+static void mark(collection *c, const dw_objects *objects, object_mark how)
+{
+    for (size_t i = 0; i < objects->n; i++) {
+        dw_listed *found = dw_listing_find(&c->objects, objects->items[i].key);
+        if (found && found->mark != STAYS)
+            found->mark = how;
+    }
+}
+
+/* Marks what the ways [BEGIN, END), all to one version, name. */
+static dw_status mark_ways_to(collection *c, size_t begin, size_t end, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = begin; status == DW_OK && i < end; i++) {
+        const dw_edge *edge = &c->ways.edges[i];
+        dw_way_record way;
+        status = dw_stream_read_way(c->stream, edge->to, edge->from, &way, err);
+        if (status == DW_OK) {
+            mark(c, &way.objects, way_stays(c, edge) ? STAYS : GOES);
+            dw_way_record_release(&way);
+        } else if (!dw_stream_stops(status)) {
+            status = DW_OK; /* gone by another collector, or of no use to anybody: its
+                               objects stay above the floor */
+        }
+    }
+    return status;
+}
+
+/* The objects of ways to versions below the floor go by their names. Above it, a way goes
+ * if it begins below the floor, and its record says what goes with it. */
+static dw_status mark_ways(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    size_t end, begin = dw_edges_find(c->ways.edges, c->ways.n, c->floor);
+    for (; status == DW_OK && begin < c->ways.n; begin = end) {
+        bool crosses = false;
+        for (end = begin;
+             end < c->ways.n && c->ways.edges[end].to == c->ways.edges[begin].to; end++)
+            crosses = crosses || !way_stays(c, &c->ways.edges[end]);
+        if (crosses)
+            status = mark_ways_to(c, begin, end, err);
+    }
+    return status;
+}
+
+static dw_status mark_commit(collection *c, uint64_t version, dw_error *err)
+{
+    dw_commit_record commit;
+    dw_status status = dw_stream_read_commit(c->stream, version, &commit, err);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_CORRUPT, dw_store_url(c->stream->store),
+                       "version %" PRIu64 " has no commit, though version %" PRIu64
+                       " has: nothing was removed. `deltawire verify` says more",
+                       version, c->head);
+    if (status == DW_OK) {
+        mark(c, &commit.objects, STAYS);
+        dw_commit_record_release(&commit);
+    }
+    return status;
+}
+
+/* Whether the item is an object of a commit whose version stays. */
+static bool is_kept_version(const collection *c, const dw_listed *item, uint64_t *version)
+{
+    bool of_way;
+    return dw_key_is_object(item->key, version, &of_way) && !of_way &&
+           *version <= c->head && (c->floor == 0 || *version > c->floor);
+}
+
+/* Objects of one version that one attempt put stay: they are the version, or a leftover
+ * that goes when the floor passes it. If there are several attempts, the commit says
+ * which one it is. */
+static dw_status mark_commits(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    dw_listed *items = c->objects.items;
+    size_t end;
+    for (size_t i = 0; status == DW_OK && i < c->objects.n; i = end) {
+        uint64_t version, other;
+        bool is_one = true;
+        end = i + 1;
+        if (!is_kept_version(c, &items[i], &version))
+            continue;
+        for (; end < c->objects.n && dw_key_is_of(items[end].key, version); end++)
+            if (is_kept_version(c, &items[end], &other))
+                is_one = is_one && dw_key_same_attempt(items[i].key, items[end].key);
+        for (size_t k = i; is_one && k < end; k++)
+            if (is_kept_version(c, &items[k], &other))
+                items[k].mark = STAYS;
+        if (!is_one)
+            status = mark_commit(c, version, err);
+    }
+    return status;
+}
+
+static bool may_go(const collection *c, const dw_listed *item)
+{
+    uint64_t version;
+    bool of_way;
+    if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_way))
+        return false;
+    return of_way ? item->mark == GOES || version < c->floor : version <= c->head;
+}
+
+/* ---- the anchor at the floor ---- */
+
+/* Whether the floor makes anything go. */
+static bool relies_on_floor(const collection *c)
+{
+    bool goes = false;
+    for (size_t i = 0; !goes && i < c->ways.n; i++)
+        goes = !way_stays(c, &c->ways.edges[i]);
+    for (size_t i = 0; !goes && i < c->objects.n; i++)
+        goes = may_go(c, &c->objects.items[i]);
+    return c->floor > 0 && goes;
+}
+
+/* Reads the anchor at the floor: its bytes must be the weights of that version. */
+static dw_status read_anchor(collection *c, const dw_way_record *way, dw_error *err)
+{
+    const dw_stream_record *r = &c->stream->record;
+    dw_expected x = {.tensors = r->tensors,
+                     .n_tensors = r->n_tensors,
+                     .from = DW_NO_VERSION,
+                     .to = way->version,
+                     .state = way->state,
+                     .shares = dw_alloc_zeroed(r->n_tensors, sizeof *x.shares)};
+    if (!x.shares)
+        return dw_fail_memory(err, NULL);
+    dw_share bar = {&c->options->progress, 0, dw_objects_bytes(&way->objects)};
+    const dw_progress hook = dw_share_hook(&bar);
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < way->objects.n; i++) {
+        status =
+            dw_verify_anchor(&x, c->stream->store, &way->objects.items[i], &hook, err);
+        bar.before += way->objects.items[i].n_bytes;
+    }
+    char where[DW_ERROR_WHERE_SIZE], key[DW_KEY_TEXT];
+    dw_key_way(key, way->version, way->from);
+    dw_store_where(c->stream->store, key, where, sizeof where);
+    if (status == DW_OK)
+        status = dw_verify_shares(&x, where, err);
+    dw_free(x.shares);
+    return status;
+}
+
+/* Reads the anchor at the floor if anything is to go. *GOOD: it can be relied on. */
+static dw_status try_floor(collection *c, bool *good, dw_error *err)
+{
+    *good = true;
+    if (!relies_on_floor(c))
+        return DW_OK;
+    dw_error fault = {0};
+    dw_way_record way;
+    dw_status status =
+        dw_stream_read_way(c->stream, c->floor, DW_NO_VERSION, &way, &fault);
+    if (status == DW_OK) {
+        status = read_anchor(c, &way, &fault);
+        dw_way_record_release(&way);
+    }
+    if (status == DW_OK)
+        return DW_OK;
+    if (dw_stream_stops(status)) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    *good = false;
+    if (status != DW_NOT_FOUND) { /* else another collector took it meanwhile */
+        c->bad = fault;
+        c->report.bad_anchor = c->floor;
+    }
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i].version == c->floor)
+            c->anchors[i].is_good = false;
+    return DW_OK;
+}
+
+/* The highest floor whose anchor can be relied on. */
+static dw_status choose_good_floor(collection *c, dw_error *err)
+{
+    bool good = false;
+    dw_status status = DW_OK;
+    while (status == DW_OK && !good) {
+        status = choose_floor(c, err);
+        for (size_t i = 0; i < c->objects.n; i++)
+            c->objects.items[i].mark = UNNAMED;
+        if (status == DW_OK)
+            status = mark_ways(c, err);
+        if (status == DW_OK)
+            status = mark_commits(c, err);
+        if (status == DW_OK)
+            status = try_floor(c, &good, err);
+    }
+    if (status == DW_OK && c->report.bad_anchor != DW_NO_VERSION && c->floor == 0)
+        status =
+            dw_fail(err, DW_CORRUPT, c->bad.where,
+                    "the anchor of version %" PRIu64
+                    " cannot be relied on (%.200s), and there is no older one: "
+                    "nothing was removed. Publish a version, and then make its "
+                    "anchor: deltawire squash %s --anchor",
+                    c->report.bad_anchor, c->bad.text, dw_store_url(c->stream->store));
+    return status;
+}
+
+/* ---- removing ---- */
+
+static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
+                            dw_error *err)
+{
+    dw_status status = dw_store_progress(&c->options->progress, c->n_done, 0,
+                                         dw_store_url(c->stream->store), err);
+    if (status == DW_OK && !c->options->dry_run)
+        status = dw_store_remove(c->stream->store, key, err);
+    if (status != DW_OK)
+        return status;
+    c->n_done += n_bytes;
+    c->report.n_objects++;
+    c->report.n_bytes += n_bytes;
+    if (c->options->removed)
+        c->options->removed(c->options->context, key, n_bytes);
+    return DW_OK;
+}
+
+/* Ways that end or begin below the floor. */
+static dw_status remove_ways(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < c->ways.n; i++) {
+        const dw_edge *way = &c->ways.edges[i];
+        char key[DW_KEY_TEXT];
+        dw_key_way(key, way->to, way->from);
+        if (!way_stays(c, way))
+            status = remove_key(c, key, 0, err);
+    }
+    return status;
+}
+
+static dw_status remove_objects(collection *c, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < c->objects.n; i++) {
+        const dw_listed *item = &c->objects.items[i];
+        if (may_go(c, item))
+            status = remove_key(c, item->key, item->n_bytes, err);
+    }
+    for (size_t i = 0; status == DW_OK && i < c->receipts.n; i++) {
+        const dw_listed *item = &c->receipts.items[i];
+        uint64_t version;
+        if (dw_key_is_receipt(item->key, &version) && version <= c->head)
+            status = remove_key(c, item->key, item->n_bytes, err);
+    }
+    return status;
+}
+
+dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options,
+                            dw_collect_report *report, dw_error *err)
+{
+    if (options->n_keep == 0)
+        return dw_fail(err, DW_INVALID, dw_store_url(stream->store),
+                       "at least one version must be kept");
+    collection c = {.stream = stream, .options = options};
+    c.report.bad_anchor = DW_NO_VERSION;
+    dw_status status = look(&c, err);
+    if (status == DW_OK)
+        status = choose_good_floor(&c, err);
+    if (status == DW_OK && !options->dry_run)
+        status = tell_floor(&c, err);
+    if (status == DW_OK)
+        status = remove_ways(&c, err);
+    if (status == DW_OK)
+        status = remove_objects(&c, err);
+    if (status == DW_OK && !options->dry_run)
+        status = tell_floor(&c, err);
+    if (report)
+        *report = c.report;
+    release(&c);
+    return status;
+}

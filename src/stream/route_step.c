@@ -1,0 +1,130 @@
+/* Reading the records behind an edge. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+#include "stream/graph.h"
+
+static bool is_way(const dw_edge *edge)
+{
+    return edge->to != 0 && (edge->from == DW_NO_VERSION || edge->from + 1 != edge->to);
+}
+
+void dw_hop_release(dw_hop *hop)
+{
+    dw_objects_release(&hop->objects);
+    dw_free(hop->fork.url);
+    dw_free(hop->base);
+    *hop = (dw_hop){0};
+}
+
+/* A way must lead to the very version that was committed. */
+static dw_status check_way(dw_stream *s, const dw_way_record *way,
+                           const dw_commit_record *commit, dw_error *err)
+{
+    if (dw_way_agrees(way, commit))
+        return DW_OK;
+    char key[DW_KEY_TEXT], where[DW_ERROR_WHERE_SIZE];
+    dw_key_way(key, way->version, way->from);
+    dw_store_where(s->store, key, where, sizeof where);
+    return dw_fail(err, DW_UNTRUSTED, where,
+                   "the way was not made for the version %" PRIu64 " that is committed",
+                   way->version);
+}
+
+dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *err)
+{
+    *out = (dw_hop){.from = edge->from, .to = edge->to};
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(s, edge->to, &c, err);
+    if (status != DW_OK)
+        return status;
+    out->state = c.state;
+    out->epoch = c.epoch;
+    memcpy(out->commit_sha256, c.seal.sha256, sizeof out->commit_sha256);
+    if (is_way(edge)) {
+        dw_way_record way;
+        status = dw_stream_read_way(s, edge->to, edge->from, &way, err);
+        if (status == DW_OK) {
+            status = check_way(s, &way, &c, err);
+            if (status == DW_OK) {
+                memcpy(out->from_sha256, way.from_sha256, sizeof out->from_sha256);
+                out->objects = way.objects;
+                way.objects = (dw_objects){0};
+            }
+            dw_way_record_release(&way);
+        }
+        out->content = edge->from == DW_NO_VERSION ? DW_CONTENT_ANCHOR : DW_CONTENT_DELTA;
+    } else if (c.restart) {
+        status = dw_fail(err, DW_CORRUPT, dw_store_url(s->store),
+                         "version %" PRIu64 " restarts the stream: no delta leads to it",
+                         edge->to);
+    } else {
+        out->content = c.content;
+        memcpy(out->from_sha256, c.parent_sha256, sizeof out->from_sha256);
+        out->objects = c.objects;
+        out->fork = c.fork;
+        out->base = c.base;
+        out->has_base_sha256 = c.has_base_sha256;
+        memcpy(out->base_sha256, c.base_sha256, sizeof out->base_sha256);
+        c.objects = (dw_objects){0};
+        c.fork.url = NULL;
+        c.base = NULL;
+    }
+    dw_commit_record_release(&c);
+    if (status != DW_OK)
+        dw_hop_release(out);
+    return status;
+}
+
+/* ---- ways and routes, for people ---- */
+
+/* Lends the edges out. */
+static void lend(dw_stream *s, dw_edge *edges, size_t n, const dw_edge **out,
+                 size_t *n_out)
+{
+    dw_free(s->ways);
+    s->ways = edges;
+    *out = edges;
+    *n_out = n;
+}
+
+dw_status dw_stream_ways_to(dw_stream *s, uint64_t first, uint64_t last,
+                            const dw_edge **ways, size_t *n_ways, dw_error *err)
+{
+    dw_graph graph = {0};
+    dw_status status = dw_graph_load_ways(&graph, s, first, last, err);
+    if (status != DW_OK) {
+        dw_graph_release(&graph);
+        return status;
+    }
+    if (graph.n > 0)
+        qsort(graph.edges, graph.n, sizeof *graph.edges, dw_edge_compare);
+    lend(s, graph.edges, graph.n, ways, n_ways);
+    return DW_OK;
+}
+
+dw_status dw_stream_ways(dw_stream *s, const dw_edge **ways, size_t *n_ways,
+                         dw_error *err)
+{
+    return dw_stream_ways_to(s, 0, DW_NO_VERSION, ways, n_ways, err);
+}
+
+dw_status dw_stream_route(dw_stream *s, uint64_t from, uint64_t to, const dw_edge **edges,
+                          size_t *n_edges, dw_error *err)
+{
+    dw_graph graph;
+    dw_edge *path = NULL;
+    size_t n = 0;
+    dw_status status = dw_graph_load(&graph, s, from, to, NULL, err);
+    if (status == DW_OK)
+        status = dw_graph_plan(&path, &n, NULL, &graph, from, to, err);
+    dw_graph_release(&graph);
+    if (status == DW_OK)
+        lend(s, path, n, edges, n_edges);
+    return status;
+}

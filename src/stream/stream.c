@@ -1,0 +1,547 @@
+#include "stream/stream.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "store/store.h"
+#include "stream/transfer.h"
+#include "tensor/tensor_list.h"
+
+#define WHERE_BYTES DW_ERROR_WHERE_SIZE
+
+/* ---- one record ---- */
+
+/* Reads KEY whole; WHERE takes its name for errors. */
+static dw_status read_record(dw_stream *s, const char *key, dw_writer *bytes,
+                             char where[WHERE_BYTES], dw_error *err)
+{
+    dw_store_where(s->store, key, where, WHERE_BYTES);
+    return dw_record_fetch(bytes, s->store, key, err);
+}
+
+/* The same for a kind of record that must be signed by a trusted key, if there are any.
+ * What is not is refused here, before any of it is parsed. */
+static dw_status read_signed(dw_stream *s, const char *key, dw_writer *bytes,
+                             char where[WHERE_BYTES], dw_error *err)
+{
+    dw_status status = read_record(s, key, bytes, where, err);
+    return status == DW_OK
+               ? dw_stream_check_signer(s, bytes->bytes, bytes->n_bytes, where, err)
+               : status;
+}
+
+static dw_status check_stream(const dw_stream *s, const char *id, const char *where,
+                              dw_error *err)
+{
+    if (strcmp(id, s->record.stream) == 0)
+        return DW_OK;
+    return dw_fail(err, DW_MISMATCH, where,
+                   "the record is of stream %s, but this is stream %s: two streams were "
+                   "mixed in one place. Give each a prefix of its own",
+                   id, s->record.stream);
+}
+
+dw_status dw_stream_check_signer(const dw_stream *s, const void *bytes, size_t n_bytes,
+                                 const char *where, dw_error *err)
+{
+    dw_record_seal seal = {0};
+    seal.is_signed = dw_record_signer(seal.key, bytes, n_bytes);
+    return dw_stream_check_seal(s, &seal, where, err);
+}
+
+dw_status dw_stream_check_seal(const dw_stream *s, const dw_record_seal *seal,
+                               const char *where, dw_error *err)
+{
+    if (s->n_trust == 0)
+        return DW_OK;
+    if (!seal->is_signed)
+        return dw_fail(err, DW_UNTRUSTED, where,
+                       "the record is not signed, but a signature by a trusted key was "
+                       "asked for");
+    for (size_t i = 0; i < s->n_trust; i++)
+        if (memcmp(s->trust[i], seal->key, DW_PUBLIC_KEY_BYTES) == 0)
+            return DW_OK;
+    char text[DW_PUBLIC_KEY_TEXT];
+    dw_public_key_format(text, seal->key);
+    return dw_fail(err, DW_UNTRUSTED, where,
+                   "the record is signed by %s, which is not among the trusted keys",
+                   text);
+}
+
+/* An object belongs to one record and carries its version and kind in its name: the
+ * collector relies on it. */
+static dw_status check_names(const dw_objects *objects, uint64_t version, bool of_way,
+                             const char *where, dw_error *err)
+{
+    for (size_t i = 0; i < objects->n; i++) {
+        uint64_t named;
+        bool is_of_way;
+        const char *key = objects->items[i].key;
+        if (!dw_key_is_object(key, &named, &is_of_way) || named != version ||
+            is_of_way != of_way)
+            return dw_fail(err, DW_CORRUPT, where, "'%s' is another record's object",
+                           key);
+    }
+    return DW_OK;
+}
+
+dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record *out,
+                                dw_error *err)
+{
+    char key[DW_KEY_TEXT], where[WHERE_BYTES];
+    dw_key_commit(key, version);
+    dw_writer bytes;
+    dw_status status = read_signed(s, key, &bytes, where, err);
+    if (status == DW_OK)
+        status = dw_commit_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    status = check_stream(s, out->stream, where, err);
+    if (status == DW_OK && out->version != version)
+        status = dw_fail(err, DW_UNTRUSTED, where,
+                         "the record says that it is version %" PRIu64
+                         ": somebody copied it here",
+                         out->version);
+    if (status == DW_OK)
+        status = check_names(&out->objects, version, false, where, err);
+    if (status == DW_OK)
+        status = dw_objects_check(&out->objects, s->record.tensors, s->record.n_tensors,
+                                  out->content == DW_CONTENT_ANCHOR, where, err);
+    if (status != DW_OK)
+        dw_commit_record_release(out);
+    return status;
+}
+
+dw_status dw_stream_read_way(dw_stream *s, uint64_t version, uint64_t from,
+                             dw_way_record *out, dw_error *err)
+{
+    char key[DW_KEY_TEXT], where[WHERE_BYTES];
+    dw_key_way(key, version, from);
+    dw_writer bytes;
+    dw_status status = read_signed(s, key, &bytes, where, err);
+    if (status == DW_OK)
+        status = dw_way_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    status = check_stream(s, out->stream, where, err);
+    if (status == DW_OK && (out->version != version || out->from != from))
+        status = dw_fail(err, DW_UNTRUSTED, where,
+                         "the record is for other versions than its name says: somebody "
+                         "copied it here");
+    if (status == DW_OK)
+        status = check_names(&out->objects, version, true, where, err);
+    if (status == DW_OK)
+        status = dw_objects_check(&out->objects, s->record.tensors, s->record.n_tensors,
+                                  from == DW_NO_VERSION, where, err);
+    if (status != DW_OK)
+        dw_way_record_release(out);
+    return status;
+}
+
+dw_status dw_stream_read_epoch(dw_stream *s, uint64_t epoch, dw_epoch_record *out,
+                               dw_error *err)
+{
+    char key[DW_KEY_TEXT], where[WHERE_BYTES];
+    dw_key_epoch(key, epoch);
+    dw_writer bytes;
+    dw_status status = read_record(s, key, &bytes, where, err);
+    if (status == DW_OK)
+        status = dw_epoch_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    status = check_stream(s, out->stream, where, err);
+    if (status == DW_OK && out->epoch != epoch)
+        status = dw_fail(err, DW_UNTRUSTED, where, "the record is for epoch %" PRIu64,
+                         out->epoch);
+    if (status != DW_OK)
+        dw_epoch_record_release(out);
+    return status;
+}
+
+bool dw_stream_stops(dw_status status)
+{
+    return status == DW_NO_MEMORY || status == DW_CANCELLED || status == DW_UNAVAILABLE ||
+           status == DW_DENIED;
+}
+
+bool dw_stream_passes_over(dw_status status)
+{
+    return status == DW_NOT_FOUND || status == DW_CORRUPT || status == DW_UNTRUSTED ||
+           status == DW_UNSUPPORTED || status == DW_MISMATCH;
+}
+
+dw_status dw_stream_read_latest(dw_stream *s, dw_latest_record *out, dw_error *err)
+{
+    char where[WHERE_BYTES];
+    dw_writer bytes;
+    *out = (dw_latest_record){.version = DW_NO_VERSION};
+    dw_status status = read_record(s, DW_KEY_LATEST, &bytes, where, err);
+    dw_latest_record latest;
+    if (status == DW_OK && dw_latest_record_parse(&latest, bytes.bytes, bytes.n_bytes,
+                                                  where, NULL) == DW_OK) {
+        if (strcmp(latest.stream, s->record.stream) == 0)
+            *out = latest;
+        else
+            dw_latest_record_release(&latest);
+    }
+    dw_writer_release(&bytes);
+    /* a hint that cannot be had is done without, unless the store as a whole cannot */
+    return dw_stream_stops(status) ? status : DW_OK;
+}
+
+dw_status dw_stream_read_floor(dw_stream *s, uint64_t *floor, dw_error *err)
+{
+    char where[WHERE_BYTES];
+    dw_writer bytes;
+    *floor = 0;
+    dw_status status = read_record(s, DW_KEY_FLOOR, &bytes, where, err);
+    dw_floor_record record;
+    if (status == DW_OK)
+        status = dw_floor_record_parse(&record, bytes.bytes, bytes.n_bytes, where, err);
+    dw_writer_release(&bytes);
+    if (status == DW_OK)
+        status = check_stream(s, record.stream, where, err);
+    if (status == DW_OK)
+        *floor = record.version;
+    return dw_stream_stops(status) ? status : DW_OK; /* a hint too */
+}
+
+dw_status dw_stream_check_child(const dw_stream *s, const dw_commit_record *parent,
+                                const dw_commit_record *child, dw_error *err)
+{
+    char key[DW_KEY_TEXT], where[WHERE_BYTES];
+    dw_key_commit(key, child->version);
+    dw_store_where(s->store, key, where, sizeof where);
+    if (memcmp(child->parent_sha256, parent->seal.sha256, DW_SHA256_BYTES) != 0)
+        return dw_fail(err, DW_UNTRUSTED, where,
+                       "version %" PRIu64 " was not made after the version %" PRIu64
+                       " that is here: history was rewritten, or two streams were mixed",
+                       child->version, parent->version);
+    if (child->epoch < parent->epoch ||
+        (child->epoch == parent->epoch && strcmp(child->writer, parent->writer) != 0))
+        return dw_fail(err, DW_UNTRUSTED, where,
+                       "version %" PRIu64 " was made by a writer that had been replaced "
+                       "(epoch %" PRIu64 " after %" PRIu64 ")",
+                       child->version, child->epoch, parent->epoch);
+    return DW_OK;
+}
+
+bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit)
+{
+    return way->state == commit->state &&
+           memcmp(way->commit_sha256, commit->seal.sha256, DW_SHA256_BYTES) == 0;
+}
+
+/* ---- opening ---- */
+
+static dw_status make_handle(dw_stream **out, dw_store *store, const dw_trust *trust,
+                             dw_error *err)
+{
+    dw_stream *s = dw_alloc_zeroed(1, sizeof *s);
+    if (!s)
+        return dw_fail_memory(err, dw_store_url(store));
+    s->store = store;
+    s->head = s->evidence = DW_NO_VERSION;
+    s->n_trust = trust ? trust->n_keys : 0;
+    s->trust = dw_alloc_array(s->n_trust, sizeof *s->trust);
+    if (!s->trust) {
+        dw_free(s);
+        return dw_fail_memory(err, dw_store_url(store));
+    }
+    if (s->n_trust > 0)
+        memcpy(s->trust, trust->keys, s->n_trust * sizeof *s->trust);
+    *out = s;
+    return DW_OK;
+}
+
+static dw_status check_id(const char *id, dw_error *err)
+{
+    uint8_t bytes[(DW_ID_TEXT - 1) / 2];
+    return dw_hex_decode(bytes, sizeof bytes, id)
+               ? DW_OK
+               : dw_fail(err, DW_INVALID, NULL,
+                         "'%.64s' is no id of a stream: that is 32 digits of 0-9 and "
+                         "a-f, which `deltawire status` shows",
+                         id);
+}
+
+dw_status dw_stream_open(dw_stream **out, dw_store *store, const dw_trust *trust,
+                         dw_error *err)
+{
+    *out = NULL;
+    dw_stream *s = NULL;
+    dw_status status = make_handle(&s, store, trust, err);
+    if (status != DW_OK)
+        return status;
+    if (trust && trust->stream)
+        status = check_id(trust->stream, err);
+    if (status != DW_OK) {
+        dw_stream_close(s);
+        return status;
+    }
+    char where[WHERE_BYTES];
+    dw_writer bytes;
+    status = read_signed(s, DW_KEY_STREAM, &bytes, where, err);
+    if (status == DW_NOT_FOUND)
+        status = dw_fail(err, DW_NOT_FOUND, dw_store_url(store),
+                         "there is no stream here: it has no " DW_KEY_STREAM
+                         ". `deltawire publish` makes one");
+    if (status == DW_OK)
+        status =
+            dw_stream_record_parse(&s->record, bytes.bytes, bytes.n_bytes, where, err);
+    dw_writer_release(&bytes);
+    if (status == DW_OK && trust && trust->stream &&
+        strcmp(s->record.stream, trust->stream) != 0)
+        status = dw_fail(err, DW_UNTRUSTED, dw_store_url(store),
+                         "this is stream %s, not stream %s that was asked for: another "
+                         "stream took its place, or the URL or the id is wrong",
+                         s->record.stream, trust->stream);
+    if (status == DW_OK)
+        status = dw_store_require(store, DW_KEY_STREAM, err);
+    if (status == DW_OK)
+        *out = s;
+    else
+        dw_stream_close(s);
+    return status;
+}
+
+void dw_stream_close(dw_stream *s)
+{
+    if (!s)
+        return;
+    dw_stream_record_release(&s->record);
+    dw_commit_record_release(&s->shown);
+    dw_free(s->ways);
+    dw_free(s->trust);
+    dw_free(s);
+}
+
+/* Whether the stream is for this list of tensors, in whatever order. */
+static dw_status check_model(const dw_stream *s, const dw_tensor *tensors,
+                             size_t n_tensors, dw_error *err)
+{
+    const char *url = dw_store_url(s->store);
+    if (n_tensors != s->record.n_tensors)
+        return dw_fail(
+            err, DW_MISMATCH, url,
+            "the stream is of another model: it has %zu tensors, these weights "
+            "have %zu",
+            s->record.n_tensors, n_tensors);
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; status == DW_OK && i < n_tensors; i++) {
+        const dw_tensor *t = &s->record.tensors[i];
+        size_t found = dw_name_index_find(&names, t->name);
+        status = found == SIZE_MAX
+                     ? dw_fail_tensor(err, DW_MISMATCH, url, t->name,
+                                      "the stream has it, these weights do not: they are "
+                                      "of another model")
+                     : dw_tensor_fits_stream(t, &tensors[found], url, err);
+    }
+    dw_name_index_release(&names);
+    return status;
+}
+
+static dw_status put_stream_record(dw_store *store, const dw_tensor *tensors,
+                                   size_t n_tensors, bool single_writer,
+                                   const dw_sign_key *key, dw_error *err)
+{
+    dw_tensor *sorted = dw_alloc_array(n_tensors, sizeof *sorted);
+    if (!sorted)
+        return dw_fail_memory(err, dw_store_url(store));
+    memcpy(sorted, tensors, n_tensors * sizeof *sorted);
+    qsort(sorted, n_tensors, sizeof *sorted, dw_tensor_compare_names);
+    dw_stream_record record = {
+        .single_writer = single_writer, .tensors = sorted, .n_tensors = n_tensors};
+    dw_writer bytes = {0};
+    dw_status status = dw_random_id(record.stream, err);
+    if (status == DW_OK)
+        status = dw_stream_record_write(&bytes, &record, key, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(store, DW_KEY_STREAM, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_CREATE, err);
+    dw_writer_release(&bytes);
+    dw_free(sorted);
+    /* another was faster, or this one's own reply was lost: read back what is there */
+    return status == DW_CONFLICT ? DW_OK : status;
+}
+
+static dw_status take_key(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)err;
+    snprintf(context, DW_KEY_TEXT, "%s", entry->key);
+    return DW_CANCELLED; /* one is enough */
+}
+
+/* A new stream is not made over the records of one that lost its stream.json: nobody
+ * could read either of them. Another writer may have been faster, though. */
+static dw_status check_vacant(dw_store *store, dw_error *err)
+{
+    static const char *const prefixes[] = {"commits/", "epochs/"};
+    char key[DW_KEY_TEXT] = "";
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < 2; i++)
+        status = dw_store_list(store, prefixes[i], NULL, take_key, key, err);
+    if (key[0] == '\0')
+        return status;
+    status = dw_store_stat(store, DW_KEY_STREAM, NULL, NULL, err);
+    return status == DW_NOT_FOUND
+               ? dw_fail(err, DW_CORRUPT, dw_store_url(store),
+                         DW_KEY_STREAM
+                         " is missing, but %s of a stream is here. Restore " DW_KEY_STREAM
+                         " from a copy or a mirror of the stream, or "
+                         "publish to another URL",
+                         key)
+               : status;
+}
+
+dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
+                           size_t n_tensors, bool single_writer, const dw_sign_key *key,
+                           const dw_trust *trust, dw_error *err)
+{
+    dw_status status = dw_stream_open(out, store, trust, err);
+    if (status == DW_NOT_FOUND && !(trust && trust->stream)) { /* a new id is random */
+        status = check_vacant(store, err);
+        if (status == DW_OK)
+            status =
+                put_stream_record(store, tensors, n_tensors, single_writer, key, err);
+        if (status == DW_OK)
+            status = dw_stream_open(out, store, trust, err);
+    }
+    if (status == DW_OK)
+        status = check_model(*out, tensors, n_tensors, err);
+    if (status != DW_OK) {
+        dw_stream_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* ---- what the public may ask ---- */
+
+const char *dw_stream_id(const dw_stream *s)
+{
+    return s->record.stream;
+}
+
+const dw_tensor *dw_stream_tensors(const dw_stream *s, size_t *n_tensors)
+{
+    *n_tensors = s->record.n_tensors;
+    return s->record.tensors;
+}
+
+bool dw_stream_single_writer(const dw_stream *s)
+{
+    return s->record.single_writer;
+}
+
+dw_status dw_stream_head(dw_stream *s, uint64_t *version, dw_error *err)
+{
+    return dw_stream_find_head(s, s->head, version, err);
+}
+
+dw_status dw_stream_floor(dw_stream *s, uint64_t *version, dw_error *err)
+{
+    return dw_stream_read_floor(s, version, err);
+}
+
+dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out,
+                            dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(s, version, &c, err);
+    uint64_t restart;
+    if (status == DW_NOT_FOUND && s->head != DW_NO_VERSION && version < s->head &&
+        dw_stream_find_restart(s, version, &restart, NULL) == DW_OK &&
+        restart == DW_NO_VERSION)
+        return dw_stream_fail_hole(s, version, s->head, err);
+    if (status != DW_OK)
+        return status;
+    dw_commit_record_release(&s->shown);
+    s->shown = c;
+    *out =
+        (dw_version_info){.version = version,
+                          .content = c.content,
+                          .epoch = c.epoch,
+                          .created = s->shown.created,
+                          .step = c.step,
+                          .notes = c.notes,
+                          .state = c.state,
+                          .n_changed = c.n_changed,
+                          .suspect_from = c.suspect_from,
+                          .library = s->shown.made_by.library,
+                          .host = s->shown.made_by.host,
+                          .n_objects = c.objects.n,
+                          .n_bytes = dw_objects_bytes(&c.objects),
+                          .is_signed = c.seal.is_signed,
+                          .base = c.base,
+                          .base_sha256 = c.has_base_sha256 ? s->shown.base_sha256 : NULL,
+                          .fork_url = c.fork.url,
+                          .fork_version = c.fork.version,
+                          .restart = c.restart};
+    memcpy(out->key, c.seal.key, sizeof out->key);
+    return DW_OK;
+}
+
+static dw_status show_follower(dw_stream *s, const char *key, dw_follower_fn fn,
+                               void *context, dw_error *err)
+{
+    char where[WHERE_BYTES];
+    dw_writer bytes;
+    dw_status status = read_record(s, key, &bytes, where, err);
+    dw_follower_record f;
+    if (status == DW_OK)
+        status = dw_follower_record_parse(&f, bytes.bytes, bytes.n_bytes, where, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    if (strcmp(f.stream, s->record.stream) == 0)
+        fn(context,
+           &(dw_follower_info){f.id, f.version, f.host, f.status, f.message, f.time});
+    dw_follower_record_release(&f);
+    return DW_OK;
+}
+
+typedef struct follower_walk {
+    dw_stream *stream;
+    dw_follower_fn fn;
+    void *context;
+} follower_walk;
+
+static dw_status visit_follower(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    follower_walk *w = context;
+    dw_status status = show_follower(w->stream, entry->key, w->fn, w->context, err);
+    /* one that left meanwhile, or wrote rubbish, is not the others' fault */
+    return dw_stream_stops(status) ? status : DW_OK;
+}
+
+dw_status dw_stream_followers(dw_stream *s, dw_follower_fn fn, void *context,
+                              dw_error *err)
+{
+    follower_walk w = {s, fn, context};
+    return dw_store_list(s->store, "followers/", NULL, visit_follower, &w, err);
+}
+
+dw_status dw_stream_forget_follower(dw_stream *s, const char *id, dw_error *err)
+{
+    if (!dw_follower_id_valid(id))
+        return dw_fail(err, DW_INVALID, dw_store_url(s->store),
+                       "'%s' cannot be the name of a follower", id);
+    char key[DW_KEY_TEXT];
+    dw_key_follower(key, id);
+    dw_status status = dw_store_stat(s->store, key, NULL, NULL, err);
+    if (status == DW_NOT_FOUND)
+        return dw_fail(err, DW_NOT_FOUND, dw_store_url(s->store),
+                       "no follower '%s' is listed: `deltawire status` lists them", id);
+    return status == DW_OK ? dw_store_remove(s->store, key, err) : status;
+}

@@ -1,0 +1,118 @@
+/* The inside of a stream handle: reading records with every check that one record and its
+ * neighbours allow (docs/PROTOCOL.md, section 4).
+ */
+#ifndef DW_STREAM_STREAM_H
+#define DW_STREAM_STREAM_H
+
+#include "deltawire/stream.h"
+#include "stream/record.h"
+
+struct dw_stream {
+    dw_store *store; /* borrowed */
+    dw_stream_record record;
+    uint8_t (*trust)[DW_PUBLIC_KEY_BYTES];
+    size_t n_trust;
+    uint64_t head; /* the highest version seen, or DW_NO_VERSION */
+
+    /* of the search for the newest version (head.c) */
+    uint64_t evidence; /* what the hint or a list named last, or DW_NO_VERSION */
+    bool large_hint;
+    uint64_t rare_ms; /* when what is asked for now and then was asked for; 0: never */
+
+    /* what the last public call lent out */
+    dw_commit_record shown;
+    dw_edge *ways;
+    char held_by[80]; /* what a collection was held back by */
+};
+
+/* Creates stream.json for tensors of these names and shapes, or opens the one that is
+ * there: DW_MISMATCH where that is for another model. */
+dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
+                           size_t n_tensors, bool single_writer, const dw_sign_key *key,
+                           const dw_trust *trust, dw_error *err);
+
+/* DW_UNTRUSTED unless the record was signed by a trusted key, if there are any such keys.
+ */
+dw_status dw_stream_check_seal(const dw_stream *stream, const dw_record_seal *seal,
+                               const char *where, dw_error *err);
+
+/* DW_UNTRUSTED unless the bytes end in the signature of a trusted key, if there are any
+ * such keys. Nothing is parsed. That the signature is good is for the parse, which looks
+ * at no member before. */
+dw_status dw_stream_check_signer(const dw_stream *stream, const void *bytes,
+                                 size_t n_bytes, const char *where, dw_error *err);
+
+/* Reads and checks one record; DW_NOT_FOUND where it is not there. The caller releases
+ * it. Object keys, covers and trust are checked; the chain is the caller's. */
+dw_status dw_stream_read_commit(dw_stream *stream, uint64_t version,
+                                dw_commit_record *out, dw_error *err);
+dw_status dw_stream_read_way(dw_stream *stream, uint64_t version, uint64_t from,
+                             dw_way_record *out, dw_error *err);
+dw_status dw_stream_read_epoch(dw_stream *stream, uint64_t epoch, dw_epoch_record *out,
+                               dw_error *err);
+
+/* Whether a failure is the store's as a whole, or the caller's, rather than that of
+ * something in the stream. */
+bool dw_stream_stops(dw_status status);
+
+/* Whether a record with that outcome is missing, damaged or not to be trusted: others may
+ * lead around it. */
+bool dw_stream_passes_over(dw_status status);
+
+/* The hint, empty (version DW_NO_VERSION) where it is missing, damaged or another's. */
+dw_status dw_stream_read_latest(dw_stream *stream, dw_latest_record *out, dw_error *err);
+
+/* DW_UNTRUSTED unless CHILD follows PARENT: its number, hash and epoch. */
+dw_status dw_stream_check_child(const dw_stream *stream, const dw_commit_record *parent,
+                                const dw_commit_record *child, dw_error *err);
+
+/* Whether the way leads to the very version that was committed. */
+bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit);
+
+/* The newest version, walking up from KNOWN (DW_NO_VERSION: from the hint, or a list).
+ * Two small requests if KNOWN is the newest. DW_NOT_FOUND if the stream has none.
+ * DW_CORRUPT, and HEAD set, if a version is missing below a newer one, HEAD. */
+dw_status dw_stream_find_head(dw_stream *stream, uint64_t known, uint64_t *head,
+                              dw_error *err);
+
+/* DW_CORRUPT: version MISSING is not there, but version NEWER is. */
+dw_status dw_stream_fail_hole(const dw_stream *stream, uint64_t missing, uint64_t newer,
+                              dw_error *err);
+/* The newest version above VERSION that needs none of the versions below it: a restart or
+ * the floor, with its anchor. Holes below it are history. DW_NO_VERSION: there is none.
+ */
+dw_status dw_stream_find_restart(dw_stream *stream, uint64_t version, uint64_t *restart,
+                                 dw_error *err);
+/* DW_CORRUPT if one of the newest 1,000 versions up to HEAD is missing. Lists them. */
+dw_status dw_stream_check_newest(dw_stream *stream, uint64_t head, dw_error *err);
+/* DW_CORRUPT if the hint names a version that is not there. Whoever writes the next
+ * version asks first: it would get the number of one that was lost. */
+dw_status dw_stream_check_hint(dw_stream *stream, dw_error *err);
+/* DW_CORRUPT: the hint names VERSION, which is not there. */
+dw_status dw_stream_fail_lost(const dw_stream *stream, uint64_t version, dw_error *err);
+
+/* What an edge leads over, out of its commit or way. */
+typedef struct dw_hop {
+    uint64_t from; /* DW_NO_VERSION: from nothing */
+    uint64_t to;
+    dw_digest state;
+    uint8_t commit_sha256[DW_SHA256_BYTES]; /* of version TO */
+    uint8_t from_sha256[DW_SHA256_BYTES];   /* of version FROM's commit */
+    dw_content content; /* DELTA or ANCHOR; BASE, FORK for version 0 */
+    dw_objects objects;
+    dw_fork fork;
+    char *base;
+    bool has_base_sha256;
+    uint8_t base_sha256[DW_SHA256_BYTES];
+    uint64_t epoch;
+} dw_hop;
+
+/* Reads the records behind EDGE: for a way also the commit it leads to, which it must
+ * agree with. */
+dw_status dw_hop_read(dw_hop *out, dw_stream *stream, const dw_edge *edge, dw_error *err);
+void dw_hop_release(dw_hop *hop);
+
+/* The floor that a collector told; 0 where there is none that can be read. */
+dw_status dw_stream_read_floor(dw_stream *stream, uint64_t *floor, dw_error *err);
+
+#endif

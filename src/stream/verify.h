@@ -1,0 +1,62 @@
+/* A sweep over a whole stream.
+ *
+ *     verify.c         the records and how they hang together
+ *     verify_edge.c    the objects behind one record, faults and what to do about them
+ *     verify_object.c  one object
+ */
+#ifndef DW_STREAM_VERIFY_H
+#define DW_STREAM_VERIFY_H
+
+#include "stream/listing.h"
+#include "stream/stream.h"
+
+/* A commit whose record was found good: what others must agree with. */
+typedef struct dw_seen {
+    uint64_t version;
+    uint8_t sha256[DW_SHA256_BYTES];
+    dw_digest state;
+    bool restart;
+    bool is_broken; /* its own objects are damaged or missing */
+} dw_seen;
+
+typedef struct dw_sweep {
+    dw_stream *stream;
+    dw_fault_fn fn;
+    void *context;
+    const dw_progress *progress;
+    dw_verify_report report;
+    dw_error first; /* fault */
+
+    uint64_t floor;
+    uint64_t restart; /* the newest; 0: none. What is below it is not needed */
+    uint64_t end;     /* above the newest version, be it there or lost */
+    uint64_t about;   /* the version that is looked at; DW_NO_VERSION: none */
+    dw_listing objects;
+    dw_listing commits;
+    dw_listing ways; /* marked: the record was read */
+    dw_seen *seen;   /* ascending */
+    size_t n_seen;
+    size_t n_room;
+
+    uint64_t n_done; /* bytes of objects */
+    uint64_t n_total;
+} dw_sweep;
+
+/* Takes what a check of KEY came to: a fault is told, and the sweep goes on. What is
+ * damaged or missing of a version below the newest restart is only counted. */
+dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
+                          const char *advice, const dw_error *found, dw_error *err);
+dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
+                                 const dw_error *found, dw_error *err);
+
+/* The commit of VERSION, where it is good. */
+const dw_seen *dw_sweep_find(const dw_sweep *w, uint64_t version);
+
+/* Whether the objects behind EDGE may be gone for a collection's sake. */
+bool dw_sweep_below_floor(uint64_t floor, const dw_edge *edge);
+
+/* Checks all objects behind EDGE, which the record KEY names. */
+dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
+                           const dw_objects *objects, dw_digest state, dw_error *err);
+
+#endif

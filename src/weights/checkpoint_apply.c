@@ -1,0 +1,90 @@
+/* Applying a delta to a checkpoint on disk: the steps of place.h, one after the other. */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "weights/checkpoint_target.h"
+#include "codec/delta.h"
+#include "weights/place.h"
+
+static dw_status stage_delta(dw_place *place, const dw_delta *delta,
+                             const dw_progress *progress, dw_stage_result *result,
+                             dw_error *err)
+{
+    size_t n;
+    const dw_tensor *tensors = dw_place_tensors(place, &n);
+    dw_slice *slices = dw_alloc_array(n, sizeof *slices);
+    if (!slices)
+        return dw_fail_memory(err, delta->label);
+    for (size_t t = 0; t < n; t++)
+        slices[t] = dw_slice_whole(tensors, t);
+    /* no digests: what is on disk is read and checked */
+    const dw_part part = {
+        .delta = delta, .slices = slices, .n_slices = n, .result = result};
+    const dw_patch_goal goal = {delta->info.has_digests, delta->info.new_state,
+                                delta->info.new_version};
+    dw_status status = dw_place_stage(place, &part, 1, &goal, progress, err);
+    dw_free(slices);
+    return status;
+}
+
+static dw_status apply_to(dw_place *place, const dw_delta *delta,
+                          const dw_progress *progress, dw_apply_report *report,
+                          dw_error *err)
+{
+    dw_stage_result result = {0};
+    dw_status status = stage_delta(place, delta, progress, &result, err);
+    if (status == DW_STALE && result.base_state == delta->info.new_state) {
+        report->already_applied = true;
+        if (err)
+            *err = (dw_error){0}; /* no error after all */
+        result.new_state = delta->info.new_state;
+        status = DW_OK;
+    }
+    if (status != DW_OK)
+        return status;
+    report->verified = delta->info.has_digests;
+    report->new_state = result.new_state;
+    report->n_changed = result.n_changed;
+    if (report->already_applied)
+        return DW_OK;
+    status = dw_place_store(place, err);
+    return status == DW_OK ? dw_place_settle(place, true, err) : status;
+}
+
+dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
+                              const dw_apply_options *options, dw_apply_report *report_,
+                              dw_error *err)
+{
+    const dw_apply_options defaults = {0};
+    dw_apply_report report = {0};
+    dw_place *place;
+    if (!options)
+        options = &defaults;
+    dw_status status =
+        dw_place_open(&place, path, options->n_threads, &report.recovered, err);
+    if (status == DW_OK && dw_place_judge(place, err) != DW_FILES_OWN)
+        status = DW_CONFLICT;
+    if (status == DW_OK)
+        status = apply_to(place, delta, &options->progress, &report, err);
+    dw_place_close(place);
+    if (report_)
+        *report_ = report;
+    return status;
+}
+
+dw_status dw_checkpoint_recover(const char *path, unsigned n_threads, bool *recovered,
+                                dw_error *err)
+{
+    return dw_place_recover(path, n_threads, recovered, err);
+}
+
+dw_status dw_checkpoint_pending(const char *path, bool *pending, dw_error *err)
+{
+    dw_target t;
+    dw_status status = dw_target_identify(&t, path, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_file_exists(t.patch_path, pending, err);
+    dw_target_release(&t);
+    return status;
+}

@@ -1,0 +1,246 @@
+#include "weights/checkpoint_target.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "deltawire/checkpoint.h"
+#include "tensor/shard_index.h"
+
+#define PATCH_NAME  ".deltawire-patch"
+#define STAGED_NAME ".deltawire-staged"
+
+/* PATH without symbolic links; dw_free. */
+static dw_status resolve(char **out, const char *path, dw_error *err)
+{
+    char *real = realpath(path, NULL);
+    if (!real)
+        return dw_fail_errno(err, path, "resolve");
+    *out = dw_copy_string(real);
+    free(real);
+    return *out ? DW_OK : dw_fail_memory(err, path);
+}
+
+/* Where FILE is a shard that an index beside it names: sets *DIR to its directory and
+ * *FIRST to the index's first file, both dw_free; else leaves them NULL. */
+static dw_status find_index_of(char **dir, char **first, const char *file, dw_error *err)
+{
+    char *parent = dw_parent_path(file);
+    char *path = parent ? dw_join_path(parent, DW_SHARD_INDEX_NAME) : NULL;
+    bool exists = false, readable = false;
+    dw_shard_index index;
+    dw_status status =
+        path ? dw_file_exists(path, &exists, err) : dw_fail_memory(err, file);
+    if (status == DW_OK && exists) {
+        status = dw_shard_index_read(&index, path, err);
+        readable = status == DW_OK;
+        if (status == DW_CORRUPT || status == DW_INVALID)
+            status = DW_OK; /* an index of nothing that can be opened names no shard */
+    }
+    if (readable) {
+        const char *name = file + strlen(parent) + (strcmp(parent, "/") != 0);
+        bool listed = false;
+        for (size_t i = 0; i < index.n_files; i++)
+            listed = listed || strcmp(index.files[i], name) == 0;
+        if (listed) {
+            *first = dw_join_path(parent, index.files[0]);
+            *dir = parent;
+            parent = NULL;
+            if (!*first)
+                status = dw_fail_memory(err, file);
+        }
+        dw_shard_index_release(&index);
+    }
+    dw_free(path);
+    dw_free(parent);
+    return status;
+}
+
+static bool is_kept_elsewhere(const char *path)
+{
+    return dw_name_ends(path, DW_WEIGHTS_SUFFIX);
+}
+
+/* The directory of the link that led to them. */
+static dw_status find_link(dw_target *t, const char *file, dw_error *err)
+{
+    if (is_kept_elsewhere(file))
+        return dw_fail(err, DW_INVALID, file,
+                       "these weights are kept for a directory that has a link to them: "
+                       "name that");
+    char *dir = dw_parent_path(file);
+    dw_free(t->identity);
+    t->identity = NULL;
+    dw_status status = dir ? resolve(&t->identity, dir, err) : dw_fail_memory(err, file);
+    dw_free(dir);
+    return status;
+}
+
+static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error *err)
+{
+    const char *index = dw_checkpoint_index(ckpt);
+    char *parent = index ? dw_parent_path(index) : NULL;
+    if (index && !parent)
+        return dw_fail_memory(err, t->path);
+    const char *first = dw_checkpoint_file(ckpt, 0); /* an index may name no file */
+    dw_status status = resolve(&t->identity, parent ? parent : first, err);
+    if (status == DW_OK)
+        status = resolve(&t->lock_path, first ? first : parent, err);
+    dw_free(parent);
+    if (status != DW_OK || index)
+        return status;
+    if (is_kept_elsewhere(t->identity))
+        return find_link(t, first, err);
+    char *dir = NULL, *first_shard = NULL;
+    status = find_index_of(&dir, &first_shard, t->identity, err);
+    if (status == DW_OK && dir) {
+        dw_free(t->identity);
+        dw_free(t->lock_path);
+        t->identity = dir;
+        t->lock_path = NULL;
+        dir = NULL;
+        status = resolve(&t->lock_path, first_shard, err);
+    }
+    dw_free(dir);
+    dw_free(first_shard);
+    return status;
+}
+
+void dw_target_release(dw_target *t)
+{
+    if (t->lock >= 0)
+        close(t->lock);
+    dw_free(t->path);
+    dw_free(t->identity);
+    dw_free(t->patch_path);
+    dw_free(t->staged_path);
+    dw_free(t->lock_path);
+    *t = (dw_target){.lock = -1};
+}
+
+/* A file beside the checkpoint; NULL when out of memory. */
+static char *name_beside(const dw_target *t, bool is_dir, const char *name)
+{
+    size_t n_bytes = strlen(t->identity) + strlen(name) + 2;
+    char *path = dw_alloc(n_bytes);
+    if (path)
+        snprintf(path, n_bytes, "%s%s%s", t->identity, is_dir ? "/" : "", name);
+    return path;
+}
+
+dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
+{
+    *t = (dw_target){.path = dw_copy_string(path), .lock = -1};
+    if (!t->path)
+        return dw_fail_memory(err, path);
+    dw_checkpoint *ckpt;
+    struct stat st;
+    dw_status status = dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, err);
+    if (status == DW_OK) {
+        status = find_identity(t, ckpt, err);
+        dw_checkpoint_close(ckpt);
+    }
+    if (status == DW_OK && stat(t->identity, &st) != 0)
+        status = dw_fail_errno(err, t->identity, "look at");
+    if (status == DW_OK) {
+        t->patch_path = name_beside(t, S_ISDIR(st.st_mode), PATCH_NAME);
+        t->staged_path = name_beside(t, S_ISDIR(st.st_mode), STAGED_NAME);
+        if (!t->patch_path || !t->staged_path)
+            status = dw_fail_memory(err, path);
+    }
+    if (status != DW_OK)
+        dw_target_release(t);
+    return status;
+}
+
+/* Sets TARGET to what the link PATH names, or to "". */
+static void read_link(char target[PATH_MAX], const char *path)
+{
+    ssize_t n = readlink(path, target, PATH_MAX - 1);
+    target[n < 0 ? 0 : n] = '\0';
+}
+
+bool dw_is_kept_elsewhere(const char *path)
+{
+    char target[PATH_MAX];
+    read_link(target, path);
+    return is_kept_elsewhere(target);
+}
+
+void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir)
+{
+    snprintf(ending, DW_KEPT_ENDING_SIZE, "-%" PRIx64 "-%" PRIx64 DW_WEIGHTS_SUFFIX,
+             (uint64_t)dir->st_dev, (uint64_t)dir->st_ino);
+}
+
+bool dw_is_kept_for(const char *path, struct stat *file)
+{
+    char target[PATH_MAX], ending[DW_KEPT_ENDING_SIZE];
+    struct stat dir;
+    char *parent = dw_parent_path(path);
+    const bool found = parent && stat(parent, &dir) == 0;
+    dw_free(parent);
+    if (!found)
+        return false;
+    read_link(target, path);
+    dw_kept_ending(ending, &dir);
+    return target[0] == '/' && dw_name_ends(target, ending) && lstat(target, file) == 0 &&
+           S_ISREG(file->st_mode);
+}
+
+/* Whether nothing can be made of the weights that PATH is a link to. */
+static bool is_lost(const char *path, const char *patch_path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT;
+    if (dw_is_kept_for(path, &st) && st.st_nlink == 1)
+        return false;
+    return lstat(patch_path, &st) == 0;
+}
+
+dw_status dw_target_forget_lost(const char *path, dw_error *err)
+{
+    if (!dw_is_kept_elsewhere(path))
+        return DW_OK;
+    char *dir = dw_parent_path(path);
+    char *patch = dir ? dw_join_path(dir, PATCH_NAME) : NULL;
+    char *staged = dir ? dw_join_path(dir, STAGED_NAME) : NULL;
+    dw_status status = patch && staged ? DW_OK : dw_fail_memory(err, path);
+    if (status == DW_OK && is_lost(path, patch)) {
+        /* the link last: nothing may be left that would be stored into new weights */
+        status = dw_remove_file(patch, err);
+        if (status == DW_OK)
+            status = dw_remove_file(staged, err);
+        if (status == DW_OK)
+            status = dw_remove_file(path, err);
+    }
+    dw_free(dir);
+    dw_free(patch);
+    dw_free(staged);
+    return status;
+}
+
+dw_status dw_target_lock(dw_target *t, dw_error *err)
+{
+    /* writable, because locks over NFS ask for that */
+    t->lock = open(t->lock_path, O_RDWR | O_CLOEXEC);
+    if (t->lock < 0)
+        return dw_fail_errno(err, t->lock_path, "open");
+    if (flock(t->lock, LOCK_EX | LOCK_NB) != 0)
+        return errno == EWOULDBLOCK
+                   ? dw_fail(err, DW_CONFLICT, t->path,
+                             "another process is applying to this checkpoint")
+                   : dw_fail_errno(err, t->lock_path, "lock");
+    return DW_OK;
+}

@@ -1,0 +1,56 @@
+/* Which checkpoint a path means, the files that stand beside it, and its lock. */
+#ifndef DW_WEIGHTS_CHECKPOINT_TARGET_H
+#define DW_WEIGHTS_CHECKPOINT_TARGET_H
+
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "deltawire/error.h"
+
+/* A checkpoint, by whatever path it was named, links resolved: its directory where it has
+ * an index, or its only file. The patch file is DIR/.deltawire-patch or
+ * FILE.deltawire-patch, what is staged .deltawire-staged likewise; the lock is on the
+ * first file, so that nothing is left behind.
+ *
+ * Weights that are kept elsewhere, in memory for instance, are a file of the name
+ * *.deltawire-weights that model.safetensors is a link to: then patch and staged file are
+ * DIR/.deltawire-patch and so on in the directory of the link. */
+typedef struct dw_target {
+    char *path; /* as named */
+    char *identity;
+    char *patch_path;
+    char *staged_path;
+    char *lock_path;
+    int lock; /* -1 where not taken */
+} dw_target;
+
+/* Finds out what PATH means, without taking the lock. */
+dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
+
+/* DW_CONFLICT where another has the lock, in this process or any other. */
+dw_status dw_target_lock(dw_target *target, dw_error *err);
+
+#define DW_WEIGHTS_SUFFIX ".deltawire-weights"
+
+/* Whether PATH is a link to weights that are kept elsewhere, which may be gone. */
+bool dw_is_kept_elsewhere(const char *path);
+
+/* How the name of such a file ends: with the device and the inode of the directory that
+ * it is kept for, so that a copy of the directory can see that the file is not its own.
+ */
+#define DW_KEPT_ENDING_SIZE 64
+void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir);
+
+/* Whether PATH is a link to a regular file that is kept for the directory of PATH. Sets
+ * *FILE to what lstat reports of that file: only this first link is followed. */
+bool dw_is_kept_for(const char *path, struct stat *file);
+
+/* Removes PATH, and what stands beside it, if it is a link to weights that are kept
+ * elsewhere and they are gone, as after a reboot; or if they are not only this
+ * directory's and an apply was interrupted, so that they are no version to copy. */
+dw_status dw_target_forget_lost(const char *path, dw_error *err);
+
+/* Gives the lock back too. */
+void dw_target_release(dw_target *target);
+
+#endif

@@ -1,0 +1,322 @@
+#define _GNU_SOURCE /* locks of open file descriptions */
+#include "weights/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+_Static_assert(sizeof(dw_control) == DW_CONTROL_BYTES, "a page");
+_Static_assert(offsetof(dw_control, copies) == 128, "as documented");
+_Static_assert(offsetof(dw_control, slots) == 512, "as documented");
+
+struct dw_control_writer {
+    dw_control *block; /* touched only after is_whole */
+    dw_map map;
+    int fd;
+    char *path;
+    unsigned wait_ms;
+};
+
+bool dw_control_is_sane(const dw_control *block)
+{
+    return memcmp(block->magic, DW_CONTROL_MAGIC, sizeof block->magic) == 0 &&
+           (block->n_copies == 1 || block->n_copies == 2);
+}
+
+/* ---- locks ---- */
+
+static struct flock bytes_of(size_t offset, size_t n_bytes)
+{
+    return (struct flock){.l_type = F_WRLCK,
+                          .l_whence = SEEK_SET,
+                          .l_start = (off_t)offset,
+                          .l_len = (off_t)n_bytes};
+}
+
+dw_status dw_control_lock_bytes(int fd, size_t offset, size_t n_bytes, bool *taken,
+                                const char *path, dw_error *err)
+{
+    struct flock lock = bytes_of(offset, n_bytes);
+    *taken = fcntl(fd, F_OFD_SETLK, &lock) == 0;
+    return *taken || errno == EAGAIN || errno == EACCES
+               ? DW_OK
+               : dw_fail_errno(err, path, "lock");
+}
+
+bool dw_control_bytes_locked(int fd, size_t offset, size_t n_bytes)
+{
+    struct flock lock = bytes_of(offset, n_bytes);
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* ---- opening ---- */
+
+/* Opens what is there; *FD stays -1 where that is nothing, or no block. Nobody may be
+ * reading what is then replaced: no reader takes it for a block. */
+static dw_status open_block(int *fd, const char *path, dw_error *err)
+{
+    struct stat st;
+    *fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd < 0)
+        return errno == ENOENT || errno == ELOOP || errno == ENXIO
+                   ? DW_OK
+                   : dw_fail_errno(err, path, "open");
+    if (fstat(*fd, &st) != 0) {
+        dw_status status = dw_fail_errno(err, path, "look at");
+        close(*fd);
+        *fd = -1;
+        return status;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size != DW_CONTROL_BYTES || st.st_nlink != 1) {
+        close(*fd);
+        *fd = -1;
+    }
+    return DW_OK;
+}
+
+static dw_status map_block(dw_control_writer *w, dw_error *err)
+{
+    dw_status status =
+        dw_map_open_fd(&w->map, w->fd, DW_CONTROL_BYTES, true, w->path, err);
+    w->block = (dw_control *)(void *)w->map.bytes;
+    return status;
+}
+
+/* Whether the block can be touched. If its file shrank, there is nobody to be told: no
+ * reader goes by a block of another size. begin_write and sync report it. */
+static bool is_whole(const dw_control_writer *w)
+{
+    return dw_map_check(&w->map, NULL) == DW_OK;
+}
+
+static void unmap_block(dw_control_writer *w)
+{
+    dw_map_close(&w->map);
+    if (w->fd >= 0)
+        close(w->fd);
+    w->block = NULL;
+    w->fd = -1;
+}
+
+static dw_status new_writer(dw_control_writer **out, const char *dir, unsigned wait_ms,
+                            dw_error *err)
+{
+    *out = dw_alloc_zeroed(1, sizeof **out);
+    if (!*out)
+        return dw_fail_memory(err, dir);
+    (*out)->fd = (*out)->map.fd = -1;
+    (*out)->wait_ms = wait_ms;
+    (*out)->path = dw_join_path(dir, DW_CONTROL_NAME);
+    dw_status status = (*out)->path ? open_block(&(*out)->fd, (*out)->path, err)
+                                    : dw_fail_memory(err, dir);
+    return status == DW_OK && (*out)->fd >= 0 ? map_block(*out, err) : status;
+}
+
+dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
+                                 unsigned n_copies, unsigned wait_ms, dw_error *err)
+{
+    *out = NULL;
+    dw_control_writer *w;
+    dw_status status = new_writer(&w, dir, wait_ms, err);
+    if (status == DW_OK && w->block && is_whole(w) && dw_control_is_sane(w->block) &&
+        w->block->n_copies == n_copies) {
+        if (n_copies == 1 || w->block->current > 1)
+            w->block->current = 0;
+        *out = w;
+    } else {
+        dw_control_writer_close(w);
+    }
+    return status;
+}
+
+static dw_status write_block(const char *path, unsigned n_copies, dw_error *err)
+{
+    dw_control block = {.magic = DW_CONTROL_MAGIC, .n_copies = n_copies};
+    block.copies[0].version = block.copies[1].version = UINT64_MAX;
+    dw_remove_leftovers(path);
+    dw_status status = dw_remove_file(path, err); /* a link, a pipe, whatever it is */
+    return status == DW_OK ? dw_write_file(path, &block, sizeof block, err) : status;
+}
+
+dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
+                                 unsigned n_copies, unsigned wait_ms, dw_error *err)
+{
+    *out = NULL;
+    dw_control_writer *w;
+    dw_status status = new_writer(&w, dir, wait_ms, err);
+    /* who has the one that is there mapped is not to go by it any more */
+    for (unsigned i = 0; status == DW_OK && w->block && i < 2; i++)
+        if (is_whole(w) && dw_control_is_sane(w->block))
+            dw_control_mark_written(w, i);
+    if (status == DW_OK)
+        status = write_block(w->path, n_copies, err);
+    dw_control_writer_close(w);
+    if (status == DW_OK)
+        status = dw_control_writer_open(out, dir, n_copies, wait_ms, err);
+    if (status == DW_OK && !*out)
+        status =
+            dw_fail(err, DW_CONFLICT, dir, "somebody else replaced its " DW_CONTROL_NAME);
+    return status;
+}
+
+void dw_control_writer_close(dw_control_writer *w)
+{
+    if (!w)
+        return;
+    unmap_block(w); /* and with it the lock goes */
+    dw_free(w->path);
+    dw_free(w);
+}
+
+dw_status dw_control_writer_lock(dw_control_writer *w, dw_error *err)
+{
+    if (!w)
+        return DW_OK;
+    bool taken;
+    dw_status status =
+        dw_control_lock_bytes(w->fd, 0, DW_CONTROL_HEAD_BYTES, &taken, w->path, err);
+    if (status == DW_OK && !taken)
+        status = dw_fail(err, DW_CONFLICT, w->path,
+                         "another process says that it keeps these weights up to date");
+    return status;
+}
+
+dw_status dw_control_writer_check(const dw_control_writer *w, dw_error *err)
+{
+    return !w || dw_file_is_own(w->fd, w->path)
+               ? DW_OK
+               : dw_fail(err, DW_CONFLICT, w->path,
+                         "the control block was replaced or removed while its weights "
+                         "were kept up to date");
+}
+
+/* ---- writing ---- */
+
+void dw_control_mark_written(dw_control_writer *w, unsigned copy)
+{
+    if (!w || !is_whole(w))
+        return;
+    uint64_t *sequence = &w->block->copies[copy].sequence;
+    __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1,
+                     __ATOMIC_SEQ_CST);
+    dw_control_fence(); /* before any store to the weights, any look at the slots */
+}
+
+void dw_control_abandon(dw_control_writer *w)
+{
+    for (unsigned i = 0; i < 2; i++)
+        dw_control_mark_written(w, i);
+}
+
+/* The number of a slot that holds COPY, or DW_CONTROL_SLOTS. A slot that nobody has
+ * locked is what a killed reader left: it is cleared. Who locks it at this moment cannot
+ * hold the copy, for its sequence is odd. */
+static unsigned find_holder(const dw_control_writer *w, unsigned copy)
+{
+    unsigned slot = 0;
+    for (; slot < DW_CONTROL_SLOTS; slot++) {
+        uint64_t *holds = &w->block->slots[slot].holds, held = copy + 1;
+        if (__atomic_load_n(holds, __ATOMIC_SEQ_CST) != held)
+            continue;
+        if (dw_control_bytes_locked(w->fd, DW_CONTROL_SLOT_OFFSET(slot),
+                                    sizeof *w->block->slots))
+            break;
+        __atomic_compare_exchange_n(holds, &held, 0, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST);
+    }
+    return slot;
+}
+
+static dw_status fail_held(const dw_control_writer *w, unsigned slot, dw_error *err)
+{
+    char who[40] = "";
+    const uint64_t process = w->block->slots[slot].process;
+    if (process > 0) /* it is theirs to say */
+        snprintf(who, sizeof who, ", process %" PRIu64 ",", process);
+    return dw_fail(
+        err, DW_UNAVAILABLE, w->path,
+        "a reader%s has held the weights for %u ms, in slot %u. Let it release "
+        "them, or end it",
+        who, w->wait_ms, slot);
+}
+
+dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *err)
+{
+    dw_status status = w ? dw_map_check(&w->map, err) : DW_OK;
+    if (!w || status != DW_OK)
+        return status;
+    uint64_t *sequence = &w->block->copies[copy].sequence;
+    const uint64_t before = __atomic_load_n(sequence, __ATOMIC_RELAXED);
+    const uint64_t end = dw_clock_ms() + w->wait_ms;
+    dw_control_mark_written(w, copy);
+    for (unsigned slot; (slot = find_holder(w, copy)) < DW_CONTROL_SLOTS;) {
+        if (dw_clock_ms() >= end) {
+            __atomic_store_n(sequence, before,
+                             __ATOMIC_SEQ_CST); /* nothing was written */
+            return fail_held(w, slot, err);
+        }
+        dw_sleep_ms(1);
+        status = dw_map_check(&w->map, err);
+        if (status != DW_OK)
+            return status;
+    }
+    return dw_map_check(&w->map, err); /* a lost block cannot stop any reader */
+}
+
+void dw_control_end_write(dw_control_writer *w, unsigned copy,
+                          const dw_control_label *label)
+{
+    if (!w || !is_whole(w))
+        return;
+    dw_control_copy *c = &w->block->copies[copy];
+    const size_t n = strnlen(label->stream, sizeof w->block->stream - 1);
+    memset(w->block->stream, 0, sizeof w->block->stream);
+    memcpy(w->block->stream, label->stream, n);
+    __atomic_store_n(&c->version, label->version, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->state, label->state, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->files, label->files, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->sequence, (c->sequence | 1) + 1, __ATOMIC_SEQ_CST);
+}
+
+void dw_control_set(dw_control_writer *w, unsigned copy, const dw_control_label *label)
+{
+    if (!w || !is_whole(w))
+        return;
+    const dw_control_copy *c = &w->block->copies[copy];
+    if (c->sequence % 2 == 0 && c->version == label->version &&
+        c->state == label->state && c->files == label->files &&
+        strncmp(w->block->stream, label->stream, sizeof w->block->stream) == 0)
+        return;
+    dw_control_mark_written(w, copy);
+    dw_control_end_write(w, copy, label);
+}
+
+unsigned dw_control_current(const dw_control_writer *w)
+{
+    return is_whole(w) ? (unsigned)w->block->current & 1 : 0;
+}
+
+void dw_control_flip(dw_control_writer *w, unsigned copy)
+{
+    if (is_whole(w))
+        __atomic_store_n(&w->block->current, copy, __ATOMIC_SEQ_CST);
+}
+
+dw_status dw_control_sync(dw_control_writer *w, dw_error *err)
+{
+    return w ? dw_map_sync(&w->map, w->path, err) : DW_OK;
+}
+
+dw_status dw_control_check(const dw_control_writer *w, dw_error *err)
+{
+    return w ? dw_map_check(&w->map, err) : DW_OK;
+}

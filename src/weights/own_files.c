@@ -1,0 +1,124 @@
+#include "weights/own_files.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "weights/checkpoint_target.h"
+
+static dw_ownership fail_replaced(const char *path, const char *how, dw_error *err)
+{
+    dw_fail(err, DW_CONFLICT, path,
+            "the file was %s while its weights were kept up to date", how);
+    return DW_FILES_REPLACED;
+}
+
+static dw_ownership fail_shared(const char *path, const char *why, dw_error *err)
+{
+    dw_fail(err, DW_CONFLICT, path,
+            "%s: storing to it would change weights that others use. Make a new "
+            "checkpoint instead (--out), or replace the file with a copy of its own",
+            why);
+    return DW_FILES_SHARED;
+}
+
+static dw_ownership judge_file(int fd, const char *path, dw_error *err)
+{
+    struct stat held, named;
+    if (fstat(fd, &held) != 0)
+        return fail_replaced(path, "lost", err);
+    if (lstat(path, &named) != 0)
+        return fail_replaced(path, "removed", err);
+    const bool is_link = S_ISLNK(named.st_mode);
+    const bool is_ours = is_link && dw_is_kept_for(path, &named);
+    if (is_link && !is_ours && stat(path, &named) != 0)
+        return fail_replaced(path, "removed", err);
+    if (named.st_dev != held.st_dev || named.st_ino != held.st_ino)
+        return fail_replaced(path, "replaced", err);
+    if (is_link && !is_ours && dw_is_kept_elsewhere(path))
+        return fail_shared(path,
+                           "it is a link to weights that are kept for another directory, "
+                           "or to a second link",
+                           err);
+    if (is_link && !is_ours)
+        return fail_shared(path, "it is a symbolic link", err);
+    if (held.st_nlink > 1)
+        return fail_shared(path, "the file has several names (hard links)", err);
+    return DW_FILES_OWN;
+}
+
+dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err)
+{
+    dw_ownership worst = DW_FILES_OWN;
+    for (size_t i = 0; i < dw_checkpoint_file_count(ckpt); i++) {
+        dw_error fault;
+        dw_ownership found =
+            judge_file(dw_checkpoint_fd(ckpt, i), dw_checkpoint_file(ckpt, i), &fault);
+        if (found <= worst)
+            continue;
+        worst = found;
+        if (err)
+            *err = fault;
+    }
+    return worst;
+}
+
+dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err)
+{
+    for (size_t i = 0; i < dw_checkpoint_file_count(ckpt); i++) {
+        const int fd = dw_checkpoint_fd(ckpt, i);
+        const char *path = dw_checkpoint_file(ckpt, i);
+        if (judge_file(fd, path, NULL) != DW_FILES_SHARED)
+            continue;
+        dw_status status = dw_copy_file(fd, path, err);
+        if (status != DW_OK)
+            return status;
+        ++*n_copied;
+    }
+    return DW_OK;
+}
+
+dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++)
+        status = dw_remove_file(dw_checkpoint_file(ckpt, i), err);
+    return status;
+}
+
+/* DIR/NAME, the name being the last part of PATH. */
+static char *same_name(const char *dir, const char *path)
+{
+    const char *last = strrchr(path, '/');
+    return dw_join_path(dir, last ? last + 1 : path);
+}
+
+static dw_status copy_index(const char *index, const char *dir, dw_error *err)
+{
+    char *path = same_name(dir, index);
+    const int fd = open(index, O_RDONLY | O_CLOEXEC);
+    dw_status status = path ? DW_OK : dw_fail_memory(err, dir);
+    if (status == DW_OK)
+        status = fd < 0 ? dw_fail_errno(err, index, "open") : dw_copy_file(fd, path, err);
+    if (fd >= 0)
+        close(fd);
+    dw_free(path);
+    return status;
+}
+
+dw_status dw_files_copy(const dw_checkpoint *ckpt, const char *dir, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++) {
+        char *path = same_name(dir, dw_checkpoint_file(ckpt, i));
+        status = path ? dw_copy_file(dw_checkpoint_fd(ckpt, i), path, err)
+                      : dw_fail_memory(err, dir);
+        dw_free(path);
+    }
+    const char *index = dw_checkpoint_index(ckpt);
+    return status == DW_OK && index ? copy_index(index, dir, err) : status;
+}

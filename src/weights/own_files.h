@@ -1,0 +1,38 @@
+/* Whether the files of a checkpoint belong to it only.
+ *
+ * Stores go through the maps of files that were opened by their names. A file that has
+ * another name, or that is reached through a symbolic link, belongs to others too: a
+ * snapshot in the Hugging Face cache consists of links to files that other snapshots
+ * share. A file that its name does not lead to any more was replaced or removed, and
+ * stores to it are lost.
+ *
+ * Weights that are kept elsewhere (checkpoint_target.h) are reached through a link of our
+ * own. Only that one link is followed, and only to a file that is kept for the directory
+ * of the link: a copy of the directory has the link too.
+ */
+#ifndef DW_WEIGHTS_OWN_FILES_H
+#define DW_WEIGHTS_OWN_FILES_H
+
+#include "tensor/checkpoint.h"
+
+typedef enum dw_ownership {
+    DW_FILES_OWN,      /* regular, one name, and that name leads to what is open */
+    DW_FILES_SHARED,   /* a link, or a file with several names */
+    DW_FILES_REPLACED, /* the name leads to another file, or to nothing */
+} dw_ownership;
+
+/* Judges what is open, so that no race is left between the check and the stores. If the
+ * result is not DW_FILES_OWN, ERR is filled: a DW_CONFLICT that names the file. */
+dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err);
+
+/* Puts a private copy in the place of each shared file. CKPT still maps the old files:
+ * open it anew. Adds the number of copies to *N_COPIED. */
+dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err);
+
+/* Copies the files, and the index if there is one, to DIR, which has no such files. */
+dw_status dw_files_copy(const dw_checkpoint *ckpt, const char *dir, dw_error *err);
+
+/* Removes the files by their names. */
+dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err);
+
+#endif

@@ -1,0 +1,249 @@
+/* A replica: weights that stand at a known version of a stream, in a checkpoint directory
+ * or in memory. The follower's target, and the publisher's baseline.
+ *
+ *     empty ──fill──▶ at a version ──stage──▶ staged ──commit──▶ committed
+ *                           ▲                                        │ apply
+ *                           └────────────settle──────────── applied ◀┘
+ *
+ * A directory remembers its position in `.deltawire-state.json`. Before the weights
+ * change the file names both the version they are at and the one they are to become, so
+ * that after a crash the digest of what is there tells which it is.
+ */
+#ifndef DW_WEIGHTS_REPLICA_H
+#define DW_WEIGHTS_REPLICA_H
+
+#include "weights/place.h"
+#include "weights/control.h"
+#include "stream/stream.h"
+#include "stream/transfer.h"
+
+#define DW_REPLICA_STATE ".deltawire-state.json"
+
+/* A version of a stream, and what it is. */
+typedef struct dw_position {
+    char stream[DW_ID_TEXT];
+    char
+        follows[DW_ID_TEXT]; /* the fork that is on its way over this version; "": none */
+    uint64_t version;        /* DW_NO_VERSION: none */
+    uint8_t commit_sha256[DW_SHA256_BYTES];
+    dw_digest state;
+} dw_position;
+
+static const dw_position dw_nowhere = {.version = DW_NO_VERSION};
+
+dw_position dw_position_of(const dw_commit_record *commit);
+bool dw_position_same(const dw_position *a, const dw_position *b);
+
+/* Room for all weights of a model in a nameless mapped file. */
+typedef struct dw_scratch_model {
+    dw_tensor *tensors; /* names ascending */
+    dw_blob blob;
+} dw_scratch_model;
+
+/* What the file that remembers a directory's position is worth. */
+typedef enum dw_record_kind {
+    DW_RECORD_NONE,     /* there is no such file */
+    DW_RECORD_SEALED,   /* it is as it was written */
+    DW_RECORD_UNSEALED, /* written by 0.1, without a seal: check it before use */
+    DW_RECORD_DAMAGED,  /* its bytes changed: it says nothing */
+} dw_record_kind;
+
+typedef struct dw_widened dw_widened;
+
+typedef struct dw_replica {
+    dw_tensor
+        *tensors; /* names ascending, as in the stream's table; data of the target */
+    size_t n_tensors;
+    dw_digest *digests;    /* [n_tensors], once at a version */
+    dw_position at;        /* version DW_NO_VERSION: empty */
+    dw_record_kind record; /* not NONE: the directory is a replica, of whatever version */
+    bool has_weights; /* at no version of the stream, but somebody's weights are there */
+    bool may_fill;    /* memory that holds nothing yet: unproven bytes may go into it */
+    dw_digest state;  /* of those weights */
+    size_t sweep_at;  /* the tensor that is compared next */
+    dw_widened *widened; /* memory in F32 that TENSORS are a copy of (widen.h), or NULL */
+    unsigned n_threads;
+
+    /* a directory */
+    char *dir;
+    const char *weights_dir;    /* borrowed, or NULL */
+    dw_control_writer *control; /* borrowed, or NULL */
+    unsigned copy;              /* its number there */
+    bool is_own;                /* as in dw_replica_dir */
+    bool was_damaged;           /* what was there was no checkpoint, and was removed */
+    dw_place *place;            /* NULL for memory, and while the directory is empty */
+    dw_position was_next;       /* what the file says it was to become */
+
+    /* what is staged */
+    bool has_patch; /* written, though perhaps not good */
+    bool staged;
+    bool committed; /* there is only forward */
+    bool applied;
+    bool settled; /* but for the file that remembers */
+    dw_position next;
+    dw_digest *next_digests; /* [n_tensors] */
+    dw_patch *patch;         /* memory: the stores ... */
+    dw_scratch_model model;  /* ... or all weights, proven */
+    uint64_t n_changed;
+} dw_replica;
+
+/* Memory of the caller's: same names, types and shapes as TABLE, in any order. The
+ * contents are digested, and are nobody's version until dw_replica_adopt. If it is EMPTY
+ * they are not looked at, and the memory may be filled directly. */
+dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
+                                 size_t n_tensors, const dw_tensor *memory, bool empty,
+                                 unsigned n_threads, dw_error *err);
+
+/* A directory that is there, and that the caller has locked. */
+typedef struct dw_replica_dir {
+    const char *path;
+    const char *weights_dir;    /* where the file of the weights is made; NULL: in PATH */
+    dw_control_writer *control; /* told what the weights are; or NULL */
+    unsigned copy;              /* the number they have there */
+    bool is_own; /* nobody else's weights can be there. Damaged ones are not an error:
+                    they are at no version, and are made anew from the stream */
+} dw_replica_dir;
+
+/* DW_MISMATCH where it holds another model. An interrupted apply is finished. */
+dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                              const dw_replica_dir *dir, unsigned n_threads,
+                              const dw_progress *progress, dw_error *err);
+
+void dw_replica_close(dw_replica *replica);
+
+/* Writes down the version that the weights were found to be, where the file names two. */
+dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
+
+/* Declares that the weights, whose digest is POSITION's, are that version. */
+dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
+                           dw_error *err);
+
+/* Whether dw_replica_fill may be called: nothing is there that it could spoil. */
+static inline bool dw_replica_is_empty(const dw_replica *r)
+{
+    return !r->has_weights && (r->dir || r->may_fill);
+}
+
+/* Fills an empty replica. SOURCE stores every weight into the tensors it is given; what
+ * is there afterwards must have POSITION's digest. All or nothing for a directory. */
+typedef dw_status (*dw_fill_fn)(void *context, const dw_tensor *tensors, size_t n_tensors,
+                                dw_error *err);
+dw_status dw_replica_fill(dw_replica *replica, const dw_position *position,
+                          dw_fill_fn source, void *context, dw_error *err);
+
+/* Stages deltas from the version the replica is at: BLOBS are the objects of a hop, in
+ * its order. */
+dw_status dw_replica_stage(dw_replica *replica, const dw_position *position,
+                           const dw_objects *objects, const dw_blob *blobs,
+                           const dw_progress *progress, dw_error *err);
+
+/* The same for deltas that are open already. */
+dw_status dw_replica_stage_deltas(dw_replica *replica, const dw_position *position,
+                                  const dw_objects *objects, dw_delta *const *deltas,
+                                  dw_error *err);
+
+/* Stages what leads from the replica's weights to those that SOURCE, which stands at
+ * POSITION, holds. */
+dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position,
+                                const dw_tensor *source, const dw_progress *progress,
+                                dw_error *err);
+
+/* For memory: stages MODEL, which becomes the replica's, if it is POSITION. The apply
+ * copies it, so neither memory nor time depend on how much differs. */
+dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *position,
+                                 dw_scratch_model *model, dw_error *err);
+
+/* Stages what is staged at OTHER, which stands at the same version. */
+dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
+                                dw_error *err);
+
+/* Drops what is staged. DW_INVALID once it is committed. */
+dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
+dw_status dw_replica_commit(dw_replica *replica, dw_error *err);
+/* Commits first where that was not done. */
+dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
+dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
+
+/* Reads the next tensors, at least one N_VERSIONS-th of the weights, and compares them
+ * with what they should be. DW_CORRUPT if one was changed. */
+dw_status dw_replica_sweep(dw_replica *replica, unsigned n_versions, dw_error *err);
+
+/* The weights are not what they were: nobody is to read them, and they are at no version
+ * until they are brought to one anew. Drops what is staged. */
+void dw_replica_distrust(dw_replica *replica);
+
+/* ---- inside ---- */
+
+dw_status dw_replica_new(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                         unsigned n_threads, dw_error *err);
+
+/* Points the tensors at the data of FOUND, which must be the same model. */
+dw_status dw_replica_take_data(dw_replica *replica, const dw_tensor *found,
+                               size_t n_found, const char *where, dw_error *err);
+dw_status dw_replica_digest(dw_replica *replica, const dw_progress *progress,
+                            dw_error *err);
+
+/* DW_MISMATCH unless the weights that were digested are POSITION's. */
+dw_status dw_replica_check(const dw_replica *replica, const dw_position *position,
+                           dw_error *err);
+
+/* Tells the control block what the weights are (replica_dir.c). */
+void dw_replica_tell(const dw_replica *replica);
+
+/* Maps the checkpoint of the directory. */
+dw_status dw_replica_open_place(dw_replica *replica, dw_error *err);
+
+/* Links and files with several names are replaced with private copies, whose number is
+ * added to *N_COPIED. The weights are as before. */
+dw_status dw_replica_make_own(dw_replica *replica, uint64_t *n_copied, dw_error *err);
+
+/* DW_CONFLICT if the files, or the directory, are not those that are open. */
+dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
+
+/* Removes the files if one of them shrank: what is left is no version, and is made anew.
+ * Files that somebody put in their place stay. */
+dw_status dw_replica_drop_shrunk(const dw_replica *replica, dw_error *err);
+
+#define DW_WEIGHTS_NAME "model.safetensors"
+
+/* Makes the file of the weights, in the directory or where they are kept, and maps it
+ * (replica_file.c). */
+dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
+                              dw_fill_fn source, void *context, dw_error *err);
+
+/* Removes the weights of a replica, what is staged beside them and their record. The
+ * control block stays, and so does everything that is not the replica's. */
+dw_status dw_replica_empty_dir(const char *dir, dw_error *err);
+
+/* Whether a directory holds anything that a checkpoint is made of, whole or not. */
+bool dw_dir_has_weights(const char *dir);
+
+/* ---- the file that remembers (replica_state.c) ---- */
+
+/* AT and NEXT are of version DW_NO_VERSION if the file is not there, names none, or is
+ * damaged. A damaged file is not an error. */
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
+                                const char *dir, dw_error *err);
+dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
+                                 const char *dir, dw_error *err);
+
+/* ---- filling from elsewhere (replica_fill.c) ---- */
+
+/* A dw_fill_fn: the objects of an anchor. CONTEXT is a dw_anchor_fill. */
+typedef struct dw_anchor_fill {
+    dw_store *store;
+    const dw_objects *objects;
+    const dw_progress *progress;
+} dw_anchor_fill;
+dw_status dw_fill_from_anchor(void *context, const dw_tensor *tensors, size_t n_tensors,
+                              dw_error *err);
+
+/* A dw_fill_fn: other tensors, names ascending. CONTEXT is a const dw_tensor array. */
+dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n_tensors,
+                               dw_error *err);
+
+dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
+                                size_t n_tensors, const char *spool_dir, dw_error *err);
+void dw_scratch_model_release(dw_scratch_model *model);
+
+#endif

@@ -1,0 +1,275 @@
+/* A replica in a directory: opening it, and telling readers about it. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "weights/checkpoint_target.h"
+#include "weights/replica.h"
+#include "tensor/shard_index.h"
+
+void dw_replica_tell(const dw_replica *r)
+{
+    if (!r->control)
+        return;
+    const dw_position *p = r->applied ? &r->next : &r->at;
+    dw_control_set(r->control, r->copy,
+                   &(dw_control_label){.stream = p->stream,
+                                       .version = p->version,
+                                       .state = p->state,
+                                       .files = r->place ? dw_place_files(r->place) : 0});
+}
+
+/* ---- opening ---- */
+
+/* The weights are not what their record says. */
+static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *err)
+{
+    /* not what the block says: nobody is to read it */
+    dw_control_mark_written(r->control, r->copy);
+    const bool is_shared = dw_place_judge(r->place, NULL) == DW_FILES_SHARED;
+    if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
+        return DW_OK; /* the stream can say which version they are, if they are one */
+    return dw_fail(err, DW_CORRUPT, r->dir,
+                   "the weights were changed by somebody else: their digest is "
+                   "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
+                   ". Remove the directory: the next run fills it from the stream",
+                   r->state, at->version, at->state);
+}
+
+/* Finds out which version the weights of the directory are. */
+static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
+{
+    dw_position at;
+    dw_status status = dw_replica_state_read(&at, &r->was_next, &r->record, r->dir, err);
+    if (status == DW_OK)
+        status = dw_replica_digest(r, progress, err);
+    if (status != DW_OK)
+        return status;
+    r->has_weights = true;
+    if (r->was_next.version != DW_NO_VERSION && r->was_next.state == r->state)
+        r->at = r->was_next;
+    else if (at.version != DW_NO_VERSION && at.state == r->state)
+        r->at = at;
+    else if (at.version != DW_NO_VERSION)
+        return refuse_changed(r, &at, err);
+    if (r->record == DW_RECORD_DAMAGED)
+        dw_control_mark_written(r->control, r->copy);
+    return DW_OK;
+}
+
+dw_status dw_replica_forget_next(dw_replica *r, dw_error *err)
+{
+    if (r->at.version == DW_NO_VERSION || r->was_next.version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status = dw_replica_state_write(&r->at, NULL, r->dir, err);
+    if (status == DW_OK)
+        r->was_next = dw_nowhere;
+    return status;
+}
+
+dw_status dw_replica_open_place(dw_replica *r, dw_error *err)
+{
+    bool recovered;
+    dw_status status = dw_place_open(&r->place, r->dir, r->n_threads, &recovered, err);
+    if (status != DW_OK)
+        return status;
+    size_t n_found;
+    const dw_tensor *found = dw_place_tensors(r->place, &n_found);
+    return dw_replica_take_data(r, found, n_found, r->dir, err);
+}
+
+/* Whether the weights of the directory are kept elsewhere, and are to stay there. */
+static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
+{
+    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
+    *out = path && r->weights_dir && r->at.version != DW_NO_VERSION &&
+           dw_is_kept_elsewhere(path);
+    dw_free(path);
+    return path ? DW_OK : dw_fail_memory(err, r->dir);
+}
+
+/* Makes the private copy where weights are kept. */
+static dw_status keep_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
+{
+    dw_place *old = r->place;
+    const dw_position at = r->at;
+    dw_tensor *from = dw_alloc_array(r->n_tensors, sizeof *from);
+    if (!from)
+        return dw_fail_memory(err, r->dir);
+    memcpy(from, r->tensors, r->n_tensors * sizeof *from);
+    r->place = NULL;
+    dw_status status = dw_replica_fill(r, &at, dw_fill_from_tensors, from, err);
+    dw_place_close(old);
+    dw_free(from);
+    *n_copied += status == DW_OK;
+    return status;
+}
+
+dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
+{
+    bool is_kept;
+    const dw_digest state = r->state;
+    if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_SHARED)
+        return DW_OK;
+    dw_status status = is_to_be_kept(&is_kept, r, err);
+    if (status == DW_OK && is_kept)
+        return keep_own(r, n_copied, err);
+    if (status == DW_OK)
+        status = dw_place_make_own(r->place, n_copied, err);
+    if (status != DW_OK)
+        return status;
+    dw_place_close(r->place);
+    r->place = NULL;
+    status = dw_replica_open_place(r, err);
+    if (status == DW_OK)
+        status = dw_replica_digest(r, NULL, err);
+    if (status == DW_OK && r->state != state)
+        status = dw_fail(err, DW_CONFLICT, r->dir,
+                         "the weights changed while they were copied: somebody else "
+                         "writes to the files that its links lead to. Try again");
+    if (status == DW_OK)
+        dw_replica_tell(r);
+    return status;
+}
+
+dw_status dw_replica_check_files(const dw_replica *r, dw_error *err)
+{
+    struct stat st;
+    if (r->place && dw_place_judge(r->place, err) != DW_FILES_OWN)
+        return DW_CONFLICT;
+    if (r->place)
+        return dw_place_check(r->place, err);
+    if (!r->dir || (stat(r->dir, &st) == 0 && S_ISDIR(st.st_mode)))
+        return DW_OK;
+    return dw_fail(err, DW_CONFLICT, r->dir, "the directory was removed");
+}
+
+dw_status dw_replica_drop_shrunk(const dw_replica *r, dw_error *err)
+{
+    if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_OWN ||
+        dw_place_check(r->place, NULL) == DW_OK)
+        return DW_OK;
+    char *index = dw_join_path(r->dir, DW_SHARD_INDEX_NAME);
+    dw_status status =
+        index ? dw_place_remove_files(r->place, err) : dw_fail_memory(err, r->dir);
+    if (status == DW_OK)
+        status = dw_remove_file(index, err); /* it names what is gone */
+    dw_free(index);
+    return status;
+}
+
+/* An interrupted apply is finished when the place is opened: readers are to wait. */
+static dw_status make_way(dw_replica *r, dw_error *err)
+{
+    bool pending = false;
+    dw_error fault = {0};
+    dw_status status = dw_checkpoint_pending(r->dir, &pending, &fault);
+    if (status != DW_OK || !pending)
+        return DW_OK; /* what is wrong is found again */
+    status = dw_control_begin_write(r->control, r->copy, err);
+    return status == DW_OK ? dw_control_sync(r->control, err) : status;
+}
+
+bool dw_dir_has_weights(const char *path)
+{
+    DIR *dir = opendir(path);
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
+        found = strcmp(e->d_name, DW_SHARD_INDEX_NAME) == 0 ||
+                dw_name_ends(e->d_name, ".safetensors");
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* Whether files that are no checkpoint of the model, or no good one, fail like this. */
+static bool is_damage(dw_status status)
+{
+    return status == DW_CORRUPT || status == DW_MISMATCH || status == DW_STALE ||
+           status == DW_UNSUPPORTED || status == DW_INVALID || status == DW_NOT_FOUND;
+}
+
+dw_status dw_replica_empty_dir(const char *path, dw_error *err)
+{
+    static const char *const names[] = {DW_REPLICA_STATE, DW_SHARD_INDEX_NAME,
+                                        ".deltawire-patch", ".deltawire-staged"};
+    DIR *dir = opendir(path);
+    if (!dir)
+        return dw_fail_errno(err, path, "read the directory");
+    dw_status status = DW_OK;
+    for (struct dirent *e; status == DW_OK && (e = readdir(dir)) != NULL;) {
+        bool goes = strstr(e->d_name, ".safetensors") != NULL;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            goes = goes || strcmp(e->d_name, names[i]) == 0;
+        char *file = goes ? dw_join_path(path, e->d_name) : NULL;
+        if (goes)
+            status = file ? dw_remove_file(file, err) : dw_fail_memory(err, path);
+        dw_free(file);
+    }
+    closedir(dir);
+    return status;
+}
+
+/* What is there is no checkpoint, but the caller's own: it is made anew. */
+static dw_status start_over(dw_replica *r, dw_error *err)
+{
+    dw_place_close(r->place);
+    r->place = NULL;
+    for (size_t i = 0; i < r->n_tensors; i++)
+        r->tensors[i].data = NULL;
+    r->at = r->was_next = dw_nowhere;
+    r->record = DW_RECORD_NONE;
+    r->has_weights = false;
+    r->was_damaged = true;
+    dw_control_mark_written(r->control, r->copy);
+    return dw_replica_empty_dir(r->dir, err);
+}
+
+static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)
+{
+    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
+    if (!path)
+        return dw_fail_memory(err, r->dir);
+    dw_remove_leftovers(path); /* the lock says that nobody is writing */
+    dw_status status = dw_target_forget_lost(path, err);
+    dw_free(path);
+    if (status == DW_OK)
+        status = make_way(r, err);
+    if (status == DW_OK)
+        status = dw_replica_open_place(r, err);
+    if (status == DW_OK)
+        status = find_position(r, progress, err);
+    else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
+        status = DW_OK; /* empty: to be filled */
+    if (r->is_own && is_damage(status))
+        status = start_over(r, err);
+    if (status == DW_OK)
+        dw_replica_tell(r);
+    return status;
+}
+
+dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
+                              const dw_replica_dir *dir, unsigned n_threads,
+                              const dw_progress *progress, dw_error *err)
+{
+    dw_replica *r;
+    *out = NULL;
+    dw_status status = dw_replica_new(&r, table, n_tensors, n_threads, err);
+    if (status != DW_OK)
+        return status;
+    r->dir = dw_copy_string(dir->path);
+    r->weights_dir = dir->weights_dir;
+    r->control = dir->control;
+    r->copy = dir->copy;
+    r->is_own = dir->is_own;
+    status = r->dir ? open_dir(r, progress, err) : dw_fail_memory(err, dir->path);
+    if (status == DW_OK)
+        *out = r;
+    else
+        dw_replica_close(r);
+    return status;
+}

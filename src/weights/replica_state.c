@@ -1,0 +1,147 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "codec/seal.h"
+#include "weights/replica.h"
+#include "tensor/safetensors.h"
+
+#define FORMAT    "deltawire-replica/1"
+#define MAX_BYTES (1u << 20)
+
+/* ---- writing ---- */
+
+static void write_follows(dw_writer *w, const dw_position *p)
+{
+    if (p->follows[0])
+        dw_write_format(w, ",\"follows\":\"%s\"", p->follows);
+}
+
+static void write_position(dw_writer *w, const dw_position *p)
+{
+    char sha256[DW_SHA256_TEXT];
+    dw_hex_encode(sha256, p->commit_sha256, DW_SHA256_BYTES);
+    dw_write_format(
+        w, "{\"stream\":\"%s\",\"version\":%" PRIu64 ",\"commit_sha256\":\"%s\",",
+        p->stream, p->version, sha256);
+    dw_write_format(w, "\"state\":\"%016" PRIx64 "\"", p->state);
+    write_follows(w, p);
+    dw_write_u8(w, '}');
+}
+
+dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
+                                 const char *dir, dw_error *err)
+{
+    dw_writer w = {0};
+    dw_write_text(&w, "{\"format\":\"" FORMAT "\"");
+    /* the version is told at the top, where people and scripts look for it */
+    if (at->version != DW_NO_VERSION) {
+        char sha256[DW_SHA256_TEXT];
+        dw_hex_encode(sha256, at->commit_sha256, DW_SHA256_BYTES);
+        dw_write_format(&w, ",\"stream\":\"%s\",\"version\":%" PRIu64, at->stream,
+                        at->version);
+        dw_write_format(&w, ",\"commit_sha256\":\"%s\",\"state\":\"%016" PRIx64 "\"",
+                        sha256, at->state);
+        write_follows(&w, at);
+    }
+    if (next && next->version != DW_NO_VERSION) {
+        dw_write_text(&w, ",\"next\":");
+        write_position(&w, next);
+    }
+    return dw_seal_write(&w, dir, DW_REPLICA_STATE, err);
+}
+
+/* ---- reading ---- */
+
+static bool read_position(dw_position *out, const json_t *object)
+{
+    const char *stream = json_string_value(json_object_get(object, "stream"));
+    const char *sha256 = json_string_value(json_object_get(object, "commit_sha256"));
+    const char *state = json_string_value(json_object_get(object, "state"));
+    const char *follows = json_string_value(json_object_get(object, "follows"));
+    const json_t *version = json_object_get(object, "version");
+    uint8_t id[(DW_ID_TEXT - 1) / 2];
+    if (!stream || !sha256 || !state || !json_is_integer(version) ||
+        json_integer_value(version) < 0 || !dw_hex_decode(id, sizeof id, stream) ||
+        !dw_hex_decode(out->commit_sha256, DW_SHA256_BYTES, sha256) ||
+        strlen(state) != 16 || !dw_parse_number(state, 16, &out->state))
+        return false;
+    memcpy(out->stream, stream, sizeof out->stream);
+    if (follows && dw_hex_decode(id, sizeof id, follows))
+        memcpy(out->follows, follows, sizeof out->follows);
+    out->version = (uint64_t)json_integer_value(version);
+    return true;
+}
+
+/* Whether ROOT has no member but those that 0.1 wrote. A seal whose name was damaged is
+ * another member. */
+static bool is_unsealed(const json_t *root)
+{
+    static const char *const known[] = {"format",        "stream", "version",
+                                        "commit_sha256", "state",  "next"};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        n += json_object_get(root, known[i]) != NULL;
+    return n == json_object_size(root);
+}
+
+/* Reads the members. False if they are not those of a record. */
+static bool read_record(dw_position *at, dw_position *next, const json_t *root)
+{
+    const char *format = json_string_value(json_object_get(root, "format"));
+    const json_t *coming = json_object_get(root, "next");
+    return format && strcmp(format, FORMAT) == 0 &&
+           (!json_object_get(root, "version") || read_position(at, root)) &&
+           (!coming || read_position(next, coming));
+}
+
+static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind *kind,
+                             const uint8_t *bytes, size_t n_bytes, const char *path,
+                             dw_error *err)
+{
+    json_t *root = NULL;
+    *kind = DW_RECORD_DAMAGED;
+    dw_status status = dw_json_parse_object(&root, bytes, n_bytes, "record", path, err);
+    if (status != DW_OK)
+        return status == DW_NO_MEMORY ? status : DW_OK;
+    const bool is_sealed = dw_seal_good(bytes, n_bytes, NULL, 0);
+    const bool is_good = read_record(at, next, root);
+    if (is_sealed && !is_good)
+        status = dw_fail(err, DW_UNSUPPORTED, path,
+                         "this version of deltawire does not know this record of a "
+                         "replica. Use the version that wrote it, or another directory");
+    else if (is_good && (is_sealed || is_unsealed(root)))
+        *kind = is_sealed ? DW_RECORD_SEALED : DW_RECORD_UNSEALED;
+    else
+        *at = *next = dw_nowhere;
+    json_decref(root);
+    return status;
+}
+
+dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
+                                const char *dir, dw_error *err)
+{
+    *kind = DW_RECORD_NONE;
+    *at = *next = dw_nowhere;
+    char *path = dw_join_path(dir, DW_REPLICA_STATE);
+    if (!path)
+        return dw_fail_memory(err, dir);
+    bool exists;
+    uint8_t *bytes = NULL;
+    size_t n_bytes;
+    dw_status status = dw_file_exists(path, &exists, err);
+    if (status == DW_OK && exists)
+        status = dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, err);
+    if (status == DW_CORRUPT) { /* too long for a record */
+        *kind = DW_RECORD_DAMAGED;
+        status = DW_OK;
+    } else if (status == DW_OK && exists) {
+        status = parse_state(at, next, kind, bytes, n_bytes, path, err);
+    }
+    dw_free(bytes);
+    dw_free(path);
+    return status;
+}

@@ -1,0 +1,202 @@
+#include "weights/weights.h"
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+void dw_weights_close(dw_weights *w)
+{
+    if (!w)
+        return;
+    dw_replica_close(w->now);
+    dw_replica_close(w->twin);
+    dw_control_writer_close(w->control);
+    if (w->lock >= 0)
+        close(w->lock);
+    dw_free(w->into);
+    dw_free(w->weights_dir);
+    dw_free(w);
+}
+
+bool dw_weights_is_committed(const dw_weights *w)
+{
+    if (!w->twin)
+        return w->now->committed;
+    return w->step != DW_TWIN_SAME || (w->now->staged && w->twin->committed);
+}
+
+bool dw_weights_is_applied(const dw_weights *w)
+{
+    return w->twin ? w->step == DW_TWIN_BEHIND : w->now->applied;
+}
+
+/* Brings the copy that nobody is to read to what is staged beside it. */
+static dw_status write_twin(dw_weights *w, bool sweep, dw_error *err)
+{
+    dw_status status = dw_replica_apply(w->twin, err);
+    return status == DW_OK ? dw_replica_settle(w->twin, sweep, err) : status;
+}
+
+/* ---- whole models ---- */
+
+/* Stages what makes the other copy the same, or does it at once. */
+static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
+{
+    if (!twin->has_weights)
+        return dw_replica_fill(twin, &now->at, dw_fill_from_tensors, now->tensors, err);
+    if (twin->state == now->state)
+        return dw_replica_adopt(twin, &now->at, err);
+    if (twin->at.version == DW_NO_VERSION && twin->record != DW_RECORD_DAMAGED)
+        return dw_fail(err, DW_CONFLICT, twin->dir,
+                       "it holds weights that are not those of the other copy, and no "
+                       "record of which they are. Remove them");
+    return dw_replica_stage_copy(twin, &now->at, now->tensors, NULL, err);
+}
+
+dw_status dw_weights_align(dw_weights *w, dw_error *err)
+{
+    dw_replica *now = w->now, *twin = w->twin;
+    if (w->step != DW_TWIN_SAME || now->staged || now->at.version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status = DW_OK;
+    if (twin && !twin->staged && !dw_position_same(&now->at, &twin->at))
+        status = begin_align(now, twin, err);
+    if (status == DW_OK && twin && twin->staged) {
+        /* as in settle: which one is read must be durable before the other is written */
+        status = dw_control_sync(w->control, err);
+        if (status == DW_OK)
+            status = dw_sync_parent(now->dir, err);
+        if (status == DW_OK)
+            status = write_twin(w, true, err);
+    }
+    /* what they were to become also says which of the two is to be read: so long it stays
+     */
+    if (status == DW_OK && twin)
+        status = dw_replica_forget_next(twin, err);
+    return status == DW_OK ? dw_replica_forget_next(now, err) : status;
+}
+
+dw_status dw_weights_adopt(dw_weights *w, const dw_position *position, dw_error *err)
+{
+    dw_status status = dw_replica_adopt(w->now, position, err);
+    return status == DW_OK ? dw_weights_align(w, err) : status;
+}
+
+dw_status dw_weights_fill(dw_weights *w, const dw_position *position, dw_fill_fn source,
+                          void *context, dw_error *err)
+{
+    dw_status status = dw_replica_fill(w->now, position, source, context, err);
+    if (status == DW_OK)
+        status = dw_weights_link(w, err);
+    return status == DW_OK ? dw_weights_align(w, err) : status;
+}
+
+/* ---- the steps ---- */
+
+/* After the first copy has its list. */
+static dw_status stage_twin(dw_weights *w, dw_status status, dw_error *err)
+{
+    if (status != DW_OK || !w->twin)
+        return status;
+    status = dw_replica_stage_same(w->twin, w->now, err);
+    if (status != DW_OK)
+        dw_weights_discard(w, NULL);
+    return status;
+}
+
+dw_status dw_weights_stage(dw_weights *w, const dw_position *position,
+                           const dw_objects *objects, const dw_blob *blobs,
+                           const dw_progress *progress, dw_error *err)
+{
+    dw_status status = dw_weights_align(w, err);
+    if (status == DW_OK)
+        status = dw_replica_stage(w->now, position, objects, blobs, progress, err);
+    return stage_twin(w, status, err);
+}
+
+dw_status dw_weights_stage_copy(dw_weights *w, const dw_position *position,
+                                const dw_tensor *source, const dw_progress *progress,
+                                dw_error *err)
+{
+    dw_status status = dw_weights_align(w, err);
+    if (status == DW_OK)
+        status = dw_replica_stage_copy(w->now, position, source, progress, err);
+    return stage_twin(w, status, err);
+}
+
+dw_status dw_weights_discard(dw_weights *w, dw_error *err)
+{
+    dw_status status = DW_OK;
+    if (w->twin)
+        status = dw_replica_discard(w->twin, err);
+    return status == DW_OK ? dw_replica_discard(w->now, err) : status;
+}
+
+dw_status dw_weights_commit(dw_weights *w, bool sweep, dw_error *err)
+{
+    dw_replica *now = w->now;
+    if (!w->twin)
+        return dw_replica_commit(now, err);
+    if (w->step != DW_TWIN_SAME)
+        return DW_OK;
+    /* after a crash the copy that is not this one any more is the one to be read */
+    dw_status status = dw_replica_state_write(&now->at, &now->next, now->dir, err);
+    if (status == DW_OK)
+        status = write_twin(w, sweep, err);
+    if (status == DW_OK)
+        w->step = DW_TWIN_AHEAD;
+    return status;
+}
+
+static dw_status flip(dw_weights *w, dw_error *err)
+{
+    dw_replica *was = w->now;
+    w->now = w->twin;
+    w->twin = was;
+    dw_status status = dw_weights_link(w, err);
+    if (status != DW_OK) {
+        w->twin = w->now;
+        w->now = was;
+        return status;
+    }
+    dw_control_flip(w->control, w->now->copy);
+    w->step = DW_TWIN_BEHIND;
+    return DW_OK;
+}
+
+dw_status dw_weights_apply(dw_weights *w, bool sweep, dw_error *err)
+{
+    if (!w->twin)
+        return dw_replica_apply(w->now, err);
+    dw_status status = dw_weights_commit(w, sweep, err);
+    return status == DW_OK && w->step == DW_TWIN_AHEAD ? flip(w, err) : status;
+}
+
+dw_status dw_weights_settle(dw_weights *w, bool sweep, dw_error *err)
+{
+    if (!w->twin)
+        return dw_replica_settle(w->now, sweep, err);
+    /* that it is not the one to read must be durable before it is written to */
+    dw_status status = dw_control_sync(w->control, err);
+    if (status == DW_OK)
+        status = dw_sync_parent(w->now->dir, err);
+    if (status == DW_OK)
+        status = write_twin(w, sweep, err);
+    if (status == DW_OK)
+        w->step = DW_TWIN_SAME;
+    return status;
+}
+
+dw_status dw_weights_sweep(dw_weights *w, unsigned n_versions, dw_error *err)
+{
+    if (n_versions == 0)
+        return DW_OK;
+    if (w->twin && dw_replica_sweep(w->twin, n_versions, NULL) == DW_CORRUPT)
+        dw_replica_distrust(w->twin);
+    dw_status status = dw_replica_sweep(w->now, n_versions, err);
+    if (status == DW_CORRUPT)
+        dw_replica_distrust(w->now);
+    return status;
+}

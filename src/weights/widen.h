@@ -1,0 +1,33 @@
+/* Memory in F32 that follows a stream in BF16.
+ *
+ * A copy of the weights as the stream has them lies in a file without a name: deltas are
+ * decoded against it and digests are computed from it, as for any other replica. The
+ * caller's memory is written only from that copy, once it is proven, and is compared with
+ * it bit by bit: widening is exact, so the two must be the same.
+ */
+#ifndef DW_WEIGHTS_WIDEN_H
+#define DW_WEIGHTS_WIDEN_H
+
+#include "codec/patch.h"
+#include "weights/replica.h"
+
+/* As dw_replica_open_memory, for MEMORY of which F32 tensors may stand for BF16 ones of
+ * the stream. The copy takes the size of those in SPOOL_DIR. */
+dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
+                                  size_t n_tensors, const dw_tensor *memory, bool empty,
+                                  const char *spool_dir, unsigned n_threads,
+                                  dw_error *err);
+void dw_widened_free(dw_widened *widened);
+
+/* Stores all weights of R to the caller's memory, or those of its patch. */
+void dw_widened_store(const dw_replica *r);
+void dw_widened_store_patch(const dw_replica *r);
+
+/* The name of the first tensor from FIRST to FIRST + N - 1 whose memory is not what it
+ * should be; NULL: there is none. */
+const char *dw_widened_compare(const dw_replica *r, size_t first, size_t n);
+
+/* The same for the elements that the patch of R replaces. */
+const char *dw_widened_compare_patch(const dw_replica *r);
+
+#endif
