@@ -155,6 +155,8 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     bool untouched =
         !tried || http_status == 401 || http_status == 403 || http_status == 404;
     g->whole = status == DW_OK || (untouched && g->whole);
+    if (!g->whole)
+        g->label = DW_NO_VERSION; /* its label says nothing about a mix */
     *whole = g->whole;
     return status;
 }

@@ -42,8 +42,8 @@ void mishap_point(unsigned weight)
     if (!atomic_load(&calm) && below(1000ull * weight) < rates.deaths) {
         static const char line[] = "the engine dies by plan\n";
         if (write(STDERR_FILENO, line, sizeof line - 1) > 0)
-            _exit(9);
-        _exit(9);
+            _exit(DEATH_BY_PLAN);
+        _exit(DEATH_BY_PLAN);
     }
 }
 

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+enum { DEATH_BY_PLAN = 9 }; /* the exit status */
+
 typedef enum mishap {
     MISHAP_NONE = 0,
     MISHAP_FAIL_BEFORE, /* 500, and nothing was done */
@@ -17,7 +19,7 @@ typedef enum mishap {
 typedef struct mishap_rates {
     unsigned failures; /* each of the five above */
     unsigned delays;   /* up to 20 ms */
-    unsigned deaths;   /* _exit(9), at each of the points */
+    unsigned deaths;   /* at each of the points */
     unsigned long_delays;
     unsigned long_ms;
 } mishap_rates;

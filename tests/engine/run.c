@@ -24,11 +24,12 @@
 
 #include "deltawire/checkpoint.h"
 #include "engine/engine_http.h"
+#include "mishap.h"
 #include "soak/process.h"
 #include "soak/truth.h"
 #include "trainer.h"
 
-enum { N_ENGINES = 2, AGENT = N_ENGINES, N_ACTORS, HANG_MS = 90000, DEATH_BY_PLAN = 9 };
+enum { N_ENGINES = 2, AGENT = N_ENGINES, N_ACTORS, HANG_MS = 90000 };
 
 typedef struct actor {
     pid_t pid; /* 0: not running */

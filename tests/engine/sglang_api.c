@@ -54,18 +54,7 @@ static void answer_update(const request *q, reply *r)
         say(r, 400, "{\"object\":\"error\",\"message\":\"bad body\",\"code\":400}");
         return;
     }
-    const bool paused = weights_paused();
-    const mishap fate = mishap_of_update(q->fate);
-    bool good = fate != MISHAP_FAIL_BEFORE &&
-                weights_take_dir(dir, version, truth_of(version), true, why);
-    if (fate == MISHAP_FAIL_AFTER) {
-        weights_spoil();
-        good = false;
-    }
-    /* with a load that failed on its hands, and nothing to go back to, a server that is
-     * not paused does not go on */
-    if (!good && !paused)
-        _exit(9);
+    const bool good = weights_reload(dir, version, mishap_of_update(q->fate), why);
     if (good)
         note_update('s');
     if (good)

@@ -97,7 +97,7 @@ static bool take(json_t *info, char *why)
         engine_fault("update_info is not what is documented");
     dw_digest digest = strtoull(state, NULL, 16);
     if (strcmp(kind, "snapshot") == 0 && json_is_null(from) && json_is_null(patch))
-        return weights_take_dir(dir, (uint64_t)version, digest, false, why);
+        return weights_take_dir(dir, (uint64_t)version, digest, why);
     if (strcmp(kind, "patch") != 0 || !json_is_integer(from) || !json_is_string(patch))
         engine_fault("update_info of kind '%s' is not what is documented", kind);
     uint64_t held = weights_version();

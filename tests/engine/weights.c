@@ -342,24 +342,42 @@ void weights_set_version(uint64_t version)
     pthread_mutex_unlock(&w.lock);
 }
 
-bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, bool is_told,
-                      char *why)
+bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *why)
 {
     begin_update();
     bool good = do_load(dir, why) && check_state(version, state, why);
-    if (good && is_told)
+    end_update();
+    return good;
+}
+
+static void spoil(void)
+{
+    uint8_t *bytes = w.tensors[0].data;
+    if (w.own_copy) /* else the directory is not its to write */
+        bytes[0] ^= 1;
+}
+
+bool weights_reload(const char *dir, uint64_t version, mishap fate, char *why)
+{
+    begin_update();
+    bool good = fate != MISHAP_FAIL_BEFORE && do_load(dir, why) &&
+                check_state(version, truth_of(version), why);
+    if (fate == MISHAP_FAIL_AFTER) {
+        spoil();
+        good = false;
+    }
+    if (good)
         weights_set_version(version);
+    else if (!weights_paused())
+        _exit(DEATH_BY_PLAN);
     end_update();
     return good;
 }
 
 void weights_spoil(void)
 {
-    if (!w.own_copy)
-        return; /* the directory is not its to write */
     begin_update();
-    uint8_t *bytes = w.tensors[0].data;
-    bytes[0] ^= 1;
+    spoil();
     end_update();
 }
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "deltawire/digest.h"
+#include "mishap.h"
 
 enum { WHY_SIZE = 512 };
 
@@ -30,11 +31,15 @@ bool weights_paused(void);
 uint64_t weights_version(void);
 
 /* An update. False: WHY, of WHY_SIZE, says what it refuses; the weights may then be a
- * mix. IS_TOLD: with this it has been told of the version, too. */
+ * mix. */
 bool weights_take_patch(const char *path, uint64_t version, dw_digest state, char *why);
-bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, bool is_told,
-                      char *why);
+bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *why);
 void weights_set_version(uint64_t version);
+
+/* Loads a directory and takes its version, as SGLang does in one request: the version
+ * changes only if the load succeeds. An engine that is not paused ends with a load that
+ * failed, before anybody reads what it left. FATE: whether the load fails, and when. */
+bool weights_reload(const char *dir, uint64_t version, mishap fate, char *why);
 
 /* Leaves a mix behind, as an update that failed half way does. */
 void weights_spoil(void);
