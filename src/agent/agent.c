@@ -24,7 +24,7 @@ void dw_agent_options_init(dw_agent_options *options)
 static dw_status open_agent(dw_agent *agent, const dw_agent_options *options,
                             dw_error *err)
 {
-    if (!dw_told_init(&agent->told, options->stream_only, options->n_history))
+    if (!dw_report_init(&agent->report, options->stream_only, options->n_history))
         return dw_fail_memory(err, options->listen);
     return dw_server_start(&agent->server, agent, options, err);
 }
@@ -61,7 +61,7 @@ void dw_agent_stop(dw_agent *agent)
     if (!agent)
         return;
     dw_server_stop(agent->server);
-    dw_told_release(&agent->told);
+    dw_report_release(&agent->report);
     pthread_cond_destroy(&agent->pin_asked);
     pthread_mutex_destroy(&agent->lock);
     dw_free(agent);
@@ -74,10 +74,10 @@ const char *dw_agent_url(const dw_agent *agent)
 
 /* ---- for the server ---- */
 
-void dw_agent_view(dw_agent *agent, dw_told *view)
+void dw_agent_view(dw_agent *agent, dw_report *view)
 {
     pthread_mutex_lock(&agent->lock);
-    dw_told_copy(view, &agent->told);
+    dw_report_copy(view, &agent->report);
     pthread_mutex_unlock(&agent->lock);
 }
 
@@ -90,7 +90,7 @@ void dw_agent_watch(dw_agent *agent)
 
 static void set_pin(dw_agent *agent, uint64_t version)
 {
-    agent->told.pinned = version;
+    agent->report.pinned = version;
     agent->n_pins++;
     pthread_cond_broadcast(&agent->pin_asked);
 }
@@ -100,14 +100,14 @@ dw_status dw_agent_pin(dw_agent *agent, const uint64_t *version, uint64_t *pinne
 {
     dw_status status = DW_OK;
     pthread_mutex_lock(&agent->lock);
-    const dw_told *told = &agent->told;
-    *pinned = version ? *version : told->version;
+    const dw_report *report = &agent->report;
+    *pinned = version ? *version : report->version;
     if (*pinned == DW_NO_VERSION)
         status = dw_fail(err, DW_CONFLICT, NULL, "there is no version yet to hold");
-    else if (told->head != DW_NO_VERSION && *pinned > told->head)
+    else if (report->head != DW_NO_VERSION && *pinned > report->head)
         status = dw_fail(err, DW_CONFLICT, NULL,
                          "there is no version %" PRIu64 ": the newest is %" PRIu64,
-                         *pinned, told->head);
+                         *pinned, report->head);
     else
         set_pin(agent, *pinned);
     pthread_mutex_unlock(&agent->lock);
@@ -128,7 +128,7 @@ bool dw_agent_pinned(dw_agent *agent, uint64_t *version)
     if (!agent)
         return false;
     pthread_mutex_lock(&agent->lock);
-    *version = agent->told.pinned;
+    *version = agent->report.pinned;
     pthread_mutex_unlock(&agent->lock);
     return *version != DW_NO_VERSION;
 }

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "agent/server.h"
-#include "agent/told.h"
+#include "agent/report.h"
 
 struct dw_agent {
     dw_server *server;
@@ -13,14 +13,15 @@ struct dw_agent {
     pthread_mutex_t lock;
     pthread_cond_t pin_asked;
     /* guarded by the lock: */
-    dw_told told;
+    dw_report report;
     uint64_t n_pins;       /* times that /pin or /unpin was called */
     uint64_t n_pins_seen;  /* of them, before the last wait */
     uint64_t t_watched_ms; /* when somebody looked; 0: never */
 };
 
-/* Makes VIEW, which dw_told_init made with as many versions, a copy of what was told. */
-void dw_agent_view(dw_agent *agent, dw_told *view);
+/* Makes VIEW, which dw_report_init made with as many versions, a copy of what was report.
+ */
+void dw_agent_view(dw_agent *agent, dw_report *view);
 
 /* Notes that somebody looks. */
 void dw_agent_watch(dw_agent *agent);

@@ -1,32 +1,32 @@
-/* What follows from what the agent was told. */
+/* What follows from what the agent was report. */
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "agent/told.h"
+#include "agent/report.h"
 
 /* So long an error may last before it makes unready: a store that is away for a moment is
  * no reason to send requests elsewhere. */
 #define PATIENCE_MS 60000
 
-bool dw_told_lag_versions(const dw_told *told, uint64_t *n)
+bool dw_report_lag_versions(const dw_report *report, uint64_t *n)
 {
-    if (told->stream_only || told->head == DW_NO_VERSION ||
-        told->version == DW_NO_VERSION)
+    if (report->stream_only || report->head == DW_NO_VERSION ||
+        report->version == DW_NO_VERSION)
         return false;
-    *n = told->head > told->version ? told->head - told->version : 0;
+    *n = report->head > report->version ? report->head - report->version : 0;
     return true;
 }
 
-bool dw_told_lag_seconds(const dw_told *told, int64_t now_ms, double *seconds)
+bool dw_report_lag_seconds(const dw_report *report, int64_t now_ms, double *seconds)
 {
     uint64_t n_behind;
     *seconds = 0;
-    if (!dw_told_lag_versions(told, &n_behind) || n_behind == 0)
-        return !told->stream_only && told->head != DW_NO_VERSION &&
-               told->version != DW_NO_VERSION;
-    int64_t since_ms = told->next_ms;
+    if (!dw_report_lag_versions(report, &n_behind) || n_behind == 0)
+        return !report->stream_only && report->head != DW_NO_VERSION &&
+               report->version != DW_NO_VERSION;
+    int64_t since_ms = report->next_ms;
     if (since_ms == 0 && n_behind == 1)
-        since_ms = told->head_ms;
+        since_ms = report->head_ms;
     if (since_ms == 0)
         return false;
     if (now_ms > since_ms) /* the writer's clock may be ahead */
@@ -34,10 +34,10 @@ bool dw_told_lag_seconds(const dw_told *told, int64_t now_ms, double *seconds)
     return true;
 }
 
-const dw_told_error *dw_told_current_error(const dw_told *told)
+const dw_reported_error *dw_report_current_error(const dw_report *report)
 {
-    const dw_told_error *newest = &told->errors[0];
-    return told->n_errors > 0 && newest->until_ms == 0 ? newest : NULL;
+    const dw_reported_error *newest = &report->errors[0];
+    return report->n_errors > 0 && newest->until_ms == 0 ? newest : NULL;
 }
 
 /* What is the matter with an engine that does not serve; NULL: nothing. One that is
@@ -60,35 +60,35 @@ static const char *engine_trouble(dw_engine_state state)
     return "is in an unknown state";
 }
 
-bool dw_told_ready(const dw_told *told, uint64_t clock_ms, bool is_trusted,
-                   char reason[DW_READY_REASON])
+bool dw_report_ready(const dw_report *report, uint64_t clock_ms, bool is_trusted,
+                     char reason[DW_READY_REASON])
 {
     char line[DW_ERROR_LINE_SIZE] = "";
-    const dw_told_error *e = dw_told_current_error(told);
+    const dw_reported_error *e = dw_report_current_error(report);
     const char *fault = "";
     if (e)
         fault =
             is_trusted ? dw_error_line(&e->error, line) : dw_status_name(e->error.code);
     reason[0] = '\0';
-    if ((told->stream_only ? told->head : told->version) == DW_NO_VERSION)
+    if ((report->stream_only ? report->head : report->version) == DW_NO_VERSION)
         snprintf(reason, DW_READY_REASON, "no version%s%s", e ? ": " : " yet", fault);
-    else if (told->verify_failed)
+    else if (report->verify_failed)
         snprintf(reason, DW_READY_REASON, "a verification failed%s%s", e ? ": " : "",
                  fault);
-    else if (told->command_failed)
+    else if (report->command_failed)
         snprintf(reason, DW_READY_REASON, "the command of --exec failed%s%s",
                  line[0] ? ": " : "", line);
-    for (size_t i = 0; !reason[0] && i < told->n_engines; i++) {
-        const char *trouble = engine_trouble(told->engines[i].state);
+    for (size_t i = 0; !reason[0] && i < report->n_engines; i++) {
+        const char *trouble = engine_trouble(report->engines[i].state);
         if (trouble)
             snprintf(reason, DW_READY_REASON, "engine %zu (%s) %s", i,
-                     told->engines[i].driver, trouble);
+                     report->engines[i].driver, trouble);
     }
     if (!reason[0] && e && (e->error.code == DW_CORRUPT || e->error.code == DW_UNTRUSTED))
         snprintf(reason, DW_READY_REASON, "the stream is %s%s%s",
                  dw_status_name(e->error.code), line[0] ? ": " : "", line);
-    if (!reason[0] && e && clock_ms - told->failing_at >= PATIENCE_MS)
+    if (!reason[0] && e && clock_ms - report->failing_at >= PATIENCE_MS)
         snprintf(reason, DW_READY_REASON, "failing for %" PRIu64 " s: %s",
-                 (clock_ms - told->failing_at) / 1000, fault);
+                 (clock_ms - report->failing_at) / 1000, fault);
     return !reason[0];
 }

@@ -39,25 +39,25 @@ static void counter(dw_exposition *e, const char *name, const char *unit, uint64
 
 /* ---- parts ---- */
 
-static void write_process(dw_exposition *e, const dw_told *told)
+static void write_process(dw_exposition *e, const dw_report *report)
 {
     char reason[DW_READY_REASON];
     dw_metric_begin(e, "deltawire_build", DW_METRIC_INFO, NULL, "What runs here.");
     dw_metric_count(e,
                     DW_LABELS({"version", dw_version()}, {"kernel", dw_kernel_name()},
-                              {"kind", told->stream_only ? "stream" : "follower"}),
+                              {"kind", report->stream_only ? "stream" : "follower"}),
                     1);
-    seconds(e, "deltawire_start_time_seconds", (double)told->started_ms / 1000,
+    seconds(e, "deltawire_start_time_seconds", (double)report->started_ms / 1000,
             "When the process began to answer, in seconds since 1970.");
-    gauge(e, "deltawire_ready", dw_told_ready(told, dw_clock_ms(), false, reason),
+    gauge(e, "deltawire_ready", dw_report_ready(report, dw_clock_ms(), false, reason),
           "1 while /readyz says that all is well.");
-    gauge(e, "deltawire_failing", dw_told_current_error(told) != NULL,
+    gauge(e, "deltawire_failing", dw_report_current_error(report) != NULL,
           "1 while the last try failed.");
-    counter(e, "deltawire_failures", NULL, told->n_failures, "Tries that failed.");
+    counter(e, "deltawire_failures", NULL, report->n_failures, "Tries that failed.");
     dw_metric_begin(e, "deltawire_verifications", COUNTER, NULL,
                     "Checks of the weights or of the stream's bytes, by result.");
-    dw_metric_count(e, DW_LABELS({"result", "good"}), told->n_verified);
-    dw_metric_count(e, DW_LABELS({"result", "bad"}), told->n_verify_failures);
+    dw_metric_count(e, DW_LABELS({"result", "good"}), report->n_verified);
+    dw_metric_count(e, DW_LABELS({"result", "bad"}), report->n_verify_failures);
 }
 
 static void write_store(dw_exposition *e, const dw_store_counts *counts)
@@ -74,25 +74,27 @@ static void write_store(dw_exposition *e, const dw_store_counts *counts)
 
 /* The newest row that is a step from one version to another; of a follower, one that it
  * made itself. */
-static const dw_rollout_hop *last_step(const dw_told *told)
+static const dw_rollout_hop *last_step(const dw_report *report)
 {
-    const dw_history *h = &told->history;
+    const dw_history *h = &report->history;
     for (size_t i = h->n_rows; i > 0; i--) {
         const dw_history_row *row = &h->rows[i - 1];
-        if ((row->applied || told->stream_only) && dw_hop_bits_per_change(&row->hop) >= 0)
+        if ((row->applied || report->stream_only) &&
+            dw_hop_bits_per_change(&row->hop) >= 0)
             return &row->hop;
     }
     return NULL;
 }
 
-static void write_stream(dw_exposition *e, const dw_told *told)
+static void write_stream(dw_exposition *e, const dw_report *report)
 {
-    const dw_rollout_hop *step = last_step(told);
-    const uint64_t n_elems = told->identity ? told->identity->n_elems : 0;
-    version(e, "deltawire_head_version", told->head, "The newest version of the stream.");
-    if (told->head_ms > 0)
+    const dw_rollout_hop *step = last_step(report);
+    const uint64_t n_elems = report->identity ? report->identity->n_elems : 0;
+    version(e, "deltawire_head_version", report->head,
+            "The newest version of the stream.");
+    if (report->head_ms > 0)
         seconds(e, "deltawire_head_created_timestamp_seconds",
-                (double)told->head_ms / 1000,
+                (double)report->head_ms / 1000,
                 "When the newest version was made, in seconds since 1970.");
     if (!step)
         return;
@@ -107,37 +109,37 @@ static void write_stream(dw_exposition *e, const dw_told *told)
     dw_metric_real(e, DW_NO_LABELS, (double)step->n_changed / (double)n_elems);
 }
 
-static void write_follower(dw_exposition *e, const dw_told *told, int64_t now_ms)
+static void write_follower(dw_exposition *e, const dw_report *report, int64_t now_ms)
 {
     uint64_t n_behind;
     double lag;
-    version(e, "deltawire_version", told->version, "The version the weights are at.");
-    if (dw_told_lag_versions(told, &n_behind))
+    version(e, "deltawire_version", report->version, "The version the weights are at.");
+    if (dw_report_lag_versions(report, &n_behind))
         gauge(e, "deltawire_lag_versions", n_behind,
               "Versions between the weights and the newest one.");
-    if (dw_told_lag_seconds(told, now_ms, &lag))
+    if (dw_report_lag_seconds(report, now_ms, &lag))
         seconds(
             e, "deltawire_lag_seconds", lag,
             "Age of the first version that the weights do not have; 0: they have all.");
-    gauge(e, "deltawire_pinned", told->pinned != DW_NO_VERSION,
+    gauge(e, "deltawire_pinned", report->pinned != DW_NO_VERSION,
           "1 while a version is held.");
-    version(e, "deltawire_pinned_version", told->pinned, "The version that is held.");
-    counter(e, "deltawire_applied_versions", NULL, told->n_hops,
+    version(e, "deltawire_pinned_version", report->pinned, "The version that is held.");
+    counter(e, "deltawire_applied_versions", NULL, report->n_hops,
             "Steps from a version to another that were made.");
-    counter(e, "deltawire_fetched_objects", NULL, told->n_objects,
+    counter(e, "deltawire_fetched_objects", NULL, report->n_objects,
             "Objects fetched for them.");
-    counter(e, "deltawire_fetched_bytes", "bytes", told->n_bytes,
+    counter(e, "deltawire_fetched_bytes", "bytes", report->n_bytes,
             "Bytes fetched for them.");
-    counter(e, "deltawire_changed_elements", NULL, told->n_changed,
+    counter(e, "deltawire_changed_elements", NULL, report->n_changed,
             "Elements that they changed.");
     dw_metric_begin(e, "deltawire_phase_seconds", DW_METRIC_HISTOGRAM, "seconds",
                     "How long the phases of a step took.");
     for (size_t i = 0; i < DW_N_HOP_TIMES; i++)
         dw_metric_histogram(e, DW_LABELS({"phase", dw_hop_times[i].name}),
-                            &told->times[i]);
+                            &report->times[i]);
     dw_metric_begin(e, "deltawire_pause_seconds", DW_METRIC_HISTOGRAM, "seconds",
                     "How long the engines stood still for a step.");
-    dw_metric_histogram(e, DW_NO_LABELS, &told->stopped);
+    dw_metric_histogram(e, DW_NO_LABELS, &report->stopped);
 }
 
 typedef struct engine_labels {
@@ -145,42 +147,42 @@ typedef struct engine_labels {
     dw_metric_label labels[4]; /* the last is free */
 } engine_labels;
 
-static void label_engine(engine_labels *out, const dw_told *told, size_t i)
+static void label_engine(engine_labels *out, const dw_report *report, size_t i)
 {
     snprintf(out->number, sizeof out->number, "%zu", i);
     out->labels[0] = (dw_metric_label){"engine", out->number};
-    out->labels[1] = (dw_metric_label){"driver", told->engines[i].driver};
-    out->labels[2] = (dw_metric_label){"where", told->engines[i].where};
+    out->labels[1] = (dw_metric_label){"driver", report->engines[i].driver};
+    out->labels[2] = (dw_metric_label){"where", report->engines[i].where};
 }
 
-static void write_engines(dw_exposition *e, const dw_told *told)
+static void write_engines(dw_exposition *e, const dw_report *report)
 {
     engine_labels l;
-    if (told->n_engines == 0)
+    if (report->n_engines == 0)
         return;
     dw_metric_begin(e, "deltawire_engine_state", GAUGE, NULL,
                     "1 for the state that an engine is in, 0 for the others.");
-    for (size_t i = 0; i < told->n_engines; i++) {
-        label_engine(&l, told, i);
+    for (size_t i = 0; i < report->n_engines; i++) {
+        label_engine(&l, report, i);
         for (dw_engine_state s = DW_ENGINE_UNKNOWN; s <= DW_ENGINE_AWAY; s++) {
             l.labels[3] = (dw_metric_label){"state", dw_engine_state_name(s)};
-            dw_metric_count(e, l.labels, 4, told->engines[i].state == s);
+            dw_metric_count(e, l.labels, 4, report->engines[i].state == s);
         }
     }
     dw_metric_begin(e, "deltawire_engine_version", GAUGE, NULL,
                     "The version that an engine serves.");
-    for (size_t i = 0; i < told->n_engines; i++) {
-        label_engine(&l, told, i);
-        if (told->engines[i].version != DW_NO_VERSION)
-            dw_metric_count(e, l.labels, 3, told->engines[i].version);
+    for (size_t i = 0; i < report->n_engines; i++) {
+        label_engine(&l, report, i);
+        if (report->engines[i].version != DW_NO_VERSION)
+            dw_metric_count(e, l.labels, 3, report->engines[i].version);
     }
 }
 
 /* Of the whole stream: only where that is what is shown, for each of them shows itself.
  */
-static void write_followers(dw_exposition *e, const dw_told *told)
+static void write_followers(dw_exposition *e, const dw_report *report)
 {
-    const dw_told_followers *all = told->followers;
+    const dw_reported_followers *all = report->followers;
     gauge(e, "deltawire_followers", all ? all->n_items : 0,
           "Followers that report to the stream.");
     dw_metric_begin(e, "deltawire_follower_version", GAUGE, NULL,
@@ -200,18 +202,18 @@ static void write_followers(dw_exposition *e, const dw_told *told)
     }
 }
 
-void dw_metrics_write(dw_writer *out, const dw_told *told, int64_t now_ms,
+void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
                       bool is_openmetrics)
 {
     dw_exposition e = {.out = out, .is_openmetrics = is_openmetrics};
-    write_process(&e, told);
-    write_store(&e, &told->counts);
-    write_stream(&e, told);
-    if (told->stream_only) {
-        write_followers(&e, told);
+    write_process(&e, report);
+    write_store(&e, &report->counts);
+    write_stream(&e, report);
+    if (report->stream_only) {
+        write_followers(&e, report);
     } else {
-        write_follower(&e, told, now_ms);
-        write_engines(&e, told);
+        write_follower(&e, report, now_ms);
+        write_engines(&e, report);
     }
     dw_exposition_end(&e);
 }

@@ -1,13 +1,13 @@
-/* GET /metrics: the numbers among what the agent was told. */
+/* GET /metrics: the numbers among what the agent was report. */
 #ifndef DW_AGENT_METRICS_H
 #define DW_AGENT_METRICS_H
 
-#include "agent/told.h"
+#include "agent/report.h"
 #include "base/bytes.h"
 
 /* Appends them all: docs/OPERATIONS.md, section 9, has the table. OUT has failed when out
  * of memory. */
-void dw_metrics_write(dw_writer *out, const dw_told *told, int64_t now_ms,
+void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
                       bool is_openmetrics);
 
 #endif

@@ -7,7 +7,7 @@
 #include <strings.h>
 
 #include "agent/answer.h"
-#include "agent/crowd.h"
+#include "agent/clients.h"
 #include "agent/exposition.h"
 #include "agent/metrics.h"
 #include "agent/status.h"
@@ -56,7 +56,7 @@ static dw_answer get_ready(const call *c)
     char reason[DW_READY_REASON];
     dw_agent_view(c->desk->agent, &c->desk->view);
     const bool is_trusted = dw_guard_knows(&c->desk->guard, c->connection);
-    if (dw_told_ready(&c->desk->view, dw_clock_ms(), is_trusted, reason))
+    if (dw_report_ready(&c->desk->view, dw_clock_ms(), is_trusted, reason))
         return dw_answer_text(MHD_HTTP_OK, "ready");
     return dw_answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, reason);
 }
@@ -276,7 +276,7 @@ void dw_desk_completed(void *context, struct MHD_Connection *connection, void **
 {
     (void)context;
     if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
-        dw_crowd_use(connection);
+        dw_clients_use(connection);
     dw_free(*kept);
     *kept = NULL;
 }

@@ -13,7 +13,7 @@ typedef struct dw_desk {
     dw_agent *agent;
     bool stream_only;
     dw_guard guard;
-    dw_told view;
+    dw_report view;
     char page_policy[DW_PAGE_POLICY];
 } dw_desk;
 

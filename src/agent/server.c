@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "agent/crowd.h"
+#include "agent/clients.h"
 #include "agent/listen.h"
 #include "agent/routes.h"
 #include "base/error.h"
@@ -27,7 +27,7 @@
 struct dw_server {
     struct MHD_Daemon *daemon;
     dw_desk desk;
-    dw_crowd crowd;
+    dw_clients clients;
     char url[DW_HOST_TEXT + 32];
     char complaint[256]; /* the last; read where the start failed */
 };
@@ -56,7 +56,7 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
     const unsigned flags = MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC |
                            MHD_USE_ERROR_LOG | (tls->cert ? MHD_USE_TLS : 0);
     struct MHD_OptionItem limits[] = {
-        {MHD_OPTION_CONNECTION_LIMIT, DW_CROWD_MAX + DW_CROWD_SPARE, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, DW_CLIENTS_MAX + DW_CLIENTS_SPARE, NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S, NULL},
         {STRICT_OPTION, 1, NULL},
@@ -78,11 +78,12 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     server->daemon = MHD_start_daemon(
-        flags, 0, dw_crowd_make_room, &server->crowd, dw_desk_handle, &server->desk,
+        flags, 0, dw_clients_make_room, &server->clients, dw_desk_handle, &server->desk,
         MHD_OPTION_EXTERNAL_LOGGER, take_complaint, server, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_NOTIFY_COMPLETED, dw_desk_completed, &server->desk,
-        MHD_OPTION_NOTIFY_CONNECTION, dw_crowd_notify, &server->crowd, MHD_OPTION_ARRAY,
-        limits, MHD_OPTION_ARRAY, tls->cert ? tls_files : no_tls, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, dw_clients_notify, &server->clients,
+        MHD_OPTION_ARRAY, limits, MHD_OPTION_ARRAY, tls->cert ? tls_files : no_tls,
+        MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (server->daemon)
         return DW_OK;
@@ -121,7 +122,7 @@ dw_status dw_server_start(dw_server **out, dw_agent *agent,
         return status;
     dw_server *server = dw_alloc_zeroed(1, sizeof *server);
     if (!server ||
-        !dw_told_init(&server->desk.view, options->stream_only, options->n_history)) {
+        !dw_report_init(&server->desk.view, options->stream_only, options->n_history)) {
         status = dw_fail_memory(err, options->listen);
     } else {
         server->desk.agent = agent;
@@ -144,7 +145,7 @@ void dw_server_stop(dw_server *server)
         return;
     if (server->daemon)
         MHD_stop_daemon(server->daemon);
-    dw_told_release(&server->desk.view);
+    dw_report_release(&server->desk.view);
     dw_free(server);
 }
 

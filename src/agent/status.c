@@ -66,9 +66,9 @@ static void append(json_t *array, object row)
 
 /* ---- parts ---- */
 
-static json_t *stream_json(const dw_told *told, bool *failed)
+static json_t *stream_json(const dw_report *report, bool *failed)
 {
-    const dw_agent_identity *identity = told->identity;
+    const dw_agent_identity *identity = report->identity;
     if (!identity)
         return json_null();
     object o = new_object(failed);
@@ -80,39 +80,39 @@ static json_t *stream_json(const dw_told *told, bool *failed)
     return o.json;
 }
 
-static json_t *head_json(const dw_told *told, bool *failed)
+static json_t *head_json(const dw_report *report, bool *failed)
 {
-    if (told->head == DW_NO_VERSION)
+    if (report->head == DW_NO_VERSION)
         return json_null();
     object o = new_object(failed);
-    set_version(o, "version", told->head);
-    set_time(o, "created", told->head_ms);
-    set_text(o, "step", told->head_step ? told->head_step : "");
+    set_version(o, "version", report->head);
+    set_time(o, "created", report->head_ms);
+    set_text(o, "step", report->head_step ? report->head_step : "");
     return o.json;
 }
 
-static json_t *follower_json(const dw_told *told, bool *failed)
+static json_t *follower_json(const dw_report *report, bool *failed)
 {
-    if (told->stream_only)
+    if (report->stream_only)
         return json_null();
     object o = new_object(failed);
-    set_text(o, "id", told->identity ? told->identity->id : NULL);
-    set_text(o, "dir", told->identity ? told->identity->dir : NULL);
-    set_version(o, "version", told->version);
-    set_text(o, "phase", dw_phase_name(told->phase));
-    set_version(o, "phase_version", told->phase_version);
-    set_version(o, "pinned", told->pinned);
+    set_text(o, "id", report->identity ? report->identity->id : NULL);
+    set_text(o, "dir", report->identity ? report->identity->dir : NULL);
+    set_version(o, "version", report->version);
+    set_text(o, "phase", dw_phase_name(report->phase));
+    set_version(o, "phase_version", report->phase_version);
+    set_version(o, "pinned", report->pinned);
     return o.json;
 }
 
-static json_t *lag_json(const dw_told *told, int64_t now_ms, bool *failed)
+static json_t *lag_json(const dw_report *report, int64_t now_ms, bool *failed)
 {
     uint64_t n_versions = DW_NO_VERSION;
     double seconds;
     object o = new_object(failed);
-    dw_told_lag_versions(told, &n_versions);
+    dw_report_lag_versions(report, &n_versions);
     set_version(o, "versions", n_versions);
-    bool is_known = dw_told_lag_seconds(told, now_ms, &seconds);
+    bool is_known = dw_report_lag_seconds(report, now_ms, &seconds);
     set_real(o, "seconds", is_known, seconds);
     return o.json;
 }
@@ -133,11 +133,11 @@ static json_t *engine_error_json(const dw_error *err, bool *failed)
     return o.json;
 }
 
-static json_t *engines_json(const dw_told *told, bool *failed)
+static json_t *engines_json(const dw_report *report, bool *failed)
 {
     json_t *array = json_array();
-    for (size_t i = 0; i < told->n_engines; i++) {
-        const dw_told_engine *engine = &told->engines[i];
+    for (size_t i = 0; i < report->n_engines; i++) {
+        const dw_reported_engine *engine = &report->engines[i];
         object o = new_object(failed);
         set_text(o, "driver", engine->driver);
         set_text(o, "where", engine->where[0] ? engine->where : NULL);
@@ -150,30 +150,30 @@ static json_t *engines_json(const dw_told *told, bool *failed)
     return array;
 }
 
-static json_t *totals_json(const dw_told *told, bool *failed)
+static json_t *totals_json(const dw_report *report, bool *failed)
 {
     object o = new_object(failed);
-    set_count(o, "versions", told->n_hops);
-    set_count(o, "objects", told->n_objects);
-    set_count(o, "bytes", told->n_bytes);
-    set_count(o, "changed", told->n_changed);
-    set_count(o, "requests", told->counts.n_requests);
-    set_count(o, "retries", told->counts.n_retries);
-    set_count(o, "failures", told->n_failures);
-    set_count(o, "verified", told->n_verified);
-    set_count(o, "verify_failures", told->n_verify_failures);
+    set_count(o, "versions", report->n_hops);
+    set_count(o, "objects", report->n_objects);
+    set_count(o, "bytes", report->n_bytes);
+    set_count(o, "changed", report->n_changed);
+    set_count(o, "requests", report->counts.n_requests);
+    set_count(o, "retries", report->counts.n_retries);
+    set_count(o, "failures", report->n_failures);
+    set_count(o, "verified", report->n_verified);
+    set_count(o, "verify_failures", report->n_verify_failures);
     return o.json;
 }
 
-static json_t *followers_json(const dw_told *told, int64_t now_ms, bool *failed)
+static json_t *followers_json(const dw_report *report, int64_t now_ms, bool *failed)
 {
     json_t *array = json_array();
-    for (size_t i = 0; told->followers && i < told->followers->n_items; i++) {
-        const dw_follower_info *f = &told->followers->items[i];
+    for (size_t i = 0; report->followers && i < report->followers->n_items; i++) {
+        const dw_follower_info *f = &report->followers->items[i];
         const int64_t time_ms = f->time ? dw_time_parse(f->time) : 0;
         uint64_t n_behind = DW_NO_VERSION;
-        if (told->head != DW_NO_VERSION && f->version != DW_NO_VERSION)
-            n_behind = f->version < told->head ? told->head - f->version : 0;
+        if (report->head != DW_NO_VERSION && f->version != DW_NO_VERSION)
+            n_behind = f->version < report->head ? report->head - f->version : 0;
         object o = new_object(failed);
         set_text(o, "id", f->id);
         set_version(o, "version", f->version);
@@ -189,9 +189,9 @@ static json_t *followers_json(const dw_told *told, int64_t now_ms, bool *failed)
     return array;
 }
 
-static json_t *error_json(const dw_told *told, bool *failed)
+static json_t *error_json(const dw_report *report, bool *failed)
 {
-    const dw_told_error *e = dw_told_current_error(told);
+    const dw_reported_error *e = dw_report_current_error(report);
     if (!e)
         return json_null();
     object o = new_object(failed);
@@ -200,14 +200,14 @@ static json_t *error_json(const dw_told *told, bool *failed)
     return o.json;
 }
 
-static json_t *errors_json(const dw_told *told, bool *failed)
+static json_t *errors_json(const dw_report *report, bool *failed)
 {
     json_t *array = json_array();
-    for (size_t i = 0; i < told->n_errors; i++) {
+    for (size_t i = 0; i < report->n_errors; i++) {
         object o = new_object(failed);
-        set_error(o, &told->errors[i].error);
-        set_time(o, "time", told->errors[i].since_ms);
-        set_time(o, "until", told->errors[i].until_ms);
+        set_error(o, &report->errors[i].error);
+        set_time(o, "time", report->errors[i].since_ms);
+        set_time(o, "until", report->errors[i].until_ms);
         append(array, o);
     }
     return array;
@@ -220,11 +220,11 @@ static void set_hop_time(object o, const char *name, bool is_known, uint64_t us)
     set_real(o, key, is_known, (double)us / 1000);
 }
 
-static json_t *history_json(const dw_told *told, uint64_t since, bool *failed)
+static json_t *history_json(const dw_report *report, uint64_t since, bool *failed)
 {
     json_t *array = json_array();
-    const dw_history *h = &told->history;
-    const uint64_t n_elems = told->identity ? told->identity->n_elems : 0;
+    const dw_history *h = &report->history;
+    const uint64_t n_elems = report->identity ? report->identity->n_elems : 0;
     size_t i = since == DW_NO_VERSION ? 0 : dw_history_above(h, since);
     for (; i < h->n_rows; i++) {
         const dw_history_row *row = &h->rows[i];
@@ -257,28 +257,29 @@ static int write_json(const char *text, size_t n_bytes, void *out)
     return 0;
 }
 
-void dw_status_write(dw_writer *out, const dw_told *told, int64_t now_ms, uint64_t since)
+void dw_status_write(dw_writer *out, const dw_report *report, int64_t now_ms,
+                     uint64_t since)
 {
     char reason[DW_READY_REASON];
     bool failed = false;
     object o = new_object(&failed);
     set_text(o, "deltawire", dw_version());
-    set_text(o, "kind", told->stream_only ? "stream" : "follower");
+    set_text(o, "kind", report->stream_only ? "stream" : "follower");
     set_time(o, "now", now_ms);
-    set_time(o, "started", told->started_ms);
-    set(o, "stream", stream_json(told, &failed));
-    set(o, "head", head_json(told, &failed));
-    set(o, "follower", follower_json(told, &failed));
-    set(o, "lag", lag_json(told, now_ms, &failed));
-    set(o, "ready", json_boolean(dw_told_ready(told, dw_clock_ms(), true, reason)));
+    set_time(o, "started", report->started_ms);
+    set(o, "stream", stream_json(report, &failed));
+    set(o, "head", head_json(report, &failed));
+    set(o, "follower", follower_json(report, &failed));
+    set(o, "lag", lag_json(report, now_ms, &failed));
+    set(o, "ready", json_boolean(dw_report_ready(report, dw_clock_ms(), true, reason)));
     set_text(o, "reason", reason);
-    set(o, "engines", engines_json(told, &failed));
-    set(o, "totals", totals_json(told, &failed));
-    set(o, "followers", followers_json(told, now_ms, &failed));
-    set(o, "error", error_json(told, &failed));
-    set(o, "errors", errors_json(told, &failed));
-    set_count(o, "history_seq", told->history.sequence);
-    set(o, "history", history_json(told, since, &failed));
+    set(o, "engines", engines_json(report, &failed));
+    set(o, "totals", totals_json(report, &failed));
+    set(o, "followers", followers_json(report, now_ms, &failed));
+    set(o, "error", error_json(report, &failed));
+    set(o, "errors", errors_json(report, &failed));
+    set_count(o, "history_seq", report->history.sequence);
+    set(o, "history", history_json(report, since, &failed));
     if (failed || json_dump_callback(o.json, write_json, out,
                                      JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0)
         out->failed = true;

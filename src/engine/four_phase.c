@@ -101,16 +101,16 @@ static void tell_hop(const dw_rollout *r, dw_rollout_hop *hop, uint64_t t_asked,
                      uint64_t t_applied)
 {
     uint64_t t_paused = 0, t_updated = 0, t_resume = 0, t_resumed = 0;
-    for (size_t i = 0; i < r->n_members; i++) {
-        const dw_member *m = &r->members[i];
-        if (m->t_paused > t_paused)
-            t_paused = m->t_paused;
-        if (m->t_updated > t_updated)
-            t_updated = m->t_updated;
-        if (m->t_resume > 0 && (t_resume == 0 || m->t_resume < t_resume))
-            t_resume = m->t_resume;
-        if (m->t_resumed > t_resumed)
-            t_resumed = m->t_resumed;
+    for (size_t i = 0; i < r->n_engines; i++) {
+        const dw_host_engine *e = &r->engines[i];
+        if (e->t_paused > t_paused)
+            t_paused = e->t_paused;
+        if (e->t_updated > t_updated)
+            t_updated = e->t_updated;
+        if (e->t_resume > 0 && (t_resume == 0 || e->t_resume < t_resume))
+            t_resume = e->t_resume;
+        if (e->t_resumed > t_resumed)
+            t_resumed = e->t_resumed;
     }
     if (t_paused > t_asked)
         hop->pause_us = t_paused - t_asked;
@@ -134,7 +134,7 @@ static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
     const bool writes = dw_follower_stage_fills(r->follower);
     dw_status status = r->follower->lost ? dw_rollout_start_over(r, err) : DW_OK;
     if (status == DW_OK && writes)
-        status = dw_crew_pause(r, NULL, err);
+        status = dw_host_engines_pause(r, NULL, err);
     if (status != DW_OK)
         return status;
     dw_follower_totals(r->follower, &before);
@@ -145,11 +145,11 @@ static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
     hop->fetch_us = 1000 * done.fetch_ms;
     hop->decode_us = 1000 * done.stage_ms;
     /* the memory may be filled half way */
-    for (size_t i = 0; status != DW_OK && i < r->n_members; i++)
-        if (writes && r->members[i].paused)
-            dw_member_mistrust(&r->members[i], err);
+    for (size_t i = 0; status != DW_OK && i < r->n_engines; i++)
+        if (writes && r->engines[i].paused)
+            dw_host_engine_mistrust(&r->engines[i], err);
     if (writes && status != DW_OK)
-        dw_crew_resume(r, NULL);
+        dw_host_engines_resume(r, NULL);
     return status;
 }
 
@@ -179,35 +179,35 @@ static dw_status settle(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
  * other failure nobody knows, and engines that read them in place stay where they are. */
 static void stop_after_scatter(dw_rollout *r, dw_status status, const dw_error *err)
 {
-    for (size_t i = 0; i < r->n_members; i++)
-        if (r->members[i].paused && status != DW_UNAVAILABLE)
-            dw_member_mistrust(&r->members[i], err);
-    dw_crew_resume(r, NULL);
+    for (size_t i = 0; i < r->n_engines; i++)
+        if (r->engines[i].paused && status != DW_UNAVAILABLE)
+            dw_host_engine_mistrust(&r->engines[i], err);
+    dw_host_engines_resume(r, NULL);
 }
 
 /* The weights are not what they were to be: no engine goes on with them. */
 static void stop_after_settle(dw_rollout *r, const dw_engine_update *update,
                               dw_error *err)
 {
-    for (size_t i = 0; i < r->n_members; i++) {
-        r->members[i].skipped = false;
-        dw_member_mistrust(&r->members[i], err); /* so that nothing resumes it */
+    for (size_t i = 0; i < r->n_engines; i++) {
+        r->engines[i].skipped = false;
+        dw_host_engine_mistrust(&r->engines[i], err); /* so that nothing resumes it */
     }
-    dw_crew_pause(r, update, NULL);
+    dw_host_engines_pause(r, update, NULL);
 }
 
 /* Of two copies the one that was read is written next: an engine that runs, and did not
  * take the new one over, may be reading it still. */
 static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
 {
-    for (size_t i = 0; r->n_copies == 2 && i < r->n_members; i++) {
-        const dw_member *m = &r->members[i];
+    for (size_t i = 0; r->n_copies == 2 && i < r->n_engines; i++) {
+        const dw_host_engine *e = &r->engines[i];
         /* a resume whose answer did not come may have been done */
-        const bool stands = m->paused && m->t_paused > 0 && m->t_resume == 0;
-        if (stands || m->left_out || m->status.state == DW_ENGINE_SERVING ||
-            m->status.error.code == DW_NOT_FOUND)
+        const bool stands = e->paused && e->t_paused > 0 && e->t_resume == 0;
+        if (stands || e->left_out || e->status.state == DW_ENGINE_SERVING ||
+            e->status.error.code == DW_NOT_FOUND)
             continue;
-        return dw_member_fail(m, err);
+        return dw_host_engine_fail(e, err);
     }
     return DW_OK;
 }
@@ -216,10 +216,10 @@ static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
  * read a part of them. */
 static void mistrust_left_out(dw_rollout *r)
 {
-    for (size_t i = 0; i < r->n_members; i++) {
-        dw_member *m = &r->members[i];
-        if (m->left_out && !dw_engine_has_own_weights(m->engine))
-            m->mixed = true;
+    for (size_t i = 0; i < r->n_engines; i++) {
+        dw_host_engine *e = &r->engines[i];
+        if (e->left_out && !dw_engine_has_own_weights(e->engine))
+            e->mixed = true;
     }
 }
 
@@ -229,7 +229,7 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
 {
     tell_phase(r, DW_PHASE_PAUSE, update->version);
     const uint64_t t_asked = dw_clock_us();
-    dw_status status = dw_crew_pause(r, update, err);
+    dw_status status = dw_host_engines_pause(r, update, err);
     if (status != DW_OK)
         return status;
     mistrust_left_out(r);
@@ -242,7 +242,7 @@ static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
         return status;
     }
     r->applied = true;
-    dw_crew_take_over(r, update);
+    dw_host_engines_take_over(r, update);
     status = leave_old_copy(r, err);
     if (status != DW_OK)
         return status;
@@ -263,25 +263,26 @@ typedef struct question {
 
 /* One that was restarted since says another version, and is told to load all. Where the
  * stores were done by an earlier call, those that took them over need not stop again. */
-static void ask_version(dw_member *m, void *context)
+static void ask_version(dw_host_engine *e, void *context)
 {
     const question *q = context;
-    dw_member_begin(m);
-    dw_member_probe(m, q->rollout->options.patience_ms);
-    m->skipped = q->rollout->applied && !m->paused && dw_member_serves(m, q->version);
+    dw_host_engine_begin(e);
+    dw_host_engine_probe(e, q->rollout->options.patience_ms);
+    e->skipped =
+        q->rollout->applied && !e->paused && dw_host_engine_serves(e, q->version);
 }
 
 /* No engine is stopped where it is known that another one cannot be. */
 static dw_status check_all_there(dw_rollout *r, dw_error *err)
 {
-    for (size_t i = 0; i < r->n_members; i++) {
-        dw_member *m = &r->members[i];
-        if (m->hung) {
-            dw_member_judge_absence(m, r->options.patience_ms);
-            dw_member_nurse(m);
+    for (size_t i = 0; i < r->n_engines; i++) {
+        dw_host_engine *e = &r->engines[i];
+        if (e->hung) {
+            dw_host_engine_judge_absence(e, r->options.patience_ms);
+            dw_host_engine_retry_pause(e);
         }
-        if (dw_member_counts(m) && m->status.state == DW_ENGINE_AWAY)
-            return dw_member_fail(m, err);
+        if (dw_host_engine_counts(e) && e->status.state == DW_ENGINE_AWAY)
+            return dw_host_engine_fail(e, err);
     }
     return DW_OK;
 }
@@ -294,8 +295,8 @@ static dw_status arrive(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
     if (status == DW_OK)
         status = settle(r, hop, err);
     /* what they name may be a version of another stream */
-    for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].reload = true;
+    for (size_t i = 0; i < r->n_engines; i++)
+        r->engines[i].reload = true;
     if (status == DW_OK)
         tell_hop(r, hop, 0, 0);
     return status == DW_OK ? dw_rollout_check(r, err) : status;
@@ -331,8 +332,8 @@ dw_status dw_four_phase_hop(dw_rollout *r, uint64_t goal, const dw_progress *pro
         status = update_of_staged(&update, &paths, r, err);
     if (status == DW_OK) {
         question q = {r, update.version};
-        dw_crew_take_nursed(r);
-        dw_crew_each(r, ask_version, &q);
+        dw_host_engines_collect_retries(r);
+        dw_host_engines_each(r, ask_version, &q);
         status = check_all_there(r, err);
     }
     if (status == DW_OK)

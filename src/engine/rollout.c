@@ -23,17 +23,17 @@ void dw_rollout_options_init(dw_rollout_options *options)
 
 /* ---- opening ---- */
 
-static dw_status make_members(dw_rollout *r, dw_error *err)
+static dw_status make_engines(dw_rollout *r, dw_error *err)
 {
-    r->n_members = r->options.n_engines;
-    if (r->n_members > DW_MAX_ENGINES)
-        return dw_fail(err, DW_INVALID, NULL, "%zu engines: at most %d", r->n_members,
+    r->n_engines = r->options.n_engines;
+    if (r->n_engines > DW_MAX_ENGINES)
+        return dw_fail(err, DW_INVALID, NULL, "%zu engines: at most %d", r->n_engines,
                        DW_MAX_ENGINES);
-    r->members = dw_alloc_zeroed(r->n_members, sizeof *r->members);
-    if (!r->members)
+    r->engines = dw_alloc_zeroed(r->n_engines, sizeof *r->engines);
+    if (!r->engines)
         return dw_fail_memory(err, NULL);
-    for (size_t i = 0; i < r->n_members; i++)
-        dw_member_init(&r->members[i], r->options.engines[i]);
+    for (size_t i = 0; i < r->n_engines; i++)
+        dw_host_engine_init(&r->engines[i], r->options.engines[i]);
     return DW_OK;
 }
 
@@ -56,21 +56,21 @@ static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *e
     dw_status status = r->follower ? DW_OK : check_lock(into, err);
     if (status != DW_OK)
         return status;
-    for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].held = true;
-    status = dw_crew_pause(r, NULL, err);
-    for (size_t i = 0; status != DW_OK && i < r->n_members; i++) {
-        const dw_member *m = &r->members[i];
-        if (m->t_paused == 0 && m->status.error.code != DW_NOT_FOUND)
-            return dw_member_fail(m, err);
+    for (size_t i = 0; i < r->n_engines; i++)
+        r->engines[i].held = true;
+    status = dw_host_engines_pause(r, NULL, err);
+    for (size_t i = 0; status != DW_OK && i < r->n_engines; i++) {
+        const dw_host_engine *e = &r->engines[i];
+        if (e->t_paused == 0 && e->status.error.code != DW_NOT_FOUND)
+            return dw_host_engine_fail(e, err);
     }
     return DW_OK; /* who did not answer is not there */
 }
 
 static void end_recovery(dw_rollout *r)
 {
-    for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].held = false;
+    for (size_t i = 0; i < r->n_engines; i++)
+        r->engines[i].held = false;
 }
 
 /* The stream cannot be had, but what was half done is finished: the engines that were
@@ -86,7 +86,7 @@ static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
         dw_follower_recovered(&at, &dir, follow, NULL) == DW_OK &&
         dw_update_of_position(&update, &paths, &at, dir, NULL) == DW_OK) {
         end_recovery(r);
-        dw_crew_take_over(r, &update);
+        dw_host_engines_take_over(r, &update);
     }
     dw_update_paths_release(&paths);
     dw_free(dir);
@@ -97,15 +97,15 @@ dw_status dw_rollout_start_over(dw_rollout *r, dw_error *err)
     bool pending = false;
     const char *into = r->follower->options.into;
     dw_status status =
-        r->n_members > 0 ? dw_follower_pending(into, &pending, err) : DW_OK;
+        r->n_engines > 0 ? dw_follower_pending(into, &pending, err) : DW_OK;
     if (status == DW_OK && pending)
         status = pause_for_recovery(r, into, err);
     if (status == DW_OK)
         status = dw_follower_start_over(r->follower, err);
     if (status == DW_OK)
         end_recovery(r);
-    for (size_t i = 0; i < r->n_members; i++)
-        r->members[i].reload = true;
+    for (size_t i = 0; i < r->n_engines; i++)
+        r->engines[i].reload = true;
     return status;
 }
 
@@ -120,8 +120,8 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
         return dw_fail_memory(err, NULL);
     r->options = *options;
     r->n_copies = follow->n_copies;
-    dw_status status = make_members(r, err);
-    if (status == DW_OK && follow->into && r->n_members > 0)
+    dw_status status = make_engines(r, err);
+    if (status == DW_OK && follow->into && r->n_engines > 0)
         status = dw_follower_pending(follow->into, &pending, err);
     if (status == DW_OK && pending)
         status = pause_for_recovery(r, follow->into, err);
@@ -133,9 +133,9 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
     if (status == DW_OK)
         end_recovery(r);
     if (status == DW_OK && options->engines_loaded && !pending)
-        for (size_t i = 0; i < r->n_members; i++) {
-            r->members[i].assumed = true;
-            r->members[i].told = dw_follower_version(r->follower);
+        for (size_t i = 0; i < r->n_engines; i++) {
+            r->engines[i].assumed = true;
+            r->engines[i].told = dw_follower_version(r->follower);
         }
     if (status == DW_OK)
         *out = r;
@@ -148,11 +148,11 @@ void dw_rollout_close(dw_rollout *r)
 {
     if (!r)
         return;
-    for (size_t i = 0; i < r->n_members; i++)
-        dw_member_end_nurse(&r->members[i]);
-    dw_crew_resume(r, NULL);
+    for (size_t i = 0; i < r->n_engines; i++)
+        dw_host_engine_end_retry(&r->engines[i]);
+    dw_host_engines_resume(r, NULL);
     dw_follower_close(r->follower);
-    dw_free(r->members);
+    dw_free(r->engines);
     dw_free(r);
 }
 
@@ -165,13 +165,13 @@ dw_follower *dw_rollout_follower(dw_rollout *r)
 
 const dw_engine_status *dw_rollout_engine(const dw_rollout *r, size_t i)
 {
-    return &r->members[i].status;
+    return &r->engines[i].status;
 }
 
 bool dw_rollout_is_serving(const dw_rollout *r)
 {
-    for (size_t i = 0; i < r->n_members; i++)
-        if (r->members[i].status.state != DW_ENGINE_SERVING)
+    for (size_t i = 0; i < r->n_engines; i++)
+        if (r->engines[i].status.state != DW_ENGINE_SERVING)
             return false;
     return true;
 }
@@ -181,23 +181,23 @@ typedef struct inspection {
     const dw_engine_update *update; /* NULL: they are asked, and nothing is done */
 } inspection;
 
-static void inspect(dw_member *m, void *context)
+static void inspect(dw_host_engine *e, void *context)
 {
     const inspection *c = context;
     const dw_rollout_options *o = &c->rollout->options;
-    dw_member_probe(m, o->patience_ms);
-    if (m->hung) /* its state says so */
-        dw_member_nurse(m);
-    if (m->hung || m->status.state == DW_ENGINE_AWAY || !c->update)
+    dw_host_engine_probe(e, o->patience_ms);
+    if (e->hung) /* its state says so */
+        dw_host_engine_retry_pause(e);
+    if (e->hung || e->status.state == DW_ENGINE_AWAY || !c->update)
         return;
-    if (dw_member_serves(m, c->update->version))
-        dw_member_confirm(m, c->update);
-    else if (dw_clock_ms() < m->try_at)
-        dw_member_resume(m, c->update); /* with what it has, for now */
-    else if (dw_member_pause(m, c->update, o->patience_ms))
-        dw_member_take_over(m, c->update, o->n_tries);
+    if (dw_host_engine_serves(e, c->update->version))
+        dw_host_engine_confirm(e, c->update);
+    else if (dw_clock_ms() < e->try_at)
+        dw_host_engine_resume(e, c->update); /* with what it has, for now */
+    else if (dw_host_engine_pause(e, c->update, o->patience_ms))
+        dw_host_engine_take_over(e, c->update, o->n_tries);
     else
-        dw_member_resume(m, c->update);
+        dw_host_engine_resume(e, c->update);
 }
 
 dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
@@ -205,7 +205,7 @@ dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
     dw_update_paths paths = {0};
     dw_engine_update update;
     dw_status status = DW_OK;
-    dw_crew_take_nursed(r);
+    dw_host_engines_collect_retries(r);
     /* with stores outstanding the weights are not to be loaded now: sync goes on */
     bool whole = dw_follower_version(r->follower) != DW_NO_VERSION &&
                  !dw_follower_staged(r->follower, NULL, NULL);
@@ -213,7 +213,7 @@ dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
         status = dw_update_of_version(&update, &paths, r->follower, err);
     if (status == DW_OK) {
         inspection c = {r, whole ? &update : NULL};
-        dw_crew_each(r, inspect, &c);
+        dw_host_engines_each(r, inspect, &c);
     }
     dw_update_paths_release(&paths);
     return status;

@@ -7,15 +7,16 @@
 
 #include "deltawire/rollout.h"
 
-/* Who asks an engine that hangs (nurse.c). STATUS and ERR are the thread's until DONE. */
-typedef struct dw_nurse {
+/* Who asks an engine that hangs (pause_retry.c). STATUS and ERR are the thread's until
+ * DONE. */
+typedef struct dw_pause_retry {
     pthread_t thread;
-    bool is_there;
+    bool running;
     atomic_bool done;
     bool has_paused;  /* it ended, and the engine was not resumed since */
     dw_status status; /* of the pause */
     dw_error err;
-} dw_nurse;
+} dw_pause_retry;
 
 /* One engine. What PAUSED and MIXED say together:
  *
@@ -23,7 +24,7 @@ typedef struct dw_nurse {
  *     running     serves some version                does not happen
  *     paused      is resumed on every way out        stays paused until it is mended
  */
-typedef struct dw_member {
+typedef struct dw_host_engine {
     dw_engine *engine;
     dw_engine_status status;
     bool paused;   /* it was asked to, and not resumed since */
@@ -43,7 +44,7 @@ typedef struct dw_member {
     unsigned n_failed; /* updates in a row */
     uint64_t try_at;   /* before that it is not asked to take an update by itself, ms */
     unsigned n_hung;   /* pauses in a row */
-    dw_nurse nurse;
+    dw_pause_retry retry;
     bool is_news; /* the status changed since it was told */
 
     /* of the take-over under way, us */
@@ -51,14 +52,14 @@ typedef struct dw_member {
     uint64_t t_updated;
     uint64_t t_resume; /* when the resume was sent */
     uint64_t t_resumed;
-} dw_member;
+} dw_host_engine;
 
 struct dw_rollout {
     dw_follower *follower;
     dw_rollout_options options;
     unsigned n_copies; /* of the weights, as the follower has it */
-    dw_member *members;
-    size_t n_members;
+    dw_host_engine *engines;
+    size_t n_engines;
     uint64_t from; /* where the hop under way began */
     bool applied;  /* its stores are done */
 };
@@ -68,85 +69,85 @@ struct dw_rollout {
  * anew. */
 dw_status dw_rollout_start_over(dw_rollout *rollout, dw_error *err);
 
-/* ---- one engine (member.c) ---- */
+/* ---- one engine (engine.c) ---- */
 
-void dw_member_init(dw_member *member, dw_engine *engine);
+void dw_host_engine_init(dw_host_engine *e, dw_engine *engine);
 
 /* Asks it how it is. Sets whether it is there, and the version it serves. */
-void dw_member_probe(dw_member *member, unsigned patience_ms);
+void dw_host_engine_probe(dw_host_engine *engine, unsigned patience_ms);
 
 /* Whether it serves VERSION, or would once it is resumed. */
-bool dw_member_serves(const dw_member *member, uint64_t version);
+bool dw_host_engine_serves(const dw_host_engine *engine, uint64_t version);
 
 /* It does serve the right version: resumes it where it may be paused. */
-void dw_member_confirm(dw_member *member, const dw_engine_update *update);
+void dw_host_engine_confirm(dw_host_engine *engine, const dw_engine_update *update);
 
 /* Whether it must be paused before weights are written. */
-bool dw_member_counts(const dw_member *member);
+bool dw_host_engine_counts(const dw_host_engine *engine);
 
 /* Forgets the times of the hop before. */
-void dw_member_begin(dw_member *member);
+void dw_host_engine_begin(dw_host_engine *engine);
 
 /* Its weights, or those it reads in place, may be a mix. ERR says why. */
-void dw_member_mistrust(dw_member *member, const dw_error *err);
+void dw_host_engine_mistrust(dw_host_engine *engine, const dw_error *err);
 
 /* False where it did not acknowledge: it may be paused or not, and is to be resumed. */
-bool dw_member_pause(dw_member *member, const dw_engine_update *update,
-                     unsigned patience_ms);
+bool dw_host_engine_pause(dw_host_engine *engine, const dw_engine_update *update,
+                          unsigned patience_ms);
 
 /* Whether the weights may move without it: it has been away for longer than anybody
- * waits, or it hangs, and does not read them. Sets what dw_member_counts says. */
-void dw_member_judge_absence(dw_member *member, unsigned patience_ms);
+ * waits, or it hangs, and does not read them. Sets what dw_host_engine_counts says. */
+void dw_host_engine_judge_absence(dw_host_engine *engine, unsigned patience_ms);
 
 /* One that hung is paused. */
-void dw_member_mends(dw_member *member);
+void dw_host_engine_paused_late(dw_host_engine *engine);
 
 /* It hangs still: it is left alone for a while, for longer each time. */
-void dw_member_rests(dw_member *member);
+void dw_host_engine_back_off(dw_host_engine *engine);
 
-/* ---- one that hangs (nurse.c) ---- */
+/* ---- one that hangs (pause_retry.c) ---- */
 
 /* Asks it again, on a thread of its own, if it is time to. */
-void dw_member_nurse(dw_member *member);
+void dw_host_engine_retry_pause(dw_host_engine *engine);
 
 /* Ends that thread if it is done. */
-void dw_member_take_nursed(dw_member *member);
+void dw_host_engine_collect_retry(dw_host_engine *engine);
 
 /* Waits for that thread. */
-void dw_member_end_nurse(dw_member *member);
+void dw_host_engine_end_retry(dw_host_engine *engine);
 
 /* Brings a paused engine to UPDATE, by the patch or whole, and resumes it. */
-void dw_member_take_over(dw_member *member, const dw_engine_update *update,
-                         unsigned n_tries);
+void dw_host_engine_take_over(dw_host_engine *engine, const dw_engine_update *update,
+                              unsigned n_tries);
 
 /* Resumes it where it is paused and whole. UPDATE may be NULL. */
-void dw_member_resume(dw_member *member, const dw_engine_update *update);
+void dw_host_engine_resume(dw_host_engine *engine, const dw_engine_update *update);
 
 /* DW_UNAVAILABLE, with what the engine last said: it is in the way. */
-dw_status dw_member_fail(const dw_member *member, dw_error *err);
+dw_status dw_host_engine_fail(const dw_host_engine *engine, dw_error *err);
 
-/* ---- all of them (crew.c) ---- */
+/* ---- all of them (host_engines.c) ---- */
 
 /* No engine stands still for longer because another one has not paused yet. One whose
  * pause fails after that long hangs. */
-#define DW_CREW_GRACE_MS 2000
+#define DW_PAUSE_GRACE_MS 2000
 
-typedef void (*dw_member_fn)(dw_member *member, void *context);
+typedef void (*dw_host_engine_fn)(dw_host_engine *engine, void *context);
 
 /* Does FN for each engine that is not nursed, side by side, and tells what is new about
  * them. */
-void dw_crew_each(dw_rollout *rollout, dw_member_fn fn, void *context);
+void dw_host_engines_each(dw_rollout *rollout, dw_host_engine_fn fn, void *context);
 
 /* Takes back those whose nurse is done, and resumes each that is whole. In between no
  * engine comes back from its nurse, so what is known of it holds for a whole hop. */
-void dw_crew_take_nursed(dw_rollout *rollout);
+void dw_host_engines_collect_retries(dw_rollout *rollout);
 
 /* Pauses all that count. If one cannot be, the others are resumed, after at most
- * DW_CREW_GRACE_MS. UPDATE may be NULL:
+ * DW_PAUSE_GRACE_MS. UPDATE may be NULL:
  * not for a version. */
-dw_status dw_crew_pause(dw_rollout *rollout, const dw_engine_update *update,
-                        dw_error *err);
-void dw_crew_take_over(dw_rollout *rollout, const dw_engine_update *update);
-void dw_crew_resume(dw_rollout *rollout, const dw_engine_update *update);
+dw_status dw_host_engines_pause(dw_rollout *rollout, const dw_engine_update *update,
+                                dw_error *err);
+void dw_host_engines_take_over(dw_rollout *rollout, const dw_engine_update *update);
+void dw_host_engines_resume(dw_rollout *rollout, const dw_engine_update *update);
 
 #endif

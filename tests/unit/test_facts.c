@@ -7,22 +7,22 @@
 
 #include <cmocka.h>
 
-#include "agent/told.h"
+#include "agent/report.h"
 
 #define NOW 1800000000000
 
-static dw_told told;
+static dw_report report;
 
 static int begin(void **state)
 {
     (void)state;
-    return dw_told_init(&told, false, 4) ? 0 : -1;
+    return dw_report_init(&report, false, 4) ? 0 : -1;
 }
 
 static int end(void **state)
 {
     (void)state;
-    dw_told_release(&told);
+    dw_report_release(&report);
     return 0;
 }
 
@@ -31,38 +31,38 @@ static int end(void **state)
 static double lag_seconds(void)
 {
     double seconds = -2;
-    return dw_told_lag_seconds(&told, NOW, &seconds) ? seconds : -1;
+    return dw_report_lag_seconds(&report, NOW, &seconds) ? seconds : -1;
 }
 
 static void test_lag(void **state)
 {
     (void)state;
     uint64_t n;
-    assert_false(dw_told_lag_versions(&told, &n));
+    assert_false(dw_report_lag_versions(&report, &n));
     assert_true(lag_seconds() == -1);
-    told.version = 5;
+    report.version = 5;
     assert_true(lag_seconds() == -1); /* nobody knows of a head */
-    told.head = 5;
-    assert_true(dw_told_lag_versions(&told, &n));
+    report.head = 5;
+    assert_true(dw_report_lag_versions(&report, &n));
     assert_int_equal(n, 0);
     assert_true(lag_seconds() == 0);
-    told.head = 6;
+    report.head = 6;
     assert_true(lag_seconds() == -1); /* of unknown age */
-    told.head_ms = NOW - 1500;
+    report.head_ms = NOW - 1500;
     assert_true(lag_seconds() == 1.5); /* the head is the next one */
-    told.head = 7;
-    assert_true(dw_told_lag_versions(&told, &n));
+    report.head = 7;
+    assert_true(dw_report_lag_versions(&report, &n));
     assert_int_equal(n, 2);
     assert_true(lag_seconds() == -1); /* it is not */
-    told.next_ms = NOW - 2500;
+    report.next_ms = NOW - 2500;
     assert_true(lag_seconds() == 2.5);
-    told.next_ms = NOW + 1000; /* a clock that is ahead */
+    report.next_ms = NOW + 1000; /* a clock that is ahead */
     assert_true(lag_seconds() == 0);
-    told.version = 9; /* a mirror that is behind */
-    assert_true(dw_told_lag_versions(&told, &n));
+    report.version = 9; /* a mirror that is behind */
+    assert_true(dw_report_lag_versions(&report, &n));
     assert_int_equal(n, 0);
-    told.stream_only = true;
-    assert_false(dw_told_lag_versions(&told, &n));
+    report.stream_only = true;
+    assert_false(dw_report_lag_versions(&report, &n));
     assert_true(lag_seconds() == -1);
 }
 
@@ -71,7 +71,7 @@ static void test_lag(void **state)
 static const char *reason_for(bool is_trusted)
 {
     static char text[DW_READY_REASON];
-    const bool ready = dw_told_ready(&told, NOW, is_trusted, text);
+    const bool ready = dw_report_ready(&report, NOW, is_trusted, text);
     assert_int_equal(ready, text[0] == '\0');
     return text;
 }
@@ -83,18 +83,18 @@ static const char *reason(void)
 
 static void engine_is(size_t i, dw_engine_state state)
 {
-    told.n_engines = i + 1;
-    strcpy(told.engines[i].driver, "vllm");
-    told.engines[i].state = state;
+    report.n_engines = i + 1;
+    strcpy(report.engines[i].driver, "vllm");
+    report.engines[i].state = state;
 }
 
 static void test_ready(void **state)
 {
     (void)state;
     assert_string_equal(reason(), "no version yet");
-    told.version = 6;
+    report.version = 6;
     assert_string_equal(reason(), "");
-    told.pinned = 6;
+    report.pinned = 6;
     assert_string_equal(reason(), "");
     engine_is(0, DW_ENGINE_SERVING);
     engine_is(1, DW_ENGINE_PAUSED);
@@ -109,36 +109,37 @@ static void test_ready(void **state)
     engine_is(1, DW_ENGINE_UNKNOWN);
     assert_string_equal(reason(), "engine 1 (vllm) was not asked yet");
     engine_is(1, DW_ENGINE_SERVING);
-    told.verify_failed = true;
+    report.verify_failed = true;
     assert_string_equal(reason(), "a verification failed");
 }
 
 static void test_errors(void **state)
 {
     (void)state;
-    told.version = 6;
-    told.n_errors = 1;
-    told.errors[0] = (dw_told_error){{.code = DW_DENIED, .text = "secret"}, NOW - 5, 0};
-    told.failing_at = NOW - 59999;
+    report.version = 6;
+    report.n_errors = 1;
+    report.errors[0] =
+        (dw_reported_error){{.code = DW_DENIED, .text = "secret"}, NOW - 5, 0};
+    report.failing_at = NOW - 59999;
     assert_string_equal(reason(), "");
-    told.failing_at = NOW - 60000; /* with others before this one */
+    report.failing_at = NOW - 60000; /* with others before this one */
     assert_string_equal(reason(), "failing for 60 s: denied");
-    told.errors[0].until_ms = NOW - 1;
+    report.errors[0].until_ms = NOW - 1;
     assert_string_equal(reason(), "");
-    told.errors[0].until_ms = 0;
-    told.version = DW_NO_VERSION;
+    report.errors[0].until_ms = 0;
+    report.version = DW_NO_VERSION;
     assert_string_equal(reason(), "no version: denied");
     assert_string_equal(reason_for(true), "no version: secret");
-    strcpy(told.errors[0].error.where, "model");
+    strcpy(report.errors[0].error.where, "model");
     assert_string_equal(reason_for(true), "no version: model: secret");
-    told.stream_only = true;
-    told.head = 3;
+    report.stream_only = true;
+    report.head = 3;
     assert_string_equal(reason(), "failing for 60 s: denied");
     assert_string_equal(reason_for(true), "failing for 60 s: model: secret");
-    told.errors[0].error.code = DW_CORRUPT;
+    report.errors[0].error.code = DW_CORRUPT;
     assert_string_equal(reason(), "the stream is corrupt");
     assert_string_equal(reason_for(true), "the stream is corrupt: model: secret");
-    told.verify_failed = true;
+    report.verify_failed = true;
     assert_string_equal(reason(), "a verification failed: corrupt");
     assert_string_equal(reason_for(true), "a verification failed: model: secret");
 }
@@ -147,13 +148,13 @@ static void test_errors(void **state)
 static void test_long_error(void **state)
 {
     (void)state;
-    told.n_errors = 1;
-    told.errors[0] = (dw_told_error){{.code = DW_CONFLICT}, NOW - 5, 0};
-    dw_error *e = &told.errors[0].error;
+    report.n_errors = 1;
+    report.errors[0] = (dw_reported_error){{.code = DW_CONFLICT}, NOW - 5, 0};
+    dw_error *e = &report.errors[0].error;
     memset(e->where, 'w', sizeof e->where - 1);
     memset(e->text, 't', sizeof e->text - 1);
-    told.version = 6;
-    told.verify_failed = true;
+    report.version = 6;
+    report.verify_failed = true;
     const char *text = reason_for(true);
     assert_int_equal(strlen(text), strlen("a verification failed: : ") + sizeof e->where -
                                        1 + sizeof e->text - 1);

@@ -160,7 +160,7 @@ static dw_status hang(toy *t, dw_error *err)
     const uint64_t start = dw_clock_ms();
     for (unsigned i = 0; i < 3000 && t->hangs; i++) {
         if (other && other->n_resumed > 0 && other->n_resumed == other->n_paused &&
-            dw_clock_ms() - start > DW_CREW_GRACE_MS)
+            dw_clock_ms() - start > DW_PAUSE_GRACE_MS)
             return say(err, DW_UNAVAILABLE);
         t->is_asked = true;
         dw_sleep_ms(10);
@@ -317,8 +317,8 @@ static void follow_to(dw_rollout *r, uint64_t goal)
 {
     dw_error err = {0};
     for (unsigned i = 0; i < 50; i++) {
-        for (size_t e = 0; e < r->n_members; e++)
-            r->members[e].try_at = 0; /* no rest, for the test's sake */
+        for (size_t e = 0; e < r->n_engines; e++)
+            r->engines[e].try_at = 0; /* no rest, for the test's sake */
         if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&
             dw_rollout_check(r, &err) == DW_OK && dw_rollout_is_serving(r))
             return;
@@ -531,8 +531,8 @@ static void follow_patiently(dw_rollout *r, uint64_t goal)
 {
     dw_error err = {0};
     for (unsigned i = 0; i < 3000; i++) {
-        for (size_t e = 0; e < r->n_members; e++)
-            r->members[e].try_at = 0;
+        for (size_t e = 0; e < r->n_engines; e++)
+            r->engines[e].try_at = 0;
         if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&
             dw_rollout_check(r, &err) == DW_OK && dw_rollout_is_serving(r))
             return;
@@ -582,12 +582,12 @@ static void test_hang(void **state)
         assert_int_equal(toys[1].version, own_copy ? 2 : 1);
         assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_AWAY);
 
-        r->members[0].try_at = 0; /* it is asked again, and nobody waits for that */
+        r->engines[0].try_at = 0; /* it is asked again, and nobody waits for that */
         const unsigned n_paused = toys[1].n_paused;
         for (uint64_t v = own_copy ? 3 : 2; v <= 3; v++)
             assert_int_equal(dw_rollout_sync(r, v, NULL, &err), expected);
         assert_ok(dw_rollout_check(r, &err), &err);
-        assert_true(r->members[0].nurse.is_there);
+        assert_true(r->engines[0].retry.running);
         assert_int_equal(toys[1].version, own_copy ? 3 : 1);
         assert_int_equal(toys[1].n_paused - n_paused, own_copy ? 1 : 0);
         assert_int_equal(toys[0].version, 1);
@@ -627,10 +627,10 @@ static void test_hang_in_place(void **state)
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
         h.t.hangs = h.t.wakes = true;
-        r->members[0].hung = r->members[0].answered = true;
-        r->members[0].away_at = 1;
+        r->engines[0].hung = r->engines[0].answered = true;
+        r->engines[0].away_at = 1;
         assert_ok(dw_rollout_check(r, &err), &err);
-        assert_true(r->members[0].nurse.is_there);
+        assert_true(r->engines[0].retry.running);
         while (!h.t.is_asked)
             dw_sleep_ms(1);
         assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
@@ -639,7 +639,7 @@ static void test_hang_in_place(void **state)
 
         const unsigned n_resumed = h.t.n_resumed;
         h.t.hangs = false;
-        while (!r->members[0].nurse.done)
+        while (!r->engines[0].retry.done)
             dw_sleep_ms(1);
         assert_false(h.t.running);
         if (!ends) {

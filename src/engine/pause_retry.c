@@ -11,43 +11,43 @@
 
 static void *ask_to_pause(void *context)
 {
-    dw_member *m = context;
+    dw_host_engine *e = context;
     static const dw_engine_update none = {.from = DW_NO_VERSION,
                                           .version = DW_NO_VERSION};
-    m->nurse.status = dw_engine_pause(m->engine, &none, &m->nurse.err);
-    atomic_store(&m->nurse.done, true);
+    e->retry.status = dw_engine_pause(e->engine, &none, &e->retry.err);
+    atomic_store(&e->retry.done, true);
     return NULL;
 }
 
-void dw_member_nurse(dw_member *m)
+void dw_host_engine_retry_pause(dw_host_engine *e)
 {
-    if (!m->hung || m->nurse.is_there || dw_clock_ms() < m->try_at)
+    if (!e->hung || e->retry.running || dw_clock_ms() < e->try_at)
         return;
     sigset_t all, before;
-    atomic_store(&m->nurse.done, false);
+    atomic_store(&e->retry.done, false);
     sigfillset(&all); /* signals are the host's */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    m->nurse.is_there = pthread_create(&m->nurse.thread, NULL, ask_to_pause, m) == 0;
+    e->retry.running = pthread_create(&e->retry.thread, NULL, ask_to_pause, e) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void dw_member_take_nursed(dw_member *m)
+void dw_host_engine_collect_retry(dw_host_engine *e)
 {
-    if (!m->nurse.is_there || !atomic_load(&m->nurse.done))
+    if (!e->retry.running || !atomic_load(&e->retry.done))
         return;
-    pthread_join(m->nurse.thread, NULL);
-    m->nurse.is_there = false;
-    m->nurse.has_paused = m->nurse.status == DW_OK;
-    if (m->nurse.has_paused)
-        dw_member_mends(m);
+    pthread_join(e->retry.thread, NULL);
+    e->retry.running = false;
+    e->retry.has_paused = e->retry.status == DW_OK;
+    if (e->retry.has_paused)
+        dw_host_engine_paused_late(e);
     else
-        dw_member_rests(m);
+        dw_host_engine_back_off(e);
 }
 
-void dw_member_end_nurse(dw_member *m)
+void dw_host_engine_end_retry(dw_host_engine *e)
 {
-    if (m->nurse.is_there)
-        pthread_join(m->nurse.thread, NULL);
-    m->nurse.is_there = m->hung =
+    if (e->retry.running)
+        pthread_join(e->retry.thread, NULL);
+    e->retry.running = e->hung =
         false; /* it is resumed like the others, if it is whole */
 }

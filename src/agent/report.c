@@ -1,4 +1,4 @@
-#include "agent/told.h"
+#include "agent/report.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -43,36 +43,36 @@ void dw_shared_drop(const void *block)
 
 /* ---- all of it ---- */
 
-bool dw_told_init(dw_told *told, bool stream_only, size_t n_history)
+bool dw_report_init(dw_report *report, bool stream_only, size_t n_history)
 {
-    memset(told, 0, sizeof *told);
-    told->stream_only = stream_only;
-    told->started_ms = dw_wall_clock_ms();
-    told->head = told->version = DW_NO_VERSION;
-    told->phase_version = told->pinned = DW_NO_VERSION;
-    return dw_history_init(&told->history, n_history);
+    memset(report, 0, sizeof *report);
+    report->stream_only = stream_only;
+    report->started_ms = dw_wall_clock_ms();
+    report->head = report->version = DW_NO_VERSION;
+    report->phase_version = report->pinned = DW_NO_VERSION;
+    return dw_history_init(&report->history, n_history);
 }
 
-static void drop_blocks(dw_told *told)
+static void drop_blocks(dw_report *report)
 {
-    dw_shared_drop(told->identity);
-    dw_shared_drop(told->head_step);
-    dw_shared_drop(told->followers);
+    dw_shared_drop(report->identity);
+    dw_shared_drop(report->head_step);
+    dw_shared_drop(report->followers);
 }
 
-void dw_told_release(dw_told *told)
+void dw_report_release(dw_report *report)
 {
-    drop_blocks(told);
-    dw_history_release(&told->history);
-    memset(told, 0, sizeof *told);
+    drop_blocks(report);
+    dw_history_release(&report->history);
+    memset(report, 0, sizeof *report);
 }
 
-void dw_told_copy(dw_told *to, const dw_told *from)
+void dw_report_copy(dw_report *to, const dw_report *from)
 {
     dw_history history = to->history;
     drop_blocks(to);
     /* up to the engines, of which most are not there */
-    memcpy(to, from, offsetof(dw_told, engines));
+    memcpy(to, from, offsetof(dw_report, engines));
     to->n_engines = from->n_engines;
     memcpy(to->engines, from->engines, from->n_engines * sizeof *from->engines);
     dw_shared_keep(to->identity);

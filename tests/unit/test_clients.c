@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "agent/crowd.h"
+#include "agent/clients.h"
 #include "agent_fixture.h"
 
-enum { N_SLOW = DW_CROWD_MAX + 2 * DW_CROWD_SPARE };
+enum { N_SLOW = DW_CLIENTS_MAX + 2 * DW_CLIENTS_SPARE };
 
 typedef struct slow_crowd {
     int fds[N_SLOW];
@@ -22,10 +22,10 @@ typedef struct slow_crowd {
 /* A byte now and then: none of them is silent for long enough to be sent away. */
 static void *dribble(void *argument)
 {
-    slow_crowd *crowd = argument;
-    while (!atomic_load(&crowd->is_over)) {
+    slow_crowd *clients = argument;
+    while (!atomic_load(&clients->is_over)) {
         for (int i = 0; i < N_SLOW; i++)
-            http_send(crowd->fds[i], "x");
+            http_send(clients->fds[i], "x");
         usleep(100000);
     }
     return NULL;
@@ -36,25 +36,25 @@ static void *dribble(void *argument)
 static void test_crowd(void **state)
 {
     (void)state;
-    slow_crowd crowd = {.is_over = false};
+    slow_crowd clients = {.is_over = false};
     pthread_t thread;
     char byte;
     for (int i = 0; i < N_SLOW; i++) {
-        crowd.fds[i] = http_connect(port);
-        http_send(crowd.fds[i], "GET /healthz HTTP/1.1\r\nX: ");
+        clients.fds[i] = http_connect(port);
+        http_send(clients.fds[i], "GET /healthz HTTP/1.1\r\nX: ");
     }
-    assert_int_equal(pthread_create(&thread, NULL, dribble, &crowd), 0);
+    assert_int_equal(pthread_create(&thread, NULL, dribble, &clients), 0);
     expect_alive();
-    assert_true(recv(crowd.fds[0], &byte, 1, 0) <= 0 && errno != EAGAIN);
-    atomic_store(&crowd.is_over, true);
+    assert_true(recv(clients.fds[0], &byte, 1, 0) <= 0 && errno != EAGAIN);
+    atomic_store(&clients.is_over, true);
     pthread_join(thread, NULL);
     /* the last of them is still there, and may go on */
-    const int last = crowd.fds[N_SLOW - 1];
+    const int last = clients.fds[N_SLOW - 1];
     http_send(last, "\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     http_receive(last, &reply);
     assert_int_equal(reply.code, 200);
     for (int i = 0; i < N_SLOW; i++)
-        close(crowd.fds[i]);
+        close(clients.fds[i]);
     expect_alive();
 }
 
@@ -63,7 +63,7 @@ static void test_crowd_keeps_users(void **state)
 {
     (void)state;
     static const char ask[] = "HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    enum { N = 3 * DW_CROWD_MAX };
+    enum { N = 3 * DW_CLIENTS_MAX };
     int user = http_connect(port), fds[N];
     char answer[1024];
     for (int i = 0; i < N; i++) {

@@ -1,8 +1,8 @@
 /* What the agent was told: plain values, and blocks that are shared and never changed, so
  * that who wants to show it all takes a copy under the lock in microseconds and does the
  * rest without. */
-#ifndef DW_AGENT_TOLD_H
-#define DW_AGENT_TOLD_H
+#ifndef DW_AGENT_REPORT_H
+#define DW_AGENT_REPORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,27 +15,27 @@
 #define DW_AGENT_ERRORS        20
 #define DW_AGENT_MAX_FOLLOWERS 4096 /* further ones are left out */
 
-typedef struct dw_told_engine {
+typedef struct dw_reported_engine {
     char driver[32];
     char where[512]; /* may be empty */
     dw_engine_state state;
     uint64_t version;
     char software[64];
     dw_error error;
-} dw_told_engine;
+} dw_reported_engine;
 
-typedef struct dw_told_error {
+typedef struct dw_reported_error {
     dw_error error;
     int64_t since_ms;
     int64_t until_ms; /* 0: it is not over */
-} dw_told_error;
+} dw_reported_error;
 
-typedef struct dw_told_followers {
+typedef struct dw_reported_followers {
     size_t n_items;
     dw_follower_info items[]; /* their texts follow */
-} dw_told_followers;
+} dw_reported_followers;
 
-typedef struct dw_told {
+typedef struct dw_report {
     bool stream_only;
     int64_t started_ms;
 
@@ -49,7 +49,7 @@ typedef struct dw_told {
     uint64_t phase_version;
     uint64_t pinned; /* or DW_NO_VERSION */
 
-    const dw_told_followers *followers; /* shared; may be NULL */
+    const dw_reported_followers *followers; /* shared; may be NULL */
     dw_store_counts counts;
 
     uint64_t n_hops, n_objects, n_bytes, n_changed; /* of all hops */
@@ -60,19 +60,19 @@ typedef struct dw_told {
     bool command_failed; /* the last one */
     uint64_t failing_at; /* dw_clock_ms() of the first error in a row; 0: none */
 
-    dw_told_error errors[DW_AGENT_ERRORS]; /* newest first */
+    dw_reported_error errors[DW_AGENT_ERRORS]; /* newest first */
     size_t n_errors;
-    dw_told_engine engines[DW_MAX_ENGINES];
+    dw_reported_engine engines[DW_MAX_ENGINES];
     size_t n_engines;
     dw_history history;
-} dw_told;
+} dw_report;
 
 /* False when out of memory. */
-bool dw_told_init(dw_told *told, bool stream_only, size_t n_history);
-void dw_told_release(dw_told *told);
+bool dw_report_init(dw_report *report, bool stream_only, size_t n_history);
+void dw_report_release(dw_report *report);
 
 /* Makes TO, which has as much room for history, a copy. */
-void dw_told_copy(dw_told *to, const dw_told *from);
+void dw_report_copy(dw_report *to, const dw_report *from);
 
 /* ---- shared blocks ---- */
 
@@ -87,12 +87,12 @@ void dw_shared_drop(const void *block);
 
 /* ---- what follows from it, at NOW_MS of the wall clock ---- */
 
-/* False where they cannot be told. */
-bool dw_told_lag_versions(const dw_told *told, uint64_t *n);
-bool dw_told_lag_seconds(const dw_told *told, int64_t now_ms, double *seconds);
+/* False where they cannot be report. */
+bool dw_report_lag_versions(const dw_report *report, uint64_t *n);
+bool dw_report_lag_seconds(const dw_report *report, int64_t now_ms, double *seconds);
 
 /* The error that is not over, or NULL. */
-const dw_told_error *dw_told_current_error(const dw_told *told);
+const dw_reported_error *dw_report_current_error(const dw_report *report);
 
 #define DW_READY_REASON (DW_ERROR_LINE_SIZE + 64)
 
@@ -100,7 +100,7 @@ const dw_told_error *dw_told_current_error(const dw_told *told);
  * moves; REASON says what is not. An error is told in full: `deltawire status` shows the
  * same line. Without IS_TRUSTED, which is for those who do not have the token, it is only
  * named by its code: its text may hold names of files and stores. */
-bool dw_told_ready(const dw_told *told, uint64_t clock_ms, bool is_trusted,
-                   char reason[DW_READY_REASON]);
+bool dw_report_ready(const dw_report *report, uint64_t clock_ms, bool is_trusted,
+                     char reason[DW_READY_REASON]);
 
 #endif

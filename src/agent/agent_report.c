@@ -7,10 +7,10 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-static dw_told *lock(dw_agent *agent)
+static dw_report *lock(dw_agent *agent)
 {
     pthread_mutex_lock(&agent->lock);
-    return &agent->told;
+    return &agent->report;
 }
 
 static void unlock(dw_agent *agent)
@@ -71,9 +71,9 @@ void dw_agent_tell_identity(dw_agent *agent, const dw_agent_identity *identity)
     copy->stream = pack(&room, identity->stream);
     copy->id = pack(&room, identity->id);
     copy->dir = pack(&room, identity->dir);
-    dw_told *told = lock(agent);
-    const void *old = told->identity;
-    told->identity = copy;
+    dw_report *report = lock(agent);
+    const void *old = report->identity;
+    report->identity = copy;
     unlock(agent);
     dw_shared_drop(old);
 }
@@ -87,11 +87,11 @@ void dw_agent_tell_head(dw_agent *agent, uint64_t version, const char *created,
     if (copy)
         snprintf(copy, text_bytes(step), "%s", step);
     int64_t created_ms = created ? dw_time_parse(created) : 0;
-    dw_told *told = lock(agent);
-    const void *old = told->head_step;
-    told->head = version;
-    told->head_ms = created_ms;
-    told->head_step = copy;
+    dw_report *report = lock(agent);
+    const void *old = report->head_step;
+    report->head = version;
+    report->head_ms = created_ms;
+    report->head_step = copy;
     unlock(agent);
     dw_shared_drop(old);
 }
@@ -117,10 +117,10 @@ void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *followers,
         return;
     size_t n =
         n_followers < DW_AGENT_MAX_FOLLOWERS ? n_followers : DW_AGENT_MAX_FOLLOWERS;
-    size_t n_bytes = sizeof(dw_told_followers);
+    size_t n_bytes = sizeof(dw_reported_followers);
     for (size_t i = 0; i < n; i++)
         n_bytes += follower_bytes(&followers[i]);
-    dw_told_followers *copy = dw_shared_new(n_bytes);
+    dw_reported_followers *copy = dw_shared_new(n_bytes);
     if (!copy)
         return;
     copy->n_items = n;
@@ -130,9 +130,9 @@ void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *followers,
             pack(&room, followers[i].id),      followers[i].version,
             pack(&room, followers[i].host),    pack(&room, followers[i].status),
             pack(&room, followers[i].message), pack(&room, followers[i].time)};
-    dw_told *told = lock(agent);
-    const void *old = told->followers;
-    told->followers = copy;
+    dw_report *report = lock(agent);
+    const void *old = report->followers;
+    report->followers = copy;
     unlock(agent);
     dw_shared_drop(old);
 }
@@ -152,9 +152,9 @@ void dw_agent_tell_version(dw_agent *agent, uint64_t version, const char *next_c
     if (!agent)
         return;
     int64_t next_ms = next_created ? dw_time_parse(next_created) : 0;
-    dw_told *told = lock(agent);
-    told->version = version;
-    told->next_ms = next_ms;
+    dw_report *report = lock(agent);
+    report->version = version;
+    report->next_ms = next_ms;
     unlock(agent);
 }
 
@@ -162,9 +162,9 @@ void dw_agent_tell_phase(dw_agent *agent, dw_phase phase, uint64_t version)
 {
     if (!agent)
         return;
-    dw_told *told = lock(agent);
-    told->phase = phase;
-    told->phase_version = phase == DW_PHASE_IDLE ? DW_NO_VERSION : version;
+    dw_report *report = lock(agent);
+    report->phase = phase;
+    report->phase_version = phase == DW_PHASE_IDLE ? DW_NO_VERSION : version;
     unlock(agent);
 }
 
@@ -172,15 +172,15 @@ void dw_agent_tell_hop(dw_agent *agent, const dw_rollout_hop *hop)
 {
     if (!agent)
         return;
-    dw_told *told = lock(agent);
-    told->n_hops++;
-    told->n_objects += hop->n_objects;
-    told->n_bytes += hop->n_bytes;
-    told->n_changed += hop->n_changed;
+    dw_report *report = lock(agent);
+    report->n_hops++;
+    report->n_objects += hop->n_objects;
+    report->n_bytes += hop->n_bytes;
+    report->n_changed += hop->n_changed;
     for (size_t i = 0; i < DW_N_HOP_TIMES; i++)
-        dw_histogram_add(&told->times[i], dw_hop_time_us(hop, &dw_hop_times[i]));
-    dw_histogram_add(&told->stopped, hop->stopped_us);
-    dw_history_add_hop(&told->history, hop, dw_wall_clock_ms());
+        dw_histogram_add(&report->times[i], dw_hop_time_us(hop, &dw_hop_times[i]));
+    dw_histogram_add(&report->stopped, hop->stopped_us);
+    dw_history_add_hop(&report->history, hop, dw_wall_clock_ms());
     unlock(agent);
 }
 
@@ -188,10 +188,11 @@ void dw_agent_tell_engine(dw_agent *agent, size_t i, const dw_engine_status *sta
 {
     if (!agent || i >= DW_MAX_ENGINES)
         return;
-    dw_told *told = lock(agent);
-    dw_told_engine *engine = &told->engines[i];
-    for (; told->n_engines <= i; told->n_engines++)
-        told->engines[told->n_engines] = (dw_told_engine){.version = DW_NO_VERSION};
+    dw_report *report = lock(agent);
+    dw_reported_engine *engine = &report->engines[i];
+    for (; report->n_engines <= i; report->n_engines++)
+        report->engines[report->n_engines] =
+            (dw_reported_engine){.version = DW_NO_VERSION};
     copy_text(engine->driver, sizeof engine->driver, status->driver);
     copy_text(engine->where, sizeof engine->where, status->where);
     copy_text(engine->software, sizeof engine->software, status->software);
@@ -204,18 +205,18 @@ void dw_agent_tell_engine(dw_agent *agent, size_t i, const dw_engine_status *sta
 /* ---- what goes wrong ---- */
 
 /* One that goes on stays one: tries that fail in the same way are many. */
-static bool goes_on(const dw_told_error *last, const dw_error *err)
+static bool goes_on(const dw_reported_error *last, const dw_error *err)
 {
     return last->error.code == err->code && strcmp(last->error.where, err->where) == 0;
 }
 
-static void add_error(dw_told *told, const dw_error *err, int64_t now_ms)
+static void add_error(dw_report *report, const dw_error *err, int64_t now_ms)
 {
     const size_t n_kept =
-        told->n_errors < DW_AGENT_ERRORS ? told->n_errors : DW_AGENT_ERRORS - 1;
-    memmove(told->errors + 1, told->errors, n_kept * sizeof *told->errors);
-    told->errors[0] = (dw_told_error){*err, now_ms, 0};
-    told->n_errors = n_kept + 1;
+        report->n_errors < DW_AGENT_ERRORS ? report->n_errors : DW_AGENT_ERRORS - 1;
+    memmove(report->errors + 1, report->errors, n_kept * sizeof *report->errors);
+    report->errors[0] = (dw_reported_error){*err, now_ms, 0};
+    report->n_errors = n_kept + 1;
 }
 
 void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
@@ -223,20 +224,20 @@ void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
     if (!agent)
         return;
     const int64_t now_ms = dw_wall_clock_ms();
-    dw_told *told = lock(agent);
-    const bool is_open = dw_told_current_error(told) != NULL;
-    if (err && is_open && goes_on(&told->errors[0], err)) {
-        told->errors[0].error = *err;
+    dw_report *report = lock(agent);
+    const bool is_open = dw_report_current_error(report) != NULL;
+    if (err && is_open && goes_on(&report->errors[0], err)) {
+        report->errors[0].error = *err;
     } else {
         if (is_open)
-            told->errors[0].until_ms = now_ms;
+            report->errors[0].until_ms = now_ms;
         if (err)
-            add_error(told, err, now_ms);
+            add_error(report, err, now_ms);
     }
-    told->n_failures += err != NULL;
-    told->verify_failed = told->verify_failed && err; /* it is over */
-    if (!err || told->failing_at == 0)
-        told->failing_at = err ? dw_clock_ms() : 0;
+    report->n_failures += err != NULL;
+    report->verify_failed = report->verify_failed && err; /* it is over */
+    if (!err || report->failing_at == 0)
+        report->failing_at = err ? dw_clock_ms() : 0;
     unlock(agent);
 }
 
@@ -244,10 +245,10 @@ void dw_agent_tell_verified(dw_agent *agent, bool good)
 {
     if (!agent)
         return;
-    dw_told *told = lock(agent);
-    told->n_verified += good;
-    told->n_verify_failures += !good;
-    told->verify_failed = !good;
+    dw_report *report = lock(agent);
+    report->n_verified += good;
+    report->n_verify_failures += !good;
+    report->verify_failed = !good;
     unlock(agent);
 }
 
