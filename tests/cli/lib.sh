@@ -10,6 +10,10 @@ finish() {
     if [ $status -ne 0 ] && [ $status -ne 77 ]; then
         echo "FAILED after: ${said:-the start}" >&2
     fi
+    # what the test started in the background writes here no more
+    for id in $(jobs -pr; jobs -ps); do
+        kill -KILL "$id" 2>/dev/null && wait "$id" 2>/dev/null
+    done
     chmod -R u+w "$scratch"
     rm -rf "$scratch"
     exit $status

@@ -75,9 +75,14 @@ it "serve-status"
 env --default-signal=INT "$deltawire" serve-status s --listen 127.0.0.1:0 -q >out 2>err &
 serving=$!
 tried="$tried serve-status"
-sleep 0.3
+has_sockets() { # PID: it listens, or talks
+    [ -n "$(find "/proc/$1/fd" -lname 'socket:*')" ]
+}
+wait_until has_sockets $serving
 kill -INT $serving
-wait $serving || true
+status=0
+wait $serving || status=$?
+[ $status -eq 0 ] || die "exit code $status: $(cat err)"
 [ ! -s out ] && [ ! -s err ] || die "$(cat out err)"
 
 it "this machine"

@@ -84,13 +84,16 @@ hole=$!
 wait_until grep -q 'version 3 is missing' err.hole
 at=$(sed -n 's/^listening at //p' err.hole)
 get() { curl -sS --noproxy '*' --max-time 60 "${@:2}" "$at$1"; }
-[ "$(get readyz -o out.ready -w '%{http_code}')" = 503 ]
+is_ready() { # CODE
+    [ "$(get readyz -o out.ready -w '%{http_code}')" = "$1" ]
+}
+wait_until is_ready 503
 get status | holds 'o["error"]["code"] == "corrupt" and o["ready"] is False'
 prints '^deltawire_lag_versions 3' get metrics
 prints '^deltawire_ready 0' get metrics
 cp kept.json ${commit}3.json
 wait_until grep -q 'version 5' out.hole
-[ "$(get readyz)" = ready ]
+wait_until is_ready 200
 kill -INT $hole
 ends $hole 0
 

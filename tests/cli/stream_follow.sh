@@ -15,8 +15,8 @@ stands_at() { # DIR VERSION
     [ "$(json 'o["version"]' <"$1/.deltawire-state.json")" = "$2" ]
 }
 
-is_following() {
-    deltawire status "$url" --json | holds 'any(f["status"] == "following" for f in o["followers"])'
+reports() { # STATUS: a follower does
+    deltawire status "$url" --json | holds "any(f['status'] == '$1' for f in o['followers'])"
 }
 
 it "waits for a stream that is not there, and tells so once"
@@ -98,7 +98,7 @@ is_at model 7
 it "stays at the good version while the store fails it, and tells so once"
 start five follow "$url" --into model --interval 0.2 --json
 five=$!
-wait_until is_following
+wait_until reports following
 kill -STOP $five
 publish_step "$url" 8 --fold none
 key=$(object_of "$url" 8)
@@ -110,6 +110,7 @@ sleep 4
 [ "$(events out.five error)" -eq 1 ] || die "told more than once: $(cat out.five)"
 prints "$key" grep '"event":"error"' out.five
 is_at model 7
+wait_until reports error
 deltawire status "$url" --json |
     holds 'any(f["status"] == "error" and f["message"] for f in o["followers"])'
 

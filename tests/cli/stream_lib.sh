@@ -31,8 +31,8 @@ object_get() { # URL KEY FILE
 object_put() { # URL KEY FILE
     if is_file_store; then
         mkdir -p "$(dirname "${1#file://}/$2")"
-        chmod u+w "${1#file://}/$2" 2>/dev/null || true
-        cp "$3" "${1#file://}/$2"
+        cp "$3" "$scratch/object.new"
+        mv -f "$scratch/object.new" "${1#file://}/$2" # at once, as stores do
     else
         s3 PUT "${1#s3://}/$2" "$3" >/dev/null
     fi

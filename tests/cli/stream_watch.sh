@@ -63,7 +63,7 @@ sleep 4
 head_is 5
 cp -r run/step_000001 output/checkpoint-1500
 wait_until head_is 6
-grep -q '^output/checkpoint-1500: version 6, .* changed, ' out.two
+wait_until grep -q '^output/checkpoint-1500: version 6, .* changed, ' out.two
 kill -INT $two
 ends $two 0
 head_is 6

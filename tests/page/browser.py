@@ -31,7 +31,7 @@ class Screen:
         self.driver.get_log("browser")
         self.driver.get(url)
 
-    def wait(self, condition, what, seconds=30):
+    def wait(self, condition, what, seconds=120):
         """Until CONDITION is true; the deadline is only there to end a failing test."""
         from selenium.common.exceptions import TimeoutException
         from selenium.webdriver.support.ui import WebDriverWait
@@ -46,7 +46,7 @@ class Screen:
                         "return e?.checkVisibility() ? e.innerText : ''",
                         selector).replace("\u00a0", " ")
 
-    def expect(self, text, selector="body", seconds=30):
+    def expect(self, text, selector="body", seconds=120):
         self.wait(lambda: text in self.text(selector), f"no '{text}' in {selector}", seconds)
 
     def expect_gone(self, text, selector="body"):

@@ -100,8 +100,8 @@ HANGING = """
      "WAITS = [publisher.wait, publisher.drain, publisher.publish, publisher.close]\n"
      "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
      "for wait in WAITS:\n"
-     "    signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
-     "    try:\n        wait()\n    except KeyboardInterrupt:\n        print('stopped')", 0.2,
+     "    try:\n        signal.setitimer(signal.ITIMER_REAL, 0.2)\n        wait()\n"
+     "    except KeyboardInterrupt:\n        print('stopped')", 0.2,
      "stopped\n" * 4),
 ])
 def test_a_store_that_hangs(monkeypatch, end, exit_timeout, said):

@@ -24,10 +24,15 @@ def follower_infos(url):
         return {f.id: f for f in stream.followers()}
 
 
-def publish_soon(url, seconds):
+def logged(caplog):
+    return [r.getMessage() for r in caplog.records if r.name == "deltawire"]
+
+
+def publish_once_logged(url, caplog):
     """In a thread, which is to be joined."""
     def work():
-        time.sleep(seconds)
+        while not logged(caplog):
+            time.sleep(0.05)
         dw.Publisher(url, model(1)).close()
     thread = threading.Thread(target=work)
     thread.start()
@@ -37,13 +42,13 @@ def publish_soon(url, seconds):
 # ---- waiting ----
 
 def test_a_stream_that_does_not_exist_yet_is_waited_for(url, caplog):
-    thread = publish_soon(url, 0.5)
+    thread = publish_once_logged(url, caplog)
     into = model()
     with dw.Follower(url, tensors=into) as follower:
         follower.sync()
     thread.join()
     assert into["w"][0] == 1
-    told = [r.getMessage() for r in caplog.records if r.name == "deltawire"]
+    told = logged(caplog)
     assert len(told) == 1 and "no stream" in told[0] and "open_timeout" in told[0], told
 
 
@@ -66,8 +71,8 @@ def test_control_c_ends_the_waiting(url, python):
     python(f"""
         import os, signal, threading, numpy
         import deltawire
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             deltawire.Follower({url!r}, tensors={{"w": numpy.zeros(4, "f")}})
         except KeyboardInterrupt:
             print("interrupted")
@@ -77,12 +82,12 @@ def test_control_c_ends_the_waiting(url, python):
 def test_wait_returns_none_if_the_time_is_over(url):
     with dw.Publisher(url, model()) as publisher, \
             dw.Follower(url, tensors=model(5)) as follower:
-        assert follower.wait(5) == 0
+        assert follower.wait(60) == 0
         follower.sync()
         assert follower.wait(0) is None
         assert follower.wait(0.2) is None
         publisher.wait(publisher.publish())
-        assert follower.wait(5) == 1
+        assert follower.wait(60) == 1
 
 
 # ---- reporting ----
@@ -114,7 +119,7 @@ def test_it_is_in_status_and_serve_status(url, tmp_path):
         follower.sync()
         assert follower_infos(url)[name].version == 0
         publisher.wait(publisher.publish())
-        follower.wait(5)
+        follower.wait(60)
         follower.sync()
         status = json.loads(subprocess.run([command, "status", url, "--json"], check=True,
                                            capture_output=True).stdout)
@@ -255,12 +260,12 @@ def test_the_follower_of_pytorch(url):
         with deltawire.torch.Publisher(source, url=url, dtype=None):
             pass
     thread = threading.Thread(target=train)
-    thread.start()
     with pytest.raises(dw.NotFound):
         deltawire.torch.Follower(served, url, open_timeout=0)
+    thread.start()
     with deltawire.torch.Follower(served, url, id="torch") as follower:
         thread.join()
-        assert follower.wait(5) == 0
+        assert follower.wait(60) == 0
         assert follower.sync() == 0
         assert torch.equal(served.weight, source.weight)
         assert follower.wait(0.1) is None

@@ -165,7 +165,7 @@ def test_a_long_wait_for_the_store_is_logged(monkeypatch, caplog, model):
     monkeypatch.setattr(_outcomes, "SLOW_S", 0.1)
     optimizer = optimizer_of(model)
     with HangingS3() as server:
-        store = dw.Store("s3://bucket/run", endpoint=server.endpoint, deadline=1)
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint, deadline=3)
         publisher = deltawire.torch.Publisher(model, optimizer, url=store, exit_timeout=0)
         server.hangs.set()
         step(model, optimizer)

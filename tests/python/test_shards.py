@@ -138,9 +138,9 @@ def test_a_rank_that_never_comes(url, tmp_path):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ctrl_c_ends_the_wait_for_other_ranks(url, rank):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             Rank(url, model(), rank, rank_timeout=600)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -12,7 +12,7 @@
 #
 # Exit status 77: it cannot run on this machine, for the reason printed.
 #
-#     SERVER_TIMEOUT          seconds that a start may take (120)
+#     SERVER_TIMEOUT          seconds that a start may take (300)
 #     SERVER_HOST             address to listen on (127.0.0.1)
 set -eu
 
@@ -133,9 +133,9 @@ processes() {
 # What it held is thrown away, so nothing is asked to end gently.
 stop_server() {
     unset DW_SERVER_DIR # or grep would find itself
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        left=$(processes)
-        [ -n "$left" ] || break
+    n=0
+    while left=$(processes) && [ -n "$left" ] && [ $n -lt 300 ]; do
+        n=$((n + 1))
         # shellcheck disable=SC2086 # a list of words
         kill -KILL $left 2>/dev/null || true
         sleep 0.1
@@ -173,7 +173,7 @@ serve() {
             say "$dir is in use; stop it first"
             exit 1
         fi
-        SERVER_TIMEOUT=${SERVER_TIMEOUT:-120}
+        SERVER_TIMEOUT=${SERVER_TIMEOUT:-300}
         deadline=$(($(date +%s) + SERVER_TIMEOUT))
         rm -rf "$dir/log"
         mkdir -p "$dir/log"

@@ -49,7 +49,7 @@ def main(method, url, path=None):
             body = file.read()
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(signed(method, url, body), timeout=10) as reply:
+        with direct.open(signed(method, url, body), timeout=60) as reply:
             sys.stdout.buffer.write(reply.read())
     except urllib.error.HTTPError as e:
         sys.exit(f"{method} {url}: {e.code} {e.read().decode(errors='replace')}")

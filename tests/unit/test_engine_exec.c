@@ -156,12 +156,12 @@ static void test_limit(void **state)
         "words >&2; while :; do wait; sleep 1; done",
     };
     for (size_t i = 0; i < 2; i++) {
-        dw_engine *engine = open_exec(commands[i], commands[i], NULL, 500);
+        dw_engine *engine = open_exec(commands[i], commands[i], NULL, 2000);
         dw_error err = {0};
         bool whole = true;
         assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_UNAVAILABLE);
         assert_false(whole);
-        assert_non_null(strstr(err.text, "longer than 500 ms"));
+        assert_non_null(strstr(err.text, "longer than 2000 ms"));
         if (i == 1)
             assert_non_null(strstr(err.text, "last words"));
         while (lives(path))

@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 
-DEADLINE_S = 60  # for anything that is waited for
+DEADLINE_S = 180  # for anything that is waited for
 scratch = pathlib.Path(tempfile.mkdtemp(prefix="wordle."))
 running = []
 
