@@ -199,17 +199,17 @@ dw_digest dw_peer_replica_state(const dw_peer_replica *r)
 
 dw_status dw_peer_replica_finish(dw_peer_replica *r, dw_error *err)
 {
-    if (!r->weights || !dw_weights_is_committed(r->weights))
+    if (!r->weights || !dw_weights_is_prepared(r->weights))
         return DW_OK;
     dw_status status = dw_weights_apply(r->weights, false, err);
-    return status == DW_OK ? dw_weights_settle(r->weights, false, err) : status;
+    return status == DW_OK ? dw_weights_finish(r->weights, false, err) : status;
 }
 
 static dw_status apply(dw_peer_replica *r, dw_status status, bool sweep, dw_error *err)
 {
     if (status == DW_OK)
         status = dw_weights_apply(r->weights, sweep, err);
-    return status == DW_OK ? dw_weights_settle(r->weights, sweep, err) : status;
+    return status == DW_OK ? dw_weights_finish(r->weights, sweep, err) : status;
 }
 
 /* Does the step to the weights. */

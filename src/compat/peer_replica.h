@@ -38,7 +38,7 @@ dw_status dw_peer_replica_fill_base(dw_peer_replica *replica, uint64_t version,
 dw_status dw_peer_replica_take(dw_peer_replica *replica, const dw_peer_record *record,
                                const dw_progress *progress, dw_error *err);
 
-/* Ends what was committed and not settled. */
+/* Finishes what was prepared. */
 dw_status dw_peer_replica_finish(dw_peer_replica *replica, dw_error *err);
 
 /* ---- ways (way.c) ---- */

@@ -156,7 +156,7 @@ dw_status dw_follower_commit(dw_follower *f, dw_error *err)
         status = dw_follower_check_files(f, err);
     if (status != DW_OK)
         return status;
-    return end_step(f, dw_weights_commit(f->weights, false, err), err);
+    return end_step(f, dw_weights_prepare(f->weights, false, err), err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
@@ -184,7 +184,7 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
     if (f->lost || !dw_weights_is_applied(f->weights))
         return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
     const uint64_t n_changed = dw_weights_list(f->weights)->n_changed;
-    dw_status status = end_step(f, dw_weights_settle(f->weights, false, err), err);
+    dw_status status = end_step(f, dw_weights_finish(f->weights, false, err), err);
     if (status != DW_OK)
         return status;
     f->epoch = f->next_epoch;
@@ -202,7 +202,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (status == DW_OK && goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
     /* what an earlier call could not finish, or the caller began */
-    if (status == DW_OK && !f->lost && dw_weights_is_committed(f->weights))
+    if (status == DW_OK && !f->lost && dw_weights_is_prepared(f->weights))
         status = dw_follower_apply(f, err);
     if (status == DW_OK && !f->lost && dw_weights_is_applied(f->weights))
         status = dw_follower_settle(f, err);

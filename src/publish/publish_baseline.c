@@ -292,7 +292,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
         if (status == DW_OK)
             status = dw_replica_apply(r, err);
         if (status == DW_OK)
-            status = dw_replica_settle(r, true, err);
+            status = dw_replica_finish(r, true, err);
     }
     dw_free(live);
     return status;
@@ -341,7 +341,7 @@ static dw_status advance_dir(dw_publisher *p, const dw_position *position,
     if (status == DW_OK)
         status = dw_replica_apply(r, NULL);
     if (status == DW_OK)
-        status = dw_replica_settle(r, false, NULL);
+        status = dw_replica_finish(r, false, NULL);
     return status;
 }
 

@@ -47,8 +47,8 @@ static dw_status apply_to(dw_place *place, const dw_delta *delta,
     report->n_changed = result.n_changed;
     if (report->already_applied)
         return DW_OK;
-    status = dw_place_store(place, err);
-    return status == DW_OK ? dw_place_settle(place, true, err) : status;
+    status = dw_place_apply(place, err);
+    return status == DW_OK ? dw_place_finish(place, true, err) : status;
 }
 
 dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,

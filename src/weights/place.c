@@ -16,7 +16,7 @@ struct dw_place {
     size_t n_tensors;
 
     /* NAMED: the patch file has its name, which may not be durable yet */
-    enum { EMPTY, STAGED, NAMED, COMMITTED, STORED } state;
+    enum { EMPTY, STAGED, NAMED, PREPARED, APPLIED } state;
     /* but for EMPTY: */
     bool sync_failed; /* of the stores */
     dw_patch *patch;
@@ -89,8 +89,8 @@ static dw_status roll_forward(dw_place *p, dw_error *err)
     if (status != DW_OK)
         return status;
     p->state = NAMED; /* the run before may have been killed before it was durable */
-    status = dw_place_store(p, err);
-    return status == DW_OK ? dw_place_settle(p, true, err) : status;
+    status = dw_place_apply(p, err);
+    return status == DW_OK ? dw_place_finish(p, true, err) : status;
 }
 
 /* A run that was interrupted had files of its own. One that was linked since belongs to
@@ -212,10 +212,10 @@ uint64_t dw_place_files(const dw_place *p)
 
 /* ---- staging ---- */
 
-static dw_status fail_committed(const dw_place *p, dw_error *err)
+static dw_status fail_prepared(const dw_place *p, dw_error *err)
 {
     return dw_fail(err, DW_INVALID, p->target.path,
-                   "version %" PRIu64 " is committed, and to be stored and settled first",
+                   "version %" PRIu64 " is prepared: apply and finish it first",
                    p->goal.version);
 }
 
@@ -224,7 +224,7 @@ dw_status dw_place_discard(dw_place *p, dw_error *err)
     if (p->state == EMPTY)
         return DW_OK;
     if (p->state != STAGED)
-        return fail_committed(p, err);
+        return fail_prepared(p, err);
     dw_status status = dw_remove_file(p->target.staged_path, err);
     if (status == DW_OK)
         forget(p);
@@ -273,14 +273,14 @@ const char *dw_place_staged_path(const dw_place *p)
     return p->state == STAGED ? p->target.staged_path : p->target.patch_path;
 }
 
-bool dw_place_is_committed(const dw_place *p)
+bool dw_place_is_prepared(const dw_place *p)
 {
     return p->state > STAGED;
 }
 
 /* ---- the commit, and after ---- */
 
-dw_status dw_place_commit(dw_place *p, dw_error *err)
+dw_status dw_place_prepare(dw_place *p, dw_error *err)
 {
     dw_status status = DW_OK;
     if (p->state == EMPTY)
@@ -298,20 +298,20 @@ dw_status dw_place_commit(dw_place *p, dw_error *err)
         if (status == DW_OK)
             status = dw_patch_prepare(&p->binding, p->n_threads, err);
         if (status == DW_OK)
-            p->state = COMMITTED;
+            p->state = PREPARED;
     }
     return status;
 }
 
-dw_status dw_place_store(dw_place *p, dw_error *err)
+dw_status dw_place_apply(dw_place *p, dw_error *err)
 {
-    dw_status status = dw_place_commit(p, err);
+    dw_status status = dw_place_prepare(p, err);
     if (status == DW_OK)
         status = dw_checkpoint_check(p->ckpt, err);
-    if (status == DW_OK && p->state == COMMITTED) {
+    if (status == DW_OK && p->state == PREPARED) {
         status = dw_patch_scatter(&p->binding, p->n_threads, err);
         if (status == DW_OK)
-            p->state = STORED;
+            p->state = APPLIED;
     }
     return status;
 }
@@ -335,10 +335,10 @@ static dw_status sweep_all(const dw_place *p, dw_error *err)
     return status;
 }
 
-dw_status dw_place_settle(dw_place *p, bool sweep, dw_error *err)
+dw_status dw_place_finish(dw_place *p, bool sweep, dw_error *err)
 {
-    if (p->state != STORED)
-        return dw_fail(err, DW_INVALID, p->target.path, "nothing is stored");
+    if (p->state != APPLIED)
+        return dw_fail(err, DW_INVALID, p->target.path, "nothing is applied");
     /* the system tells of a failed write once, and takes the pages for clean from then on
      */
     dw_status status =

@@ -318,15 +318,15 @@ static void forget_staged(dw_replica *r)
     dw_patch_free(r->patch);
     r->patch = NULL;
     dw_scratch_model_release(&r->model);
-    r->has_patch = r->staged = r->committed = r->applied = r->settled = false;
+    r->has_patch = r->staged = r->prepared = r->applied = r->finished = false;
 }
 
 dw_status dw_replica_discard(dw_replica *r, dw_error *err)
 {
     dw_status status = DW_OK;
-    if (r->committed)
+    if (r->prepared)
         return dw_fail(err, DW_INVALID, r->dir,
-                       "version %" PRIu64 " is committed, and to be settled first",
+                       "version %" PRIu64 " is prepared: apply and finish it first",
                        r->next.version);
     if (r->has_patch && r->place)
         status = dw_place_discard(r->place, err);
@@ -390,23 +390,23 @@ void dw_replica_distrust(dw_replica *r)
 
 /* ---- applying ---- */
 
-dw_status dw_replica_commit(dw_replica *r, dw_error *err)
+dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
 {
-    if (r->settled)
+    if (r->finished)
         return DW_OK;
     dw_status status = DW_OK;
     if (r->place) {
-        if (!r->committed)
+        if (!r->prepared)
             status = dw_replica_state_write(&r->at, &r->next, r->dir, err);
         if (status == DW_OK)
-            status = dw_place_commit(r->place, err);
+            status = dw_place_prepare(r->place, err);
         /* whatever failed after the rename */
-        r->committed = dw_place_is_committed(r->place);
+        r->prepared = dw_place_is_prepared(r->place);
     } else {
         /* what waits for a disk does so before the pause */
         if (r->model.blob.mapped)
             dw_pages_prepare(r->model.blob.bytes, r->model.blob.n_bytes, false);
-        r->committed = true;
+        r->prepared = true;
     }
     return status;
 }
@@ -444,30 +444,30 @@ static dw_status store_memory(dw_replica *r, dw_error *err)
 
 dw_status dw_replica_apply(dw_replica *r, dw_error *err)
 {
-    dw_status status = dw_replica_commit(r, err);
+    dw_status status = dw_replica_prepare(r, err);
     if (status != DW_OK || r->applied)
         return status;
     status = dw_control_begin_write(r->control, r->copy, err);
     if (status != DW_OK)
         return status;
-    status = r->place ? dw_place_store(r->place, err) : store_memory(r, err);
+    status = r->place ? dw_place_apply(r->place, err) : store_memory(r, err);
     r->applied = status == DW_OK;
     if (r->applied)
         dw_replica_tell(r);
     return status;
 }
 
-dw_status dw_replica_settle(dw_replica *r, bool sweep, dw_error *err)
+dw_status dw_replica_finish(dw_replica *r, bool sweep, dw_error *err)
 {
     dw_status status = DW_OK;
-    if (r->place && !r->settled) {
+    if (r->place && !r->finished) {
         /* without the patch file the block is all that readers have to go by */
         status = dw_control_sync(r->control, err);
         if (status == DW_OK)
-            status = dw_place_settle(r->place, sweep, err);
+            status = dw_place_finish(r->place, sweep, err);
         if (status == DW_CORRUPT) /* not what it says: nobody is to read it */
             dw_control_mark_written(r->control, r->copy);
-        r->settled = status == DW_OK;
+        r->finished = status == DW_OK;
     } else if (!r->place && (sweep || r->model.tensors)) {
         status = dw_replica_digest(r, NULL, err);
         if (status == DW_OK)

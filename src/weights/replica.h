@@ -1,9 +1,9 @@
 /* A replica: weights that stand at a known version of a stream, in a checkpoint directory
  * or in memory. The follower's target, and the publisher's baseline.
  *
- *     empty ──fill──▶ at a version ──stage──▶ staged ──commit──▶ committed
- *                           ▲                                        │ apply
- *                           └────────────settle──────────── applied ◀┘
+ *     empty ──fill──▶ at a version ──stage──▶ staged ──prepare──▶ prepared
+ *                           ▲                                         │ apply
+ *                           └────────────finish───────────── applied ◀┘
  *
  * A directory remembers its position in `.deltawire-state.json`. Before the weights
  * change the file names both the version they are at and the one they are to become, so
@@ -77,9 +77,9 @@ typedef struct dw_replica {
     /* what is staged */
     bool has_patch; /* written, though perhaps not good */
     bool staged;
-    bool committed; /* there is only forward */
+    bool prepared; /* there is only forward */
     bool applied;
-    bool settled; /* but for the file that remembers */
+    bool finished; /* but for the file that remembers */
     dw_position next;
     dw_digest *next_digests; /* [n_tensors] */
     dw_patch *patch;         /* memory: the stores ... */
@@ -157,12 +157,12 @@ dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *positio
 dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
                                 dw_error *err);
 
-/* Drops what is staged. DW_INVALID once it is committed. */
+/* Drops what is staged. DW_INVALID once it is prepared. */
 dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
-dw_status dw_replica_commit(dw_replica *replica, dw_error *err);
-/* Commits first where that was not done. */
+dw_status dw_replica_prepare(dw_replica *replica, dw_error *err);
+/* Prepares first if that was not done. */
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
-dw_status dw_replica_settle(dw_replica *replica, bool sweep, dw_error *err);
+dw_status dw_replica_finish(dw_replica *replica, bool sweep, dw_error *err);
 
 /* Reads the next tensors, at least one N_VERSIONS-th of the weights, and compares them
  * with what they should be. DW_CORRUPT if one was changed. */

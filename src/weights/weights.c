@@ -20,11 +20,11 @@ void dw_weights_close(dw_weights *w)
     dw_free(w);
 }
 
-bool dw_weights_is_committed(const dw_weights *w)
+bool dw_weights_is_prepared(const dw_weights *w)
 {
     if (!w->twin)
-        return w->now->committed;
-    return w->step != DW_TWIN_SAME || (w->now->staged && w->twin->committed);
+        return w->now->prepared;
+    return w->step != DW_TWIN_SAME || (w->now->staged && w->twin->prepared);
 }
 
 bool dw_weights_is_applied(const dw_weights *w)
@@ -36,7 +36,7 @@ bool dw_weights_is_applied(const dw_weights *w)
 static dw_status write_twin(dw_weights *w, bool sweep, dw_error *err)
 {
     dw_status status = dw_replica_apply(w->twin, err);
-    return status == DW_OK ? dw_replica_settle(w->twin, sweep, err) : status;
+    return status == DW_OK ? dw_replica_finish(w->twin, sweep, err) : status;
 }
 
 /* ---- whole models ---- */
@@ -134,11 +134,11 @@ dw_status dw_weights_discard(dw_weights *w, dw_error *err)
     return status == DW_OK ? dw_replica_discard(w->now, err) : status;
 }
 
-dw_status dw_weights_commit(dw_weights *w, bool sweep, dw_error *err)
+dw_status dw_weights_prepare(dw_weights *w, bool sweep, dw_error *err)
 {
     dw_replica *now = w->now;
     if (!w->twin)
-        return dw_replica_commit(now, err);
+        return dw_replica_prepare(now, err);
     if (w->step != DW_TWIN_SAME)
         return DW_OK;
     /* after a crash the copy that is not this one any more is the one to be read */
@@ -170,14 +170,14 @@ dw_status dw_weights_apply(dw_weights *w, bool sweep, dw_error *err)
 {
     if (!w->twin)
         return dw_replica_apply(w->now, err);
-    dw_status status = dw_weights_commit(w, sweep, err);
+    dw_status status = dw_weights_prepare(w, sweep, err);
     return status == DW_OK && w->step == DW_TWIN_AHEAD ? flip(w, err) : status;
 }
 
-dw_status dw_weights_settle(dw_weights *w, bool sweep, dw_error *err)
+dw_status dw_weights_finish(dw_weights *w, bool sweep, dw_error *err)
 {
     if (!w->twin)
-        return dw_replica_settle(w->now, sweep, err);
+        return dw_replica_finish(w->now, sweep, err);
     /* that it is not the one to read must be durable before it is written to */
     dw_status status = dw_control_sync(w->control, err);
     if (status == DW_OK)

@@ -3,9 +3,9 @@
  *
  *               one                          two: A is read, B is its twin
  *     stage     a list of stores             the same list beside A and B
- *     commit    the list becomes the patch   B gets the list's stores, durable
+ *     prepare   the list becomes the patch   B gets the list's stores, durable
  *     apply     the stores                   B is to be read: A is the twin now
- *     settle    durable, checked             A gets the stores, once nobody reads it
+ *     finish    durable, checked             A gets the stores, once nobody reads it
  *
  * The directory has a control block (weights/control.h) and is locked while it is open.
  */
@@ -93,9 +93,9 @@ dw_status dw_weights_stage_copy(dw_weights *weights, const dw_position *position
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
 dw_status dw_weights_discard(dw_weights *weights, dw_error *err);
-dw_status dw_weights_commit(dw_weights *weights, bool sweep, dw_error *err);
+dw_status dw_weights_prepare(dw_weights *weights, bool sweep, dw_error *err);
 dw_status dw_weights_apply(dw_weights *weights, bool sweep, dw_error *err);
-dw_status dw_weights_settle(dw_weights *weights, bool sweep, dw_error *err);
+dw_status dw_weights_finish(dw_weights *weights, bool sweep, dw_error *err);
 
 /* Reads the next share of the weights and compares it with their digests: all of them
  * within N_VERSIONS calls; 0: nothing. If they were changed, they are at no version any
@@ -103,13 +103,13 @@ dw_status dw_weights_settle(dw_weights *weights, bool sweep, dw_error *err);
  * is made the same again by the next stage. */
 dw_status dw_weights_sweep(dw_weights *weights, unsigned n_versions, dw_error *err);
 
-/* The replica beside which the list of what is staged lies until it is settled. */
+/* The replica beside which the list of what is staged lies until it is finished. */
 static inline const dw_replica *dw_weights_list(const dw_weights *w)
 {
     return w->step == DW_TWIN_BEHIND ? w->twin : w->now;
 }
 
-bool dw_weights_is_committed(const dw_weights *weights);
+bool dw_weights_is_prepared(const dw_weights *weights);
 bool dw_weights_is_applied(const dw_weights *weights);
 
 /* Links the current copy, and into the copies what else a checkpoint has

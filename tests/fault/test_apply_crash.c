@@ -282,11 +282,11 @@ static dw_status run_steps(const held *h, bool sweep, dw_error *err)
     for (int i = 0; status == DW_OK && i < 2; i++)
         status = stage_in(place, h, err);
     if (status == DW_OK)
-        status = dw_place_commit(place, err);
+        status = dw_place_prepare(place, err);
     if (status == DW_OK)
-        status = dw_place_store(place, err);
+        status = dw_place_apply(place, err);
     if (status == DW_OK)
-        status = dw_place_settle(place, sweep, err);
+        status = dw_place_finish(place, sweep, err);
     dw_place_close(place);
     return status;
 }
@@ -306,8 +306,8 @@ static void check_next_open(const held *h)
     assert_true(has_patch || !is_old ? disk_is_new(&h->disk) : disk_is_old(&h->disk));
     if (disk_is_old(&h->disk)) {
         assert_int_equal(stage_in(place, h, NULL), DW_OK);
-        assert_int_equal(dw_place_store(place, NULL), DW_OK);
-        assert_int_equal(dw_place_settle(place, false, NULL), DW_OK);
+        assert_int_equal(dw_place_apply(place, NULL), DW_OK);
+        assert_int_equal(dw_place_finish(place, false, NULL), DW_OK);
     }
     dw_place_close(place);
     assert_true(disk_is_new(&h->disk) && disk_is_tidy(&h->disk));
@@ -361,7 +361,7 @@ static void test_held_killed_when_committed(void **state)
             dw_place *place;
             if (dw_place_open(&place, h.disk.path, 1, NULL, NULL) != DW_OK ||
                 stage_in(place, &h, NULL) != DW_OK ||
-                dw_place_commit(place, NULL) != DW_OK)
+                dw_place_prepare(place, NULL) != DW_OK)
                 _exit(1);
             _exit(KILLED);
         }
@@ -431,9 +431,9 @@ static void test_held_steps_repeat(void **state)
                         status = dw_place_discard(place, NULL);
                     } else {
                         status = s == 0   ? stage_in(place, &h, NULL)
-                                 : s == 1 ? dw_place_commit(place, NULL)
-                                 : s == 2 ? dw_place_store(place, NULL)
-                                          : dw_place_settle(place, n_steps % 2, NULL);
+                                 : s == 1 ? dw_place_prepare(place, NULL)
+                                 : s == 2 ? dw_place_apply(place, NULL)
+                                          : dw_place_finish(place, n_steps % 2, NULL);
                     }
                     if (now)
                         reached = calls_left == NEVER;

@@ -74,26 +74,26 @@ static void test_steps(void **state)
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
             assert_false(pending);
 
-            assert_false(dw_place_is_committed(place));
+            assert_false(dw_place_is_prepared(place));
 
             for (int again = 0; again < 2; again++) { /* it can be done by store alone */
                 if (!sweep)
-                    assert_int_equal(dw_place_commit(place, NULL), DW_OK);
+                    assert_int_equal(dw_place_prepare(place, NULL), DW_OK);
                 assert_true(disk_is_old(&disk) && disk_has_patch(&disk) == !sweep);
-                assert_int_equal(dw_place_is_committed(place), !sweep);
+                assert_int_equal(dw_place_is_prepared(place), !sweep);
             }
-            assert_int_equal(dw_place_store(place, NULL), DW_OK);
+            assert_int_equal(dw_place_apply(place, NULL), DW_OK);
             assert_string_equal(dw_place_staged_path(place), disk.patch);
             assert_true(disk_is_new(&disk) && disk_has_patch(&disk) &&
                         disk_is_tidy(&disk));
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
             assert_true(pending);
-            assert_int_equal(dw_place_store(place, NULL), DW_OK); /* done already */
+            assert_int_equal(dw_place_apply(place, NULL), DW_OK); /* done already */
 
-            assert_int_equal(dw_place_commit(place, NULL), DW_OK); /* and stored */
-            assert_int_equal(dw_place_settle(place, sweep, NULL), DW_OK);
+            assert_int_equal(dw_place_prepare(place, NULL), DW_OK); /* and stored */
+            assert_int_equal(dw_place_finish(place, sweep, NULL), DW_OK);
             assert_null(dw_place_staged_path(place));
-            assert_false(dw_place_is_committed(place));
+            assert_false(dw_place_is_prepared(place));
             assert_true(disk_is_new(&disk) && !disk_has_patch(&disk) &&
                         disk_is_tidy(&disk));
             dw_place_close(place);
@@ -132,8 +132,8 @@ static void test_many_versions(void **state)
         dw_delta_get_info(delta, &info);
         const dw_patch_goal to = {true, info.new_state, version};
         assert_int_equal(dw_place_stage(place, &part, 1, &to, NULL, NULL), DW_OK);
-        assert_int_equal(dw_place_store(place, NULL), DW_OK);
-        assert_int_equal(dw_place_settle(place, version % 2, NULL), DW_OK);
+        assert_int_equal(dw_place_apply(place, NULL), DW_OK);
+        assert_int_equal(dw_place_finish(place, version % 2, NULL), DW_OK);
         memcpy(digests, after, sizeof digests);
         for (size_t t = 0; t < 4; t++)
             assert_memory_equal(tensors[t].data, next.tensors[t].data,
@@ -181,20 +181,19 @@ static void test_wrong_order(void **state)
     make(false, 300);
     dw_error err;
     dw_place *place = hold();
-    assert_int_equal(dw_place_commit(place, &err), DW_INVALID);
+    assert_int_equal(dw_place_prepare(place, &err), DW_INVALID);
     assert_string_equal(err.text, "nothing is staged");
-    assert_int_equal(dw_place_store(place, &err), DW_INVALID);
+    assert_int_equal(dw_place_apply(place, &err), DW_INVALID);
     assert_string_equal(err.text, "nothing is staged");
-    assert_int_equal(dw_place_settle(place, true, &err), DW_INVALID);
-    assert_string_equal(err.text, "nothing is stored");
+    assert_int_equal(dw_place_finish(place, true, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is applied");
     assert_int_equal(stage(place, &goal, NULL), DW_OK);
-    assert_int_equal(dw_place_settle(place, true, &err), DW_INVALID);
-    assert_int_equal(dw_place_store(place, NULL), DW_OK);
+    assert_int_equal(dw_place_finish(place, true, &err), DW_INVALID);
+    assert_int_equal(dw_place_apply(place, NULL), DW_OK);
     assert_int_equal(dw_place_discard(place, &err), DW_INVALID);
-    assert_string_equal(err.text,
-                        "version 42 is committed, and to be stored and settled first");
+    assert_string_equal(err.text, "version 42 is prepared: apply and finish it first");
     assert_int_equal(stage(place, &goal, &err), DW_INVALID);
-    dw_place_close(place); /* and not settled: the next one does it */
+    dw_place_close(place); /* and not finished: the next one does it */
     assert_true(disk_has_patch(&disk));
     bool recovered;
     assert_int_equal(dw_place_open(&place, disk.path, 1, &recovered, NULL), DW_OK);
@@ -231,7 +230,7 @@ static void test_linked_meanwhile(void **state)
     make(0, 3000);
     dw_place *place = hold();
     assert_int_equal(stage(place, &goal, NULL), DW_OK);
-    assert_int_equal(dw_place_commit(place, NULL), DW_OK);
+    assert_int_equal(dw_place_prepare(place, NULL), DW_OK);
     dw_place_close(place);
     const char *other = temp_path("other-name");
     assert_int_equal(link(disk.path, other), 0);
@@ -281,7 +280,7 @@ static void test_settle_finds(void **state)
         dw_place *place = hold();
         const dw_tensor *tensors = dw_place_tensors(place, &n);
         assert_int_equal(stage(place, &goal, NULL), DW_OK);
-        assert_int_equal(dw_place_store(place, NULL), DW_OK);
+        assert_int_equal(dw_place_apply(place, NULL), DW_OK);
         /* with SWEEP an element that did not change; else the first that did */
         uint8_t *at = tensors[0].data;
         const uint8_t *old = disk.old_model.tensors[0].data;
@@ -289,13 +288,13 @@ static void test_settle_finds(void **state)
         while ((at[i] == old[i]) != sweep)
             i++;
         at[i] ^= 0x80;
-        assert_int_equal(dw_place_settle(place, sweep, &err), DW_CORRUPT);
+        assert_int_equal(dw_place_finish(place, sweep, &err), DW_CORRUPT);
         assert_string_equal(err.where, disk.path);
         assert_non_null(strstr(err.text, sweep ? "the checkpoint is not version 42"
                                                : "does not hold what was stored"));
         assert_true(disk_has_patch(&disk));
         at[i] ^= 0x80;
-        assert_int_equal(dw_place_settle(place, sweep, &err), DW_OK);
+        assert_int_equal(dw_place_finish(place, sweep, &err), DW_OK);
         dw_place_close(place);
         assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
         drop();
@@ -313,8 +312,8 @@ static void test_some_parts(void **state)
     for (size_t i = 0; i < CUT_PARTS; i++) {
         assert_int_equal(
             dw_place_stage(place, &two_versions.list[i], 1, &none, NULL, &err), DW_OK);
-        assert_int_equal(dw_place_store(place, NULL), DW_OK);
-        assert_int_equal(dw_place_settle(place, true, NULL), DW_OK);
+        assert_int_equal(dw_place_apply(place, NULL), DW_OK);
+        assert_int_equal(dw_place_finish(place, true, NULL), DW_OK);
     }
     dw_place_close(place);
     assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
@@ -329,9 +328,9 @@ static dw_status run_all(dw_error *err)
     if (status == DW_OK)
         status = stage(place, &goal, err);
     if (status == DW_OK)
-        status = dw_place_store(place, err);
+        status = dw_place_apply(place, err);
     if (status == DW_OK)
-        status = dw_place_settle(place, true, err);
+        status = dw_place_finish(place, true, err);
     dw_place_close(place);
     return status;
 }
