@@ -111,14 +111,13 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
 
 const char *dw_follower_staged_path(const dw_follower *f)
 {
-    const dw_replica *r = dw_weights_list(f->weights);
-    return !f->lost && r->staged && r->place ? dw_place_staged_path(r->place) : NULL;
+    return !f->lost ? dw_replica_staged_path(dw_weights_list(f->weights)) : NULL;
 }
 
 bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
 {
     const dw_replica *list = dw_weights_list(f->weights);
-    if (f->lost || (!f->arrived && !list->staged))
+    if (f->lost || (!f->arrived && list->update == DW_UPDATE_NONE))
         return false;
     const dw_position *p = f->arrived ? &f->weights->now->at : &list->next;
     if (version)
@@ -130,7 +129,7 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
 
 static dw_status check_staged(const dw_follower *f, dw_error *err)
 {
-    return !f->lost && dw_weights_list(f->weights)->staged
+    return !f->lost && dw_weights_list(f->weights)->update != DW_UPDATE_NONE
                ? DW_OK
                : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
 }

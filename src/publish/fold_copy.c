@@ -67,7 +67,7 @@ static dw_status remove_record(const char *dir, dw_error *err)
 /* ---- the copy ---- */
 
 static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
-                            const dw_place *place, dw_error *err)
+                            const dw_checkpoint *files, dw_error *err)
 {
     dw_status status = make_dir(copy->dir, err);
     if (status == DW_OK)
@@ -75,7 +75,7 @@ static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
     if (status == DW_OK) /* first: there is not always room for two */
         status = dw_replica_empty_dir(copy->dir, err);
     if (status == DW_OK)
-        status = dw_place_copy(place, copy->dir, err);
+        status = dw_files_copy(files, copy->dir, err);
     if (status == DW_OK)
         status = dw_replica_state_write(at, NULL, copy->dir, err);
     if (status != DW_OK)
@@ -106,11 +106,11 @@ static dw_status copy_data(dw_fold_copy *copy, void *const *data, dw_error *err)
 }
 
 dw_status dw_fold_copy_make(dw_fold_copy *copy, const dw_position *at,
-                            const dw_place *place, void *const *data, dw_error *err)
+                            const dw_checkpoint *files, void *const *data, dw_error *err)
 {
     copy->at = dw_nowhere;
     dw_status status =
-        copy->dir ? copy_files(copy, at, place, err) : copy_data(copy, data, err);
+        copy->dir ? copy_files(copy, at, files, err) : copy_data(copy, data, err);
     if (status == DW_OK)
         copy->at = *at;
     return status;

@@ -19,7 +19,6 @@
 #ifndef DW_PUBLISH_FOLD_COPY_H
 #define DW_PUBLISH_FOLD_COPY_H
 
-#include "weights/place.h"
 #include "publish/group_deltas.h"
 #include "weights/replica.h"
 
@@ -39,10 +38,10 @@ typedef struct dw_fold_copy {
     dw_digest *digests; /* [pieces->cut.n] */
 } dw_fold_copy;
 
-/* Makes the copy that of version AT: of the files of PLACE, or of DATA, [pieces->n_table]
+/* Makes the copy that of version AT: of FILES, or of DATA, [pieces->n_table]
  * tensors, if it is nameless. There is no copy if this fails. */
 dw_status dw_fold_copy_make(dw_fold_copy *copy, const dw_position *at,
-                            const dw_place *place, void *const *data, dw_error *err);
+                            const dw_checkpoint *files, void *const *data, dw_error *err);
 
 /* Maps the copy and digests it. Fails if it is not what its record says. */
 dw_status dw_fold_copy_open(dw_fold_copy *copy, dw_error *err);

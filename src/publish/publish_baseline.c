@@ -159,9 +159,9 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     return status;
 }
 
-const dw_place *dw_baseline_place(const dw_publisher *p)
+const dw_checkpoint *dw_baseline_files(const dw_publisher *p)
 {
-    return replica_of(p)->place;
+    return replica_of(p)->target.ckpt;
 }
 
 bool dw_baseline_is_whole(const dw_publisher *p)
@@ -171,7 +171,7 @@ bool dw_baseline_is_whole(const dw_publisher *p)
     if (!p->baseline)
         return false;
     const dw_replica *r = replica_of(p);
-    return (!r->place || dw_place_check(r->place, NULL) == DW_OK) &&
+    return (!r->target.ckpt || dw_checkpoint_check(r->target.ckpt, NULL) == DW_OK) &&
            dw_control_check(r->control, NULL) == DW_OK;
 }
 

@@ -26,7 +26,7 @@ static dw_status start_over(dw_publisher *p, dw_error *err)
     for (size_t i = 0; i < f->n; i++)
         dw_fold_level_drop(&f->levels[i], &f->copy);
     dw_status status = dw_fold_copy_make(
-        &f->copy, &p->head, p->options.baseline_dir ? dw_baseline_place(p) : NULL,
+        &f->copy, &p->head, p->options.baseline_dir ? dw_baseline_files(p) : NULL,
         p->base_data, &fault);
     for (size_t i = 0; i < f->n; i++)
         f->levels[i].at = f->copy.at;

@@ -208,7 +208,7 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
 void dw_baseline_lose(dw_publisher *p);
 
 /* The files of a baseline in a directory. */
-const dw_place *dw_baseline_place(const dw_publisher *p);
+const dw_checkpoint *dw_baseline_files(const dw_publisher *p);
 
 /* False if the files of a baseline in a directory shrank. */
 bool dw_baseline_is_whole(const dw_publisher *p);

@@ -1,17 +1,17 @@
-/* Applying a delta to a checkpoint on disk: the steps of place.h, one after the other. */
+/* Applying a delta to a checkpoint on disk that follows no stream: stage, prepare, apply
+ * and finish, one after the other. */
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "weights/checkpoint_target.h"
 #include "codec/delta.h"
-#include "weights/place.h"
+#include "weights/replica.h"
 
-static dw_status stage_delta(dw_place *place, const dw_delta *delta,
+static dw_status stage_delta(dw_replica *r, const dw_delta *delta,
                              const dw_progress *progress, dw_stage_result *result,
                              dw_error *err)
 {
     size_t n;
-    const dw_tensor *tensors = dw_place_tensors(place, &n);
+    const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n);
     dw_slice *slices = dw_alloc_array(n, sizeof *slices);
     if (!slices)
         return dw_fail_memory(err, delta->label);
@@ -22,17 +22,17 @@ static dw_status stage_delta(dw_place *place, const dw_delta *delta,
         .delta = delta, .slices = slices, .n_slices = n, .result = result};
     const dw_patch_goal goal = {delta->info.has_digests, delta->info.new_state,
                                 delta->info.new_version};
-    dw_status status = dw_place_stage(place, &part, 1, &goal, progress, err);
+    dw_status status = dw_replica_stage_parts(r, &part, 1, &goal, progress, err);
     dw_free(slices);
     return status;
 }
 
-static dw_status apply_to(dw_place *place, const dw_delta *delta,
+static dw_status apply_to(dw_replica *r, const dw_delta *delta,
                           const dw_progress *progress, dw_apply_report *report,
                           dw_error *err)
 {
     dw_stage_result result = {0};
-    dw_status status = stage_delta(place, delta, progress, &result, err);
+    dw_status status = stage_delta(r, delta, progress, &result, err);
     if (status == DW_STALE && result.base_state == delta->info.new_state) {
         report->already_applied = true;
         if (err)
@@ -47,8 +47,8 @@ static dw_status apply_to(dw_place *place, const dw_delta *delta,
     report->n_changed = result.n_changed;
     if (report->already_applied)
         return DW_OK;
-    status = dw_place_apply(place, err);
-    return status == DW_OK ? dw_place_finish(place, true, err) : status;
+    status = dw_replica_apply(r, err);
+    return status == DW_OK ? dw_replica_finish(r, true, err) : status;
 }
 
 dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
@@ -57,16 +57,16 @@ dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
 {
     const dw_apply_options defaults = {0};
     dw_apply_report report = {0};
-    dw_place *place;
+    dw_replica *r;
     if (!options)
         options = &defaults;
-    dw_status status =
-        dw_place_open(&place, path, options->n_threads, &report.recovered, err);
-    if (status == DW_OK && dw_place_judge(place, err) != DW_FILES_OWN)
+    dw_status status = dw_replica_open_checkpoint(&r, path, options->n_threads, false,
+                                                  &report.recovered, err);
+    if (status == DW_OK && dw_files_judge(r->target.ckpt, err) != DW_FILES_OWN)
         status = DW_CONFLICT;
     if (status == DW_OK)
-        status = apply_to(place, delta, &options->progress, &report, err);
-    dw_place_close(place);
+        status = apply_to(r, delta, &options->progress, &report, err);
+    dw_replica_close(r);
     if (report_)
         *report_ = report;
     return status;
@@ -75,7 +75,11 @@ dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
 dw_status dw_checkpoint_recover(const char *path, unsigned n_threads, bool *recovered,
                                 dw_error *err)
 {
-    return dw_place_recover(path, n_threads, recovered, err);
+    dw_replica *r;
+    dw_status status =
+        dw_replica_open_checkpoint(&r, path, n_threads, true, recovered, err);
+    dw_replica_close(r);
+    return status;
 }
 
 dw_status dw_checkpoint_pending(const char *path, bool *pending, dw_error *err)

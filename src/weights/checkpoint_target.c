@@ -118,7 +118,8 @@ static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error
 
 void dw_target_release(dw_target *t)
 {
-    if (t->lock >= 0)
+    dw_checkpoint_close(t->ckpt);
+    if (t->lock >= 0) /* the lock last */
         close(t->lock);
     dw_free(t->path);
     dw_free(t->identity);

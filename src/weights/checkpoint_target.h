@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "deltawire/error.h"
+#include "deltawire/checkpoint.h"
 
 /* A checkpoint, by whatever path it was named, links resolved: its directory where it has
  * an index, or its only file. The patch file is DIR/.deltawire-patch or
@@ -21,7 +21,8 @@ typedef struct dw_target {
     char *patch_path;
     char *staged_path;
     char *lock_path;
-    int lock; /* -1 where not taken */
+    int lock;            /* -1: not taken */
+    dw_checkpoint *ckpt; /* mapped for writing, or NULL */
 } dw_target;
 
 /* Finds out what PATH means, without taking the lock. */
@@ -50,7 +51,7 @@ bool dw_is_kept_for(const char *path, struct stat *file);
  * directory's and an apply was interrupted, so that they are no version to copy. */
 dw_status dw_target_forget_lost(const char *path, dw_error *err);
 
-/* Gives the lock back too. */
+/* Closes the checkpoint, then gives the lock back. */
 void dw_target_release(dw_target *target);
 
 #endif

@@ -6,9 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/parallel.h"
 #include "codec/digest.h"
-#include "weights/staging.h"
 #include "weights/widen.h"
 #include "tensor/tensor_list.h"
 
@@ -38,6 +36,7 @@ dw_status dw_replica_new(dw_replica **out, const dw_tensor *table, size_t n_tens
     r->n_tensors = n_tensors;
     r->n_threads = n_threads;
     r->at = r->next = r->was_next = dw_nowhere;
+    r->target.lock = -1;
     r->tensors = dw_alloc_array(n_tensors, sizeof *r->tensors);
     r->digests = dw_alloc_array(n_tensors, sizeof *r->digests);
     r->next_digests = dw_alloc_array(n_tensors, sizeof *r->next_digests);
@@ -55,9 +54,7 @@ void dw_replica_close(dw_replica *r)
 {
     if (!r)
         return;
-    dw_patch_free(r->patch);
-    dw_scratch_model_release(&r->model);
-    dw_place_close(r->place);
+    dw_replica_close_files(r);
     dw_widened_free(r->widened);
     dw_free(r->tensors);
     dw_free(r->digests);
@@ -118,11 +115,35 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
     return status;
 }
 
+dw_status dw_replica_open_checkpoint(dw_replica **out, const char *path,
+                                     unsigned n_threads, bool only_recover,
+                                     bool *recovered, dw_error *err)
+{
+    dw_replica *r;
+    *out = NULL;
+    dw_status status = dw_replica_new(&r, NULL, 0, n_threads, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_replica_open_files(r, path, only_recover, recovered, err);
+    if (status == DW_OK)
+        *out = r;
+    else
+        dw_replica_close(r);
+    return status;
+}
+
+const char *dw_replica_where(const dw_replica *r)
+{
+    if (r->dir)
+        return r->dir;
+    return r->target.path ? r->target.path : "memory";
+}
+
 dw_status dw_replica_adopt(dw_replica *r, const dw_position *position, dw_error *err)
 {
     r->at = *position;
     r->may_fill = false;
-    dw_replica_tell(r);
+    dw_replica_update_control(r);
     return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
 }
 
@@ -161,177 +182,15 @@ dw_status dw_replica_fill(dw_replica *r, const dw_position *position, dw_fill_fn
     return dw_replica_adopt(r, position, err);
 }
 
-/* ---- staging ---- */
+/* ---- weights that somebody changed ---- */
 
-static dw_status fail_state(const dw_replica *r, const dw_position *position,
-                            dw_digest state, dw_error *err)
+dw_status dw_replica_fail_changed(const dw_replica *r, const char *tensor, dw_error *err)
 {
-    return dw_fail(err, DW_CORRUPT, r->dir,
-                   "the objects of version %" PRIu64 " lead to weights with the digest "
-                   "%016" PRIx64 ", but its commit says %016" PRIx64,
-                   position->version, state, position->state);
-}
-
-/* Keeps what stage found out, or takes it back. */
-static dw_status finish_stage(dw_replica *r, const dw_position *position,
-                              const dw_staging *staging, dw_error *err)
-{
-    dw_digest state = dw_digest_state(r->tensors, r->next_digests, r->n_tensors);
-    if (state != position->state) {
-        dw_replica_discard(r, NULL);
-        return fail_state(r, position, state, err);
-    }
-    r->next = *position;
-    r->n_changed = staging->n_changed;
-    r->staged = true;
-    return DW_OK;
-}
-
-static dw_status fail_changed(const dw_replica *r, const char *tensor, dw_error *err)
-{
-    return dw_fail_tensor(err, DW_CORRUPT, r->dir ? r->dir : "memory", tensor,
+    return dw_fail_tensor(err, DW_CORRUPT, dw_replica_where(r), tensor,
                           "somebody changed these weights, or a bit flipped: they are "
                           "not version %" PRIu64
                           " any more. The next run fetches them anew",
                           r->at.version);
-}
-
-/* What is to be replaced must be what the deltas were decoded against. */
-static dw_status check_widened(dw_replica *r, dw_error *err)
-{
-    const char *changed = r->widened ? dw_widened_compare_patch(r) : NULL;
-    if (!changed)
-        return DW_OK;
-    const dw_status status = fail_changed(r, changed, err);
-    dw_replica_distrust(r);
-    return status;
-}
-
-static dw_status stage_parts(dw_replica *r, const dw_position *position,
-                             dw_staging *staging, const dw_progress *progress,
-                             dw_error *err)
-{
-    const dw_patch_goal goal = {true, position->state, position->version};
-    dw_status status =
-        r->place
-            ? dw_place_stage(r->place, staging->parts, staging->n, &goal, progress, err)
-            : dw_parts_stage_memory(&r->patch, r->tensors, r->n_tensors, staging->parts,
-                                    staging->n, r->n_threads, progress, err);
-    if (status != DW_OK)
-        return status;
-    r->has_patch = true;
-    status = check_widened(r, err);
-    if (status != DW_OK)
-        return status;
-    dw_staging_digests(staging, r->n_tensors, r->digests, r->next_digests);
-    return finish_stage(r, position, staging, err);
-}
-
-dw_status dw_replica_stage(dw_replica *r, const dw_position *position,
-                           const dw_objects *objects, const dw_blob *blobs,
-                           const dw_progress *progress, dw_error *err)
-{
-    dw_staging staging;
-    dw_replica_discard(r, NULL);
-    dw_status status = dw_staging_open(&staging, objects, blobs, r->tensors, r->n_tensors,
-                                       r->digests, r->n_threads, err);
-    if (status == DW_OK)
-        status = stage_parts(r, position, &staging, progress, err);
-    dw_staging_close(&staging);
-    return status;
-}
-
-dw_status dw_replica_stage_deltas(dw_replica *r, const dw_position *position,
-                                  const dw_objects *objects, dw_delta *const *deltas,
-                                  dw_error *err)
-{
-    dw_staging staging;
-    dw_replica_discard(r, NULL);
-    dw_status status =
-        dw_staging_open_deltas(&staging, objects, deltas, r->tensors, r->n_tensors,
-                               r->digests, r->n_threads, err);
-    if (status == DW_OK)
-        status = stage_parts(r, position, &staging, NULL, err);
-    dw_staging_close(&staging);
-    return status;
-}
-
-dw_status dw_replica_stage_copy(dw_replica *r, const dw_position *position,
-                                const dw_tensor *source, const dw_progress *progress,
-                                dw_error *err)
-{
-    dw_replica_discard(r, NULL);
-    dw_diff_options options;
-    dw_diff_options_init(&options);
-    options.n_threads = r->n_threads;
-    options.new_version = position->version;
-    options.base_digests = r->digests;
-    dw_delta *delta;
-    dw_status status =
-        dw_delta_diff(&delta, r->tensors, source, r->n_tensors, &options, err);
-    if (status != DW_OK)
-        return status;
-    dw_staging staging;
-    status =
-        dw_staging_open_one(&staging, delta, r->tensors, r->n_tensors, r->digests, err);
-    if (status == DW_OK)
-        status = stage_parts(r, position, &staging, progress, err);
-    dw_staging_close(&staging);
-    return status;
-}
-
-dw_status dw_replica_stage_model(dw_replica *r, const dw_position *position,
-                                 dw_scratch_model *model, dw_error *err)
-{
-    dw_digest state;
-    dw_replica_discard(r, NULL);
-    dw_status status = dw_digest_tensors(r->next_digests, &state, model->tensors,
-                                         r->n_tensors, r->n_threads, NULL, err);
-    if (status != DW_OK)
-        return status;
-    if (state != position->state)
-        return fail_state(r, position, state, err);
-    r->model = *model;
-    *model = (dw_scratch_model){0};
-    r->next = *position;
-    r->n_changed = 0; /* nobody compared */
-    r->has_patch = r->staged = true;
-    return DW_OK;
-}
-
-dw_status dw_replica_stage_same(dw_replica *r, const dw_replica *other, dw_error *err)
-{
-    dw_status status = dw_replica_discard(r, err);
-    if (status == DW_OK)
-        status = dw_place_stage_same(r->place, other->place, err);
-    if (status != DW_OK)
-        return status;
-    r->next = other->next;
-    memcpy(r->next_digests, other->next_digests, r->n_tensors * sizeof *r->next_digests);
-    r->n_changed = other->n_changed;
-    r->has_patch = r->staged = true;
-    return DW_OK;
-}
-
-static void forget_staged(dw_replica *r)
-{
-    dw_patch_free(r->patch);
-    r->patch = NULL;
-    dw_scratch_model_release(&r->model);
-    r->has_patch = r->staged = r->prepared = r->applied = r->finished = false;
-}
-
-dw_status dw_replica_discard(dw_replica *r, dw_error *err)
-{
-    dw_status status = DW_OK;
-    if (r->prepared)
-        return dw_fail(err, DW_INVALID, r->dir,
-                       "version %" PRIu64 " is prepared: apply and finish it first",
-                       r->next.version);
-    if (r->has_patch && r->place)
-        status = dw_place_discard(r->place, err);
-    forget_staged(r);
-    return status;
 }
 
 /* Compares tensors [FIRST, FIRST + N). */
@@ -343,11 +202,11 @@ static dw_status compare(dw_replica *r, size_t first, size_t n, dw_error *err)
                              : dw_fail_memory(err, r->dir);
     for (size_t i = 0; status == DW_OK && i < n; i++)
         if (found[i] != r->digests[first + i])
-            status = fail_changed(r, r->tensors[first + i].name, err);
+            status = dw_replica_fail_changed(r, r->tensors[first + i].name, err);
     const char *changed =
         status == DW_OK && r->widened ? dw_widened_compare(r, first, n) : NULL;
     if (changed)
-        status = fail_changed(r, changed, err);
+        status = dw_replica_fail_changed(r, changed, err);
     dw_free(found);
     return status;
 }
@@ -386,113 +245,4 @@ void dw_replica_distrust(dw_replica *r)
         dw_replica_state_write(&dw_nowhere, NULL, r->dir, NULL) != DW_OK)
         return; /* the next start finds it out */
     r->record = DW_RECORD_DAMAGED;
-}
-
-/* ---- applying ---- */
-
-dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
-{
-    if (r->finished)
-        return DW_OK;
-    dw_status status = DW_OK;
-    if (r->place) {
-        if (!r->prepared)
-            status = dw_replica_state_write(&r->at, &r->next, r->dir, err);
-        if (status == DW_OK)
-            status = dw_place_prepare(r->place, err);
-        /* whatever failed after the rename */
-        r->prepared = dw_place_is_prepared(r->place);
-    } else {
-        /* what waits for a disk does so before the pause */
-        if (r->model.blob.mapped)
-            dw_pages_prepare(r->model.blob.bytes, r->model.blob.n_bytes, false);
-        r->prepared = true;
-    }
-    return status;
-}
-
-static dw_status copy_tensor(void *context, size_t i, unsigned worker, dw_error *err)
-{
-    (void)worker;
-    const dw_replica *r = context;
-    return dw_fill_from_tensors(&r->model.tensors[i], &r->tensors[i], 1, err);
-}
-
-/* The stores to memory. Those of a whole model cannot fail: if no thread can be had, this
- * one does them. */
-static dw_status store_tensors(dw_replica *r, dw_error *err)
-{
-    if (!r->model.tensors)
-        return dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
-    if (dw_parallel(dw_worker_count(r->n_threads, r->n_tensors), r->n_tensors,
-                    copy_tensor, r, NULL, NULL) == DW_OK)
-        return DW_OK;
-    return dw_fill_from_tensors(r->model.tensors, r->tensors, r->n_tensors, err);
-}
-
-static dw_status store_memory(dw_replica *r, dw_error *err)
-{
-    dw_status status = store_tensors(r, err);
-    if (status != DW_OK || !r->widened)
-        return status;
-    if (r->patch)
-        dw_widened_store_patch(r);
-    else
-        dw_widened_store(r);
-    return DW_OK;
-}
-
-dw_status dw_replica_apply(dw_replica *r, dw_error *err)
-{
-    dw_status status = dw_replica_prepare(r, err);
-    if (status != DW_OK || r->applied)
-        return status;
-    status = dw_control_begin_write(r->control, r->copy, err);
-    if (status != DW_OK)
-        return status;
-    status = r->place ? dw_place_apply(r->place, err) : store_memory(r, err);
-    r->applied = status == DW_OK;
-    if (r->applied)
-        dw_replica_tell(r);
-    return status;
-}
-
-dw_status dw_replica_finish(dw_replica *r, bool sweep, dw_error *err)
-{
-    dw_status status = DW_OK;
-    if (r->place && !r->finished) {
-        /* without the patch file the block is all that readers have to go by */
-        status = dw_control_sync(r->control, err);
-        if (status == DW_OK)
-            status = dw_place_finish(r->place, sweep, err);
-        if (status == DW_CORRUPT) /* not what it says: nobody is to read it */
-            dw_control_mark_written(r->control, r->copy);
-        r->finished = status == DW_OK;
-    } else if (!r->place && (sweep || r->model.tensors)) {
-        status = dw_replica_digest(r, NULL, err);
-        if (status == DW_OK)
-            status = dw_replica_check(r, &r->next, err);
-        const char *changed =
-            status == DW_OK && r->widened ? dw_widened_compare(r, 0, r->n_tensors) : NULL;
-        if (changed)
-            status = dw_fail_tensor(err, DW_MISMATCH, "memory", changed,
-                                    "the memory does not hold what was stored");
-        if (status == DW_MISMATCH) { /* memory went bad: it is filled anew */
-            forget_staged(r);
-            r->at = dw_nowhere;
-            r->has_weights = false;
-        }
-    }
-    if (status == DW_OK && r->dir)
-        status = dw_replica_state_write(&r->next, NULL, r->dir, err);
-    if (status != DW_OK)
-        return status;
-    r->at = r->next;
-    r->has_weights = true;
-    r->may_fill = false;
-    r->state = r->next.state;
-    memcpy(r->digests, r->next_digests, r->n_tensors * sizeof *r->digests);
-    forget_staged(r);
-    dw_replica_tell(r);
-    return DW_OK;
 }

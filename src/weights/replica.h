@@ -12,8 +12,10 @@
 #ifndef DW_WEIGHTS_REPLICA_H
 #define DW_WEIGHTS_REPLICA_H
 
-#include "weights/place.h"
+#include "codec/parts.h"
+#include "weights/checkpoint_target.h"
 #include "weights/control.h"
+#include "weights/own_files.h"
 #include "stream/stream.h"
 #include "stream/transfer.h"
 
@@ -48,6 +50,18 @@ typedef enum dw_record_kind {
     DW_RECORD_DAMAGED,  /* its bytes changed: it says nothing */
 } dw_record_kind;
 
+/* How far the weights are on their way to the next version (weights.h). */
+typedef enum dw_update_state {
+    DW_UPDATE_NONE,     /* nothing is staged */
+    DW_UPDATE_STAGED,   /* the patch is written; discard drops it */
+    DW_UPDATE_NAMED,    /* the patch file has its name, which may not be durable yet.
+                           From here there is only forward */
+    DW_UPDATE_PREPARED, /* it is durable, and the pages to store to are present */
+    DW_UPDATE_APPLIED,  /* the stores are done */
+    DW_UPDATE_SYNCED,   /* they are durable and proven, the patch file is removed; the
+                           record does not say so yet */
+} dw_update_state;
+
 typedef struct dw_widened dw_widened;
 
 typedef struct dw_replica {
@@ -71,19 +85,19 @@ typedef struct dw_replica {
     unsigned copy;              /* its number there */
     bool is_own;                /* as in dw_replica_dir */
     bool was_damaged;           /* what was there was no checkpoint, and was removed */
-    dw_place *place;            /* NULL for memory, and while the directory is empty */
+    dw_target target;           /* its files; no ckpt for memory, and while it is empty */
     dw_position was_next;       /* what the file says it was to become */
 
-    /* what is staged */
-    bool has_patch; /* written, though perhaps not good */
-    bool staged;
-    bool prepared; /* there is only forward */
-    bool applied;
-    bool finished; /* but for the file that remembers */
+    /* the update under way */
+    dw_update_state update;
     dw_position next;
     dw_digest *next_digests; /* [n_tensors] */
-    dw_patch *patch;         /* memory: the stores ... */
-    dw_scratch_model model;  /* ... or all weights, proven */
+    dw_patch_goal goal;
+    dw_patch *patch;          /* the stores ... */
+    dw_scratch_model model;   /* ... or, in memory, all weights, proven */
+    dw_patch_binding binding; /* of the patch to the files */
+    bool staged_file;         /* there is a file under the name for what is staged */
+    bool sync_failed;         /* of the files, since the stores */
     uint64_t n_changed;
 } dw_replica;
 
@@ -109,6 +123,16 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
                               const dw_replica_dir *dir, unsigned n_threads,
                               const dw_progress *progress, dw_error *err);
 
+/* A checkpoint at PATH that follows no stream: at no version, with no record and no
+ * table of tensors; dw_replica_stage_parts stages for it. An interrupted apply is
+ * finished, which *RECOVERED, if not NULL, reports. If it may ONLY_RECOVER, the files are
+ * not mapped unless that is needed. DW_CONFLICT if the checkpoint is held already. */
+dw_status dw_replica_open_checkpoint(dw_replica **out, const char *path,
+                                     unsigned n_threads, bool only_recover,
+                                     bool *recovered, dw_error *err);
+
+/* Lets go, wherever it was: what is only staged is dropped, what is prepared is finished
+ * by the next open. Accepts NULL. */
 void dw_replica_close(dw_replica *replica);
 
 /* Writes down the version that the weights were found to be, where the file names two. */
@@ -157,10 +181,24 @@ dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *positio
 dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
                                 dw_error *err);
 
+/* Stages PARTS, from wherever they come. If GOAL has a digest and the parts cover the
+ * model, they must lead to it; if they cover less, the caller, who knows the rest, checks
+ * their new_digests. PROGRESS may be NULL. */
+dw_status dw_replica_stage_parts(dw_replica *replica, const dw_part *parts,
+                                 size_t n_parts, const dw_patch_goal *goal,
+                                 const dw_progress *progress, dw_error *err);
+
+/* The file of the patch, under the name that it has now: prepare gives it another. NULL
+ * for memory, if nothing is staged, and once it is removed. */
+const char *dw_replica_staged_path(const dw_replica *replica);
+
 /* Drops what is staged. DW_INVALID once it is prepared. */
 dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
+
+/* The next three may be called again if they failed, and do nothing if they are done
+ * already. Apply prepares first if that was not done. Finish proves the stores: with
+ * SWEEP by reading all weights, else by reading what was stored. */
 dw_status dw_replica_prepare(dw_replica *replica, dw_error *err);
-/* Prepares first if that was not done. */
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_finish(dw_replica *replica, bool sweep, dw_error *err);
 
@@ -187,11 +225,34 @@ dw_status dw_replica_digest(dw_replica *replica, const dw_progress *progress,
 dw_status dw_replica_check(const dw_replica *replica, const dw_position *position,
                            dw_error *err);
 
-/* Tells the control block what the weights are (replica_dir.c). */
-void dw_replica_tell(const dw_replica *replica);
+/* For errors: the directory, the checkpoint, or "memory". */
+const char *dw_replica_where(const dw_replica *replica);
+
+/* The error of weights that are not what they were. */
+dw_status dw_replica_fail_changed(const dw_replica *replica, const char *tensor,
+                                  dw_error *err);
+
+/* Drops the update and all that belongs to it, except files. */
+void dw_replica_forget_staged(dw_replica *replica);
+
+/* The parts of the verbs that concern the files on disk (replica_apply.c). */
+dw_status dw_replica_prepare_files(dw_replica *replica, dw_error *err);
+dw_status dw_replica_apply_files(dw_replica *replica, dw_error *err);
+dw_status dw_replica_finish_files(dw_replica *replica, bool sweep, dw_error *err);
+
+/* Locks and maps the files of the checkpoint at PATH, and finishes an interrupted apply
+ * (replica_recover.c); lets go of them; maps a patch file, checks it against them, and
+ * makes room for its stores. */
+dw_status dw_replica_open_files(dw_replica *replica, const char *path, bool only_recover,
+                                bool *recovered, dw_error *err);
+void dw_replica_close_files(dw_replica *replica);
+dw_status dw_replica_load_patch(dw_replica *replica, const char *path, dw_error *err);
+
+/* Writes to the control block what the weights are (replica_dir.c). */
+void dw_replica_update_control(const dw_replica *replica);
 
 /* Maps the checkpoint of the directory. */
-dw_status dw_replica_open_place(dw_replica *replica, dw_error *err);
+dw_status dw_replica_map_dir(dw_replica *replica, dw_error *err);
 
 /* Links and files with several names are replaced with private copies, whose number is
  * added to *N_COPIED. The weights are as before. */

@@ -7,20 +7,21 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "weights/checkpoint_target.h"
 #include "weights/replica.h"
 #include "tensor/shard_index.h"
 
-void dw_replica_tell(const dw_replica *r)
+void dw_replica_update_control(const dw_replica *r)
 {
     if (!r->control)
         return;
-    const dw_position *p = r->applied ? &r->next : &r->at;
-    dw_control_set(r->control, r->copy,
-                   &(dw_control_label){.stream = p->stream,
-                                       .version = p->version,
-                                       .state = p->state,
-                                       .files = r->place ? dw_place_files(r->place) : 0});
+    const dw_position *p = r->update >= DW_UPDATE_APPLIED ? &r->next : &r->at;
+    dw_control_set(
+        r->control, r->copy,
+        &(dw_control_label){
+            .stream = p->stream,
+            .version = p->version,
+            .state = p->state,
+            .files = r->target.ckpt ? dw_checkpoint_identity(r->target.ckpt) : 0});
 }
 
 /* ---- opening ---- */
@@ -30,7 +31,7 @@ static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *
 {
     /* not what the block says: nobody is to read it */
     dw_control_mark_written(r->control, r->copy);
-    const bool is_shared = dw_place_judge(r->place, NULL) == DW_FILES_SHARED;
+    const bool is_shared = dw_files_judge(r->target.ckpt, NULL) == DW_FILES_SHARED;
     if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
         return DW_OK; /* the stream can say which version they are, if they are one */
     return dw_fail(err, DW_CORRUPT, r->dir,
@@ -71,14 +72,13 @@ dw_status dw_replica_forget_next(dw_replica *r, dw_error *err)
     return status;
 }
 
-dw_status dw_replica_open_place(dw_replica *r, dw_error *err)
+dw_status dw_replica_map_dir(dw_replica *r, dw_error *err)
 {
-    bool recovered;
-    dw_status status = dw_place_open(&r->place, r->dir, r->n_threads, &recovered, err);
+    dw_status status = dw_replica_open_files(r, r->dir, false, NULL, err);
     if (status != DW_OK)
         return status;
     size_t n_found;
-    const dw_tensor *found = dw_place_tensors(r->place, &n_found);
+    const dw_tensor *found = dw_checkpoint_tensors(r->target.ckpt, &n_found);
     return dw_replica_take_data(r, found, n_found, r->dir, err);
 }
 
@@ -95,15 +95,15 @@ static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
 /* Makes the private copy where weights are kept. */
 static dw_status keep_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
 {
-    dw_place *old = r->place;
+    dw_target old = r->target;
     const dw_position at = r->at;
     dw_tensor *from = dw_alloc_array(r->n_tensors, sizeof *from);
     if (!from)
         return dw_fail_memory(err, r->dir);
     memcpy(from, r->tensors, r->n_tensors * sizeof *from);
-    r->place = NULL;
+    r->target = (dw_target){.lock = -1};
     dw_status status = dw_replica_fill(r, &at, dw_fill_from_tensors, from, err);
-    dw_place_close(old);
+    dw_target_release(&old);
     dw_free(from);
     *n_copied += status == DW_OK;
     return status;
@@ -113,18 +113,17 @@ dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
 {
     bool is_kept;
     const dw_digest state = r->state;
-    if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_SHARED)
+    if (!r->target.ckpt || dw_files_judge(r->target.ckpt, NULL) != DW_FILES_SHARED)
         return DW_OK;
     dw_status status = is_to_be_kept(&is_kept, r, err);
     if (status == DW_OK && is_kept)
         return keep_own(r, n_copied, err);
     if (status == DW_OK)
-        status = dw_place_make_own(r->place, n_copied, err);
+        status = dw_files_make_own(r->target.ckpt, n_copied, err);
     if (status != DW_OK)
         return status;
-    dw_place_close(r->place);
-    r->place = NULL;
-    status = dw_replica_open_place(r, err);
+    dw_replica_close_files(r);
+    status = dw_replica_map_dir(r, err);
     if (status == DW_OK)
         status = dw_replica_digest(r, NULL, err);
     if (status == DW_OK && r->state != state)
@@ -132,17 +131,17 @@ dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
                          "the weights changed while they were copied: somebody else "
                          "writes to the files that its links lead to. Try again");
     if (status == DW_OK)
-        dw_replica_tell(r);
+        dw_replica_update_control(r);
     return status;
 }
 
 dw_status dw_replica_check_files(const dw_replica *r, dw_error *err)
 {
     struct stat st;
-    if (r->place && dw_place_judge(r->place, err) != DW_FILES_OWN)
+    if (r->target.ckpt && dw_files_judge(r->target.ckpt, err) != DW_FILES_OWN)
         return DW_CONFLICT;
-    if (r->place)
-        return dw_place_check(r->place, err);
+    if (r->target.ckpt)
+        return dw_checkpoint_check(r->target.ckpt, err);
     if (!r->dir || (stat(r->dir, &st) == 0 && S_ISDIR(st.st_mode)))
         return DW_OK;
     return dw_fail(err, DW_CONFLICT, r->dir, "the directory was removed");
@@ -150,19 +149,22 @@ dw_status dw_replica_check_files(const dw_replica *r, dw_error *err)
 
 dw_status dw_replica_drop_shrunk(const dw_replica *r, dw_error *err)
 {
-    if (!r->place || dw_place_judge(r->place, NULL) != DW_FILES_OWN ||
-        dw_place_check(r->place, NULL) == DW_OK)
+    const dw_target *t = &r->target;
+    if (!t->ckpt || dw_files_judge(t->ckpt, NULL) != DW_FILES_OWN ||
+        dw_checkpoint_check(t->ckpt, NULL) == DW_OK)
         return DW_OK;
     char *index = dw_join_path(r->dir, DW_SHARD_INDEX_NAME);
     dw_status status =
-        index ? dw_place_remove_files(r->place, err) : dw_fail_memory(err, r->dir);
+        index ? dw_files_remove(t->ckpt, err) : dw_fail_memory(err, r->dir);
+    if (status == DW_OK)
+        status = dw_remove_file(t->patch_path, err);
     if (status == DW_OK)
         status = dw_remove_file(index, err); /* it names what is gone */
     dw_free(index);
     return status;
 }
 
-/* An interrupted apply is finished when the place is opened: readers are to wait. */
+/* An interrupted apply is finished when the files are opened: readers are to wait. */
 static dw_status make_way(dw_replica *r, dw_error *err)
 {
     bool pending = false;
@@ -217,8 +219,7 @@ dw_status dw_replica_empty_dir(const char *path, dw_error *err)
 /* What is there is no checkpoint, but the caller's own: it is made anew. */
 static dw_status start_over(dw_replica *r, dw_error *err)
 {
-    dw_place_close(r->place);
-    r->place = NULL;
+    dw_replica_close_files(r);
     for (size_t i = 0; i < r->n_tensors; i++)
         r->tensors[i].data = NULL;
     r->at = r->was_next = dw_nowhere;
@@ -240,7 +241,7 @@ static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *
     if (status == DW_OK)
         status = make_way(r, err);
     if (status == DW_OK)
-        status = dw_replica_open_place(r, err);
+        status = dw_replica_map_dir(r, err);
     if (status == DW_OK)
         status = find_position(r, progress, err);
     else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
@@ -248,7 +249,7 @@ static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *
     if (r->is_own && is_damage(status))
         status = start_over(r, err);
     if (status == DW_OK)
-        dw_replica_tell(r);
+        dw_replica_update_control(r);
     return status;
 }
 

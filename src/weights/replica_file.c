@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "weights/checkpoint_target.h"
 #include "weights/replica.h"
 #include "tensor/safetensors.h"
 #include "tensor/tensor_list.h"
@@ -183,7 +182,7 @@ dw_status dw_replica_fill_dir(dw_replica *r, const dw_position *position,
     if (status == DW_OK && kept)
         status = dw_sync_parent(path, err);
     if (status == DW_OK)
-        status = dw_replica_open_place(r, err);
+        status = dw_replica_map_dir(r, err);
     dw_free(kept);
     dw_free(path);
     return status;

@@ -23,13 +23,14 @@ void dw_weights_close(dw_weights *w)
 bool dw_weights_is_prepared(const dw_weights *w)
 {
     if (!w->twin)
-        return w->now->prepared;
-    return w->step != DW_TWIN_SAME || (w->now->staged && w->twin->prepared);
+        return w->now->update > DW_UPDATE_STAGED;
+    return w->step != DW_TWIN_SAME ||
+           (w->now->update == DW_UPDATE_STAGED && w->twin->update > DW_UPDATE_STAGED);
 }
 
 bool dw_weights_is_applied(const dw_weights *w)
 {
-    return w->twin ? w->step == DW_TWIN_BEHIND : w->now->applied;
+    return w->twin ? w->step == DW_TWIN_BEHIND : w->now->update >= DW_UPDATE_APPLIED;
 }
 
 /* Brings the copy that nobody is to read to what is staged beside it. */
@@ -58,12 +59,13 @@ static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
 dw_status dw_weights_align(dw_weights *w, dw_error *err)
 {
     dw_replica *now = w->now, *twin = w->twin;
-    if (w->step != DW_TWIN_SAME || now->staged || now->at.version == DW_NO_VERSION)
+    if (w->step != DW_TWIN_SAME || now->update != DW_UPDATE_NONE ||
+        now->at.version == DW_NO_VERSION)
         return DW_OK;
     dw_status status = DW_OK;
-    if (twin && !twin->staged && !dw_position_same(&now->at, &twin->at))
+    if (twin && twin->update == DW_UPDATE_NONE && !dw_position_same(&now->at, &twin->at))
         status = begin_align(now, twin, err);
-    if (status == DW_OK && twin && twin->staged) {
+    if (status == DW_OK && twin && twin->update != DW_UPDATE_NONE) {
         /* as in settle: which one is read must be durable before the other is written */
         status = dw_control_sync(w->control, err);
         if (status == DW_OK)

@@ -264,7 +264,7 @@ dw_status dw_weights_accept(dw_weights *w, dw_error *err)
         for (unsigned i = 0; status == DW_OK && i < 2; i++)
             if (copies[i]) {
                 copies[i]->control = w->control;
-                dw_replica_tell(copies[i]);
+                dw_replica_update_control(copies[i]);
             }
     }
     if (status != DW_OK || !w->twin)

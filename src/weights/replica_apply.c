@@ -1,0 +1,226 @@
+/* The transaction on one copy of the weights, after it is staged: prepare, apply, finish.
+ * weights.h has the states, the files on disk, and what a crash leaves. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+#include "weights/replica.h"
+#include "weights/widen.h"
+
+void dw_replica_forget_staged(dw_replica *r)
+{
+    dw_patch_unbind(&r->binding);
+    dw_patch_free(r->patch);
+    r->patch = NULL;
+    dw_scratch_model_release(&r->model);
+    r->sync_failed = false;
+    r->update = DW_UPDATE_NONE;
+}
+
+static dw_status fail_order(const dw_replica *r, const char *text, dw_error *err)
+{
+    return dw_fail(err, DW_INVALID, dw_replica_where(r), "%s", text);
+}
+
+/* ---- files ---- */
+
+dw_status dw_replica_prepare_files(dw_replica *r, dw_error *err)
+{
+    const dw_target *t = &r->target;
+    dw_status status = DW_OK;
+    if (r->update == DW_UPDATE_STAGED && dw_files_judge(t->ckpt, err) != DW_FILES_OWN)
+        return DW_CONFLICT;
+    if (r->update == DW_UPDATE_STAGED) {
+        status = dw_rename_file(t->staged_path, t->patch_path, err);
+        if (status == DW_OK) {
+            r->update = DW_UPDATE_NAMED;
+            r->staged_file = false;
+        }
+    }
+    if (status == DW_OK && r->update == DW_UPDATE_NAMED) {
+        /* the name must be durable before the first store is: also if it was found */
+        status = dw_sync_parent(t->patch_path, err);
+        if (status == DW_OK)
+            status = dw_patch_prepare(&r->binding, r->n_threads, err);
+        if (status == DW_OK)
+            r->update = DW_UPDATE_PREPARED;
+    }
+    return status;
+}
+
+dw_status dw_replica_apply_files(dw_replica *r, dw_error *err)
+{
+    dw_status status = dw_checkpoint_check(r->target.ckpt, err);
+    if (status == DW_OK)
+        status = dw_patch_scatter(&r->binding, r->n_threads, err);
+    if (status == DW_OK)
+        r->update = DW_UPDATE_APPLIED;
+    return status;
+}
+
+/* Proves that the checkpoint is what the patch file says it becomes. */
+static dw_status sweep_all(const dw_replica *r, dw_error *err)
+{
+    dw_digest state;
+    size_t n_tensors;
+    const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n_tensors);
+    dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
+    dw_status status = digests ? dw_digest_tensors(digests, &state, tensors, n_tensors,
+                                                   r->n_threads, NULL, err)
+                               : dw_fail_memory(err, r->target.path);
+    if (status == DW_OK && state != r->goal.state)
+        status =
+            dw_fail(err, DW_CORRUPT, r->target.path,
+                    "all stores are done, but the checkpoint is not version %" PRIu64
+                    ": it was changed meanwhile, or the disk is failing. Replace it, "
+                    "then remove %s",
+                    r->goal.version, r->target.patch_path);
+    dw_free(digests);
+    return status;
+}
+
+dw_status dw_replica_finish_files(dw_replica *r, bool sweep, dw_error *err)
+{
+    /* the system reports a failed write once, and takes the pages for clean from then on
+     */
+    dw_status status =
+        r->sync_failed ? dw_patch_scatter(&r->binding, r->n_threads, err) : DW_OK;
+    if (status == DW_OK) {
+        status = dw_checkpoint_sync(r->target.ckpt, err);
+        r->sync_failed = status != DW_OK;
+    }
+    if (status == DW_OK)
+        status = sweep && r->goal.has_digest
+                     ? sweep_all(r, err)
+                     : dw_patch_confirm(&r->binding, r->n_threads, err);
+    if (status == DW_OK)
+        status = dw_remove_file(r->target.patch_path, err);
+    if (status == DW_OK)
+        r->update = DW_UPDATE_SYNCED;
+    return status;
+}
+
+/* ---- memory ---- */
+
+static dw_status copy_tensor(void *context, size_t i, unsigned worker, dw_error *err)
+{
+    (void)worker;
+    const dw_replica *r = context;
+    return dw_fill_from_tensors(&r->model.tensors[i], &r->tensors[i], 1, err);
+}
+
+/* The stores to memory. Those of a whole model cannot fail: if no thread can be had, this
+ * one does them. */
+static dw_status store_tensors(dw_replica *r, dw_error *err)
+{
+    if (!r->model.tensors)
+        return dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
+    if (dw_parallel(dw_worker_count(r->n_threads, r->n_tensors), r->n_tensors,
+                    copy_tensor, r, NULL, NULL) == DW_OK)
+        return DW_OK;
+    return dw_fill_from_tensors(r->model.tensors, r->tensors, r->n_tensors, err);
+}
+
+static dw_status apply_memory(dw_replica *r, dw_error *err)
+{
+    dw_status status = store_tensors(r, err);
+    if (status != DW_OK)
+        return status;
+    if (r->widened && r->patch)
+        dw_widened_store_patch(r);
+    else if (r->widened)
+        dw_widened_store(r);
+    r->update = DW_UPDATE_APPLIED;
+    return DW_OK;
+}
+
+/* Memory that is not what was stored went bad: it is filled anew. */
+static dw_status finish_memory(dw_replica *r, bool sweep, dw_error *err)
+{
+    if (!sweep && !r->model.tensors)
+        return DW_OK;
+    dw_status status = dw_replica_digest(r, NULL, err);
+    if (status == DW_OK)
+        status = dw_replica_check(r, &r->next, err);
+    const char *changed =
+        status == DW_OK && r->widened ? dw_widened_compare(r, 0, r->n_tensors) : NULL;
+    if (changed)
+        status = dw_fail_tensor(err, DW_MISMATCH, "memory", changed,
+                                "the memory does not hold what was stored");
+    if (status == DW_MISMATCH) {
+        dw_replica_forget_staged(r);
+        r->at = dw_nowhere;
+        r->has_weights = false;
+    }
+    return status;
+}
+
+/* ---- the verbs ---- */
+
+dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
+{
+    if (r->update == DW_UPDATE_NONE)
+        return fail_order(r, "nothing is staged", err);
+    if (r->update >= DW_UPDATE_PREPARED)
+        return DW_OK;
+    if (!r->target.ckpt) {
+        /* what waits for a disk does so before the pause */
+        if (r->model.blob.mapped)
+            dw_pages_prepare(r->model.blob.bytes, r->model.blob.n_bytes, false);
+        r->update = DW_UPDATE_PREPARED;
+        return DW_OK;
+    }
+    dw_status status = r->dir && r->update == DW_UPDATE_STAGED
+                           ? dw_replica_state_write(&r->at, &r->next, r->dir, err)
+                           : DW_OK;
+    return status == DW_OK ? dw_replica_prepare_files(r, err) : status;
+}
+
+dw_status dw_replica_apply(dw_replica *r, dw_error *err)
+{
+    dw_status status = dw_replica_prepare(r, err);
+    if (status != DW_OK || r->update >= DW_UPDATE_APPLIED)
+        return status;
+    status = dw_control_begin_write(r->control, r->copy, err);
+    if (status == DW_OK)
+        status = r->target.ckpt ? dw_replica_apply_files(r, err) : apply_memory(r, err);
+    if (status == DW_OK)
+        dw_replica_update_control(r);
+    return status;
+}
+
+static dw_status finish_data(dw_replica *r, bool sweep, dw_error *err)
+{
+    if (!r->target.ckpt)
+        return finish_memory(r, sweep, err);
+    /* without the patch file the block is all that readers have to go by */
+    dw_status status = dw_control_sync(r->control, err);
+    if (status == DW_OK)
+        status = dw_replica_finish_files(r, sweep, err);
+    if (status == DW_CORRUPT) /* not what the block says: nobody is to read it */
+        dw_control_mark_written(r->control, r->copy);
+    return status;
+}
+
+dw_status dw_replica_finish(dw_replica *r, bool sweep, dw_error *err)
+{
+    if (r->update < DW_UPDATE_APPLIED)
+        return fail_order(r, "nothing is applied", err);
+    dw_status status =
+        r->update == DW_UPDATE_APPLIED ? finish_data(r, sweep, err) : DW_OK;
+    if (status == DW_OK && r->dir)
+        status = dw_replica_state_write(&r->next, NULL, r->dir, err);
+    if (status != DW_OK)
+        return status;
+    r->at = r->next;
+    r->has_weights = true;
+    r->may_fill = false;
+    r->state = r->next.state;
+    memcpy(r->digests, r->next_digests, r->n_tensors * sizeof *r->digests);
+    dw_replica_forget_staged(r);
+    dw_replica_update_control(r);
+    return DW_OK;
+}

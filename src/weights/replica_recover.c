@@ -1,0 +1,121 @@
+/* The files of a replica on disk: locked and mapped. If a run was interrupted, its patch
+ * file is there, and its stores are done once more before anybody uses the weights. */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "weights/replica.h"
+
+void dw_replica_close_files(dw_replica *r)
+{
+    if (r->update <= DW_UPDATE_STAGED)
+        (void)dw_replica_discard(r, NULL);
+    dw_replica_forget_staged(r);
+    dw_target_release(&r->target);
+}
+
+dw_status dw_replica_load_patch(dw_replica *r, const char *path, dw_error *err)
+{
+    size_t n_tensors;
+    const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n_tensors);
+    dw_status status = dw_patch_open(&r->patch, &r->goal, path, err);
+    if (status == DW_OK)
+        status = dw_patch_check(r->patch, tensors, n_tensors, r->n_threads, path, err);
+    if (status == DW_OK)
+        status =
+            dw_patch_bind(&r->binding, r->patch, tensors, n_tensors, r->target.path, err);
+    if (status == DW_OK)
+        status = dw_checkpoint_reserve(r->target.ckpt, err);
+    if (status != DW_OK)
+        dw_replica_forget_staged(r);
+    return status;
+}
+
+/* DW_CONFLICT if the weights are kept elsewhere, but not for this directory: the patch
+ * file came with a copy of the directory, and the stores are not ours to do. */
+static dw_status check_kept(const dw_checkpoint *ckpt, dw_error *err)
+{
+    const char *first = dw_checkpoint_file(ckpt, 0);
+    if (!first || !dw_is_kept_elsewhere(first))
+        return DW_OK;
+    return dw_files_judge(ckpt, err) == DW_FILES_OWN ? DW_OK : DW_CONFLICT;
+}
+
+/* Goes on from a patch file that is there. */
+static dw_status roll_forward(dw_replica *r, dw_error *err)
+{
+    dw_status status = dw_replica_load_patch(r, r->target.patch_path, err);
+    if (status != DW_OK)
+        return status;
+    /* the run before may have been killed before the name was durable */
+    r->update = DW_UPDATE_NAMED;
+    status = dw_replica_prepare_files(r, err);
+    if (status == DW_OK)
+        status = dw_replica_apply_files(r, err);
+    if (status == DW_OK)
+        status = dw_replica_finish_files(r, true, err);
+    if (status == DW_OK)
+        dw_replica_forget_staged(r);
+    return status;
+}
+
+/* A run that was interrupted had files of its own. One that was linked since belongs to
+ * others too, and gets a private copy in its place. *COPIED: open all files again. */
+static dw_status leave_shared(const dw_checkpoint *ckpt, bool *copied, dw_error *err)
+{
+    uint64_t n = 0;
+    if (dw_files_judge(ckpt, NULL) != DW_FILES_SHARED)
+        return DW_OK;
+    *copied = true;
+    return dw_files_make_own(ckpt, &n, err);
+}
+
+/* Locks the files, removes what was only staged, and finds out whether there is a patch
+ * file. */
+static dw_status lock_files(dw_target *t, const char *path, bool *pending, dw_error *err)
+{
+    dw_status status = dw_target_identify(t, path, err);
+    if (status == DW_OK)
+        status = dw_target_lock(t, err);
+    if (status != DW_OK)
+        return status;
+    dw_remove_leftovers(t->patch_path);
+    dw_remove_leftovers(t->staged_path);
+    status = dw_remove_file(t->staged_path, err);
+    return status == DW_OK ? dw_file_exists(t->patch_path, pending, err) : status;
+}
+
+static dw_status try_open(dw_replica *r, const char *path, bool only_recover,
+                          bool *recovered, bool *copied, dw_error *err)
+{
+    bool pending = false;
+    dw_target *t = &r->target;
+    dw_status status = lock_files(t, path, &pending, err);
+    if (status == DW_OK && (pending || !only_recover))
+        status = dw_checkpoint_open(&t->ckpt, path, DW_CHECKPOINT_WRITE, err);
+    if (status == DW_OK && pending)
+        status = check_kept(t->ckpt, err);
+    if (status == DW_OK && pending)
+        status = leave_shared(t->ckpt, copied, err);
+    if (status == DW_OK && pending && !*copied)
+        status = roll_forward(r, err);
+    if (recovered)
+        *recovered = pending;
+    if (status != DW_OK || *copied)
+        dw_replica_close_files(r);
+    return status;
+}
+
+dw_status dw_replica_open_files(dw_replica *r, const char *path, bool only_recover,
+                                bool *recovered, dw_error *err)
+{
+    bool copied = false;
+    dw_status status = try_open(r, path, only_recover, recovered, &copied, err);
+    if (status != DW_OK || !copied)
+        return status;
+    copied = false;
+    status = try_open(r, path, only_recover, recovered, &copied, err);
+    return status == DW_OK && copied
+               ? dw_fail(err, DW_CONFLICT, path,
+                         "somebody links its files while they are written; stop that")
+               : status;
+}

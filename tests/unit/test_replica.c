@@ -1,0 +1,379 @@
+/* labels: threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "weights/replica.h"
+#include "disk_model.h"
+#include "failing_allocator.h"
+#include "random_parts.h"
+
+static disk_model disk;
+static parts two_versions; /* old to new */
+static dw_patch_goal goal;
+
+static void make(bool sharded, uint64_t scale)
+{
+    disk_make(&disk, "held", sharded, scale);
+    two_versions = parts_make(&disk.old_model, &disk.new_model, DW_CODEC_CLASS);
+    goal = parts_goal(&two_versions, &disk.new_model);
+}
+
+static void drop(void)
+{
+    parts_free(&two_versions);
+    disk_free(&disk);
+}
+
+static dw_replica *hold(void)
+{
+    dw_replica *r;
+    bool recovered = true;
+    dw_error err = {0};
+    dw_status status =
+        dw_replica_open_checkpoint(&r, disk.path, 2, false, &recovered, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(status, DW_OK);
+    assert_false(recovered);
+    return r;
+}
+
+static dw_status stage(dw_replica *r, const dw_patch_goal *to, dw_error *err)
+{
+    return dw_replica_stage_parts(r, two_versions.list, CUT_PARTS, to, NULL, err);
+}
+
+static size_t n_files(void)
+{
+    return count_files(disk.dir);
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++)
+        for (int sweep = 0; sweep < 2; sweep++) {
+            make(sharded, 3000);
+            dw_replica *r = hold();
+            bool pending;
+            size_t n;
+            assert_non_null(dw_checkpoint_tensors(r->target.ckpt, &n));
+            assert_int_equal(n, 4);
+            assert_null(dw_replica_staged_path(r));
+
+            assert_int_equal(stage(r, &goal, NULL), DW_OK);
+            const char *staged = dw_replica_staged_path(r);
+            assert_non_null(strstr(staged, ".deltawire-staged"));
+            assert_int_equal(access(staged, F_OK), 0);
+            assert_true(disk_is_old(&disk) && !disk_has_patch(&disk));
+            assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
+            assert_false(pending);
+
+            assert_false(r->update > DW_UPDATE_STAGED);
+
+            for (int again = 0; again < 2; again++) { /* it can be done by store alone */
+                if (!sweep)
+                    assert_int_equal(dw_replica_prepare(r, NULL), DW_OK);
+                assert_true(disk_is_old(&disk) && disk_has_patch(&disk) == !sweep);
+                assert_int_equal(r->update > DW_UPDATE_STAGED, !sweep);
+            }
+            assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
+            assert_string_equal(dw_replica_staged_path(r), disk.patch);
+            assert_true(disk_is_new(&disk) && disk_has_patch(&disk) &&
+                        disk_is_tidy(&disk));
+            assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
+            assert_true(pending);
+            assert_int_equal(dw_replica_apply(r, NULL), DW_OK); /* done already */
+
+            assert_int_equal(dw_replica_prepare(r, NULL), DW_OK); /* and stored */
+            assert_int_equal(dw_replica_finish(r, sweep, NULL), DW_OK);
+            assert_null(dw_replica_staged_path(r));
+            assert_false(r->update > DW_UPDATE_STAGED);
+            assert_true(disk_is_new(&disk) && !disk_has_patch(&disk) &&
+                        disk_is_tidy(&disk));
+            dw_replica_close(r);
+            drop();
+        }
+    dw_replica_close(NULL);
+}
+
+/* Version after version with one holder, who keeps the digests. */
+static void test_many_versions(void **state)
+{
+    (void)state;
+    make(true, 500);
+    dw_replica *r = hold();
+    model now = model_copy(&disk.old_model, false);
+    dw_slice slices[4];
+    dw_digest digests[4];
+    size_t n;
+    const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n);
+    for (size_t t = 0; t < 4; t++)
+        slices[t] = dw_slice_whole(tensors, t);
+    assert_int_equal(dw_digest_tensors(digests, NULL, tensors, n, 1, NULL, NULL), DW_OK);
+    for (unsigned version = 1; version <= 8; version++) {
+        model next = model_copy(&now, false);
+        model_change(&next, 50);
+        dw_delta *delta;
+        dw_digest after[4];
+        assert_int_equal(dw_delta_diff(&delta, now.tensors, next.tensors, 4, NULL, NULL),
+                         DW_OK);
+        dw_part part = {.delta = delta,
+                        .slices = slices,
+                        .n_slices = 4,
+                        .base_digests = digests,
+                        .new_digests = after};
+        dw_delta_info info;
+        dw_delta_get_info(delta, &info);
+        const dw_patch_goal to = {true, info.new_state, version};
+        assert_int_equal(dw_replica_stage_parts(r, &part, 1, &to, NULL, NULL), DW_OK);
+        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
+        assert_int_equal(dw_replica_finish(r, version % 2, NULL), DW_OK);
+        memcpy(digests, after, sizeof digests);
+        for (size_t t = 0; t < 4; t++)
+            assert_memory_equal(tensors[t].data, next.tensors[t].data,
+                                (size_t)tensors[t].n_bytes);
+        dw_delta_close(delta);
+        model_free(&now);
+        now = next;
+    }
+    dw_replica_close(r);
+    assert_true(disk_is_tidy(&disk));
+    model_free(&now);
+    drop();
+}
+
+static void test_discard_and_replace(void **state)
+{
+    (void)state;
+    make(false, 300);
+    dw_replica *r = hold();
+    assert_int_equal(dw_replica_discard(r, NULL), DW_OK); /* nothing there */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(stage(r, &goal, NULL), DW_OK);
+        assert_int_equal(n_files(), disk.n_files + 1);
+    }
+    assert_int_equal(dw_replica_discard(r, NULL), DW_OK);
+    assert_null(dw_replica_staged_path(r));
+    assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    /* one that is refused takes the one before with it */
+    assert_int_equal(stage(r, &goal, NULL), DW_OK);
+    dw_patch_goal wrong = goal;
+    wrong.state ^= 1;
+    assert_int_equal(stage(r, &wrong, NULL), DW_CORRUPT);
+    assert_null(dw_replica_staged_path(r));
+    assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    /* what is staged ends with the holder */
+    assert_int_equal(stage(r, &goal, NULL), DW_OK);
+    dw_replica_close(r);
+    assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    drop();
+}
+
+static void test_wrong_order(void **state)
+{
+    (void)state;
+    make(false, 300);
+    dw_error err;
+    dw_replica *r = hold();
+    assert_int_equal(dw_replica_prepare(r, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is staged");
+    assert_int_equal(dw_replica_apply(r, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is staged");
+    assert_int_equal(dw_replica_finish(r, true, &err), DW_INVALID);
+    assert_string_equal(err.text, "nothing is applied");
+    assert_int_equal(stage(r, &goal, NULL), DW_OK);
+    assert_int_equal(dw_replica_finish(r, true, &err), DW_INVALID);
+    assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
+    assert_int_equal(dw_replica_discard(r, &err), DW_INVALID);
+    assert_string_equal(err.text, "version 42 is prepared: apply and finish it first");
+    assert_int_equal(stage(r, &goal, &err), DW_INVALID);
+    dw_replica_close(r); /* and not finished: the next one does it */
+    assert_true(disk_has_patch(&disk));
+    bool recovered;
+    assert_int_equal(
+        dw_replica_open_checkpoint(&r, disk.path, 1, false, &recovered, NULL), DW_OK);
+    assert_true(recovered && disk_is_new(&disk) && disk_is_tidy(&disk) &&
+                !disk_has_patch(&disk));
+    dw_replica_close(r);
+    drop();
+}
+
+static void test_one_holder(void **state)
+{
+    (void)state;
+    make(true, 50);
+    dw_error err;
+    dw_replica *r = hold(), *second = (dw_replica *)1;
+    assert_int_equal(
+        dw_replica_open_checkpoint(&second, disk.files[1], 1, false, NULL, &err),
+        DW_CONFLICT);
+    assert_null(second);
+    assert_int_equal(dw_checkpoint_apply(disk.path, disk.delta, NULL, NULL, &err),
+                     DW_CONFLICT);
+    dw_replica_close(r);
+    assert_int_equal(dw_checkpoint_apply(disk.path, disk.delta, NULL, NULL, &err), DW_OK);
+    assert_int_equal(
+        dw_replica_open_checkpoint(&second, temp_path("nothing"), 1, false, NULL, &err),
+        DW_NOT_FOUND);
+    assert_null(second);
+    drop();
+}
+
+/* What a killed holder left staged is dropped, whoever comes next. */
+/* A run was interrupted, and then somebody gave the file a second name: what the other
+ * name leads to stays as it is. */
+static void test_linked_meanwhile(void **state)
+{
+    (void)state;
+    make(0, 3000);
+    dw_replica *r = hold();
+    assert_int_equal(stage(r, &goal, NULL), DW_OK);
+    assert_int_equal(dw_replica_prepare(r, NULL), DW_OK);
+    dw_replica_close(r);
+    const char *other = temp_path("other-name");
+    assert_int_equal(link(disk.path, other), 0);
+    size_t n, n_after;
+    uint8_t *before = get_file(other, &n);
+    bool recovered;
+    dw_error err = {0};
+    assert_int_equal(
+        dw_replica_open_checkpoint(&r, disk.path, 0, false, &recovered, &err), DW_OK);
+    assert_true(recovered && disk_is_new(&disk) && !disk_has_patch(&disk));
+    dw_replica_close(r);
+    uint8_t *after = get_file(other, &n_after);
+    assert_int_equal(n, n_after);
+    assert_memory_equal(before, after, n);
+    free(before);
+    free(after);
+    unlink(other);
+    drop();
+}
+
+static void test_leftovers(void **state)
+{
+    (void)state;
+    make(true, 50);
+    char staged[400], temporary[440];
+    snprintf(staged, sizeof staged, "%s/.deltawire-staged", disk.dir);
+    snprintf(temporary, sizeof temporary, "%s.tmp-1-0", staged);
+    for (int by_recover = 0; by_recover < 2; by_recover++) {
+        put_text(staged, "half");
+        put_text(temporary, "half");
+        if (by_recover)
+            assert_int_equal(dw_checkpoint_recover(disk.path, 1, NULL, NULL), DW_OK);
+        else
+            dw_replica_close(hold());
+        assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
+    }
+    drop();
+}
+
+/* Something else wrote to the weights: found before the patch goes. */
+static void test_settle_finds(void **state)
+{
+    (void)state;
+    for (int sweep = 0; sweep < 2; sweep++) {
+        make(false, 300);
+        dw_error err;
+        size_t n;
+        dw_replica *r = hold();
+        const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n);
+        assert_int_equal(stage(r, &goal, NULL), DW_OK);
+        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
+        /* with SWEEP an element that did not change; else the first that did */
+        uint8_t *at = tensors[0].data;
+        const uint8_t *old = disk.old_model.tensors[0].data;
+        size_t i = 0;
+        while ((at[i] == old[i]) != sweep)
+            i++;
+        at[i] ^= 0x80;
+        assert_int_equal(dw_replica_finish(r, sweep, &err), DW_CORRUPT);
+        assert_string_equal(err.where, disk.path);
+        assert_non_null(strstr(err.text, sweep ? "the checkpoint is not version 42"
+                                               : "does not hold what was stored"));
+        assert_true(disk_has_patch(&disk));
+        at[i] ^= 0x80;
+        assert_int_equal(dw_replica_finish(r, sweep, &err), DW_OK);
+        dw_replica_close(r);
+        assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
+        drop();
+    }
+}
+
+/* A version may bring less than the model. */
+static void test_some_parts(void **state)
+{
+    (void)state;
+    make(false, 300);
+    dw_error err;
+    dw_replica *r = hold();
+    const dw_patch_goal none = {.version = 42};
+    for (size_t i = 0; i < CUT_PARTS; i++) {
+        assert_int_equal(
+            dw_replica_stage_parts(r, &two_versions.list[i], 1, &none, NULL, &err),
+            DW_OK);
+        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
+        assert_int_equal(dw_replica_finish(r, true, NULL), DW_OK);
+    }
+    dw_replica_close(r);
+    assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
+    drop();
+}
+
+static dw_status run_all(dw_error *err)
+{
+    dw_replica *r;
+    disk_reset(&disk);
+    dw_status status = dw_replica_open_checkpoint(&r, disk.path, 1, false, NULL, err);
+    if (status == DW_OK)
+        status = stage(r, &goal, err);
+    if (status == DW_OK)
+        status = dw_replica_apply(r, err);
+    if (status == DW_OK)
+        status = dw_replica_finish(r, true, err);
+    dw_replica_close(r);
+    return status;
+}
+
+static void check_whole(void)
+{
+    assert_true(disk_is_tidy(&disk));
+    assert_true(disk_is_old(&disk) || disk_is_new(&disk) || disk_has_patch(&disk));
+    bool recovered, has_patch = disk_has_patch(&disk);
+    assert_int_equal(dw_checkpoint_recover(disk.path, 1, &recovered, NULL), DW_OK);
+    assert_int_equal(recovered, has_patch);
+    assert_true(disk_is_old(&disk) || disk_is_new(&disk));
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    make(true, 40);
+    fail_every_allocation(run_all, check_whole);
+    assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
+    drop();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_many_versions),
+        cmocka_unit_test(test_discard_and_replace),
+        cmocka_unit_test(test_wrong_order),
+        cmocka_unit_test(test_one_holder),
+        cmocka_unit_test(test_linked_meanwhile),
+        cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_settle_finds),
+        cmocka_unit_test(test_some_parts),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
