@@ -115,8 +115,8 @@ same_reason() {
     get readyz >out.ready
     get status | holds 'o["reason"] + "\n" == open("out.ready").read()' || return 1
     deltawire status "$url" --json |
-        holds '[f for f in o["followers"] if f["status"] == "error" and "no version: "
-                + f["message"] + "\n" == open("out.ready").read()]'
+        holds 'any(f["status"] == "error" and "no version: " + f["message"] + "\n"
+                == open("out.ready").read() for f in o["followers"])'
 }
 wait_until same_reason
 [ "$sum" = "$(sha256sum <model/model.safetensors)" ] || die "the weights were overwritten"
