@@ -87,6 +87,7 @@ install: configure ## install under PREFIX (/usr/local), below DESTDIR
 	@cmake -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX)
 	@cmake --build build -j $(JOBS)
 	@DESTDIR=$(DESTDIR) cmake --install build
+	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || ldconfig # so that programs find the library
 
 format: ## clang-format every C file in place
 	@git ls-files -z -co --exclude-standard '*.[ch]' | xargs -0 clang-format -i

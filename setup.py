@@ -27,10 +27,12 @@ def version():
 
 def missing():
     """What the build needs and cannot find, as (name, Debian package)."""
-    tools = [pair for pair in TOOLS.items() if not shutil.which(pair[0])]
-    if "pkg-config" in dict(tools):
-        return tools
-    return tools + [pair for pair in LIBRARIES.items()
+    lacking = [pair for pair in TOOLS.items() if not shutil.which(pair[0])]
+    if not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists():
+        lacking.append(("Python's headers", "python3-dev"))
+    if "pkg-config" in dict(lacking):
+        return lacking
+    return lacking + [pair for pair in LIBRARIES.items()
                     if subprocess.run(["pkg-config", "--exists", pair[0]]).returncode]
 
 

@@ -175,8 +175,8 @@ static int fail_apply(const job *j, size_t at, const cli_session *s, const dw_er
     if (!s->quiet && !s->json && at > 0 && !j->out)
         fprintf(stderr, "%zu of %zu deltas are applied\n", at, j->n_items);
     if (err->code == DW_STALE)
-        return cli_fail(s, err, j->items[at].path, "deltawire verify %s %s",
-                        j->checkpoint, j->items[at].path);
+        return cli_fail(s, err, j->items[at].path, "deltawire inspect %s",
+                        j->items[at].path);
     return cli_fail(s, err, j->checkpoint, NULL);
 }
 

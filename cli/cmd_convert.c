@@ -99,7 +99,7 @@ static int convert(arguments *a, const cli_session *s, const dw_delta *delta,
                                        &a->recode, &err);
     cli_progress_end(&bar);
     if (status == DW_STALE)
-        return cli_fail(s, &err, a->delta, "deltawire verify %s %s", a->base, a->delta);
+        return cli_fail(s, &err, a->delta, "deltawire inspect %s", a->delta);
     if (status != DW_OK)
         return cli_fail(s, &err, a->delta, NULL);
     cli_delta_report before = cli_delta_report_of(delta);

@@ -167,7 +167,7 @@ static int fail(const arguments *a, const cli_session *s, const dw_error *err)
     const size_t at = a->deltas.at;
     const char *path = at < a->deltas.n_paths ? a->deltas.paths[at] : a->base;
     if (err->code == DW_STALE && at == 0)
-        return cli_fail(s, err, path, "deltawire verify %s %s", a->base, path);
+        return cli_fail(s, err, path, "deltawire inspect %s", path);
     return cli_fail(s, err, path, NULL);
 }
 

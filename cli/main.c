@@ -81,6 +81,14 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
+static int refuse_verb(int argc, char **argv)
+{
+    const cli_session s = cli_session_start(argc, argv, NULL);
+    dw_error err;
+    cli_error_set(&err, DW_INVALID, "", "no verb '%s'", argv[1]);
+    return cli_fail(&s, &err, NULL, "deltawire --help");
+}
+
 /* Output that never reached its reader, say for a full disk, is a failure too. */
 static int finish_output(int exit_code)
 {
@@ -125,10 +133,8 @@ int main(int argc, char **argv)
         return finish_output(0);
     }
     const struct verb *verb = find_verb(argv[1]);
-    if (!verb) {
-        fprintf(stderr, "deltawire: no verb '%s'\ntry: deltawire --help\n", argv[1]);
-        return CLI_EXIT_USAGE;
-    }
+    if (!verb)
+        return finish_output(refuse_verb(argc, argv));
     const char *kernel = getenv("DELTAWIRE_KERNEL");
     if (kernel && strcmp(kernel, dw_kernel_name()) != 0)
         fprintf(stderr, "deltawire: no kernels '%s' on this machine: using %s\n", kernel,

@@ -13,6 +13,13 @@
 #define MAX_SHORTS  64
 #define MAX_VERSION ((UINT64_C(1) << 53) - 1) /* docs/PROTOCOL.md, section 2 */
 
+static bool wants_remarks = true;
+
+bool cli_wants_remarks(void)
+{
+    return wants_remarks;
+}
+
 cli_session cli_session_start(int argc, char **argv, const char *help)
 {
     cli_session s = {.verb = argv[0], .help = help};
@@ -86,6 +93,7 @@ int cli_next_option(cli_session *s, int argc, char **argv, const struct option *
             break;
         case -1:
             s->json = s->json_given;
+            wants_remarks = !s->quiet && !s->json;
             return -1;
         case CLI_OPT_THREADS: {
             uint64_t n = cli_parse_count(s, "--threads", optarg);

@@ -37,6 +37,9 @@ cli_session cli_session_start(int argc, char **argv, const char *help);
  * them, end the process. */
 int cli_next_option(cli_session *s, int argc, char **argv, const struct option *options);
 
+/* Whether remarks belong on stderr: neither --quiet nor --json was given. */
+bool cli_wants_remarks(void);
+
 /* Says what is wrong with the command line and ends the process with exit code 2. */
 _Noreturn void cli_usage_error(const cli_session *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "path.h"
 #include "peer.h"
+#include "print.h"
 
 static unsigned parse_timeout_ms(const cli_session *s, const char *text)
 {
@@ -53,11 +54,22 @@ bool cli_is_stream(const char *text)
     return is_stream;
 }
 
+/* Wipes a progress bar on a terminal first. */
+static void print_wait(void *context, const dw_error *wait)
+{
+    (void)context;
+    fprintf(stderr, "%sdeltawire: ", isatty(STDERR_FILENO) ? "\r\033[K" : "");
+    cli_print_text(stderr, wait->where);
+    fprintf(stderr, ": %s\n", wait->text);
+}
+
 dw_status cli_store_open_at(dw_store **out, const char *url,
                             const dw_store_options *options, dw_error *err)
 {
+    dw_store_options o = *options;
+    o.on_wait = cli_wants_remarks() ? print_wait : NULL;
     *out = NULL;
-    dw_status status = dw_store_open(out, url, options, err);
+    dw_status status = dw_store_open(out, url, &o, err);
     /* the library leaves out a URL that may hold a secret; nor shall one be put in */
     if (status != DW_OK && !err->where[0])
         snprintf(err->where, sizeof err->where, "the store's URL");

@@ -4,6 +4,7 @@
  *     apply_in_memory
  */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,16 +86,24 @@ static dw_status update(const message *m, dw_error *err)
     /* Now and then, and not in the pause: the whole memory against the digest. */
     if (status == DW_OK)
         status = dw_digest_tensors(&digest, &state, &weights, 1, 0, NULL, err);
+    if (status == DW_OK && state != info.new_state) {
+        *err = (dw_error){.where = "model.weight", .text = "the weights are NOT the new version"};
+        status = err->code = DW_CORRUPT;
+    }
     if (status == DW_OK)
-        printf("weights are %s version %" PRIu64 "\n",
-               state == info.new_state ? "exactly" : "NOT", info.new_version);
+        printf("weights are exactly version %" PRIu64 "\n", info.new_version);
     dw_patch_free(patch);
     dw_delta_close(delta);
     return status;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        const bool is_help = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(is_help ? stdout : stderr, "usage: %s\n", argv[0]);
+        return is_help ? 0 : 2;
+    }
     message m = {0};
     dw_error err;
     for (size_t i = 0; i < N; i++)

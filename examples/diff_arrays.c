@@ -4,6 +4,7 @@
  *     diff_arrays [DELTA]        writes DELTA, or step-1.safetensors
  */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,11 @@ static void train(uint16_t *weights, size_t n)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2 || (argc > 1 && argv[1][0] == '-')) {
+        const bool is_help = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(is_help ? stdout : stderr, "usage: %s [DELTA]\n", argv[0]);
+        return is_help ? 0 : 2;
+    }
     const char *path = argc > 1 ? argv[1] : "step-1.safetensors";
     const size_t n_bytes = (size_t)ROWS * COLUMNS * sizeof(uint16_t);
     uint16_t *published = malloc(n_bytes), *weights = malloc(n_bytes);

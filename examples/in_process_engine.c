@@ -2,8 +2,7 @@
  * paused by a function call. A trainer publishes while a thread answers requests; each
  * request reads all weights and must find one version, never a mix.
  *
- *     in_process_engine [URL]       mem:example, file:///tmp/stream, s3://bucket/run-7,
- * ...
+ *     in_process_engine [URL]       mem:example, file:///tmp/stream, s3://bucket/run-7
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -11,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <deltawire/deltawire.h>
 
@@ -155,6 +155,11 @@ static dw_status run(dw_store *store, dw_error *err)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2 || (argc > 1 && argv[1][0] == '-')) {
+        const bool is_help = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(is_help ? stdout : stderr, "usage: %s [URL]\n", argv[0]);
+        return is_help ? 0 : 2;
+    }
     dw_error err = {0};
     dw_store *store = NULL;
     pthread_t thread;

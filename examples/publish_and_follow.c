@@ -6,6 +6,7 @@
  */
 #include <inttypes.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,9 +86,12 @@ static dw_status run(dw_store *store, dw_error *err)
         if (status == DW_OK)
             status = update(follower, err);
     }
+    if (status == DW_OK && memcmp(trained, served, sizeof trained) != 0) {
+        *err = (dw_error){.where = "model.weight", .text = "the engine's weights are NOT the trainer's"};
+        status = err->code = DW_CORRUPT;
+    }
     if (status == DW_OK)
-        printf("the engine's weights are %s the trainer's\n",
-               memcmp(trained, served, sizeof trained) == 0 ? "exactly" : "NOT");
+        puts("the engine's weights are exactly the trainer's");
     dw_follower_close(follower);
     dw_publisher_close(publisher);
     return status;
@@ -95,6 +99,11 @@ static dw_status run(dw_store *store, dw_error *err)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2 || (argc > 1 && argv[1][0] == '-')) {
+        const bool is_help = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(is_help ? stdout : stderr, "usage: %s [URL]\n", argv[0]);
+        return is_help ? 0 : 2;
+    }
     dw_error err = {0};
     dw_store *store = NULL;
     for (size_t i = 0; i < N; i++)

@@ -8,8 +8,10 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <deltawire/deltawire.h>
@@ -28,9 +30,10 @@ static uint64_t forward_pass(const dw_snapshot_view *view)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s DIR [PASSES]\n", argv[0]);
-        return 2;
+    if (argc < 2 || argc > 3 || argv[1][0] == '-') {
+        const bool is_help = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(is_help ? stdout : stderr, "usage: %s DIR [PASSES]\n", argv[0]);
+        return is_help ? 0 : 2;
     }
     dw_error err;
     dw_snapshot *snapshot;

@@ -4,15 +4,18 @@
  *     walk_checkpoint DIRECTORY
  */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <deltawire/deltawire.h>
 
 int main(int argc, char **argv)
 {
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s CHECKPOINT\n", argv[0]);
-        return 2;
+    if (argc != 2 || argv[1][0] == '-') {
+        const bool is_help = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(is_help ? stdout : stderr, "usage: %s CHECKPOINT\n", argv[0]);
+        return is_help ? 0 : 2;
     }
     dw_checkpoint *ckpt;
     dw_error err;

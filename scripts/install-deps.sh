@@ -151,12 +151,17 @@ look() {
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
     else
-        echo "neither root nor sudo: cannot run $*" >&2
-        return 1
+        sudo "$@"
     fi
+}
+
+check_root() {
+    [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null || {
+        echo "install-deps: needs root or sudo to install$missing; install them yourself:" \
+            "apt-get install$missing" >&2
+        exit 1
+    }
 }
 
 apt() {
@@ -187,6 +192,7 @@ disable_new_daemons() {
 }
 
 install_missing() {
+    check_root
     echo "install-deps: installing$missing" >&2
     start_no_daemons
     # Somebody's broken third-party source makes the update fail, not the install.

@@ -3,13 +3,16 @@ need not know of each other.
 
     publish_and_follow.py [URL]      /tmp/stream, s3://bucket/run-7, ...
 """
+import argparse
 import array
 import random
 import sys
 
 import deltawire
 
-url = sys.argv[1] if len(sys.argv) > 1 else "mem:example"
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("url", nargs="?", default="mem:example")
+url = parser.parse_args().url
 # Any buffer will do: arrays of NumPy, tensors of PyTorch, what the standard library has.
 trained = {"model.weight": array.array("f", [random.random() for _ in range(100_000)])}
 served = {"model.weight": array.array("f", bytes(400_000))}

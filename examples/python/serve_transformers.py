@@ -4,6 +4,7 @@
 
 Elsewhere the follower is `deltawire follow URL --into DIRECTORY`, a process of its own.
 """
+import argparse
 import os
 import sys
 import tempfile
@@ -15,6 +16,10 @@ import deltawire
 import deltawire.torch
 import deltawire.transformers
 
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("url", nargs="?", default="mem:example")
+url = parser.parse_args().url
+
 torch.manual_seed(0)
 model = Qwen3ForCausalLM(Qwen3Config(
     vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
@@ -23,7 +28,6 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 prompt = torch.tensor([[1, 2, 3]])
 
 with tempfile.TemporaryDirectory() as folder:
-    url = sys.argv[1] if len(sys.argv) > 1 else "mem:example"
     url = url if ":" in url else f"file://{os.path.abspath(url)}"
     with (deltawire.torch.Publisher(model, optimizer, url=url) as publisher,
           deltawire.Follower(url, into=folder) as follower):

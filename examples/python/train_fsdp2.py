@@ -3,6 +3,7 @@
     torchrun --nproc-per-node 2 train_fsdp2.py [URL]
     train_fsdp2.py [URL]                                 starts two ranks itself
 """
+import argparse
 import os
 import sys
 import tempfile
@@ -69,8 +70,10 @@ def rank_of(rank, ranks, meeting, url):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("url", nargs="?", default="")
+    place = parser.parse_args().url
     with tempfile.TemporaryDirectory() as folder:
-        place = sys.argv[1] if len(sys.argv) > 1 else ""
         if place and "://" not in place:
             place = f"file://{os.path.abspath(place)}"
         if "RANK" in os.environ:  # torchrun

@@ -2,13 +2,16 @@
 
     train_torch.py [URL]
 """
+import argparse
 import sys
 
 import torch
 
 import deltawire.torch
 
-url = sys.argv[1] if len(sys.argv) > 1 else "mem:example"
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("url", nargs="?", default="mem:example")
+url = parser.parse_args().url
 
 
 def make():

@@ -44,6 +44,10 @@ typedef struct dw_store_options {
     uint64_t part_bytes;    /* of ranged reads and multipart writes; default: adapts */
     unsigned n_tries;       /* of each request; default 10 */
     unsigned deadline_ms;   /* for each request with its retries; default 180,000 */
+    /* s3, hf: called if a server does not answer for 5 seconds, and again each time the
+       wait has doubled, by a thread that waits. The error says how long. */
+    void (*on_wait)(void *context, const dw_error *wait);
+    void *on_wait_context;
 } dw_store_options;
 
 /* Opens the store that URL names; nothing is asked of a server yet. A path without a

@@ -186,6 +186,8 @@ dw_status dw_hf_native_open(dw_store **out, const char *url, const dw_hf_place *
                                                    : (unsigned)N_CONNECTIONS;
     h->n_tries = options ? options->n_tries : 0;
     h->deadline_ms = options ? options->deadline_ms : 0;
+    h->waits.on_wait = options ? options->on_wait : NULL;
+    h->waits.context = options ? options->on_wait_context : NULL;
     dw_status status = fill(h, url, place, err);
     if (status == DW_OK)
         status = dw_http_open(&h->http, n < MAX_CONNECTIONS ? n : MAX_CONNECTIONS, err);

@@ -13,6 +13,7 @@
 #include "net/http.h"
 #include "net/retry.h"
 #include "store/store.h"
+#include "store/wait_report.h"
 
 typedef struct dw_hf {
     char *url, *endpoint, *bucket;
@@ -21,6 +22,7 @@ typedef struct dw_hf {
     size_t n_origin;     /* of the endpoint: https://HOST:PORT */
     unsigned n_tries, deadline_ms;
     dw_http *http;
+    dw_wait_reporter waits;
     atomic_ullong n_requests, n_retries, bytes_read;
 } dw_hf;
 
@@ -34,6 +36,8 @@ typedef struct dw_hf_request {
     dw_http_call call;
     dw_http_inbox inbox;
     dw_retry retry;
+    dw_wait wait;
+    size_t n_moved; /* as far as the wait knows */
     char *target; /* where a redirect pointed; NULL: URL */
     unsigned n_redirects;
 } dw_hf_request;

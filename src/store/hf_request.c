@@ -37,6 +37,17 @@ static dw_status report(const dw_hf_request *r, dw_error *err)
                              r->n_total, dw_hf_where(r->hub, r->key, where), err);
 }
 
+static void report_wait(dw_hf_request *r)
+{
+    const size_t n_moved = atomic_load(&r->call.n_moved);
+    if (n_moved > r->n_moved)
+        dw_wait_begin(&r->wait, dw_clock_ms());
+    else
+        dw_wait_check(&r->wait, &r->hub->waits, r->hub->url, r->retry.n_tries,
+                      dw_clock_ms());
+    r->n_moved = n_moved;
+}
+
 static dw_status send_once(dw_hf_request *r, dw_error *err)
 {
     dw_hf *h = r->hub;
@@ -65,6 +76,7 @@ static dw_status send_once(dw_hf_request *r, dw_error *err)
         return status;
     dw_http_submit(h->http, call, &r->inbox);
     while (!dw_http_wait(&r->inbox, IDLE_MS)) {
+        report_wait(r);
         if (status == DW_OK) {
             status = report(r, err);
             if (status != DW_OK)
@@ -107,6 +119,7 @@ static dw_status wait_before_next(dw_hf_request *r, const char *reason, dw_error
     while (status == DW_OK && dw_clock_ms() < now_ms + wait_ms) {
         uint64_t left_ms = now_ms + wait_ms - dw_clock_ms();
         dw_sleep_ms(left_ms < IDLE_MS ? left_ms : IDLE_MS);
+        report_wait(r);
         status = report(r, err);
     }
     return status;
@@ -155,6 +168,7 @@ static dw_status judge(dw_hf_request *r, bool *again, dw_error *err)
                        call->problem);
     if (call->result != DW_HTTP_ANSWERED)
         return wait_before_next(r, call->problem, err);
+    atomic_store(&r->hub->waits.has_answered, true);
     if (call->status / 100 == 3 && follow_redirect(r))
         return DW_OK;
     if (dw_retry_judge(call->status, "") != DW_RETRY_FINAL) {
@@ -175,6 +189,7 @@ dw_status dw_hf_ask(dw_hf_request *r, dw_error *err)
     if (status != DW_OK)
         return status;
     dw_retry_start(&r->retry, r->hub->n_tries, r->hub->deadline_ms, dw_clock_ms());
+    dw_wait_begin(&r->wait, dw_clock_ms());
     bool again = true;
     while (status == DW_OK && again) {
         status = send_once(r, err);

@@ -303,6 +303,8 @@ static void set_options(dw_s3 *s3, const dw_store_options *o)
     s3->n_connections = n < MAX_CONNECTIONS ? n : MAX_CONNECTIONS;
     s3->n_tries = o ? o->n_tries : 0;
     s3->deadline_ms = o ? o->deadline_ms : 0;
+    s3->waits.on_wait = o ? o->on_wait : NULL;
+    s3->waits.context = o ? o->on_wait_context : NULL;
     s3->part_bytes = o ? o->part_bytes : 0;
     s3->buffer_bytes_left = DW_S3_BUFFER_BYTES;
     dw_link_init(&s3->get_link, s3->n_connections, s3->part_bytes);

@@ -19,6 +19,7 @@
 #include "net/retry.h"
 #include "store/s3.h"
 #include "store/s3_xml.h"
+#include "store/wait_report.h"
 
 #define DW_S3_REGION_SIZE   64
 #define DW_S3_ERROR_BYTES   (1u << 20)
@@ -49,6 +50,7 @@ typedef struct dw_s3 {
     unsigned deadline_ms;
     uint64_t part_bytes; /* 0: adapts */
     dw_http *http;
+    dw_wait_reporter waits;
 
     atomic_ullong n_requests, n_retries, bytes_read, bytes_written;
     atomic_llong clock_offset_ms; /* the server's clock less ours */

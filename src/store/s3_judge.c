@@ -266,6 +266,7 @@ dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,
     count_reply(s3, task);
     switch (task->call.result) {
     case DW_HTTP_ANSWERED:
+        atomic_store(&s3->waits.has_answered, true);
         return judge_answer(s3, task, link, verdict, err);
     case DW_HTTP_BROKEN:
     case DW_HTTP_REFUSED:

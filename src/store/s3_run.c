@@ -19,6 +19,8 @@ typedef struct run {
     uint64_t bytes_done;
     uint64_t reported_ms;
     uint64_t bytes_reported;
+    dw_wait wait;
+    uint64_t bytes_moved; /* as far as the wait knows */
 } run;
 
 static size_t window_of(run *r)
@@ -108,6 +110,7 @@ static dw_status arrive(run *r, dw_http_call *call, dw_error *err)
     if (status != DW_OK || verdict == DW_S3_AGAIN)
         return status;
     r->n_busy--;
+    dw_wait_begin(&r->wait, dw_clock_ms());
     uint64_t n_bytes = task->call.n_sent + task->call.n_received + task->n_kept;
     r->bytes_done += n_bytes;
     if (r->job->link) {
@@ -118,6 +121,31 @@ static dw_status arrive(run *r, dw_http_call *call, dw_error *err)
     return r->job->done ? r->job->done(r->job->context, task, err) : DW_OK;
 }
 
+static uint64_t count_moved(const run *r)
+{
+    uint64_t n = r->bytes_done;
+    for (size_t i = 0; i < r->n_tasks; i++)
+        if (r->tasks[i].state == DW_S3_FLYING)
+            n += r->tasks[i].n_kept + atomic_load(&r->tasks[i].call.n_moved);
+    return n;
+}
+
+static void report_wait(run *r)
+{
+    const uint64_t n_moved = count_moved(r);
+    unsigned n_tries = 0; /* the most of any task */
+    for (size_t i = 0; i < r->n_tasks; i++) {
+        const dw_s3_task *task = &r->tasks[i];
+        if (task->state != DW_S3_FREE && task->retry.n_tries > n_tries)
+            n_tries = task->retry.n_tries;
+    }
+    if (n_tries == 0 || n_moved > r->bytes_moved)
+        dw_wait_begin(&r->wait, dw_clock_ms());
+    else
+        dw_wait_check(&r->wait, &r->s3->waits, r->s3->url, n_tries, dw_clock_ms());
+    r->bytes_moved = n_moved;
+}
+
 static dw_status report(run *r, dw_error *err)
 {
     const dw_progress *progress = r->job->progress;
@@ -126,10 +154,7 @@ static dw_status report(run *r, dw_error *err)
         (r->reported_ms && now_ms - r->reported_ms < REPORT_MS))
         return DW_OK;
     r->reported_ms = now_ms;
-    uint64_t done = r->bytes_done;
-    for (size_t i = 0; i < r->n_tasks; i++)
-        if (r->tasks[i].state == DW_S3_FLYING)
-            done += r->tasks[i].n_kept + atomic_load(&r->tasks[i].call.n_moved);
+    uint64_t done = count_moved(r);
     if (done > r->job->bytes_total)
         done = r->job->bytes_total;
     if (done < r->bytes_reported) /* a try that failed began again */
@@ -160,6 +185,7 @@ static dw_status run_tasks(run *r, dw_error *err)
     dw_status status = dw_http_inbox_init(&r->inbox, err);
     if (status != DW_OK)
         return status;
+    dw_wait_begin(&r->wait, dw_clock_ms());
     status = report(r, err); /* who wants to stop can do so before anything is sent */
     while (status == DW_OK) {
         if (!r->end)
@@ -174,8 +200,10 @@ static dw_status run_tasks(run *r, dw_error *err)
             if (status != DW_OK)
                 break;
         }
-        if (status == DW_OK)
+        if (status == DW_OK) {
+            report_wait(r);
             status = report(r, err);
+        }
     }
     call_back(r);
     dw_http_inbox_release(&r->inbox);

@@ -41,7 +41,8 @@ it "refuses a wrong base and changes nothing"
 fresh
 unchanged fails 4 "step_000003.safetensors: the weights are not version 2" \
     deltawire apply "${deltas[2]}" --to model
-grep -q "^try: deltawire verify model run/deltas/step_000003.safetensors" err.last
+grep -q "^try: deltawire inspect run/deltas/step_000003.safetensors" err.last
+prints "^  base *$(state_of run/step_000002)" deltawire inspect "${deltas[2]}"
 fails 4 "step_000003" deltawire apply "${deltas[0]}" "${deltas[2]}" --to model --quiet
 same_weights model run/step_000001
 

@@ -27,7 +27,7 @@ prints 'before .* raw (TRL v1)' deltawire convert a.st -o c.st --base run/base
 it "needs the checkpoint that the delta starts from"
 unchanged fails 4 "not version 0" \
     deltawire convert $delta -o x --base run/step_000002 --codec raw
-grep -q '^try: deltawire verify run/step_000002 ' err.last
+grep -q "^try: deltawire inspect " err.last
 unchanged fails 6 "nowhere: " deltawire convert $delta -o x --base nowhere
 unchanged fails 6 "nowhere: " deltawire convert nowhere -o x --base run/base
 unchanged fails 6 "nowhere/x: " \

@@ -84,6 +84,10 @@ status=0
 deltawire diff --json --frobnicate >out.json 2>err.txt || status=$?
 [ $status -eq 2 ] && [ ! -s err.txt ]
 holds 'o["error"]["code"] == "invalid" and "frobnicate" in o["error"]["text"]' <out.json
+status=0
+deltawire frobnicate --json >out.json 2>err.txt || status=$?
+[ $status -eq 2 ] && [ ! -s err.txt ]
+holds 'o["error"]["code"] == "invalid" and "frobnicate" in o["error"]["text"]' <out.json
 
 it "keeps JSON valid whatever bytes a path holds"
 name=$(printf 'no\xff\x01such')

@@ -42,6 +42,7 @@ fails() {
     local code=$1 pattern=$2 status=0
     shift 2
     "$@" >"$scratch/out.last" 2>"$scratch/err.last" || status=$?
+    sed -i '/: no answer for [0-9]* s /d' "$scratch/err.last" # a slow server
     [ $status -eq "$code" ] ||
         die "exit code $status, not $code: $* ($(cat "$scratch/err.last"))"
     [ "$(grep -vc '^try: ' "$scratch/err.last")" -eq 1 ] ||

@@ -114,7 +114,7 @@ fails 6 "nowhere: " stats --base nowhere run/deltas/step_000001.safetensors
 it "refuses deltas that do not fit or are damaged"
 fails 4 "step_000002.safetensors: .*not version 1" \
     stats --base run/base run/deltas/step_000002.safetensors
-grep -q '^try: deltawire verify run/base run/deltas/step_000002' err.last
+grep -q '^try: deltawire inspect run/deltas/step_000002' err.last
 fails 4 "step_000001.safetensors: .*at version 1 already" \
     stats --base run/base run/deltas/step_000001.safetensors{,}
 deltawire synth -o other --params 4M --steps 1 --quiet >/dev/null

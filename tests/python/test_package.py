@@ -95,6 +95,22 @@ def test_a_library_that_is_missing_is_named(tmp_path):
         "libcurl4-openssl-dev")
 
 
+def test_missing_headers_are_named(tmp_path):
+    """Before anything is compiled: sysconfig names a directory without Python.h."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sysconfig\n"
+        "real = sysconfig.get_path\n"
+        "sysconfig.get_path = lambda name, *a, **k: "
+        f"{str(tmp_path)!r} if name == 'include' else real(name, *a, **k)\n")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--build-temp", tmp_path / "temp",
+         "--build-lib", tmp_path / "lib"], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "deltawire needs Python's headers, which this machine lacks: apt-get install python3-dev")
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/python").glob("*.py")),
                          ids=lambda path: path.stem)
 def test_examples(path, tmp_path):
@@ -102,6 +118,8 @@ def test_examples(path, tmp_path):
         if f"import {library}\n" in path.read_text() or f"from {library} " in path.read_text():
             pytest.importorskip(library)
     subprocess.run([sys.executable, path, tmp_path / "stream"], check=True, timeout=120)
+    shown = subprocess.run([sys.executable, path, "--help"], check=True, capture_output=True)
+    assert b"usage: " in shown.stdout
 
 
 def test_stubs_name_what_is_there():
