@@ -24,7 +24,8 @@ static void publish_run(dw_store *store, const char *spool_dir, synth_run *run,
     sync_check(dw_publisher_open(&publisher, store, tensors, n_tensors, &options, &err),
                &err);
     for (unsigned step = 1; step <= n_steps; step++) {
-        synth_run_step(run);
+        synth_step_stats stats;
+        sync_check(synth_run_step(run, &stats, &err), &err);
         dw_publish_report r = sync_publish(publisher);
         sync_drain(publisher);
         const dw_edge edge = {r.version - 1, r.version, r.n_bytes, r.n_objects};

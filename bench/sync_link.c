@@ -30,7 +30,8 @@ void sync_link_trainer(char **args)
     unsigned long n_steps = strtoul(args[2], NULL, 10);
     char line[16];
     while (n_steps-- > 0 && fgets(line, sizeof line, stdin)) {
-        synth_step_stats stats = synth_run_step(run);
+        synth_step_stats stats;
+        sync_check(synth_run_step(run, &stats, &err), &err);
         double start = bench_seconds();
         dw_publish_report r = sync_publish(publisher);
         double committed = bench_seconds();

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "error.h"
 #include "hook.h"
 #include "json.h"
@@ -46,12 +47,11 @@ static dw_status judge(const cli_session *s, const cli_command *command, uint64_
     if (is_good)
         return DW_OK;
     if (end->timed_out)
-        return cli_error_set(err, DW_UNAVAILABLE, command->text,
-                             "version %" PRIu64
-                             ": --exec was killed: it took longer than %g s",
-                             version, command->limit);
-    return cli_error_set(err, DW_UNAVAILABLE, command->text,
-                         "version %" PRIu64 ": --exec ended with %s", version, fate);
+        return dw_fail(err, DW_UNAVAILABLE, command->text,
+                       "version %" PRIu64 ": --exec was killed: it took longer than %g s",
+                       version, command->limit);
+    return dw_fail(err, DW_UNAVAILABLE, command->text,
+                   "version %" PRIu64 ": --exec ended with %s", version, fate);
 }
 
 /* NAME=VALUE on the heap, or NULL. */
@@ -93,7 +93,7 @@ static dw_status run(const cli_session *s, const cli_command *command, const cha
     bool complete = variables[0] && variables[1] && variables[2] && variables[3];
     dw_status status =
         complete ? cli_hook_run(s, command->text, variables, command->limit, &end, err)
-                 : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+                 : dw_fail_memory(err, "");
     if (status == DW_OK)
         status = judge(s, command, version, &end, err);
     for (size_t i = 0; i < 4; i++)
@@ -108,7 +108,7 @@ dw_status cli_after_weights(const cli_session *s, cli_command *command, const ch
     char *absolute = realpath(dir, NULL);
     dw_status status = absolute
                            ? run(s, command, absolute, version, step, state, err)
-                           : cli_error_errno(err, dir, "find the directory for --exec");
+                           : dw_fail_errno(err, dir, "find the directory for --exec");
     free(absolute);
     command->is_due = status != DW_OK;
     command->n_failed = status == DW_OK ? 0 : command->n_failed + 1;

@@ -13,8 +13,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "hash.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/hash.h"
 #include "path.h"
 
 #define HASH_DIGITS 16
@@ -46,34 +48,35 @@ static char *find_root(const char *option, dw_error *err)
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const bool own = cache && cache[0] == '/';
     if (!own && !home) {
-        cli_error_set(err, DW_INVALID, option,
-                      "neither HOME nor XDG_CACHE_HOME is set: name a directory");
+        dw_fail(err, DW_INVALID, option,
+                "neither HOME nor XDG_CACHE_HOME is set: name a directory");
         return NULL;
     }
     char *path =
-        own ? cli_path_join(cache, "deltawire") : cli_path_join(home, ".cache/deltawire");
+        own ? dw_join_path(cache, "deltawire") : dw_join_path(home, ".cache/deltawire");
     if (!path)
-        cli_error_set(err, DW_NO_MEMORY, option, "out of memory");
+        dw_fail_memory(err, option);
     return path;
 }
 
 char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                     const char *option, dw_error *err)
 {
+    uint8_t hash[DW_SHA256_BYTES];
     char digits[HASH_DIGITS + 1], name[2 * HASH_DIGITS + 64];
     char *root = find_root(option, err), *path = NULL;
     if (!root)
         return NULL;
     char *text = join(parts, n_parts);
-    if (text) {
-        cli_hash_text(digits, HASH_DIGITS, text);
+    if (text && dw_sha256_of(hash, text, strlen(text), NULL) == DW_OK) {
+        dw_hex_encode(digits, hash, HASH_DIGITS / 2);
         snprintf(name, sizeof name, "%s/%s", kind, digits);
-        path = cli_path_join(root, name);
+        path = dw_join_path(root, name);
     }
     free(text);
-    free(root);
+    dw_free(root);
     if (!path)
-        cli_error_set(err, DW_NO_MEMORY, option, "out of memory");
+        dw_fail_memory(err, option);
     return path;
 }
 
@@ -82,9 +85,9 @@ char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
 /* Opens the note of DIR with FLAGS; -1 with errno. */
 static int open_note(const char *dir, int flags)
 {
-    char *path = cli_path_join(dir, NOTE);
+    char *path = dw_join_path(dir, NOTE);
     int file = path ? open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
-    free(path);
+    dw_free(path);
     return file;
 }
 
@@ -124,10 +127,10 @@ static store_place find_place(const char *url)
     store_place place = {strncmp(url, scheme, sizeof scheme - 1) == 0, "-", "-"};
     if (place.is_dir) {
         const char *path = url + sizeof scheme - 1;
-        char *parent = cli_path_parent(path);
+        char *parent = dw_parent_path(path);
         describe_dir(place.root, path);
         describe_dir(place.parent, parent);
-        free(parent);
+        dw_free(parent);
     }
     return place;
 }
@@ -154,7 +157,7 @@ static dw_status write_note(int file, const char *dir, const char *url, dw_error
     const int n = snprintf(note, sizeof note, "%.*s\n%s\n%s\n", MAX_URL - 4, url,
                            place.root, place.parent);
     if (ftruncate(file, 0) != 0 || pwrite(file, note, (size_t)n, 0) != n)
-        return cli_error_errno(err, dir, "write " NOTE);
+        return dw_fail_errno(err, dir, "write " NOTE);
     return DW_OK;
 }
 
@@ -195,10 +198,10 @@ dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
         return status;
     int file = lock_note(dir, O_RDWR | O_CREAT);
     if (file < 0 && errno == EWOULDBLOCK)
-        return cli_error_set(err, DW_CONFLICT, dir,
-                             "`deltawire cache --prune` is removing it; try again");
+        return dw_fail(err, DW_CONFLICT, dir,
+                       "`deltawire cache --prune` is removing it; try again");
     if (file < 0)
-        return cli_error_errno(err, dir, "write " NOTE);
+        return dw_fail_errno(err, dir, "write " NOTE);
     out->same_place = names_place(file, &place);
     return out->is_new ? write_note(file, dir, url, err) : DW_OK;
 }
@@ -217,7 +220,7 @@ dw_status cli_cache_note(const char *dir, const char *url, dw_error *err)
 {
     int file = open_note(dir, O_RDWR | O_CREAT);
     if (file < 0)
-        return cli_error_errno(err, dir, "write " NOTE);
+        return dw_fail_errno(err, dir, "write " NOTE);
     dw_status status = write_note(file, dir, url, err);
     close(file);
     return status;
@@ -229,11 +232,11 @@ static dw_status move_aside(char **aside, const char *dir, dw_error *err)
     char name[64];
     *aside = malloc(strlen(dir) + sizeof name);
     if (!*aside)
-        return cli_error_set(err, DW_NO_MEMORY, dir, "out of memory");
+        return dw_fail_memory(err, dir);
     snprintf(name, sizeof name, ASIDE "%jd-%d", (intmax_t)time(NULL), (int)getpid());
     strcat(strcpy(*aside, dir), name);
     return rename(dir, *aside) == 0 ? DW_OK
-                                    : cli_error_errno(err, dir, "set aside the copy");
+                                    : dw_fail_errno(err, dir, "set aside the copy");
 }
 
 dw_status cli_cache_set_aside(const char *dir, dw_error *err)
@@ -288,7 +291,7 @@ static bool add_cached(cache_list *list, const char *dir, const char *name)
         return false;
     list->items = more;
     cli_cached *c = &more[list->n++];
-    *c = (cli_cached){.path = cli_path_join(dir, name),
+    *c = (cli_cached){.path = dw_join_path(dir, name),
                       .is_aside = strstr(name, ASIDE) != NULL};
     if (!c->path)
         return false;
@@ -302,7 +305,7 @@ static bool add_cached(cache_list *list, const char *dir, const char *name)
 /* A kind that has no directory has nothing cached. */
 static bool list_kind(cache_list *list, const char *root, const char *kind)
 {
-    char *path = cli_path_join(root, kind);
+    char *path = dw_join_path(root, kind);
     DIR *dir = path ? opendir(path) : NULL;
     bool good = path != NULL;
     for (struct dirent *e; dir && good && (e = readdir(dir)) != NULL;)
@@ -310,7 +313,7 @@ static bool list_kind(cache_list *list, const char *root, const char *kind)
             good = add_cached(list, path, e->d_name);
     if (dir)
         closedir(dir);
-    free(path);
+    dw_free(path);
     return good;
 }
 
@@ -327,10 +330,10 @@ dw_status cli_cache_list(cli_cached **out, size_t *n, dw_error *err)
         return err->code;
     const bool good =
         list_kind(&list, root, "baselines") && list_kind(&list, root, "mirrors");
-    free(root);
+    dw_free(root);
     if (!good) {
         cli_cache_free(list.items, list.n);
-        return cli_error_set(err, DW_NO_MEMORY, "cache", "out of memory");
+        return dw_fail_memory(err, "cache");
     }
     if (list.n > 0)
         qsort(list.items, list.n, sizeof *list.items, compare_paths);
@@ -342,7 +345,7 @@ dw_status cli_cache_list(cli_cached **out, size_t *n, dw_error *err)
 void cli_cache_free(cli_cached *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        free(list[i].path);
+        dw_free(list[i].path);
         free(list[i].url);
     }
     free(list);
@@ -364,14 +367,14 @@ dw_status cli_cache_remove(const cli_cached *c, dw_error *err)
     int file = open_note(c->path, O_RDONLY); /* 0.1 made none, and locked nothing */
     if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
         close(file);
-        return cli_error_set(err, DW_CONFLICT, c->path,
-                             "a deltawire process uses it; stop it first");
+        return dw_fail(err, DW_CONFLICT, c->path,
+                       "a deltawire process uses it; stop it first");
     }
     /* under another name first: whoever comes now begins with an empty directory */
     char *aside = NULL;
     dw_status status = move_aside(&aside, c->path, err);
     if (status == DW_OK && nftw(aside, remove_one, MAX_FILES, FTW_DEPTH | FTW_PHYS) != 0)
-        status = cli_error_errno(err, aside, "remove");
+        status = dw_fail_errno(err, aside, "remove");
     free(aside);
     if (file >= 0)
         close(file);

@@ -4,6 +4,7 @@
 
 #include <deltawire/deltawire.h>
 
+#include "base/error.h"
 #include "commands.h"
 #include "copy.h"
 #include "error.h"
@@ -78,7 +79,7 @@ static dw_status count_applied(size_t *n, const job *j, const char *path,
     dw_digest state = 0;
     dw_digest *digests = calloc(weights.n_tensors + 1, sizeof *digests);
     status = digests ? cli_weights_digest(digests, &state, &weights, s, err)
-                     : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+                     : dw_fail_memory(err, path);
     for (size_t i = 0; status == DW_OK && i < j->n_items; i++)
         if (j->items[i].info.has_digests && j->items[i].info.new_state == state)
             *n = i + 1;

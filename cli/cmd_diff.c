@@ -2,6 +2,7 @@
 
 #include <deltawire/deltawire.h>
 
+#include "base/error.h"
 #include "commands.h"
 #include "delta_report.h"
 #include "error.h"
@@ -92,10 +93,10 @@ static dw_status check_same_names(const cli_weights *old, const cli_weights *new
     bool lacks =
         i == new->n_tensors ||
         (i < old->n_tensors && strcmp(old->tensors[i].name, new->tensors[i].name) < 0);
-    return cli_error_set(err, DW_MISMATCH, new_path, "tensor '%.200s': %s",
-                         lacks ? old->tensors[i].name : new->tensors[i].name,
-                         lacks ? "it is missing here, but the old checkpoint has it"
-                               : "the old checkpoint has no tensor of that name");
+    return dw_fail(err, DW_MISMATCH, new_path, "tensor '%.200s': %s",
+                   lacks ? old->tensors[i].name : new->tensors[i].name,
+                   lacks ? "it is missing here, but the old checkpoint has it"
+                         : "the old checkpoint has no tensor of that name");
 }
 
 /* What the disk holds is opened anew, and with --check decoded against OLD too. */
@@ -111,8 +112,8 @@ static dw_status check_written(const arguments *a, const cli_weights *old,
     dw_delta_get_info(delta, &info);
     if (info.n_changed != written->info.n_changed ||
         info.new_state != written->info.new_state)
-        status = cli_error_set(err, DW_CORRUPT, a->output,
-                               "reads back as another delta than was written");
+        status = dw_fail(err, DW_CORRUPT, a->output,
+                         "reads back as another delta than was written");
     if (status == DW_OK && a->check) {
         cli_progress bar = cli_progress_start(s, "checking");
         dw_apply_options options;

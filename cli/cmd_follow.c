@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "commands.h"
-#include "error.h"
 #include "follow.h"
 #include "json.h"
 #include "peer.h"

@@ -6,11 +6,11 @@
 
 #include <deltawire/sign.h>
 
+#include "base/error.h"
 #include "commands.h"
 #include "error.h"
 #include "json.h"
 #include "options.h"
-#include "path.h"
 #include "print.h"
 
 static const char help[] =
@@ -30,7 +30,7 @@ static FILE *create(const char *path, dw_error *err)
 {
     FILE *file = fopen(path, "wx");
     if (!file)
-        cli_error_errno(err, path, "create");
+        dw_fail_errno(err, path, "create");
     return file;
 }
 
@@ -51,7 +51,7 @@ static dw_status make_keys(const char *path, const char *public_path,
     written &= fclose(file) == 0;
     if (written)
         return DW_OK;
-    status = cli_error_errno(err, public_path, "write");
+    status = dw_fail_errno(err, public_path, "write");
     unlink(public_path);
     unlink(path);
     return status;

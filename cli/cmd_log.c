@@ -6,7 +6,6 @@
 #include <deltawire/stream.h>
 
 #include "commands.h"
-#include "error.h"
 #include "json.h"
 #include "options.h"
 #include "peer.h"

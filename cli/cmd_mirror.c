@@ -3,12 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/mem.h"
 #include "cache_dir.h"
 #include "commands.h"
 #include "error.h"
 #include "json.h"
 #include "mirror.h"
-#include "path.h"
 
 static const char help[] =
     "usage: deltawire mirror FROM TO [--as FORMAT] [--once] [OPTION...]\n"
@@ -186,7 +187,8 @@ static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err
 
 /* ---- running ---- */
 
-/* The user's cache, one directory a pair of places, on the heap; NULL with ERR filled. */
+/* The user's cache, one directory a pair of places, to be freed with dw_free; NULL with
+ * ERR filled. */
 static char *default_work(const arguments *a, dw_error *err)
 {
     dw_store *from = NULL, *to = NULL;
@@ -201,7 +203,7 @@ static char *default_work(const arguments *a, dw_error *err)
         cli_cache_state state;
         if (work && (cli_cache_use(work, dw_store_url(to), &state, err) != DW_OK ||
                      cli_cache_note(work, dw_store_url(to), err) != DW_OK)) {
-            free(work);
+            dw_free(work);
             work = NULL;
         }
     }
@@ -229,7 +231,7 @@ static void tell_end(const cli_mirror *m, const char *event)
 static int run(cli_mirror *m, const char *work)
 {
     dw_error err = {0};
-    char *into = cli_path_join(work, "from");
+    char *into = dw_join_path(work, "from");
     if (!into)
         return cli_fail_as(m->session, "no memory", work, "out of memory", NULL);
     m->source.into = into;
@@ -237,7 +239,7 @@ static int run(cli_mirror *m, const char *work)
     dw_status status = cli_mirror_loop(m, &err);
     cli_target_close(&m->target);
     cli_source_close(&m->source);
-    free(into);
+    dw_free(into);
     if (status == DW_OK || status == DW_CANCELLED)
         tell_end(m, status == DW_OK ? "done" : "stopped");
     /* to be stopped is how a mirror ends, unless it was to end by itself */
@@ -263,7 +265,7 @@ int dw_cmd_mirror(int argc, char **argv)
         a.mirror.target.sign_key = a.keys.sign_key;
         exit_code = run(&a.mirror, a.work ? a.work : work);
     }
-    free(work);
+    dw_free(work);
     cli_keys_release(&a.keys);
     return exit_code;
 }

@@ -3,7 +3,6 @@
 #include <deltawire/follow.h>
 
 #include "commands.h"
-#include "error.h"
 #include "json.h"
 #include "options.h"
 #include "peer.h"

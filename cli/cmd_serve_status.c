@@ -7,7 +7,6 @@
 
 #include "agent_options.h"
 #include "commands.h"
-#include "error.h"
 #include "json.h"
 #include "options.h"
 #include "progress.h"

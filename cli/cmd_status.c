@@ -6,8 +6,8 @@
 
 #include <deltawire/stream.h>
 
+#include "base/error.h"
 #include "commands.h"
-#include "error.h"
 #include "json.h"
 #include "options.h"
 #include "print.h"
@@ -154,7 +154,7 @@ static void add_follower(void *context, const dw_follower_info *info)
     cli_json_text(row, "status", info->status);
     cli_json_text(row, "message", info->message);
     if (json_array_append_new(f->followers, row) != 0)
-        cli_error_set(&f->fault, DW_NO_MEMORY, "followers", "out of memory");
+        dw_fail_memory(&f->fault, "followers");
     if (f->fault.code == DW_OK)
         cli_check_next(f->stream, info->version, f->head, &f->fault);
 }

@@ -8,12 +8,14 @@
 
 #include <deltawire/deltawire.h>
 
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "commands.h"
 #include "delta_report.h"
 #include "error.h"
 #include "json.h"
 #include "options.h"
-#include "path.h"
 #include "print.h"
 #include "progress.h"
 #include "synth.h"
@@ -136,16 +138,11 @@ static arguments parse(cli_session *s, int argc, char **argv)
 
 /* ---- files ---- */
 
-static dw_status fail_memory(dw_error *err, const char *path)
-{
-    return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
-}
-
 /* A new directory: a run never mixes with an older one. */
 static dw_status make_directory(const char *path, dw_error *err)
 {
     return mkdir(path, 0777) == 0 ? DW_OK
-                                  : cli_error_errno(err, path, "make a new directory");
+                                  : dw_fail_errno(err, path, "make a new directory");
 }
 
 /* Into DIR itself with shards, else into a file in it. */
@@ -157,10 +154,10 @@ static dw_status write_weights(const arguments *a, const char *dir,
         .metadata = &metadata, .n_metadata = 1, .max_shard_bytes = a->max_shard_bytes};
     if (a->max_shard_bytes > 0)
         return dw_checkpoint_write(dir, tensors, n_tensors, &options, err);
-    char *path = cli_path_join(dir, "model.safetensors");
+    char *path = dw_join_path(dir, "model.safetensors");
     dw_status status = path ? dw_checkpoint_write(path, tensors, n_tensors, &options, err)
-                            : fail_memory(err, dir);
-    free(path);
+                            : dw_fail_memory(err, dir);
+    dw_free(path);
     return status;
 }
 
@@ -168,13 +165,13 @@ static dw_status write_checkpoint(const arguments *a, const char *name,
                                   const dw_tensor *tensors, size_t n_tensors,
                                   dw_error *err)
 {
-    char *dir = cli_path_join(a->dir, name);
-    dw_status status = dir ? make_directory(dir, err) : fail_memory(err, a->dir);
+    char *dir = dw_join_path(a->dir, name);
+    dw_status status = dir ? make_directory(dir, err) : dw_fail_memory(err, a->dir);
     if (status == DW_OK)
         status = write_weights(a, dir, tensors, n_tensors, err);
     if (status != DW_OK && dir)
         rmdir(dir); /* succeeds where it is empty */
-    free(dir);
+    dw_free(dir);
     return status;
 }
 
@@ -184,9 +181,10 @@ static dw_status write_delta(const arguments *a, const char *name, const dw_delt
 {
     char file[64];
     snprintf(file, sizeof file, DELTAS "/%s.safetensors", name);
-    char *path = cli_path_join(a->dir, file);
-    dw_status status = path ? dw_delta_save(delta, path, err) : fail_memory(err, a->dir);
-    free(path);
+    char *path = dw_join_path(a->dir, file);
+    dw_status status =
+        path ? dw_delta_save(delta, path, err) : dw_fail_memory(err, a->dir);
+    dw_free(path);
     return status;
 }
 
@@ -196,13 +194,13 @@ static dw_status prepare(const arguments *a, const synth_run *run, dw_error *err
     size_t n_tensors;
     const dw_tensor *tensors = synth_run_tensors(run, &n_tensors);
     if (mkdir(a->dir, 0777) != 0 && errno != EEXIST)
-        return cli_error_errno(err, a->dir, "make the directory");
+        return dw_fail_errno(err, a->dir, "make the directory");
     dw_status status = write_checkpoint(a, "base", tensors, n_tensors, err);
     if (status != DW_OK || !a->write_deltas)
         return status;
-    char *deltas = cli_path_join(a->dir, DELTAS);
-    status = deltas ? make_directory(deltas, err) : fail_memory(err, a->dir);
-    free(deltas);
+    char *deltas = dw_join_path(a->dir, DELTAS);
+    status = deltas ? make_directory(deltas, err) : dw_fail_memory(err, a->dir);
+    dw_free(deltas);
     return status;
 }
 
@@ -220,14 +218,15 @@ static dw_status do_step(step_report *out, const arguments *a, synth_run *run,
     const dw_tensor *tensors = synth_run_tensors(run, &n_tensors);
     char name[32];
     snprintf(name, sizeof name, "step_%06" PRIu64, step);
-    out->stats = synth_run_step(run);
+    dw_status status = synth_run_step(run, &out->stats, err);
+    if (status != DW_OK)
+        return status;
 
     dw_diff_options diff = a->diff;
     diff.base_version = step - 1;
     diff.new_version = step;
     dw_delta *delta;
-    dw_status status =
-        dw_delta_diff(&delta, synth_run_before(run), tensors, n_tensors, &diff, err);
+    status = dw_delta_diff(&delta, synth_run_before(run), tensors, n_tensors, &diff, err);
     if (status != DW_OK)
         return status;
     out->delta = cli_delta_report_of(delta);

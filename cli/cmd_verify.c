@@ -3,6 +3,8 @@
 
 #include <deltawire/deltawire.h>
 
+#include "base/error.h"
+#include "base/mem.h"
 #include "commands.h"
 #include "error.h"
 #include "json.h"
@@ -63,7 +65,7 @@ typedef struct findings {
     cli_pulled pulled;
     const char *twin; /* the other one of two copies, which is good too; or NULL */
     uint64_t twin_version;
-    char sha256[CLI_SHA256_TEXT]; /* empty where not asked for */
+    char sha256[DW_SHA256_TEXT]; /* empty where not asked for */
 } findings;
 
 /* Decodes the delta against the weights. This checks all it says, and where the weights
@@ -152,11 +154,11 @@ static dw_status check_pulled(findings *f, const char *path, dw_error *err)
     dw_status status = cli_pulled_read(&f->pulled, path, err);
     if (status != DW_OK || !f->pulled.present || f->pulled.state == f->state)
         return status;
-    return cli_error_set(err, DW_CORRUPT, path,
-                         "the weights (state %016" PRIx64 ") are not version %" PRIu64
-                         " of stream %s (state %016" PRIx64
-                         "), which this directory says it holds: pull into a new one",
-                         f->state, f->pulled.version, f->pulled.stream, f->pulled.state);
+    return dw_fail(err, DW_CORRUPT, path,
+                   "the weights (state %016" PRIx64 ") are not version %" PRIu64
+                   " of stream %s (state %016" PRIx64
+                   "), which this directory says it holds: pull into a new one",
+                   f->state, f->pulled.version, f->pulled.stream, f->pulled.state);
 }
 
 /* What is asked of a checkpoint. */
@@ -174,7 +176,7 @@ static dw_status examine(findings *f, const char *path, const cli_weights *weigh
     *f = (findings){0};
     dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
     dw_status status = digests ? cli_weights_digest(digests, &f->state, weights, s, err)
-                               : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+                               : dw_fail_memory(err, path);
     if (status == DW_OK)
         status = check_pulled(f, path, err);
     if (status == DW_OK && q->delta)
@@ -250,7 +252,7 @@ static int verify_copies(char *copies[2], const char *dir, const question *q)
         if (!cli_copies_find(again, dir))
             break;
         for (int k = 0; k < 2; k++) {
-            free(copies[k]);
+            dw_free(copies[k]);
             copies[k] = again[k];
         }
         state = examine_copy(&f, copies[0], q, &err);
@@ -279,8 +281,8 @@ static int verify_path(const char *path, const question *q)
     if (!cli_copies_find(copies, path))
         return verify_checkpoint(path, q);
     int exit_code = verify_copies(copies, path, q);
-    free(copies[0]);
-    free(copies[1]);
+    dw_free(copies[0]);
+    dw_free(copies[1]);
     return exit_code;
 }
 

@@ -9,21 +9,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "path.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #define PIECE_BYTES  (16u << 20)
 #define PATCH_NAME   ".deltawire-patch" /* as the library names them */
 #define STAGED_NAME  ".deltawire-staged"
 #define CONTROL_NAME ".deltawire-control"
-#define MAX_NAMES    10000 /* temporary names to try */
+#define TEMPORARY    ".tmp-" /* as the library has it */
+#define MAX_NAMES    10000   /* temporary names to try */
 
 /* Whether NAME is [FILE]SUFFIX[.tmp-PID-N]. */
 static bool has_suffix(const char *name, const char *suffix)
 {
     const size_t n = strlen(suffix);
     for (const char *at = name; (at = strstr(at, suffix)); at += n)
-        if (at[n] == '\0' || strncmp(at + n, CLI_TEMPORARY, strlen(CLI_TEMPORARY)) == 0)
+        if (at[n] == '\0' || strncmp(at + n, TEMPORARY, strlen(TEMPORARY)) == 0)
             return true;
     return false;
 }
@@ -36,19 +38,14 @@ static bool is_patch(const char *name)
            has_suffix(name, CONTROL_NAME);
 }
 
-static dw_status fail_memory(dw_error *err, const char *path)
-{
-    return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
-}
-
 static dw_status sync_path(const char *path, dw_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return cli_error_errno(err, path, "open");
+        return dw_fail_errno(err, path, "open");
     /* some filesystems cannot sync a directory and say so with EINVAL */
     dw_status status =
-        fsync(fd) == 0 || errno == EINVAL ? DW_OK : cli_error_errno(err, path, "sync");
+        fsync(fd) == 0 || errno == EINVAL ? DW_OK : dw_fail_errno(err, path, "sync");
     close(fd);
     return status;
 }
@@ -87,9 +84,9 @@ static dw_status copy_bytes(copying *c, int from, int to, const char *path,
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return cli_error_errno(err, to_path, "write the copy");
+            return dw_fail_errno(err, to_path, "write the copy");
         if (n == 0)
-            return fsync(to) == 0 ? DW_OK : cli_error_errno(err, path, "sync the copy");
+            return fsync(to) == 0 ? DW_OK : dw_fail_errno(err, path, "sync the copy");
         c->n_done += (uint64_t)n;
         if (cli_progress_report(c->progress, c->n_done, c->n_total) != 0)
             return cli_check_signal(err);
@@ -108,9 +105,9 @@ static dw_status copy_file(copying *c, const char *path, int to, const char *to_
 {
     int from = open(path, O_RDONLY | O_CLOEXEC);
     dw_status status = from >= 0 ? copy_bytes(c, from, to, path, to_path, err)
-                                 : cli_error_errno(err, path, "open");
+                                 : dw_fail_errno(err, path, "open");
     if (close(to) != 0 && status == DW_OK)
-        status = cli_error_errno(err, to_path, "close");
+        status = dw_fail_errno(err, to_path, "close");
     if (from >= 0)
         close(from);
     return status;
@@ -127,17 +124,17 @@ static bool is_wanted(DIR *dir, const char *name, struct stat *st)
 static dw_status copy_entry(copying *c, const char *dir, const char *to_dir,
                             const char *name, mode_t mode, dw_error *err)
 {
-    char *from = cli_path_join(dir, name), *to = cli_path_join(to_dir, name);
+    char *from = dw_join_path(dir, name), *to = dw_join_path(to_dir, name);
     dw_status status;
     if (!from || !to) {
-        status = fail_memory(err, dir);
+        status = dw_fail_memory(err, dir);
     } else {
         int fd = create_file(to, mode);
-        status = fd >= 0 ? copy_file(c, from, fd, to, err)
-                         : cli_error_errno(err, to, "create");
+        status =
+            fd >= 0 ? copy_file(c, from, fd, to, err) : dw_fail_errno(err, to, "create");
     }
-    free(from);
-    free(to);
+    dw_free(from);
+    dw_free(to);
     return status;
 }
 
@@ -147,7 +144,7 @@ static dw_status copy_directory(copying *c, const char *dir, const char *to_dir,
 {
     DIR *stream = opendir(dir);
     if (!stream)
-        return cli_error_errno(err, dir, "read the directory");
+        return dw_fail_errno(err, dir, "read the directory");
     dw_status status = DW_OK;
     struct stat st;
     for (struct dirent *entry; (entry = readdir(stream));)
@@ -184,6 +181,20 @@ static char *patch_of(const char *file)
     return path;
 }
 
+/* The N-th temporary name beside PATH, on the heap, or NULL. It may be taken. */
+static char *temporary_name(const char *path, unsigned n)
+{
+    size_t n_path = strlen(path);
+    while (n_path > 1 && path[n_path - 1] == '/')
+        n_path--;
+    size_t n_bytes = n_path + 48;
+    char *name = malloc(n_bytes);
+    if (name)
+        snprintf(name, n_bytes, "%.*s" TEMPORARY "%ld-%u", (int)n_path, path,
+                 (long)getpid(), n);
+    return name;
+}
+
 /* Makes NAME, a directory or an empty file with its descriptor in *FD. A file beside
  * which a patch stands counts as taken: the patch is of another copy, and it would be
  * found by the apply to this one. */
@@ -207,9 +218,9 @@ static dw_status make_temporary(cli_copy *copy, const char *destination, mode_t 
                                 int *fd, dw_error *err)
 {
     for (unsigned n = 0; n < MAX_NAMES; n++) {
-        char *name = cli_path_temporary(destination, n);
+        char *name = temporary_name(destination, n);
         if (!name)
-            return fail_memory(err, destination);
+            return dw_fail_memory(err, destination);
         if (make_name(name, copy->is_directory, mode, fd)) {
             copy->temporary = name;
             return DW_OK;
@@ -220,7 +231,7 @@ static dw_status make_temporary(cli_copy *copy, const char *destination, mode_t 
         if (refused != EEXIST)
             break;
     }
-    return cli_error_errno(err, destination, "create");
+    return dw_fail_errno(err, destination, "create");
 }
 
 /* ---- the public face ---- */
@@ -235,8 +246,8 @@ static bool is_index(const dw_checkpoint *ckpt, const struct stat *st)
 static char *checkpoint_in(const cli_copy *copy, const char *source, bool by_index)
 {
     const char *slash = strrchr(source, '/');
-    return by_index ? cli_path_join(copy->temporary, slash ? slash + 1 : source)
-                    : strdup(copy->temporary);
+    return by_index ? dw_join_path(copy->temporary, slash ? slash + 1 : source)
+                    : dw_copy_string(copy->temporary);
 }
 
 static dw_status fill(cli_copy *copy, copying *c, const char *source,
@@ -246,10 +257,10 @@ static dw_status fill(cli_copy *copy, copying *c, const char *source,
         c->n_total = (uint64_t)st->st_size;
         return copy_file(c, source, fd, copy->temporary, err);
     }
-    char *dir = by_index ? cli_path_parent(source) : strdup(source);
+    char *dir = by_index ? dw_parent_path(source) : dw_copy_string(source);
     dw_status status =
-        dir ? copy_directory(c, dir, copy->temporary, err) : fail_memory(err, source);
-    free(dir);
+        dir ? copy_directory(c, dir, copy->temporary, err) : dw_fail_memory(err, source);
+    dw_free(dir);
     return status;
 }
 
@@ -259,20 +270,20 @@ dw_status cli_copy_make(cli_copy *out, const char *source, const dw_checkpoint *
     *out = (cli_copy){0};
     struct stat st;
     if (lstat(destination, &st) == 0)
-        return cli_error_set(err, DW_CONFLICT, destination,
-                             "is there already: name a new checkpoint");
+        return dw_fail(err, DW_CONFLICT, destination,
+                       "is there already: name a new checkpoint");
     if (stat(source, &st) != 0)
-        return cli_error_errno(err, source, "open");
+        return dw_fail_errno(err, source, "open");
     bool by_index = is_index(ckpt, &st);
     out->is_directory = S_ISDIR(st.st_mode) || by_index;
     copying c = {.progress = progress, .buffer = malloc(PIECE_BYTES)};
     int fd = -1;
     dw_status status = c.buffer ? make_temporary(out, destination, st.st_mode, &fd, err)
-                                : fail_memory(err, source);
+                                : dw_fail_memory(err, source);
     if (status == DW_OK)
         status = fill(out, &c, source, &st, fd, by_index, err);
     if (status == DW_OK && !(out->checkpoint = checkpoint_in(out, source, by_index)))
-        status = fail_memory(err, source);
+        status = dw_fail_memory(err, source);
     free(c.buffer);
     if (status != DW_OK)
         cli_copy_discard(out);
@@ -287,13 +298,10 @@ dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err
     if (moved != 0 && (errno == EINVAL || errno == ENOSYS))
         moved = rename(copy->temporary, destination);
     if (moved != 0)
-        return cli_error_errno(err, destination, "rename the copy into place");
+        return dw_fail_errno(err, destination, "rename the copy into place");
     free(copy->temporary);
     copy->temporary = NULL;
-    char *dir = cli_path_parent(destination);
-    dw_status status = dir ? sync_path(dir, err) : fail_memory(err, destination);
-    free(dir);
-    return status;
+    return dw_sync_parent(destination, err);
 }
 
 /* The file, and the patch that a failed apply left beside it. */
@@ -311,6 +319,6 @@ void cli_copy_discard(cli_copy *copy)
     if (copy->temporary)
         (copy->is_directory ? remove_directory : remove_file)(copy->temporary);
     free(copy->temporary);
-    free(copy->checkpoint);
+    dw_free(copy->checkpoint);
     *copy = (cli_copy){0};
 }

@@ -1,6 +1,5 @@
 #include "error.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,26 +40,6 @@ int cli_exit_code(dw_status code)
         return CLI_EXIT_UNTRUSTED;
     }
     return CLI_EXIT_FAILURE;
-}
-
-dw_status cli_error_set(dw_error *err, dw_status code, const char *where,
-                        const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(err->text, sizeof err->text, format, args);
-    va_end(args);
-    snprintf(err->where, sizeof err->where, "%s", where);
-    err->code = code;
-    return code;
-}
-
-dw_status cli_error_errno(dw_error *err, const char *where, const char *doing)
-{
-    dw_status code = errno == ENOENT || errno == ENOTDIR ? DW_NOT_FOUND
-                     : errno == EEXIST                   ? DW_CONFLICT
-                                                         : DW_IO;
-    return cli_error_set(err, code, where, "cannot %s: %s", doing, strerror(errno));
 }
 
 static void report(const cli_session *s, const char *code, const char *where,

@@ -22,13 +22,6 @@ enum {
 
 int cli_exit_code(dw_status code);
 
-/* Fills ERR as the library does, for what the command finds wrong by itself. */
-dw_status cli_error_set(dw_error *err, dw_status code, const char *where,
-                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-/* "cannot DOING: " and what errno says. */
-dw_status cli_error_errno(dw_error *err, const char *where, const char *doing);
-
 /* Reports ERR and returns its exit code. FALLBACK names the object where the library
  * did not: it knows arrays, not the files they came from. HINT, a format, says what to
  * do next; may be NULL. */

@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 
-#include "error.h"
 #include "follow.h"
 #include "json.h"
 #include "progress.h"

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "progress.h"
 
 #define T_GRACE 2.0 /* seconds from SIGTERM to SIGKILL, and from there to giving up */
@@ -105,16 +105,15 @@ dw_status cli_hook_run(const cli_session *s, const char *command, char *const *e
     pid_t pid = 0;
     char **environment = extend_environment(extra);
     if (!environment)
-        return cli_error_set(err, DW_NO_MEMORY, command, "out of memory");
+        return dw_fail_memory(err, command);
     fflush(stdout);
     errno = spawn_shell(s, &pid, command, environment);
     free(environment);
     if (errno)
-        return cli_error_errno(err, command, "run");
+        return dw_fail_errno(err, command, "run");
     end->timed_out = !cli_wait_child_for(pid, limit, &end->status);
     if (end->timed_out && !end_group(pid, &end->status))
-        return cli_error_set(err, DW_UNAVAILABLE, command,
-                             "does not end, not even by SIGKILL");
+        return dw_fail(err, DW_UNAVAILABLE, command, "does not end, not even by SIGKILL");
     return DW_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include <deltawire/deltawire.h>
 
+#include "base/error.h"
 #include "commands.h"
 #include "error.h"
 #include "progress.h"
@@ -85,7 +86,7 @@ static int refuse_verb(int argc, char **argv)
 {
     const cli_session s = cli_session_start(argc, argv, NULL);
     dw_error err;
-    cli_error_set(&err, DW_INVALID, "", "no verb '%s'", argv[1]);
+    dw_fail(&err, DW_INVALID, "", "no verb '%s'", argv[1]);
     return cli_fail(&s, &err, NULL, "deltawire --help");
 }
 

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "json.h"
 #include "mirror.h"
 #include "print.h"
@@ -108,10 +108,10 @@ static dw_status prove_last(cli_mirror *m, dw_error *err)
     dw_status status =
         m->at > 0 ? cli_source_next(&m->source, m->at - 1, &next, err) : DW_OK;
     if (status == DW_OK && m->at > 0 && next == DW_NO_VERSION)
-        return cli_error_set(err, DW_MISMATCH, m->target.url,
-                             "it ends with version %" PRIu64 ", which %s does not have: "
-                             "it mirrors something else",
-                             m->at, m->source.url);
+        return dw_fail(err, DW_MISMATCH, m->target.url,
+                       "it ends with version %" PRIu64 ", which %s does not have: "
+                       "it mirrors something else",
+                       m->at, m->source.url);
     if (status == DW_OK)
         status = go(m, m->at, err);
     if (status == DW_NOT_FOUND) {
@@ -131,9 +131,9 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
         status = cli_source_open(&m->source, err);
     m->has_source = status == DW_OK;
     if (status == DW_OK && !m->target.is_peer && !cli_source_is_peer(&m->source))
-        return cli_error_set(err, DW_INVALID, m->source.url,
-                             "both ends are deltawire streams: use deltawire cp, or say "
-                             "--as trl, slime or skyrl");
+        return dw_fail(err, DW_INVALID, m->source.url,
+                       "both ends are deltawire streams: use deltawire cp, or say "
+                       "--as trl, slime or skyrl");
     if (status == DW_OK && !m->has_target)
         status = cli_target_open(&m->target, &m->at, err);
     m->has_target = status == DW_OK;

@@ -1,7 +1,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "mirror.h"
 #include "stream_info.h"
 #include "path.h"
@@ -24,14 +24,14 @@ static dw_status open_peer(cli_source *s, dw_error *err)
 {
     dw_status status = dw_peer_open(&s->peer, s->store, err);
     if (status == DW_NOT_FOUND)
-        return cli_error_set(err, DW_NOT_FOUND, s->url,
-                             "neither a deltawire stream nor versions of trl, slime or "
-                             "skyrl are here");
+        return dw_fail(err, DW_NOT_FOUND, s->url,
+                       "neither a deltawire stream nor versions of trl, slime or "
+                       "skyrl are here");
     if (status == DW_OK && (s->trust.n_keys > 0 || s->trust.stream))
-        status = cli_error_set(err, DW_UNTRUSTED, s->url,
-                               "versions of %s carry no signature and no stream id: "
-                               "leave --trust and --stream out",
-                               dw_peer_format_name(dw_peer_get_format(s->peer)));
+        status = dw_fail(err, DW_UNTRUSTED, s->url,
+                         "versions of %s carry no signature and no stream id: "
+                         "leave --trust and --stream out",
+                         dw_peer_format_name(dw_peer_get_format(s->peer)));
     if (status != DW_OK)
         return status;
     dw_peer_replica_options options;
@@ -115,12 +115,11 @@ static dw_status first_of_peer(cli_source *s, const uint64_t *versions, size_t n
             return DW_OK;
         }
     }
-    return n == 0
-               ? DW_OK
-               : cli_error_set(err, DW_NOT_FOUND, s->url,
-                               "none of its %zu versions is whole: name the checkpoint "
-                               "that the first one starts from with --base",
-                               n);
+    return n == 0 ? DW_OK
+                  : dw_fail(err, DW_NOT_FOUND, s->url,
+                            "none of its %zu versions is whole: name the checkpoint "
+                            "that the first one starts from with --base",
+                            n);
 }
 
 static dw_status next_of_peer(cli_source *s, uint64_t after, uint64_t *version,
@@ -156,9 +155,9 @@ static dw_status go_to_base(cli_source *s, dw_error *err)
         return DW_OK;
     dw_status status = dw_checkpoint_pending(s->base, &pending, err);
     if (status == DW_OK && pending)
-        return cli_error_set(err, DW_STALE, s->base,
-                             "an apply to this checkpoint was interrupted, or is under "
-                             "way: run deltawire recover");
+        return dw_fail(err, DW_STALE, s->base,
+                       "an apply to this checkpoint was interrupted, or is under "
+                       "way: run deltawire recover");
     return status == DW_OK
                ? dw_checkpoint_open(&s->base_ckpt, s->base, DW_CHECKPOINT_READ, err)
                : status;
@@ -228,10 +227,9 @@ dw_status cli_source_state(const cli_source *s, dw_digest *state, dw_error *err)
     size_t n;
     const dw_tensor *tensors = dw_checkpoint_tensors(s->base_ckpt, &n);
     dw_digest *digests = calloc(n + 1, sizeof *digests);
-    dw_status status = digests
-                           ? dw_digest_tensors(digests, state, tensors, n,
-                                               s->session->n_threads, NULL, err)
-                           : cli_error_set(err, DW_NO_MEMORY, s->base, "out of memory");
+    dw_status status = digests ? dw_digest_tensors(digests, state, tensors, n,
+                                                   s->session->n_threads, NULL, err)
+                               : dw_fail_memory(err, s->base);
     free(digests);
     return status;
 }

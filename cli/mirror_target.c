@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "mirror.h"
 #include "path.h"
 #include "progress.h"
@@ -44,11 +46,10 @@ static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
         *has_head = true;
         *state = info.state;
         if (!read_step(&info, from_version))
-            status =
-                cli_error_set(err, DW_CONFLICT, t->url,
-                              "version %" PRIu64 " was not written by a mirror: name "
-                              "another place",
-                              *head);
+            status = dw_fail(err, DW_CONFLICT, t->url,
+                             "version %" PRIu64 " was not written by a mirror: name "
+                             "another place",
+                             *head);
     }
     dw_stream_close(stream);
     return status == DW_NOT_FOUND ? DW_OK : status;
@@ -62,9 +63,9 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, dw_error 
     dw_peer_format format;
     dw_status status = dw_peer_detect(t->store, &format, err);
     if (status == DW_OK)
-        return cli_error_set(err, DW_CONFLICT, t->url,
-                             "versions of %s are here: give --as %s, or another place",
-                             dw_peer_format_name(format), dw_peer_format_name(format));
+        return dw_fail(err, DW_CONFLICT, t->url,
+                       "versions of %s are here: give --as %s, or another place",
+                       dw_peer_format_name(format), dw_peer_format_name(format));
     if (status != DW_NOT_FOUND)
         return status;
     return read_head(t, &has_head, &head, from_version, &state, err);
@@ -113,7 +114,7 @@ void cli_target_close(cli_target *t)
 {
     close_publishers(t);
     dw_store_close(t->store);
-    free(t->base);
+    dw_free(t->base);
     t->store = NULL;
     t->base = NULL;
 }
@@ -130,9 +131,8 @@ static void forget_moved(cli_target *t, const dw_tensor *tensors, size_t n)
 
 static dw_status make_baseline(const cli_target *t, char **out, dw_error *err)
 {
-    *out = cli_path_join(t->work, "to");
-    return *out ? cli_path_make_directories(*out, err)
-                : cli_error_set(err, DW_NO_MEMORY, t->work, "out of memory");
+    *out = dw_join_path(t->work, "to");
+    return *out ? cli_path_make_directories(*out, err) : dw_fail_memory(err, t->work);
 }
 
 /* ---- a stream of ours ---- */
@@ -173,7 +173,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     options.baseline_dir = baseline;
     if (status == DW_OK)
         status = dw_publisher_open(&t->publisher, t->store, tensors, n, &options, err);
-    free(baseline);
+    dw_free(baseline);
     return status;
 }
 
@@ -220,11 +220,11 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     if (status == DW_OK)
         status = cli_source_state(source, &wanted, err);
     if (status == DW_OK && state != wanted)
-        status = cli_error_set(err, DW_MISMATCH, t->url,
-                               "version %" PRIu64 " is not version %" PRIu64
-                               " of the source: their digests are %016" PRIx64
-                               " and %016" PRIx64,
-                               out->version, out->from_version, state, wanted);
+        status =
+            dw_fail(err, DW_MISMATCH, t->url,
+                    "version %" PRIu64 " is not version %" PRIu64
+                    " of the source: their digests are %016" PRIx64 " and %016" PRIx64,
+                    out->version, out->from_version, state, wanted);
     return status;
 }
 
@@ -241,10 +241,10 @@ dw_status cli_target_lacks_base(cli_target *t, bool *lacks, uint64_t *version,
         *version == DW_NO_VERSION)
         return DW_OK;
     snprintf(name, sizeof name, "base-%" PRIu64 ".safetensors", *version);
-    free(t->base);
-    t->base = cli_path_join(t->work, name);
+    dw_free(t->base);
+    t->base = dw_join_path(t->work, name);
     if (!t->base)
-        return cli_error_set(err, DW_NO_MEMORY, t->work, "out of memory");
+        return dw_fail_memory(err, t->work);
     dw_status status = dw_checkpoint_open(&ckpt, t->base, DW_CHECKPOINT_READ, err);
     dw_checkpoint_close(ckpt);
     *lacks = status == DW_NOT_FOUND;
@@ -256,11 +256,11 @@ dw_status cli_target_make_base(cli_target *t, const cli_source *source, dw_error
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
     if (cli_source_version(source) != t->peer_options.base_version)
-        return cli_error_set(err, DW_NOT_FOUND, t->base,
-                             "the versions there start from version %" PRIu64
-                             ", and it is lost: start the mirror again, and it is made "
-                             "anew",
-                             t->peer_options.base_version);
+        return dw_fail(err, DW_NOT_FOUND, t->base,
+                       "the versions there start from version %" PRIu64
+                       ", and it is lost: start the mirror again, and it is made "
+                       "anew",
+                       t->peer_options.base_version);
     return dw_checkpoint_write(t->base, tensors, n, NULL, err);
 }
 
@@ -289,7 +289,7 @@ static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
     o->baseline_dir = baseline;
     if (status == DW_OK)
         status = dw_peer_publisher_open(&t->peer_publisher, t->store, tensors, n, o, err);
-    free(baseline);
+    dw_free(baseline);
     return status;
 }
 

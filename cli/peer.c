@@ -6,6 +6,7 @@
 
 #include <deltawire/checkpoint.h>
 
+#include "base/error.h"
 #include "error.h"
 #include "json.h"
 #include "print.h"
@@ -54,11 +55,11 @@ int cli_peer_check_trust(const dw_peer *peer, const cli_session *s, const cli_ke
     dw_error err;
     if (cli_keys_trust(keys).n_keys == 0 && !keys->stream)
         return 0;
-    cli_error_set(
-        &err, DW_UNTRUSTED, url,
-        "its versions are in the format of %s, which has no %s: %s cannot be kept",
-        dw_peer_format_name(dw_peer_get_format(peer)),
-        keys->stream ? "stream id" : "signatures", keys->stream ? "--stream" : "--trust");
+    dw_fail(&err, DW_UNTRUSTED, url,
+            "its versions are in the format of %s, which has no %s: %s cannot be kept",
+            dw_peer_format_name(dw_peer_get_format(peer)),
+            keys->stream ? "stream id" : "signatures",
+            keys->stream ? "--stream" : "--trust");
     return cli_fail(s, &err, url, NULL);
 }
 
@@ -72,11 +73,10 @@ int cli_peer_check_options(const dw_peer *peer, const cli_session *s,
     if (exit_code != 0)
         return exit_code;
     if (follow->n_copies > 1 || follow->weights_dir) {
-        cli_error_set(
-            &err, DW_UNSUPPORTED, url,
-            "--copies and --weights-dir are for streams of deltawire's own, and "
-            "this is in the format of %s",
-            name);
+        dw_fail(&err, DW_UNSUPPORTED, url,
+                "--copies and --weights-dir are for streams of deltawire's own, and "
+                "this is in the format of %s",
+                name);
         return cli_fail(s, &err, url, "deltawire mirror %s OURS, and follow that", url);
     }
     return 0;

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/error.h"
 #include "error.h"
 #include "json.h"
 #include "peer.h"
@@ -126,11 +127,10 @@ static int check(const dw_peer *peer, const cli_follow *f)
 {
     dw_error err;
     if (f->engines.n > 0 || f->agent) {
-        cli_error_set(
-            &err, DW_UNSUPPORTED, f->url,
-            "--engine and --listen are for streams of deltawire's own, and this "
-            "is in the format of %s",
-            dw_peer_format_name(dw_peer_get_format(peer)));
+        dw_fail(&err, DW_UNSUPPORTED, f->url,
+                "--engine and --listen are for streams of deltawire's own, and this "
+                "is in the format of %s",
+                dw_peer_format_name(dw_peer_get_format(peer)));
         return cli_fail(f->session, &err, f->url,
                         "deltawire mirror %s OURS, and follow that", f->url);
     }

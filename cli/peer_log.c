@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "json.h"
 #include "peer.h"
 #include "print.h"
@@ -92,7 +92,7 @@ static dw_status list_rows(dw_peer *peer, const cli_session *s, uint64_t n_most,
     size_t n;
     dw_status status = dw_peer_list(peer, &versions, &n, err);
     if (status == DW_OK && n == 0)
-        status = cli_error_set(err, DW_NOT_FOUND, "", "there is no version yet");
+        status = dw_fail(err, DW_NOT_FOUND, "", "there is no version yet");
     if (status != DW_OK)
         return status;
     *head = versions[n - 1];

@@ -11,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/clock.h"
 #include "print.h"
 
 #define BAR_WIDTH  24
@@ -89,14 +90,12 @@ int cli_signal(void)
 
 dw_status cli_check_signal(dw_error *err)
 {
-    return caught ? cli_error_set(err, DW_CANCELLED, "", "stopped") : DW_OK;
+    return caught ? dw_fail(err, DW_CANCELLED, "", "stopped") : DW_OK;
 }
 
 double cli_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return 1e-6 * (double)dw_clock_us();
 }
 
 cli_progress cli_progress_start(const cli_session *s, const char *label)

@@ -43,7 +43,7 @@ typedef struct cli_published {
     dw_error aftermath; /* what went wrong after the commit; DW_OK: nothing */
 } cli_published;
 
-/* The directory in the user's cache, on the heap; NULL with ERR filled. */
+/* The directory in the user's cache, to be freed with dw_free; NULL with ERR filled. */
 char *cli_publish_cache_dir(const cli_publish *p, dw_error *err);
 
 /* Publishes the checkpoint. *OUT is filled as far as it went. */

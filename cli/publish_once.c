@@ -4,8 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
+#include "base/mem.h"
 #include "cache_dir.h"
-#include "error.h"
 #include "path.h"
 #include "print.h"
 #include "progress.h"
@@ -28,9 +29,9 @@ static dw_status open_weights(cli_weights *out, const char *path, dw_error *err)
     *out = (cli_weights){0};
     dw_status status = dw_checkpoint_pending(path, &pending, err);
     if (status == DW_OK && pending)
-        return cli_error_set(err, DW_STALE, path,
-                             "an apply to this checkpoint was interrupted, or is under "
-                             "way: run deltawire recover");
+        return dw_fail(err, DW_STALE, path,
+                       "an apply to this checkpoint was interrupted, or is under "
+                       "way: run deltawire recover");
     return status == DW_OK ? cli_weights_load_noted(out, path, err) : status;
 }
 
@@ -71,23 +72,23 @@ static dw_status check_head(const cli_publish *p, const prior *before, dw_error 
     if (p->known_head == DW_NO_VERSION)
         return DW_OK;
     if (!before->has_head)
-        return cli_error_set(err, DW_UNAVAILABLE, p->url,
-                             "the store is absent: version %" PRIu64 " was here, and now "
-                             "there is no stream. Mount the store, or move it back",
-                             p->known_head);
+        return dw_fail(err, DW_UNAVAILABLE, p->url,
+                       "the store is absent: version %" PRIu64 " was here, and now "
+                       "there is no stream. Mount the store, or move it back",
+                       p->known_head);
     if (before->head < p->known_head)
-        return cli_error_set(err, DW_UNTRUSTED, p->url,
-                             "version %" PRIu64 " was the newest, and now it is version "
-                             "%" PRIu64 ": the store was rolled back, or is an older "
-                             "copy. Bring the newer one back; to go on from what is "
-                             "there, start again with an empty --baseline",
-                             p->known_head, before->head);
+        return dw_fail(err, DW_UNTRUSTED, p->url,
+                       "version %" PRIu64 " was the newest, and now it is version "
+                       "%" PRIu64 ": the store was rolled back, or is an older "
+                       "copy. Bring the newer one back; to go on from what is "
+                       "there, start again with an empty --baseline",
+                       p->known_head, before->head);
     if (p->expect_head == DW_NO_VERSION || before->head == p->expect_head)
         return DW_OK;
-    return cli_error_set(err, DW_CONFLICT, p->url,
-                         "version %" PRIu64 " was the newest, and now there is version "
-                         "%" PRIu64 ": somebody else publishes here; stop one of the two",
-                         p->expect_head, before->head);
+    return dw_fail(err, DW_CONFLICT, p->url,
+                   "version %" PRIu64 " was the newest, and now there is version "
+                   "%" PRIu64 ": somebody else publishes here; stop one of the two",
+                   p->expect_head, before->head);
 }
 
 /* Finds out whether the stream has the weights already, and as which version. */
@@ -108,7 +109,8 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
     return DW_OK;
 }
 
-/* The user's cache, one directory a stream, on the heap; NULL with ERR filled. */
+/* The user's cache, one directory a stream, to be freed with dw_free; NULL with ERR
+ * filled. */
 static char *default_baseline(const cli_publish *p, const dw_store *store, dw_error *err)
 {
     /* the same URL at another server is another stream, and so is another format there */
@@ -313,7 +315,7 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
         announce_copies(p, s, out, own);
     if (status == DW_OK && own) /* a version is published, with or without the note */
         (void)cli_cache_note(own, dw_store_url(store), &(dw_error){0});
-    free(own);
+    dw_free(own);
     return status;
 }
 

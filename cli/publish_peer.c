@@ -1,7 +1,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "progress.h"
 #include "publish.h"
 
@@ -50,16 +50,16 @@ dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store 
     const uint64_t head =
         status == DW_OK ? dw_peer_publisher_version(publisher) : DW_NO_VERSION;
     if (status == DW_OK && p->known_head != DW_NO_VERSION && head == DW_NO_VERSION)
-        status = cli_error_set(err, DW_UNAVAILABLE, p->url,
-                               "the store is absent: version %" PRIu64 " was here, and "
-                               "now there is none. Mount the store, or move it back",
-                               p->known_head);
+        status = dw_fail(err, DW_UNAVAILABLE, p->url,
+                         "the store is absent: version %" PRIu64 " was here, and "
+                         "now there is none. Mount the store, or move it back",
+                         p->known_head);
     if (status == DW_OK && p->expect_head != DW_NO_VERSION && head != p->expect_head)
-        status = cli_error_set(err, DW_CONFLICT, p->url,
-                               "version %" PRIu64 " was the newest, and now there is "
-                               "another: somebody else publishes here; stop one of the "
-                               "two",
-                               p->expect_head);
+        status = dw_fail(err, DW_CONFLICT, p->url,
+                         "version %" PRIu64 " was the newest, and now there is "
+                         "another: somebody else publishes here; stop one of the "
+                         "two",
+                         p->expect_head);
     out->skipped =
         status == DW_OK && p->skip_same && has_same_weights(publisher, weights);
     report.version = out->same = head;

@@ -6,8 +6,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include "error.h"
-#include "path.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "print.h"
 #include "publish.h"
 
@@ -32,15 +33,15 @@ static bool holds(const char *path, const char *prefix)
 static bool find_device(dev_t *out, const char *path)
 {
     struct stat found;
-    char *at = strdup(path);
+    char *at = dw_copy_string(path);
     while (at && stat(at, &found) != 0) {
         char *parent =
-            strcmp(at, "/") == 0 || strcmp(at, ".") == 0 ? NULL : cli_path_parent(at);
-        free(at);
+            strcmp(at, "/") == 0 || strcmp(at, ".") == 0 ? NULL : dw_parent_path(at);
+        dw_free(at);
         at = parent;
     }
     *out = at ? found.st_dev : 0;
-    free(at);
+    dw_free(at);
     return *out != 0;
 }
 
@@ -77,15 +78,14 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
         return DW_OK;
     cli_format_size(have, n_free);
     cli_format_size(need, n_needed);
-    return cli_error_set(err, DW_IO, dir,
-                         "the disk has %s free, but %s needs %s: nothing was published. "
-                         "Free some room, or put the copy elsewhere with --baseline DIR",
-                         have,
-                         writes_first
-                             ? "the copy of the model that publish compares "
-                               "with, and version 0 on the same disk,"
-                             : "the copy of the model that publish compares with",
-                         need);
+    return dw_fail(err, DW_IO, dir,
+                   "the disk has %s free, but %s needs %s: nothing was published. "
+                   "Free some room, or put the copy elsewhere with --baseline DIR",
+                   have,
+                   writes_first ? "the copy of the model that publish compares "
+                                  "with, and version 0 on the same disk,"
+                                : "the copy of the model that publish compares with",
+                   need);
 }
 
 void cli_publish_tell_no_folds(const cli_publish *p, const cli_session *s,

@@ -10,8 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/error.h"
+#include "base/mem.h"
 #include "cache_dir.h"
-#include "error.h"
 #include "json.h"
 #include "print.h"
 #include "progress.h"
@@ -72,7 +73,7 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
     out->done.opened = true;
     fflush(stdout);
     if (pipe(ends) != 0) {
-        out->status = cli_error_errno(&out->err, checkpoint, "make a pipe");
+        out->status = dw_fail_errno(&out->err, checkpoint, "make a pipe");
         return;
     }
     pid_t pid = fork();
@@ -82,17 +83,17 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
     }
     close(ends[1]);
     if (pid < 0) {
-        out->status = cli_error_errno(&out->err, checkpoint, "start a process");
+        out->status = dw_fail_errno(&out->err, checkpoint, "start a process");
     } else {
         setpgid(pid, pid); /* here too, or a signal could come before the child does it */
         int fate = cli_wait_child(pid);
         if (!read_outcome(out, ends[0])) {
             const bool changed = WIFSIGNALED(fate) && WTERMSIG(fate) == SIGBUS;
             *out = (outcome){.done.opened = !changed};
-            out->status = cli_error_set(
-                &out->err, DW_STALE, checkpoint,
-                changed ? "it changed while it was read: it is looked at again"
-                        : "the process that published it ended without a word");
+            out->status =
+                dw_fail(&out->err, DW_STALE, checkpoint,
+                        changed ? "it changed while it was read: it is looked at again"
+                                : "the process that published it ended without a word");
         }
     }
     close(ends[0]);
@@ -110,10 +111,9 @@ static void tell_passed_over(const cli_session *s, const char *path, const dw_er
 {
     dw_error told = *err;
     if (is_gone(path))
-        cli_error_set(
-            &told, DW_NOT_FOUND, path,
-            "it vanished before it was published: passed over, the next version "
-            "covers it");
+        dw_fail(&told, DW_NOT_FOUND, path,
+                "it vanished before it was published: passed over, the next version "
+                "covers it");
     cli_tell_error(s, "passed over", path, &told);
 }
 
@@ -122,10 +122,10 @@ static void tell_passed_over(const cli_session *s, const char *path, const dw_er
 static void tell_back(cli_watch *watch, const cli_session *s, const cli_watched *item)
 {
     dw_error told;
-    cli_error_set(&told, DW_OK, item->path,
-                  "published after step %" PRIu64
-                  ": the trainer went back to an older checkpoint",
-                  watch->step);
+    dw_fail(&told, DW_OK, item->path,
+            "published after step %" PRIu64
+            ": the trainer went back to an older checkpoint",
+            watch->step);
     if (!s->quiet)
         cli_tell_error(s, "went back", item->path, &told);
     for (size_t i = 0; i < watch->n_items; i++) {
@@ -134,9 +134,9 @@ static void tell_back(cli_watch *watch, const cli_session *s, const cli_watched 
             other->written >= item->written || other->print == other->done)
             continue;
         cli_watch_done(other);
-        cli_error_set(&told, DW_STALE, other->path,
-                      "not published: %.200s is newer, so the trainer discarded this one",
-                      item->path);
+        dw_fail(&told, DW_STALE, other->path,
+                "not published: %.200s is newer, so the trainer discarded this one",
+                item->path);
         cli_tell_error(s, "passed over", other->path, &told);
     }
 }
@@ -171,7 +171,7 @@ static void hold_copies(const cli_publish *p)
     char *dir = p->baseline ? NULL : cli_publish_cache_dir(p, &ignored);
     if (dir)
         cli_cache_hold(&lock, dir);
-    free(dir);
+    dw_free(dir);
 }
 
 /* Publishes one; *ERR says why the watch ends where it returns an error. */
@@ -326,8 +326,8 @@ static void tell_useless(cli_watch *watch, const cli_session *s)
 {
     for (const cli_watched *item; (item = cli_watch_useless(watch));) {
         dw_error told;
-        cli_error_set(&told, DW_UNSUPPORTED, item->path, "%s",
-                      cli_watch_fault_text(item->fault));
+        dw_fail(&told, DW_UNSUPPORTED, item->path, "%s",
+                cli_watch_fault_text(item->fault));
         cli_tell_error(s, "passed over", item->path, &told);
     }
 }

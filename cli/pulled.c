@@ -1,24 +1,21 @@
 #include "pulled.h"
 
-#include <ctype.h>
-#include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "path.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/mem.h"
 
 #define MAX_RECORD_BYTES (1 << 20)
 
-static bool is_hex(const char *text, size_t n_digits)
+static dw_status fail_record(const char *path, dw_error *err)
 {
-    size_t n = 0;
-    while (isxdigit((unsigned char)text[n]))
-        n++;
-    return n == n_digits && !text[n];
+    return dw_fail(err, DW_CORRUPT, path,
+                   "not a record of a version: pull into a new directory");
 }
 
 static dw_status take(cli_pulled *out, const json_t *record, const char *path,
@@ -27,10 +24,11 @@ static dw_status take(cli_pulled *out, const json_t *record, const char *path,
     const char *stream = json_string_value(json_object_get(record, "stream"));
     const char *state = json_string_value(json_object_get(record, "state"));
     const json_t *version = json_object_get(record, "version");
-    if (!stream || !state || !is_hex(stream, 32) || !is_hex(state, 16) ||
-        !json_is_integer(version) || json_integer_value(version) < 0)
-        return cli_error_set(err, DW_CORRUPT, path,
-                             "not a record of a version: pull into a new directory");
+    uint8_t id[16], digest[8];
+    if (!stream || !state || !dw_hex_decode(id, sizeof id, stream) ||
+        !dw_hex_decode(digest, sizeof digest, state) || !json_is_integer(version) ||
+        json_integer_value(version) < 0)
+        return fail_record(path, err);
     out->present = true;
     memcpy(out->stream, stream, sizeof out->stream);
     out->version = (uint64_t)json_integer_value(version);
@@ -40,26 +38,31 @@ static dw_status take(cli_pulled *out, const json_t *record, const char *path,
 
 static dw_status read_record(cli_pulled *out, const char *path, dw_error *err)
 {
-    struct stat st;
-    json_error_t fault;
-    if (stat(path, &st) != 0)
+    uint8_t *text;
+    size_t n_bytes;
+    json_t *record = NULL;
+    dw_status status = dw_read_file(&text, &n_bytes, path, MAX_RECORD_BYTES, err);
+    if (status == DW_NOT_FOUND)
         return DW_OK;
-    json_t *record = S_ISREG(st.st_mode) && st.st_size <= MAX_RECORD_BYTES
-                         ? json_load_file(path, JSON_REJECT_DUPLICATES, &fault)
-                         : NULL;
-    dw_status status = take(out, record, path, err);
+    if (status == DW_OK)
+        status = dw_json_parse_object(&record, text, n_bytes, "record", path, err);
+    if (status == DW_OK)
+        status = take(out, record, path, err);
+    else if (status == DW_CORRUPT)
+        status = fail_record(path, err);
     json_decref(record);
+    dw_free(text);
     return status;
 }
 
 dw_status cli_pulled_read(cli_pulled *out, const char *path, dw_error *err)
 {
     *out = (cli_pulled){0};
-    char *record = cli_path_join(path, CLI_PULLED_NAME);
+    char *record = dw_join_path(path, CLI_PULLED_NAME);
     if (!record)
-        return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+        return dw_fail_memory(err, path);
     dw_status status = read_record(out, record, err);
-    free(record);
+    dw_free(record);
     return status;
 }
 
@@ -69,20 +72,20 @@ bool cli_copies_find(char *out[2], const char *dir)
 {
     static const char *const names[] = {"copy-0", "copy-1"};
     char target[sizeof "copy-0"] = "";
-    char *link = cli_path_join(dir, "current");
+    char *link = dw_join_path(dir, "current");
     ssize_t n = link ? readlink(link, target, sizeof target) : -1;
-    free(link);
+    dw_free(link);
     if (n != (ssize_t)sizeof target - 1)
         return false;
     for (int i = 0; i < 2; i++) {
         if (memcmp(target, names[i], (size_t)n) != 0)
             continue;
-        out[0] = cli_path_join(dir, names[i]);
-        out[1] = cli_path_join(dir, names[1 - i]);
+        out[0] = dw_join_path(dir, names[i]);
+        out[1] = dw_join_path(dir, names[1 - i]);
         if (out[0] && out[1])
             return true;
-        free(out[0]);
-        free(out[1]);
+        dw_free(out[0]);
+        dw_free(out[1]);
     }
     return false;
 }

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "stats_entropy.h"
 #include "stats_item.h"
 
@@ -200,7 +200,7 @@ static void merge_lines(stats_line_counts *to, stats_line_counts *from, uint64_t
     memset(from->expected, 0, (size_t)n * sizeof *from->expected);
 }
 
-static bool count_item(void *context, size_t i, unsigned worker)
+static dw_status count_item(void *context, size_t i, unsigned worker, dw_error *err)
 {
     pass *p = context;
     const item *it = &p->items[i];
@@ -208,7 +208,7 @@ static bool count_item(void *context, size_t i, unsigned worker)
     stats_worker *w = &p->workers[worker];
     open_tensor *o = find_open(p, it->tensor);
     if (!o)
-        return false;
+        return dw_fail_memory(err, NULL);
     stats_item_count(w, t, t->rates ? &o->prediction : NULL, &p->classes, it->first,
                      it->n);
     pthread_mutex_lock(&o->lock);
@@ -220,7 +220,12 @@ static bool count_item(void *context, size_t i, unsigned worker)
     const bool last = --o->n_left == 0;
     pthread_mutex_unlock(&o->lock);
     stats_table_clear(&w->table);
-    return !last || finish_tensor(p, it->tensor, o);
+    return !last || finish_tensor(p, it->tensor, o) ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+static uint64_t item_size(const void *context, size_t i)
+{
+    return ((const pass *)context)->items[i].n;
 }
 
 static uint64_t item_elems(const stats_tensor *t)
@@ -309,12 +314,12 @@ dw_status stats_count_step(stats_model *model, unsigned step, const uint64_t *cl
                            unsigned n_threads, const dw_progress *progress,
                            stats_step_counts *out, dw_error *err)
 {
-    const unsigned n_workers = cli_worker_count(n_threads);
+    const unsigned n_workers = dw_worker_count(n_threads, SIZE_MAX);
+    const dw_parallel_progress bar = {*progress, model->n_elems, item_size};
     pass p = {.model = model, .step = step, .class_bytes = class_bytes, .out = out};
-    dw_status status =
-        pass_init(&p, n_workers)
-            ? cli_parallel(n_workers, p.n_items, count_item, &p, progress, err)
-            : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+    dw_status status = pass_init(&p, n_workers)
+                           ? dw_parallel(n_workers, p.n_items, count_item, &p, &bar, err)
+                           : dw_fail_memory(err, "");
     if (status == DW_OK)
         add_reals(&p);
     pass_release(&p, n_workers);

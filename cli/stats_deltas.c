@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "error.h"
 #include "stats_source.h"
 
@@ -15,7 +16,7 @@ static dw_status first(void *context, stats_model *model, const dw_progress *pro
             memcpy(model->now[i].data, from->data, (size_t)from->n_bytes);
         n_done += from->n_bytes;
         if (progress->report(progress->context, n_done, model->n_bytes) != 0)
-            return cli_error_set(err, DW_CANCELLED, "", "stopped");
+            return dw_fail(err, DW_CANCELLED, "", "stopped");
     }
     return DW_OK;
 }

@@ -1,8 +1,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "new_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/bytes.h"
 #include "stats.h"
 
 /* stats.html, as the build embeds it. */
@@ -11,33 +12,31 @@ extern const unsigned char stats_page[];
 #define MARK "\"DELTAWIRE_REPORT\"" /* where the report goes */
 
 /* A name may hold anything: no `<` means no end of the script. */
-static bool write_json(FILE *out, const char *text)
+static void write_json(dw_writer *out, const char *text)
 {
     for (; *text; text++)
-        if (*text == '<' ? fputs("\\u003c", out) == EOF : putc(*text, out) == EOF)
-            return false;
-    return true;
-}
-
-static bool write_page(FILE *out, const char *json)
-{
-    const char *page = (const char *)stats_page;
-    const char *mark = strstr(page, MARK);
-    const size_t n_before = (size_t)(mark - page);
-    return fwrite(page, 1, n_before, out) == n_before && write_json(out, json) &&
-           fputs(mark + strlen(MARK), out) != EOF;
+        if (*text == '<')
+            dw_write_text(out, "\\u003c");
+        else
+            dw_write_u8(out, (uint8_t)*text);
 }
 
 dw_status stats_save_html(const json_t *report, const char *path, dw_error *err)
 {
-    cli_new_file file;
+    const char *page = (const char *)stats_page;
+    const char *mark = strstr(page, MARK);
+    dw_writer out = {0};
     char *json =
         json_dumps(report, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6));
-    if (!json)
-        return cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
-    dw_status status = cli_new_file_open(&file, path, err);
-    if (status == DW_OK)
-        status = cli_new_file_close(&file, write_page(file.file, json), err);
+    if (json) {
+        dw_write_bytes(&out, page, (size_t)(mark - page));
+        write_json(&out, json);
+        dw_write_text(&out, mark + strlen(MARK));
+    }
+    dw_status status = json && !out.failed
+                           ? dw_write_file(path, out.bytes, out.n_bytes, err)
+                           : dw_fail_memory(err, path);
+    dw_writer_release(&out);
     free(json);
     return status;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
 
 #define ALIGNMENT 64
 #define MAX_BYTES (UINT64_C(1) << 56)
@@ -189,8 +189,7 @@ static dw_status lay_out(stats_model *m, const char *work_dir, dw_error *err)
     uint64_t n_bytes = 0;
     for (size_t i = 0; i < m->n_tensors; i++) {
         if (m->now[i].n_bytes > MAX_BYTES || n_bytes > MAX_BYTES)
-            return cli_error_set(err, DW_UNSUPPORTED, m->now[i].name,
-                                 "the model is too large");
+            return dw_fail(err, DW_UNSUPPORTED, m->now[i].name, "the model is too large");
         n_bytes += 2 * padded(m->now[i].n_bytes) + padded(2 * m->tensors[i].n_elems);
     }
     dw_status status = stats_scratch_map(&m->scratch, n_bytes, work_dir, err);
@@ -247,7 +246,7 @@ dw_status stats_model_init(stats_model *m, const dw_tensor *tensors, size_t n_te
     m->groups = calloc(n_tensors + 1, sizeof *m->groups);
     if (!m->tensors || !m->then || !m->now || !m->groups) {
         stats_model_release(m);
-        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        return dw_fail_memory(err, "");
     }
     m->n_tensors = n_tensors;
     for (size_t i = 0; i < n_tensors; i++) {
@@ -259,7 +258,7 @@ dw_status stats_model_init(stats_model *m, const dw_tensor *tensors, size_t n_te
     dw_status status = lay_out(m, work_dir, err);
     for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
         if (!allocate_lines(&m->tensors[i]))
-            status = cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+            status = dw_fail_memory(err, "");
     if (status == DW_OK)
         find_groups(m);
     else

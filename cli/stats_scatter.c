@@ -5,7 +5,7 @@
 
 #include <deltawire/delta.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "progress.h"
 #include "stats.h"
 
@@ -73,7 +73,7 @@ dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
     /* plain memory: in a mapped file the system takes its share of the time */
     uint8_t *room = malloc((size_t)(2 * old.n_bytes));
     if (!room)
-        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        return dw_fail_memory(err, "");
     uint16_t *weights = (uint16_t *)room;
     for (uint64_t i = 0; i < N_ELEMS; i += 4) {
         uint64_t bits = mix(i) & 0x007f007f007f007fu;

@@ -5,8 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "path.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "print.h"
 #include "stats_model.h"
 
@@ -16,11 +17,11 @@ static int open_nameless(const char *dir)
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
         return fd;
-    char *path = cli_path_join(dir, "deltawire-stats-XXXXXX");
+    char *path = dw_join_path(dir, "deltawire-stats-XXXXXX");
     fd = path ? mkstemp(path) : -1;
     if (fd >= 0)
         unlink(path);
-    free(path);
+    dw_free(path);
     return fd;
 }
 
@@ -34,7 +35,7 @@ dw_status stats_scratch_map(uint8_t **out, uint64_t n_bytes, const char *work_di
         dir = "/tmp";
     int fd = open_nameless(dir);
     if (fd < 0)
-        return cli_error_errno(err, dir, "make a scratch file");
+        return dw_fail_errno(err, dir, "make a scratch file");
     /* taken at once: a store to a page that the disk has no room for would kill */
     errno = n_bytes > 0 ? posix_fallocate(fd, 0, (off_t)n_bytes) : 0;
     void *at = NULL;
@@ -46,11 +47,11 @@ dw_status stats_scratch_map(uint8_t **out, uint64_t n_bytes, const char *work_di
     if (!refused)
         return DW_OK;
     errno = refused;
-    return cli_error_set(err, DW_IO, dir,
-                         "cannot take %s for scratch: %s; name another directory with "
-                         "--work",
-                         cli_format_size(size, n_bytes),
-                         refused == ENOSPC ? "no space left" : "refused by the system");
+    return dw_fail(err, DW_IO, dir,
+                   "cannot take %s for scratch: %s; name another directory with "
+                   "--work",
+                   cli_format_size(size, n_bytes),
+                   refused == ENOSPC ? "no space left" : "refused by the system");
 }
 
 void stats_scratch_unmap(uint8_t *scratch, size_t n_bytes)

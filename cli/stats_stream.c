@@ -1,7 +1,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "stats_source.h"
 #include "stream_info.h"
 
@@ -21,25 +21,24 @@ static dw_status find_range(stats_stream *self, dw_error *err)
     if (self->to == DW_NO_VERSION)
         self->to = head;
     if (self->to > head)
-        return cli_error_set(err, DW_NOT_FOUND, self->stream.url,
-                             "there is no version %" PRIu64
-                             " yet: the newest is %" PRIu64,
-                             self->to, head);
+        return dw_fail(err, DW_NOT_FOUND, self->stream.url,
+                       "there is no version %" PRIu64 " yet: the newest is %" PRIu64,
+                       self->to, head);
     if (self->from == DW_NO_VERSION) {
         self->from = self->to > DEFAULT_STEPS ? self->to - DEFAULT_STEPS : 0;
         self->from = self->from < floor ? floor : self->from;
     }
     if (self->from < floor)
-        return cli_error_set(err, DW_NOT_FOUND, self->stream.url,
-                             "version %" PRIu64 " was collected: the stream keeps "
-                             "version %" PRIu64 " and those after it",
-                             self->from, floor);
+        return dw_fail(err, DW_NOT_FOUND, self->stream.url,
+                       "version %" PRIu64 " was collected: the stream keeps "
+                       "version %" PRIu64 " and those after it",
+                       self->from, floor);
     if (self->from < self->to)
         return DW_OK;
-    return cli_error_set(err, DW_NOT_FOUND, self->stream.url,
-                         "no step between version %" PRIu64 " and version %" PRIu64
-                         ": there is nothing to compare",
-                         self->from, self->to);
+    return dw_fail(err, DW_NOT_FOUND, self->stream.url,
+                   "no step between version %" PRIu64 " and version %" PRIu64
+                   ": there is nothing to compare",
+                   self->from, self->to);
 }
 
 /* ---- walking ---- */
@@ -134,7 +133,7 @@ dw_status stats_stream_ways(stats_report *report, stats_stream *self, dw_error *
         return status;
     report->ways = calloc(n_edges + 1, sizeof *report->ways);
     if (!report->ways)
-        status = cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        status = dw_fail_memory(err, "");
     for (size_t i = 0; report->ways && i < n_edges; i++) {
         const dw_edge *edge = &edges[i];
         const bool anchor = edge->from == DW_NO_VERSION;

@@ -3,8 +3,8 @@
 
 #include <deltawire/delta.h>
 
-#include "error.h"
-#include "parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "stats.h"
 #include "stats_entropy.h"
 
@@ -39,14 +39,19 @@ typedef struct copy_job {
     } * pieces;
 } copy_job;
 
-static bool copy_piece(void *context, size_t i, unsigned worker)
+static dw_status copy_piece(void *context, size_t i, unsigned worker, dw_error *err)
 {
     const copy_job *job = context;
     const struct piece *p = &job->pieces[i];
-    (void)worker;
+    (void)worker, (void)err;
     memcpy(job->model->tensors[p->tensor].then + p->first,
            job->model->tensors[p->tensor].now + p->first, (size_t)p->n);
-    return true;
+    return DW_OK;
+}
+
+static uint64_t piece_bytes(const void *context, size_t i)
+{
+    return ((const copy_job *)context)->pieces[i].n;
 }
 
 /* `then` becomes the first version too. */
@@ -57,15 +62,16 @@ static dw_status copy_first(const stats_model *model, unsigned n_threads,
     const size_t n_most = (size_t)(model->n_bytes / COPY_BYTES) + model->n_tensors + 1;
     job.pieces = calloc(n_most, sizeof *job.pieces);
     if (!job.pieces)
-        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        return dw_fail_memory(err, "");
     for (size_t i = 0; i < model->n_tensors; i++) {
         const uint64_t n_bytes = model->now[i].n_bytes;
         for (uint64_t at = 0; at < n_bytes; at += COPY_BYTES)
             job.pieces[job.n_pieces++] = (struct piece){
                 i, at, n_bytes - at < COPY_BYTES ? n_bytes - at : COPY_BYTES};
     }
-    dw_status status = cli_parallel(cli_worker_count(n_threads), job.n_pieces, copy_piece,
-                                    &job, progress, err);
+    const dw_parallel_progress bar = {*progress, model->n_bytes, piece_bytes};
+    dw_status status = dw_parallel(dw_worker_count(n_threads, job.n_pieces), job.n_pieces,
+                                   copy_piece, &job, &bar, err);
     free(job.pieces);
     return status;
 }
@@ -242,7 +248,7 @@ dw_status stats_walk(stats_report *report, stats_model *model, const stats_sourc
 {
     walk *w = calloc(1, sizeof *w);
     if (!w)
-        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        return dw_fail_memory(err, "");
     dw_status status =
         stats_model_init(model, source->tensors, source->n_tensors, work_dir, err);
     report->model = model;
@@ -251,7 +257,7 @@ dw_status stats_walk(stats_report *report, stats_model *model, const stats_sourc
     w->bar.bar = cli_progress_start(s, "walking");
     w->bar.total = (3 + 3 * source->n_steps) * model->n_bytes;
     if (status == DW_OK && !walk_allocate(w))
-        status = cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        status = dw_fail_memory(err, "");
     if (status == DW_OK)
         status = walk_first(w, err);
     for (size_t i = 0; status == DW_OK && i < source->n_steps; i++)

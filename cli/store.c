@@ -6,8 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/mem.h"
 #include "error.h"
-#include "path.h"
 #include "peer.h"
 #include "print.h"
 
@@ -48,9 +49,9 @@ bool cli_is_stream(const char *text)
 {
     if (has_scheme(text))
         return true;
-    char *record = cli_path_join(text, "stream.json");
+    char *record = dw_join_path(text, "stream.json");
     bool is_stream = record && access(record, F_OK) == 0;
-    free(record);
+    dw_free(record);
     return is_stream;
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "json.h"
 #include "print.h"
 
@@ -133,7 +133,7 @@ dw_status cli_copy_ways(dw_stream *stream, uint64_t first, uint64_t last, dw_edg
         return status;
     *ways = malloc(*n_ways * sizeof **ways);
     if (!*ways)
-        return cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+        return dw_fail_memory(err, "");
     memcpy(*ways, lent, *n_ways * sizeof **ways);
     return DW_OK;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "stream_info.h"
 
 typedef struct follower_list {
@@ -50,7 +50,7 @@ dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, uint64_t head,
     follower_list list = {0};
     dw_status status = dw_stream_followers(stream, add_follower, &list, err);
     if (status == DW_OK && list.no_memory)
-        status = cli_error_set(err, DW_NO_MEMORY, "followers", "out of memory");
+        status = dw_fail_memory(err, "followers");
     if (status == DW_OK)
         dw_agent_tell_followers(agent, list.items, list.n_items);
     for (size_t i = 0; status == DW_OK && i < list.n_items; i++)

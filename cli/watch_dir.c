@@ -7,9 +7,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "error.h"
-#include "hash.h"
-#include "path.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/hash.h"
+#include "base/bytes.h"
 
 /* ---- what a directory looks like ---- */
 
@@ -34,12 +36,13 @@ static bool is_newer(struct timespec a, struct timespec b)
 /* A number for a file's name, size and time. */
 static uint64_t print_of(const char *name, const struct stat *st)
 {
-    char text[512], digits[17];
+    char text[512];
+    uint8_t hash[DW_SHA256_BYTES] = {0};
     snprintf(text, sizeof text, "%s %lld %lld.%09ld %llu", name, (long long)st->st_size,
              (long long)st->st_mtim.tv_sec, (long)st->st_mtim.tv_nsec,
              (unsigned long long)st->st_ino);
-    cli_hash_text(digits, 16, text);
-    return strtoull(digits, NULL, 16);
+    dw_sha256_of(hash, text, strlen(text), NULL);
+    return dw_load64(hash);
 }
 
 /* What one look finds in a directory. */
@@ -82,12 +85,12 @@ static bool glance_at(glance *g, const char *path)
         return false;
     for (const struct dirent *entry; (entry = readdir(dir));) {
         struct stat st;
-        char *file = cli_path_join(path, entry->d_name);
+        char *file = dw_join_path(path, entry->d_name);
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             g->is_empty = false;
         if (file && stat(file, &st) == 0 && S_ISREG(st.st_mode))
             glance_at_file(g, entry->d_name, &st);
-        free(file);
+        dw_free(file);
     }
     closedir(dir);
     return true;
@@ -118,13 +121,13 @@ static dw_status note_item(cli_watch *watch, char *path, bool has_step, uint64_t
     while (i < watch->n_items && strcmp(watch->items[i].path, path) != 0)
         i++;
     if (i < watch->n_items) {
-        free(path);
+        dw_free(path);
     } else {
         cli_watched *grown =
             realloc(watch->items, (watch->n_items + 1) * sizeof *watch->items);
         if (!grown) {
-            free(path);
-            return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
+            dw_free(path);
+            return dw_fail_memory(err, watch->dir);
         }
         watch->items = grown;
         watch->items[watch->n_items++] = (cli_watched){
@@ -170,12 +173,12 @@ static dw_status look_at(cli_watch *watch, const char *name, dw_error *err)
     const bool has_step = parse_step(name, &step);
     if (!has_step && (name[0] == '.' || is_temporary(name)))
         return DW_OK;
-    char *path = cli_path_join(watch->dir, name);
+    char *path = dw_join_path(watch->dir, name);
     if (!path)
-        return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
+        return dw_fail_memory(err, watch->dir);
     const bool is_dir = glance_at(&g, path);
     if (!is_dir || !(has_step || g.has_weights || g.has_bin)) {
-        free(path);
+        dw_free(path);
         return DW_OK;
     }
     return note_item(watch, path, has_step, step, &g,
@@ -186,9 +189,9 @@ static dw_status look_at(cli_watch *watch, const char *name, dw_error *err)
 static dw_status look_at_dir(cli_watch *watch, dw_error *err)
 {
     glance g;
-    char *path = strdup(watch->dir);
+    char *path = dw_copy_string(watch->dir);
     if (!path)
-        return cli_error_set(err, DW_NO_MEMORY, watch->dir, "out of memory");
+        return dw_fail_memory(err, watch->dir);
     (void)glance_at(&g, path);
     const cli_watch_fault fault = fault_of(&g);
     return note_item(watch, path, false, 0, &g, fault, err);
@@ -201,7 +204,7 @@ static void forget_gone(cli_watch *watch)
         if (watch->items[i].seen)
             watch->items[n++] = watch->items[i];
         else
-            free(watch->items[i].path);
+            dw_free(watch->items[i].path);
     }
     watch->n_items = n;
 }
@@ -210,7 +213,7 @@ dw_status cli_watch_look(cli_watch *watch, dw_error *err)
 {
     DIR *dir = opendir(watch->dir);
     if (!dir)
-        return cli_error_errno(err, watch->dir, "look into the directory");
+        return dw_fail_errno(err, watch->dir, "look into the directory");
     for (size_t i = 0; i < watch->n_items; i++)
         watch->items[i].seen = false;
     dw_status status = look_at_dir(watch, err);
@@ -289,7 +292,7 @@ const char *cli_watch_fault_text(cli_watch_fault fault)
 void cli_watch_release(cli_watch *watch)
 {
     for (size_t i = 0; i < watch->n_items; i++)
-        free(watch->items[i].path);
+        dw_free(watch->items[i].path);
     free(watch->items);
     *watch = (cli_watch){0};
 }

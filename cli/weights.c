@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/error.h"
 #include "error.h"
 #include "progress.h"
 
@@ -38,7 +39,7 @@ static dw_status read_id(cli_file_id *out, const char *path, dw_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0)
-        return cli_error_errno(err, path, "look at the file");
+        return dw_fail_errno(err, path, "look at the file");
     *out = (cli_file_id){st.st_dev, st.st_ino, st.st_size, st.st_mtim, st.st_ctim};
     return DW_OK;
 }
@@ -68,8 +69,7 @@ static dw_status note_files(cli_weights *w, const char *path, dw_error *err)
 {
     const size_t n = count_files(w);
     w->ids = calloc(n + 1, sizeof *w->ids);
-    dw_status status =
-        w->ids ? DW_OK : cli_error_set(err, DW_NO_MEMORY, path, "out of memory");
+    dw_status status = w->ids ? DW_OK : dw_fail_memory(err, path);
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         status = read_id(&w->ids[i], path_of(w, i), err);
         if (status == DW_OK && is_fresh(&w->ids[i])) {
@@ -87,10 +87,10 @@ dw_status cli_weights_unchanged(const cli_weights *w, dw_error *err)
         dw_error unread;
         const char *path = path_of(w, i);
         if (read_id(&now, path, &unread) != DW_OK || !same_id(&now, &w->ids[i]))
-            return cli_error_set(err, DW_STALE, path,
-                                 "the file changed while it was read: nothing was "
-                                 "published. Publish again when the save has ended, or "
-                                 "save each checkpoint to a directory of its own");
+            return dw_fail(err, DW_STALE, path,
+                           "the file changed while it was read: nothing was "
+                           "published. Publish again when the save has ended, or "
+                           "save each checkpoint to a directory of its own");
     }
     return DW_OK;
 }
@@ -112,9 +112,9 @@ dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *e
         out->ids = first.ids;
         first.ids = NULL;
         status = count_files(out) == n ? cli_weights_unchanged(out, err)
-                                       : cli_error_set(err, DW_STALE, path,
-                                                       "its files changed while they "
-                                                       "were opened. Publish again");
+                                       : dw_fail(err, DW_STALE, path,
+                                                 "its files changed while they "
+                                                 "were opened. Publish again");
     }
     if (status != DW_OK)
         cli_weights_close(out);
@@ -162,7 +162,7 @@ dw_status cli_weights_state(dw_digest *state, const cli_weights *weights,
 {
     dw_digest *digests = calloc(weights->n_tensors + 1, sizeof *digests);
     dw_status status = digests ? cli_weights_digest(digests, state, weights, s, err)
-                               : cli_error_set(err, DW_NO_MEMORY, "", "out of memory");
+                               : dw_fail_memory(err, "");
     free(digests);
     return status;
 }

@@ -113,7 +113,9 @@ dw_status dw_fail_errno(dw_error *err, const char *where, const char *doing)
     /* the XSI form; the GNU form is hidden by _POSIX_C_SOURCE */
     if (strerror_r(number, reason, sizeof reason) != 0)
         snprintf(reason, sizeof reason, "error %d", number);
-    dw_status code = number == ENOENT || number == ENOTDIR ? DW_NOT_FOUND : DW_IO;
+    dw_status code = number == ENOENT || number == ENOTDIR ? DW_NOT_FOUND
+                     : number == EEXIST                    ? DW_CONFLICT
+                                                           : DW_IO;
     return dw_fail(err, code, where, "cannot %s: %s", doing, reason);
 }
 

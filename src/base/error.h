@@ -19,7 +19,8 @@ dw_status dw_fail_tensor(dw_error *err, dw_status code, const char *path,
                          const char *name, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* For a failed system call: appends what errno says. */
+/* For a failed system call: appends what errno says. The code is DW_NOT_FOUND,
+ * DW_CONFLICT if the name is taken, or DW_IO. */
 dw_status dw_fail_errno(dw_error *err, const char *where, const char *doing);
 
 dw_status dw_fail_memory(dw_error *err, const char *where);

@@ -118,10 +118,10 @@ static dw_status sync_directory(int fd, const char *path, dw_error *err)
 
 /* A directory that is there may have been made by a process that was killed before it
  * synced, so its name is synced too, as far as one may. */
-static bool make_dir(const char *path)
+static bool make_dir(const char *path, mode_t mode)
 {
     struct stat st;
-    if (mkdir(path, 0777) == 0) {
+    if (mkdir(path, mode) == 0) {
         const dw_status status = dw_sync_parent(path, NULL);
         if (status == DW_NO_MEMORY)
             errno = ENOMEM;
@@ -135,7 +135,7 @@ static bool make_dir(const char *path)
     return is_there;
 }
 
-bool dw_make_dirs(const char *path)
+bool dw_make_dirs(const char *path, mode_t mode)
 {
     char *part = dw_copy_string(path);
     if (!part) {
@@ -147,7 +147,7 @@ bool dw_make_dirs(const char *path)
         end = strchr(end + 1, '/');
         if (end)
             *end = '\0';
-        good = make_dir(part);
+        good = make_dir(part, mode);
         if (end)
             *end = '/';
     }
@@ -390,10 +390,15 @@ char *dw_join_path(const char *dir, const char *name)
 
 char *dw_parent_path(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    if (!slash)
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    if (n == 0)
         return dw_copy_string(".");
-    size_t n = slash == path ? 1 : (size_t)(slash - path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
     char *dir = dw_alloc(n + 1);
     if (dir) {
         memcpy(dir, path, n);

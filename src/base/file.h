@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/map.h"
 #include "deltawire/error.h"
@@ -49,9 +50,9 @@ dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
 dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_t limit,
                        dw_error *err);
 
-/* Makes the directory PATH and those above it that are missing, durably. False: see
- * errno, which is EEXIST if a part of PATH is something else than a directory. */
-bool dw_make_dirs(const char *path);
+/* Makes the directory PATH and those above it that are missing, with MODE, durably. False:
+ * see errno, which is EEXIST if a part of PATH is something else than a directory. */
+bool dw_make_dirs(const char *path, mode_t mode);
 
 /* Makes the names in the directory that holds PATH durable. */
 dw_status dw_sync_parent(const char *path, dw_error *err);
@@ -79,7 +80,8 @@ bool dw_name_ends(const char *name, const char *end);
 /* DIR/NAME, to be freed with dw_free; NULL when out of memory. */
 char *dw_join_path(const char *dir, const char *name);
 
-/* The directory part of PATH ("." where there is none); dw_free. */
+/* The directory that holds PATH, "." for a plain name; dw_free. Slashes at the end of PATH
+ * do not count. */
 char *dw_parent_path(const char *path);
 
 #endif

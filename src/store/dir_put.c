@@ -124,7 +124,7 @@ static dw_status make_root(dw_dir *d, dw_error *err)
     pthread_mutex_unlock(&d->lock);
     if (is_made)
         return DW_OK;
-    if (dw_make_dirs(d->root))
+    if (dw_make_dirs(d->root, 0777))
         return DW_OK;
     return errno == ENOMEM ? dw_fail_memory(err, d->url)
                            : dw_dir_fail(d, "", "make the directory", err);

@@ -66,7 +66,7 @@ static dw_status make_dir(const char *path, dw_error *err)
 dw_status dw_weights_make_dir(const char *into, dw_error *err)
 {
     struct stat st;
-    if ((stat(into, &st) == 0 && S_ISDIR(st.st_mode)) || dw_make_dirs(into))
+    if ((stat(into, &st) == 0 && S_ISDIR(st.st_mode)) || dw_make_dirs(into, 0777))
         return DW_OK;
     if (errno == ENOMEM)
         return dw_fail_memory(err, into);

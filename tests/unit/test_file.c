@@ -209,6 +209,9 @@ static void test_paths(void **state)
     assert_path(dw_parent_path("/a/b"), "/a");
     assert_path(dw_parent_path("/a"), "/");
     assert_path(dw_parent_path("a"), ".");
+    assert_path(dw_parent_path("a/"), ".");
+    assert_path(dw_parent_path("/a/b//"), "/a");
+    assert_path(dw_parent_path("/"), "/");
 }
 
 static void assert_file_is(const char *path, const char *text)

@@ -1,6 +1,6 @@
 /* The tensors of a synthetic model: names and proportions of Qwen3, at any size. */
-#ifndef CLI_SYNTH_MODEL_H
-#define CLI_SYNTH_MODEL_H
+#ifndef BENCH_SYNTH_MODEL_H
+#define BENCH_SYNTH_MODEL_H
 
 #include <stdint.h>
 

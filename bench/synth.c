@@ -1,19 +1,16 @@
 #include "synth.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "synth_model.h"
 
 #define BETA        0.9f       /* AdamW's first */
 #define SPREAD      0.32f      /* of the momentum: the mean update is a quarter of lr */
 #define CHUNK_ELEMS (1u << 18) /* what a thread takes at a time */
-#define MAX_THREADS 64
 
 struct synth_run {
     synth_options options;
@@ -165,14 +162,8 @@ static synth_step_stats step_chunk(synth_run *run, chunk c)
 
 typedef struct sweep {
     synth_run *run;
-    atomic_ullong next; /* element to take from */
+    synth_step_stats *stats; /* [workers] */
 } sweep;
-
-typedef struct worker {
-    sweep *sweep;
-    synth_step_stats stats;
-    pthread_t thread;
-} worker;
 
 /* The tensor that element I is of. */
 static size_t find_tensor(const synth_run *run, uint64_t i)
@@ -188,57 +179,48 @@ static size_t find_tensor(const synth_run *run, uint64_t i)
     return low;
 }
 
-static void *work(void *argument)
+static void add_stats(synth_step_stats *sum, const synth_step_stats *stats)
 {
-    worker *w = argument;
-    synth_run *run = w->sweep->run;
-    const uint64_t n_elems = run->model.n_elems;
-    for (;;) {
-        uint64_t begin = atomic_fetch_add(&w->sweep->next, CHUNK_ELEMS);
-        if (begin >= n_elems)
-            return NULL;
-        uint64_t end = n_elems - begin < CHUNK_ELEMS ? n_elems : begin + CHUNK_ELEMS;
-        while (begin < end) { /* a chunk may hold ends and beginnings of tensors */
-            chunk c = {find_tensor(run, begin), begin, end};
-            uint64_t tensor_end =
-                run->first[c.tensor] + run->model.tensors[c.tensor].n_elems;
-            c.end = tensor_end < end ? tensor_end : end;
-            synth_step_stats stats = step_chunk(run, c);
-            w->stats.n_changed += stats.n_changed;
-            w->stats.n_one_ulp += stats.n_one_ulp;
-            w->stats.n_again += stats.n_again;
-            begin = c.end;
-        }
-    }
+    sum->n_changed += stats->n_changed;
+    sum->n_one_ulp += stats->n_one_ulp;
+    sum->n_again += stats->n_again;
 }
 
-static unsigned count_threads(const synth_run *run)
+/* CHUNK_ELEMS elements: they may be of several tensors. */
+static dw_status sweep_chunk(void *context, size_t i, unsigned worker, dw_error *err)
 {
-    long n = run->options.n_threads ? (long)run->options.n_threads
-                                    : sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (unsigned)n;
+    (void)err;
+    const sweep *s = context;
+    synth_run *run = s->run;
+    uint64_t at = (uint64_t)i * CHUNK_ELEMS;
+    const uint64_t n_left = run->model.n_elems - at;
+    const uint64_t end = at + (n_left < CHUNK_ELEMS ? n_left : CHUNK_ELEMS);
+    while (at < end) {
+        const size_t tensor = find_tensor(run, at);
+        const uint64_t tensor_end =
+            run->first[tensor] + run->model.tensors[tensor].n_elems;
+        const chunk c = {tensor, at, tensor_end < end ? tensor_end : end};
+        const synth_step_stats stats = step_chunk(run, c);
+        add_stats(&s->stats[worker], &stats);
+        at = c.end;
+    }
+    return DW_OK;
 }
 
-static synth_step_stats sweep_all(synth_run *run)
+static dw_status sweep_all(synth_run *run, synth_step_stats *out, dw_error *err)
 {
-    sweep s = {.run = run};
-    worker workers[MAX_THREADS] = {0};
-    unsigned n_started = 1, n_threads = count_threads(run);
-    for (unsigned i = 0; i < n_threads; i++)
-        workers[i].sweep = &s;
-    /* a thread that cannot be had is done without */
-    while (n_started < n_threads && pthread_create(&workers[n_started].thread, NULL, work,
-                                                   &workers[n_started]) == 0)
-        n_started++;
-    work(&workers[0]);
-    synth_step_stats stats = workers[0].stats;
-    for (unsigned i = 1; i < n_started; i++) {
-        pthread_join(workers[i].thread, NULL);
-        stats.n_changed += workers[i].stats.n_changed;
-        stats.n_one_ulp += workers[i].stats.n_one_ulp;
-        stats.n_again += workers[i].stats.n_again;
-    }
-    return stats;
+    const size_t n_chunks =
+        (size_t)((run->model.n_elems + CHUNK_ELEMS - 1) / CHUNK_ELEMS);
+    const unsigned n_workers = dw_worker_count(run->options.n_threads, n_chunks);
+    sweep s = {run, calloc(n_workers, sizeof *s.stats)};
+    *out = (synth_step_stats){0};
+    dw_status status = s.stats
+                           ? dw_parallel(n_workers, n_chunks, sweep_chunk, &s, NULL, err)
+                           : dw_fail_memory(err, "synth");
+    for (unsigned i = 0; status == DW_OK && i < n_workers; i++)
+        add_stats(out, &s.stats[i]);
+    free(s.stats);
+    return status;
 }
 
 /* ---- the run ---- */
@@ -281,21 +263,25 @@ dw_status synth_run_new(synth_run **out, const synth_options *options, dw_error 
     *out = NULL;
     synth_run *run = calloc(1, sizeof *run);
     if (!run)
-        return cli_error_set(err, DW_NO_MEMORY, "synth", "out of memory");
+        return dw_fail_memory(err, "synth");
     run->options = *options;
     dw_status status = synth_model_init(&run->model, options->n_params, err);
     if (status == DW_OK && !allocate(run))
-        status = cli_error_set(err, DW_NO_MEMORY, "synth",
-                               "out of memory: a run takes about %u bytes a parameter",
-                               9 + dw_dtype_bits(options->dtype) / 4);
+        status = dw_fail(err, DW_NO_MEMORY, "synth",
+                         "out of memory: a run takes about %u bytes a parameter",
+                         9 + dw_dtype_bits(options->dtype) / 4);
     if (status != DW_OK) {
         synth_run_free(run);
         return status;
     }
     lay_out_tensors(run);
-    sweep_all(run); /* step 0: the base */
-    *out = run;
-    return DW_OK;
+    synth_step_stats none;
+    status = sweep_all(run, &none, err); /* step 0: the base */
+    if (status == DW_OK)
+        *out = run;
+    else
+        synth_run_free(run);
+    return status;
 }
 
 void synth_run_free(synth_run *run)
@@ -325,8 +311,8 @@ const dw_tensor *synth_run_before(const synth_run *run)
     return run->before;
 }
 
-synth_step_stats synth_run_step(synth_run *run)
+dw_status synth_run_step(synth_run *run, synth_step_stats *out, dw_error *err)
 {
     run->step++;
-    return sweep_all(run);
+    return sweep_all(run, out, err);
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "error.h"
+#include "base/error.h"
 
 #define HIDDEN_STEP 64
 #define HEAD_DIM    64
@@ -84,7 +84,7 @@ dw_status synth_model_init(synth_model *out, uint64_t n_params, dw_error *err)
     *out = (synth_model){0};
     out->tensors = calloc((size_t)n_layers * N_PARTS + 2, sizeof *out->tensors);
     if (!out->tensors)
-        return cli_error_set(err, DW_NO_MEMORY, "synth", "out of memory");
+        return dw_fail_memory(err, "synth");
     snprintf(out->tensors[0].name, sizeof out->tensors[0].name,
              "model.embed_tokens.weight");
     add(out, vocabulary, hidden, 0, SIGMA_EMBEDDING);

@@ -13,8 +13,8 @@
  *
  * Noise is a hash of seed, step, tensor and index, so a run depends on its options alone.
  */
-#ifndef CLI_SYNTH_H
-#define CLI_SYNTH_H
+#ifndef BENCH_SYNTH_H
+#define BENCH_SYNTH_H
 
 #include <stdint.h>
 
@@ -49,6 +49,6 @@ const dw_tensor *synth_run_tensors(const synth_run *run, size_t *n_tensors);
  * next step brings them up to date. */
 const dw_tensor *synth_run_before(const synth_run *run);
 
-synth_step_stats synth_run_step(synth_run *run);
+dw_status synth_run_step(synth_run *run, synth_step_stats *out, dw_error *err);
 
 #endif
