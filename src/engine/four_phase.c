@@ -1,16 +1,15 @@
-/* One hop: fetch while the engines serve; pause; apply; resume.
+/* One step: fetch while the engines serve; pause; apply; resume.
  *
  *            one copy of the weights              two copies
- *     1      stage, commit                        stage; commit: the stores to the copy
- *                                                 that nobody reads; apply: the flip
+ *     1      fetch, stage, prepare                the same; apply: the stores go to the
+ *                                                 copy that nobody reads, then the flip
  *     2      pause                                pause
  *     3      apply: the stores; engines' update   engines' update
  *     4      resume                               resume
- *     after  settle: sync, read back              settle: the other copy
+ *     after  finish: sync, read back              finish: the other copy
  *
- * What fails before the stores leaves the weights as they are: the engines are resumed
- * and go on. From the commit on there is only forward, so the next call begins at
- * phase 2.
+ * A failure before the stores leaves the weights as they are: the engines are resumed and
+ * go on. After the preparation there is no way back, so the next call begins at phase 2.
  */
 #include "engine/four_phase.h"
 
@@ -22,7 +21,7 @@
 #include "engine/engine.h"
 #include "follow/follower.h"
 
-/* ---- what the engines are told ---- */
+/* ---- the update that engines get ---- */
 
 static dw_status absolute(char **out, const char *path, dw_error *err)
 {
@@ -69,8 +68,8 @@ dw_status dw_update_of_position(dw_engine_update *out, dw_update_paths *paths,
     return find_paths(out, paths, dir, NULL, err);
 }
 
-/* The same for what is committed. With two copies the directory is the one that was
- * flipped to, so it is asked for after the apply. */
+/* The same for the prepared version. With two copies this is called after the apply: the
+ * directory is the copy that was flipped to. */
 static dw_status update_of_staged(dw_engine_update *out, dw_update_paths *paths,
                                   const dw_rollout *r, dw_error *err)
 {
@@ -88,18 +87,28 @@ void dw_update_paths_release(dw_update_paths *paths)
     *paths = (dw_update_paths){0};
 }
 
-/* ---- telling ---- */
+/* ---- the step ---- */
 
-static void tell_phase(const dw_rollout *r, dw_phase phase, uint64_t version)
+typedef struct step {
+    dw_rollout *rollout;
+    dw_rollout_hop report;
+    dw_engine_update update; /* from the preparation on */
+    dw_update_paths paths;
+    dw_handover handover;
+    uint64_t t_asked;   /* when the engines were asked to pause, dw_clock_us() */
+    uint64_t t_applied; /* when the stores were done */
+} step;
+
+static void announce(const dw_rollout *r, dw_phase phase, uint64_t version)
 {
     if (r->options.watch.phase)
         r->options.watch.phase(r->options.watch.context, phase, version);
 }
 
-/* The times of the engines: of several, the stop is the longest of any. */
-static void tell_hop(const dw_rollout *r, dw_rollout_hop *hop, uint64_t t_asked,
-                     uint64_t t_applied)
+/* Reports the step. Of several engines the longest time counts. */
+static void report_step(step *s)
 {
+    const dw_rollout *r = s->rollout;
     uint64_t t_paused = 0, t_updated = 0, t_resume = 0, t_resumed = 0;
     for (size_t i = 0; i < r->n_engines; i++) {
         const dw_host_engine *e = &r->engines[i];
@@ -112,23 +121,43 @@ static void tell_hop(const dw_rollout *r, dw_rollout_hop *hop, uint64_t t_asked,
         if (e->t_resumed > t_resumed)
             t_resumed = e->t_resumed;
     }
-    if (t_paused > t_asked)
-        hop->pause_us = t_paused - t_asked;
-    if (t_updated > t_applied)
-        hop->update_us = t_updated - t_applied;
+    if (t_paused > s->t_asked)
+        s->report.pause_us = t_paused - s->t_asked;
+    if (t_updated > s->t_applied)
+        s->report.update_us = t_updated - s->t_applied;
     if (t_paused > 0 && t_resume > t_paused)
-        hop->stopped_us = t_resume - t_paused;
+        s->report.stopped_us = t_resume - t_paused;
     if (t_resume > 0 && t_resumed > t_resume)
-        hop->resume_us = t_resumed - t_resume;
+        s->report.resume_us = t_resumed - t_resume;
     if (r->options.watch.hop)
-        r->options.watch.hop(r->options.watch.context, hop);
+        r->options.watch.hop(r->options.watch.context, &s->report);
 }
 
-/* ---- the phases ---- */
-
-static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
-                       const dw_progress *progress, dw_error *err)
+/* Our part of phase 3. */
+static dw_status apply_stores(step *s, dw_error *err)
 {
+    const uint64_t start = dw_clock_us();
+    dw_status status = dw_follower_apply(s->rollout->follower, err);
+    s->report.scatter_us = dw_clock_us() - start;
+    return status;
+}
+
+/* Engines that are paused, or may be, are not resumed: what they read may be a mix. */
+static void distrust_paused(dw_rollout *r, const dw_error *err)
+{
+    for (size_t i = 0; i < r->n_engines; i++) {
+        dw_host_engine *e = &r->engines[i];
+        if (e->state != DW_HOST_NEW && e->state != DW_HOST_RUNNING)
+            dw_host_engine_distrust(e, err);
+    }
+}
+
+/* ---- 1: fetch and stage ---- */
+
+static dw_status fetch_and_stage(step *s, uint64_t goal, const dw_progress *progress,
+                                 dw_error *err)
+{
+    dw_rollout *r = s->rollout;
     dw_follow_report before, done;
     /* the only stores outside phase 3: engines must not read that memory meanwhile */
     const bool writes = dw_follower_stage_fills(r->follower);
@@ -138,210 +167,226 @@ static dw_status stage(dw_rollout *r, uint64_t goal, dw_rollout_hop *hop,
     if (status != DW_OK)
         return status;
     dw_follower_totals(r->follower, &before);
-    status = dw_follower_stage(r->follower, goal, &hop->version, progress, err);
+    status = dw_follower_stage(r->follower, goal, &s->report.version, progress, err);
     dw_follower_since(r->follower, &before, &done);
-    hop->n_objects = done.n_objects;
-    hop->n_bytes = done.n_bytes;
-    hop->fetch_us = 1000 * done.fetch_ms;
-    hop->decode_us = 1000 * done.stage_ms;
-    /* the memory may be filled half way */
-    for (size_t i = 0; status != DW_OK && i < r->n_engines; i++)
-        if (writes && r->engines[i].paused)
-            dw_host_engine_mistrust(&r->engines[i], err);
-    if (writes && status != DW_OK)
+    s->report.n_objects = done.n_objects;
+    s->report.n_bytes = done.n_bytes;
+    s->report.fetch_us = 1000 * done.fetch_ms;
+    s->report.decode_us = 1000 * done.stage_ms;
+    if (writes && status != DW_OK) { /* the memory may be half filled */
+        distrust_paused(r, err);
         dw_host_engines_resume(r, NULL);
+    }
     return status;
 }
 
-/* Phase 3, our part of it. */
-static dw_status scatter(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
-{
-    const uint64_t start = dw_clock_us();
-    dw_status status = dw_follower_apply(r->follower, err);
-    hop->scatter_us = dw_clock_us() - start;
-    return status;
-}
-
-static dw_status settle(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
-{
-    dw_follow_report before, done;
-    tell_phase(r, DW_PHASE_SETTLE, hop->version);
-    dw_follower_totals(r->follower, &before);
-    const uint64_t start = dw_clock_us();
-    dw_status status = dw_follower_settle(r->follower, err);
-    hop->settle_us = dw_clock_us() - start;
-    dw_follower_since(r->follower, &before, &done);
-    hop->n_changed = done.n_changed;
-    return status;
-}
-
-/* Readers that hold the weights keep them from being written: all is as before. After any
- * other failure nobody knows, and engines that read them in place stay where they are. */
-static void stop_after_scatter(dw_rollout *r, dw_status status, const dw_error *err)
-{
-    for (size_t i = 0; i < r->n_engines; i++)
-        if (r->engines[i].paused && status != DW_UNAVAILABLE)
-            dw_host_engine_mistrust(&r->engines[i], err);
-    dw_host_engines_resume(r, NULL);
-}
-
-/* The weights are not what they were to be: no engine goes on with them. */
-static void stop_after_settle(dw_rollout *r, const dw_engine_update *update,
-                              dw_error *err)
-{
-    for (size_t i = 0; i < r->n_engines; i++) {
-        r->engines[i].skipped = false;
-        dw_host_engine_mistrust(&r->engines[i], err); /* so that nothing resumes it */
-    }
-    dw_host_engines_pause(r, update, NULL);
-}
-
-/* Of two copies the one that was read is written next: an engine that runs, and did not
- * take the new one over, may be reading it still. */
-static dw_status leave_old_copy(const dw_rollout *r, dw_error *err)
-{
-    for (size_t i = 0; r->n_copies == 2 && i < r->n_engines; i++) {
-        const dw_host_engine *e = &r->engines[i];
-        /* a resume whose answer did not come may have been done */
-        const bool stands = e->paused && e->t_paused > 0 && e->t_resume == 0;
-        if (stands || e->left_out || e->status.state == DW_ENGINE_SERVING ||
-            e->status.error.code == DW_NOT_FOUND)
-            continue;
-        return dw_host_engine_fail(e, err);
-    }
-    return DW_OK;
-}
-
-/* The stores go past an engine that is left out. If it reads them in place, it may have
- * read a part of them. */
-static void mistrust_left_out(dw_rollout *r)
-{
-    for (size_t i = 0; i < r->n_engines; i++) {
-        dw_host_engine *e = &r->engines[i];
-        if (e->left_out && !dw_engine_has_own_weights(e->engine))
-            e->mixed = true;
-    }
-}
-
-/* Phases 2 to 4, with what is staged and committed. */
-static dw_status move_engines(dw_rollout *r, dw_rollout_hop *hop,
-                              const dw_engine_update *update, dw_error *err)
-{
-    tell_phase(r, DW_PHASE_PAUSE, update->version);
-    const uint64_t t_asked = dw_clock_us();
-    dw_status status = dw_host_engines_pause(r, update, err);
-    if (status != DW_OK)
-        return status;
-    mistrust_left_out(r);
-    tell_phase(r, DW_PHASE_APPLY, update->version);
-    if (r->n_copies < 2)
-        status = scatter(r, hop, err);
-    const uint64_t t_applied = dw_clock_us();
-    if (status != DW_OK) {
-        stop_after_scatter(r, status, err);
-        return status;
-    }
-    r->applied = true;
-    dw_host_engines_take_over(r, update);
-    status = leave_old_copy(r, err);
-    if (status != DW_OK)
-        return status;
-    tell_phase(r, DW_PHASE_RESUME, update->version);
-    status = settle(r, hop, err);
-    if (status == DW_OK)
-        tell_hop(r, hop, t_asked, t_applied);
-    /* a conflict: the directory was replaced, maybe while an engine loaded it */
-    if (status == DW_CORRUPT || status == DW_MISMATCH || status == DW_CONFLICT)
-        stop_after_settle(r, update, err);
-    return status;
-}
-
-typedef struct question {
-    const dw_rollout *rollout;
-    uint64_t version;
-} question;
-
-/* One that was restarted since says another version, and is told to load all. Where the
- * stores were done by an earlier call, those that took them over need not stop again. */
 static void ask_version(dw_host_engine *e, void *context)
 {
-    const question *q = context;
+    const step *s = context;
     dw_host_engine_begin(e);
-    dw_host_engine_probe(e, q->rollout->options.patience_ms);
-    e->skipped =
-        q->rollout->applied && !e->paused && dw_host_engine_serves(e, q->version);
+    dw_host_engine_probe(e);
+    if (e->part == DW_PART_LEFT_OUT)
+        return;
+    /* an earlier call of this step brought it there: it need not stop again */
+    const bool runs = e->state == DW_HOST_NEW || e->state == DW_HOST_RUNNING;
+    const bool done =
+        s->rollout->applied && runs && dw_host_engine_serves(e, s->update.version);
+    e->part = done ? DW_PART_DONE : DW_PART_FULL;
 }
 
-/* No engine is stopped where it is known that another one cannot be. */
-static dw_status check_all_there(dw_rollout *r, dw_error *err)
+/* Fails if one is away: then no other engine needs to be paused. */
+static dw_status check_engines(step *s, dw_error *err)
 {
+    dw_rollout *r = s->rollout;
+    dw_host_engines_collect_retries(r);
+    dw_host_engines_each(r, ask_version, s);
     for (size_t i = 0; i < r->n_engines; i++) {
         dw_host_engine *e = &r->engines[i];
-        if (e->hung) {
-            dw_host_engine_judge_absence(e, r->options.patience_ms);
+        if (dw_host_engine_hangs(e)) {
+            dw_host_engine_judge_absence(e);
             dw_host_engine_retry_pause(e);
         }
-        if (dw_host_engine_counts(e) && e->status.state == DW_ENGINE_AWAY)
+        if (e->part == DW_PART_FULL && e->status.state == DW_ENGINE_AWAY)
             return dw_host_engine_fail(e, err);
     }
     return DW_OK;
 }
 
-/* A whole model was put where nothing was: there is nothing to scatter, and no engine can
- * have been reading it. They are told by dw_rollout_check. */
-static dw_status arrive(dw_rollout *r, dw_rollout_hop *hop, dw_error *err)
+/* The last of phase 1: makes the staged version durable, and asks for the engines. */
+static dw_status prepare(step *s, dw_error *err)
 {
-    dw_status status = dw_follower_apply(r->follower, err);
-    if (status == DW_OK)
-        status = settle(r, hop, err);
-    /* what they name may be a version of another stream */
-    for (size_t i = 0; i < r->n_engines; i++)
-        r->engines[i].reload = true;
-    if (status == DW_OK)
-        tell_hop(r, hop, 0, 0);
-    return status == DW_OK ? dw_rollout_check(r, err) : status;
-}
-
-dw_status dw_four_phase_hop(dw_rollout *r, uint64_t goal, const dw_progress *progress,
-                            dw_error *err)
-{
-    dw_follower *f = r->follower;
-    dw_update_paths paths = {0};
-    dw_engine_update update;
-    dw_rollout_hop hop = {0};
-    dw_status status = DW_OK;
-    if (!dw_follower_staged(f, &hop.version, NULL)) {
-        r->from = dw_follower_version(f);
-        r->applied = false;
-        tell_phase(r, DW_PHASE_FETCH, goal);
-        status = stage(r, goal, &hop, progress, err);
-        if (status == DW_OK && hop.version == dw_follower_version(f)) {
-            hop.from = r->from;
-            status = arrive(r, &hop, err);
-            goto out;
-        }
-    }
-    hop.from = r->from;
-    if (status == DW_OK)
-        status = dw_follower_commit(f, err);
+    dw_rollout *r = s->rollout;
+    dw_status status = dw_follower_commit(r->follower, err);
     if (status == DW_OK && r->n_copies == 2) {
-        status = scatter(r, &hop, err);
+        status = apply_stores(s, err);
         r->applied = status == DW_OK;
     }
     if (status == DW_OK)
-        status = update_of_staged(&update, &paths, r, err);
-    if (status == DW_OK) {
-        question q = {r, update.version};
-        dw_host_engines_collect_retries(r);
-        dw_host_engines_each(r, ask_version, &q);
-        status = check_all_there(r, err);
+        status = update_of_staged(&s->update, &s->paths, r, err);
+    return status == DW_OK ? check_engines(s, err) : status;
+}
+
+/* ---- 2: pause ---- */
+
+static dw_status pause_engines(step *s, dw_error *err)
+{
+    s->t_asked = dw_clock_us();
+    return dw_host_engines_pause(s->rollout, &s->update, err);
+}
+
+/* ---- 3: apply ---- */
+
+static dw_status apply(step *s, dw_error *err)
+{
+    dw_rollout *r = s->rollout;
+    dw_status status = DW_OK;
+    /* the stores go past an engine that is left out: if it reads the directory in place,
+     * it may have read a part of them */
+    for (size_t i = 0; i < r->n_engines; i++) {
+        dw_host_engine *e = &r->engines[i];
+        if (e->part == DW_PART_LEFT_OUT && !dw_engine_has_own_weights(e->engine))
+            dw_host_engine_distrust(e, NULL);
     }
+    if (r->n_copies < 2)
+        status = apply_stores(s, err);
+    s->t_applied = dw_clock_us();
+    if (status != DW_OK) {
+        /* DW_UNAVAILABLE: a reader holds the weights, and nothing was written */
+        if (status != DW_UNAVAILABLE)
+            distrust_paused(r, err);
+        dw_host_engines_resume(r, NULL);
+        return status;
+    }
+    r->applied = true;
+    dw_handover_apply(&s->handover, r, &s->update);
+    return DW_OK;
+}
+
+/* ---- 4: resume ---- */
+
+/* With two copies, the one that engines read until now is written next. Fails if an
+ * engine that did not take the new copy over may still read the old one. */
+static dw_status check_old_copy(const dw_rollout *r, dw_error *err)
+{
+    for (size_t i = 0; r->n_copies == 2 && i < r->n_engines; i++) {
+        const dw_host_engine *e = &r->engines[i];
+        /* a resume without an answer may have been done */
+        const bool stands =
+            e->state != DW_HOST_RUNNING && e->t_paused > 0 && e->t_resume == 0;
+        if (!stands && e->part == DW_PART_FULL && e->status.state != DW_ENGINE_SERVING &&
+            e->status.error.code != DW_NOT_FOUND)
+            return dw_host_engine_fail(e, err);
+    }
+    return DW_OK;
+}
+
+static dw_status resume(step *s, dw_error *err)
+{
+    dw_handover_resume(&s->handover);
+    return check_old_copy(s->rollout, err);
+}
+
+/* ---- after: finish ---- */
+
+static dw_status finish_weights(step *s, dw_error *err)
+{
+    dw_follower *f = s->rollout->follower;
+    dw_follow_report before, done;
+    dw_follower_totals(f, &before);
+    const uint64_t start = dw_clock_us();
+    dw_status status = dw_follower_settle(f, err);
+    s->report.settle_us = dw_clock_us() - start;
+    dw_follower_since(f, &before, &done);
+    s->report.n_changed = done.n_changed;
+    return status;
+}
+
+/* The weights are not the version's: no engine goes on with them. */
+static void stop_engines(step *s, const dw_error *err)
+{
+    dw_rollout *r = s->rollout;
+    for (size_t i = 0; i < r->n_engines; i++) {
+        if (r->engines[i].part == DW_PART_DONE)
+            r->engines[i].part = DW_PART_FULL;
+        dw_host_engine_distrust(&r->engines[i], err); /* so that nothing resumes it */
+    }
+    dw_host_engines_pause(r, &s->update, NULL);
+}
+
+static dw_status finish(step *s, dw_error *err)
+{
+    dw_status status = finish_weights(s, err);
+    if (status == DW_OK) {
+        report_step(s);
+        s->rollout->applied = false;
+    }
+    /* a conflict: the directory was replaced, maybe while an engine loaded it */
+    if (status == DW_CORRUPT || status == DW_MISMATCH || status == DW_CONFLICT)
+        stop_engines(s, err);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+/* A whole model came to where nothing was. There is nothing to pause for: no engine can
+ * have been reading it. dw_rollout_check brings them there. */
+static dw_status arrive(step *s, dw_error *err)
+{
+    dw_rollout *r = s->rollout;
+    dw_status status = dw_follower_apply(r->follower, err);
+    if (status == DW_OK) {
+        announce(r, DW_PHASE_SETTLE, s->report.version);
+        status = finish_weights(s, err);
+    }
+    /* the version that an engine names may be another stream's */
+    for (size_t i = 0; i < r->n_engines; i++)
+        r->engines[i].must_reload = true;
     if (status == DW_OK)
-        status = move_engines(r, &hop, &update, err);
-    if (status == DW_OK)
+        report_step(s);
+    return status == DW_OK ? dw_rollout_check(r, err) : status;
+}
+
+dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progress,
+                         dw_error *err)
+{
+    dw_follower *f = r->follower;
+    step s = {.rollout = r};
+    dw_status status = DW_OK;
+    if (!dw_follower_staged(f, &s.report.version, NULL)) { /* by an earlier call */
+        r->from = dw_follower_version(f);
         r->applied = false;
+        announce(r, DW_PHASE_FETCH, goal);
+        status = fetch_and_stage(&s, goal, progress, err);
+        if (status == DW_OK && s.report.version == dw_follower_version(f)) {
+            s.report.from = r->from;
+            status = arrive(&s, err);
+            goto out;
+        }
+    }
+    s.report.from = r->from;
+    if (status == DW_OK)
+        status = prepare(&s, err);
+    if (status != DW_OK)
+        goto out;
+    announce(r, DW_PHASE_PAUSE, s.update.version);
+    status = pause_engines(&s, err);
+    if (status != DW_OK)
+        goto out;
+    announce(r, DW_PHASE_APPLY, s.update.version);
+    status = apply(&s, err);
+    if (status != DW_OK)
+        goto out;
+    announce(r, DW_PHASE_RESUME, s.update.version);
+    status = resume(&s, err);
+    if (status != DW_OK)
+        goto out;
+    announce(r, DW_PHASE_SETTLE, s.update.version);
+    status = finish(&s, err);
 out:
-    tell_phase(r, DW_PHASE_IDLE, dw_follower_version(f));
-    dw_update_paths_release(&paths);
+    for (size_t i = 0; i < r->n_engines; i++)
+        if (r->engines[i].part == DW_PART_DONE)
+            r->engines[i].part = DW_PART_FULL;
+    announce(r, DW_PHASE_IDLE, dw_follower_version(f));
+    dw_update_paths_release(&s.paths);
     return status;
 }

@@ -1,13 +1,13 @@
-/* One hop of a rollout host through the four phases. */
+/* One step of a rollout host through the four phases. */
 #ifndef DW_ENGINE_FOUR_PHASE_H
 #define DW_ENGINE_FOUR_PHASE_H
 
 #include "engine/rollout.h"
 #include "weights/replica.h"
 
-/* Goes one hop on the way to GOAL, or finishes the one that is under way. */
-dw_status dw_four_phase_hop(dw_rollout *rollout, uint64_t goal,
-                            const dw_progress *progress, dw_error *err);
+/* Goes one step of the route to GOAL, or finishes the one that is under way. */
+dw_status dw_four_phases(dw_rollout *rollout, uint64_t goal, const dw_progress *progress,
+                         dw_error *err);
 
 /* The strings of an update; release them after it. */
 typedef struct dw_update_paths {
@@ -15,11 +15,11 @@ typedef struct dw_update_paths {
     char *patch;
 } dw_update_paths;
 
-/* What an engine is told that takes the version the weights are at. */
+/* The update that brings an engine to the version of the weights. */
 dw_status dw_update_of_version(dw_engine_update *out, dw_update_paths *paths,
                                dw_follower *follower, dw_error *err);
 
-/* The same where there is no follower: AT is what the weights in DIR are. */
+/* The same without a follower: the weights in DIR are at AT. */
 dw_status dw_update_of_position(dw_engine_update *out, dw_update_paths *paths,
                                 const dw_position *at, const char *dir, dw_error *err);
 

@@ -1,4 +1,4 @@
-/* One engine of a rollout host: what is asked of it, and what is believed of it after. */
+/* One engine of a rollout host: what is asked of it, and what is known of it after. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -7,7 +7,7 @@
 #include "engine/rollout.h"
 
 #define T_RETRY_MS 50    /* before an update is tried again; doubled each time */
-#define T_REST_MS  1000  /* before an engine that failed is paused again for no news */
+#define T_REST_MS  1000  /* before an engine that failed is tried again without news */
 #define MAX_REST   60000 /* the same, after many failures */
 
 const char *dw_engine_state_name(dw_engine_state state)
@@ -17,141 +17,85 @@ const char *dw_engine_state_name(dw_engine_state state)
     return (size_t)state < sizeof names / sizeof *names ? names[state] : "?";
 }
 
-void dw_host_engine_init(dw_host_engine *e, dw_engine *engine)
+/* ---- its state ---- */
+
+typedef enum event {
+    PAUSED,     /* it acknowledged a pause */
+    UNANSWERED, /* it was asked to pause: it may have done so, or not */
+    TIMED_OUT,  /* the same, and it took DW_PAUSE_GRACE_MS or longer */
+    RESUMED,    /* it acknowledged a resume */
+    UPDATED,    /* it took an update over */
+    DISTRUSTED, /* its weights may be a mix */
+    GONE,       /* its process has ended: what comes next is another one, not paused */
+    N_EVENTS,
+} event;
+
+#define NEW     DW_HOST_NEW
+#define RUN     DW_HOST_RUNNING
+#define PAUSE   DW_HOST_PAUSED
+#define MIX     DW_HOST_MIXED
+#define HUNG    DW_HOST_HUNG
+#define HUNGMIX DW_HOST_HUNG_MIXED
+
+/* clang-format off */
+static const dw_host_state next_state[DW_N_HOST_STATES][N_EVENTS] = {
+    /*            PAUSED  UNANSWERED  TIMED_OUT  RESUMED  UPDATED  DISTRUSTED  GONE */
+    [NEW]     = { PAUSE,  PAUSE,      HUNG,      RUN,     NEW,     MIX,        RUN },
+    [RUN]     = { PAUSE,  PAUSE,      HUNG,      RUN,     RUN,     MIX,        RUN },
+    [PAUSE]   = { PAUSE,  PAUSE,      HUNG,      RUN,     PAUSE,   MIX,        RUN },
+    [MIX]     = { MIX,    MIX,        HUNGMIX,   MIX,     PAUSE,   MIX,        RUN },
+    [HUNG]    = { PAUSE,  HUNG,       HUNG,      HUNG,    HUNG,    HUNGMIX,    RUN },
+    [HUNGMIX] = { MIX,    HUNGMIX,    HUNGMIX,   HUNGMIX, HUNGMIX, HUNGMIX,    RUN },
+};
+/* clang-format on */
+
+static void take_event(dw_host_engine *e, event ev)
 {
-    *e = (dw_host_engine){.engine = engine, .told = DW_NO_VERSION};
+    e->state = next_state[e->state][ev];
+}
+
+bool dw_host_engine_hangs(const dw_host_engine *e)
+{
+    return e->state == DW_HOST_HUNG || e->state == DW_HOST_HUNG_MIXED;
+}
+
+static bool is_mixed(const dw_host_engine *e)
+{
+    return e->state == DW_HOST_MIXED || e->state == DW_HOST_HUNG_MIXED;
+}
+
+/* ---- what is shown of it ---- */
+
+void dw_host_engine_init(dw_host_engine *e, const dw_rollout *rollout, dw_engine *engine)
+{
+    *e =
+        (dw_host_engine){.rollout = rollout, .engine = engine, .believed = DW_NO_VERSION};
     e->status.driver = dw_engine_driver_name(engine);
     e->status.where = dw_engine_where(engine);
     e->status.version = DW_NO_VERSION;
 }
 
-static void set_state(dw_host_engine *e, dw_engine_state state, const dw_error *err)
+static void show(dw_host_engine *e, dw_engine_state state, const dw_error *err)
 {
     dw_engine_status *s = &e->status;
     const dw_status code = err ? err->code : DW_OK;
-    e->is_news = e->is_news || s->state != state || s->error.code != code;
+    if (s->state != state || s->error.code != code)
+        e->status_changed = true;
     s->state = state;
-    if (err)
-        s->error = *err;
-    else
-        s->error = (dw_error){0};
+    s->error = err ? *err : (dw_error){0};
+}
+
+/* It answers, but does not do what it is asked to. */
+static void show_trouble(dw_host_engine *e, const dw_error *err)
+{
+    show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, err);
 }
 
 static void set_version(dw_host_engine *e, uint64_t version)
 {
-    e->is_news = e->is_news || e->status.version != version;
+    if (e->status.version != version)
+        e->status_changed = true;
     e->status.version = version;
-}
-
-/* Codes as drivers promise them: DW_NOT_FOUND for an engine that is gone. */
-static dw_status with_code(const dw_host_engine *e, dw_status status, dw_error *err)
-{
-    if (status == DW_UNAVAILABLE && dw_engine_is_gone(e->engine))
-        status = err->code = DW_NOT_FOUND;
-    return status;
-}
-
-/* Nobody is there: whoever comes back is another process, and not paused. */
-static void is_gone(dw_host_engine *e)
-{
-    e->paused = e->mixed = e->hung = false;
-    e->met = true;
-    /* of one that has not begun yet what was said of it still holds */
-    if (e->answered || !e->assumed) {
-        e->assumed = false;
-        e->told = DW_NO_VERSION;
-    }
-    e->n_failed = 0;
-    e->try_at = 0;
-    set_version(e, DW_NO_VERSION);
-}
-
-void dw_host_engine_judge_absence(dw_host_engine *e, unsigned patience_ms)
-{
-    if (e->away_at == 0)
-        return;
-    if (patience_ms > 0)
-        e->left_out = dw_clock_ms() - e->away_at >= patience_ms;
-    if (e->hung && e->answered && !e->mixed && dw_engine_has_own_weights(e->engine))
-        e->left_out = true;
-}
-
-static void is_away(dw_host_engine *e, unsigned patience_ms, const dw_error *err)
-{
-    const uint64_t now = dw_clock_ms();
-    if (err->code == DW_NOT_FOUND)
-        is_gone(e);
-    set_version(e, DW_NO_VERSION); /* it may come back as another */
-    if (e->away_at == 0)
-        e->away_at = now > 0 ? now : 1;
-    dw_host_engine_judge_absence(e, patience_ms);
-    set_state(e, DW_ENGINE_AWAY, err);
-}
-
-/* An engine that refuses or talks nonsense is there; one that does not answer is not. */
-static bool means_away(const dw_error *err)
-{
-    return err->code == DW_UNAVAILABLE || err->code == DW_NOT_FOUND;
-}
-
-static void is_there(dw_host_engine *e)
-{
-    e->answered = true;
-    e->left_out = e->left_out && e->hung;
-}
-
-/* It does what it is asked to: an answer to a question alone is no proof of that. */
-static void is_well(dw_host_engine *e)
-{
-    e->hung = false;
-    e->n_hung = 0;
-    is_there(e);
-    e->away_at = 0;
-}
-
-static void is_in_trouble(dw_host_engine *e, const dw_error *err)
-{
-    set_state(e, e->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, err);
-}
-
-void dw_host_engine_probe(dw_host_engine *e, unsigned patience_ms)
-{
-    dw_error err = {0};
-    dw_engine_info info;
-    if (with_code(e, dw_engine_probe(e->engine, &info, &err), &err) != DW_OK) {
-        if (means_away(&err))
-            is_away(e, patience_ms, &err);
-        else
-            is_in_trouble(e, &err);
-        return;
-    }
-    is_there(e);
-    if (strcmp(e->status.software, info.software) != 0) {
-        strcpy(e->status.software, info.software);
-        e->is_news = true;
-    }
-    if (!dw_engine_can_probe(e->engine) || (info.version == DW_NO_VERSION && e->assumed))
-        info.version = e->told;
-    set_version(e, info.version);
-    /* the caller knows what version it should be, and says the rest */
-    if (e->status.state == DW_ENGINE_AWAY && !e->hung)
-        set_state(e, e->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_UNKNOWN, NULL);
-}
-
-bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version)
-{
-    return !e->mixed && !e->reload && e->status.version == version;
-}
-
-void dw_host_engine_begin(dw_host_engine *e)
-{
-    e->t_paused = e->t_updated = e->t_resume = e->t_resumed = 0;
-}
-
-void dw_host_engine_mistrust(dw_host_engine *e, const dw_error *err)
-{
-    e->mixed = true;
-    set_state(e, DW_ENGINE_BROKEN, err);
 }
 
 dw_status dw_host_engine_fail(const dw_host_engine *e, dw_error *err)
@@ -163,25 +107,135 @@ dw_status dw_host_engine_fail(const dw_host_engine *e, dw_error *err)
     return DW_UNAVAILABLE;
 }
 
+/* ---- what an answer, or none, means ---- */
+
+/* Gives an engine that is gone the code that drivers promise for it. */
+static dw_status with_code(const dw_host_engine *e, dw_status status, dw_error *err)
+{
+    if (status == DW_UNAVAILABLE && dw_engine_is_gone(e->engine))
+        status = err->code = DW_NOT_FOUND;
+    return status;
+}
+
+/* An engine that refuses or talks nonsense is there; one that does not answer is not. */
+static bool means_away(const dw_error *err)
+{
+    return err->code == DW_UNAVAILABLE || err->code == DW_NOT_FOUND;
+}
+
+static void is_gone(dw_host_engine *e)
+{
+    take_event(e, GONE);
+    if (e->answered) /* else it has not started yet, and loads what was said of it */
+        e->believed = DW_NO_VERSION;
+    e->n_failed = 0;
+    e->try_at = 0;
+    set_version(e, DW_NO_VERSION);
+}
+
+void dw_host_engine_judge_absence(dw_host_engine *e)
+{
+    const unsigned patience_ms = e->rollout->options.patience_ms;
+    if (e->away_at == 0)
+        return;
+    if (patience_ms > 0)
+        e->part =
+            dw_clock_ms() - e->away_at >= patience_ms ? DW_PART_LEFT_OUT : DW_PART_FULL;
+    if (e->state == DW_HOST_HUNG && e->answered && dw_engine_has_own_weights(e->engine))
+        e->part = DW_PART_LEFT_OUT;
+}
+
+static void is_away(dw_host_engine *e, const dw_error *err)
+{
+    const uint64_t now = dw_clock_ms();
+    if (err->code == DW_NOT_FOUND)
+        is_gone(e);
+    set_version(e, DW_NO_VERSION); /* it may come back as another process */
+    if (e->away_at == 0)
+        e->away_at = now > 0 ? now : 1;
+    dw_host_engine_judge_absence(e);
+    show(e, DW_ENGINE_AWAY, err);
+}
+
+static void is_there(dw_host_engine *e)
+{
+    e->answered = true;
+    if (e->part == DW_PART_LEFT_OUT && !dw_host_engine_hangs(e))
+        e->part = DW_PART_FULL;
+}
+
+/* It does what it is asked to: an answer to a probe would not prove that. */
+static void is_well(dw_host_engine *e)
+{
+    e->n_hung = 0;
+    e->away_at = 0;
+    is_there(e);
+}
+
+/* The rest after N failures in a row. */
+static uint64_t rest_ms(unsigned n)
+{
+    const uint64_t ms = (uint64_t)T_REST_MS << (n < 7 ? n : 7);
+    return ms < MAX_REST ? ms : MAX_REST;
+}
+
+/* ---- probe ---- */
+
+void dw_host_engine_probe(dw_host_engine *e)
+{
+    dw_error err = {0};
+    dw_engine_info info;
+    if (with_code(e, dw_engine_probe(e->engine, &info, &err), &err) != DW_OK) {
+        if (means_away(&err))
+            is_away(e, &err);
+        else
+            show_trouble(e, &err);
+        return;
+    }
+    is_there(e);
+    if (strcmp(e->status.software, info.software) != 0) {
+        strcpy(e->status.software, info.software);
+        e->status_changed = true;
+    }
+    set_version(e, info.version != DW_NO_VERSION ? info.version : e->believed);
+    /* the caller knows which version it should be, and goes on from there */
+    if (e->status.state == DW_ENGINE_AWAY && !dw_host_engine_hangs(e))
+        show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_UNKNOWN, NULL);
+}
+
+bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version)
+{
+    return !is_mixed(e) && !e->must_reload && e->status.version == version;
+}
+
 void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update)
 {
-    e->paused = e->paused || !e->met;
-    e->told = update->version;
+    if (e->state == DW_HOST_NEW)
+        take_event(e, UNANSWERED); /* another process may have paused it */
+    if (e->believed != DW_NO_VERSION || !dw_engine_can_probe(e->engine))
+        e->believed = update->version;
     dw_host_engine_resume(e, update);
-    if (e->paused)
-        return; /* it says why */
-    e->met = true;
+    if (e->state != DW_HOST_RUNNING || !dw_host_engine_serves(e, update->version))
+        return; /* its status says why */
     is_well(e);
-    set_state(e, DW_ENGINE_SERVING, NULL);
+    show(e, DW_ENGINE_SERVING, NULL);
 }
 
-bool dw_host_engine_counts(const dw_host_engine *e)
+/* ---- pause ---- */
+
+void dw_host_engine_begin(dw_host_engine *e)
 {
-    return !e->left_out && !e->skipped;
+    e->t_paused = e->t_updated = e->t_resume = e->t_resumed = 0;
 }
 
-bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update,
-                          unsigned patience_ms)
+void dw_host_engine_distrust(dw_host_engine *e, const dw_error *err)
+{
+    take_event(e, DISTRUSTED);
+    if (err)
+        show(e, DW_ENGINE_BROKEN, err);
+}
+
+bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update)
 {
     dw_error err = {0};
     dw_host_engine_begin(e);
@@ -189,48 +243,29 @@ bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update,
     dw_status status = with_code(e, dw_engine_pause(e->engine, update, &err), &err);
     if (status == DW_OK) {
         e->t_paused = dw_clock_us();
-        e->paused = true;
+        take_event(e, PAUSED);
         is_well(e);
-        set_state(e, e->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_PAUSED, NULL);
+        show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_PAUSED, NULL);
         return true;
     }
-    /* the answer may have been lost, and not the question */
-    e->paused = true;
-    const bool refuses = !means_away(&err);
     if (status == DW_UNAVAILABLE && dw_clock_ms() - start >= DW_PAUSE_GRACE_MS) {
-        e->hung = true;
+        take_event(e, TIMED_OUT);
         dw_host_engine_back_off(e);
+    } else {
+        take_event(e, UNANSWERED);
     }
-    is_away(e, patience_ms, &err); /* for as long as it cannot be paused */
-    if (refuses)
-        is_in_trouble(e, &err);
+    is_away(e, &err); /* for as long as it cannot be paused */
+    if (!means_away(&err))
+        show_trouble(e, &err);
     return false;
 }
 
-void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
+void dw_host_engine_paused_late(dw_host_engine *e)
 {
-    dw_error err = {0};
-    if (!e->paused || e->mixed || e->held || e->hung)
-        return;
-    e->t_resume = dw_clock_us();
-    dw_status status = with_code(e, dw_engine_resume(e->engine, update, &err), &err);
-    e->t_resumed = dw_clock_us();
-    if (status == DW_OK) {
-        e->paused = false;
-        if (e->status.state == DW_ENGINE_PAUSED)
-            set_state(e, DW_ENGINE_BEHIND, NULL);
-    } else if (means_away(&err)) {
-        is_away(e, 0, &err);
-    } else {
-        is_in_trouble(e, &err);
-    }
-}
-
-/* Doubled with each failure in a row. */
-static uint64_t rest_ms(unsigned n_failed)
-{
-    const uint64_t ms = (uint64_t)T_REST_MS << (n_failed < 7 ? n_failed : 7);
-    return ms < MAX_REST ? ms : MAX_REST;
+    take_event(e, PAUSED);
+    is_well(e);
+    e->try_at = 0;
+    show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, NULL);
 }
 
 void dw_host_engine_back_off(dw_host_engine *e)
@@ -238,43 +273,44 @@ void dw_host_engine_back_off(dw_host_engine *e)
     e->try_at = dw_clock_ms() + rest_ms(++e->n_hung);
 }
 
-void dw_host_engine_paused_late(dw_host_engine *e)
+void dw_host_engine_give_up(dw_host_engine *e)
 {
-    is_well(e);
-    e->paused = true;
-    e->try_at = 0;
-    set_state(e, e->mixed ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, NULL);
+    if (dw_host_engine_hangs(e))
+        take_event(e, PAUSED);
 }
 
-/* One try: true where it holds UPDATE's version now. */
+/* ---- apply ---- */
+
+/* One try. True if it holds UPDATE's version now. */
 static bool update_once(dw_host_engine *e, const dw_engine_update *update, dw_error *err)
 {
     bool whole = false;
     dw_status status = with_code(e, dw_engine_apply(e->engine, update, &whole, err), err);
     if (status == DW_OK) {
-        e->mixed = e->assumed = e->reload = false;
-        e->met = true;
-        e->told = update->version;
+        take_event(e, UPDATED);
+        e->must_reload = false;
+        e->believed = dw_engine_can_probe(e->engine) ? DW_NO_VERSION : update->version;
         set_version(e, update->version);
+        show(e, DW_ENGINE_PAUSED, NULL);
         return true;
     }
     if (status == DW_NOT_FOUND) {
         is_gone(e);
         return false;
     }
-    e->mixed = e->mixed || !whole;
+    if (!whole)
+        take_event(e, DISTRUSTED);
     set_version(e, DW_NO_VERSION);
-    is_in_trouble(e, err);
+    show_trouble(e, err);
     return false;
 }
 
-void dw_host_engine_take_over(dw_host_engine *e, const dw_engine_update *update,
-                              unsigned n_tries)
+void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
 {
     dw_error err = {0};
-    if (!e->paused)
+    if (e->state != DW_HOST_PAUSED && e->state != DW_HOST_MIXED)
         return;
-    /* the weights whole, where the patch does not start from what it has */
+    /* the weights whole, if the patch does not start from what it has */
     dw_engine_update whole = *update;
     whole.patch = NULL;
     whole.from = DW_NO_VERSION;
@@ -282,7 +318,7 @@ void dw_host_engine_take_over(dw_host_engine *e, const dw_engine_update *update,
                 dw_host_engine_serves(e, update->from);
     bool done = false;
     uint64_t wait_ms = T_RETRY_MS;
-    for (unsigned i = 0; !done && i < n_tries; i++) {
+    for (unsigned i = 0; !done && i < e->rollout->options.n_tries; i++) {
         if (i > 0) {
             dw_sleep_ms(wait_ms);
             wait_ms *= 2;
@@ -295,15 +331,28 @@ void dw_host_engine_take_over(dw_host_engine *e, const dw_engine_update *update,
     e->t_updated = dw_clock_us();
     e->n_failed = done ? 0 : e->n_failed + 1;
     e->try_at = done ? 0 : dw_clock_ms() + rest_ms(e->n_failed);
-    if (!done && means_away(&err)) {
-        if (err.code != DW_NOT_FOUND)
-            dw_host_engine_resume(e, update); /* where it is whole */
-        is_away(e, 0, &err);
+    if (!done && means_away(&err))
+        is_away(e, &err);
+}
+
+/* ---- resume ---- */
+
+void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
+{
+    dw_error err = {0};
+    if (e->state != DW_HOST_PAUSED || e->rollout->recovering)
         return;
+    e->t_resume = dw_clock_us();
+    dw_status status = with_code(e, dw_engine_resume(e->engine, update, &err), &err);
+    e->t_resumed = dw_clock_us();
+    if (status == DW_OK) {
+        take_event(e, RESUMED);
+        const bool is_new = update && dw_host_engine_serves(e, update->version);
+        if (e->status.state == DW_ENGINE_PAUSED)
+            show(e, is_new ? DW_ENGINE_SERVING : DW_ENGINE_BEHIND, NULL);
+    } else if (means_away(&err)) {
+        is_away(e, &err);
+    } else {
+        show_trouble(e, &err);
     }
-    dw_host_engine_resume(e, update);
-    if (done && !e->paused)
-        set_state(e, DW_ENGINE_SERVING, NULL);
-    else if (!done)
-        is_in_trouble(e, &err);
 }

@@ -1,7 +1,7 @@
 /* An engine that does not answer a pause is asked again on a thread of its own, so that
  * the others get their versions meanwhile. While that thread runs, nobody else calls the
- * engine. The thread only pauses it: whether it may be resumed is decided after the join,
- * by what is known of its weights by then. */
+ * engine. The thread only pauses the engine. Whether it may be resumed is decided after
+ * the join, by what is known of its weights by then. */
 #include <pthread.h>
 #include <signal.h>
 
@@ -21,33 +21,33 @@ static void *ask_to_pause(void *context)
 
 void dw_host_engine_retry_pause(dw_host_engine *e)
 {
-    if (!e->hung || e->retry.running || dw_clock_ms() < e->try_at)
+    if (!dw_host_engine_hangs(e) || e->retry.running || dw_clock_ms() < e->try_at)
         return;
     sigset_t all, before;
     atomic_store(&e->retry.done, false);
-    sigfillset(&all); /* signals are the host's */
+    sigfillset(&all); /* signals belong to the host's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     e->retry.running = pthread_create(&e->retry.thread, NULL, ask_to_pause, e) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void dw_host_engine_collect_retry(dw_host_engine *e)
+bool dw_host_engine_collect_retry(dw_host_engine *e)
 {
     if (!e->retry.running || !atomic_load(&e->retry.done))
-        return;
+        return false;
     pthread_join(e->retry.thread, NULL);
     e->retry.running = false;
-    e->retry.has_paused = e->retry.status == DW_OK;
-    if (e->retry.has_paused)
+    if (e->retry.status == DW_OK)
         dw_host_engine_paused_late(e);
     else
         dw_host_engine_back_off(e);
+    return e->retry.status == DW_OK;
 }
 
 void dw_host_engine_end_retry(dw_host_engine *e)
 {
     if (e->retry.running)
         pthread_join(e->retry.thread, NULL);
-    e->retry.running = e->hung =
-        false; /* it is resumed like the others, if it is whole */
+    e->retry.running = false;
+    dw_host_engine_give_up(e);
 }

@@ -33,60 +33,55 @@ static dw_status make_engines(dw_rollout *r, dw_error *err)
     if (!r->engines)
         return dw_fail_memory(err, NULL);
     for (size_t i = 0; i < r->n_engines; i++)
-        dw_host_engine_init(&r->engines[i], r->options.engines[i]);
+        dw_host_engine_init(&r->engines[i], r, r->options.engines[i]);
     return DW_OK;
 }
 
-/* Two processes that keep one directory would stop and start each other's engines. */
+/* Two processes that keep one directory would pause and resume each other's engines. */
 static dw_status check_lock(const char *into, dw_error *err)
 {
     int fd = open(into, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return dw_fail_errno(err, into, "open the directory");
     dw_status status = dw_weights_take_lock(fd, into, err);
-    close(fd); /* which gives it back */
+    close(fd); /* which releases the lock */
     return status;
 }
 
-/* Weights that a killed process left half written are written on as soon as the follower
- * opens: before that the engines, which may be reading them, are to stand, and until then
- * none is resumed. One that is not there does not read. */
+/* A killed process left weights half written. The follower finishes them as soon as it
+ * opens, so the engines, which may read them, must be paused before, and none is resumed
+ * until it is done. An engine that is gone does not read. */
 static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *err)
 {
     dw_status status = r->follower ? DW_OK : check_lock(into, err);
     if (status != DW_OK)
         return status;
-    for (size_t i = 0; i < r->n_engines; i++)
-        r->engines[i].held = true;
+    r->recovering = true;
     status = dw_host_engines_pause(r, NULL, err);
     for (size_t i = 0; status != DW_OK && i < r->n_engines; i++) {
         const dw_host_engine *e = &r->engines[i];
         if (e->t_paused == 0 && e->status.error.code != DW_NOT_FOUND)
             return dw_host_engine_fail(e, err);
     }
-    return DW_OK; /* who did not answer is not there */
+    return DW_OK;
 }
 
-static void end_recovery(dw_rollout *r)
-{
-    for (size_t i = 0; i < r->n_engines; i++)
-        r->engines[i].held = false;
-}
-
-/* The stream cannot be had, but what was half done is finished: the engines that were
- * paused for it go on, with what is there. */
+/* The stream cannot be opened, but the half-written weights are finished: the engines
+ * that were paused for them go on with what is there. */
 static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
 {
     char *dir = NULL;
     dw_position at;
     dw_update_paths paths = {0};
     dw_engine_update update;
-    /* the follower may have failed at a later question to the store */
+    dw_handover handover;
+    /* the follower may have failed at a later request to the store */
     if (dw_follower_recover(follow, NULL) == DW_OK &&
         dw_follower_recovered(&at, &dir, follow, NULL) == DW_OK &&
         dw_update_of_position(&update, &paths, &at, dir, NULL) == DW_OK) {
-        end_recovery(r);
-        dw_host_engines_take_over(r, &update);
+        r->recovering = false;
+        dw_handover_apply(&handover, r, &update);
+        dw_handover_resume(&handover);
     }
     dw_update_paths_release(&paths);
     dw_free(dir);
@@ -103,9 +98,9 @@ dw_status dw_rollout_start_over(dw_rollout *r, dw_error *err)
     if (status == DW_OK)
         status = dw_follower_start_over(r->follower, err);
     if (status == DW_OK)
-        end_recovery(r);
+        r->recovering = false;
     for (size_t i = 0; i < r->n_engines; i++)
-        r->engines[i].reload = true;
+        r->engines[i].must_reload = true;
     return status;
 }
 
@@ -131,12 +126,10 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
             serve_recovered(r, follow);
     }
     if (status == DW_OK)
-        end_recovery(r);
+        r->recovering = false;
     if (status == DW_OK && options->engines_loaded && !pending)
-        for (size_t i = 0; i < r->n_engines; i++) {
-            r->engines[i].assumed = true;
-            r->engines[i].told = dw_follower_version(r->follower);
-        }
+        for (size_t i = 0; i < r->n_engines; i++)
+            r->engines[i].believed = dw_follower_version(r->follower);
     if (status == DW_OK)
         *out = r;
     else
@@ -161,7 +154,7 @@ dw_follower *dw_rollout_follower(dw_rollout *r)
     return r->follower;
 }
 
-/* ---- how they are ---- */
+/* ---- the engines ---- */
 
 const dw_engine_status *dw_rollout_engine(const dw_rollout *r, size_t i)
 {
@@ -176,28 +169,22 @@ bool dw_rollout_is_serving(const dw_rollout *r)
     return true;
 }
 
-typedef struct inspection {
-    dw_rollout *rollout;
-    const dw_engine_update *update; /* NULL: they are asked, and nothing is done */
-} inspection;
-
-static void inspect(dw_host_engine *e, void *context)
+/* UPDATE is the version of the weights; NULL: the engine is only asked. */
+static void check_engine(dw_host_engine *e, void *context)
 {
-    const inspection *c = context;
-    const dw_rollout_options *o = &c->rollout->options;
-    dw_host_engine_probe(e, o->patience_ms);
-    if (e->hung) /* its state says so */
-        dw_host_engine_retry_pause(e);
-    if (e->hung || e->status.state == DW_ENGINE_AWAY || !c->update)
+    const dw_engine_update *update = context;
+    dw_host_engine_probe(e);
+    dw_host_engine_retry_pause(e); /* if it hangs */
+    if (dw_host_engine_hangs(e) || e->status.state == DW_ENGINE_AWAY || !update)
         return;
-    if (dw_host_engine_serves(e, c->update->version))
-        dw_host_engine_confirm(e, c->update);
-    else if (dw_clock_ms() < e->try_at)
-        dw_host_engine_resume(e, c->update); /* with what it has, for now */
-    else if (dw_host_engine_pause(e, c->update, o->patience_ms))
-        dw_host_engine_take_over(e, c->update, o->n_tries);
-    else
-        dw_host_engine_resume(e, c->update);
+    if (dw_host_engine_serves(e, update->version)) {
+        dw_host_engine_confirm(e, update);
+        return;
+    }
+    /* before the time of the next try it goes on with what it has */
+    if (dw_clock_ms() >= e->try_at && dw_host_engine_pause(e, update))
+        dw_host_engine_apply(e, update);
+    dw_host_engine_resume(e, update);
 }
 
 dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
@@ -206,20 +193,18 @@ dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
     dw_engine_update update;
     dw_status status = DW_OK;
     dw_host_engines_collect_retries(r);
-    /* with stores outstanding the weights are not to be loaded now: sync goes on */
+    /* weights with stores outstanding must not be loaded: the next sync goes on */
     bool whole = dw_follower_version(r->follower) != DW_NO_VERSION &&
                  !dw_follower_staged(r->follower, NULL, NULL);
     if (whole)
         status = dw_update_of_version(&update, &paths, r->follower, err);
-    if (status == DW_OK) {
-        inspection c = {r, whole ? &update : NULL};
-        dw_host_engines_each(r, inspect, &c);
-    }
+    if (status == DW_OK)
+        dw_host_engines_each(r, check_engine, whole ? &update : NULL);
     dw_update_paths_release(&paths);
     return status;
 }
 
-/* ---- going there ---- */
+/* ---- sync ---- */
 
 dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progress,
                           dw_error *err)
@@ -228,9 +213,9 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
     dw_status status = DW_OK;
     if (goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
-    /* what an earlier call left on the way first, whatever the goal is now */
+    /* first the step that an earlier call did not finish, whatever the goal is now */
     while (status == DW_OK &&
            (dw_follower_staged(f, NULL, NULL) || dw_follower_version(f) != goal))
-        status = dw_four_phase_hop(r, goal, progress, err);
+        status = dw_four_phases(r, goal, progress, err);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The inside of a rollout host: a follower, and what is known of each engine. */
+/* Inside a rollout host: a follower and its engines. */
 #ifndef DW_ENGINE_ROLLOUT_H
 #define DW_ENGINE_ROLLOUT_H
 
@@ -7,50 +7,66 @@
 
 #include "deltawire/rollout.h"
 
-/* Who asks an engine that hangs (pause_retry.c). STATUS and ERR are the thread's until
- * DONE. */
+/* What this process knows of an engine. host_engine.c has the table of transitions.
+ *
+ *     state         runs?       weights         next
+ *     NEW           unknown     one version's   another process may have paused it
+ *     RUNNING       yes         one version's
+ *     PAUSED        maybe not   one version's   is resumed whatever happens
+ *     MIXED         maybe not   maybe a mix     is not resumed before an update succeeded
+ *     HUNG          unknown     one version's   is asked to pause until it answers
+ *     HUNG_MIXED    unknown     maybe a mix     is asked to pause until it answers
+ *
+ * PAUSED and MIXED begin when the engine is asked to pause: the request may have been
+ * done though no answer came. T_PAUSED says whether the pause was acknowledged. */
+typedef enum dw_host_state {
+    DW_HOST_NEW,
+    DW_HOST_RUNNING,
+    DW_HOST_PAUSED,
+    DW_HOST_MIXED,
+    DW_HOST_HUNG,
+    DW_HOST_HUNG_MIXED,
+    DW_N_HOST_STATES,
+} dw_host_state;
+
+/* An engine's part in the step under way. */
+typedef enum dw_host_part {
+    DW_PART_FULL,     /* it is paused, updated and resumed */
+    DW_PART_DONE,     /* an earlier call brought it to the version: it goes on serving */
+    DW_PART_LEFT_OUT, /* the weights move without it: it has been away for longer than
+                         anybody waits, or it hangs and serves from memory of its own */
+} dw_host_part;
+
+/* A pause that is asked for again on a thread of its own (pause_retry.c). STATUS and ERR
+ * belong to the thread until DONE. */
 typedef struct dw_pause_retry {
     pthread_t thread;
     bool running;
     atomic_bool done;
-    bool has_paused;  /* it ended, and the engine was not resumed since */
-    dw_status status; /* of the pause */
+    dw_status status;
     dw_error err;
 } dw_pause_retry;
 
-/* One engine. What PAUSED and MIXED say together:
- *
- *                 whole                              mixed
- *     running     serves some version                does not happen
- *     paused      is resumed on every way out        stays paused until it is mended
- */
 typedef struct dw_host_engine {
+    const dw_rollout *rollout;
     dw_engine *engine;
-    dw_engine_status status;
-    bool paused;   /* it was asked to, and not resumed since */
-    bool mixed;    /* its weights may be those of no version */
-    bool met;      /* it answered once: before, it may have been paused by another */
-    bool assumed;  /* where it says no version it is believed to serve TOLD */
-    bool answered; /* any question: from then on its end is noticed */
-    bool held;     /* not to be resumed: weights that it may read are half written */
-    bool reload;   /* the version it names is not of this stream: it takes all anew */
-    bool skipped;  /* in this hop: it serves the version already */
-    bool hung;     /* a pause was not answered in time, and none has been since */
-    bool let_go;   /* paused, and resumed since another one took too long to pause */
-    bool left_out; /* hung with weights of its own, or away for longer than anybody waits:
-                      the weights move without it */
-    uint64_t told; /* the version it was last brought to, or DW_NO_VERSION */
-    uint64_t away_at;  /* when it was first met away, ms; 0: it is not */
+    dw_host_state state;
+    dw_host_part part;
+    dw_engine_status status; /* what is shown of it */
+    bool status_changed;     /* since the last report */
+    bool answered;           /* at least once: from then on its end is noticed */
+    bool must_reload;  /* the version it names may be another stream's: it loads all */
+    uint64_t believed; /* the version it serves if it names none, or DW_NO_VERSION */
+    uint64_t away_at;  /* dw_clock_ms() when it was first found away; 0: it is not */
     unsigned n_failed; /* updates in a row */
-    uint64_t try_at;   /* before that it is not asked to take an update by itself, ms */
     unsigned n_hung;   /* pauses in a row */
+    uint64_t try_at;   /* dw_clock_ms() before which no update or pause is retried */
     dw_pause_retry retry;
-    bool is_news; /* the status changed since it was told */
 
-    /* of the take-over under way, us */
-    uint64_t t_paused; /* when the pause was acknowledged */
+    /* of the step under way, dw_clock_us(); 0: not yet */
+    uint64_t t_paused; /* the pause was acknowledged */
     uint64_t t_updated;
-    uint64_t t_resume; /* when the resume was sent */
+    uint64_t t_resume; /* the resume was sent */
     uint64_t t_resumed;
 } dw_host_engine;
 
@@ -60,94 +76,117 @@ struct dw_rollout {
     unsigned n_copies; /* of the weights, as the follower has it */
     dw_host_engine *engines;
     size_t n_engines;
-    uint64_t from; /* where the hop under way began */
-    bool applied;  /* its stores are done */
+    uint64_t from;   /* the version at which the step under way began */
+    bool applied;    /* its stores are done */
+    bool recovering; /* weights are half written: no engine may be resumed */
 };
 
-/* The files of the weights were replaced: the follower opens what is there now. Where
- * that writes to them, the engines are paused first; afterwards they load everything
- * anew. */
+/* The files of the weights were replaced: the follower opens the new ones. If that writes
+ * to them, the engines are paused first. Afterwards they load everything. */
 dw_status dw_rollout_start_over(dw_rollout *rollout, dw_error *err);
 
-/* ---- one engine (engine.c) ---- */
+/* ---- one engine (host_engine.c) ---- */
 
-void dw_host_engine_init(dw_host_engine *e, dw_engine *engine);
+void dw_host_engine_init(dw_host_engine *e, const dw_rollout *rollout, dw_engine *engine);
 
-/* Asks it how it is. Sets whether it is there, and the version it serves. */
-void dw_host_engine_probe(dw_host_engine *engine, unsigned patience_ms);
+/* Asks whether it is there, and which version it serves. */
+void dw_host_engine_probe(dw_host_engine *e);
 
 /* Whether it serves VERSION, or would once it is resumed. */
-bool dw_host_engine_serves(const dw_host_engine *engine, uint64_t version);
+bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version);
 
-/* It does serve the right version: resumes it where it may be paused. */
-void dw_host_engine_confirm(dw_host_engine *engine, const dw_engine_update *update);
+/* It serves UPDATE's version: resumes it if it may be paused. */
+void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update);
 
-/* Whether it must be paused before weights are written. */
-bool dw_host_engine_counts(const dw_host_engine *engine);
+/* Forgets the times of the step before. */
+void dw_host_engine_begin(dw_host_engine *e);
 
-/* Forgets the times of the hop before. */
-void dw_host_engine_begin(dw_host_engine *engine);
+bool dw_host_engine_hangs(const dw_host_engine *e);
 
-/* Its weights, or those it reads in place, may be a mix. ERR says why. */
-void dw_host_engine_mistrust(dw_host_engine *engine, const dw_error *err);
+/* Its weights, or those it reads in place, may be a mix. ERR says why; NULL: its status
+ * stays as it is. */
+void dw_host_engine_distrust(dw_host_engine *e, const dw_error *err);
 
-/* False where it did not acknowledge: it may be paused or not, and is to be resumed. */
-bool dw_host_engine_pause(dw_host_engine *engine, const dw_engine_update *update,
-                          unsigned patience_ms);
+/* False if it did not acknowledge the pause: it may be paused or not. */
+bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update);
 
-/* Whether the weights may move without it: it has been away for longer than anybody
- * waits, or it hangs, and does not read them. Sets what dw_host_engine_counts says. */
-void dw_host_engine_judge_absence(dw_host_engine *engine, unsigned patience_ms);
+/* Brings a paused engine to UPDATE: by the patch if that fits, else whole. */
+void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update);
 
-/* One that hung is paused. */
-void dw_host_engine_paused_late(dw_host_engine *engine);
+/* Resumes it if it is paused and whole. UPDATE may be NULL. */
+void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update);
 
-/* It hangs still: it is left alone for a while, for longer each time. */
-void dw_host_engine_back_off(dw_host_engine *engine);
+/* Decides whether the weights move without an engine that is away. */
+void dw_host_engine_judge_absence(dw_host_engine *e);
+
+/* One that hung is paused at last. */
+void dw_host_engine_paused_late(dw_host_engine *e);
+
+/* It still hangs: it is left alone for a while, for longer each time. */
+void dw_host_engine_back_off(dw_host_engine *e);
+
+/* Nobody waits for its pause any more: it is resumed like the others, if it is whole. */
+void dw_host_engine_give_up(dw_host_engine *e);
+
+/* DW_UNAVAILABLE with the engine's last error. */
+dw_status dw_host_engine_fail(const dw_host_engine *e, dw_error *err);
 
 /* ---- one that hangs (pause_retry.c) ---- */
 
-/* Asks it again, on a thread of its own, if it is time to. */
-void dw_host_engine_retry_pause(dw_host_engine *engine);
+/* Asks it to pause again, on a thread of its own, if it is time to. */
+void dw_host_engine_retry_pause(dw_host_engine *e);
 
-/* Ends that thread if it is done. */
-void dw_host_engine_collect_retry(dw_host_engine *engine);
+/* Ends that thread if it is done. True if the engine is paused now. */
+bool dw_host_engine_collect_retry(dw_host_engine *e);
 
 /* Waits for that thread. */
-void dw_host_engine_end_retry(dw_host_engine *engine);
+void dw_host_engine_end_retry(dw_host_engine *e);
 
-/* Brings a paused engine to UPDATE, by the patch or whole, and resumes it. */
-void dw_host_engine_take_over(dw_host_engine *engine, const dw_engine_update *update,
-                              unsigned n_tries);
+/* ---- all engines (host_engines.c) ---- */
 
-/* Resumes it where it is paused and whole. UPDATE may be NULL. */
-void dw_host_engine_resume(dw_host_engine *engine, const dw_engine_update *update);
-
-/* DW_UNAVAILABLE, with what the engine last said: it is in the way. */
-dw_status dw_host_engine_fail(const dw_host_engine *engine, dw_error *err);
-
-/* ---- all of them (host_engines.c) ---- */
-
-/* No engine stands still for longer because another one has not paused yet. One whose
- * pause fails after that long hangs. */
+/* An engine that is paused waits so long for the others to pause; then it is resumed. A
+ * pause that takes longer and fails means that the engine hangs. */
 #define DW_PAUSE_GRACE_MS 2000
 
-typedef void (*dw_host_engine_fn)(dw_host_engine *engine, void *context);
+typedef void (*dw_host_engine_fn)(dw_host_engine *e, void *context);
 
-/* Does FN for each engine that is not nursed, side by side, and tells what is new about
- * them. */
+/* Calls FN for each engine whose pause is not being retried, all at the same time. Then
+ * reports the statuses that changed. */
 void dw_host_engines_each(dw_rollout *rollout, dw_host_engine_fn fn, void *context);
 
-/* Takes back those whose nurse is done, and resumes each that is whole. In between no
- * engine comes back from its nurse, so what is known of it holds for a whole hop. */
+/* Takes back the engines whose retry is done, and resumes each that is whole. No engine
+ * comes back at any other time, so a whole step sees the same states. */
 void dw_host_engines_collect_retries(dw_rollout *rollout);
 
-/* Pauses all that count. If one cannot be, the others are resumed, after at most
- * DW_PAUSE_GRACE_MS. UPDATE may be NULL:
- * not for a version. */
+/* Pauses all with a full part. If one cannot be paused, the others are resumed after at
+ * most DW_PAUSE_GRACE_MS. UPDATE may be NULL: the pause is not for a version. */
 dw_status dw_host_engines_pause(dw_rollout *rollout, const dw_engine_update *update,
                                 dw_error *err);
-void dw_host_engines_take_over(dw_rollout *rollout, const dw_engine_update *update);
+
+/* Phases 3 and 4 of the engines. Each engine is resumed as soon as it has taken the
+ * update over: it does not wait for slower ones. */
+typedef struct dw_handover {
+    dw_rollout *rollout;
+    const dw_engine_update *update;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    size_t n_updating;
+    bool is_ready; /* an engine can be resumed */
+    bool may_resume;
+} dw_handover;
+
+/* Begins to bring the paused engines to UPDATE. Returns once one of them can be resumed,
+ * or none is left. None is resumed before dw_handover_resume, which must follow. */
+void dw_handover_apply(dw_handover *h, dw_rollout *rollout,
+                       const dw_engine_update *update);
+
+/* Resumes the engines that have taken the update over, and the slower ones when they
+ * have. Returns when all are done. */
+void dw_handover_resume(dw_handover *h);
+
+/* Resumes all that are paused and whole. UPDATE may be NULL. */
 void dw_host_engines_resume(dw_rollout *rollout, const dw_engine_update *update);
 
 #endif

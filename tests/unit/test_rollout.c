@@ -55,6 +55,7 @@ typedef struct toy {
     bool wakes;            /* after the hang: it pauses then */
     struct toy *other;     /* that the first hang waits for, */
     bool is_alone;         /* in vain: it stood still for as long */
+    struct toy *faster;    /* its updates end only after this one's resume */
 } toy;
 
 static dw_digest digest_dir(const char *dir)
@@ -213,6 +214,10 @@ static dw_status toy_apply(void *self, const dw_engine_update *update, bool *who
         t->n_half_done++;
         t->holds = 1;
         return say(err, DW_CONFLICT);
+    }
+    for (unsigned i = 0; t->faster && t->faster->n_resumed < t->faster->n_paused; i++) {
+        assert_true(i < 3000); /* it waits for the slower one */
+        dw_sleep_ms(10);
     }
     t->holds = update->state;
     snprintf(t->at, sizeof t->at, "%s", update->dir);
@@ -486,6 +491,116 @@ static void test_patches(void **state)
     bed_free(&b);
 }
 
+/* What the engines did so far when a phase is announced. */
+typedef struct phase_log {
+    const toy *toys;
+    size_t n_toys;
+    const char *dir;
+    unsigned n_announced[DW_PHASE_SETTLE + 1];
+} phase_log;
+
+static void watch_phase(void *context, dw_phase phase, uint64_t version)
+{
+    phase_log *log = context;
+    const uint64_t goal = 2;
+    if (phase != DW_PHASE_IDLE)
+        assert_int_equal(version, goal);
+    log->n_announced[phase]++;
+    for (size_t i = 0; i < log->n_toys; i++) {
+        const toy *t = &log->toys[i];
+        const bool is_paused = phase == DW_PHASE_APPLY || phase == DW_PHASE_RESUME;
+        assert_true(t->running == !is_paused);
+        assert_int_equal(t->n_resumed, phase < DW_PHASE_SETTLE && phase > 0 ? 0 : 1);
+        if (phase == DW_PHASE_FETCH || phase == DW_PHASE_PAUSE)
+            assert_int_equal(t->n_paused, 0);
+        if (phase <= DW_PHASE_APPLY && phase > 0)
+            assert_int_equal(t->version, goal - 1);
+    }
+    if (phase <= DW_PHASE_APPLY && phase > 0)
+        assert_true(digest_dir(log->dir) == log->toys[0].truth[goal - 1]);
+}
+
+/* Each phase is announced once, before any engine sees it. */
+static void test_phases(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (size_t n_toys = 1; n_toys <= 2; n_toys++) {
+        char *dir = new_dir();
+        toy toys[2];
+        dw_engine *engines[2];
+        pull_first(&b, dir, 1);
+        for (size_t i = 0; i < n_toys; i++) {
+            toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
+            start(&toys[i]);
+            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err),
+                      &err);
+        }
+        phase_log log = {toys, n_toys, dir, {0}};
+        dw_rollout_options options;
+        dw_rollout_options_init(&options);
+        options.engines = engines;
+        options.n_engines = n_toys;
+        options.watch.context = &log;
+        dw_follow_options follow = follow_into(dir, 1);
+        dw_rollout *r;
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        follow_to(r, 1);
+        for (size_t i = 0; i < n_toys; i++)
+            toys[i].n_paused = toys[i].n_resumed = 0;
+        r->options.watch.phase = watch_phase;
+        assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
+        r->options.watch.phase = NULL;
+        for (dw_phase phase = DW_PHASE_IDLE; phase <= DW_PHASE_SETTLE; phase++)
+            assert_int_equal(log.n_announced[phase], 1);
+        assert_true(dw_rollout_is_serving(r));
+        dw_rollout_close(r);
+        for (size_t i = 0; i < n_toys; i++)
+            dw_engine_close(engines[i]);
+        free(dir);
+    }
+    bed_free(&b);
+}
+
+/* An engine that has taken an update over is resumed while another one is still at it. */
+static void test_slow_update(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    char *dir = new_dir();
+    toy toys[2];
+    dw_engine *engines[2];
+    pull_first(&b, dir, 1);
+    for (size_t i = 0; i < 2; i++) {
+        toys[i] = (toy){.dir = dir, .truth = b.truth};
+        start(&toys[i]);
+        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err), &err);
+    }
+    dw_rollout_options options;
+    dw_rollout_options_init(&options);
+    options.engines = engines;
+    options.n_engines = 2;
+    dw_follow_options follow = follow_into(dir, 1);
+    dw_rollout *r;
+    assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+    follow_to(r, 1);
+    toys[1].n_paused = toys[1].n_resumed = 0;
+    toys[0].faster = &toys[1];
+    assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
+    assert_true(dw_rollout_is_serving(r));
+    assert_int_equal(toys[0].version, 2);
+    assert_int_equal(toys[1].version, 2);
+    dw_rollout_close(r);
+    for (size_t i = 0; i < 2; i++)
+        dw_engine_close(engines[i]);
+    free(dir);
+    bed_free(&b);
+}
+
 /* One that is away is waited for, or done without. */
 static void test_away(void **state)
 {
@@ -627,7 +742,8 @@ static void test_hang_in_place(void **state)
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
         h.t.hangs = h.t.wakes = true;
-        r->engines[0].hung = r->engines[0].answered = true;
+        r->engines[0].state = DW_HOST_HUNG;
+        r->engines[0].answered = true;
         r->engines[0].away_at = 1;
         assert_ok(dw_rollout_check(r, &err), &err);
         assert_true(r->engines[0].retry.running);
@@ -735,6 +851,7 @@ int main(void)
         cmocka_unit_test(test_two_engines), cmocka_unit_test(test_two_copies),
         cmocka_unit_test(test_hang),        cmocka_unit_test(test_hang_in_place),
         cmocka_unit_test(test_away),        cmocka_unit_test(test_open_without_store),
+        cmocka_unit_test(test_phases),      cmocka_unit_test(test_slow_update),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
