@@ -199,7 +199,7 @@ dw_digest dw_peer_replica_state(const dw_peer_replica *r)
 
 dw_status dw_peer_replica_finish(dw_peer_replica *r, dw_error *err)
 {
-    if (!r->weights || !dw_weights_is_prepared(r->weights))
+    if (!r->weights || dw_weights_update(r->weights) <= DW_UPDATE_STAGED)
         return DW_OK;
     dw_status status = dw_weights_apply(r->weights, false, err);
     return status == DW_OK ? dw_weights_finish(r->weights, false, err) : status;

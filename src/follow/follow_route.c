@@ -138,7 +138,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     *staged = dw_follower_version(f);
     if (unknown && *staged == goal)
         f->arrived = true; /* with nothing to store */
-    if (dw_weights_is_prepared(f->weights))
+    if (dw_weights_update(f->weights) > DW_UPDATE_STAGED)
         return dw_fail(err, DW_INVALID, f->weights->now->dir,
                        "the version before is prepared but not finished");
     if (*staged == goal)

@@ -253,7 +253,7 @@ static dw_status take_fork(dw_follower *f, const dw_hop *hop, const dw_progress 
         else
             status = stage_source(f, stream, hop, progress, err);
     }
-    if (status == DW_OK && dw_weights_list(f->weights)->update == DW_UPDATE_NONE)
+    if (status == DW_OK && dw_weights_update(f->weights) == DW_UPDATE_NONE)
         status = adopt_source(f, hop, err);
     dw_stream_close(stream);
     if (!f->fork_store)

@@ -111,15 +111,15 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
 
 const char *dw_follower_staged_path(const dw_follower *f)
 {
-    return !f->lost ? dw_replica_staged_path(dw_weights_list(f->weights)) : NULL;
+    return !f->lost ? dw_replica_staged_path(dw_weights_pending(f->weights)) : NULL;
 }
 
 bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
 {
-    const dw_replica *list = dw_weights_list(f->weights);
-    if (f->lost || (!f->arrived && list->update == DW_UPDATE_NONE))
+    const dw_weights *w = f->weights;
+    if (f->lost || (!f->arrived && dw_weights_update(w) == DW_UPDATE_NONE))
         return false;
-    const dw_position *p = f->arrived ? &f->weights->now->at : &list->next;
+    const dw_position *p = f->arrived ? &w->now->at : &dw_weights_pending(w)->next;
     if (version)
         *version = p->version;
     if (state)
@@ -129,7 +129,7 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
 
 static dw_status check_staged(const dw_follower *f, dw_error *err)
 {
-    return !f->lost && dw_weights_list(f->weights)->update != DW_UPDATE_NONE
+    return !f->lost && dw_weights_update(f->weights) != DW_UPDATE_NONE
                ? DW_OK
                : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
 }
@@ -180,9 +180,9 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
         f->tally.n_hops++;
         return DW_OK;
     }
-    if (f->lost || !dw_weights_is_applied(f->weights))
+    if (f->lost || dw_weights_update(f->weights) < DW_UPDATE_APPLIED)
         return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
-    const uint64_t n_changed = dw_weights_list(f->weights)->n_changed;
+    const uint64_t n_changed = dw_weights_pending(f->weights)->n_changed;
     dw_status status = end_step(f, dw_weights_finish(f->weights, false, err), err);
     if (status != DW_OK)
         return status;
@@ -201,9 +201,9 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (status == DW_OK && goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
     /* what an earlier call could not finish, or the caller began */
-    if (status == DW_OK && !f->lost && dw_weights_is_prepared(f->weights))
+    if (status == DW_OK && !f->lost && dw_weights_update(f->weights) > DW_UPDATE_STAGED)
         status = dw_follower_apply(f, err);
-    if (status == DW_OK && !f->lost && dw_weights_is_applied(f->weights))
+    if (status == DW_OK && !f->lost && dw_weights_update(f->weights) >= DW_UPDATE_APPLIED)
         status = dw_follower_settle(f, err);
     if (status == DW_OK && !f->lost)
         status = dw_weights_align(f->weights, err);

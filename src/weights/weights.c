@@ -20,20 +20,21 @@ void dw_weights_close(dw_weights *w)
     dw_free(w);
 }
 
-bool dw_weights_is_prepared(const dw_weights *w)
+dw_update_state dw_weights_update(const dw_weights *w)
 {
-    if (!w->twin)
-        return w->now->update > DW_UPDATE_STAGED;
-    return w->step != DW_TWIN_SAME ||
-           (w->now->update == DW_UPDATE_STAGED && w->twin->update > DW_UPDATE_STAGED);
+    if (w->both != DW_UPDATE_NONE)
+        return w->both;
+    const bool twin_begun = w->twin && w->twin->update > DW_UPDATE_STAGED;
+    return w->now->update == DW_UPDATE_STAGED && twin_begun ? DW_UPDATE_NAMED
+                                                            : w->now->update;
 }
 
-bool dw_weights_is_applied(const dw_weights *w)
+const dw_replica *dw_weights_pending(const dw_weights *w)
 {
-    return w->twin ? w->step == DW_TWIN_BEHIND : w->now->update >= DW_UPDATE_APPLIED;
+    return w->both == DW_UPDATE_APPLIED ? w->twin : w->now;
 }
 
-/* Brings the copy that nobody is to read to what is staged beside it. */
+/* Brings the twin to what is staged for it. */
 static dw_status write_twin(dw_weights *w, bool sweep, dw_error *err)
 {
     dw_status status = dw_replica_apply(w->twin, err);
@@ -59,22 +60,22 @@ static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
 dw_status dw_weights_align(dw_weights *w, dw_error *err)
 {
     dw_replica *now = w->now, *twin = w->twin;
-    if (w->step != DW_TWIN_SAME || now->update != DW_UPDATE_NONE ||
+    if (w->both != DW_UPDATE_NONE || now->update != DW_UPDATE_NONE ||
         now->at.version == DW_NO_VERSION)
         return DW_OK;
     dw_status status = DW_OK;
     if (twin && twin->update == DW_UPDATE_NONE && !dw_position_same(&now->at, &twin->at))
         status = begin_align(now, twin, err);
     if (status == DW_OK && twin && twin->update != DW_UPDATE_NONE) {
-        /* as in settle: which one is read must be durable before the other is written */
+        /* as in finish: which one is read must be durable before the other is written */
         status = dw_control_sync(w->control, err);
         if (status == DW_OK)
             status = dw_sync_parent(now->dir, err);
         if (status == DW_OK)
             status = write_twin(w, true, err);
     }
-    /* what they were to become also says which of the two is to be read: so long it stays
-     */
+    /* until here the records named what the copies were to become: that also says which
+     * of the two is to be read */
     if (status == DW_OK && twin)
         status = dw_replica_forget_next(twin, err);
     return status == DW_OK ? dw_replica_forget_next(now, err) : status;
@@ -95,9 +96,9 @@ dw_status dw_weights_fill(dw_weights *w, const dw_position *position, dw_fill_fn
     return status == DW_OK ? dw_weights_align(w, err) : status;
 }
 
-/* ---- the steps ---- */
+/* ---- the verbs ---- */
 
-/* After the first copy has its list. */
+/* After the copy to read has its patch, which STATUS reports. */
 static dw_status stage_twin(dw_weights *w, dw_status status, dw_error *err)
 {
     if (status != DW_OK || !w->twin)
@@ -141,17 +142,18 @@ dw_status dw_weights_prepare(dw_weights *w, bool sweep, dw_error *err)
     dw_replica *now = w->now;
     if (!w->twin)
         return dw_replica_prepare(now, err);
-    if (w->step != DW_TWIN_SAME)
+    if (w->both != DW_UPDATE_NONE)
         return DW_OK;
-    /* after a crash the copy that is not this one any more is the one to be read */
+    /* after a crash this record names the other copy as the one to read */
     dw_status status = dw_replica_state_write(&now->at, &now->next, now->dir, err);
     if (status == DW_OK)
         status = write_twin(w, sweep, err);
     if (status == DW_OK)
-        w->step = DW_TWIN_AHEAD;
+        w->both = DW_UPDATE_PREPARED;
     return status;
 }
 
+/* Makes the twin the copy to read. */
 static dw_status flip(dw_weights *w, dw_error *err)
 {
     dw_replica *was = w->now;
@@ -164,7 +166,7 @@ static dw_status flip(dw_weights *w, dw_error *err)
         return status;
     }
     dw_control_flip(w->control, w->now->copy);
-    w->step = DW_TWIN_BEHIND;
+    w->both = DW_UPDATE_APPLIED;
     return DW_OK;
 }
 
@@ -173,7 +175,7 @@ dw_status dw_weights_apply(dw_weights *w, bool sweep, dw_error *err)
     if (!w->twin)
         return dw_replica_apply(w->now, err);
     dw_status status = dw_weights_prepare(w, sweep, err);
-    return status == DW_OK && w->step == DW_TWIN_AHEAD ? flip(w, err) : status;
+    return status == DW_OK && w->both == DW_UPDATE_PREPARED ? flip(w, err) : status;
 }
 
 dw_status dw_weights_finish(dw_weights *w, bool sweep, dw_error *err)
@@ -187,7 +189,7 @@ dw_status dw_weights_finish(dw_weights *w, bool sweep, dw_error *err)
     if (status == DW_OK)
         status = write_twin(w, sweep, err);
     if (status == DW_OK)
-        w->step = DW_TWIN_SAME;
+        w->both = DW_UPDATE_NONE;
     return status;
 }
 

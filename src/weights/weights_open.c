@@ -17,41 +17,48 @@
 #include "weights/weights.h"
 #include "weights/widen.h"
 
+/* Weights without copies yet. */
+static dw_status new_weights(dw_weights **out, dw_error *err)
+{
+    *out = dw_alloc_zeroed(1, sizeof **out);
+    if (!*out)
+        return dw_fail_memory(err, NULL);
+    (*out)->lock = -1;
+    return DW_OK;
+}
+
+/* Ends an open. */
+static dw_status give(dw_weights **out, dw_weights *w, dw_status status)
+{
+    *out = status == DW_OK ? w : NULL;
+    if (status != DW_OK)
+        dw_weights_close(w);
+    return status;
+}
+
 dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err)
 {
-    *out = NULL;
-    dw_weights *w = dw_alloc_zeroed(1, sizeof *w);
-    if (!w)
-        return dw_fail_memory(err, NULL);
-    w->lock = -1;
-    dw_status status =
-        dw_replica_open_memory(&w->now, table, n_tensors, memory, empty, n_threads, err);
+    dw_weights *w;
+    dw_status status = new_weights(&w, err);
     if (status == DW_OK)
-        *out = w;
-    else
-        dw_weights_close(w);
-    return status;
+        status = dw_replica_open_memory(&w->now, table, n_tensors, memory, empty,
+                                        n_threads, err);
+    return give(out, w, status);
 }
 
 dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
                                   size_t n_tensors, const dw_follow_options *options,
                                   dw_error *err)
 {
-    *out = NULL;
-    dw_weights *w = dw_alloc_zeroed(1, sizeof *w);
-    if (!w)
-        return dw_fail_memory(err, NULL);
-    w->lock = -1;
-    dw_status status = dw_replica_open_widened(
-        &w->now, table, n_tensors, options->tensors, options->tensors_empty,
-        options->spool_dir, options->n_threads, err);
+    dw_weights *w;
+    dw_status status = new_weights(&w, err);
     if (status == DW_OK)
-        *out = w;
-    else
-        dw_weights_close(w);
-    return status;
+        status = dw_replica_open_widened(&w->now, table, n_tensors, options->tensors,
+                                         options->tensors_empty, options->spool_dir,
+                                         options->n_threads, err);
+    return give(out, w, status);
 }
 
 /* ---- a directory ---- */
@@ -204,21 +211,15 @@ static void choose_copy(dw_weights *w, const char *stream)
 dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
                                const char *into, dw_error *err)
 {
-    *out = NULL;
-    dw_weights *w = dw_alloc_zeroed(1, sizeof *w);
-    if (!w)
-        return dw_fail_memory(err, into);
-    w->lock = -1;
-    dw_status status = dw_replica_new(&w->now, table, n_tensors, 1, err);
+    dw_weights *w;
+    dw_status status = new_weights(&w, err);
+    if (status == DW_OK)
+        status = dw_replica_new(&w->now, table, n_tensors, 1, err);
     if (status == DW_OK && !(w->now->dir = dw_copy_string(into)))
         status = dw_fail_memory(err, into);
     for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
         w->now->tensors[i].data = NULL;
-    if (status == DW_OK)
-        *out = w;
-    else
-        dw_weights_close(w);
-    return status;
+    return give(out, w, status);
 }
 
 dw_status dw_weights_check_files(const dw_weights *w, dw_error *err)
@@ -277,18 +278,17 @@ dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n
                               const char *stream, const dw_follow_options *options,
                               bool is_own, dw_error *err)
 {
-    *out = NULL;
     const unsigned n_copies = options->n_copies == 2 ? 2 : 1;
-    dw_weights *w = dw_alloc_zeroed(1, sizeof *w);
-    if (!w)
-        return dw_fail_memory(err, options->into);
-    w->lock = -1;
+    dw_weights *w;
+    dw_status status = new_weights(&w, err);
+    if (status != DW_OK)
+        return give(out, w, status);
     w->reader_wait_ms = options->reader_wait_ms;
     w->into = dw_copy_string(options->into);
     w->weights_dir = options->weights_dir ? dw_copy_string(options->weights_dir) : NULL;
-    dw_status status = w->into && !w->weights_dir == !options->weights_dir
-                           ? lock_dir(w, err)
-                           : dw_fail_memory(err, options->into);
+    status = w->into && !w->weights_dir == !options->weights_dir
+                 ? lock_dir(w, err)
+                 : dw_fail_memory(err, options->into);
     if (status == DW_OK)
         status = check_copies(w, n_copies, err);
     if (status == DW_OK)
@@ -297,13 +297,9 @@ dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n
     if (status == DW_OK)
         status =
             open_copies(w, table, n_tensors, n_copies, options->n_threads, is_own, err);
-    if (status == DW_OK) {
+    if (status == DW_OK)
         choose_copy(w, stream);
-        *out = w;
-    } else {
-        dw_weights_close(w);
-    }
-    return status;
+    return give(out, w, status);
 }
 
 /* ---- links ---- */
