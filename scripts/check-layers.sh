@@ -1,22 +1,51 @@
 #!/bin/sh
-# Refuses an #include from a lower layer: CONTRIBUTING.md, "Layers". A folder of src/
-# that is not in the list is refused too, so that a new layer takes its place in it.
+# Refuses #includes that the layers do not allow (docs/DESIGN.md, section 1):
+#
+#     src/LAYER       its own headers, and those of the layers before it in the list below
+#     bench           its own, and all of src
+#     cli             its own, those of bench, and src/base
+#     python/src, examples    their own
+#
+# Public headers may be included anywhere. A folder of src that is not in the list is
+# refused too, so that a new layer takes its place in it.
 set -eu
-cd "$(dirname "$0")/../src"
+cd "$(dirname "$0")/.."
 
-grep -rHE '^[[:space:]]*#[[:space:]]*include "' --include='*.[ch]' --include='*.inc' . |
-    awk -F '[:"]' '
-        BEGIN {
-            n = split("base kernel tensor codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
-            for (i = 1; i <= n; i++) rank[list[i]] = i
-        }
-        {
-            split($1, file, "/")  # ./codec/delta.c
-            split($3, header, "/")  # base/bytes.h
-            if (header[1] == "deltawire" || header[2] == "") next  # public, or beside it
-            if (!(file[2] in rank) || !(header[1] in rank) || rank[header[1]] > rank[file[2]]) {
-                print "src/" substr($1, 3) " includes " $3
-                bad = 1
-            }
-        }
-        END { exit bad }'
+{
+    find cli bench python/src examples -name '*.h' -o -name '*.inc'
+    grep -rHE '^[[:space:]]*#[[:space:]]*include [<"]' --include='*.[ch]' --include='*.inc' \
+        src cli bench python/src examples
+} | awk -F '[:<">]' '
+    BEGIN {
+        n = split("base kernel tensor codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
+        for (i = 1; i <= n; i++) rank[list[i]] = i
+        uses["cli"] = "cli bench"
+        uses["bench"] = "bench"
+        uses["python"] = "python"
+        uses["examples"] = "examples"
+    }
+    function is_beside(top, name,    n, i, list) { # a header of a folder that TOP uses
+        n = split(uses[top], list, " ")
+        for (i = 1; i <= n; i++) if ((list[i] "/" name) in own) return 1
+        return 0
+    }
+    function is_allowed(path, name, quoted,    file, header) {
+        split(path, file, "/")
+        split(name, header, "/")
+        if (header[1] == "deltawire") return 1
+        if (!quoted && !(header[1] in rank)) return 1 # of the system
+        if (header[2] == "") return file[1] == "src" || is_beside(file[1], name)
+        if (!(header[1] in rank)) return 0
+        if (file[1] == "src") return file[2] in rank && rank[header[1]] <= rank[file[2]]
+        return file[1] == "bench" || (file[1] == "cli" && header[1] == "base")
+    }
+    NF == 1 {
+        n = split($0, part, "/")
+        own[part[1] "/" part[n]] = 1
+        next
+    }
+    !is_allowed($1, $3, $0 ~ /include "/) {
+        print $1 " includes " $3
+        bad = 1
+    }
+    END { exit bad }'
