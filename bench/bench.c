@@ -184,7 +184,7 @@ static dw_status measure_steps(run *r, unsigned n_steps, dw_error *err)
     return status;
 }
 
-static dw_status measure_peers(run *r, void (*say)(const char *), dw_error *err)
+static dw_status measure_peers(run *r, void (*report_phase)(const char *), dw_error *err)
 {
     static const char *const names[BENCH_PEERS] = {"XOR + zstd-1 (slime)",
                                                    "u8 gaps + values + zstd-1 (PULSE)",
@@ -192,7 +192,7 @@ static dw_status measure_peers(run *r, void (*say)(const char *), dw_error *err)
     dw_status status = DW_OK;
     for (unsigned i = 0; status == DW_OK && i < BENCH_PEERS; i++) {
         bench_peer_result best = {0}, result = {0};
-        say(names[i]);
+        report_phase(names[i]);
         for (unsigned round = 0; status == DW_OK && round < r->options->n_rounds;
              round++) {
             unsigned n_threads = r->options->n_threads;
@@ -212,9 +212,9 @@ static dw_status measure_peers(run *r, void (*say)(const char *), dw_error *err)
     return status;
 }
 
-static void say_nothing(const char *what)
+static void report_nothing(const char *phase)
 {
-    (void)what;
+    (void)phase;
 }
 
 static dw_status prepare(run *r, unsigned n_steps, dw_error *err)
@@ -230,13 +230,13 @@ static dw_status prepare(run *r, unsigned n_steps, dw_error *err)
 }
 
 dw_status bench_run(bench_report *out, const bench_options *options,
-                    void (*say)(const char *what), dw_error *err)
+                    void (*report_phase)(const char *phase), dw_error *err)
 {
     run r = {.report = out, .options = options};
     unsigned n_steps = options->trace ? bench_trace_steps(options->trace) : 0;
     *out = (bench_report){0};
-    say = say ? say : say_nothing;
-    say("preparing the weights");
+    report_phase = report_phase ? report_phase : report_nothing;
+    report_phase("preparing the weights");
     dw_status status = prepare(&r, n_steps, err);
     if (status != DW_OK)
         return status;
@@ -247,17 +247,17 @@ dw_status bench_run(bench_report *out, const bench_options *options,
     if (!r.digests)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
-        say("memcpy, digest, encode, decode, scatter");
+        report_phase("memcpy, digest, encode, decode, scatter");
         status = measure_rounds(&r, &delta, err);
     }
     if (status == DW_OK) {
-        say("memory");
+        report_phase("memory");
         status = measure_memory(&r, delta, err);
     }
     if (status == DW_OK)
-        status = measure_peers(&r, say, err);
+        status = measure_peers(&r, report_phase, err);
     if (status == DW_OK && options->trace) {
-        say("the steps of the trace");
+        report_phase("the steps of the trace");
         status = measure_steps(&r, n_steps, err);
     }
     dw_delta_close(delta);

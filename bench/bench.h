@@ -44,6 +44,6 @@ typedef struct bench_report {
 
 /* SAY, which may be NULL, hears what is being measured. */
 dw_status bench_run(bench_report *out, const bench_options *options,
-                    void (*say)(const char *what), dw_error *err);
+                    void (*report_phase)(const char *phase), dw_error *err);
 
 #endif

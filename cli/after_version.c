@@ -10,7 +10,7 @@
 #include "hook.h"
 #include "json.h"
 #include "progress.h"
-#include "trouble.h"
+#include "outage.h"
 
 void cli_command_set_due(cli_command *command)
 {
@@ -19,8 +19,8 @@ void cli_command_set_due(cli_command *command)
 }
 
 /* One event for each version, and one when a command that failed ends well. */
-static void tell_run(const cli_session *s, const cli_command *command, uint64_t version,
-                     const char *fate, bool is_good)
+static void report_run(const cli_session *s, const cli_command *command, uint64_t version,
+                       const char *fate, bool is_good)
 {
     if (!s->json || (command->n_failed > 0 && !is_good))
         return;
@@ -43,7 +43,7 @@ static dw_status judge(const cli_session *s, const cli_command *command, uint64_
     dw_status status = is_good ? DW_OK : cli_check_signal(err);
     if (status != DW_OK)
         return status;
-    tell_run(s, command, version, fate, is_good);
+    report_run(s, command, version, fate, is_good);
     if (is_good)
         return DW_OK;
     if (end->timed_out)
@@ -75,7 +75,7 @@ dw_status cli_after_version(const cli_session *s, cli_command *command, const ch
         step = info.step;
         snprintf(state, sizeof state, "%016" PRIx64, info.state);
     } else if (command->n_failed == 0) {
-        cli_tell_error(s, "error", "--exec", err);
+        cli_report_error(s, "error", "--exec", err);
     }
     return cli_after_weights(s, command, dir, version, step, state, err);
 }

@@ -45,7 +45,7 @@ void cli_agent_options_check(const cli_agent_options *options, const cli_session
         cli_usage_error(s, "--tls-cert and --tls-key go together");
 }
 
-static void tell_url(const cli_session *s, const char *url)
+static void report_url(const cli_session *s, const char *url)
 {
     if (s->json) {
         json_t *object = json_object();
@@ -76,6 +76,6 @@ int cli_agent_start(dw_agent **out, const cli_agent_options *options,
     free(token);
     if (status != DW_OK)
         return cli_fail(s, &err, agent.listen, "deltawire %s --help", s->verb);
-    tell_url(s, dw_agent_url(*out));
+    report_url(s, dw_agent_url(*out));
     return 0;
 }

@@ -41,10 +41,10 @@ enum { TRACE_STEP = 10 };
 
 static bool talking;
 
-static void say(const char *what)
+static void report_phase(const char *phase)
 {
     if (talking)
-        fprintf(stderr, "measuring: %s\n", what);
+        fprintf(stderr, "measuring: %s\n", phase);
 }
 
 static double gigabytes(double rate)
@@ -102,8 +102,8 @@ static void print_rate(const char *label, double rate, double copy_rate)
            rate / copy_rate);
 }
 
-static void print_way(const char *name, uint64_t n_bytes, const bench_report *r,
-                      double encode_rate, double apply_rate, bool equal)
+static void print_method(const char *name, uint64_t n_bytes, const bench_report *r,
+                         double encode_rate, double apply_rate, bool equal)
 {
     char size[CLI_NUMBER_SIZE];
     printf("  %-36s %10s %7.2f %9.2f %9.2f   %s\n", name, cli_format_size(size, n_bytes),
@@ -140,12 +140,13 @@ static void print_report(const bench_report *r, unsigned n_threads)
     printf("\n  %-36s %10s %7s %9s %9s   equal\n", "way", "bytes", "bits", "encode",
            "apply");
     printf("  %-36s %10s %7s %9s %9s\n", "", "", "/change", "GB/s", "GB/s");
-    print_way("deltawire class", r->delta_bytes, r, r->encode_rate,
-              (double)r->n_bytes / apply_seconds, r->equal);
+    print_method("deltawire class", r->delta_bytes, r, r->encode_rate,
+                 (double)r->n_bytes / apply_seconds, r->equal);
     for (unsigned i = 0; i < BENCH_PEERS; i++) {
         const bench_peer_result *p = &r->peers[i].result;
-        print_way(r->peers[i].name, p->n_bytes, r, (double)r->n_bytes / p->encode_seconds,
-                  (double)r->n_bytes / p->apply_seconds, p->equal);
+        print_method(r->peers[i].name, p->n_bytes, r,
+                     (double)r->n_bytes / p->encode_seconds,
+                     (double)r->n_bytes / p->apply_seconds, p->equal);
     }
 }
 
@@ -194,7 +195,7 @@ int dw_cmd_bench(int argc, char **argv)
     dw_error err;
     if (json_file && cli_path_check_output(json_file, &err) != DW_OK)
         return cli_fail(&s, &err, json_file, NULL);
-    if (bench_run(&report, &bench, say, &err) != DW_OK)
+    if (bench_run(&report, &bench, report_phase, &err) != DW_OK)
         return cli_fail(&s, &err, bench.trace, NULL);
     int exit_code = present(&report, json_file, &s);
     if (exit_code != 0)

@@ -95,7 +95,7 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOW_ID_SIZE], cli_session
                       .command.limit = CLI_COMMAND_LIMIT,
                       .until = DW_NO_VERSION,
                       .newest = DW_NO_VERSION,
-                      .told_head = DW_NO_VERSION,
+                      .agent_head = DW_NO_VERSION,
                       .report = true};
     dw_follow_options_init(&a->follow);
     cli_engines_init(&a->engines);
@@ -182,13 +182,13 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
             return status;
         if (cli_peer_found(&f->peer, f->store, err))
             return DW_OK;
-        cli_trouble_add(&f->trouble, f->session, err);
+        cli_outage_add(&f->outage, f->session, err);
         dw_agent_tell_error(f->agent, err);
-        cli_trouble_sleep(&f->trouble);
+        cli_outage_sleep(&f->outage);
     }
 }
 
-static void tell_stopped(const cli_follow *f)
+static void report_stopped(const cli_follow *f)
 {
     json_t *object = json_object();
     cli_json_text(object, "event", "stopped");
@@ -200,8 +200,8 @@ static void tell_stopped(const cli_follow *f)
 static int run(cli_follow *f)
 {
     dw_error err = {0};
-    f->trouble.what = f->url;
-    f->trouble.longest = f->interval;
+    f->outage.subject = f->url;
+    f->outage.max_wait = f->interval;
     f->follow.trust = cli_keys_trust(&f->keys);
     dw_status status = open_rollout(f, &err);
     if (f->peer) {
@@ -215,18 +215,18 @@ static int run(cli_follow *f)
         cli_warn_base(f->session, dw_follower_stream(f->follower), &f->keys,
                       f->follow.base);
         dw_follower_totals(f->follower, &totals);
-        cli_tell_private(f->session, f->follow.into, totals.n_private);
-        cli_follow_tell_stream(f);
+        cli_report_private(f->session, f->follow.into, totals.n_private);
+        cli_follow_introduce_stream(f);
         status = cli_follow_loop(f, &err);
-        const bool is_away = f->trouble.n_tries > 0 && !f->is_by_command &&
-                             f->trouble.told.code == DW_UNAVAILABLE;
+        const bool is_away = f->outage.n_tries > 0 && !f->is_by_command &&
+                             f->outage.reported.code == DW_UNAVAILABLE;
         if (status == DW_UNAVAILABLE)
             cli_follow_report(f, "error", err.text);
         else if (!is_away)
             cli_follow_report(f, "stopped", NULL);
     }
     if (f->session->json && (status == DW_OK || status == DW_CANCELLED))
-        tell_stopped(f);
+        report_stopped(f);
     dw_rollout_close(f->rollout);
     /* to be stopped is how following ends */
     if (status == DW_OK || status == DW_CANCELLED)

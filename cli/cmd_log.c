@@ -29,18 +29,18 @@ static const char help[] =
     "  deltawire log s3://bucket/run -n 0 --json\n"
     "  deltawire log hf://buckets/org/trl-run\n";
 
-#define N_DEFAULT     20
-#define SHORT_DIGITS  8
-#define STEP_COLUMNS  16
-#define ANCHOR        "anchor"
-#define WAYS_TEXT     64
-#define SHORT_CREATED 19 /* without fractions of a second and zone */
+#define N_DEFAULT      20
+#define SHORT_DIGITS   8
+#define STEP_COLUMNS   16
+#define ANCHOR         "anchor"
+#define SHORTCUTS_TEXT 64
+#define SHORT_CREATED  19 /* without fractions of a second and zone */
 
 typedef struct log_list {
     const cli_session *s;
     dw_stream *stream;
-    dw_edge *ways; /* to the versions that are shown */
-    size_t n_ways;
+    dw_edge *shortcuts; /* to the versions that are shown */
+    size_t n_shortcuts;
     uint64_t floor;
     json_t *rows; /* with --json */
 } log_list;
@@ -48,38 +48,40 @@ typedef struct log_list {
 /* ---- a row ---- */
 
 /* "anchor, 8, 0": the versions that further ways to this one start from. */
-static void format_ways(char out[WAYS_TEXT], const log_list *list, uint64_t version)
+static void format_shortcuts(char out[SHORTCUTS_TEXT], const log_list *list,
+                             uint64_t version)
 {
     size_t n = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < list->n_ways && n < WAYS_TEXT; i++) {
-        const dw_edge *way = &list->ways[i];
+    for (size_t i = 0; i < list->n_shortcuts && n < SHORTCUTS_TEXT; i++) {
+        const dw_edge *shortcut = &list->shortcuts[i];
         const char *comma = n > 0 ? ", " : "";
         int n_more = 0;
-        if (way->to != version)
+        if (shortcut->to != version)
             continue;
-        if (way->from == DW_NO_VERSION)
-            n_more = snprintf(out + n, WAYS_TEXT - n, "%s" ANCHOR, comma);
+        if (shortcut->from == DW_NO_VERSION)
+            n_more = snprintf(out + n, SHORTCUTS_TEXT - n, "%s" ANCHOR, comma);
         else
-            n_more = snprintf(out + n, WAYS_TEXT - n, "%s%" PRIu64, comma, way->from);
+            n_more = snprintf(out + n, SHORTCUTS_TEXT - n, "%s%" PRIu64, comma,
+                              shortcut->from);
         n += (size_t)n_more;
     }
 }
 
-static json_t *ways_json(const log_list *list, uint64_t version)
+static json_t *shortcuts_json(const log_list *list, uint64_t version)
 {
-    json_t *ways = json_array();
-    for (size_t i = 0; i < list->n_ways; i++) {
-        const dw_edge *way = &list->ways[i];
-        if (way->to != version)
+    json_t *shortcuts = json_array();
+    for (size_t i = 0; i < list->n_shortcuts; i++) {
+        const dw_edge *shortcut = &list->shortcuts[i];
+        if (shortcut->to != version)
             continue;
         json_t *row = json_object();
-        cli_json_version(row, "from", way->from);
-        cli_json_count(row, "bytes", way->n_bytes);
-        cli_json_count(row, "objects", way->n_objects);
-        json_array_append_new(ways, row);
+        cli_json_version(row, "from", shortcut->from);
+        cli_json_count(row, "bytes", shortcut->n_bytes);
+        cli_json_count(row, "objects", shortcut->n_objects);
+        json_array_append_new(shortcuts, row);
     }
-    return ways;
+    return shortcuts;
 }
 
 static json_t *version_json(const log_list *list, const dw_version_info *info)
@@ -99,7 +101,7 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_count(row, "objects", info->n_objects);
     cli_json_count(row, "bytes", info->n_bytes);
     json_object_set_new(row, "collected", json_boolean(info->version < list->floor));
-    json_object_set_new(row, "ways", ways_json(list, info->version));
+    json_object_set_new(row, "ways", shortcuts_json(list, info->version));
     if (info->suspect_from > 0)
         cli_json_count(row, "suspect_from", info->suspect_from);
     if (info->is_signed) {
@@ -141,9 +143,9 @@ static void print_step(const char *step)
 
 static void print_version(const log_list *list, const dw_version_info *info)
 {
-    char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE], ways[WAYS_TEXT];
+    char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE], shortcuts[SHORTCUTS_TEXT];
     char key[DW_PUBLIC_KEY_TEXT] = "", suspect[CLI_SUSPECT_SIZE];
-    format_ways(ways, list, info->version);
+    format_shortcuts(shortcuts, list, info->version);
     if (info->is_signed)
         dw_public_key_format(key, info->key);
     const char *digits = strchr(key, ':');
@@ -154,8 +156,8 @@ static void print_version(const log_list *list, const dw_version_info *info)
            info->restart ? "restart" : cli_content_name(info->content),
            cli_format_count(changed, info->n_changed),
            cli_format_size(size, info->n_bytes),
-           info->version < list->floor ? "collected" : ways, SHORT_DIGITS, SHORT_DIGITS,
-           digits ? digits + 1 : "-");
+           info->version < list->floor ? "collected" : shortcuts, SHORT_DIGITS,
+           SHORT_DIGITS, digits ? digits + 1 : "-");
     if (info->suspect_from > 0)
         printf("[suspect: %s] ",
                cli_format_suspect(suspect, info->suspect_from, info->version));
@@ -180,9 +182,9 @@ static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
     if (status == DW_OK)
         status = dw_stream_floor(list->stream, &list->floor, err);
     if (status == DW_OK)
-        status = cli_copy_ways(list->stream,
-                               n_most == 0 || n_most > *head ? 0 : *head - n_most + 1,
-                               *head, &list->ways, &list->n_ways, err);
+        status = cli_copy_shortcuts(
+            list->stream, n_most == 0 || n_most > *head ? 0 : *head - n_most + 1, *head,
+            &list->shortcuts, &list->n_shortcuts, err);
     if (status != DW_OK)
         return status;
     if (!list->rows && !list->s->quiet)
@@ -229,7 +231,7 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
         cli_json_print(object);
     }
     json_decref(list.rows);
-    free(list.ways);
+    free(list.shortcuts);
     return exit_code;
 }
 

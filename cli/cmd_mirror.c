@@ -212,7 +212,7 @@ static char *default_work(const arguments *a, dw_error *err)
     return work;
 }
 
-static void tell_end(const cli_mirror *m, const char *event)
+static void report_end(const cli_mirror *m, const char *event)
 {
     if (m->session->json) {
         json_t *object = json_object();
@@ -241,7 +241,7 @@ static int run(cli_mirror *m, const char *work)
     cli_source_close(&m->source);
     dw_free(into);
     if (status == DW_OK || status == DW_CANCELLED)
-        tell_end(m, status == DW_OK ? "done" : "stopped");
+        report_end(m, status == DW_OK ? "done" : "stopped");
     /* to be stopped is how a mirror ends, unless it was to end by itself */
     if (status == DW_OK || (status == DW_CANCELLED && !m->once))
         return 0;

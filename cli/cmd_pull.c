@@ -140,7 +140,7 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
         dw_follower_totals(follower, &totals);
     report.n_private = totals.n_private;
     if (!s->json)
-        cli_tell_private(s, a->follow.into, totals.n_private);
+        cli_report_private(s, a->follow.into, totals.n_private);
     dw_follower_close(follower);
     if (status != DW_OK)
         return pull_peer(a, s, store, &err);

@@ -12,8 +12,8 @@
 #include "progress.h"
 #include "store.h"
 #include "stream_info.h"
-#include "tell_followers.h"
-#include "trouble.h"
+#include "agent_followers.h"
+#include "outage.h"
 
 #define DEFAULT_LISTEN "127.0.0.1:9470"
 
@@ -48,7 +48,7 @@ typedef struct server {
     double interval; /* seconds */
     cli_stream stream;
     dw_agent *agent;
-    cli_trouble trouble;
+    cli_outage outage;
     uint64_t head;    /* that was told, or DW_NO_VERSION */
     uint64_t n_older; /* versions below `oldest` to be told yet */
     uint64_t oldest;
@@ -57,7 +57,7 @@ typedef struct server {
 
 /* ---- versions ---- */
 
-static dw_status tell_version(server *v, uint64_t version, bool is_head, dw_error *err)
+static dw_status show_version(server *v, uint64_t version, bool is_head, dw_error *err)
 {
     dw_version_info info;
     dw_status status = cli_check_signal(err);
@@ -79,7 +79,7 @@ static dw_status look_at_head(server *v, dw_error *err)
     if (status == DW_NOT_FOUND) /* no version yet, or no stream any more */
         return dw_store_stat(v->stream.store, "stream.json", NULL, NULL, err);
     if (status == DW_OK)
-        status = tell_version(v, head, true, err);
+        status = show_version(v, head, true, err);
     if (status != DW_OK)
         return status;
     uint64_t n_new = head < N_COMMITS ? head : N_COMMITS - 1;
@@ -89,7 +89,7 @@ static dw_status look_at_head(server *v, dw_error *err)
     } else {
         n_new = head - v->head < n_new ? head - v->head : n_new;
         for (uint64_t i = 1; status == DW_OK && i < n_new; i++)
-            status = tell_version(v, head - i, false, err);
+            status = show_version(v, head - i, false, err);
     }
     if (status == DW_OK)
         v->head = head;
@@ -97,11 +97,11 @@ static dw_status look_at_head(server *v, dw_error *err)
 }
 
 /* Tells those that were there before, newest first, for as long as there is time. */
-static dw_status tell_older(server *v, double t_end, dw_error *err)
+static dw_status show_older(server *v, double t_end, dw_error *err)
 {
     dw_status status = DW_OK;
     while (v->n_older > 0 && cli_now() < t_end) {
-        status = tell_version(v, v->oldest - 1, false, err);
+        status = show_version(v, v->oldest - 1, false, err);
         if (status == DW_NOT_FOUND) { /* of a mirror that begins later */
             v->n_older = 0;
             return DW_OK;
@@ -122,7 +122,7 @@ static dw_status look_at_followers(server *v, dw_error *err)
     if (v->t_followers > 0 && t - v->t_followers < T_FOLLOWERS &&
         !dw_agent_watched(v->agent))
         return DW_OK;
-    dw_status status = cli_tell_followers(v->agent, v->stream.stream, v->head, err);
+    dw_status status = cli_agent_show_followers(v->agent, v->stream.stream, v->head, err);
     if (status == DW_OK)
         status = dw_stream_check_log(v->stream.stream, err);
     if (status == DW_OK)
@@ -163,8 +163,8 @@ static dw_status serve_round(server *v, dw_error *err)
     if (status != DW_OK)
         return status;
     dw_agent_tell_error(v->agent, NULL);
-    cli_trouble_end(&v->trouble, v->s);
-    status = tell_older(v, t_end, err);
+    cli_outage_end(&v->outage, v->s);
+    status = show_older(v, t_end, err);
     if (status == DW_OK)
         cli_sleep(t_end - cli_now());
     return status;
@@ -189,8 +189,8 @@ static dw_status serve(server *v, dw_error *err)
         if (!is_passing(v, status))
             return status;
         dw_agent_tell_error(v->agent, err);
-        cli_trouble_add(&v->trouble, v->s, err);
-        cli_trouble_sleep(&v->trouble);
+        cli_outage_add(&v->outage, v->s, err);
+        cli_outage_sleep(&v->outage);
     }
 }
 
@@ -237,8 +237,8 @@ static void parse(server *v, cli_session *s, int argc, char **argv)
     }
     cli_agent_options_check(&v->options, s);
     cli_expect_arguments(s, argc, 1, 1);
-    v->stream.url = v->trouble.what = argv[optind];
-    v->trouble.longest = v->interval;
+    v->stream.url = v->outage.subject = argv[optind];
+    v->outage.max_wait = v->interval;
 }
 
 int dw_cmd_serve_status(int argc, char **argv)

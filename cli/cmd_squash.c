@@ -99,16 +99,16 @@ static arguments parse(cli_session *s, int argc, char **argv)
     return a;
 }
 
-static void print_way(const cli_session *s, const char *url, const dw_edge *way,
-                      double t_squash)
+static void print_shortcut(const cli_session *s, const char *url, const dw_edge *shortcut,
+                           double t_squash)
 {
     if (s->json) {
         json_t *object = json_object();
         cli_json_text(object, "url", url);
-        cli_json_version(object, "from", way->from);
-        cli_json_count(object, "to", way->to);
-        cli_json_count(object, "objects", way->n_objects);
-        cli_json_count(object, "bytes", way->n_bytes);
+        cli_json_version(object, "from", shortcut->from);
+        cli_json_count(object, "to", shortcut->to);
+        cli_json_count(object, "objects", shortcut->n_objects);
+        cli_json_count(object, "bytes", shortcut->n_bytes);
         cli_json_real(object, "seconds", t_squash);
         cli_json_print(object);
         return;
@@ -118,27 +118,28 @@ static void print_way(const cli_session *s, const char *url, const dw_edge *way,
     char size[CLI_NUMBER_SIZE];
     cli_print_text(stdout, url);
     putchar('\n');
-    if (way->from == DW_NO_VERSION)
-        cli_print_row("anchor", "version %" PRIu64, way->to);
+    if (shortcut->from == DW_NO_VERSION)
+        cli_print_row("anchor", "version %" PRIu64, shortcut->to);
     else
-        cli_print_row("delta", "version %" PRIu64 " -> %" PRIu64, way->from, way->to);
+        cli_print_row("delta", "version %" PRIu64 " -> %" PRIu64, shortcut->from,
+                      shortcut->to);
     cli_print_row("size", "%s in %" PRIu64 " objects",
-                  cli_format_size(size, way->n_bytes), way->n_objects);
+                  cli_format_size(size, shortcut->n_bytes), shortcut->n_objects);
     cli_print_row("time", "%.3f s", t_squash);
 }
 
 static int squash(arguments *a, const cli_session *s)
 {
     dw_error err;
-    dw_edge way = {0};
+    dw_edge shortcut = {0};
     cli_progress bar = cli_progress_start(s, "squashing");
     a->squash.sign_key = a->stream.keys.sign_key;
     a->squash.progress = cli_progress_hook(&bar);
-    dw_status status = dw_stream_squash(a->stream.stream, &a->squash, &way, &err);
+    dw_status status = dw_stream_squash(a->stream.stream, &a->squash, &shortcut, &err);
     cli_progress_end(&bar);
     if (status != DW_OK)
         return cli_stream_fail(s, &err, a->stream.url);
-    print_way(s, a->stream.url, &way, cli_now() - bar.t_start);
+    print_shortcut(s, a->stream.url, &shortcut, cli_now() - bar.t_start);
     return 0;
 }
 

@@ -195,7 +195,7 @@ static int run(arguments *a, const stats_source *source, const cli_session *s)
     report.source = a->is_stream ? a->stream.stream.url : a->base;
     dw_status status = stats_walk(&report, &model, source, a->work_dir, s, &err);
     if (status == DW_OK && a->is_stream)
-        status = stats_stream_ways(&report, &a->stream, &err);
+        status = stats_stream_shortcuts(&report, &a->stream, &err);
     if (status == DW_OK)
         status = stats_forecast_make(&report, &a->forecast, s, &err);
     int exit_code = status == DW_OK ? output(a, &report, s) : fail(a, s, &err);

@@ -12,7 +12,7 @@
 #include "peer.h"
 #include "print.h"
 #include "progress.h"
-#include "pulled.h"
+#include "snapshot_state.h"
 #include "sha256.h"
 #include "store.h"
 #include "verify_stream.h"
@@ -62,7 +62,7 @@ typedef struct findings {
     standing standing;
     dw_digest state;
     dw_delta_info delta;
-    cli_pulled pulled;
+    cli_snapshot_state snapshot;
     const char *twin; /* the other one of two copies, which is good too; or NULL */
     uint64_t twin_version;
     char sha256[DW_SHA256_TEXT]; /* empty where not asked for */
@@ -108,9 +108,9 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_json_digest(object, "state", f->state);
         if (f->sha256[0])
             cli_json_text(object, "sha256", f->sha256);
-        if (f->pulled.present) {
-            cli_json_text(object, "stream", f->pulled.stream);
-            cli_json_count(object, "version", f->pulled.version);
+        if (f->snapshot.present) {
+            cli_json_text(object, "stream", f->snapshot.stream);
+            cli_json_count(object, "version", f->snapshot.version);
         }
         if (f->twin) {
             cli_json_text(object, "other_copy", f->twin);
@@ -131,9 +131,9 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
     cli_print_row("state", "%016" PRIx64, f->state);
     if (f->sha256[0])
         cli_print_row("SHA-256", "%s", f->sha256);
-    if (f->pulled.present)
-        cli_print_row("holds", "version %" PRIu64 " of stream %s", f->pulled.version,
-                      f->pulled.stream);
+    if (f->snapshot.present)
+        cli_print_row("holds", "version %" PRIu64 " of stream %s", f->snapshot.version,
+                      f->snapshot.stream);
     if (f->twin)
         cli_print_row("other copy", "holds version %" PRIu64, f->twin_version);
     if (f->standing == AT_BASE)
@@ -149,16 +149,16 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
 }
 
 /* A directory that follows a stream says which version it is; the weights decide. */
-static dw_status check_pulled(findings *f, const char *path, dw_error *err)
+static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
 {
-    dw_status status = cli_pulled_read(&f->pulled, path, err);
-    if (status != DW_OK || !f->pulled.present || f->pulled.state == f->state)
+    dw_status status = cli_snapshot_state_read(&f->snapshot, path, err);
+    if (status != DW_OK || !f->snapshot.present || f->snapshot.state == f->state)
         return status;
     return dw_fail(err, DW_CORRUPT, path,
                    "the weights (state %016" PRIx64 ") are not version %" PRIu64
                    " of stream %s (state %016" PRIx64
                    "), which this directory says it holds: pull into a new one",
-                   f->state, f->pulled.version, f->pulled.stream, f->pulled.state);
+                   f->state, f->snapshot.version, f->snapshot.stream, f->snapshot.state);
 }
 
 /* What is asked of a checkpoint. */
@@ -178,7 +178,7 @@ static dw_status examine(findings *f, const char *path, const cli_weights *weigh
     dw_status status = digests ? cli_weights_digest(digests, &f->state, weights, s, err)
                                : dw_fail_memory(err, path);
     if (status == DW_OK)
-        status = check_pulled(f, path, err);
+        status = check_snapshot(f, path, err);
     if (status == DW_OK && q->delta)
         status = compare(f, q->delta, weights, digests, s, err);
     if (status == DW_OK && q->with_sha256)
@@ -209,13 +209,13 @@ static int verify_checkpoint(const char *path, const question *q)
 typedef enum copy_state { COPY_GOOD, COPY_BAD, COPY_IN_WORK } copy_state;
 
 /* Whether a follower is writing the copy, or wrote it since its record was BEFORE. */
-static bool is_in_work(const char *path, const cli_pulled *before)
+static bool is_in_work(const char *path, const cli_snapshot_state *before)
 {
     bool pending = false;
-    cli_pulled now;
+    cli_snapshot_state now;
     dw_error err;
     return dw_checkpoint_pending(path, &pending, &err) == DW_OK &&
-           cli_pulled_read(&now, path, &err) == DW_OK &&
+           cli_snapshot_state_read(&now, path, &err) == DW_OK &&
            (pending || now.version != before->version || now.state != before->state);
 }
 
@@ -223,9 +223,9 @@ static bool is_in_work(const char *path, const cli_pulled *before)
 static copy_state examine_copy(findings *f, const char *path, const question *q,
                                dw_error *err)
 {
-    cli_pulled before;
+    cli_snapshot_state before;
     cli_weights weights = {0};
-    dw_status status = cli_pulled_read(&before, path, err);
+    dw_status status = cli_snapshot_state_read(&before, path, err);
     if (status == DW_OK)
         status = cli_weights_load(&weights, path, err);
     if (status == DW_OK)
@@ -269,7 +269,7 @@ static int verify_copies(char *copies[2], const char *dir, const question *q)
         return cli_fail(s, &err, copies[1], NULL);
     if (state == COPY_GOOD) {
         f.twin = copies[1];
-        f.twin_version = twin.pulled.version;
+        f.twin_version = twin.snapshot.version;
     }
     print_findings(&f, copies[0], s);
     return 0;

@@ -10,7 +10,7 @@
 #include "keys.h"
 #include "options.h"
 #include "store.h"
-#include "trouble.h"
+#include "outage.h"
 
 typedef struct cli_follow {
     const char *url;
@@ -32,15 +32,15 @@ typedef struct cli_follow {
     dw_follower *follower; /* the rollout's */
     dw_peer *peer;         /* another system's versions, instead; or NULL */
     dw_agent *agent;       /* NULL: nobody is told */
-    cli_trouble trouble;
+    cli_outage outage;
     bool is_by_command; /* the last error: the command failed */
     bool is_unreported; /* the last report failed, and that was told */
 
-    uint64_t newest;    /* as far as known, or DW_NO_VERSION */
-    uint64_t told_head; /* to the agent */
-    double t_followers; /* when it was last told of the other followers */
-    double t_report;    /* when the stream was last told where this one is */
-    double t_check;     /* when the engines were last looked at */
+    uint64_t newest;     /* as far as known, or DW_NO_VERSION */
+    uint64_t agent_head; /* to the agent */
+    double t_followers;  /* when it was last told of the other followers */
+    double t_report;     /* when the stream was last told where this one is */
+    double t_check;      /* when the engines were last looked at */
 
     /* of the move under way */
     uint64_t stopped_us; /* the engines, in all */
@@ -62,9 +62,9 @@ void cli_follow_report(cli_follow *f, const char *status, const char *message);
 dw_rollout_watch cli_follow_watch(cli_follow *f);
 
 /* The stream, and its last versions, once it is open. */
-void cli_follow_tell_stream(cli_follow *f);
+void cli_follow_introduce_stream(cli_follow *f);
 
 /* Where it stands now, and what is new in the stream. */
-void cli_follow_tell(cli_follow *f);
+void cli_follow_update_agent(cli_follow *f);
 
 #endif

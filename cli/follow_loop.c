@@ -17,8 +17,8 @@
 
 /* ---- telling ---- */
 
-static void tell_version(const cli_follow *f, const dw_follow_report *report,
-                         double seconds)
+static void report_version(const cli_follow *f, const dw_follow_report *report,
+                           double seconds)
 {
     const cli_session *s = f->session;
     if (s->json) {
@@ -38,17 +38,17 @@ static void tell_version(const cli_follow *f, const dw_follow_report *report,
     }
 }
 
-static void tell_unreported(cli_follow *f, const dw_error *err)
+static void report_unreported(cli_follow *f, const dw_error *err)
 {
     f->is_unreported = true;
-    cli_tell_error(f->session, "report_failed", f->url, err);
+    cli_report_error(f->session, "report_failed", f->url, err);
     if (!f->session->json && !f->session->quiet)
         fputs("deltawire: so `deltawire status` does not show where this follower is. It "
               "follows on. If it may not write here, use --no-report\n",
               stderr);
 }
 
-static void tell_reported(cli_follow *f)
+static void report_again(cli_follow *f)
 {
     f->is_unreported = false;
     if (f->session->json) {
@@ -67,9 +67,9 @@ void cli_follow_report(cli_follow *f, const char *status, const char *message)
         return;
     const bool is_sent = dw_follower_report(f->follower, status, message, &err) == DW_OK;
     if (!is_sent && !f->is_unreported)
-        tell_unreported(f, &err);
+        report_unreported(f, &err);
     else if (is_sent && f->is_unreported)
-        tell_reported(f);
+        report_again(f);
     f->t_report = cli_now();
 }
 
@@ -82,10 +82,10 @@ static bool send_place(cli_follow *f)
     return is_serving;
 }
 
-static void tell_trouble(cli_follow *f, const dw_error *err)
+static void report_outage(cli_follow *f, const dw_error *err)
 {
     dw_error shown = *err;
-    cli_trouble_add(&f->trouble, f->session, err);
+    cli_outage_add(&f->outage, f->session, err);
     if (f->is_by_command) /* which may hold secrets */
         snprintf(shown.where, sizeof shown.where, "--exec");
     dw_agent_tell_error(f->agent, &shown);
@@ -93,11 +93,11 @@ static void tell_trouble(cli_follow *f, const dw_error *err)
         dw_agent_tell_verified(f->agent, false);
 }
 
-static void tell_end_of_trouble(cli_follow *f)
+static void report_recovery(cli_follow *f)
 {
-    if (f->trouble.n_tries > 0)
+    if (f->outage.n_tries > 0)
         dw_agent_tell_error(f->agent, NULL);
-    cli_trouble_end(&f->trouble, f->session);
+    cli_outage_end(&f->outage, f->session);
 }
 
 /* ---- deciding ---- */
@@ -149,11 +149,11 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     cli_progress_end(&bar);
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
-    cli_tell_private(f->session, f->follow.into, report.n_private);
+    cli_report_private(f->session, f->follow.into, report.n_private);
     /* one that failed on the way may have come some of it */
     if (report.n_hops == 0 || report.version == DW_NO_VERSION)
         return status;
-    tell_version(f, &report, cli_now() - bar.t_start);
+    report_version(f, &report, cli_now() - bar.t_start);
     cli_command_set_due(&f->command);
     return status;
 }
@@ -171,10 +171,10 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
         *moved = dw_follower_version(f->follower) != before; /* its files are gone */
         /* of a log with a hole: how far this one is behind */
         if (*moved || status == DW_CORRUPT)
-            cli_follow_tell(f);
+            cli_follow_update_agent(f);
         return status;
     }
-    cli_follow_tell(f);
+    cli_follow_update_agent(f);
     const uint64_t goal = choose_goal(f);
     /* what an earlier try left on the way is finished also where nothing is new */
     if (goal != dw_follower_version(f->follower) ||
@@ -182,7 +182,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
         status = move(f, goal, err);
     *moved = dw_follower_version(f->follower) != before;
     if (*moved)
-        cli_follow_tell(f);
+        cli_follow_update_agent(f);
     return status;
 }
 
@@ -265,29 +265,30 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
 {
     double wait = T_FIRST_ASK;
     bool has_news = false; /* that were not reported */
-    bool told_serving;     /* by the last report */
+    bool reported_serving; /* by the last report */
     bool back;
     dw_status status = f->engines.n > 0 ? check_engines(f, &back, err) : DW_OK;
     /* a process before this one may have been killed before its command ran */
     if (dw_follower_version(f->follower) != DW_NO_VERSION)
         cli_command_set_due(&f->command);
-    told_serving = send_place(f);
+    reported_serving = send_place(f);
     if (status == DW_OK && is_reached(f))
         return DW_OK; /* before it started */
     for (;;) {
         bool moved = false;
         status = follow_once(f, &moved, err);
-        has_news = has_news || moved || dw_rollout_is_serving(f->rollout) != told_serving;
+        has_news =
+            has_news || moved || dw_rollout_is_serving(f->rollout) != reported_serving;
         if (status == DW_CANCELLED || status == DW_INVALID)
             return status;
         if (f->is_by_command && is_there(f))
             return status;
         if (status == DW_OK) {
-            tell_end_of_trouble(f);
+            report_recovery(f);
             if (is_reached(f))
                 return DW_OK;
             if (report_is_due(f, has_news)) {
-                told_serving = send_place(f);
+                reported_serving = send_place(f);
                 has_news = false;
             }
             wait = moved ? T_FIRST_ASK : 2 * wait;
@@ -296,15 +297,15 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
             if (status == DW_CANCELLED)
                 return status;
         } else {
-            tell_trouble(f, err);
+            report_outage(f, err);
             /* a store that is away takes no reports, and long to say so */
             if (status != DW_UNAVAILABLE || f->is_by_command ||
                 !dw_rollout_is_serving(f->rollout)) {
                 char line[DW_ERROR_LINE_SIZE];
                 cli_follow_report(f, "error", dw_error_line(err, line));
-                told_serving = false;
+                reported_serving = false;
             }
-            status = wait_for_news(f, cli_trouble_wait(&f->trouble), err);
+            status = wait_for_news(f, cli_outage_wait(&f->outage), err);
             if (status == DW_CANCELLED)
                 return status;
         }

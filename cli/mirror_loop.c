@@ -9,13 +9,13 @@
 #include "json.h"
 #include "mirror.h"
 #include "print.h"
-#include "trouble.h"
+#include "outage.h"
 
 #define T_FIRST_ASK 0.1 /* seconds between the first two questions after a version */
 
 /* ---- telling ---- */
 
-static void tell_json(const cli_mirrored *done, double seconds)
+static void report_json(const cli_mirrored *done, double seconds)
 {
     json_t *object = json_object();
     cli_json_text(object, "event", done->is_base ? "base" : "version");
@@ -31,11 +31,11 @@ static void tell_json(const cli_mirrored *done, double seconds)
     cli_json_event(object);
 }
 
-static void tell(const cli_mirror *m, const cli_mirrored *done, double seconds)
+static void report_version(const cli_mirror *m, const cli_mirrored *done, double seconds)
 {
     char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE];
     if (m->session->json) {
-        tell_json(done, seconds);
+        report_json(done, seconds);
         return;
     }
     if (m->session->quiet)
@@ -80,7 +80,7 @@ static dw_status put(cli_mirror *m, double t_start, dw_error *err)
     m->at = done.from_version;
     if (!done.was_there) {
         m->n_done += !done.is_base;
-        tell(m, &done, cli_now() - t_start);
+        report_version(m, &done, cli_now() - t_start);
     }
     return DW_OK;
 }
@@ -170,7 +170,7 @@ static bool passes(const cli_mirror *m, dw_status status)
 
 dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
 {
-    cli_trouble trouble = {.what = m->source.url, .longest = m->interval};
+    cli_outage outage = {.subject = m->source.url, .max_wait = m->interval};
     double wait = T_FIRST_ASK;
     for (;;) {
         bool moved = false;
@@ -178,13 +178,13 @@ dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
         if (status == DW_OK)
             status = step(m, &moved, err);
         if (passes(m, status)) {
-            cli_trouble_add(&trouble, m->session, err);
-            cli_trouble_sleep(&trouble);
+            cli_outage_add(&outage, m->session, err);
+            cli_outage_sleep(&outage);
             continue;
         }
         if (status != DW_OK)
             return status;
-        cli_trouble_end(&trouble, m->session);
+        cli_outage_end(&outage, m->session);
         if (m->until != DW_NO_VERSION && m->at != DW_NO_VERSION && m->at >= m->until)
             return DW_OK;
         if (!moved && m->once)

@@ -17,7 +17,7 @@ typedef struct loop {
     cli_peer_notes notes;
 } loop;
 
-static void tell_version(loop *l, const dw_peer_sync_report *report, double seconds)
+static void report_version(loop *l, const dw_peer_sync_report *report, double seconds)
 {
     const cli_session *s = l->f->session;
     if (s->json) {
@@ -80,7 +80,7 @@ static dw_status follow_once(loop *l, bool *moved, dw_error *err)
     *moved = dw_peer_replica_version(l->replica) != before;
     /* one that failed on the way may have come some of it */
     if (*moved) {
-        tell_version(l, &report, cli_now() - bar.t_start);
+        report_version(l, &report, cli_now() - bar.t_start);
         cli_command_set_due(&l->f->command);
     }
     return status;
@@ -107,15 +107,15 @@ static dw_status run_loop(loop *l, dw_error *err)
         if (f->command.n_failed > 0 && is_reached(l))
             return status; /* the command failed for the last version */
         if (status == DW_OK) {
-            cli_trouble_end(&f->trouble, f->session);
+            cli_outage_end(&f->outage, f->session);
             if (is_reached(l))
                 return DW_OK;
             wait = moved ? T_FIRST_ASK : 2 * wait;
             wait = wait < f->interval ? wait : f->interval;
             cli_sleep(wait);
         } else {
-            cli_trouble_add(&f->trouble, f->session, err);
-            cli_trouble_sleep(&f->trouble);
+            cli_outage_add(&f->outage, f->session, err);
+            cli_outage_sleep(&f->outage);
         }
         status = cli_check_signal(err);
         if (status != DW_OK)

@@ -71,7 +71,7 @@ static bool is_damage(dw_status status)
            status == DW_NOT_FOUND;
 }
 
-static void tell_damage(uint64_t version, json_t *rows, const dw_error *err)
+static void report_damage(uint64_t version, json_t *rows, const dw_error *err)
 {
     if (rows) {
         json_t *row = json_object();
@@ -107,7 +107,7 @@ static dw_status list_rows(dw_peer *peer, const cli_session *s, uint64_t n_most,
         if (status == DW_OK)
             status = dw_peer_version(peer, version, &info, err);
         if (is_damage(status)) {
-            tell_damage(version, rows, err);
+            report_damage(version, rows, err);
             continue;
         }
         if (status != DW_OK)

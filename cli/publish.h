@@ -26,7 +26,7 @@ typedef struct cli_publish {
     uint64_t expect_head; /* DW_CONFLICT where the head is another; DW_NO_VERSION: any */
     uint64_t known_head;  /* was there: a stream without it is absent or rolled back;
                              DW_NO_VERSION: none */
-    bool told_no_folds;   /* that there is no room for them was said before */
+    bool no_folds_reported; /* that there is no room for them was said before */
 } cli_publish;
 
 typedef struct cli_published {
@@ -77,8 +77,8 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
                                  bool *without_folds, dw_error *err);
 
 /* Says so, unless it was said before. */
-void cli_publish_tell_no_folds(const cli_publish *p, const cli_session *s,
-                               const cli_weights *weights, const char *dir);
+void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
+                                 const cli_weights *weights, const char *dir);
 
 /* ---- cmd_publish.c ---- */
 

@@ -238,7 +238,7 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
         return status;
     if (out->without_folds) {
         memset(options.folds, 0, sizeof options.folds);
-        cli_publish_tell_no_folds(p, s, weights, baseline);
+        cli_publish_report_no_folds(p, s, weights, baseline);
     }
     options.baseline_dir = baseline;
     options.first_step = p->step;

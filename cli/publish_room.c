@@ -88,11 +88,11 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
                    need);
 }
 
-void cli_publish_tell_no_folds(const cli_publish *p, const cli_session *s,
-                               const cli_weights *weights, const char *dir)
+void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
+                                 const cli_weights *weights, const char *dir)
 {
     char size[CLI_NUMBER_SIZE];
-    if (p->told_no_folds || s->quiet || s->json)
+    if (p->no_folds_reported || s->quiet || s->json)
         return;
     fputs("deltawire: ", stderr);
     cli_print_text(stderr, dir);

@@ -18,7 +18,7 @@
 #include "progress.h"
 #include "publish.h"
 #include "store.h"
-#include "trouble.h"
+#include "outage.h"
 #include "watch_dir.h"
 #include "watch_past.h"
 
@@ -107,42 +107,44 @@ static bool is_gone(const char *path)
 }
 
 /* One that is passed over harms nothing: the next delta covers it. */
-static void tell_passed_over(const cli_session *s, const char *path, const dw_error *err)
+static void report_passed_over(const cli_session *s, const char *path,
+                               const dw_error *err)
 {
-    dw_error told = *err;
+    dw_error reported = *err;
     if (is_gone(path))
-        dw_fail(&told, DW_NOT_FOUND, path,
+        dw_fail(&reported, DW_NOT_FOUND, path,
                 "it vanished before it was published: passed over, the next version "
                 "covers it");
-    cli_tell_error(s, "passed over", path, &told);
+    cli_report_error(s, "passed over", path, &reported);
 }
 
 /* The trainer started again from an older checkpoint. What it had written after that one
  * by then, and nobody published, is discarded. */
-static void tell_back(cli_watch *watch, const cli_session *s, const cli_watched *item)
+static void report_rollback(cli_watch *watch, const cli_session *s,
+                            const cli_watched *item)
 {
-    dw_error told;
-    dw_fail(&told, DW_OK, item->path,
+    dw_error reported;
+    dw_fail(&reported, DW_OK, item->path,
             "published after step %" PRIu64
             ": the trainer went back to an older checkpoint",
             watch->step);
     if (!s->quiet)
-        cli_tell_error(s, "went back", item->path, &told);
+        cli_report_error(s, "went back", item->path, &reported);
     for (size_t i = 0; i < watch->n_items; i++) {
         cli_watched *other = &watch->items[i];
         if (!other->has_step || other->step <= item->step ||
             other->written >= item->written || other->print == other->done)
             continue;
         cli_watch_done(other);
-        dw_fail(&told, DW_STALE, other->path,
+        dw_fail(&reported, DW_STALE, other->path,
                 "not published: %.200s is newer, so the trainer discarded this one",
                 item->path);
-        cli_tell_error(s, "passed over", other->path, &told);
+        cli_report_error(s, "passed over", other->path, &reported);
     }
 }
 
-static void tell_published(cli_watch *watch, const cli_publish *p, const cli_session *s,
-                           cli_watched *item, const cli_published *done)
+static void report_published(cli_watch *watch, const cli_publish *p, const cli_session *s,
+                             cli_watched *item, const cli_published *done)
 {
     /* DIR itself is rewritten with what is published for the sake of its name alone */
     if (!done->skipped || item->has_step)
@@ -150,7 +152,7 @@ static void tell_published(cli_watch *watch, const cli_publish *p, const cli_ses
     if (done->skipped || !item->has_step)
         return;
     if (watch->has_step && item->step < watch->step)
-        tell_back(watch, s, item);
+        report_rollback(watch, s, item);
     watch->has_step = true;
     watch->step = item->step;
 }
@@ -176,7 +178,7 @@ static void hold_copies(const cli_publish *p)
 
 /* Publishes one; *ERR says why the watch ends where it returns an error. */
 static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watch,
-                           cli_watched *item, cli_trouble *trouble, dw_error *err)
+                           cli_watched *item, cli_outage *outage, dw_error *err)
 {
     char step[24];
     outcome o;
@@ -190,17 +192,17 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     if (o.status == DW_OK)
         p->known_head = o.done.report.version;
     if (o.status == DW_OK) {
-        p->told_no_folds |= o.done.without_folds;
+        p->no_folds_reported |= o.done.without_folds;
         hold_copies(p);
-        cli_trouble_end(trouble, s);
+        cli_outage_end(outage, s);
         cli_watch_done(item);
-        tell_published(watch, p, s, item, &o.done);
+        report_published(watch, p, s, item, &o.done);
         return DW_OK;
     }
     if (cli_signal())
         return cli_check_signal(err);
     if (o.done.changed) { /* it is published when it has been quiet for two looks */
-        cli_tell_error(s, "changed", item->path, &o.err);
+        cli_report_error(s, "changed", item->path, &o.err);
         return DW_OK;
     }
     if (o.done.opened && is_final(o.status)) {
@@ -210,11 +212,11 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     /* not a checkpoint yet, or no more, or another model's: until its files change */
     if (!o.done.opened || o.status == DW_MISMATCH || is_gone(item->path)) {
         cli_watch_done(item);
-        tell_passed_over(s, item->path, &o.err);
+        report_passed_over(s, item->path, &o.err);
         return DW_OK;
     }
-    cli_trouble_add(trouble, s, &o.err);
-    cli_trouble_sleep(trouble);
+    cli_outage_add(outage, s, &o.err);
+    cli_outage_sleep(outage);
     return DW_OK;
 }
 
@@ -281,7 +283,7 @@ static dw_status skip_published_as_peer(cli_watch *watch, cli_publish *p, dw_err
 }
 
 /* What is there when the watch begins, and what becomes of it. */
-static void tell_start(const cli_watch *watch, const cli_session *s)
+static void report_start(const cli_watch *watch, const cli_session *s)
 {
     size_t n_new = 0, n_done = 0;
     for (size_t i = 0; i < watch->n_items; i++) {
@@ -307,35 +309,35 @@ static void tell_start(const cli_watch *watch, const cli_session *s)
 
 /* What an earlier watch published is not published again. */
 static dw_status start(cli_watch *watch, cli_publish *p, const cli_session *s,
-                       cli_trouble *trouble, dw_error *err)
+                       cli_outage *outage, dw_error *err)
 {
     dw_status status = cli_watch_look(watch, err);
     while (status == DW_OK &&
            (status = p->as_peer ? skip_published_as_peer(watch, p, err)
                                 : skip_published(watch, p, err)) == DW_UNAVAILABLE) {
-        cli_trouble_add(trouble, s, err);
-        cli_trouble_sleep(trouble);
+        cli_outage_add(outage, s, err);
+        cli_outage_sleep(outage);
         status = cli_signal() ? cli_check_signal(err) : cli_watch_look(watch, err);
     }
     if (status == DW_OK)
-        tell_start(watch, s);
+        report_start(watch, s);
     return status;
 }
 
-static void tell_useless(cli_watch *watch, const cli_session *s)
+static void report_useless(cli_watch *watch, const cli_session *s)
 {
     for (const cli_watched *item; (item = cli_watch_useless(watch));) {
-        dw_error told;
-        dw_fail(&told, DW_UNSUPPORTED, item->path, "%s",
+        dw_error reported;
+        dw_fail(&reported, DW_UNSUPPORTED, item->path, "%s",
                 cli_watch_fault_text(item->fault));
-        cli_tell_error(s, "passed over", item->path, &told);
+        cli_report_error(s, "passed over", item->path, &reported);
     }
 }
 
 static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s,
-                          cli_trouble *trouble, dw_error *err)
+                          cli_outage *outage, dw_error *err)
 {
-    cli_trouble lost = {.what = watch->dir};
+    cli_outage lost = {.subject = watch->dir};
     for (;;) {
         cli_sleep(T_LOOK);
         dw_status status = cli_check_signal(err);
@@ -343,15 +345,15 @@ static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s
             return status;
         /* a directory that is away may come back: a mount, a clean start */
         if (cli_watch_look(watch, err) != DW_OK) {
-            cli_trouble_add(&lost, s, err);
-            cli_trouble_sleep(&lost);
+            cli_outage_add(&lost, s, err);
+            cli_outage_sleep(&lost);
             continue;
         }
-        cli_trouble_end(&lost, s);
-        tell_useless(watch, s);
+        cli_outage_end(&lost, s);
+        report_useless(watch, s);
         cli_watched *item = cli_watch_next(watch);
         if (item)
-            status = deal_with(p, s, watch, item, trouble, err);
+            status = deal_with(p, s, watch, item, outage, err);
         if (status != DW_OK)
             return status;
     }
@@ -361,12 +363,12 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
 {
     dw_error err;
     cli_watch watch = {.dir = dir};
-    cli_trouble trouble = {.what = p->url};
+    cli_outage outage = {.subject = p->url};
     p->skip_same = true;
     hold_copies(p);
-    dw_status status = start(&watch, p, s, &trouble, &err);
+    dw_status status = start(&watch, p, s, &outage, &err);
     if (status == DW_OK)
-        status = watch_on(&watch, p, s, &trouble, &err);
+        status = watch_on(&watch, p, s, &outage, &err);
     cli_watch_release(&watch);
     if (status == DW_CANCELLED && s->json) {
         json_t *object = json_object();

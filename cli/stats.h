@@ -36,11 +36,11 @@ typedef struct stats_step {
 } stats_step;
 
 /* A way of a stream inside the steps that were walked. */
-typedef struct stats_way {
+typedef struct stats_shortcut {
     dw_edge edge;
     uint64_t n_deltas, n_delta_bytes; /* that it stands for; of an anchor: all walked up
                                          to it */
-} stats_way;
+} stats_shortcut;
 
 typedef struct stats_forecast_row {
     double lr_factor;
@@ -75,8 +75,8 @@ typedef struct stats_report {
     double plain_bits;
     double predictor_bits[STATS_N_PREDICTORS];
     stats_bins bins[STATS_N_PREDICTORS];
-    stats_way *ways;
-    size_t n_ways;
+    stats_shortcut *shortcuts;
+    size_t n_shortcuts;
     stats_forecast forecast;
 } stats_report;
 

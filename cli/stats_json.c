@@ -256,11 +256,11 @@ static json_t *folds_json(const stats_report *r)
     return list;
 }
 
-static json_t *ways_json(const stats_report *r)
+static json_t *shortcuts_json(const stats_report *r)
 {
     json_t *list = json_array();
-    for (size_t i = 0; i < r->n_ways; i++) {
-        const stats_way *w = &r->ways[i];
+    for (size_t i = 0; i < r->n_shortcuts; i++) {
+        const stats_shortcut *w = &r->shortcuts[i];
         json_t *o = json_object();
         cli_json_version(o, "from", w->edge.from);
         cli_json_count(o, "to", w->edge.to);
@@ -331,7 +331,7 @@ json_t *stats_report_json(const stats_report *r)
     json_object_set_new(o, "recurrence", recurrence_json(r));
     json_object_set_new(o, "predictors", predictors_json(r));
     json_object_set_new(o, "folds", folds_json(r));
-    json_object_set_new(o, "ways", ways_json(r));
+    json_object_set_new(o, "ways", shortcuts_json(r));
     json_object_set_new(o, "forecast", forecast_json(r));
     return o;
 }

@@ -109,37 +109,37 @@ void stats_stream_close(stats_stream *self)
 /* ---- ways ---- */
 
 /* The deltas that the way stands for, as far as they were walked. */
-static stats_way measure(const dw_edge *edge, const stats_report *r)
+static stats_shortcut measure(const dw_edge *edge, const stats_report *r)
 {
-    stats_way way = {.edge = *edge};
+    stats_shortcut shortcut = {.edge = *edge};
     for (size_t i = 0; i < r->n_steps; i++) {
         const stats_step *step = &r->steps[i];
         if (step->to > edge->to ||
             (edge->from != DW_NO_VERSION && step->from < edge->from))
             continue;
-        way.n_deltas++;
-        way.n_delta_bytes += step->n_bytes;
+        shortcut.n_deltas++;
+        shortcut.n_delta_bytes += step->n_bytes;
     }
-    return way;
+    return shortcut;
 }
 
-dw_status stats_stream_ways(stats_report *report, stats_stream *self, dw_error *err)
+dw_status stats_stream_shortcuts(stats_report *report, stats_stream *self, dw_error *err)
 {
     dw_edge *edges;
     size_t n_edges;
-    dw_status status =
-        cli_copy_ways(self->stream.stream, self->from, self->to, &edges, &n_edges, err);
+    dw_status status = cli_copy_shortcuts(self->stream.stream, self->from, self->to,
+                                          &edges, &n_edges, err);
     if (status != DW_OK)
         return status;
-    report->ways = calloc(n_edges + 1, sizeof *report->ways);
-    if (!report->ways)
+    report->shortcuts = calloc(n_edges + 1, sizeof *report->shortcuts);
+    if (!report->shortcuts)
         status = dw_fail_memory(err, "");
-    for (size_t i = 0; report->ways && i < n_edges; i++) {
+    for (size_t i = 0; report->shortcuts && i < n_edges; i++) {
         const dw_edge *edge = &edges[i];
         const bool anchor = edge->from == DW_NO_VERSION;
         if (edge->to > self->from && edge->to <= self->to &&
             (anchor || edge->from >= self->from))
-            report->ways[report->n_ways++] = measure(edge, report);
+            report->shortcuts[report->n_shortcuts++] = measure(edge, report);
     }
     free(edges);
     return status;

@@ -246,8 +246,8 @@ static void print_predictors(const stats_report *r)
 static void print_ways(const stats_report *r)
 {
     char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
-    for (size_t i = 0; i < r->n_ways; i++) {
-        const stats_way *w = &r->ways[i];
+    for (size_t i = 0; i < r->n_shortcuts; i++) {
+        const stats_shortcut *w = &r->shortcuts[i];
         char from[24] = "anchor";
         if (w->edge.from != DW_NO_VERSION)
             snprintf(from, sizeof from, "%" PRIu64, w->edge.from);

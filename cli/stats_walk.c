@@ -276,6 +276,6 @@ void stats_report_release(stats_report *report)
     free(report->steps);
     free(report->groups);
     free(report->exponents);
-    free(report->ways);
+    free(report->shortcuts);
     *report = (stats_report){0};
 }

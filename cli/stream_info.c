@@ -122,19 +122,19 @@ const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds)
     return out;
 }
 
-dw_status cli_copy_ways(dw_stream *stream, uint64_t first, uint64_t last, dw_edge **ways,
-                        size_t *n_ways, dw_error *err)
+dw_status cli_copy_shortcuts(dw_stream *stream, uint64_t first, uint64_t last,
+                             dw_edge **shortcuts, size_t *n_shortcuts, dw_error *err)
 {
     const dw_edge *lent = NULL;
-    *ways = NULL;
-    *n_ways = 0;
-    dw_status status = dw_stream_ways_to(stream, first, last, &lent, n_ways, err);
-    if (status != DW_OK || *n_ways == 0)
+    *shortcuts = NULL;
+    *n_shortcuts = 0;
+    dw_status status = dw_stream_ways_to(stream, first, last, &lent, n_shortcuts, err);
+    if (status != DW_OK || *n_shortcuts == 0)
         return status;
-    *ways = malloc(*n_ways * sizeof **ways);
-    if (!*ways)
+    *shortcuts = malloc(*n_shortcuts * sizeof **shortcuts);
+    if (!*shortcuts)
         return dw_fail_memory(err, "");
-    memcpy(*ways, lent, *n_ways * sizeof **ways);
+    memcpy(*shortcuts, lent, *n_shortcuts * sizeof **shortcuts);
     return DW_OK;
 }
 

@@ -50,8 +50,8 @@ const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds);
 
 /* A copy of the further ways to versions FIRST to LAST: those of the stream live until
  * the next call with it. To be freed; NULL if there are none. */
-dw_status cli_copy_ways(dw_stream *stream, uint64_t first, uint64_t last, dw_edge **ways,
-                        size_t *n_ways, dw_error *err);
+dw_status cli_copy_shortcuts(dw_stream *stream, uint64_t first, uint64_t last,
+                             dw_edge **shortcuts, size_t *n_shortcuts, dw_error *err);
 
 /* DW_CORRUPT if the version after VERSION, which is far below HEAD, is missing: a
  * follower at VERSION cannot go on. Near the head dw_stream_check_log looks. */

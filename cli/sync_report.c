@@ -43,7 +43,7 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds)
            seconds);
 }
 
-void cli_tell_private(const cli_session *s, const char *into, uint64_t n)
+void cli_report_private(const cli_session *s, const char *into, uint64_t n)
 {
     if (n == 0 || s->quiet)
         return;

@@ -19,6 +19,6 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds);
 
 /* Reports that N files of the weights in INTO were links, and are private copies now;
  * says nothing if N is 0. */
-void cli_tell_private(const cli_session *s, const char *into, uint64_t n);
+void cli_report_private(const cli_session *s, const char *into, uint64_t n);
 
 #endif

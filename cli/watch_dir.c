@@ -259,10 +259,10 @@ cli_watched *cli_watch_useless(cli_watch *watch)
     for (size_t i = 0; i < watch->n_items; i++) {
         cli_watched *item = &watch->items[i];
         const bool is_dir_itself = strcmp(item->path, watch->dir) == 0;
-        if (item->told || item->n_useless < USELESS_LOOKS ||
+        if (item->reported || item->n_useless < USELESS_LOOKS ||
             (is_dir_itself && item->fault != CLI_WATCH_ONLY_BIN))
             continue;
-        item->told = true;
+        item->reported = true;
         return item;
     }
     return NULL;

@@ -43,7 +43,7 @@ typedef struct cli_watched {
 
     cli_watch_fault fault;
     unsigned n_useless; /* looks since it has a fault */
-    bool told;          /* that it has one */
+    bool reported;      /* that it has one */
 } cli_watched;
 
 typedef struct cli_watch {

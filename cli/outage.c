@@ -1,4 +1,4 @@
-#include "trouble.h"
+#include "outage.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #define T_FIRST 1.0 /* seconds */
 #define T_MOST  60.0
 
-void cli_tell_error(const cli_session *s, const char *event, const char *fallback,
-                    const dw_error *err)
+void cli_report_error(const cli_session *s, const char *event, const char *fallback,
+                      const dw_error *err)
 {
     const char *where = err->where[0] ? err->where : fallback;
     if (s->json) {
@@ -49,47 +49,47 @@ static bool is_same_text(const char *a, const char *b)
     return *a == *b;
 }
 
-void cli_trouble_add(cli_trouble *trouble, const cli_session *s, const dw_error *err)
+void cli_outage_add(cli_outage *outage, const cli_session *s, const dw_error *err)
 {
-    const bool is_new = trouble->n_tries == 0 || trouble->told.code != err->code ||
-                        strcmp(trouble->told.where, err->where) != 0 ||
-                        !is_same_text(trouble->told.text, err->text);
-    trouble->n_tries++;
+    const bool is_new = outage->n_tries == 0 || outage->reported.code != err->code ||
+                        strcmp(outage->reported.where, err->where) != 0 ||
+                        !is_same_text(outage->reported.text, err->text);
+    outage->n_tries++;
     if (!is_new)
         return;
-    trouble->told = *err;
-    cli_tell_error(s, "error", trouble->what, err);
+    outage->reported = *err;
+    cli_report_error(s, "error", outage->subject, err);
     if (!s->json && !s->quiet)
         fputs("trying again until it works\n", stderr);
 }
 
-double cli_trouble_wait(const cli_trouble *trouble)
+double cli_outage_wait(const cli_outage *outage)
 {
-    const bool is_set = trouble->longest > 0 && trouble->longest < T_MOST;
-    const double most = is_set ? trouble->longest : T_MOST;
+    const bool is_set = outage->max_wait > 0 && outage->max_wait < T_MOST;
+    const double most = is_set ? outage->max_wait : T_MOST;
     double seconds = T_FIRST;
-    for (unsigned i = 1; i < trouble->n_tries && seconds < most; i++)
+    for (unsigned i = 1; i < outage->n_tries && seconds < most; i++)
         seconds *= 2;
     return seconds < most ? seconds : most;
 }
 
-void cli_trouble_sleep(const cli_trouble *trouble)
+void cli_outage_sleep(const cli_outage *outage)
 {
-    cli_sleep(cli_trouble_wait(trouble));
+    cli_sleep(cli_outage_wait(outage));
 }
 
-void cli_trouble_end(cli_trouble *trouble, const cli_session *s)
+void cli_outage_end(cli_outage *outage, const cli_session *s)
 {
-    if (trouble->n_tries > 0 && s->json) {
+    if (outage->n_tries > 0 && s->json) {
         json_t *object = json_object();
         cli_json_text(object, "event", "recovered");
-        cli_json_count(object, "tries", trouble->n_tries);
+        cli_json_count(object, "tries", outage->n_tries);
         cli_json_event(object);
-    } else if (trouble->n_tries > 0 && !s->quiet) {
+    } else if (outage->n_tries > 0 && !s->quiet) {
         fputs("deltawire: ", stderr);
-        cli_print_text(stderr, trouble->what);
-        fprintf(stderr, ": works again after %u %s\n", trouble->n_tries,
-                trouble->n_tries == 1 ? "try" : "tries");
+        cli_print_text(stderr, outage->subject);
+        fprintf(stderr, ": works again after %u %s\n", outage->n_tries,
+                outage->n_tries == 1 ? "try" : "tries");
     }
-    trouble->n_tries = 0;
+    outage->n_tries = 0;
 }

@@ -1,4 +1,4 @@
-#include "pulled.h"
+#include "snapshot_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static dw_status fail_record(const char *path, dw_error *err)
                    "not a record of a version: pull into a new directory");
 }
 
-static dw_status take(cli_pulled *out, const json_t *record, const char *path,
+static dw_status take(cli_snapshot_state *out, const json_t *record, const char *path,
                       dw_error *err)
 {
     const char *stream = json_string_value(json_object_get(record, "stream"));
@@ -36,7 +36,7 @@ static dw_status take(cli_pulled *out, const json_t *record, const char *path,
     return DW_OK;
 }
 
-static dw_status read_record(cli_pulled *out, const char *path, dw_error *err)
+static dw_status read_record(cli_snapshot_state *out, const char *path, dw_error *err)
 {
     uint8_t *text;
     size_t n_bytes;
@@ -55,10 +55,11 @@ static dw_status read_record(cli_pulled *out, const char *path, dw_error *err)
     return status;
 }
 
-dw_status cli_pulled_read(cli_pulled *out, const char *path, dw_error *err)
+dw_status cli_snapshot_state_read(cli_snapshot_state *out, const char *path,
+                                  dw_error *err)
 {
-    *out = (cli_pulled){0};
-    char *record = dw_join_path(path, CLI_PULLED_NAME);
+    *out = (cli_snapshot_state){0};
+    char *record = dw_join_path(path, CLI_SNAPSHOT_STATE_NAME);
     if (!record)
         return dw_fail_memory(err, path);
     dw_status status = read_record(out, record, err);

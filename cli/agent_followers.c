@@ -1,4 +1,4 @@
-#include "tell_followers.h"
+#include "agent_followers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +44,8 @@ static void add_follower(void *context, const dw_follower_info *f)
     list->items[list->n_items++] = copy;
 }
 
-dw_status cli_tell_followers(dw_agent *agent, dw_stream *stream, uint64_t head,
-                             dw_error *err)
+dw_status cli_agent_show_followers(dw_agent *agent, dw_stream *stream, uint64_t head,
+                                   dw_error *err)
 {
     follower_list list = {0};
     dw_status status = dw_stream_followers(stream, add_follower, &list, err);

@@ -1,7 +1,7 @@
 /* The record that a follower keeps in its directory: which version of which stream the
  * weights there are. */
-#ifndef CLI_PULLED_H
-#define CLI_PULLED_H
+#ifndef CLI_SNAPSHOT_STATE_H
+#define CLI_SNAPSHOT_STATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,18 +9,19 @@
 #include <deltawire/digest.h>
 #include <deltawire/error.h>
 
-#define CLI_PULLED_NAME ".deltawire-state.json"
+#define CLI_SNAPSHOT_STATE_NAME ".deltawire-state.json"
 
-typedef struct cli_pulled {
+typedef struct cli_snapshot_state {
     bool present;
     char stream[33];
     uint64_t version;
     dw_digest state;
-} cli_pulled;
+} cli_snapshot_state;
 
 /* Reads the record in the checkpoint PATH; where that is no directory, or there is no
  * record in it, `present` is false. */
-dw_status cli_pulled_read(cli_pulled *out, const char *path, dw_error *err);
+dw_status cli_snapshot_state_read(cli_snapshot_state *out, const char *path,
+                                  dw_error *err);
 
 /* The two copies in a directory that --copies 2 keeps: OUT[0] is the one that its link
  * `current` names, OUT[1] the other, each to be freed. False, with nothing to free, if

@@ -5,7 +5,7 @@
 #include "json.h"
 #include "progress.h"
 #include "stream_info.h"
-#include "tell_followers.h"
+#include "agent_followers.h"
 
 #define N_OLD_VERSIONS 32   /* that the charts begin with */
 #define T_FOLLOWERS    10.0 /* seconds between two looks at the other followers */
@@ -42,7 +42,7 @@ static void take_engine(void *context, size_t i, const dw_engine_status *status)
             cli_json_text(object, "text", status->error.text);
         cli_json_event(object);
     } else if (status->error.code != DW_OK && status->state != DW_ENGINE_SERVING) {
-        cli_tell_error(f->session, "engine", status->driver, &status->error);
+        cli_report_error(f->session, "engine", status->driver, &status->error);
     }
 }
 
@@ -53,7 +53,7 @@ dw_rollout_watch cli_follow_watch(cli_follow *f)
 
 /* ---- now and then ---- */
 
-static void tell_old_versions(cli_follow *f, dw_stream *stream)
+static void show_old_versions(cli_follow *f, dw_stream *stream)
 {
     uint64_t head, floor;
     dw_version_info info;
@@ -66,7 +66,7 @@ static void tell_old_versions(cli_follow *f, dw_stream *stream)
             dw_agent_tell_commit(f->agent, &info);
 }
 
-void cli_follow_tell_stream(cli_follow *f)
+void cli_follow_introduce_stream(cli_follow *f)
 {
     if (!f->agent)
         return;
@@ -80,7 +80,7 @@ void cli_follow_tell_stream(cli_follow *f)
                                   .n_elems = size.n_elems,
                                   .n_bytes = size.n_bytes};
     dw_agent_tell_identity(f->agent, &identity);
-    tell_old_versions(f, stream);
+    show_old_versions(f, stream);
 }
 
 /* When a version was committed, to be freed; NULL where that cannot be told. */
@@ -91,36 +91,37 @@ static char *find_created(dw_stream *stream, uint64_t version)
                                                                     : NULL;
 }
 
-static void tell_head(cli_follow *f)
+static void show_head(cli_follow *f)
 {
     dw_version_info info;
     dw_stream *stream = dw_follower_stream(f->follower);
     if (f->newest == DW_NO_VERSION)
         return;
-    if (f->newest != f->told_head &&
+    if (f->newest != f->agent_head &&
         dw_stream_version(stream, f->newest, &info, NULL) == DW_OK) {
         dw_agent_tell_head(f->agent, f->newest, info.created, info.step);
         dw_agent_tell_commit(f->agent, &info);
-        f->told_head = f->newest;
+        f->agent_head = f->newest;
     }
 }
 
-static void tell_followers(cli_follow *f)
+static void show_followers(cli_follow *f)
 {
     dw_error err;
     const double now = cli_now();
     if (now - f->t_followers < T_FOLLOWERS || !dw_agent_watched(f->agent))
         return;
     f->t_followers = now;
-    cli_tell_followers(f->agent, dw_follower_stream(f->follower), DW_NO_VERSION, &err);
+    cli_agent_show_followers(f->agent, dw_follower_stream(f->follower), DW_NO_VERSION,
+                             &err);
 }
 
-void cli_follow_tell(cli_follow *f)
+void cli_follow_update_agent(cli_follow *f)
 {
     dw_store_counts counts;
     if (!f->agent)
         return;
-    tell_head(f);
+    show_head(f);
     const uint64_t version = dw_follower_version(f->follower);
     const bool behind =
         f->newest != DW_NO_VERSION && (version == DW_NO_VERSION || version < f->newest);
@@ -132,5 +133,5 @@ void cli_follow_tell(cli_follow *f)
     free(created);
     dw_store_get_counts(f->store, &counts);
     dw_agent_tell_counts(f->agent, &counts);
-    tell_followers(f);
+    show_followers(f);
 }
