@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # While a stream cannot be had, it is asked for as often as --interval says.
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/stream_lib.sh"
 
 cat >server.py <<'END'
 import http.server
@@ -27,15 +27,6 @@ __import__("os").rename("port.new", "port")
 server.serve_forever()
 END
 python3 server.py &
-server=$!
-follower=
-end() {
-    local status=$?
-    kill $server $follower 2>/dev/null || true
-    (exit $status)
-    finish
-}
-trap end EXIT
 wait_until test -e port
 export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret AWS_REGION=us-east-1
 
@@ -49,5 +40,4 @@ follower=$!
 wait_until asked_for 20 # of which doubling waits would make 5 in a minute
 [ "$(grep -c '"event":"error"' out.follow)" -eq 1 ]
 kill -TERM $follower
-wait $follower
-follower=
+ends $follower 0

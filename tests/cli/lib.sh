@@ -12,7 +12,7 @@ finish() {
     fi
     # what the test started in the background writes here no more
     for id in $(jobs -pr; jobs -ps); do
-        kill -KILL "$id" 2>/dev/null && wait "$id" 2>/dev/null
+        { kill -KILL "$id" && wait "$id"; } 2>/dev/null || true
     done
     chmod -R u+w "$scratch"
     rm -rf "$scratch"

@@ -61,7 +61,9 @@ silent gc s --keep 1
 silent gc s --forget "$(deltawire status s --json | json 'o["followers"][0]["id"]')"
 
 it "publish --watch"
-env --default-signal=INT "$deltawire" publish watched --watch run -q >out 2>err &
+mkdir output # a directory that cannot be published would be reported
+cp -r run/step_* output
+env --default-signal=INT "$deltawire" publish watched --watch output -q >out 2>err &
 watching=$!
 is_published() { deltawire status watched --json | holds 'o["head"] == 2'; }
 wait_until is_published

@@ -85,9 +85,9 @@ class Run:
             timeout=300, env=os.environ | {"XDG_CACHE_HOME": str(self.dir / "cache")}
             | (env or {}))
 
-    def must(self, *args, **how):
-        """A command that must succeed at once."""
-        done = self.call(*args, **how)
+    def must(self, *args, timeout="60", **how):
+        """A command that must succeed at once, also on a busy machine."""
+        done = self.call(*args, timeout=timeout, **how)
         if done.returncode != 0:
             raise Failed(f"{self.url}: exit code {done.returncode} of {' '.join(args)}: "
                          f"{done.stderr}{done.stdout}")
@@ -210,7 +210,7 @@ def faults_by_chance(run, rate, seed):
                 until_done(run, run.pull_args(), proxy.endpoint, what)
                 run.is_at(n)
             head = json.loads(run.must("status", run.url, "--json"))["head"]
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while time.monotonic() < deadline and follow.poll() is None and \
                     version_of(run.dir / "followed") != head:
                 time.sleep(0.2)
@@ -267,7 +267,7 @@ def clock_that_jumps(run):
         for n, offset in enumerate(["+0", "+1h", "-2d", "+0"], 1):
             clock.write_text(offset + "\n")
             run.must(*run.publish_args(n), env=fake_clock(file=clock))
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while follow.poll() is None and version_of(run.dir / "model") != n:
                 if time.monotonic() > deadline:
                     raise Failed(f"{run.url}: clock {offset}: the follower stays at "
