@@ -50,7 +50,7 @@ run() { # TARGET
     soak) make soak ROUNDS=2 FOLLOWERS=8 ;;
     install) make install DESTDIR="$scratch/root" &&
         LD_LIBRARY_PATH=$scratch/root/usr/local/lib "$scratch/root/usr/local/bin/deltawire" --version ;;
-    lint) scripts/install-deps.sh dev && make lint FILES=src/base/error.c ;;
+    lint) scripts/install-deps.sh dev && make lint ;;
     format) scripts/install-deps.sh dev && copy_tree && make -C "$scratch/tree" format ;;
     clean) copy_tree && mkdir "$scratch/tree/build" && make -C "$scratch/tree" clean &&
         [ ! -e "$scratch/tree/build" ] ;;

@@ -79,7 +79,7 @@ typedef union address {
 /* As the kernel sees it: a name may mean anything. */
 static dw_status look_at(dw_listener *l, const char *text, dw_error *err)
 {
-    address a;
+    address a = {.any.sa_family = AF_UNSPEC};
     socklen_t n_bytes = sizeof a;
     if (getsockname(l->fd, &a.any, &n_bytes) != 0)
         return dw_fail_errno(err, text, "look at the socket");

@@ -168,7 +168,7 @@ static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_err
 dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
 {
     dw_folds *f = &p->folds;
-    bool due[DW_MAX_FOLDS], moves[DW_MAX_FOLDS];
+    bool due[DW_MAX_FOLDS], moves[DW_MAX_FOLDS] = {false};
     if (f->n == 0)
         return DW_OK;
     if (f->copy.at.version == DW_NO_VERSION)

@@ -158,7 +158,7 @@ static dw_status build_for_bucket(dw_s3 *s3, dw_s3_task *task, size_t *starts,
 
 dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err)
 {
-    size_t starts[sizeof task->headers / sizeof *task->headers];
+    size_t starts[sizeof task->headers / sizeof *task->headers] = {0};
     dw_http_call *call = &task->call;
     dw_http_call_reset(call);
     call->n_headers = 0;

@@ -269,6 +269,8 @@ static void end_in_list(document *d, unsigned level, const char *name)
         replace_text(d, &page->next_token, DW_S3_KEY_BYTES);
     else if (level == 1 && strcmp(name, "EncodingType") == 0)
         state->url_encoded = strcmp(d->text, "url") == 0;
+    else if (!entry)
+        return;
     else if (is_inside(d, level, "Contents", name, "Key"))
         replace_text(d, &entry->key, MAX_TEXT);
     else if (is_inside(d, level, "Contents", name, "LastModified"))

@@ -132,8 +132,12 @@ void dw_field_tensors(dw_fields *f, dw_stream_record *out)
     if (n > DW_MAX_TENSORS)
         dw_fields_fail(f, DW_CORRUPT, "tensors", "has %zu entries, over the limit of %d",
                        n, DW_MAX_TENSORS);
-    if (f->status == DW_OK && !allocate(out, &rest, list, n))
+    if (f->status != DW_OK)
+        return;
+    if (!allocate(out, &rest, list, n)) {
         dw_fields_fail_memory(f);
+        return;
+    }
     uint64_t total = 0;
     const dw_json *item = dw_json_first(list);
     for (size_t i = 0; item && f->status == DW_OK; i++, item = dw_json_next(list, item)) {

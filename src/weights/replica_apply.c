@@ -64,7 +64,7 @@ dw_status dw_replica_apply_files(dw_replica *r, dw_error *err)
 /* Proves that the checkpoint is what the patch file says it becomes. */
 static dw_status sweep_all(const dw_replica *r, dw_error *err)
 {
-    dw_digest state;
+    dw_digest state = 0;
     size_t n_tensors;
     const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n_tensors);
     dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
