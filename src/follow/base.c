@@ -85,22 +85,22 @@ dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
 
 /* ---- a checkpoint ---- */
 
-static dw_status prove(const dw_base *base, const dw_hop *hop, const char *path,
+static dw_status prove(const dw_base *base, const dw_hop *step, const char *path,
                        unsigned n_threads, dw_error *err)
 {
     const dw_replica *r = base->source;
-    if (r->state != hop->state)
+    if (r->state != step->state)
         return dw_fail(err, DW_MISMATCH, path,
                        "the stream starts from %s with the state digest %016" PRIx64
                        ", but this checkpoint has %016" PRIx64,
-                       hop->base && *hop->base ? hop->base : "a checkpoint", hop->state,
-                       r->state);
-    return hop->has_base_sha256 ? dw_base_hash_check(hop->base_sha256, r->tensors,
-                                                     r->n_tensors, n_threads, path, err)
-                                : DW_OK;
+                       step->base && *step->base ? step->base : "a checkpoint",
+                       step->state, r->state);
+    return step->has_base_sha256 ? dw_base_hash_check(step->base_sha256, r->tensors,
+                                                      r->n_tensors, n_threads, path, err)
+                                 : DW_OK;
 }
 
-dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_hop *hop,
+dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_hop *step,
                        const char *path, unsigned n_threads, dw_error *err)
 {
     *out = (dw_base){0};
@@ -115,7 +115,7 @@ dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_hop *hop,
                        n_tensors, s->record.n_tensors);
     status = dw_replica_open_memory(&out->source, s->record.tensors, n_tensors, tensors,
                                     false, n_threads, err);
-    return status == DW_OK ? prove(out, hop, path, n_threads, err) : status;
+    return status == DW_OK ? prove(out, step, path, n_threads, err) : status;
 }
 
 void dw_base_close(dw_base *base)
@@ -128,19 +128,19 @@ void dw_base_close(dw_base *base)
 dw_status dw_stream_check_base(dw_stream *s, const char *path, unsigned n_threads,
                                dw_error *err)
 {
-    dw_hop hop;
+    dw_hop step;
     dw_base base;
     dw_status status =
-        dw_hop_read(&hop, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, err);
+        dw_hop_read(&step, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, err);
     if (status != DW_OK)
         return status;
-    if (hop.content == DW_CONTENT_BASE) {
-        status = dw_base_open(&base, s, &hop, path, n_threads, err);
+    if (step.content == DW_CONTENT_BASE) {
+        status = dw_base_open(&base, s, &step, path, n_threads, err);
         dw_base_close(&base);
     } else {
         status = dw_fail(err, DW_INVALID, dw_store_url(s->store),
                          "version 0 is in the stream or a fork: it has no base to check");
     }
-    dw_hop_release(&hop);
+    dw_hop_release(&step);
     return status;
 }

@@ -8,7 +8,7 @@
 static dw_status fetch_objects(dw_fetched *f, dw_stream *stream, const char *spool_dir,
                                const dw_progress *progress, dw_error *err)
 {
-    const dw_objects *objects = &f->hop.objects;
+    const dw_objects *objects = &f->step.objects;
     f->blobs = dw_alloc_zeroed(objects->n, sizeof *f->blobs);
     if (!f->blobs)
         return dw_fail_memory(err, NULL);
@@ -24,13 +24,13 @@ static dw_status fetch_objects(dw_fetched *f, dw_stream *stream, const char *spo
     return status;
 }
 
-dw_status dw_fetch_hop(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
-                       const char *spool_dir, const dw_progress *progress, dw_error *err)
+dw_status dw_fetch_step(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
+                        const char *spool_dir, const dw_progress *progress, dw_error *err)
 {
     *out = (dw_fetched){0};
     uint64_t start = dw_clock_ms();
-    dw_status status = dw_hop_read(&out->hop, stream, edge, err);
-    if (status == DW_OK && out->hop.content == DW_CONTENT_DELTA)
+    dw_status status = dw_hop_read(&out->step, stream, edge, err);
+    if (status == DW_OK && out->step.content == DW_CONTENT_DELTA)
         status = fetch_objects(out, stream, spool_dir, progress, err);
     out->t_ms = dw_clock_ms() - start;
     if (status != DW_OK)
@@ -40,10 +40,10 @@ dw_status dw_fetch_hop(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
 
 void dw_fetched_release(dw_fetched *f)
 {
-    for (size_t i = 0; f->blobs && i < f->hop.objects.n; i++)
+    for (size_t i = 0; f->blobs && i < f->step.objects.n; i++)
         dw_blob_release(&f->blobs[i]);
     dw_free(f->blobs);
-    dw_hop_release(&f->hop);
+    dw_hop_release(&f->step);
     *f = (dw_fetched){0};
 }
 
@@ -51,7 +51,7 @@ static void *run_ahead(void *context)
 {
     dw_fetch_ahead *a = context;
     a->status =
-        dw_fetch_hop(&a->fetched, a->stream, &a->edge, a->spool_dir, NULL, &a->error);
+        dw_fetch_step(&a->fetched, a->stream, &a->edge, a->spool_dir, NULL, &a->error);
     return NULL;
 }
 
@@ -78,7 +78,7 @@ dw_status dw_fetch_ahead_take(dw_fetch_ahead *a, dw_fetched *out, dw_stream *str
         }
     }
     dw_fetch_ahead_end(a);
-    return dw_fetch_hop(out, stream, edge, spool_dir, progress, err);
+    return dw_fetch_step(out, stream, edge, spool_dir, progress, err);
 }
 
 void dw_fetch_ahead_end(dw_fetch_ahead *a)

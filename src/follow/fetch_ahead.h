@@ -1,4 +1,4 @@
-/* The records and objects of one hop, fetched now or ahead of time by a thread. */
+/* The records and objects of one step, fetched now or ahead of time by a thread. */
 #ifndef DW_FOLLOW_FETCH_AHEAD_H
 #define DW_FOLLOW_FETCH_AHEAD_H
 
@@ -8,15 +8,16 @@
 #include "stream/transfer.h"
 
 typedef struct dw_fetched {
-    dw_hop hop;
-    dw_blob *blobs;   /* [hop.objects.n], for deltas */
+    dw_hop step;
+    dw_blob *blobs;   /* [step.objects.n], for deltas */
     uint64_t n_bytes; /* fetched */
     uint64_t t_ms;    /* how long it took */
 } dw_fetched;
 
 /* Reads the records behind EDGE and, for a delta, its objects. */
-dw_status dw_fetch_hop(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
-                       const char *spool_dir, const dw_progress *progress, dw_error *err);
+dw_status dw_fetch_step(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
+                        const char *spool_dir, const dw_progress *progress,
+                        dw_error *err);
 void dw_fetched_release(dw_fetched *fetched);
 
 /* One fetch that runs ahead. The stream must outlive it and is only read. */

@@ -407,7 +407,7 @@ void dw_follower_close(dw_follower *f)
         return;
     dw_fetch_ahead_end(&f->ahead);
     dw_graph_release(&f->avoid);
-    dw_free(f->path);
+    dw_free(f->route);
     dw_weights_close(f->weights);
     dw_stream_close(f->stream);
     dw_free((char *)f->options.into);

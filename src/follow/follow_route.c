@@ -1,5 +1,5 @@
-/* The way of a follower to its goal: planned, gone hop by hop, and around what is missing
- * or damaged. */
+/* The way of a follower to its goal: planned, gone step by step, and around what is
+ * missing or damaged. */
 #include <inttypes.h>
 
 #include "base/error.h"
@@ -9,11 +9,11 @@
 
 #define MAX_DETOURS 64 /* other ways that are tried when one is broken */
 
-static void forget_path(dw_follower *f)
+static void forget_route(dw_follower *f)
 {
-    dw_free(f->path);
-    f->path = NULL;
-    f->n_path = f->i_path = 0;
+    dw_free(f->route);
+    f->route = NULL;
+    f->n_route = f->i_route = 0;
 }
 
 /* Says so where the goal, which could not be found, was collected. */
@@ -30,7 +30,7 @@ static bool explain_collected(dw_follower *f, uint64_t goal, dw_error *err)
 }
 
 /* What lies behind a goal that no way leads to. */
-static dw_status explain_no_way(dw_follower *f, uint64_t goal, dw_error *err)
+static dw_status explain_no_route(dw_follower *f, uint64_t goal, dw_error *err)
 {
     if (explain_collected(f, goal, err))
         return DW_NOT_FOUND;
@@ -74,7 +74,7 @@ static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
 
 static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
 {
-    forget_path(f);
+    forget_route(f);
     uint64_t at = dw_follower_version(f);
     dw_graph graph;
     dw_status status = check_goal(f, goal, err);
@@ -82,25 +82,25 @@ static dw_status plan(dw_follower *f, uint64_t goal, dw_error *err)
         status = dw_graph_load(&graph, f->stream, at, goal, &f->avoid, err);
     if (status != DW_OK)
         return status;
-    status = dw_graph_plan(&f->path, &f->n_path, NULL, &graph, at, goal, err);
+    status = dw_graph_plan(&f->route, &f->n_route, NULL, &graph, at, goal, err);
     dw_graph_release(&graph);
     f->goal = goal;
-    return status == DW_NOT_FOUND ? explain_no_way(f, goal, err) : status;
+    return status == DW_NOT_FOUND ? explain_no_route(f, goal, err) : status;
 }
 
-static bool on_path(const dw_follower *f, uint64_t goal)
+static bool on_route(const dw_follower *f, uint64_t goal)
 {
-    if (f->goal != goal || f->i_path >= f->n_path)
+    if (f->goal != goal || f->i_route >= f->n_route)
         return false;
-    uint64_t from = f->path[f->i_path].from;
+    uint64_t from = f->route[f->i_route].from;
     return from == DW_NO_VERSION || from == dw_follower_version(f);
 }
 
 static void begin_ahead(dw_follower *f)
 {
-    if (f->i_path + 1 < f->n_path &&
-        f->path[f->i_path + 1].n_bytes <= f->options.max_ahead_bytes)
-        dw_fetch_ahead_begin(&f->ahead, f->stream, &f->path[f->i_path + 1],
+    if (f->i_route + 1 < f->n_route &&
+        f->route[f->i_route + 1].n_bytes <= f->options.max_ahead_bytes)
+        dw_fetch_ahead_begin(&f->ahead, f->stream, &f->route[f->i_route + 1],
                              f->options.spool_dir);
 }
 
@@ -143,24 +143,24 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                        "the version before is prepared but not finished");
     if (*staged == goal)
         return DW_OK;
-    if (!on_path(f, goal))
+    if (!on_route(f, goal))
         status = plan(f, goal, err);
     dw_error first = {0}; /* the fault of the best way: others may only hide it */
-    const dw_edge best = status == DW_OK ? f->path[f->i_path] : (dw_edge){.to = goal};
+    const dw_edge best = status == DW_OK ? f->route[f->i_route] : (dw_edge){.to = goal};
     for (unsigned detours = 0; status == DW_OK; detours++) {
-        const dw_edge edge = f->path[f->i_path];
+        const dw_edge edge = f->route[f->i_route];
         /* an anchor leaves the chain of hashes: what lies behind must be as it was */
         if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
             status = dw_follower_check_history(f, err);
         if (status == DW_OK && edge.from == DW_NO_VERSION && edge.to < *staged)
             status = dw_follower_keep_highest(f, err);
         if (status == DW_OK)
-            status = dw_follower_hop(f, &edge, progress, err);
+            status = dw_follower_stage_step(f, &edge, progress, err);
         if (status == DW_OK) {
             note_step(f, goal, *staged, edge.to);
             *staged = edge.to;
             begin_ahead(f);
-            f->i_path++;
+            f->i_route++;
             break;
         }
         if (!dw_follower_may_detour(status) || f->rewritten || detours == MAX_DETOURS)
@@ -173,7 +173,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     }
     if (status != DW_OK) {
         f->arrived = false;
-        forget_path(f);
+        forget_route(f);
         dw_graph_release(&f->avoid); /* next time everything is looked at anew */
         dw_weights_discard(f->weights, NULL);
         if (first.code != DW_OK && dw_follower_may_detour(status) && !f->rewritten) {

@@ -16,9 +16,9 @@ struct dw_follower {
     const char *follows;       /* that stream's id; NULL: it is this one */
 
     /* the way that was planned */
-    dw_edge *path;
-    size_t n_path;
-    size_t i_path; /* the next edge */
+    dw_edge *route;
+    size_t n_route;
+    size_t i_route; /* the next edge */
     uint64_t goal;
     dw_graph avoid;      /* edges that turned out to lead nowhere */
     uint64_t tried_goal; /* what `furthest` is about */
@@ -34,7 +34,7 @@ struct dw_follower {
     bool rewritten;       /* history is not what it was: no other way makes that good */
     uint64_t epoch;       /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
-    bool arrived;     /* the last hop was filled in place: nothing is left to apply */
+    bool arrived;     /* the last step was filled in place: nothing is left to apply */
     uint64_t seen_ms; /* when the stream was last known to be there; 0: never */
     dw_follow_report tally; /* since it was opened */
 };
@@ -115,8 +115,8 @@ dw_status dw_follower_load_highest(dw_follower *f, dw_error *err);
 /* Makes the directory remember, before the weights go back to an older version. */
 dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err);
 
-/* Fetches and stages one edge (follow_hop.c). */
-dw_status dw_follower_hop(dw_follower *f, const dw_edge *edge,
-                          const dw_progress *progress, dw_error *err);
+/* Fetches and stages one edge (follow_step.c). */
+dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
+                                 const dw_progress *progress, dw_error *err);
 
 #endif

@@ -11,7 +11,7 @@
 typedef struct replay {
     dw_follower *follower; /* in scratch memory */
     dw_stream *stream;     /* the follower's */
-    dw_graph ways;
+    dw_graph shortcuts;
     uint64_t head;
     uint64_t restart; /* the newest; 0: none */
     const dw_progress *progress;
@@ -30,7 +30,7 @@ static dw_status go(replay *r, uint64_t from, uint64_t to, dw_error *err)
         r->follower->weights->now->has_weights = false;
     }
     const dw_edge edge = {.from = from, .to = to};
-    dw_status status = dw_follower_hop(r->follower, &edge, r->progress, err);
+    dw_status status = dw_follower_stage_step(r->follower, &edge, r->progress, err);
     if (status == DW_OK)
         status = dw_follower_apply(r->follower, err);
     if (status == DW_OK)
@@ -55,8 +55,8 @@ static dw_status is_restart(replay *r, uint64_t version, bool *restart, dw_error
 static uint64_t next_anchor(const replay *r, uint64_t version)
 {
     uint64_t lowest = DW_NO_VERSION;
-    for (size_t i = 0; i < r->ways.n; i++) {
-        const dw_edge *e = &r->ways.edges[i];
+    for (size_t i = 0; i < r->shortcuts.n; i++) {
+        const dw_edge *e = &r->shortcuts.edges[i];
         if (e->from == DW_NO_VERSION && e->to >= version && e->to <= r->head &&
             e->to < lowest)
             lowest = e->to;
@@ -66,8 +66,8 @@ static uint64_t next_anchor(const replay *r, uint64_t version)
 
 /* ---- faults ---- */
 
-static void tell(replay *r, uint64_t version, dw_status code, const dw_error *found,
-                 uint64_t anchor)
+static void report_fault(replay *r, uint64_t version, dw_status code,
+                         const dw_error *found, uint64_t anchor)
 {
     dw_error fault;
     const char *url = dw_store_url(r->stream->store);
@@ -96,7 +96,7 @@ static uint64_t pass_over(replay *r, uint64_t from, uint64_t version, dw_status 
     if (version < r->restart && next != DW_NO_VERSION)
         r->report.n_left += next - version;
     else
-        tell(r, version, code, found, next);
+        report_fault(r, version, code, found, next);
     return next;
 }
 
@@ -173,7 +173,7 @@ dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
         status = dw_stream_find_head(r.stream, DW_NO_VERSION, &r.head, err);
     }
     if (status == DW_OK)
-        status = dw_graph_load_ways(&r.ways, r.stream, 0, DW_NO_VERSION, err);
+        status = dw_graph_load_ways(&r.shortcuts, r.stream, 0, DW_NO_VERSION, err);
     if (status == DW_OK)
         status = dw_stream_find_restart(r.stream, 0, &r.restart, err);
     if (r.restart == DW_NO_VERSION)
@@ -189,7 +189,7 @@ dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
     }
     if (report)
         *report = r.report;
-    dw_graph_release(&r.ways);
+    dw_graph_release(&r.shortcuts);
     dw_follower_close(r.follower);
     dw_scratch_model_release(&model);
     dw_stream_close(stream);
