@@ -1,6 +1,6 @@
 /* A base: the checkpoint behind a version 0 that was not uploaded, and the SHA-256 of its
- * tensors. The digest of the state finds damage; only a real hash withstands a person
- * who chooses the weights (docs/PROTOCOL.md, section 2). */
+ * tensors. The digest of the state finds damage; only a cryptographic hash
+ * withstands an attacker who chooses the weights (docs/PROTOCOL.md, section 2). */
 #ifndef DW_FOLLOW_BASE_H
 #define DW_FOLLOW_BASE_H
 
@@ -15,7 +15,7 @@ dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
                              const dw_tensor *tensors, size_t n_tensors,
                              unsigned n_threads, const char *where, dw_error *err);
 
-/* The checkpoint at PATH, proven to be the base that HOP names. */
+/* The checkpoint at PATH, proven to be the base that the step names. */
 typedef struct dw_base {
     dw_checkpoint *ckpt;
     dw_replica *source; /* its tensors, in the order of the stream's table */

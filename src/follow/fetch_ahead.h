@@ -35,13 +35,13 @@ typedef struct dw_fetch_ahead {
 void dw_fetch_ahead_begin(dw_fetch_ahead *ahead, dw_stream *stream, const dw_edge *edge,
                           const char *spool_dir);
 
-/* Gives what was fetched for EDGE, or fetches it now. A fetch for another edge, or one
- * that failed, is dropped. */
+/* Takes the result of the fetch for EDGE, or fetches it now. A fetch for another edge, or
+ * one that failed, is dropped. */
 dw_status dw_fetch_ahead_take(dw_fetch_ahead *ahead, dw_fetched *out, dw_stream *stream,
                               const dw_edge *edge, const char *spool_dir,
                               const dw_progress *progress, dw_error *err);
 
-/* Waits for what runs, and drops it. */
+/* Waits for the fetch that runs, and drops it. */
 void dw_fetch_ahead_end(dw_fetch_ahead *ahead);
 
 #endif

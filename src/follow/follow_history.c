@@ -1,5 +1,5 @@
-/* What was used before must still be what the stream has: a store that was rolled back,
- * or restored from an older copy, is refused. */
+/* A version that was used must still be in the stream: a store that was rolled back, or
+ * restored from an older copy, is refused. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -81,7 +81,7 @@ dw_status dw_follower_load_highest(dw_follower *f, dw_error *err)
     dw_status status = path ? dw_read_file(&bytes, &n_bytes, path, DW_RECORD_BYTES, err)
                             : dw_fail_memory(err, f->options.into);
     dw_commit_record c;
-    /* a damaged one is no memory: it must raise no false alarm */
+    /* a damaged record is ignored: it must raise no false alarm */
     if (status == DW_OK &&
         dw_commit_record_parse(&c, bytes, n_bytes, path, NULL) == DW_OK) {
         f->highest = dw_position_of(&c);

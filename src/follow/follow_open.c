@@ -1,4 +1,5 @@
-/* Opening a follower: what an interrupted run left, and which version the weights are. */
+/* Opening a follower: finishing an interrupted run, and finding out which version the
+ * weights are. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "follow/base.h"
 #include "follow/follower.h"
 
-/* Versions that are looked at to find the one that weights are. */
+/* The most versions that are compared with weights of an unknown version. */
 #define MAX_SEARCH 1024
 
 void dw_follow_options_init(dw_follow_options *options)
@@ -26,8 +27,8 @@ void dw_follow_options_init(dw_follow_options *options)
     };
 }
 
-/* Of two copies that are not the same version the older one is written when they are
- * opened. */
+/* If two copies are not the same version, the older one is written when they are opened.
+ */
 static bool copies_differ(const char *into)
 {
     dw_position at[2], next;
@@ -65,7 +66,7 @@ dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
     return DW_OK;
 }
 
-/* Where weights are that no record says the version of: are they one that is likely? */
+/* Compares weights that no record names the version of with VERSION. */
 static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_error *err)
 {
     dw_commit_record c;
@@ -102,7 +103,7 @@ static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_err
         if (version != DW_NO_VERSION)
             status = recognise(f, version, found, &error);
         if (!*found && dw_follower_may_detour(status)) {
-            *fault = error; /* a version that is not good is not the one that is here */
+            *fault = error; /* a bad version is not the one that is here */
             status = DW_OK;
         } else if (status != DW_OK && err) {
             *err = error;
@@ -332,7 +333,7 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
         f->weights = none;
         none->n_private = n_private;
     }
-    /* what was used stays known, though its record may be gone with the directory */
+    /* the highest version stays known, even if its record is gone with the directory */
     const uint64_t known = dw_follower_highest(f)->version;
     if (highest.version != DW_NO_VERSION &&
         (known == DW_NO_VERSION || known < highest.version))
@@ -344,9 +345,9 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
 
 /* ---- opening and closing ---- */
 
-/* What a killed run was at is finished even if the stream cannot be had: those who read
- * the directory wait for that, and it needs no store. What goes wrong here is found again
- * when the stream is back. */
+/* Finishes a killed run even if the stream cannot be reached: readers of the directory
+ * wait for that, and it needs no store. Faults are found again when the stream is back.
+ */
 static void recover_without_stream(const dw_follow_options *options)
 {
     bool pending = false;

@@ -1,5 +1,5 @@
-/* Finishing what a killed run left half done in a directory, without its stream: the
- * patch file holds the stores, and the state file says which version they lead to. */
+/* Finishing an interrupted update of a directory without its stream: the patch file holds
+ * the stores, and the record names the version they lead to. */
 #include <stdlib.h>
 #include <string.h>
 

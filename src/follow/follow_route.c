@@ -1,5 +1,5 @@
-/* The way of a follower to its goal: planned, gone step by step, and around what is
- * missing or damaged. */
+/* The route of a follower to its goal: planned, followed step by step, and planned again
+ * around missing or damaged objects. */
 #include <inttypes.h>
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include "store/store.h"
 #include "follow/follower.h"
 
-#define MAX_DETOURS 64 /* other ways that are tried when one is broken */
+#define MAX_DETOURS 64 /* other routes that are tried if one is broken */
 
 static void forget_route(dw_follower *f)
 {
@@ -16,7 +16,7 @@ static void forget_route(dw_follower *f)
     f->n_route = f->i_route = 0;
 }
 
-/* Says so where the goal, which could not be found, was collected. */
+/* If the goal was collected, sets ERR to say so. */
 static bool explain_collected(dw_follower *f, uint64_t goal, dw_error *err)
 {
     uint64_t floor = 0;
@@ -29,7 +29,7 @@ static bool explain_collected(dw_follower *f, uint64_t goal, dw_error *err)
     return true;
 }
 
-/* What lies behind a goal that no way leads to. */
+/* Why no route leads to GOAL. */
 static dw_status explain_no_route(dw_follower *f, uint64_t goal, dw_error *err)
 {
     if (explain_collected(f, goal, err))
@@ -42,8 +42,8 @@ static dw_status explain_no_route(dw_follower *f, uint64_t goal, dw_error *err)
                    goal);
 }
 
-/* Something behind EDGE, on the way to GOAL, is not there. If it is the commit, the log
- * has a hole. */
+/* A record or object of EDGE, on the route to GOAL, is missing. If it is the commit, the
+ * log has a hole. */
 static dw_status explain_missing(dw_follower *f, const dw_edge *edge, uint64_t goal,
                                  dw_error *err)
 {
@@ -58,7 +58,7 @@ static dw_status explain_missing(dw_follower *f, const dw_edge *edge, uint64_t g
                                   : DW_NOT_FOUND;
 }
 
-/* A version that is to be reached must be there. */
+/* DW_NOT_FOUND if the stream has no version GOAL yet. */
 static dw_status check_goal(dw_follower *f, uint64_t goal, dw_error *err)
 {
     uint64_t head = f->stream->head;
@@ -145,11 +145,12 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         return DW_OK;
     if (!on_route(f, goal))
         status = plan(f, goal, err);
-    dw_error first = {0}; /* the fault of the best way: others may only hide it */
+    dw_error first = {0}; /* the fault of the best route: others may only hide it */
     const dw_edge best = status == DW_OK ? f->route[f->i_route] : (dw_edge){.to = goal};
     for (unsigned detours = 0; status == DW_OK; detours++) {
         const dw_edge edge = f->route[f->i_route];
-        /* an anchor leaves the chain of hashes: what lies behind must be as it was */
+        /* an anchor leaves the chain of hashes: the versions that were used must be as
+         * before */
         if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
             status = dw_follower_check_history(f, err);
         if (status == DW_OK && edge.from == DW_NO_VERSION && edge.to < *staged)
@@ -174,7 +175,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK) {
         f->arrived = false;
         forget_route(f);
-        dw_graph_release(&f->avoid); /* next time everything is looked at anew */
+        dw_graph_release(&f->avoid); /* the next call tries every edge again */
         dw_weights_discard(f->weights, NULL);
         if (first.code != DW_OK && dw_follower_may_detour(status) && !f->rewritten) {
             status = first.code;

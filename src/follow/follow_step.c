@@ -24,7 +24,7 @@ static dw_position position_of(const dw_follower *f, const dw_hop *step)
     return p;
 }
 
-/* The step must leave from the very version that the weights are. */
+/* The step must start from the very version that the weights are. */
 static dw_status check_departure(const dw_follower *f, const dw_hop *step, dw_error *err)
 {
     const char *url = dw_store_url(f->stream->store);
@@ -99,7 +99,7 @@ static dw_status take_anchor(dw_follower *f, const dw_hop *step,
     return status;
 }
 
-/* Version 0 is a checkpoint that was to be here already. */
+/* Version 0 is a checkpoint outside the stream, which the caller names. */
 static dw_status take_base(dw_follower *f, const dw_hop *step,
                            const dw_progress *progress, dw_error *err)
 {
@@ -129,7 +129,7 @@ static dw_status open_other_store(const dw_follower *f, dw_store **out, const ch
                : dw_store_open(out, url, NULL, err);
 }
 
-/* The version that was forked from must still be what it was. */
+/* DW_UNTRUSTED if the version that was forked from is another one now. */
 static dw_status check_source(dw_stream *source, const dw_hop *step, dw_error *err)
 {
     dw_commit_record c;
@@ -275,7 +275,8 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
     uint64_t start = dw_clock_ms();
     f->tally.fetch_ms += fetched.t_ms;
     status = check_departure(f, step, err);
-    /* a commit says what the history is; a way may be wrong by itself */
+    /* a wrong commit means that history was rewritten; a shortcut may be wrong by itself
+     */
     f->rewritten = status != DW_OK && step->to - step->from == 1;
     if (status == DW_OK) {
         f->next_epoch = step->epoch;

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "store/store.h"
 
-#define T_PRESENCE_MS 10000 /* between two looks whether the stream is still there */
+#define T_PRESENCE_MS 10000 /* between two checks that the stream is still there */
 
 uint64_t dw_follower_version(const dw_follower *f)
 {
@@ -134,9 +134,9 @@ static dw_status check_staged(const dw_follower *f, dw_error *err)
                : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
 }
 
-/* The end of a step: one that worked did nothing, and one that failed did so because of
- * it, if the files are not those that are open. */
-static dw_status end_step(dw_follower *f, dw_status status, dw_error *err)
+/* After a verb: if the files were replaced meanwhile, that is the result, whatever STATUS
+ * says. */
+static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
 {
     dw_error fault;
     if (dw_follower_check_files(f, &fault) == DW_OK)
@@ -155,7 +155,7 @@ dw_status dw_follower_commit(dw_follower *f, dw_error *err)
         status = dw_follower_check_files(f, err);
     if (status != DW_OK)
         return status;
-    return end_step(f, dw_weights_prepare(f->weights, false, err), err);
+    return check_after(f, dw_weights_prepare(f->weights, false, err), err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
@@ -170,7 +170,7 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     uint64_t start = dw_clock_ms();
     status = dw_weights_apply(f->weights, false, err);
     f->tally.apply_ms += dw_clock_ms() - start;
-    return end_step(f, status, err);
+    return check_after(f, status, err);
 }
 
 dw_status dw_follower_settle(dw_follower *f, dw_error *err)
@@ -183,7 +183,7 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
     if (f->lost || dw_weights_update(f->weights) < DW_UPDATE_APPLIED)
         return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
     const uint64_t n_changed = dw_weights_pending(f->weights)->n_changed;
-    dw_status status = end_step(f, dw_weights_finish(f->weights, false, err), err);
+    dw_status status = check_after(f, dw_weights_finish(f->weights, false, err), err);
     if (status != DW_OK)
         return status;
     f->epoch = f->next_epoch;
@@ -200,7 +200,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     dw_status status = dw_follower_attend(f, err);
     if (status == DW_OK && goal == DW_LATEST)
         status = dw_follower_poll(f, &goal, err);
-    /* what an earlier call could not finish, or the caller began */
+    /* finish an update that an earlier call, or the caller, left prepared or applied */
     if (status == DW_OK && !f->lost && dw_weights_update(f->weights) > DW_UPDATE_STAGED)
         status = dw_follower_apply(f, err);
     if (status == DW_OK && !f->lost && dw_weights_update(f->weights) >= DW_UPDATE_APPLIED)
@@ -248,7 +248,7 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
     };
 }
 
-/* ---- telling others ---- */
+/* ---- the report to the stream ---- */
 
 dw_status dw_follower_report(dw_follower *f, const char *status_word, const char *message,
                              dw_error *err)

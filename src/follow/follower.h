@@ -1,4 +1,4 @@
-/* The inside of a follower: a stream, weights, and the way between them. */
+/* The inside of a follower: a stream, weights, and the route between them. */
 #ifndef DW_FOLLOW_FOLLOWER_H
 #define DW_FOLLOW_FOLLOWER_H
 
@@ -15,23 +15,23 @@ struct dw_follower {
     unsigned depth;            /* how many forks lie between it and its caller's */
     const char *follows;       /* that stream's id; NULL: it is this one */
 
-    /* the way that was planned */
+    /* the route that was planned */
     dw_edge *route;
     size_t n_route;
     size_t i_route; /* the next edge */
     uint64_t goal;
     dw_graph avoid;      /* edges that turned out to lead nowhere */
-    uint64_t tried_goal; /* what `furthest` is about */
-    uint64_t furthest;   /* the newest version on the way to it; DW_NO_VERSION: none */
+    uint64_t tried_goal; /* the goal of `furthest` */
+    uint64_t furthest;   /* the newest version on routes to it; DW_NO_VERSION: none */
     dw_fetch_ahead ahead;
 
     dw_position highest; /* that was used, if the weights went back since */
-    bool is_own;         /* as dw_follower_open_as was told */
+    bool is_own;         /* as in dw_follower_open_as */
     bool lost; /* the files are not those that are open: the next stage starts over */
     uint64_t undecodable; /* the newest version whose delta arrived whole, starts from the
                              weights, and does not lead to what its commit names; 0: none
                              was seen */
-    bool rewritten;       /* history is not what it was: no other way makes that good */
+    bool rewritten;       /* history was rewritten: no other route helps */
     uint64_t epoch;       /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
     bool arrived;     /* the last step was filled in place: nothing is left to apply */
@@ -39,49 +39,49 @@ struct dw_follower {
     dw_follow_report tally; /* since it was opened */
 };
 
-/* A version or way that is not good may be gone around. */
+/* Whether another route may avoid a fault of this kind. */
 static inline bool dw_follower_may_detour(dw_status status)
 {
     return dw_stream_passes_over(status) || status == DW_STALE;
 }
 
-/* As dw_follower_open. IS_OWN: whatever is wrong with the directory, it is this process's
- * own, and is filled anew from the stream. */
+/* As dw_follower_open. IS_OWN: the directory belongs to this process; if it is damaged,
+ * it is filled again from the stream. */
 dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
                               const dw_follow_options *options, bool is_own,
                               dw_error *err);
 
 /* ---- the files (follow_open.c) ---- */
 
-/* Compares the directory and its files with what is open. DW_CONFLICT if somebody
+/* Compares the directory and its files with those that are open. DW_CONFLICT if somebody
  * replaced or removed them, DW_IO if one shrank: then the follower has no version until
  * it has started over. */
 dw_status dw_follower_check_files(dw_follower *f, dw_error *err);
 
-/* The same at the start of a call. What happened to a directory of this process's own is
- * no error: it starts over at once. */
+/* The same at the start of a call. For a directory that belongs to this process it is no
+ * error: the call starts over at once. */
 static inline dw_status dw_follower_attend(dw_follower *f, dw_error *err)
 {
     dw_status status = dw_follower_check_files(f, err);
     return f->is_own ? DW_OK : status;
 }
 
-/* Opens what is there now, after files were lost. */
+/* Opens the files that are there now, after the open ones were replaced. */
 dw_status dw_follower_start_over(dw_follower *f, dw_error *err);
 
 /* ---- which version the weights are (follow_open.c) ---- */
 
-/* Weights that no record says the version of: are they one that is likely? */
+/* Compares weights that no record names the version of with likely versions. */
 dw_status dw_follower_recognise(dw_follower *f, dw_error *err);
 
-/* The version that the weights are, and the highest that they were, must still be those
- * in the stream. */
+/* The stream must still have the version that the weights are, and the highest that they
+ * were. */
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 
 /* ---- without the stream (follow_recover.c) ---- */
 
-/* Finishes what a killed run left half done in the directory that OPTIONS name, and makes
- * two copies the same. */
+/* Finishes an interrupted update of the directory that OPTIONS name, and makes two copies
+ * the same. */
 dw_status dw_follower_recover(const dw_follow_options *options, dw_error *err);
 
 /* Which version the directory is that OPTIONS name, by its record, and in *DIR, to be
@@ -96,7 +96,7 @@ static inline bool dw_follower_stage_fills(const dw_follower *f)
     return !r->dir && dw_replica_is_empty(r);
 }
 
-/* ---- what was used before (history.c) ---- */
+/* ---- versions that were used (follow_history.c) ---- */
 
 /* DW_UNAVAILABLE if the stream is not there any more. */
 dw_status dw_stream_check_presence(dw_stream *stream, dw_error *err);
@@ -109,10 +109,10 @@ dw_status dw_position_check(const dw_position *at, dw_stream *stream, const char
 /* The highest version of the stream that the weights ever were; dw_nowhere: none. */
 const dw_position *dw_follower_highest(const dw_follower *f);
 
-/* Reads what the directory remembers. */
+/* Reads the highest version from the directory. */
 dw_status dw_follower_load_highest(dw_follower *f, dw_error *err);
 
-/* Makes the directory remember, before the weights go back to an older version. */
+/* Writes it to the directory, before the weights go back to an older version. */
 dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err);
 
 /* Fetches and stages one edge (follow_step.c). */

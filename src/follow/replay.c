@@ -1,5 +1,5 @@
-/* Decoding a stream from its first version that can be had to its newest: finds versions
- * that are whole and still lead to other weights than they name. */
+/* Decoding a stream from its first available version to its newest: finds versions whose
+ * objects are whole but lead to other weights than their commit names. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ typedef struct replay {
 
 static dw_status go(replay *r, uint64_t from, uint64_t to, dw_error *err)
 {
-    if (from == DW_NO_VERSION) { /* what is there is not needed any more */
+    if (from == DW_NO_VERSION) { /* start from nothing */
         r->follower->weights->now->at = dw_nowhere;
         r->follower->weights->now->has_weights = false;
     }
@@ -87,8 +87,8 @@ static void report_fault(replay *r, uint64_t version, dw_status code,
         r->fn(r->context, &fault);
 }
 
-/* The way to VERSION that was tried failed. Returns where the replay goes on, or
- * DW_NO_VERSION. What the newest restart left behind is no fault. */
+/* The step to VERSION failed. Returns the version to go on with, or DW_NO_VERSION.
+ * Versions before the newest restart are no fault. */
 static uint64_t pass_over(replay *r, uint64_t from, uint64_t version, dw_status code,
                           const dw_error *found)
 {

@@ -31,8 +31,8 @@ static dw_status resolve(char **out, const char *path, dw_error *err)
     return *out ? DW_OK : dw_fail_memory(err, path);
 }
 
-/* Where FILE is a shard that an index beside it names: sets *DIR to its directory and
- * *FIRST to the index's first file, both dw_free; else leaves them NULL. */
+/* If an index beside FILE names it as a shard, sets *DIR to its directory and *FIRST to
+ * the first file of the index, both for dw_free; else leaves them NULL. */
 static dw_status find_index_of(char **dir, char **first, const char *file, dw_error *err)
 {
     char *parent = dw_parent_path(file);
@@ -45,7 +45,7 @@ static dw_status find_index_of(char **dir, char **first, const char *file, dw_er
         status = dw_shard_index_read(&index, path, err);
         readable = status == DW_OK;
         if (status == DW_CORRUPT || status == DW_INVALID)
-            status = DW_OK; /* an index of nothing that can be opened names no shard */
+            status = DW_OK; /* an index that cannot be read names no shard */
     }
     if (readable) {
         const char *name = file + strlen(parent) + (strcmp(parent, "/") != 0);
@@ -71,7 +71,7 @@ static bool is_kept_elsewhere(const char *path)
     return dw_name_ends(path, DW_WEIGHTS_SUFFIX);
 }
 
-/* The directory of the link that led to them. */
+/* Weights that are kept elsewhere belong to the directory of the link to them. */
 static dw_status find_link(dw_target *t, const char *file, dw_error *err)
 {
     if (is_kept_elsewhere(file))
@@ -164,7 +164,7 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     return status;
 }
 
-/* Sets TARGET to what the link PATH names, or to "". */
+/* Sets TARGET to the target of the link PATH, or to "" if it is no link. */
 static void read_link(char target[PATH_MAX], const char *path)
 {
     ssize_t n = readlink(path, target, PATH_MAX - 1);
@@ -199,7 +199,8 @@ bool dw_is_kept_for(const char *path, struct stat *file)
            S_ISREG(file->st_mode);
 }
 
-/* Whether nothing can be made of the weights that PATH is a link to. */
+/* Whether the weights that PATH is a link to are gone, or are no version and not this
+ * directory's to finish. */
 static bool is_lost(const char *path, const char *patch_path)
 {
     struct stat st;
@@ -219,7 +220,7 @@ dw_status dw_target_forget_lost(const char *path, dw_error *err)
     char *staged = dir ? dw_join_path(dir, STAGED_NAME) : NULL;
     dw_status status = patch && staged ? DW_OK : dw_fail_memory(err, path);
     if (status == DW_OK && is_lost(path, patch)) {
-        /* the link last: nothing may be left that would be stored into new weights */
+        /* the link last: no patch may be left that would be applied to new weights */
         status = dw_remove_file(patch, err);
         if (status == DW_OK)
             status = dw_remove_file(staged, err);

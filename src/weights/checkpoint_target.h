@@ -7,14 +7,14 @@
 
 #include "deltawire/checkpoint.h"
 
-/* A checkpoint, by whatever path it was named, links resolved: its directory where it has
- * an index, or its only file. The patch file is DIR/.deltawire-patch or
- * FILE.deltawire-patch, what is staged .deltawire-staged likewise; the lock is on the
- * first file, so that nothing is left behind.
+/* A checkpoint, by whatever path it was named, with links resolved. Its identity is its
+ * directory if it has an index, else its only file. The patch file is
+ * DIR/.deltawire-patch or FILE.deltawire-patch; the staged file has the same name with
+ * .deltawire-staged. The lock is on the first file, so that no lock file is left behind.
  *
  * Weights that are kept elsewhere, in memory for instance, are a file of the name
- * *.deltawire-weights that model.safetensors is a link to: then patch and staged file are
- * DIR/.deltawire-patch and so on in the directory of the link. */
+ * *.deltawire-weights that model.safetensors is a link to. The patch file and the staged
+ * file are then in the directory of the link. */
 typedef struct dw_target {
     char *path; /* as named */
     char *identity;
@@ -25,10 +25,10 @@ typedef struct dw_target {
     dw_checkpoint *ckpt; /* mapped for writing, or NULL */
 } dw_target;
 
-/* Finds out what PATH means, without taking the lock. */
+/* Finds the checkpoint that PATH names, without taking the lock. */
 dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
 
-/* DW_CONFLICT where another has the lock, in this process or any other. */
+/* DW_CONFLICT if another holder has the lock, in this process or any other. */
 dw_status dw_target_lock(dw_target *target, dw_error *err);
 
 #define DW_WEIGHTS_SUFFIX ".deltawire-weights"
@@ -43,11 +43,11 @@ bool dw_is_kept_elsewhere(const char *path);
 void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir);
 
 /* Whether PATH is a link to a regular file that is kept for the directory of PATH. Sets
- * *FILE to what lstat reports of that file: only this first link is followed. */
+ * *FILE to the lstat of that file: only this first link is followed. */
 bool dw_is_kept_for(const char *path, struct stat *file);
 
-/* Removes PATH, and what stands beside it, if it is a link to weights that are kept
- * elsewhere and they are gone, as after a reboot; or if they are not only this
+/* Removes PATH, and the patch and staged file beside it, if it is a link to weights that
+ * are kept elsewhere and they are gone, as after a reboot; or if they are not only this
  * directory's and an apply was interrupted, so that they are no version to copy. */
 dw_status dw_target_forget_lost(const char *path, dw_error *err);
 

@@ -60,8 +60,8 @@ bool dw_control_bytes_locked(int fd, size_t offset, size_t n_bytes)
 
 /* ---- opening ---- */
 
-/* Opens what is there; *FD stays -1 where that is nothing, or no block. Nobody may be
- * reading what is then replaced: no reader takes it for a block. */
+/* Opens the block. *FD is -1 if there is no file, or one that cannot be a block. Such a
+ * file may be replaced: no reader takes it for a block. */
 static dw_status open_block(int *fd, const char *path, dw_error *err)
 {
     struct stat st;
@@ -91,8 +91,8 @@ static dw_status map_block(dw_control_writer *w, dw_error *err)
     return status;
 }
 
-/* Whether the block can be touched. If its file shrank, there is nobody to be told: no
- * reader goes by a block of another size. begin_write and sync report it. */
+/* Whether the block can be touched. If its file shrank, no reader goes by it any more, so
+ * there is nothing to write. begin_write and sync report the fault. */
 static bool is_whole(const dw_control_writer *w)
 {
     return dw_map_check(&w->map, NULL) == DW_OK;
@@ -153,7 +153,7 @@ dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
     *out = NULL;
     dw_control_writer *w;
     dw_status status = new_writer(&w, dir, wait_ms, err);
-    /* who has the one that is there mapped is not to go by it any more */
+    /* readers that have the old block mapped must not go by it any more */
     for (unsigned i = 0; status == DW_OK && w->block && i < 2; i++)
         if (is_whole(w) && dw_control_is_sane(w->block))
             dw_control_mark_written(w, i);
@@ -218,8 +218,8 @@ void dw_control_abandon(dw_control_writer *w)
 }
 
 /* The number of a slot that holds COPY, or DW_CONTROL_SLOTS. A slot that nobody has
- * locked is what a killed reader left: it is cleared. Who locks it at this moment cannot
- * hold the copy, for its sequence is odd. */
+ * locked was left by a killed reader: it is cleared. A reader that locks it at this
+ * moment cannot hold the copy, because its sequence is odd. */
 static unsigned find_holder(const dw_control_writer *w, unsigned copy)
 {
     unsigned slot = 0;
@@ -238,15 +238,15 @@ static unsigned find_holder(const dw_control_writer *w, unsigned copy)
 
 static dw_status fail_held(const dw_control_writer *w, unsigned slot, dw_error *err)
 {
-    char who[40] = "";
+    char process_text[40] = "";
     const uint64_t process = w->block->slots[slot].process;
-    if (process > 0) /* it is theirs to say */
-        snprintf(who, sizeof who, ", process %" PRIu64 ",", process);
+    if (process > 0) /* readers write it, if they like */
+        snprintf(process_text, sizeof process_text, ", process %" PRIu64 ",", process);
     return dw_fail(
         err, DW_UNAVAILABLE, w->path,
         "a reader%s has held the weights for %u ms, in slot %u. Let it release "
         "them, or end it",
-        who, w->wait_ms, slot);
+        process_text, w->wait_ms, slot);
 }
 
 dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *err)

@@ -1,13 +1,13 @@
 /* The writer's side of a control block (deltawire/control.h, docs/FORMAT.md 13).
  *
  *     open, make     the block of a directory, whose lock the caller has
- *     mark           odd, where a write was interrupted
- *     lock           tells readers that the writer is there
+ *     mark           odd, if a write was interrupted
+ *     lock           shows readers that the writer is there
  *     begin_write    odd; waits until no reader holds the copy
  *     end_write      the version; even
  *
- * Readers trust the block while the writer is there, and without one where no patch file
- * is pending. So a copy with one is marked before the lock is taken, and the block is
+ * Readers trust the block while the writer is there, and without a writer if there is no
+ * patch file. So a copy with one is marked before the lock is taken, and the block is
  * synced before a patch file is removed. One thread at a time uses it.
  */
 #ifndef DW_WEIGHTS_CONTROL_H
@@ -18,7 +18,7 @@
 
 typedef struct dw_control_writer dw_control_writer;
 
-/* What a copy is. */
+/* The version that a copy holds. */
 typedef struct dw_control_label {
     const char *stream;
     uint64_t version; /* UINT64_MAX: none */
@@ -26,7 +26,7 @@ typedef struct dw_control_label {
     uint64_t files;
 } dw_control_label;
 
-/* Maps the block in DIR. *OUT is NULL where there is none for so many copies. WAIT_MS:
+/* Maps the block in DIR. *OUT is NULL if there is none for so many copies. WAIT_MS:
  * how long begin_write waits for readers. */
 dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
                                  unsigned n_copies, unsigned wait_ms, dw_error *err);
@@ -43,19 +43,19 @@ dw_status dw_control_writer_lock(dw_control_writer *writer, dw_error *err);
 /* DW_CONFLICT if the block is not the file of that name any more. */
 dw_status dw_control_writer_check(const dw_control_writer *writer, dw_error *err);
 
-/* Nobody is to read what the block names: the files are not those it speaks of. */
+/* Stops all readers: the files are not those that the block describes. */
 void dw_control_abandon(dw_control_writer *writer);
 
 void dw_control_mark_written(dw_control_writer *writer, unsigned copy);
 
-/* DW_UNAVAILABLE where a reader still holds the copy after the wait: then it is as
- * before.
- */
+/* DW_UNAVAILABLE if a reader still holds the copy after the wait: then the block is as
+ * before. */
 dw_status dw_control_begin_write(dw_control_writer *writer, unsigned copy, dw_error *err);
 void dw_control_end_write(dw_control_writer *writer, unsigned copy,
                           const dw_control_label *label);
 
-/* Sets the label of a copy that is not being written. Does nothing where it is right. */
+/* Sets the label of a copy that is not being written. Does nothing if it is right
+ * already. */
 void dw_control_set(dw_control_writer *writer, unsigned copy,
                     const dw_control_label *label);
 
@@ -74,7 +74,7 @@ dw_status dw_control_check(const dw_control_writer *writer, dw_error *err);
 /* Whether BYTES may be a block: magic and number of copies. */
 bool dw_control_is_sane(const dw_control *block);
 
-/* Takes the lock of bytes of FD; false in *TAKEN where another has it. */
+/* Locks bytes of FD. *TAKEN is false if somebody else has the lock. */
 dw_status dw_control_lock_bytes(int fd, size_t offset, size_t n_bytes, bool *taken,
                                 const char *path, dw_error *err);
 

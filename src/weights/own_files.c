@@ -10,10 +10,10 @@
 #include "base/mem.h"
 #include "weights/checkpoint_target.h"
 
-static dw_ownership fail_replaced(const char *path, const char *how, dw_error *err)
+static dw_ownership fail_replaced(const char *path, const char *fate, dw_error *err)
 {
     dw_fail(err, DW_CONFLICT, path,
-            "the file was %s while its weights were kept up to date", how);
+            "the file was %s while its weights were kept up to date", fate);
     return DW_FILES_REPLACED;
 }
 

@@ -16,13 +16,14 @@
 #include "tensor/checkpoint.h"
 
 typedef enum dw_ownership {
-    DW_FILES_OWN,      /* regular, one name, and that name leads to what is open */
+    DW_FILES_OWN,      /* regular, one name, and that name leads to the open file */
     DW_FILES_SHARED,   /* a link, or a file with several names */
     DW_FILES_REPLACED, /* the name leads to another file, or to nothing */
 } dw_ownership;
 
-/* Judges what is open, so that no race is left between the check and the stores. If the
- * result is not DW_FILES_OWN, ERR is filled: a DW_CONFLICT that names the file. */
+/* Judges the files that are open, so that no race is left between the check and the
+ * stores. If the result is not DW_FILES_OWN, ERR is filled: a DW_CONFLICT that names the
+ * file. */
 dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err);
 
 /* Puts a private copy in the place of each shared file. CKPT still maps the old files:

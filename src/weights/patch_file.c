@@ -1,18 +1,18 @@
-/* A patch as a file: what stands beside a checkpoint while it is being written.
+/* A patch as a file, beside a checkpoint while it is updated.
  *
  *     "DWPATCH1"
  *     for each segment, at a multiple of 8: u32 positions | new elements | old elements,
  *             each padded with zeros to a multiple of 8
- *     table:  u8 1 where a digest is known, else 0 | u64 state digest | varint version
+ *     table:  u8 1 if a digest is known, else 0 | u64 state digest | varint version
  *             varint n_tensors, for each: varint n | name | u8 dtype | varint n_dims |
  *                                         varint dims
  *             varint n_segments, for each: varint tensor | varint first | varint n |
  *                                          varint offset | u64 XXH64 of its bytes
  *     u64 offset of the table | u64 XXH64 of the table
  *
- * The file is written and synced under another name first, so one that stands under its
- * own name is whole; the hashes guard against what happens to it later. The old elements
- * tell whether a checkpoint that it is found beside is still the one it was made for.
+ * The file is written and synced under another name first, so one under its own name is
+ * whole; the hashes guard against later damage. The old elements show whether the
+ * checkpoint beside it is still the one that it was made for.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -44,7 +44,7 @@ struct dw_patch_writer {
     size_t n_tensors;
     atomic_ullong n_reserved; /* bytes of the file given out so far */
 
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     stored *segments;
     size_t n_segments;
     size_t n_room;
@@ -55,7 +55,7 @@ static uint64_t round_up_8(uint64_t n)
     return (n + 7) & ~7ull;
 }
 
-/* Where in a segment the new and the old elements begin, and its size. */
+/* The offsets of the new and the old elements in a segment, and its size. */
 static uint64_t values_offset(uint32_t n)
 {
     return round_up_8((uint64_t)n * sizeof(uint32_t));
@@ -178,7 +178,7 @@ dw_status dw_patch_writer_commit(dw_patch_writer *w, const dw_patch_goal *goal,
     dw_writer_release(&table);
     if (status == DW_OK)
         status = dw_new_file_commit(&w->file, err);
-    dw_patch_writer_abort(w); /* what is left of it */
+    dw_patch_writer_abort(w); /* frees the rest */
     return status;
 }
 
@@ -245,7 +245,7 @@ static dw_status read_tensors(dw_patch **out, dw_reader *r, const char *path,
     return status;
 }
 
-/* Positions must ascend and stay inside the tensor: they are about to be stored to. */
+/* Positions must ascend and stay inside the tensor: they will be stored to. */
 static bool positions_fit(const uint32_t *positions, uint32_t n, uint64_t first,
                           uint64_t n_units)
 {
@@ -305,7 +305,7 @@ static dw_status read_goal(dw_patch_goal *goal, dw_reader *r, const char *path,
     return r->failed || has_digest > 1 ? fail_table(err, path) : DW_OK;
 }
 
-/* Sets R to the table, and *OFFSET to where it begins in the file. */
+/* Sets R to the table, and *OFFSET to its offset in the file. */
 static dw_status find_table(dw_reader *r, uint64_t *offset, const dw_map *map,
                             dw_loan *loan, const char *path, dw_error *err)
 {

@@ -238,11 +238,11 @@ void dw_replica_distrust(dw_replica *r)
     r->at = dw_nowhere;
     r->has_weights = r->dir != NULL;
     if (!r->dir)
-        return; /* memory is filled anew */
+        return; /* memory is filled again */
     /* a directory is patched to another version, from the weights as they are now */
     dw_control_mark_written(r->control, r->copy);
     if (dw_replica_digest(r, NULL, NULL) != DW_OK ||
         dw_replica_state_write(&dw_nowhere, NULL, r->dir, NULL) != DW_OK)
-        return; /* the next start finds it out */
+        return; /* the next open finds it out */
     r->record = DW_RECORD_DAMAGED;
 }

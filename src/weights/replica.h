@@ -1,13 +1,16 @@
-/* A replica: weights that stand at a known version of a stream, in a checkpoint directory
- * or in memory. The follower's target, and the publisher's baseline.
+/* A replica: one copy of the weights, in a directory or in memory, and the update that
+ * brings it to the next version. weights.h has the states, the files on disk, and what a
+ * crash leaves. A follower's weights are one replica or two; a publisher's baseline is
+ * one.
  *
- *     empty ──fill──▶ at a version ──stage──▶ staged ──prepare──▶ prepared
- *                           ▲                                         │ apply
- *                           └────────────finish───────────── applied ◀┘
- *
- * A directory remembers its position in `.deltawire-state.json`. Before the weights
- * change the file names both the version they are at and the one they are to become, so
- * that after a crash the digest of what is there tells which it is.
+ *     replica.c          memory; adopting a version, filling; comparing with digests
+ *     replica_dir.c      a directory: finding out which version it is
+ *     replica_recover.c  the files: lock, map, finish an interrupted update
+ *     replica_stage.c    stage, discard
+ *     replica_apply.c    prepare, apply, finish
+ *     replica_file.c     the file of the weights, made and filled
+ *     replica_fill.c     whole weights from an anchor or from other tensors
+ *     replica_state.c    the record
  */
 #ifndef DW_WEIGHTS_REPLICA_H
 #define DW_WEIGHTS_REPLICA_H
@@ -21,12 +24,12 @@
 
 #define DW_REPLICA_STATE ".deltawire-state.json"
 
-/* A version of a stream, and what it is. */
+/* A version of a stream, and its weights' digest. */
 typedef struct dw_position {
     char stream[DW_ID_TEXT];
-    char
-        follows[DW_ID_TEXT]; /* the fork that is on its way over this version; "": none */
-    uint64_t version;        /* DW_NO_VERSION: none */
+    char follows[DW_ID_TEXT]; /* the fork whose follower goes through this version; "":
+                                 none */
+    uint64_t version;         /* DW_NO_VERSION: none */
     uint8_t commit_sha256[DW_SHA256_BYTES];
     dw_digest state;
 } dw_position;
@@ -42,12 +45,12 @@ typedef struct dw_scratch_model {
     dw_blob blob;
 } dw_scratch_model;
 
-/* What the file that remembers a directory's position is worth. */
+/* Whether the record of a directory can be believed. */
 typedef enum dw_record_kind {
     DW_RECORD_NONE,     /* there is no such file */
     DW_RECORD_SEALED,   /* it is as it was written */
     DW_RECORD_UNSEALED, /* written by 0.1, without a seal: check it before use */
-    DW_RECORD_DAMAGED,  /* its bytes changed: it says nothing */
+    DW_RECORD_DAMAGED,  /* its bytes changed: it names no version */
 } dw_record_kind;
 
 /* How far the weights are on their way to the next version (weights.h). */
@@ -70,11 +73,11 @@ typedef struct dw_replica {
     size_t n_tensors;
     dw_digest *digests;    /* [n_tensors], once at a version */
     dw_position at;        /* version DW_NO_VERSION: empty */
-    dw_record_kind record; /* not NONE: the directory is a replica, of whatever version */
-    bool has_weights; /* at no version of the stream, but somebody's weights are there */
-    bool may_fill;    /* memory that holds nothing yet: unproven bytes may go into it */
-    dw_digest state;  /* of those weights */
-    size_t sweep_at;  /* the tensor that is compared next */
+    dw_record_kind record; /* not NONE: a follower or publisher made the directory */
+    bool has_weights;      /* some weights are there, whether or not they are a version */
+    bool may_fill;       /* memory that nobody reads yet: unproven bytes may go into it */
+    dw_digest state;     /* the digest of the weights */
+    size_t sweep_at;     /* the tensor that is compared next */
     dw_widened *widened; /* memory in F32 that TENSORS are a copy of (widen.h), or NULL */
     unsigned n_threads;
 
@@ -84,9 +87,9 @@ typedef struct dw_replica {
     dw_control_writer *control; /* borrowed, or NULL */
     unsigned copy;              /* its number there */
     bool is_own;                /* as in dw_replica_dir */
-    bool was_damaged;           /* what was there was no checkpoint, and was removed */
+    bool was_damaged;           /* its files were no checkpoint, and were removed */
     dw_target target;           /* its files; no ckpt for memory, and while it is empty */
-    dw_position was_next;       /* what the file says it was to become */
+    dw_position was_next; /* the next version that the record named when it was opened */
 
     /* the update under way */
     dw_update_state update;
@@ -96,14 +99,14 @@ typedef struct dw_replica {
     dw_patch *patch;          /* the stores ... */
     dw_scratch_model model;   /* ... or, in memory, all weights, proven */
     dw_patch_binding binding; /* of the patch to the files */
-    bool staged_file;         /* there is a file under the name for what is staged */
+    bool staged_file;         /* target.staged_path is there */
     bool sync_failed;         /* of the files, since the stores */
     uint64_t n_changed;
 } dw_replica;
 
 /* Memory of the caller's: same names, types and shapes as TABLE, in any order. The
- * contents are digested, and are nobody's version until dw_replica_adopt. If it is EMPTY
- * they are not looked at, and the memory may be filled directly. */
+ * contents are digested, and are no version until dw_replica_adopt. If it is EMPTY, they
+ * are not read, and the memory may be filled directly. */
 dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err);
@@ -111,52 +114,53 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
 /* A directory that is there, and that the caller has locked. */
 typedef struct dw_replica_dir {
     const char *path;
-    const char *weights_dir;    /* where the file of the weights is made; NULL: in PATH */
-    dw_control_writer *control; /* told what the weights are; or NULL */
+    const char *weights_dir;    /* for the file of the weights; NULL: PATH */
+    dw_control_writer *control; /* gets the version of the weights; or NULL */
     unsigned copy;              /* the number they have there */
     bool is_own; /* nobody else's weights can be there. Damaged ones are not an error:
-                    they are at no version, and are made anew from the stream */
+                    they are at no version, and are fetched again from the stream */
 } dw_replica_dir;
 
-/* DW_MISMATCH where it holds another model. An interrupted apply is finished. */
+/* DW_MISMATCH if it holds another model. An interrupted update is finished. */
 dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n_tensors,
                               const dw_replica_dir *dir, unsigned n_threads,
                               const dw_progress *progress, dw_error *err);
 
 /* A checkpoint at PATH that follows no stream: at no version, with no record and no
- * table of tensors; dw_replica_stage_parts stages for it. An interrupted apply is
+ * table of tensors; dw_replica_stage_parts stages for it. An interrupted update is
  * finished, which *RECOVERED, if not NULL, reports. If it may ONLY_RECOVER, the files are
  * not mapped unless that is needed. DW_CONFLICT if the checkpoint is held already. */
 dw_status dw_replica_open_checkpoint(dw_replica **out, const char *path,
                                      unsigned n_threads, bool only_recover,
                                      bool *recovered, dw_error *err);
 
-/* Lets go, wherever it was: what is only staged is dropped, what is prepared is finished
- * by the next open. Accepts NULL. */
+/* An update that is only staged is dropped; one that is prepared is finished by the next
+ * open. Accepts NULL. */
 void dw_replica_close(dw_replica *replica);
 
-/* Writes down the version that the weights were found to be, where the file names two. */
+/* If the record names two versions, rewrites it with the one that the weights are. */
 dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
 
 /* Declares that the weights, whose digest is POSITION's, are that version. */
 dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
                            dw_error *err);
 
-/* Whether dw_replica_fill may be called: nothing is there that it could spoil. */
+/* Whether dw_replica_fill may be called: no weights are there. */
 static inline bool dw_replica_is_empty(const dw_replica *r)
 {
     return !r->has_weights && (r->dir || r->may_fill);
 }
 
-/* Fills an empty replica. SOURCE stores every weight into the tensors it is given; what
- * is there afterwards must have POSITION's digest. All or nothing for a directory. */
+/* Fills an empty replica. SOURCE stores every weight into the tensors it is given; the
+ * result must have the digest of POSITION. A directory is filled completely or not at
+ * all. */
 typedef dw_status (*dw_fill_fn)(void *context, const dw_tensor *tensors, size_t n_tensors,
                                 dw_error *err);
 dw_status dw_replica_fill(dw_replica *replica, const dw_position *position,
                           dw_fill_fn source, void *context, dw_error *err);
 
-/* Stages deltas from the version the replica is at: BLOBS are the objects of a hop, in
- * its order. */
+/* Stages deltas from the version the replica is at: BLOBS are the objects of a
+ * step, in its order. */
 dw_status dw_replica_stage(dw_replica *replica, const dw_position *position,
                            const dw_objects *objects, const dw_blob *blobs,
                            const dw_progress *progress, dw_error *err);
@@ -166,22 +170,22 @@ dw_status dw_replica_stage_deltas(dw_replica *replica, const dw_position *positi
                                   const dw_objects *objects, dw_delta *const *deltas,
                                   dw_error *err);
 
-/* Stages what leads from the replica's weights to those that SOURCE, which stands at
- * POSITION, holds. */
+/* Stages the difference between the replica's weights and SOURCE, the weights of
+ * POSITION. */
 dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position,
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
 
-/* For memory: stages MODEL, which becomes the replica's, if it is POSITION. The apply
- * copies it, so neither memory nor time depend on how much differs. */
+/* For memory: stages MODEL, the weights of POSITION, and takes it if that succeeds. Apply
+ * copies all of it, so neither memory nor time depend on how much differs. */
 dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *position,
                                  dw_scratch_model *model, dw_error *err);
 
-/* Stages what is staged at OTHER, which stands at the same version. */
+/* Stages the patch that is staged at OTHER, which is at the same version. */
 dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
                                 dw_error *err);
 
-/* Stages PARTS, from wherever they come. If GOAL has a digest and the parts cover the
+/* Stages PARTS. If GOAL has a digest and the parts cover the
  * model, they must lead to it; if they cover less, the caller, who knows the rest, checks
  * their new_digests. PROGRESS may be NULL. */
 dw_status dw_replica_stage_parts(dw_replica *replica, const dw_part *parts,
@@ -203,11 +207,11 @@ dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_finish(dw_replica *replica, bool sweep, dw_error *err);
 
 /* Reads the next tensors, at least one N_VERSIONS-th of the weights, and compares them
- * with what they should be. DW_CORRUPT if one was changed. */
+ * with their digests. DW_CORRUPT if one was changed. */
 dw_status dw_replica_sweep(dw_replica *replica, unsigned n_versions, dw_error *err);
 
-/* The weights are not what they were: nobody is to read them, and they are at no version
- * until they are brought to one anew. Drops what is staged. */
+/* For weights that somebody changed: nobody is to read them, and they are at no version
+ * until they are brought to one again. Drops the staged update. */
 void dw_replica_distrust(dw_replica *replica);
 
 /* ---- inside ---- */
@@ -228,7 +232,7 @@ dw_status dw_replica_check(const dw_replica *replica, const dw_position *positio
 /* For errors: the directory, the checkpoint, or "memory". */
 const char *dw_replica_where(const dw_replica *replica);
 
-/* The error of weights that are not what they were. */
+/* The error for weights that somebody changed. */
 dw_status dw_replica_fail_changed(const dw_replica *replica, const char *tensor,
                                   dw_error *err);
 
@@ -248,7 +252,7 @@ dw_status dw_replica_open_files(dw_replica *replica, const char *path, bool only
 void dw_replica_close_files(dw_replica *replica);
 dw_status dw_replica_load_patch(dw_replica *replica, const char *path, dw_error *err);
 
-/* Writes to the control block what the weights are (replica_dir.c). */
+/* Writes the version of the weights to the control block (replica_dir.c). */
 void dw_replica_update_control(const dw_replica *replica);
 
 /* Maps the checkpoint of the directory. */
@@ -261,34 +265,34 @@ dw_status dw_replica_make_own(dw_replica *replica, uint64_t *n_copied, dw_error 
 /* DW_CONFLICT if the files, or the directory, are not those that are open. */
 dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
 
-/* Removes the files if one of them shrank: what is left is no version, and is made anew.
+/* Removes the files if one of them shrank: the rest is no version, and is fetched again.
  * Files that somebody put in their place stay. */
 dw_status dw_replica_drop_shrunk(const dw_replica *replica, dw_error *err);
 
 #define DW_WEIGHTS_NAME "model.safetensors"
 
-/* Makes the file of the weights, in the directory or where they are kept, and maps it
+/* Makes the file of the weights, in the directory or in the one for weights, and maps it
  * (replica_file.c). */
 dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
                               dw_fill_fn source, void *context, dw_error *err);
 
-/* Removes the weights of a replica, what is staged beside them and their record. The
- * control block stays, and so does everything that is not the replica's. */
+/* Removes the weights of a replica, their patch and staged file and their record. The
+ * control block stays, and so does every other file. */
 dw_status dw_replica_empty_dir(const char *dir, dw_error *err);
 
-/* Whether a directory holds anything that a checkpoint is made of, whole or not. */
+/* Whether a directory holds a file of a checkpoint, whole or not. */
 bool dw_dir_has_weights(const char *dir);
 
-/* ---- the file that remembers (replica_state.c) ---- */
+/* ---- the record (replica_state.c) ---- */
 
-/* AT and NEXT are of version DW_NO_VERSION if the file is not there, names none, or is
+/* AT and NEXT have the version DW_NO_VERSION if the file is not there, names none, or is
  * damaged. A damaged file is not an error. */
 dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
                                 const char *dir, dw_error *err);
 dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
                                  const char *dir, dw_error *err);
 
-/* ---- filling from elsewhere (replica_fill.c) ---- */
+/* ---- sources for fill (replica_fill.c) ---- */
 
 /* A dw_fill_fn: the objects of an anchor. CONTEXT is a dw_anchor_fill. */
 typedef struct dw_anchor_fill {

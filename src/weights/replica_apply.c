@@ -61,7 +61,7 @@ dw_status dw_replica_apply_files(dw_replica *r, dw_error *err)
     return status;
 }
 
-/* Proves that the checkpoint is what the patch file says it becomes. */
+/* Proves that the checkpoint has the digest that the patch file names. */
 static dw_status sweep_all(const dw_replica *r, dw_error *err)
 {
     dw_digest state = 0;
@@ -84,8 +84,8 @@ static dw_status sweep_all(const dw_replica *r, dw_error *err)
 
 dw_status dw_replica_finish_files(dw_replica *r, bool sweep, dw_error *err)
 {
-    /* the system reports a failed write once, and takes the pages for clean from then on
-     */
+    /* the system reports a failed write once, and then takes the pages for clean: they
+     * are written again */
     dw_status status =
         r->sync_failed ? dw_patch_scatter(&r->binding, r->n_threads, err) : DW_OK;
     if (status == DW_OK) {
@@ -112,7 +112,7 @@ static dw_status copy_tensor(void *context, size_t i, unsigned worker, dw_error 
     return dw_fill_from_tensors(&r->model.tensors[i], &r->tensors[i], 1, err);
 }
 
-/* The stores to memory. Those of a whole model cannot fail: if no thread can be had, this
+/* The stores to memory. Those of a whole model cannot fail: without other threads, this
  * one does them. */
 static dw_status store_tensors(dw_replica *r, dw_error *err)
 {
@@ -137,7 +137,7 @@ static dw_status apply_memory(dw_replica *r, dw_error *err)
     return DW_OK;
 }
 
-/* Memory that is not what was stored went bad: it is filled anew. */
+/* If the memory does not hold what was stored, it went bad: it is filled again. */
 static dw_status finish_memory(dw_replica *r, bool sweep, dw_error *err)
 {
     if (!sweep && !r->model.tensors)
@@ -167,7 +167,7 @@ dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
     if (r->update >= DW_UPDATE_PREPARED)
         return DW_OK;
     if (!r->target.ckpt) {
-        /* what waits for a disk does so before the pause */
+        /* all waits for the disk come before the pause */
         if (r->model.blob.mapped)
             dw_pages_prepare(r->model.blob.bytes, r->model.blob.n_bytes, false);
         r->update = DW_UPDATE_PREPARED;
@@ -196,11 +196,11 @@ static dw_status finish_data(dw_replica *r, bool sweep, dw_error *err)
 {
     if (!r->target.ckpt)
         return finish_memory(r, sweep, err);
-    /* without the patch file the block is all that readers have to go by */
+    /* once the patch file is gone, readers trust the block */
     dw_status status = dw_control_sync(r->control, err);
     if (status == DW_OK)
         status = dw_replica_finish_files(r, sweep, err);
-    if (status == DW_CORRUPT) /* not what the block says: nobody is to read it */
+    if (status == DW_CORRUPT) /* not the version in the block: nobody is to read it */
         dw_control_mark_written(r->control, r->copy);
     return status;
 }

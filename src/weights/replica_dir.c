@@ -1,4 +1,4 @@
-/* A replica in a directory: opening it, and telling readers about it. */
+/* A replica in a directory: which version it is, and whether its files are its own. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <string.h>
@@ -26,14 +26,14 @@ void dw_replica_update_control(const dw_replica *r)
 
 /* ---- opening ---- */
 
-/* The weights are not what their record says. */
+/* The weights are not the version that their record names. */
 static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *err)
 {
-    /* not what the block says: nobody is to read it */
+    /* nor the one in the block: nobody is to read it */
     dw_control_mark_written(r->control, r->copy);
     const bool is_shared = dw_files_judge(r->target.ckpt, NULL) == DW_FILES_SHARED;
     if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
-        return DW_OK; /* the stream can say which version they are, if they are one */
+        return DW_OK; /* the stream knows which version they are, if they are one */
     return dw_fail(err, DW_CORRUPT, r->dir,
                    "the weights were changed by somebody else: their digest is "
                    "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
@@ -82,7 +82,7 @@ dw_status dw_replica_map_dir(dw_replica *r, dw_error *err)
     return dw_replica_take_data(r, found, n_found, r->dir, err);
 }
 
-/* Whether the weights of the directory are kept elsewhere, and are to stay there. */
+/* Whether the weights are kept in another directory, and are to stay there. */
 static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
 {
     char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
@@ -92,7 +92,7 @@ static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
     return path ? DW_OK : dw_fail_memory(err, r->dir);
 }
 
-/* Makes the private copy where weights are kept. */
+/* Makes a private copy in the directory for weights. */
 static dw_status keep_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
 {
     dw_target old = r->target;
@@ -159,19 +159,19 @@ dw_status dw_replica_drop_shrunk(const dw_replica *r, dw_error *err)
     if (status == DW_OK)
         status = dw_remove_file(t->patch_path, err);
     if (status == DW_OK)
-        status = dw_remove_file(index, err); /* it names what is gone */
+        status = dw_remove_file(index, err); /* it names files that are gone */
     dw_free(index);
     return status;
 }
 
-/* An interrupted apply is finished when the files are opened: readers are to wait. */
-static dw_status make_way(dw_replica *r, dw_error *err)
+/* An interrupted update is finished when the files are opened. Stops readers first. */
+static dw_status stop_readers(dw_replica *r, dw_error *err)
 {
     bool pending = false;
     dw_error fault = {0};
     dw_status status = dw_checkpoint_pending(r->dir, &pending, &fault);
     if (status != DW_OK || !pending)
-        return DW_OK; /* what is wrong is found again */
+        return DW_OK; /* the open reports it */
     status = dw_control_begin_write(r->control, r->copy, err);
     return status == DW_OK ? dw_control_sync(r->control, err) : status;
 }
@@ -188,7 +188,7 @@ bool dw_dir_has_weights(const char *path)
     return found;
 }
 
-/* Whether files that are no checkpoint of the model, or no good one, fail like this. */
+/* Whether STATUS means that the files are no good checkpoint of the model. */
 static bool is_damage(dw_status status)
 {
     return status == DW_CORRUPT || status == DW_MISMATCH || status == DW_STALE ||
@@ -216,7 +216,7 @@ dw_status dw_replica_empty_dir(const char *path, dw_error *err)
     return status;
 }
 
-/* What is there is no checkpoint, but the caller's own: it is made anew. */
+/* The files are no checkpoint, but the caller's own: they are made again. */
 static dw_status start_over(dw_replica *r, dw_error *err)
 {
     dw_replica_close_files(r);
@@ -235,17 +235,17 @@ static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *
     char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
     if (!path)
         return dw_fail_memory(err, r->dir);
-    dw_remove_leftovers(path); /* the lock says that nobody is writing */
+    dw_remove_leftovers(path); /* we have the lock: nobody is writing them */
     dw_status status = dw_target_forget_lost(path, err);
     dw_free(path);
     if (status == DW_OK)
-        status = make_way(r, err);
+        status = stop_readers(r, err);
     if (status == DW_OK)
         status = dw_replica_map_dir(r, err);
     if (status == DW_OK)
         status = find_position(r, progress, err);
     else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
-        status = DW_OK; /* empty: to be filled */
+        status = DW_OK; /* empty: it will be filled */
     if (r->is_own && is_damage(status))
         status = start_over(r, err);
     if (status == DW_OK)

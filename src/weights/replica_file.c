@@ -1,4 +1,4 @@
-/* The file of a replica's weights: its layout, where it is made, and how it is filled. */
+/* The file of a replica's weights: its layout, its directory, and filling it. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -25,7 +25,7 @@ typedef struct layout {
     uint64_t n_bytes;   /* of the file */
 } layout;
 
-/* Sets *PAGE to the size of a page where files are made of whole ones, else to 0. */
+/* Sets *PAGE to the size of a page if files consist of whole pages, else to 0. */
 static dw_status find_page(uint64_t *page, const char *dir, dw_error *err)
 {
     struct statfs fs;
@@ -35,9 +35,9 @@ static dw_status find_page(uint64_t *page, const char *dir, dw_error *err)
     return DW_OK;
 }
 
-/* As the stock library lays a file out. Where it consists of whole huge pages the data
- * ends with one and begins anywhere: types come in the other order, so that each tensor
- * is aligned for its type all the same. */
+/* The layout of the stock library. If the file consists of whole huge pages, the data
+ * ends with a page and begins anywhere: the order of types is reversed, so that each
+ * tensor is still aligned for its type. */
 static dw_status layout_make(layout *out, const dw_replica *r, uint64_t page,
                              dw_error *err)
 {
@@ -74,7 +74,7 @@ static void layout_release(layout *l)
 
 /* ---- filling ---- */
 
-/* Points the replica's tensors into BYTES, or, where that is NULL, nowhere. */
+/* Points the replica's tensors into BYTES, or nowhere if that is NULL. */
 static void point_into(dw_replica *r, const layout *l, uint8_t *bytes)
 {
     uint8_t *at = bytes ? bytes + l->header.n_bytes : NULL;
@@ -86,8 +86,8 @@ static void point_into(dw_replica *r, const layout *l, uint8_t *bytes)
     }
 }
 
-/* Fills a file that is mapped and has no name yet, and digests it. All goes through the
- * map: on hugetlbfs nothing else does. */
+/* Fills a file that has no name yet, and digests it. All bytes go through the map: on
+ * hugetlbfs there is no other way. */
 static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
                            const dw_position *position, dw_fill_fn source, void *context,
                            dw_error *err)
@@ -117,9 +117,9 @@ static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
     return status;
 }
 
-/* ---- where it is made ---- */
+/* ---- its directory ---- */
 
-/* The file for this very directory, where weights are kept elsewhere; dw_free. */
+/* The path of this replica's file in the directory for weights; dw_free. */
 static dw_status kept_path(char **out, const dw_replica *r, dw_error *err)
 {
     struct stat st;
@@ -138,7 +138,7 @@ static dw_status kept_path(char **out, const dw_replica *r, dw_error *err)
     free(dir);
     if (!*out)
         return dw_fail_memory(err, r->dir);
-    /* what nothing leads to any more is in the way of what is to come */
+    /* an old file that no link leads to any more would be in the way */
     dw_remove_leftovers(*out);
     return dw_remove_file(*out, err);
 }

@@ -1,5 +1,6 @@
-/* The files of a replica on disk: locked and mapped. If a run was interrupted, its patch
- * file is there, and its stores are done once more before anybody uses the weights. */
+/* Locks and maps the files of a replica. If a run was interrupted after it prepared an
+ * update, the patch file is there, and the update is finished before anybody uses the
+ * weights. */
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -40,7 +41,7 @@ static dw_status check_kept(const dw_checkpoint *ckpt, dw_error *err)
     return dw_files_judge(ckpt, err) == DW_FILES_OWN ? DW_OK : DW_CONFLICT;
 }
 
-/* Goes on from a patch file that is there. */
+/* Finishes the update of the patch file. */
 static dw_status roll_forward(dw_replica *r, dw_error *err)
 {
     dw_status status = dw_replica_load_patch(r, r->target.patch_path, err);
@@ -58,8 +59,8 @@ static dw_status roll_forward(dw_replica *r, dw_error *err)
     return status;
 }
 
-/* A run that was interrupted had files of its own. One that was linked since belongs to
- * others too, and gets a private copy in its place. *COPIED: open all files again. */
+/* The interrupted run had private files. If somebody gave one a second name since, a
+ * private copy takes its place. *COPIED: open all files again. */
 static dw_status leave_shared(const dw_checkpoint *ckpt, bool *copied, dw_error *err)
 {
     uint64_t n = 0;
@@ -69,8 +70,7 @@ static dw_status leave_shared(const dw_checkpoint *ckpt, bool *copied, dw_error 
     return dw_files_make_own(ckpt, &n, err);
 }
 
-/* Locks the files, removes what was only staged, and finds out whether there is a patch
- * file. */
+/* Locks the files, removes the staged file, and reports whether there is a patch file. */
 static dw_status lock_files(dw_target *t, const char *path, bool *pending, dw_error *err)
 {
     dw_status status = dw_target_identify(t, path, err);

@@ -1,4 +1,4 @@
-/* Staging on one copy of the weights: what leads to a version is decoded and proven, and
+/* Staging an update of one copy of the weights: the changes are decoded and proven, and
  * kept as a patch in memory or in a file, or as a whole model. The weights stay as they
  * are. */
 #include <inttypes.h>
@@ -37,7 +37,7 @@ dw_status dw_replica_discard(dw_replica *r, dw_error *err)
 
 /* ---- the patch ---- */
 
-/* After the staged file was written, which STATUS reports. */
+/* After the staged file was written; STATUS is the result of that. */
 static dw_status open_staged_file(dw_replica *r, dw_status status, dw_error *err)
 {
     const char *path = r->target.staged_path;
@@ -89,7 +89,7 @@ dw_status dw_replica_stage_parts(dw_replica *r, const dw_part *parts, size_t n_p
 
 /* ---- a version ---- */
 
-/* What is to be replaced must be what the deltas were decoded against. */
+/* The elements to replace must be those that the deltas were decoded against. */
 static dw_status check_widened(dw_replica *r, dw_error *err)
 {
     const char *changed = r->widened ? dw_widened_compare_patch(r) : NULL;
@@ -100,8 +100,8 @@ static dw_status check_widened(dw_replica *r, dw_error *err)
     return status;
 }
 
-/* Stages STAGING, which is closed, and checks where it leads. STATUS is that of opening
- * it. */
+/* Stages STAGING, checks the digest it leads to, and closes it. STATUS is the result of
+ * opening it. */
 static dw_status stage(dw_replica *r, const dw_position *position, dw_staging *staging,
                        dw_status status, const dw_progress *progress, dw_error *err)
 {

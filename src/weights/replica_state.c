@@ -1,3 +1,5 @@
+/* The record of a directory: the version that its weights are and, during an update, the
+ * next one. A seal covers the file, so that damage is found. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -37,7 +39,7 @@ dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
 {
     dw_writer w = {0};
     dw_write_text(&w, "{\"format\":\"" FORMAT "\"");
-    /* the version is told at the top, where people and scripts look for it */
+    /* the version is at the top level, where people and scripts look for it */
     if (at->version != DW_NO_VERSION) {
         char sha256[DW_SHA256_TEXT];
         dw_hex_encode(sha256, at->commit_sha256, DW_SHA256_BYTES);

@@ -115,8 +115,8 @@ static dw_status fail_empty(const dw_snapshot *s, dw_error *err)
     return dw_fail(err, DW_NOT_FOUND, s->dir, "there is no version of the weights yet");
 }
 
-/* While a writer is there the block is true. Without one it may be older than the
- * weights, after a power loss; but then there is a patch file. */
+/* While a writer is there, the block is true. Without one, after a power loss, it may be
+ * older than the weights; but then there is a patch file. */
 static dw_status check_whole(const dw_snapshot *s, dw_error *err)
 {
     const unsigned copy = current_copy(s);
@@ -147,7 +147,7 @@ static dw_status take_slot(dw_snapshot *s, dw_error *err)
         if (status != DW_OK)
             return status;
         if (taken) {
-            dw_control_drop(s->control, i); /* what a killed reader left */
+            dw_control_drop(s->control, i); /* a killed reader may have left it held */
             s->control->slots[i].process = (uint64_t)getpid();
             s->slot = i;
             s->has_slot = true;
@@ -158,7 +158,7 @@ static dw_status take_slot(dw_snapshot *s, dw_error *err)
                    DW_CONTROL_SLOTS);
 }
 
-/* Maps the files of a copy where that is not done, or others have taken their place. */
+/* Maps the files of a copy, unless they are mapped and still the same. */
 static dw_status map_copy(dw_snapshot *s, const dw_control_mark *mark, dw_error *err)
 {
     mapped_copy *m = &s->copies[mark->copy];
@@ -194,7 +194,8 @@ dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err)
         status = check_whole(s, err);
     if (status == DW_OK && s->writable)
         status = take_slot(s, err);
-    if (status == DW_OK) { /* what is wrong with the files is better told now */
+    if (status ==
+        DW_OK) { /* faults of the files are reported here, not at the first read */
         const unsigned copy = current_copy(s);
         status = map_copy(
             s,

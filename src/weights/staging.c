@@ -56,7 +56,7 @@ static void connect(dw_staging *s, size_t i, const dw_delta *delta)
     s->n_changed += info.n_changed;
 }
 
-/* Part I of a version: DELTA, and what OBJECT says it covers. */
+/* Part I of a version: DELTA, over the slices that OBJECT covers. */
 static dw_status add_part(dw_staging *out, size_t i, const dw_object *object,
                           const dw_delta *delta, const dw_tensor *tensors,
                           size_t n_tensors, const dw_digest *digests, unsigned n_threads,

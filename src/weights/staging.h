@@ -10,12 +10,12 @@
 typedef struct dw_staging {
     dw_part *parts;
     size_t n;
-    struct dw_staged_part *own; /* [n] what the parts point at */
+    struct dw_staged_part *own; /* [n] the parts point into it */
     uint64_t n_changed;
 } dw_staging;
 
-/* Opens the deltas and takes the digests of their slices: DIGESTS are those of the whole
- * tensors; what is only a slice is read. BLOBS are borrowed. Close it also after a
+/* Opens the deltas and takes the digests of their slices: DIGESTS are those of whole
+ * tensors; a slice of a tensor is read. BLOBS are borrowed. Close it also after a
  * failure. */
 dw_status dw_staging_open(dw_staging *out, const dw_objects *objects,
                           const dw_blob *blobs, const dw_tensor *tensors,
@@ -33,7 +33,7 @@ dw_status dw_staging_open_one(dw_staging *out, dw_delta *delta, const dw_tensor 
                               size_t n_tensors, const dw_digest *digests, dw_error *err);
 void dw_staging_close(dw_staging *staging);
 
-/* The digests of the whole tensors after, once the parts were staged. */
+/* The digests of the whole tensors after the update, once the parts were staged. */
 void dw_staging_digests(const dw_staging *staging, size_t n_tensors,
                         const dw_digest *before, dw_digest *after);
 

@@ -43,7 +43,7 @@ static dw_status write_twin(dw_weights *w, bool sweep, dw_error *err)
 
 /* ---- whole models ---- */
 
-/* Stages what makes the other copy the same, or does it at once. */
+/* Makes the twin the same, or stages that. */
 static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
 {
     if (!twin->has_weights)

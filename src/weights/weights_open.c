@@ -1,5 +1,4 @@
-/* Opening the weights of a follower: the directory and its lock, the copies, the links.
- */
+/* Opening the weights of a follower: the directory and its lock, copies and links. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -122,8 +121,8 @@ static char *copy_path(const dw_weights *w, unsigned n_copies, unsigned copy)
     return n_copies == 1 ? dw_copy_string(w->into) : dw_join_path(w->into, name);
 }
 
-/* What was kept here with another number of copies is not converted: those who read it
- * would not find it. */
+/* A directory with another number of copies is not converted: its readers would not find
+ * the weights. */
 static dw_status check_copies(const dw_weights *w, unsigned n_copies, dw_error *err)
 {
     for (unsigned i = 0; n_copies == 1 && i < 2; i++) {
@@ -142,8 +141,7 @@ static dw_status check_copies(const dw_weights *w, unsigned n_copies, dw_error *
     return DW_OK;
 }
 
-/* Before readers are told that a writer is there, they are told what it is about to
- * finish. */
+/* Marks a copy that the open will finish writing, before readers can see the writer. */
 static void mark_pending(dw_weights *w, unsigned copy, const char *dir)
 {
     bool pending = false;
@@ -175,7 +173,7 @@ static dw_status open_copies(dw_weights *w, const dw_tensor *table, size_t n_ten
     return status;
 }
 
-/* How much a copy has to say for itself. */
+/* How good a copy is: 3 if it is a version of the stream, 0 if it has no weights. */
 static unsigned rank_of(const dw_replica *r, const char *stream)
 {
     if (r->at.version == DW_NO_VERSION)
@@ -313,7 +311,7 @@ static bool is_other_file(int dir, const char *name)
            fstatat(dir, name, &st, 0) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Configuration and tokenizer lie once in INTO: each copy has links to them. */
+/* Configuration and tokenizer are once in INTO; each copy has links to them. */
 static dw_status link_other_files(const dw_weights *w, dw_error *err)
 {
     DIR *dir = opendir(w->into);

@@ -47,7 +47,7 @@ void dw_widened_store(const dw_replica *r)
     if (dw_parallel(n_workers, r->n_tensors, store_tensor, (void *)r, NULL, NULL) ==
         DW_OK)
         return;
-    for (size_t t = 0; t < r->n_tensors; t++) /* no thread can be had */
+    for (size_t t = 0; t < r->n_tensors; t++) /* there are no threads */
         store_tensor((void *)r, t, 0, NULL);
 }
 
@@ -69,7 +69,7 @@ const char *dw_widened_compare(const dw_replica *r, size_t first, size_t n)
     return NULL;
 }
 
-/* ---- what a patch changes ---- */
+/* ---- the elements of a patch ---- */
 
 void dw_widened_store_patch(const dw_replica *r)
 {
@@ -99,8 +99,8 @@ const char *dw_widened_compare_patch(const dw_replica *r)
 
 /* ---- opening ---- */
 
-/* What MEMORY becomes in the copy: F32 that the stream has as BF16 is halved, and all
- * else is as it is. */
+/* Sets VIEW to MEMORY as the stream has it: BF16 in place of F32 if the stream has BF16.
+ */
 static dw_status view_as_stream(dw_tensor *view, bool *is_wide, const dw_tensor *table,
                                 const dw_tensor *memory, size_t n_tensors, dw_error *err)
 {
@@ -122,7 +122,7 @@ static dw_status view_as_stream(dw_tensor *view, bool *is_wide, const dw_tensor 
     return DW_OK;
 }
 
-/* Takes the upper halves of all elements. What that loses is found by comparing. */
+/* Takes the upper halves of all elements. Comparing shows whether that lost anything. */
 static void narrow_tensor(uint16_t *narrow, const uint8_t *wide, uint64_t n_elems)
 {
     for (uint64_t i = 0; i < n_elems; i++)
@@ -197,7 +197,7 @@ dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
         w = NULL;
         status = take_live(r, memory, is_wide, err);
     }
-    /* values that are no BF16 are no version, whatever their upper halves are */
+    /* values that BF16 cannot hold are no version, whatever their upper halves are */
     if (status == DW_OK && !empty && dw_widened_compare(r, 0, n_tensors))
         r->has_weights = false;
     dw_widened_free(w);
