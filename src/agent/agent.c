@@ -72,7 +72,7 @@ const char *dw_agent_url(const dw_agent *agent)
     return dw_server_url(agent->server);
 }
 
-/* ---- for the server ---- */
+/* ---- calls of the server ---- */
 
 void dw_agent_view(dw_agent *agent, dw_report *view)
 {
@@ -121,7 +121,7 @@ void dw_agent_unpin(dw_agent *agent)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* ---- asking ---- */
+/* ---- calls of the host ---- */
 
 bool dw_agent_pinned(dw_agent *agent, uint64_t *version)
 {

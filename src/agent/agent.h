@@ -1,4 +1,4 @@
-/* The agent's inside: what it was told, behind one lock, and the server that shows it. */
+/* Inside the agent: the report, behind one lock, and the server that shows it. */
 #ifndef DW_AGENT_AGENT_H
 #define DW_AGENT_AGENT_H
 
@@ -14,20 +14,20 @@ struct dw_agent {
     pthread_cond_t pin_asked;
     /* guarded by the lock: */
     dw_report report;
-    uint64_t n_pins;       /* times that /pin or /unpin was called */
-    uint64_t n_pins_seen;  /* of them, before the last wait */
-    uint64_t t_watched_ms; /* when somebody looked; 0: never */
+    uint64_t n_pins;       /* calls of /pin and /unpin */
+    uint64_t n_pins_seen;  /* of these, before the last wait */
+    uint64_t t_watched_ms; /* the last request for the status; 0: never */
 };
 
 /* Makes VIEW, which dw_report_init made with as many versions, a copy of what was report.
  */
 void dw_agent_view(dw_agent *agent, dw_report *view);
 
-/* Notes that somebody looks. */
+/* Notes a request for the status. */
 void dw_agent_watch(dw_agent *agent);
 
-/* Holds VERSION; with NULL the one it is at. *PINNED takes it. DW_CONFLICT where there is
- * no such version. */
+/* Holds VERSION; NULL: the version it is at. *PINNED is the version held. DW_CONFLICT if
+ * there is no such version. */
 dw_status dw_agent_pin(dw_agent *agent, const uint64_t *version, uint64_t *pinned,
                        dw_error *err);
 void dw_agent_unpin(dw_agent *agent);

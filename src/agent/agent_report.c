@@ -1,5 +1,5 @@
-/* Telling the agent. What has to be allocated is made before the lock is taken; where
- * there is no memory, what was told before stays. */
+/* The host's reports to the agent. Memory is allocated before the lock is taken. If there
+ * is none, the earlier report stays. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,14 +20,14 @@ static void unlock(dw_agent *agent)
 
 /* ---- texts ---- */
 
-#define MAX_TEXT 512 /* what others report may be long, and there may be many of them */
+#define MAX_TEXT 512 /* of each text in other followers' reports, which may be many */
 
 static size_t text_bytes(const char *text)
 {
     return text ? strnlen(text, MAX_TEXT) + 1 : 0;
 }
 
-/* Copies TEXT to *ROOM and moves on. */
+/* Copies TEXT to *ROOM and advances *ROOM. */
 static const char *pack(char **room, const char *text)
 {
     const size_t n = text_bytes(text);
@@ -40,7 +40,7 @@ static const char *pack(char **room, const char *text)
     return at;
 }
 
-/* Cuts at a whole character. */
+/* Copies FROM, cut after a whole character if it is too long. */
 static void copy_text(char *to, size_t size, const char *from)
 {
     size_t n = from ? strlen(from) : 0;
@@ -202,9 +202,9 @@ void dw_agent_tell_engine(dw_agent *agent, size_t i, const dw_engine_status *sta
     unlock(agent);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
-/* One that goes on stays one: tries that fail in the same way are many. */
+/* Tries that fail in the same way again and again are one error. */
 static bool goes_on(const dw_reported_error *last, const dw_error *err)
 {
     return last->error.code == err->code && strcmp(last->error.where, err->where) == 0;
@@ -235,7 +235,8 @@ void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
             add_error(report, err, now_ms);
     }
     report->n_failures += err != NULL;
-    report->verify_failed = report->verify_failed && err; /* it is over */
+    report->verify_failed =
+        report->verify_failed && err; /* an end of the errors ends this too */
     if (!err || report->failing_at == 0)
         report->failing_at = err ? dw_clock_ms() : 0;
     unlock(agent);

@@ -20,7 +20,7 @@ static struct MHD_Response *make_response(dw_answer *a)
         a->fixed = no_memory;
         a->n_fixed = sizeof no_memory - 1;
     }
-    /* the library takes pointers to bytes that it does not change */
+    /* libmicrohttpd takes a pointer without const, but does not write */
     if (a->fixed)
         return MHD_create_response_from_buffer(a->n_fixed, (void *)a->fixed,
                                                MHD_RESPMEM_PERSISTENT);

@@ -1,4 +1,4 @@
-/* Answers, and the headers that all of them have. */
+/* HTTP answers, and the headers that all of them have. */
 #ifndef DW_AGENT_ANSWER_H
 #define DW_AGENT_ANSWER_H
 
@@ -10,10 +10,10 @@ typedef struct dw_answer {
     unsigned code;
     const char *type;   /* of the body */
     dw_writer body;     /* owned until it is sent */
-    const void *fixed;  /* or a body that is there for ever, */
-    size_t n_fixed;     /* of so many bytes */
+    const void *fixed;  /* a static body instead, or NULL */
+    size_t n_fixed;     /* its bytes */
     const char *allow;  /* 405: the methods; else NULL */
-    bool closes;        /* the connection ends with it */
+    bool closes;        /* the connection is closed after it */
     const char *policy; /* a Content-Security-Policy; NULL: nothing is allowed */
 } dw_answer;
 

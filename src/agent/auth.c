@@ -9,7 +9,7 @@
 
 #define MAX_TOKEN 4096
 
-/* As RFC 6750 has it; anything else would not survive the header. */
+/* As in RFC 6750: no other characters are allowed in the header. */
 static bool is_token(const char *text)
 {
     static const char letters[] =
@@ -63,7 +63,7 @@ bool dw_guard_knows(const dw_guard *guard, struct MHD_Connection *connection)
         return false;
     value += n_scheme;
     value += strspn(value, " ");
-    /* hashes of one length, compared in one time: neither tells of the token */
+    /* hashes of equal length in constant time reveal nothing of the token */
     return dw_sha256_of(given, value, strlen(value), NULL) == DW_OK &&
            CRYPTO_memcmp(given, guard->token, sizeof given) == 0;
 }
@@ -71,7 +71,7 @@ bool dw_guard_knows(const dw_guard *guard, struct MHD_Connection *connection)
 bool dw_guard_is_host(const dw_guard *guard, struct MHD_Connection *connection)
 {
     const char *host = header(connection, MHD_HTTP_HEADER_HOST);
-    /* without one it is HTTP/1.0, which no browser speaks */
+    /* without a Host it is HTTP/1.0, which no browser speaks */
     return !guard->is_loopback || !host || dw_host_is_loopback(host) ||
            dw_host_is(host, guard->host);
 }

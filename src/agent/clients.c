@@ -23,7 +23,7 @@ enum MHD_Result dw_clients_make_room(void *context, const struct sockaddr *addre
             idlest = client;
     }
     if (n_staying >= DW_CLIENTS_MAX) {
-        /* the server sees the end of it, and closes */
+        /* the server notices the end, and closes */
         shutdown(idlest->fd, SHUT_RDWR);
         idlest->is_leaving = true;
     }

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 
-/* ---- which of the two ---- */
+/* ---- the choice between the two ---- */
 
 static const char *skip_space(const char *at)
 {
@@ -21,7 +21,7 @@ static bool is_word(const char *at, const char *end, const char *word)
     return (size_t)(end - at) == strlen(word) && strncasecmp(at, word, strlen(word)) == 0;
 }
 
-/* "0.75" in thousandths, whatever the locale says about points. */
+/* "0.75" in thousandths, independent of the locale. */
 static int parse_weight(const char *text)
 {
     int weight = *text == '1' ? 1000 : 0;
@@ -33,8 +33,8 @@ static int parse_weight(const char *text)
     return weight;
 }
 
-/* The weight of one media range, with its parameters, that ends at END, for TYPE in
- * VERSION; 0 where it is another. */
+/* The weight of the media range from AT to END for TYPE in VERSION; 0 if it is another
+ * type. */
 static int weight_of(const char *at, const char *end, const char *type,
                      const char *version)
 {
@@ -91,7 +91,7 @@ static const char *type_name(const dw_exposition *e)
     return "gauge";
 }
 
-/* What a sample's name has besides that of its family. */
+/* What a sample's name has after the name of its family. */
 static const char *suffix(const dw_exposition *e)
 {
     return e->type == DW_METRIC_COUNTER ? "_total"
@@ -153,7 +153,7 @@ void dw_metric_count(dw_exposition *e, const dw_metric_label *labels, size_t n_l
     dw_write_format(e->out, "%" PRIu64 "\n", n);
 }
 
-/* With a point, whatever the host's locale has there. */
+/* With a point, independent of the locale. */
 static void write_real(dw_writer *out, double v)
 {
     char text[64];
@@ -176,7 +176,7 @@ void dw_metric_real(dw_exposition *e, const dw_metric_label *labels, size_t n_la
     write_real(e->out, v);
 }
 
-/* "0.0001", "2.5", "300.0": with a point always, as OpenMetrics spells numbers that are
+/* "0.0001", "2.5", "300.0": always with a point, as OpenMetrics wants numbers in
  * labels. */
 static void format_bound(char out[32], uint64_t us)
 {

@@ -1,5 +1,5 @@
 /* The two text formats of metrics: Prometheus 0.0.4 and OpenMetrics 1.0. They differ in
- * how counters and informations are named, in units, and in an end mark. */
+ * the names of counters and infos, in units, and in an end mark. */
 #ifndef DW_AGENT_EXPOSITION_H
 #define DW_AGENT_EXPOSITION_H
 
@@ -31,7 +31,8 @@ typedef struct dw_exposition {
     dw_metric_type type;
 } dw_exposition;
 
-/* NAME is without `_total` and `_info`; UNIT, which it ends in, may be NULL. */
+/* NAME has no `_total` or `_info` at its end. UNIT may be NULL; else NAME ends with it.
+ */
 void dw_metric_begin(dw_exposition *e, const char *name, dw_metric_type type,
                      const char *unit, const char *help);
 

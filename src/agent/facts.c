@@ -1,11 +1,11 @@
-/* What follows from what the agent was report. */
+/* What follows from the report: lag and readiness. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "agent/report.h"
 
-/* So long an error may last before it makes unready: a store that is away for a moment is
- * no reason to send requests elsewhere. */
+/* How long an error may last before /readyz fails. A short outage of the store must not
+ * drain the engines. */
 #define PATIENCE_MS 60000
 
 bool dw_report_lag_versions(const dw_report *report, uint64_t *n)
@@ -40,7 +40,7 @@ const dw_reported_error *dw_report_current_error(const dw_report *report)
     return report->n_errors > 0 && newest->until_ms == 0 ? newest : NULL;
 }
 
-/* What is the matter with an engine that does not serve; NULL: nothing. One that is
+/* Why an engine in STATE makes the follower unready; NULL: it does not. One that is
  * paused for an update goes on in a moment. */
 static const char *engine_trouble(dw_engine_state state)
 {
@@ -53,7 +53,7 @@ static const char *engine_trouble(dw_engine_state state)
     case DW_ENGINE_BEHIND:
         return "serves another version";
     case DW_ENGINE_BROKEN:
-        return "is paused, its weights are being mended";
+        return "is paused: its weights are being loaded again";
     case DW_ENGINE_AWAY:
         return "does not answer";
     }

@@ -6,11 +6,11 @@
 
 #define DW_N_BUCKETS 20
 
-/* The upper ends, which belong to their buckets, in microseconds. */
+/* The upper bounds in microseconds; a bound is part of its bucket. */
 extern const uint64_t dw_bucket_us[DW_N_BUCKETS];
 
 typedef struct dw_histogram {
-    uint64_t n_in[DW_N_BUCKETS + 1]; /* each bucket alone; the last: all that is longer */
+    uint64_t n_in[DW_N_BUCKETS + 1]; /* per bucket, not cumulative; the last: longer */
     uint64_t sum_us;
 } dw_histogram;
 

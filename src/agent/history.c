@@ -39,7 +39,7 @@ static dw_history_row *find(const dw_history *h, uint64_t version, size_t *above
     return row && row->hop.version == version ? row : NULL;
 }
 
-/* Takes a row in; one that is lower than all there is room for is left out. */
+/* Adds a row, unless there is only room for higher ones. */
 static void put(dw_history *h, dw_history_row row)
 {
     size_t at;
@@ -48,7 +48,7 @@ static void put(dw_history *h, dw_history_row row)
     if (!same && at == 0 && is_full)
         return;
     h->sequence += same || at < h->n_rows;
-    if (!same && is_full) { /* the lowest goes */
+    if (!same && is_full) { /* the lowest is dropped */
         at--;
         memmove(h->rows, h->rows + 1, at * sizeof *h->rows);
     } else if (!same) {
@@ -63,7 +63,7 @@ void dw_history_add_commit(dw_history *history, const dw_version_info *version)
     size_t above;
     const uint64_t number = version->version;
     if (find(history, number, &above))
-        return; /* commits do not change, and a hop knows more */
+        return; /* commits do not change, and a step has more to say */
     const bool is_delta = version->content == DW_CONTENT_DELTA && number > 0;
     put(history, (dw_history_row){.hop = {.from = is_delta ? number - 1 : DW_NO_VERSION,
                                           .version = number,

@@ -1,7 +1,7 @@
-/* What is known of the versions: one row each, of the highest so many.
+/* The history of a stream's newest versions, one row each.
  *
- * A row comes from a commit of the stream, or from a hop that this process made, which
- * knows more and so replaces it. Rows may be told in any order.
+ * A row comes from a commit of the stream, or from a step that this process made. A step
+ * has more to say, so it replaces a commit. Rows come in any order.
  */
 #ifndef DW_AGENT_HISTORY_H
 #define DW_AGENT_HISTORY_H
@@ -15,14 +15,14 @@
 typedef struct dw_history_row {
     dw_rollout_hop hop; /* `version` is the row's key */
     int64_t time_ms;    /* of the apply, or of the commit */
-    bool applied;       /* by this process: the times of the hop are measured */
+    bool applied;       /* by this process: the times are measured */
 } dw_history_row;
 
 typedef struct dw_history {
     dw_history_row *rows; /* by version, ascending; owned */
     size_t n_rows;
     size_t n_room;
-    uint64_t sequence; /* goes up with every change that is no new highest version */
+    uint64_t sequence; /* changes whenever a row changes that is not the newest */
 } dw_history;
 
 /* False when out of memory. */
@@ -32,17 +32,17 @@ void dw_history_release(dw_history *history);
 void dw_history_add_commit(dw_history *history, const dw_version_info *version);
 void dw_history_add_hop(dw_history *history, const dw_rollout_hop *hop, int64_t time_ms);
 
-/* The first row above VERSION; n_rows where there is none. */
+/* The index of the first row above VERSION; n_rows if there is none. */
 size_t dw_history_above(const dw_history *history, uint64_t version);
 
-/* Copies FROM's rows; both have the same room. */
+/* Copies FROM's rows. Both must have the same room. */
 void dw_history_copy(dw_history *to, const dw_history *from);
 
-/* What a changed element took; -1 where that means nothing: nothing changed, or it does
- * not start from another version. */
+/* Bits fetched for each changed element; -1 if nothing changed, or if the step does not
+ * start from another version. */
 double dw_hop_bits_per_change(const dw_rollout_hop *hop);
 
-/* The durations of a hop, by name. */
+/* The durations of a step, by name. */
 typedef struct dw_hop_time {
     const char *name; /* "fetch", ... */
     size_t offset;    /* in dw_rollout_hop */

@@ -16,8 +16,8 @@
 
 /* ---- HOST:PORT ---- */
 
-/* Cuts TEXT into a host, without brackets, and what follows the colon: NULL where there
- * is none. False where it is neither HOST, HOST:PORT, [HOST] nor [HOST]:PORT. */
+/* Splits TEXT into a host without brackets and a port, NULL if it has none. False if it
+ * is neither HOST, HOST:PORT, [HOST] nor [HOST]:PORT. */
 static bool split(const char *text, char host[DW_HOST_TEXT], const char **port)
 {
     const bool in_brackets = text[0] == '[';
@@ -76,7 +76,7 @@ typedef union address {
     struct sockaddr_storage room;
 } address;
 
-/* As the kernel sees it: a name may mean anything. */
+/* Asks the kernel for the address: a name can resolve to anything. */
 static dw_status look_at(dw_listener *l, const char *text, dw_error *err)
 {
     address a = {.any.sa_family = AF_UNSPEC};
@@ -98,7 +98,8 @@ static int bind_to(const struct addrinfo *to)
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (to->ai_family == AF_INET6) /* [::] is for both kinds, whatever the system says */
+    if (to->ai_family ==
+        AF_INET6) /* [::] takes both kinds, whatever the system's default is */
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, to->ai_addr, to->ai_addrlen) == 0)
         return fd;
@@ -120,7 +121,7 @@ static dw_status fail_bind(const char *text, dw_error *err)
     if (errno == EADDRNOTAVAIL)
         return dw_fail(err, DW_INVALID, text,
                        "this machine does not have that address: 127.0.0.1 is for "
-                       "itself alone, 0.0.0.0 for all");
+                       "local clients only, 0.0.0.0 for all");
     return dw_fail_errno(err, text, "listen there");
 }
 

@@ -1,4 +1,4 @@
-/* Where the server listens. */
+/* The address at which the server listens. */
 #ifndef DW_AGENT_LISTEN_H
 #define DW_AGENT_LISTEN_H
 
@@ -10,7 +10,7 @@
 #define DW_PORT_TEXT 6
 
 typedef struct dw_listen_name {
-    char host[DW_HOST_TEXT]; /* a name or an address; of IPv6 without brackets */
+    char host[DW_HOST_TEXT]; /* a name or an address, IPv6 without brackets */
     char port[DW_PORT_TEXT];
 } dw_listen_name;
 
@@ -24,14 +24,13 @@ typedef struct dw_listener {
     dw_listen_name name;
 } dw_listener;
 
-/* Resolves and binds. DW_CONFLICT where the port is taken, DW_DENIED where it may not be
- * taken, DW_INVALID where there is no such host here. */
+/* Resolves and binds. DW_CONFLICT if the port is in use, DW_DENIED if it is not allowed,
+ * DW_INVALID if this machine has no such address. */
 dw_status dw_listener_open(dw_listener *out, const char *text, dw_error *err);
 void dw_listener_close(dw_listener *listener);
 
-/* Whether the value of a Host header, or the host and port of an Origin, names this
- * machine for itself alone: localhost, *.localhost, 127.0.0.0/8, [::1], with or without a
- * port. */
+/* Whether the value of a Host header, or the host and port of an Origin, is a loopback
+ * name: localhost, *.localhost, 127.0.0.0/8, [::1], with or without a port. */
 bool dw_host_is_loopback(const char *host);
 
 /* Whether it names the host NAME, with or without a port. */

@@ -17,7 +17,7 @@ static void gauge(dw_exposition *e, const char *name, uint64_t n, const char *he
     dw_metric_count(e, DW_NO_LABELS, n);
 }
 
-/* Left out where there is none: 0 is a version. */
+/* Left out if there is none: 0 would be a version. */
 static void version(dw_exposition *e, const char *name, uint64_t n, const char *help)
 {
     if (n != DW_NO_VERSION)
@@ -178,8 +178,7 @@ static void write_engines(dw_exposition *e, const dw_report *report)
     }
 }
 
-/* Of the whole stream: only where that is what is shown, for each of them shows itself.
- */
+/* All followers of a stream, for `serve-status`. A follower only shows itself. */
 static void write_followers(dw_exposition *e, const dw_report *report)
 {
     const dw_reported_followers *all = report->followers;

@@ -11,8 +11,8 @@ extern const size_t dw_page_bytes;
 
 #define DW_PAGE_POLICY 1024
 
-/* Its Content-Security-Policy: it runs the scripts that stand in PAGE and no others,
- * whatever texts of strangers get into it. DW_UNSUPPORTED where they are too many. */
+/* Its Content-Security-Policy allows only the scripts that are in PAGE, so that no text
+ * shown in it can run as a script. DW_UNSUPPORTED if there are too many. */
 dw_status dw_page_policy(char out[DW_PAGE_POLICY], const char *page, dw_error *err);
 
 #endif

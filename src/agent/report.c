@@ -71,7 +71,7 @@ void dw_report_copy(dw_report *to, const dw_report *from)
 {
     dw_history history = to->history;
     drop_blocks(to);
-    /* up to the engines, of which most are not there */
+    /* only as many engines as there are: the array is large */
     memcpy(to, from, offsetof(dw_report, engines));
     to->n_engines = from->n_engines;
     memcpy(to->engines, from->engines, from->n_engines * sizeof *from->engines);

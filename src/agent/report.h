@@ -1,6 +1,6 @@
-/* What the agent was told: plain values, and blocks that are shared and never changed, so
- * that who wants to show it all takes a copy under the lock in microseconds and does the
- * rest without. */
+/* What has been reported to the agent. It holds plain values, and shared blocks that
+ * never change. A reader copies it under the lock, in microseconds, and formats it
+ * without the lock. */
 #ifndef DW_AGENT_REPORT_H
 #define DW_AGENT_REPORT_H
 
@@ -13,7 +13,7 @@
 #include "deltawire/agent.h"
 
 #define DW_AGENT_ERRORS        20
-#define DW_AGENT_MAX_FOLLOWERS 4096 /* further ones are left out */
+#define DW_AGENT_MAX_FOLLOWERS 4096 /* more are not shown */
 
 typedef struct dw_reported_engine {
     char driver[32];
@@ -27,7 +27,7 @@ typedef struct dw_reported_engine {
 typedef struct dw_reported_error {
     dw_error error;
     int64_t since_ms;
-    int64_t until_ms; /* 0: it is not over */
+    int64_t until_ms; /* 0: it lasts */
 } dw_reported_error;
 
 typedef struct dw_reported_followers {
@@ -41,10 +41,10 @@ typedef struct dw_report {
 
     const dw_agent_identity *identity; /* shared; NULL: not known yet */
     uint64_t head;                     /* or DW_NO_VERSION */
-    int64_t head_ms;                   /* when it was made; 0: unknown */
+    int64_t head_ms;                   /* when it was committed; 0: unknown */
     const char *head_step;             /* shared; may be NULL */
     uint64_t version;                  /* or DW_NO_VERSION */
-    int64_t next_ms; /* when the first version above it was made; 0: unknown */
+    int64_t next_ms; /* when the first version above it was committed; 0: unknown */
     dw_phase phase;
     uint64_t phase_version;
     uint64_t pinned; /* or DW_NO_VERSION */
@@ -52,7 +52,7 @@ typedef struct dw_report {
     const dw_reported_followers *followers; /* shared; may be NULL */
     dw_store_counts counts;
 
-    uint64_t n_hops, n_objects, n_bytes, n_changed; /* of all hops */
+    uint64_t n_hops, n_objects, n_bytes, n_changed; /* of all steps */
     dw_histogram times[DW_N_HOP_TIMES];
     dw_histogram stopped;
     uint64_t n_failures, n_verified, n_verify_failures;
@@ -71,35 +71,34 @@ typedef struct dw_report {
 bool dw_report_init(dw_report *report, bool stream_only, size_t n_history);
 void dw_report_release(dw_report *report);
 
-/* Makes TO, which has as much room for history, a copy. */
+/* Copies FROM to TO, which must have the same room for history. */
 void dw_report_copy(dw_report *to, const dw_report *from);
 
 /* ---- shared blocks ---- */
 
-/* With one owner; NULL when out of memory. */
+/* A block with one owner; NULL when out of memory. */
 void *dw_shared_new(size_t n_bytes);
 
-/* Another owner; accepts NULL. */
+/* Adds an owner. Accepts NULL. */
 const void *dw_shared_keep(const void *block);
 
-/* One owner less; the last one frees it. Accepts NULL. */
+/* Drops an owner; the last one frees the block. Accepts NULL. */
 void dw_shared_drop(const void *block);
 
-/* ---- what follows from it, at NOW_MS of the wall clock ---- */
+/* ---- what follows from it (facts.c), at NOW_MS of the wall clock ---- */
 
-/* False where they cannot be report. */
+/* False if it is not known. */
 bool dw_report_lag_versions(const dw_report *report, uint64_t *n);
 bool dw_report_lag_seconds(const dw_report *report, int64_t now_ms, double *seconds);
 
-/* The error that is not over, or NULL. */
+/* The error that lasts, or NULL. */
 const dw_reported_error *dw_report_current_error(const dw_report *report);
 
 #define DW_READY_REASON (DW_ERROR_LINE_SIZE + 64)
 
-/* Whether all is well at CLOCK_MS of dw_clock_ms(), which no change of the wall clock
- * moves; REASON says what is not. An error is told in full: `deltawire status` shows the
- * same line. Without IS_TRUSTED, which is for those who do not have the token, it is only
- * named by its code: its text may hold names of files and stores. */
+/* Whether all is well at CLOCK_MS, a time of dw_clock_ms(); if not, REASON says why. It
+ * has the whole error, as `deltawire status` shows it. Without IS_TRUSTED, for clients
+ * without the token, it only has the error's code: the text may name files and stores. */
 bool dw_report_ready(const dw_report *report, uint64_t clock_ms, bool is_trusted,
                      char reason[DW_READY_REASON]);
 

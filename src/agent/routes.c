@@ -34,7 +34,7 @@ static const char *header(const call *c, const char *name)
     return MHD_lookup_connection_value(c->connection, MHD_HEADER_KIND, name);
 }
 
-/* ---- looking ---- */
+/* ---- GET ---- */
 
 static dw_answer get_page(const call *c)
 {
@@ -94,7 +94,7 @@ static dw_answer get_metrics(const call *c)
     return a;
 }
 
-/* ---- pins ---- */
+/* ---- POST ---- */
 
 /* {"version": N} and nothing else. */
 static bool parse_pin(const request *r, uint64_t *version)
@@ -145,7 +145,7 @@ static const struct route {
     const char *path;
     dw_answer (*answer)(const call *c);
     bool is_post;
-    bool is_open; /* to who has no token */
+    bool is_open; /* needs no token */
 } routes[] = {
     {"/", get_page, false, true},
     {"/healthz", get_health, false, true},
@@ -171,7 +171,8 @@ static bool is_json(const char *type)
            (!type[n] || strchr("; \t", type[n]));
 }
 
-/* A page of another site can send forms and texts here, but no JSON without asking. */
+/* A page of another site can send forms and text here, but JSON only with permission
+ * (CORS), which is never given. */
 static dw_answer answer_post(const struct route *route, const call *c)
 {
     if (!dw_guard_is_own_origin(c->connection))
@@ -187,7 +188,7 @@ static dw_answer answer(const char *path, const char *method, const call *c)
     const struct route *route = find_route(path);
     if (!dw_guard_is_host(&c->desk->guard, c->connection))
         return dw_answer_text(MHD_HTTP_MISDIRECTED_REQUEST,
-                              "this server is for its own machine alone: ask for it as "
+                              "this server is for its own machine only: ask for it as "
                               "localhost or 127.0.0.1");
     if (!route)
         return dw_answer_text(MHD_HTTP_NOT_FOUND,
@@ -197,7 +198,8 @@ static dw_answer answer(const char *path, const char *method, const call *c)
         return dw_answer_text(MHD_HTTP_NOT_FOUND, "there is no follower here to pin");
     const bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     if (route->is_post ? strcmp(method, "POST") != 0 : !is_get) {
-        dw_answer a = dw_answer_text(MHD_HTTP_METHOD_NOT_ALLOWED, "not by this method");
+        dw_answer a =
+            dw_answer_text(MHD_HTTP_METHOD_NOT_ALLOWED, "this method is not allowed");
         a.allow = route->is_post ? "POST" : "GET, HEAD";
         return a;
     }
@@ -222,9 +224,8 @@ static enum MHD_Result count_framing(void *context, enum MHD_ValueKind kind,
     return MHD_YES;
 }
 
-/* The code that refuses a body before it is sent, or 0. If a request says in two ways how
- * long it is, a proxy in front may see another request behind it than this server does.
- */
+/* The code that refuses a body before it is sent, or 0. If a request states its length
+ * twice, a proxy and this server may disagree about where the next request begins. */
 static unsigned refuse_body(const call *c)
 {
     const char *length = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH);

@@ -1,4 +1,4 @@
-/* What is asked for, and what is answered. */
+/* Requests and their answers. */
 #ifndef DW_AGENT_ROUTES_H
 #define DW_AGENT_ROUTES_H
 
@@ -8,7 +8,7 @@
 #include "agent/auth.h"
 #include "agent/page.h"
 
-/* All that an answer is made of; used by the server's thread alone. */
+/* What answers are made of. Only the server's thread uses it. */
 typedef struct dw_desk {
     dw_agent *agent;
     bool stream_only;
@@ -17,8 +17,8 @@ typedef struct dw_desk {
     char page_policy[DW_PAGE_POLICY];
 } dw_desk;
 
-/* Called by MHD once with the head of a request, then with the pieces of its body, then
- * once more; CONTEXT is the desk. */
+/* Called by MHD with the head of a request, then with each piece of its body, then once
+ * more at its end. CONTEXT is the desk. */
 enum MHD_Result dw_desk_handle(void *context, struct MHD_Connection *connection,
                                const char *path, const char *method, const char *version,
                                const char *body, size_t *n_body, void **request);

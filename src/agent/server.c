@@ -14,11 +14,11 @@
 #include "base/mem.h"
 
 #define N_BACKLOG        64
-#define CONNECTION_BYTES 16384 /* for the head of a request and of its answer */
+#define CONNECTION_BYTES 16384 /* for the headers of a request and of its answer */
 #define TIMEOUT_S        10
 #define TLS_VERSIONS     "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
-#if MHD_VERSION >= 0x00097601 /* where the other name is on its way out */
+#if MHD_VERSION >= 0x00097601 /* which deprecates the other name */
 #define STRICT_OPTION MHD_OPTION_CLIENT_DISCIPLINE_LVL
 #else
 #define STRICT_OPTION MHD_OPTION_STRICT_FOR_CLIENT
@@ -29,7 +29,7 @@ struct dw_server {
     dw_desk desk;
     dw_clients clients;
     char url[DW_HOST_TEXT + 32];
-    char complaint[256]; /* the last; read where the start failed */
+    char complaint[256]; /* the last log line, for the error if the start fails */
 };
 
 /* ---- starting ---- */
@@ -73,7 +73,7 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
         return dw_fail_errno(err, where, "listen there");
     const int fd = listener->fd;
     listener->fd = -1;
-    /* its thread shall take no signals that are the host's */
+    /* signals belong to the host's threads */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,4 +1,4 @@
-/* The HTTP server: one thread, which sleeps until somebody calls. */
+/* The HTTP server: one thread, which sleeps until a request comes. */
 #ifndef DW_AGENT_SERVER_H
 #define DW_AGENT_SERVER_H
 

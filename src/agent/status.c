@@ -7,8 +7,7 @@
 #include "base/json.h"
 #include "deltawire/deltawire.h"
 
-/* ---- members: jansson says at each where memory is short, which is kept for the end
- * ---- */
+/* ---- members; FAILED collects jansson's failures, which mean no memory ---- */
 
 typedef struct object {
     json_t *json;

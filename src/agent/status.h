@@ -1,4 +1,4 @@
-/* GET /status: all that the agent was told, as JSON. */
+/* GET /status: the report as JSON. */
 #ifndef DW_AGENT_STATUS_H
 #define DW_AGENT_STATUS_H
 

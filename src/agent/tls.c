@@ -1,4 +1,5 @@
-/* The files of TLS. The server's library would say of a bad one no more than that. */
+/* The TLS files. They are checked here because libmicrohttpd does not say what is wrong
+ * with a bad one. */
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -37,7 +38,7 @@ static dw_status read_text(char **out, const char *path, dw_error *err)
     return status;
 }
 
-/* A key behind a password: there is nobody to ask. */
+/* Refuses a key with a password: nobody can be asked for it. */
 static int no_password(char *out, int size, int is_writing, void *context)
 {
     (void)out, (void)size, (void)is_writing, (void)context;

@@ -13,7 +13,7 @@ struct dw_engine {
     void *self;
     char *name;
     char *where;
-    const bool *gone; /* in SELF; NULL: the driver cannot tell */
+    const bool *gone; /* in SELF; NULL: the driver cannot know */
     bool own_weights;
 };
 
@@ -54,7 +54,7 @@ dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *s
                         const char *where, dw_error *err)
 {
     *out = NULL;
-    /* a driver without its size is not looked into, not even for close */
+    /* nothing of a driver without its size is read, not even close */
     bool sized = driver && driver->struct_bytes >= sizeof *driver;
     if (sized && driver->name && driver->name[0])
         return dw_engine_make(out, driver, self, where, NULL, err);
@@ -64,7 +64,7 @@ dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *s
                    "a driver of an engine needs its struct_bytes and a name");
 }
 
-/* What stands behind NAME= in SPEC, or NULL. */
+/* The text after NAME= in SPEC, or NULL. */
 static const char *value_of(const char *spec, const char *name)
 {
     size_t n = strlen(name);
@@ -86,9 +86,9 @@ dw_status dw_engine_open(dw_engine **out, const char *spec,
         return dw_sglang_open(out, url, &all, err);
     if (spec && strcmp(spec, "exec") == 0)
         return dw_exec_open(out, &all, err);
-    /* what follows an unknown name may be secret */
+    /* the text after an unknown name may be secret */
     return dw_fail(err, DW_INVALID, NULL,
-                   "no engine is named by '%.*s': it is vllm=URL, sglang=URL or exec",
+                   "unknown engine '%.*s': give vllm=URL, sglang=URL or exec",
                    spec ? (int)strcspn(spec, "=") : 0, spec ? spec : "");
 }
 
@@ -115,7 +115,7 @@ const char *dw_engine_where(const dw_engine *engine)
 
 /* ---- calling ---- */
 
-/* A driver of somebody else may return a code and leave ERR as it was. */
+/* Fills ERR if the driver returned a code and left it as it was. */
 static dw_status checked(const dw_engine *engine, dw_status status, const char *doing,
                          dw_error *err)
 {

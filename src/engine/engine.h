@@ -1,4 +1,4 @@
-/* Engines from inside: what rollouts call, and what drivers are made of. */
+/* Engines inside: the calls of rollouts, and what drivers use. */
 #ifndef DW_ENGINE_ENGINE_H
 #define DW_ENGINE_ENGINE_H
 
@@ -6,10 +6,10 @@
 
 /* ---- calling ---------------------------------------------------------------- */
 
-/* As in dw_engine_driver. A function that the driver does not have is DW_OK. An error is
- * always filled, also where the driver forgot. */
+/* These call the driver's function (dw_engine_driver). If it has none, the result is
+ * DW_OK. The error is always filled, even if the driver did not. */
 
-/* Where there is nobody to ask, OUT names no version and no software. */
+/* Without a probe, OUT names no version and no software. */
 dw_status dw_engine_probe(dw_engine *engine, dw_engine_info *out, dw_error *err);
 bool dw_engine_can_probe(const dw_engine *engine);
 
@@ -23,26 +23,26 @@ dw_status dw_engine_resume(dw_engine *engine, const dw_engine_update *update,
                            dw_error *err);
 
 /* Whether the last call failed because nobody listens at the engine's address: its
- * process has ended, or has not begun to serve. Any other DW_UNAVAILABLE (no answer in
- * time, half an answer, a name that is not known) leaves open what the engine did and
- * whether it reads weights. Always false of drivers that cannot tell, those of
- * dw_engine_new among them. */
+ * process has ended, or has not begun to serve. After any other DW_UNAVAILABLE (no answer
+ * in time, half an answer, an unknown name) it is not known what the engine did and
+ * whether it reads weights. Always false for drivers that cannot know, and for those of
+ * dw_engine_new. */
 bool dw_engine_is_gone(const dw_engine *engine);
 
-/* Whether that is so. Never of drivers of the host's own. */
+/* Whether the engine serves from memory of its own: dw_engine_set_own_weights. */
 bool dw_engine_has_own_weights(const dw_engine *engine);
 
 /* ---- drivers ---------------------------------------------------------------- */
 
-/* dw_engine_new, with a flag in SELF that dw_engine_is_gone reads. */
+/* dw_engine_new with GONE, a flag in SELF that dw_engine_is_gone reads, or NULL. */
 dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *self,
                          const char *where, const bool *gone, dw_error *err);
 
-/* Says that such an engine reads the directory only during an update: what it serves from
- * is memory of its own. */
+/* The engine reads the directory only during an update. It serves from memory of its
+ * own. */
 void dw_engine_set_own_weights(dw_engine *engine);
 
-/* URL is what stands behind `vllm=` or `sglang=`; of OPTIONS no limit is 0. */
+/* URL is the value of `vllm=` or `sglang=`. No limit in OPTIONS is 0. */
 dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options *options,
                        dw_error *err);
 dw_status dw_sglang_open(dw_engine **out, const char *url,

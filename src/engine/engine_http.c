@@ -31,7 +31,7 @@ static dw_status check_url(CURLU *parts, const char *url, dw_error *err)
     }
     if (good)
         return DW_OK;
-    /* it may hold a password, and so is not repeated */
+    /* the URL may hold a password, so the message does not repeat it */
     return dw_fail(err, DW_INVALID, NULL,
                    "the engine's URL must be http://HOST[:PORT][/PATH] or https://..., "
                    "with no user, query or fragment; a token is an option of its own");
@@ -86,15 +86,15 @@ void dw_engine_http_release(dw_engine_http *http)
     *http = (dw_engine_http){0};
 }
 
-/* ---- what an answer says ---- */
+/* ---- reading an answer ---- */
 
 const char *dw_engine_text(const json_t *object, const char *name)
 {
     return json_string_value(json_object_get(object, name));
 }
 
-/* Engines spell a failure as {"error":{"message":...}}, {"error":...}, {"detail":...} or
- * {"message":...}. */
+/* Engines report a failure as {"error":{"message":...}}, {"error":...}, {"detail":...}
+ * or {"message":...}. */
 static const char *find_words(const json_t *body)
 {
     static const char *const names[] = {"error", "detail", "message"};
@@ -104,8 +104,7 @@ static const char *find_words(const json_t *body)
     return words;
 }
 
-/* Copies WORDS as far as it can be shown: text, and nothing that was meant to be secret.
- */
+/* Copies WORDS if it can be shown: it must be UTF-8 and must not hold the token. */
 static void take_words(const dw_engine_http *http, dw_engine_answer *answer,
                        const char *words)
 {
@@ -123,7 +122,7 @@ static void take_words(const dw_engine_http *http, dw_engine_answer *answer,
     answer->words[n] = '\0';
 }
 
-/* TEXT has a NUL behind it. */
+/* TEXT ends with a NUL. */
 static void read_failure(const dw_engine_http *http, dw_engine_answer *answer,
                          const dw_writer *text)
 {
@@ -180,7 +179,7 @@ static dw_status judge_silence(dw_engine_http *http, const dw_engine_question *q
     if (call->result == DW_HTTP_REFUSED || code == CURLE_UNSUPPORTED_PROTOCOL ||
         code == CURLE_WEIRD_SERVER_REPLY)
         return dw_engine_nonsense(http, question, call->problem, err);
-    return dw_fail(err, DW_UNAVAILABLE, where, "no whole answer: %s", call->problem);
+    return dw_fail(err, DW_UNAVAILABLE, where, "no complete answer: %s", call->problem);
 }
 
 static dw_status judge_failure(const dw_engine_http *http,
@@ -234,7 +233,7 @@ static dw_status judge(dw_engine_http *http, const dw_engine_question *question,
     return DW_OK;
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 dw_status dw_engine_ask(dw_engine_http *http, const dw_engine_question *question,
                         dw_engine_answer *answer, dw_error *err)
@@ -316,8 +315,8 @@ dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bo
     if (*whole)
         return DW_OK;
     return dw_fail(err, DW_CONFLICT, http->url,
-                   "%s is not resumed: it may be in the middle of an update that nobody "
-                   "ended. It is once it has taken one over",
+                   "%s is not resumed: it may be in the middle of an update. "
+                   "It is resumed after its next update",
                    name);
 }
 

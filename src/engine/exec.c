@@ -1,4 +1,4 @@
-/* Commands: an engine that is paused, updated and resumed by the user's own. */
+/* An engine that is paused, updated and resumed by the user's commands. */
 #include "engine/engine.h"
 
 #include <inttypes.h>
@@ -13,7 +13,6 @@
 enum {
     NOTHING_TOUCHED = 75, /* EX_TEMPFAIL of sysexits.h */
     N_VARIABLES = 6,
-
 };
 
 typedef struct commands {
@@ -46,8 +45,7 @@ static void free_variables(char *variables[N_VARIABLES + 1])
         dw_free(variables[i]);
 }
 
-/* What does not apply is set to nothing, so that a command never sees what it inherited.
- */
+/* Variables without a value are set to nothing, so that none is inherited. */
 static bool make_variables(char *variables[N_VARIABLES + 1],
                            const dw_engine_update *update)
 {
@@ -83,7 +81,7 @@ static dw_status judge(const char *command, const dw_shell_end *end, unsigned li
     const char *colon = *end->last_line ? ": " : "";
     if (end->timed_out)
         return dw_fail(err, DW_UNAVAILABLE, command,
-                       "was ended, for it took longer than %u ms%s%s", limit_ms, colon,
+                       "was killed: it took longer than %u ms%s%s", limit_ms, colon,
                        end->last_line);
     if (end->signal)
         return dw_fail(err, DW_CONFLICT, command, "was ended by signal %d%s%s",
@@ -144,7 +142,7 @@ static void close_driver(void *self)
     dw_free(c);
 }
 
-/* There is no probe: a command that was not run says nothing. */
+/* There is no probe: no command reports a version. */
 static const dw_engine_driver exec_driver = {
     .struct_bytes = sizeof exec_driver,
     .name = "exec",
@@ -164,8 +162,8 @@ dw_status dw_exec_open(dw_engine **out, const dw_engine_options *options, dw_err
 {
     if (!options->shell_pause && !options->shell_apply && !options->shell_resume)
         return dw_fail(err, DW_INVALID, NULL,
-                       "an engine of commands needs at least one of them: to pause, to "
-                       "apply or to resume");
+                       "the engine `exec` needs at least one command: to pause, to apply "
+                       "or to resume");
     commands *c = dw_alloc_zeroed(1, sizeof *c);
     if (!c)
         return dw_fail_memory(err, NULL);

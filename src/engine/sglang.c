@@ -26,7 +26,7 @@ typedef struct sglang {
 
 /* ---- probe ---- */
 
-/* GETs PATH, or where that is not there OLD_PATH. */
+/* GETs PATH, or OLD_PATH if the engine has no PATH. */
 static dw_status ask_either(sglang *g, const char *path, const char *old_path,
                             json_t **out, dw_error *err)
 {
@@ -41,7 +41,7 @@ static dw_status ask_either(sglang *g, const char *path, const char *old_path,
     return status;
 }
 
-/* For people: what cannot be had is done without. */
+/* Only shown to people: a failure does not matter. */
 static void ask_software(sglang *g)
 {
     json_t *info = NULL;
@@ -56,17 +56,17 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
     json_t *info = NULL;
     dw_status status = ask_either(g, "/model_info", "/get_model_info", &info, err);
     if (status != DW_OK) {
-        g->software[0] = '\0'; /* what comes back may be another */
+        g->software[0] = '\0'; /* another process may come back */
         return status;
     }
     const char *label = dw_engine_text(info, "weight_version");
-    bool is_told = label != NULL;
+    const bool has_label = label != NULL;
     g->label = out->version = dw_engine_label_version(label);
     json_decref(info);
     if (!g->software[0])
         ask_software(g);
     memcpy(out->software, g->software, sizeof out->software);
-    if (!is_told)
+    if (!has_label)
         return dw_fail(err, DW_UNSUPPORTED, g->http.url,
                        "%s does not say which weights it serves: SGLang 0.5.6 or later "
                        "is needed",
@@ -80,9 +80,9 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 {
     sglang *g = self;
     (void)update;
-    /* `retract`: running requests are kept, and what was computed of them with the old
-     * weights is dropped. With `in_place` it stays, and the cache cannot be flushed; with
-     * `abort` requests are lost */
+    /* `retract` keeps running requests and drops what was computed with the old weights.
+     * `in_place` would keep that too, and the cache could not be flushed; `abort` would
+     * lose requests */
     dw_engine_question question = {"POST", "/pause_generation", "{\"mode\":\"retract\"}",
                                    g->http.pause_ms, NO_ROUTE};
     return dw_engine_order(&g->http, &question, "ok", err);
@@ -91,7 +91,7 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     sglang *g = self;
-    /* it cannot be asked whether somebody who was killed left it amid an update */
+    /* SGLang does not say whether a killed process left it in the middle of an update */
     dw_status status =
         dw_engine_check_whole(&g->http, "SGLang", &g->whole, g->label, update, err);
     if (status != DW_OK)
@@ -136,7 +136,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
                        "SGLang is given weights in a directory, not in memory");
     if (!dw_utf8_valid(update->dir))
         return dw_fail(err, DW_INVALID, update->dir,
-                       "the path is not UTF-8, which JSON cannot carry");
+                       "the path is not UTF-8: JSON cannot carry it");
     dw_writer json = {0};
     dw_write_text(&json, "{\"model_path\":");
     dw_write_json_string(&json, update->dir);
@@ -151,7 +151,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
                     : take_directory(g, (const char *)json.bytes, &http_status, err);
     bool tried = !json.failed;
     dw_writer_release(&json);
-    /* refused by the server itself, before any worker heard of it */
+    /* the server itself refused, before any worker was involved */
     bool untouched =
         !tried || http_status == 401 || http_status == 403 || http_status == 404;
     g->whole = status == DW_OK || (untouched && g->whole);

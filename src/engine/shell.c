@@ -16,7 +16,7 @@
 
 enum {
     GRACE_MS = 2000, /* from SIGTERM to SIGKILL, and from there to giving up */
-    TICK_MS = 20,    /* to look for an end that closing the pipe did not announce */
+    TICK_MS = 20,    /* between two looks for an end that did not close the pipe */
 };
 
 extern char **environ;
@@ -52,11 +52,10 @@ static char **extend_environment(char *const *extra)
 
 static int set_files(posix_spawn_file_actions_t *actions, int err_fd)
 {
-    /* its group is none of the terminal's foreground: it would stop where it reads there
-     */
+    /* its group is not the terminal's foreground group: a read there would stop it */
     int refused =
         posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    /* standard output is this process's own, for data */
+    /* this process's standard output is for data */
     if (!refused)
         refused = posix_spawn_file_actions_adddup2(actions, STDERR_FILENO, STDOUT_FILENO);
     if (!refused)
@@ -64,7 +63,7 @@ static int set_files(posix_spawn_file_actions_t *actions, int err_fd)
     return refused;
 }
 
-/* What this process ignores or blocks, the command did not ask for. */
+/* The command does not inherit this process's ignored and blocked signals. */
 static int set_signals(posix_spawnattr_t *attributes)
 {
     sigset_t all, none;
@@ -102,10 +101,10 @@ static int spawn(pid_t *pid, char *command, char **environment, int err_fd)
     return refused;
 }
 
-/* ---- its last words ---- */
+/* ---- the last line of its standard error ---- */
 
 typedef struct line_keeper {
-    char line[256]; /* of which the NUL is the last */
+    char line[256]; /* with room for a NUL */
     size_t n;
     bool ended;
 } line_keeper;
@@ -125,7 +124,7 @@ static void keep(line_keeper *k, const char *bytes, size_t n)
     }
 }
 
-/* Takes what is there; false at the end of the pipe. */
+/* Reads what is there; false at the end of the pipe. */
 static bool read_some(int fd, line_keeper *k)
 {
     char bytes[4096];
@@ -142,7 +141,7 @@ typedef struct watch {
     int fd; /* -1: its other end is closed */
     line_keeper keeper;
     int status;
-    bool lost; /* somebody else took the exit code */
+    bool lost; /* other code of this process took the exit code */
 } watch;
 
 static bool has_ended(watch *w)
@@ -155,8 +154,8 @@ static bool has_ended(watch *w)
     return got != 0;
 }
 
-/* Waits until the command has ended (true) or UNTIL_MS has come. What it left behind in
- * the background may keep the pipe open: that is not waited for. */
+/* Waits until the command has ended (true) or until UNTIL_MS. Background processes that
+ * it left may keep the pipe open: they are not waited for. */
 static bool wait_until(watch *w, uint64_t until_ms)
 {
     for (uint64_t tick_ms = 1;;) {
@@ -186,15 +185,15 @@ static bool wait_for_end(watch *w, unsigned limit_ms, dw_shell_end *end)
     if (!ended) {
         kill(-w->pid, SIGTERM);
         ended = wait_until(w, dw_clock_ms() + GRACE_MS);
-        kill(-w->pid, SIGKILL); /* also those of the group that its leader left behind */
+        kill(-w->pid, SIGKILL); /* the whole group, even if its leader has ended */
     }
     return ended || wait_until(w, dw_clock_ms() + GRACE_MS);
 }
 
 static void take_end(watch *w, dw_shell_end *end)
 {
-    /* what it wrote last; the pipe does not block, and holds no more than this. What it
-     * left running may write on */
+    /* the rest of its output: the pipe does not block and holds no more than this, but
+     * background processes may go on writing */
     for (size_t n_left = 64 << 10; w->fd >= 0 && n_left > 0;) {
         char bytes[4096];
         ssize_t n = read(w->fd, bytes, sizeof bytes < n_left ? sizeof bytes : n_left);
@@ -234,8 +233,8 @@ static dw_status run(char *command, char **environment, unsigned limit_ms,
         bool ended = wait_for_end(&w, limit_ms, end);
         take_end(&w, end);
         if (!ended)
-            status = dw_fail(err, DW_UNAVAILABLE, command,
-                             "does not end, not even by SIGKILL");
+            status =
+                dw_fail(err, DW_UNAVAILABLE, command, "does not end, even after SIGKILL");
         else if (w.lost)
             status = dw_fail(err, DW_IO, command,
                              "its exit code is lost: this process must not ignore "

@@ -6,7 +6,8 @@
  *               POST /update_weights, /finish_weight_update
  *     resume    POST /resume
  *
- * A session of an update is a flag in vLLM's workers, which outlives who set it. */
+ * An update's session is a flag in vLLM's workers. It outlives the process that set it.
+ */
 #include "engine/engine.h"
 
 #include <inttypes.h>
@@ -29,9 +30,9 @@
 
 typedef struct vllm {
     dw_engine_http http;
-    /* Its weights are known to be those of one version: it was found serving, or took an
-     * update over, and no update has gone wrong since. An engine that is found paused is
-     * perhaps what a killed process left in the middle of one. */
+    /* Its weights are known to be one version's: it was found serving, or it took an
+     * update over, and no update has failed since. If an engine is found paused, a killed
+     * process may have left it in the middle of an update. */
     bool whole;
     uint64_t label; /* the version it said it serves, when it was last asked */
 } vllm;
@@ -68,9 +69,7 @@ static dw_status ask_paused(vllm *v, bool *paused, dw_error *err)
     *paused = json_is_true(is_paused);
     if (!json_is_boolean(is_paused))
         status = dw_engine_nonsense(&v->http, &question,
-                                    "it says not whether it is "
-                                    "paused",
-                                    err);
+                                    "it does not say whether it is paused", err);
     json_decref(answer.body);
     return status;
 }
@@ -84,7 +83,7 @@ static bool is_old(const char *version)
     return end != version && major == 0 && minor < 28;
 }
 
-/* /weight_info is not there: tells an old vLLM from one that hides its routes. */
+/* There is no /weight_info: is this vLLM old, or does it hide its routes? */
 static dw_status explain_missing(vllm *v, const char *version, dw_error *err)
 {
     bool paused;
@@ -154,15 +153,15 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
 
 /* ---- apply ---- */
 
-/* vLLM answers each step with {"message": "..."}. Another program, or a proxy that hides
- * a failure behind 200, does not. */
+/* vLLM answers each request with {"message": "..."}. Another program does not, nor does a
+ * proxy that turns a failure into 200. */
 static bool says_done(const json_t *body)
 {
     return json_is_string(json_object_get(body, "message")) &&
            !json_object_get(body, "error") && !json_object_get(body, "detail");
 }
 
-/* ANSWER is left without a body. */
+/* Releases the body of ANSWER. */
 static dw_status post(vllm *v, const char *path, const char *json,
                       dw_engine_answer *answer, dw_error *err)
 {
@@ -182,7 +181,7 @@ static dw_status start(vllm *v, dw_error *err)
     dw_engine_answer answer;
     dw_status status = post(v, path, "{}", &answer, err);
     if (strstr(answer.words, "already active")) {
-        /* of somebody who did not come to its end: what it did is not known */
+        /* another process did not finish its session: what it did is not known */
         v->whole = false;
         status =
             post(v, "/finish_weight_update", "{\"weight_version\":null}", &answer, err);
@@ -196,8 +195,8 @@ static dw_status start(vllm *v, dw_error *err)
     return status;
 }
 
-/* An engine that was started anew since it was paused serves. Asked after `start`: what
- * is started anew after that has no session and takes no update. */
+/* If the engine was restarted after the pause, it serves. This is asked after `start`: an
+ * engine that restarts later has no session and takes no update. */
 static dw_status stay_paused(vllm *v, dw_error *err)
 {
     bool paused = false;
@@ -243,8 +242,7 @@ static dw_status check_update(const vllm *v, const dw_engine_update *update,
     for (size_t i = 0; i < 3; i++)
         if (texts[i] && !dw_utf8_valid(texts[i]))
             return dw_fail(err, DW_INVALID, texts[i],
-                           "the path is not UTF-8, which JSON "
-                           "cannot carry");
+                           "the path is not UTF-8: JSON cannot carry it");
     return DW_OK;
 }
 
@@ -261,7 +259,7 @@ static dw_status transfer(vllm *v, const dw_engine_update *update, dw_error *err
     v->whole = false;
     dw_status status = post(v, "/update_weights", (const char *)json.bytes, &answer, err);
     dw_writer_release(&json);
-    /* refused by the server itself, before any worker heard of it */
+    /* the server itself refused, before any worker was involved */
     if (answer.status == 400 || answer.status == 401 || answer.status == 403 ||
         answer.status == 404)
         v->whole = was_whole;
@@ -285,7 +283,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
         status = start(v, err);
     if (status == DW_OK) {
         status = stay_paused(v, err);
-        /* a back end may have begun to make room */
+        /* the back end may already have freed weights */
         v->whole = v->whole && status == DW_OK;
     }
     if (status == DW_OK)

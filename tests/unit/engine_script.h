@@ -1,4 +1,4 @@
-/* Drivers of engines against scripted servers: the replies, and the ways to fail. */
+/* For tests of drivers against scripted servers: replies, and ways to fail. */
 #ifndef DW_TESTS_ENGINE_SCRIPT_H
 #define DW_TESTS_ENGINE_SCRIPT_H
 
@@ -8,26 +8,26 @@
 
 enum { TEST_LIMIT_MS = 300 };
 
-/* A reply of STATUS with JSON; its end is that of the connection. */
+/* A reply with STATUS and JSON, which ends with the connection. */
 #define REPLY(status, json)                                                              \
     "HTTP/1.1 " status                                                                   \
     "\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" json
 
-/* One way for a call to fail, and the code that it is to get. */
+/* A way for a call to fail, and the code that it must get. */
 typedef struct call_fault {
     const char *name;
     const char *reply;
     dw_status code;
-    const char *words; /* that the error must hold */
+    const char *words; /* which the error must have */
 } call_fault;
 
 static const call_fault call_faults[] = {
     {"no answer", SCRIPT_SILENCE, DW_UNAVAILABLE, "no answer within 300 ms"},
-    {"hung up", "", DW_UNAVAILABLE, "no whole answer"},
+    {"hung up", "", DW_UNAVAILABLE, "no complete answer"},
     {"half a head", "HTTP/1.1 200 OK\r\nContent-Le", DW_UNAVAILABLE, "no "},
     {"half a body",
      "HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{\"status\":",
-     DW_UNAVAILABLE, "no whole answer"},
+     DW_UNAVAILABLE, "no complete answer"},
     {"500", REPLY("500 X", "{\"error\":{\"message\":\"a worker\\nfell\",\"code\":500}}"),
      DW_CONFLICT, "answered 500: a worker\\x0afell"},
     {"500 bare", REPLY("500 X", "{\"error\":\"Failed: it\"}"), DW_CONFLICT, "Failed: it"},
@@ -132,7 +132,7 @@ static dw_status ask_everything(dw_error *err)
     return status;
 }
 
-/* Every allocation of every call fails; the server answers all of them with REPLY. */
+/* Fails every allocation of every call in turn. The server answers each with REPLY. */
 static inline void check_allocations(const char *driver, const char *reply)
 {
     same_server server;

@@ -103,7 +103,7 @@ static void test_ready(void **state)
     assert_string_equal(reason(), "engine 1 (vllm) does not answer");
     engine_is(1, DW_ENGINE_BROKEN);
     assert_string_equal(reason(),
-                        "engine 1 (vllm) is paused, its weights are being mended");
+                        "engine 1 (vllm) is paused: its weights are being loaded again");
     engine_is(1, DW_ENGINE_BEHIND);
     assert_string_equal(reason(), "engine 1 (vllm) serves another version");
     engine_is(1, DW_ENGINE_UNKNOWN);
