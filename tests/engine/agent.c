@@ -1,10 +1,10 @@
-/* A rollout host that asks without rest, where `deltawire follow` waits:
+/* A rollout host that syncs without rest, where `deltawire follow` would wait:
  *
  *     agent STORE DIR LIMIT_MS SEED SPEC...
  *
- * until SIGTERM, or until it kills itself: at the beginning of a phase, one in so many,
- * or up to some milliseconds later. Exit status: 0, 2 where something failed that waiting
- * does not mend. */
+ * It runs until SIGTERM, or until it kills itself: at the beginning of a random phase, or
+ * a few milliseconds later. Exit status: 0, or 2 after an error that waiting cannot
+ * cure. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@
 
 #define T_REST_MS  2
 #define T_CHECK_MS 20
-#define N_PHASES   150  /* of which one is the last */
-#define T_LAST_US  4000 /* at most from its beginning to the end */
+#define N_PHASES   150  /* one in so many is the last */
+#define T_LAST_US  4000 /* the longest time from its beginning to the kill */
 
 static volatile sig_atomic_t is_over;
 
@@ -51,14 +51,14 @@ static void begin_phase(void *context, dw_phase phase, uint64_t version)
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = wait_us}}, NULL);
 }
 
-/* Says it where it is not what was said last. */
-static void tell(const char *what, dw_status status, const dw_error *err)
+/* Prints an error, unless it is the same as the last one. */
+static void report(const char *action, dw_status status, const dw_error *err)
 {
     static char last[DW_ERROR_TEXT_SIZE];
     if (strcmp(last, err->text) == 0)
         return;
     strcpy(last, err->text);
-    soak_say(what, status, err);
+    soak_say(action, status, err);
 }
 
 static dw_status run(dw_rollout *rollout)
@@ -69,12 +69,12 @@ static dw_status run(dw_rollout *rollout)
         dw_error err = {0};
         status = dw_rollout_sync(rollout, DW_LATEST, NULL, &err);
         if (status != DW_OK)
-            tell("sync", status, &err);
+            report("sync", status, &err);
         else if (soak_now_ms() >= checked_at + T_CHECK_MS) {
             status = dw_rollout_check(rollout, &err);
             checked_at = soak_now_ms();
             if (status != DW_OK)
-                tell("check", status, &err);
+                report("check", status, &err);
         }
         soak_sleep_ms(T_REST_MS);
     }
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     while (status == DW_OK && !rollout && !is_over) {
         status = dw_rollout_open(&rollout, store, &follow, &options, &err);
         if (status != DW_OK)
-            tell("open", status, &err);
+            report("open", status, &err);
         if (status == DW_UNAVAILABLE)
             status = DW_OK;
         if (!rollout)

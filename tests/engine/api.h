@@ -1,4 +1,4 @@
-/* The control interfaces that the test engine speaks, as docs/ENGINES.md has them. */
+/* The control interfaces of the test engine, as in docs/ENGINES.md. */
 #ifndef DW_ENGINE_API_H
 #define DW_ENGINE_API_H
 
@@ -28,7 +28,7 @@ typedef struct route {
     answer_fn answer;
 } route;
 
-/* Both end with a route of no method. */
+/* Both end with a route without a method. */
 extern const route vllm_routes[];
 extern const route sglang_routes[];
 
@@ -36,10 +36,10 @@ extern const route sglang_routes[];
 void say(reply *reply, unsigned status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* An update was taken: `p`, `s`. */
+/* Notes an update: `p` for a patch, `s` for a snapshot. */
 void note_update(char kind);
 
-/* "7", or "default" where no version was told. Returns OUT. */
+/* "7", or "default" before the first update. Returns OUT. */
 const char *version_label(char out[32]);
 
 /* The number in decimal digits; false for anything else. */

@@ -3,16 +3,15 @@
  * seed (mishap.h).
  *
  *     http_engine --port N --dir DIR --truth FILE [--api vllm|sglang] [--own-copy]
- *                 [--threads N] [--dump FILE] [--updates FILE] [--seed N --failures N
- * --deaths N
- *                  --delays N --long N --long-ms N]
+ *                 [--threads N] [--dump FILE] [--updates FILE]
+ *                 [--seed N --failures N --deaths N --delays N --long N --long-ms N]
  *
- * Rates are in a thousandth (mishap_rates). Each update that it took is a letter in the
- * file of --updates, p for a patch and s for a snapshot. It listens once DIR holds a
- * version. Requests are done one after the other in the order in which they came, as the
- * one thread of a real engine's core does them: also those whose sender has gone. SIGUSR1
- * ends the faults; SIGTERM ends the process, after it wrote its weights to the file of
- * --dump. Exit status: 0, 2 after a fault of what was served, 9 by plan. */
+ * Rates are in thousandths (mishap_rates). For each update it appends a letter to the
+ * file of --updates: p for a patch, s for a snapshot. It listens as soon as DIR holds a
+ * version. It handles requests one after the other in the order in which they came, even
+ * if the sender has gone, as the one thread of a real engine's core does. SIGUSR1 ends
+ * the faults. SIGTERM makes it write its weights to the file of --dump and exit. Exit
+ * status: 0, 2 if it served wrong weights, 9 by plan. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -35,7 +34,7 @@ enum { MAX_BODY = 64 << 10 };
 
 typedef struct MHD_Connection connection;
 
-/* The body of a request, as far as it has come. */
+/* The part of a request's body that has arrived. */
 typedef struct arrival {
     size_t n;
     char bytes[MAX_BODY];
@@ -94,7 +93,7 @@ static void find_answer(const request *q, reply *r)
     }
     for (const route *at = routes; at->method; at++)
         if (strcmp(at->method, q->method) == 0 && strcmp(at->path, q->path) == 0) {
-            /* the update itself decides how it fails */
+            /* an update decides by itself how it fails */
             bool is_update = strstr(q->path, "/update_weights") != NULL;
             if (q->fate == MISHAP_FAIL_BEFORE && !is_update) {
                 say(r, 500, "{\"error\":\"Failed: an accident\"}");
@@ -301,5 +300,5 @@ int main(int argc, char **argv)
     weights_pause();
     if (a.dump && !weights_dump(a.dump))
         return 1;
-    _exit(ENGINE_FINE); /* with its threads as they are */
+    _exit(ENGINE_FINE); /* without stopping its threads */
 }

@@ -12,8 +12,7 @@
 static mishap_rates rates;
 static atomic_bool calm;
 
-static unsigned
-    n_spell; /* updates that are yet to fail; of the one thread that answers */
+static unsigned n_spell; /* updates still to fail; only for the thread that answers */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static uint64_t luck;

@@ -15,28 +15,28 @@ typedef enum mishap {
     MISHAP_HALF, /* done, and the connection ends in the middle of the answer */
 } mishap;
 
-/* One in a thousand of what is asked; with LONG_MS 0 no delay is long. */
+/* Rates in thousandths of the requests. With LONG_MS 0 no delay is long. */
 typedef struct mishap_rates {
     unsigned failures; /* each of the five above */
     unsigned delays;   /* up to 20 ms */
-    unsigned deaths;   /* at each of the points */
+    unsigned deaths;   /* at each mishap_point */
     unsigned long_delays;
     unsigned long_ms;
 } mishap_rates;
 
 void mishap_begin(uint64_t seed, const mishap_rates *rates);
 
-/* From now on nothing goes wrong any more. May be called by a signal handler. */
+/* Ends all mishaps. Signal handlers may call it. */
 void mishap_calm(void);
 
-/* What becomes of a request; waits where it is to be late. */
+/* Draws the fate of a request, and waits if it is to be late. */
 mishap mishap_of_request(void);
 
-/* What becomes of an update, where its request is to be FATE: one that fails is followed
- * by some that fail too, now and then, so that whoever tries again gives up. */
+/* Draws the fate of an update whose request has FATE. A failed update is sometimes
+ * followed by more failures, so that retries are used up. */
 mishap mishap_of_update(mishap fate);
 
-/* A point to die at: one of WEIGHT such points counts as one. */
+/* A point at which the engine may die. WEIGHT points count as one. */
 void mishap_point(unsigned weight);
 
 #endif

@@ -1,5 +1,5 @@
-/* What the versions have to be: a file of lines `VERSION DIGEST`, each written before its
- * version is published. And what is done about one that is not. */
+/* The truth about versions: a file of lines `VERSION DIGEST`, each written before its
+ * version is published. */
 #ifndef DW_ENGINE_PUBLISHED_H
 #define DW_ENGINE_PUBLISHED_H
 
@@ -9,10 +9,10 @@ enum { ENGINE_FINE = 0, ENGINE_FAULT = 2 };
 
 void truth_open(const char *path);
 
-/* The digest of a version; one that is not in the file is a fault. Any thread. */
+/* The digest of a version. It is a fault if the file does not have it. Thread-safe. */
 dw_digest truth_of(uint64_t version);
 
-/* Says so, and ends the process with ENGINE_FAULT. */
+/* Prints the fault, and ends the process with ENGINE_FAULT. */
 void engine_fault(const char *format, ...)
     __attribute__((format(printf, 1, 2), noreturn));
 

@@ -1,14 +1,14 @@
-/* Versions are published while agents and engines are killed at random instants, and the
- * engines fail by themselves as well; what they serve is checked all the time
- * (weights.h), and in the end all hold the last version bit for bit.
+/* Publishes versions while agents and engines are killed at random instants, and while
+ * the engines fail by themselves. What they serve is checked all the time (weights.h). In
+ * the end all hold the last version bit for bit.
  *
  *     run vllm|sglang VERSIONS
  *
- *     SEED=n         repeats the choices of a run; the instants are the machine's own
- *     SOAK_KEEP=1    leaves logs and directories where they are
+ *     SEED=n         repeats the choices of a run, but not its timing
+ *     SOAK_KEEP=1    keeps logs and directories
  *
- * There are two engines; each start of one decides whether it reads the directory in
- * place or holds a copy. Of the agents one in four is `deltawire follow`, the others ask
+ * There are two engines. At each start, an engine decides whether it reads the directory
+ * in place or has a copy. One agent in four is `deltawire follow`, the others sync
  * without rest. */
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -110,7 +110,7 @@ static void start(size_t i)
         a->kill_at = soak_now_ms() + run.slowness * (20 + draw(i == AGENT ? 900 : 1300));
 }
 
-/* Takes an end in, and says whether it was one. */
+/* Whether the actor has ended. Prints an end that was not planned. */
 static bool has_ended(size_t i)
 {
     actor *a = &run.actors[i];
@@ -180,7 +180,7 @@ static void settle(void)
                 kill(run.actors[i].pid, SIGUSR1); /* again: it may just have begun */
         settled = is_settled(&run.actors[0]) && is_settled(&run.actors[1]);
         if (soak_now_ms() > begun + HANG_MS) {
-            printf("the engines do not come to serve the last version\n");
+            printf("the engines do not serve the last version\n");
             run.good = false;
         }
     }
@@ -238,8 +238,8 @@ static void count_updates(uint64_t *n_patches, uint64_t *n_snapshots)
 
 /* ---- the run ---- */
 
-/* A port below those that the system gives out by itself: nobody takes it while its
- * engine is away. */
+/* A port below those that the system hands out: nobody takes it while its engine is
+ * away. */
 static unsigned find_port(void)
 {
     for (;;) {
@@ -286,9 +286,9 @@ int main(int argc, char **argv)
     run.slowness = sanitizer && *sanitizer ? 4 : 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("SEED=%" PRIu64 "\n", run.seed);
-    signal(SIGUSR1, SIG_IGN); /* and so for those it starts, until they handle it */
+    signal(SIGUSR1, SIG_IGN); /* inherited by the engines until they handle it */
     if (access("/dev/shm", W_OK) == 0)
-        setenv("SOAK_ROOT", "/dev/shm", 0); /* where weights lie that are mapped */
+        setenv("SOAK_ROOT", "/dev/shm", 0); /* for weights that are mapped */
     soak_begin();
     prepare();
     run.trainer.seed = run.seed;
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
     uint64_t n_patches, n_snapshots;
     count_updates(&n_patches, &n_snapshots);
     if (run.good && n_patches + n_snapshots < run.n_versions / 20) {
-        printf("hardly anything happened\n");
+        printf("too few updates\n");
         run.good = false;
     }
     printf("%" PRIu64 " versions in %" PRIu64 " s, settled %" PRIu64 " ms later; %" PRIu64

@@ -1,5 +1,5 @@
-/* A thread that publishes versions of the model of soak/truth.h, and writes the digest of
- * each to a file before. */
+/* A thread that publishes versions of the model of soak/truth.h. Before each it writes
+ * the digest to a file. */
 #ifndef DW_ENGINE_TRAINER_H
 #define DW_ENGINE_TRAINER_H
 
@@ -24,10 +24,10 @@ typedef struct trainer {
 /* Returns when version 0 is there. */
 bool trainer_start(trainer *t);
 
-/* Whether versions are yet to come. */
+/* Whether it still publishes. */
 bool trainer_works(trainer *t);
 
-/* False where not all of them could be published. */
+/* False if not all versions could be published. */
 bool trainer_end(trainer *t);
 
 #endif

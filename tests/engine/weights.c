@@ -30,10 +30,10 @@ static struct {
     bool paused;
     bool updating; /* an update of an engine that is not paused */
     unsigned n_reading;
-    uint64_t n_sweeps; /* since it was told */
-    uint64_t version;  /* told; DW_NO_VERSION: none */
-    bool held;         /* of a map: hold the snapshot to read it */
-    bool told;         /* since the last pause */
+    uint64_t n_sweeps; /* since the last update */
+    uint64_t version;  /* of the last update; DW_NO_VERSION: none */
+    bool held;         /* in place: hold the snapshot while reading */
+    bool updated;      /* since the last pause */
     dw_digest expected;
 } w = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
@@ -96,7 +96,7 @@ static void *serve(void *unused)
         if (!held) {
             dw_digest digest = digest_of(w.tensors, w.n_tensors);
             if (digest != expected)
-                engine_fault("served %016" PRIx64 " where version %" PRIu64
+                engine_fault("served %016" PRIx64 ", but version %" PRIu64
                              " is %016" PRIx64,
                              digest, version, expected);
         } else if (snapshot || dw_snapshot_open(&snapshot, w.dir, NULL) == DW_OK) {
@@ -120,7 +120,7 @@ static void copy_weights(const dw_tensor *from)
             memcpy(w.tensors[i].data, from[i].data, (size_t)w.tensors[i].n_bytes);
 }
 
-/* Room of its own for tensors as MAP has them, whose names and shapes it borrows. */
+/* Allocates a copy of the tensors in MAP, and borrows their names and shapes. */
 static void make_copy(const dw_tensor *map)
 {
     dw_tensor *own = calloc(w.n_tensors, sizeof *own);
@@ -135,7 +135,7 @@ static void make_copy(const dw_tensor *map)
     w.tensors = own;
 }
 
-/* False: there is no version yet, or it is being written. */
+/* False if there is no version yet, or it is being written. */
 static bool load(void)
 {
     dw_snapshot *snapshot;
@@ -189,7 +189,7 @@ void weights_pause(void)
 {
     pthread_mutex_lock(&w.lock);
     if (!w.paused)
-        w.told = false;
+        w.updated = false;
     w.paused = true;
     wait_for_readers();
     pthread_mutex_unlock(&w.lock);
@@ -199,7 +199,7 @@ void weights_resume(void)
 {
     pthread_mutex_lock(&w.lock);
     if (w.paused && !w.own_copy)
-        w.held = !w.told;
+        w.held = !w.updated;
     w.paused = false;
     pthread_cond_broadcast(&w.changed);
     pthread_mutex_unlock(&w.lock);
@@ -261,7 +261,7 @@ static bool check_state(uint64_t version, dw_digest state, char *why)
 {
     dw_digest digest = digest_of(w.tensors, w.n_tensors);
     if (state != truth_of(version))
-        engine_fault("told of version %" PRIu64 " with a digest that is not its own",
+        engine_fault("an update to version %" PRIu64 " has another version's digest",
                      version);
     return digest == state ||
            refuse(why,
@@ -336,7 +336,7 @@ void weights_set_version(uint64_t version)
     pthread_mutex_lock(&w.lock);
     w.version = version;
     w.expected = expected;
-    w.told = true;
+    w.updated = true;
     w.held = false;
     w.n_sweeps = 0;
     pthread_mutex_unlock(&w.lock);

@@ -1,12 +1,11 @@
-/* The weights that the test engine serves, and the threads that serve them: each reads
- * all weights over and over and compares their digest with that of the version they are
- * to be. What is not that is a fault, and ends the process with ENGINE_FAULT.
+/* The weights that the test engine serves, and the threads that serve them. Each thread
+ * reads all weights over and over, and compares their digest with the version's. If they
+ * differ, the process ends with ENGINE_FAULT.
  *
- * The engine either reads the directory in place, or holds a copy of its own that it
- * patches, as vLLM does. A directory that is read in place changes when somebody writes
- * it; the engine then counts on being paused. Until it has been told of a version for the
- * first time, and after a resume that told it of none, it holds the snapshot while it
- * reads (snapshot.h). */
+ * The engine either reads the directory in place, or has a copy of its own that it
+ * patches, as vLLM does. If it reads in place, it relies on being paused whenever the
+ * directory is written. Before its first update, and after a pause without an update, it
+ * holds the snapshot while it reads (snapshot.h). */
 #ifndef DW_ENGINE_WEIGHTS_H
 #define DW_ENGINE_WEIGHTS_H
 
@@ -22,16 +21,15 @@ enum { WHY_SIZE = 512 };
 /* Waits until DIR holds a version. */
 void weights_open(const char *dir, bool own_copy, unsigned n_threads);
 
-/* When this returns no thread reads weights, and none begins to before resume. */
+/* When this returns, no thread reads weights, and none will before a resume. */
 void weights_pause(void);
 void weights_resume(void);
 bool weights_paused(void);
 
-/* The version that it was last told, or DW_NO_VERSION. */
+/* The version of the last update, or DW_NO_VERSION. */
 uint64_t weights_version(void);
 
-/* An update. False: WHY, of WHY_SIZE, says what it refuses; the weights may then be a
- * mix. */
+/* Updates. False: WHY, of WHY_SIZE, has the reason, and the weights may be a mix. */
 bool weights_take_patch(const char *path, uint64_t version, dw_digest state, char *why);
 bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *why);
 void weights_set_version(uint64_t version);
@@ -41,10 +39,10 @@ void weights_set_version(uint64_t version);
  * failed, before anybody reads what it left. FATE: whether the load fails, and when. */
 bool weights_reload(const char *dir, uint64_t version, mishap fate, char *why);
 
-/* Leaves a mix behind, as an update that failed half way does. */
+/* Makes the weights a mix, like an update that failed half way. */
 void weights_spoil(void);
 
-/* How often all weights were read since it was told of the version. */
+/* How often all weights were read since the last update. */
 uint64_t weights_sweeps(void);
 
 /* Writes them as a checkpoint. */

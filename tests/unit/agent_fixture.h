@@ -1,4 +1,4 @@
-/* An agent that answers, and how to ask it. */
+/* An agent for tests, and requests to it. */
 #ifndef DW_TEST_AGENT_FIXTURE_H
 #define DW_TEST_AGENT_FIXTURE_H
 
@@ -35,7 +35,7 @@ static inline int agent_end(void **state)
     return 0;
 }
 
-/* It answers, whatever came before. */
+/* It still answers. */
 static inline void expect_alive(void)
 {
     assert_int_equal(http_get(port, "/healthz", &reply), 200);
@@ -80,7 +80,7 @@ static inline json_t *json_at(json_t *from, const char *path)
 #define expect_bool(json, path, is)                                                      \
     assert_int_equal(json_is_true(json_at(json, path)), is)
 
-/* ---- something to tell ---- */
+/* ---- sample reports ---- */
 
 #define CREATED "2026-11-15T05:20:59.123Z"
 

@@ -1,4 +1,4 @@
-/* What the agent is told, and what it shows. */
+/* Reports to the agent, and what it shows of them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Where the agent listens, and whom it takes for its own machine. */
+/* Addresses to listen at, and the hosts that count as loopback. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,17 +124,17 @@ static void test_bind(void **state)
     assert_int_equal(dw_listener_open(&two, "0.0.0.0:0", &err), DW_OK);
     assert_false(two.is_loopback);
     dw_listener_close(&two);
-    /* addresses for examples, which no machine has, and a name that nobody has */
+    /* example addresses, which no machine has, and an unknown name */
     assert_int_equal(dw_listener_open(&two, "192.0.2.1:0", &err), DW_INVALID);
     assert_int_equal(dw_listener_open(&two, "300.0.2.1:0", &err), DW_INVALID);
     assert_int_equal(dw_listener_open(&two, "name.invalid:0", &err), DW_INVALID);
-    if (dw_listener_open(&two, "[::1]:0", &err) == DW_OK) { /* where there is IPv6 */
+    if (dw_listener_open(&two, "[::1]:0", &err) == DW_OK) { /* if there is IPv6 */
         assert_true(two.is_loopback);
         dw_listener_close(&two);
     }
 }
 
-/* ---- what the agent makes of it ---- */
+/* ---- the agent's own rules ---- */
 
 static void expect_start(dw_status wanted, dw_agent_options options, const char *text)
 {

@@ -1,4 +1,4 @@
-/* Telling: by many at once, to nobody, and without memory. */
+/* Reports: from many threads at once, to no agent, and without memory. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,15 +10,15 @@
 #include "agent_fixture.h"
 #include "failing_allocator.h"
 
-/* ---- many at once ---- */
+/* ---- many threads at once ---- */
 
-enum { N_TELLERS = 4, N_TELLS = 300 };
+enum { N_REPORTERS = 4, N_TELLS = 300 };
 
-static void *tell_all(void *argument)
+static void *report_all(void *argument)
 {
-    const uint64_t who = *(const uint64_t *)argument;
+    const uint64_t reporter = *(const uint64_t *)argument;
     for (uint64_t i = 0; i < N_TELLS; i++) {
-        const uint64_t v = N_TELLERS * i + who;
+        const uint64_t v = N_REPORTERS * i + reporter;
         dw_rollout_hop hop = {.from = v,
                               .version = v + 1,
                               .n_bytes = 10 * (v + 1),
@@ -30,7 +30,7 @@ static void *tell_all(void *argument)
         dw_agent_tell_version(agent, v, CREATED);
         dw_agent_tell_phase(agent, DW_PHASE_APPLY, v);
         dw_agent_tell_hop(agent, &hop);
-        tell_engine(who, i % 2 ? DW_ENGINE_SERVING : DW_ENGINE_AWAY);
+        tell_engine(reporter, i % 2 ? DW_ENGINE_SERVING : DW_ENGINE_AWAY);
         dw_agent_tell_error(agent, i % 2 ? &err : NULL);
         dw_agent_tell_followers(agent, &follower, 1);
         dw_agent_tell_counts(agent, &(dw_store_counts){.n_requests = v});
@@ -42,11 +42,11 @@ static void *tell_all(void *argument)
 static void test_many(void **state)
 {
     (void)state;
-    pthread_t threads[N_TELLERS];
-    uint64_t who[N_TELLERS];
-    for (uint64_t i = 0; i < N_TELLERS; i++) {
-        who[i] = i;
-        assert_int_equal(pthread_create(&threads[i], NULL, tell_all, &who[i]), 0);
+    pthread_t threads[N_REPORTERS];
+    uint64_t reporter[N_REPORTERS];
+    for (uint64_t i = 0; i < N_REPORTERS; i++) {
+        reporter[i] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, report_all, &reporter[i]), 0);
     }
     for (int i = 0; i < 20; i++) {
         json_t *json = agent_json("/status");
@@ -64,15 +64,15 @@ static void test_many(void **state)
         json_decref(json);
         assert_int_equal(http_get(port, "/metrics", &reply), 200);
     }
-    for (int i = 0; i < N_TELLERS; i++)
+    for (int i = 0; i < N_REPORTERS; i++)
         pthread_join(threads[i], NULL);
     json_t *json = agent_json("/status");
-    expect_number(json, "totals.versions", N_TELLERS * N_TELLS);
-    expect_number(json, "history.511.version", N_TELLERS * N_TELLS);
+    expect_number(json, "totals.versions", N_REPORTERS * N_TELLS);
+    expect_number(json, "history.511.version", N_REPORTERS * N_TELLS);
     json_decref(json);
 }
 
-/* ---- without ---- */
+/* ---- no agent, no memory ---- */
 
 static void test_null(void **state)
 {

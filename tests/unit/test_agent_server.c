@@ -1,4 +1,4 @@
-/* Requests that no friend sends, and the answers that everybody gets. */
+/* Hostile requests, and the headers of every answer. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -209,7 +209,7 @@ static void test_bodies(void **state)
     expect_alive();
 }
 
-/* Two statements of a length: the server that is in front may have believed the other. */
+/* Two lengths in one request: a proxy in front may have used the other one. */
 static void test_two_lengths(void **state)
 {
     (void)state;
@@ -292,7 +292,7 @@ static void test_garbage(void **state)
     }
 }
 
-/* Who says nothing is sent away. */
+/* A silent connection is closed. */
 static void test_silence(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The agent over TLS, with a certificate of the test's own and libcurl as the client. */
+/* The agent over TLS, with a certificate that the test makes, and libcurl as client. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static size_t take(char *bytes, size_t size, size_t n, void *text)
     return size * n;
 }
 
-/* The answer's code, or 0 where there is none. */
+/* The answer's code, or 0 if there is none. */
 static long ask(const char *url, bool trusting, const char *token, char text[65536])
 {
     CURL *curl = curl_easy_init();
@@ -117,14 +117,14 @@ static void test_tls(void **state)
     assert_non_null(strstr(text, "\"kind\":\"follower\""));
     assert_int_equal(ask(url, true, "wrong", text), 401);
     assert_int_equal(ask(url, false, "secret", text), 0); /* it is not trusted */
-    /* without TLS there is no answer, and no harm */
+    /* plain HTTP gets no answer and does no harm */
     assert_int_not_equal(http_get(port, "/healthz", &reply), 200);
     assert_int_equal(ask(url, true, "secret", text), 200);
     agent_end(NULL);
 }
 
-/* Elsewhere than on loopback a token and TLS are enough, and Host may be any. */
-static void test_elsewhere(void **state)
+/* Beyond loopback a token and TLS are enough, and any Host is accepted. */
+static void test_not_loopback(void **state)
 {
     (void)state;
     static char text[65536];
@@ -171,7 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_not_loopback),
         cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, make_files, temp_dir_remove);

@@ -19,7 +19,7 @@ typedef struct slow_crowd {
     atomic_bool is_over;
 } slow_crowd;
 
-/* A byte now and then: none of them is silent for long enough to be sent away. */
+/* Each sends a byte now and then, so none is silent long enough to be closed. */
 static void *dribble(void *argument)
 {
     slow_crowd *clients = argument;
@@ -31,9 +31,9 @@ static void *dribble(void *argument)
     return NULL;
 }
 
-/* More than there are places for, none of which ever ends its request: a new one is
- * answered, and the oldest has lost its place. */
-static void test_crowd(void **state)
+/* More connections than there is room for, none of which ends its request: a new one is
+ * answered, and the oldest is closed. */
+static void test_too_many(void **state)
 {
     (void)state;
     slow_crowd clients = {.is_over = false};
@@ -58,8 +58,8 @@ static void test_crowd(void **state)
     expect_alive();
 }
 
-/* One that asks now and then keeps its place against those that never do. */
-static void test_crowd_keeps_users(void **state)
+/* A client with a request now and then is not closed in favour of those with none. */
+static void test_users_stay(void **state)
 {
     (void)state;
     static const char ask[] = "HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -69,7 +69,7 @@ static void test_crowd_keeps_users(void **state)
     for (int i = 0; i < N; i++) {
         fds[i] = http_connect(port);
         http_send(fds[i], "GET /");
-        usleep(1000); /* so that the clock of milliseconds tells them apart */
+        usleep(1000); /* so that their times in milliseconds differ */
         http_send(user, ask);
         assert_true(recv(user, answer, sizeof answer, 0) > 0);
         assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
@@ -82,8 +82,8 @@ static void test_crowd_keeps_users(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_crowd, agent_begin, agent_end),
-        cmocka_unit_test_setup_teardown(test_crowd_keeps_users, agent_begin, agent_end),
+        cmocka_unit_test_setup_teardown(test_too_many, agent_begin, agent_end),
+        cmocka_unit_test_setup_teardown(test_users_stay, agent_begin, agent_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Engines by name, engines of one's own, and the calls that rollouts make. */
+/* Engines by name, engines with the host's own driver, and the calls of rollouts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,7 +84,7 @@ static void test_own(void **state)
     assert_int_equal(own.n_closed, 1);
 }
 
-/* A code without words gets some; words stay. */
+/* A code without a text gets one; a text stays. */
 static void test_own_fails(void **state)
 {
     (void)state;

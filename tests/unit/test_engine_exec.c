@@ -1,4 +1,4 @@
-/* Commands as an engine: their environment, their ends, and their time. */
+/* Commands as an engine: their environment, exit codes and time limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,7 +87,7 @@ static void test_environment(void **state)
     unsetenv("DELTAWIRE_PATCH");
 }
 
-static void test_ends(void **state)
+static void test_exit_codes(void **state)
 {
     (void)state;
     static const struct {
@@ -105,7 +105,7 @@ static void test_ends(void **state)
         {"printf 'no line end' >&2; exit 5", DW_CONFLICT, false, "5: no line end"},
         {"kill -9 $$", DW_CONFLICT, false, "ended by signal 9"},
         {"no-such-command-here", DW_CONFLICT, false, "exit code 127: "},
-        /* a long line is cut, and much output is taken in */
+        /* a long line is cut, and much output does not block */
         {"head -c 300000 /dev/zero | tr '\\0' x >&2; exit 6", DW_CONFLICT, false,
          "exit code 6: xxxxx"},
         {"exec 2>&-; exit 7", DW_CONFLICT, false, "exit code 7"},
@@ -120,15 +120,14 @@ static void test_ends(void **state)
         assert_non_null(strstr(err.text, ends[i].words));
         if (ends[i].code != DW_OK)
             assert_string_equal(err.where, ends[i].command);
-        /* the others are not there: nothing to do */
+        /* there are no other commands: nothing to do */
         assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
         assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
         dw_engine_close(engine);
     }
 }
 
-/* Whether the process whose id is in the file PATH runs; one that nobody has waited for
- * does not. */
+/* Whether the process whose id is in the file PATH runs. A zombie does not. */
 static bool lives(const char *path)
 {
     char text[256], stat_path[64];
@@ -143,8 +142,7 @@ static bool lives(const char *path)
     return name_end && name_end[2] != 'Z';
 }
 
-/* At its limit a command is ended with all it started, and one that pays no heed is
- * killed. */
+/* At its limit a command gets SIGTERM with all its processes, then SIGKILL. */
 static void test_limit(void **state)
 {
     (void)state;
@@ -171,7 +169,7 @@ static void test_limit(void **state)
     }
 }
 
-/* What a command leaves running in the background is neither waited for nor ended. */
+/* Background processes of a command are neither waited for nor killed. */
 static void test_background(void **state)
 {
     (void)state;
@@ -235,7 +233,7 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environment), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_environment), cmocka_unit_test(test_exit_codes),
         cmocka_unit_test(test_limit),       cmocka_unit_test(test_background),
         cmocka_unit_test(test_lost_child),  cmocka_unit_test(test_no_commands),
         cmocka_unit_test(test_allocations),

@@ -1,5 +1,4 @@
-/* The driver of SGLang against a server that says what SGLang says, and fails as it may.
- */
+/* The SGLang driver against a server that answers like SGLang, and fails in every way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +56,7 @@ static void test_probe_older(void **state)
     assert_memory_equal(s.requests[1], "GET /get_model_info ", 20);
     assert_memory_equal(s.requests[3], "GET /get_server_info ", 21);
 
-    /* too old: by name and number */
+    /* the message names the version that is too old */
     script_start(&s,
                  (const char *const[]){MISSING, REPLY("200 OK", "{\"model_path\":\"a\"}"),
                                        MISSING,
@@ -142,7 +141,8 @@ static void test_every_call_fails(void **state)
                 "does not say why");
 }
 
-/* Nobody can tell whether it was left amid an update: its label can, or another one. */
+/* A killed process may have left it in the middle of an update. It is resumed only if its
+ * label is the update's version, or after another update. */
 static void test_not_resumed(void **state)
 {
     (void)state;
@@ -181,7 +181,7 @@ static void test_calls(void **state)
     assert_string_equal(s.bodies[2], "{}");
 }
 
-/* Whole is what took an update over and was not touched since. */
+/* An engine is whole if it took an update over and none has failed since. */
 static void test_whole(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The driver of vLLM against a server that says what vLLM says, and fails as it may. */
+/* The vLLM driver against a server that answers like vLLM, and fails in every way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -118,8 +118,8 @@ static void test_pause_resume(void **state)
         assert_non_null(strstr(s.requests[i], "Authorization: Bearer top-secret\r\n"));
 }
 
-/* Found paused it may be amid an update: it is resumed when its label says that it is at
- * the end of that, or after another one. */
+/* An engine that is found paused may be in the middle of an update. It is resumed only if
+ * its label is the update's version, or after another update. */
 static void test_found_paused(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void test_apply(void **state)
     assert_non_null(strstr(s.bodies[6], "\"patch\":null"));
 }
 
-/* One that was started anew since it was paused is paused again before it is touched. */
+/* An engine that restarted after the pause is paused again before its update. */
 static void test_restarted(void **state)
 {
     (void)state;
@@ -228,8 +228,8 @@ static void test_restarted(void **state)
     assert_memory_equal(s.requests[3], "POST /update_weights ", 21);
 }
 
-/* Each call of an update fails in each way. WHOLE must be true where nothing was touched
- * and the engine was found serving, and only there. */
+/* Each call of an update fails in each way. WHOLE must be true only if nothing was
+ * touched and the engine was found serving. */
 static void test_apply_fails(void **state)
 {
     (void)state;
@@ -257,7 +257,7 @@ static void test_apply_fails(void **state)
             }
 }
 
-/* After an update that went wrong the engine counts as a mix until one went well. */
+/* After a failed update the engine counts as a mix until one succeeds. */
 static void test_whole_again(void **state)
 {
     (void)state;
@@ -330,7 +330,7 @@ static void test_no_back_end(void **state)
     script_end(&s);
 }
 
-static void test_what_json_cannot_carry(void **state)
+static void test_not_utf8(void **state)
 {
     (void)state;
     dw_engine *engine = open_engine("vllm", "http://127.0.0.1:1", NULL);
@@ -344,7 +344,7 @@ static void test_what_json_cannot_carry(void **state)
     dw_engine_close(engine);
 }
 
-/* Nobody there is told from no answer. A proxy in the environment is not asked. */
+/* A refused connection is not the same as no answer. Proxies are not used. */
 static void test_gone(void **state)
 {
     (void)state;
@@ -370,8 +370,7 @@ static void test_gone(void **state)
     script_end(&proxy);
 }
 
-/* A connection that was kept and has died meanwhile is no reason to fail; then nobody
- * is there. */
+/* A kept connection that has died is replaced. Then nobody listens any more. */
 static void test_kept_connection(void **state)
 {
     (void)state;
@@ -412,7 +411,7 @@ static void test_long_reply(void **state)
     free(reply);
 }
 
-/* A server that repeats the token does not get it into a message. */
+/* A server that repeats the token does not get it into an error message. */
 static void test_token_stays_hidden(void **state)
 {
     (void)state;
@@ -432,7 +431,7 @@ static void test_token_stays_hidden(void **state)
     script_end(&s);
 }
 
-/* 200 means nothing if the body is not what vLLM says there. */
+/* 200 is not a success if the body is not vLLM's. */
 static void test_wrong_success(void **state)
 {
     (void)state;
@@ -523,7 +522,7 @@ int main(void)
         cmocka_unit_test(test_whole_again),
         cmocka_unit_test(test_session_left_open),
         cmocka_unit_test(test_no_back_end),
-        cmocka_unit_test(test_what_json_cannot_carry),
+        cmocka_unit_test(test_not_utf8),
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_kept_connection),
         cmocka_unit_test(test_long_reply),

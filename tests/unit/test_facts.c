@@ -1,4 +1,4 @@
-/* Lag and readiness, at times of the test's own. */
+/* Lag and readiness, at times that the test sets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

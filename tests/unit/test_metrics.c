@@ -87,7 +87,7 @@ static void test_told(void **state)
                 "where=\"a\\\"b\\\\c\\nd\xef\xbf\xbd\",state=\"away\"} 0");
     expect_none("deltawire_engine_version{");
     expect_none("# UNIT");
-    /* an upper end belongs to its bucket, and each holds those before it */
+    /* a bound belongs to its bucket, and buckets are cumulative */
     expect_line("deltawire_phase_seconds_bucket{phase=\"fetch\",le=\"0.0001\"} 1");
     expect_line("deltawire_phase_seconds_bucket{phase=\"fetch\",le=\"0.00025\"} 2");
     expect_line("deltawire_phase_seconds_sum{phase=\"fetch\"} 0.000201");

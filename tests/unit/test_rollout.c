@@ -1,5 +1,5 @@
-/* Rollout hosts: engines that fail at every call in every way, and are never seen to run
- * on a mix of two versions. */
+/* Rollout hosts: engines fail at every call in every way, and never run on a mix of two
+ * versions. */
 /* labels: threads */
 #include <limits.h>
 #include <setjmp.h>
@@ -26,20 +26,20 @@
 typedef enum fault {
     NONE,
     SILENT,      /* does nothing, and does not answer */
-    ANSWER_LOST, /* does it, but nobody hears */
+    ANSWER_LOST, /* does it, but the answer is lost */
     DIES,        /* and comes back as another process, which loads the directory */
-    DIES_AFTER,  /* the same, once it has done it */
+    DIES_AFTER,  /* the same, after it has done it */
     REFUSES,
-    HALF_DONE, /* of an update: some weights are new, some old; and of the next ones */
+    HALF_DONE, /* this update and the next ones leave some weights new, some old */
 } fault;
 
 /* An engine that reads the directory in place, or keeps weights of its own. */
 typedef struct toy {
-    const char *dir;   /* that it starts from: the host's, or its link to a copy */
-    char at[PATH_MAX]; /* that it reads */
+    const char *dir;   /* from which it starts: the host's, or its link to a copy */
+    char at[PATH_MAX]; /* which it reads */
     bool own_copy;
     bool running;
-    uint64_t version;       /* that it says; DW_NO_VERSION after a start */
+    uint64_t version;       /* which it names; DW_NO_VERSION after a start */
     dw_digest holds;        /* own copy: digest of its weights; 1: a mix */
     bool is_down;           /* until the next probe */
     const dw_digest *truth; /* [LAST + 1] */
@@ -47,14 +47,14 @@ typedef struct toy {
     unsigned fail_at; /* number of the call; from 1 */
     fault fault;
     unsigned n_half_done;
-    bool believed; /* to have loaded version 0, though it does not say so */
+    bool believed; /* to have loaded version 0, though it names none */
     unsigned n_updates, n_patches;
     _Atomic unsigned n_paused, n_resumed;
     _Atomic bool hangs;    /* when it is to pause */
     _Atomic bool is_asked; /* to pause, and hangs */
     bool wakes;            /* after the hang: it pauses then */
-    struct toy *other;     /* that the first hang waits for, */
-    bool is_alone;         /* in vain: it stood still for as long */
+    struct toy *other;     /* the first hang waits for its resume */
+    bool is_alone;         /* that resume did not come */
     struct toy *faster;    /* its updates end only after this one's resume */
 } toy;
 
@@ -72,13 +72,13 @@ static dw_digest digest_dir(const char *dir)
     return state;
 }
 
-/* What a request would be answered from. */
+/* The digest of the weights that it serves from. */
 static dw_digest look(const toy *t)
 {
     return t->own_copy ? t->holds : digest_dir(t->at);
 }
 
-/* While it runs, its weights are those of one version: of the one it says, if it says
+/* While it runs, its weights are one version's: of the version it names, if it names
  * one. */
 static void assert_whole(const toy *t)
 {
@@ -123,7 +123,7 @@ static dw_status finish(toy *t, fault f, dw_error *err)
                              : DW_OK;
 }
 
-/* True where the call ends here. */
+/* True if the call ends here. */
 static bool fails_first(toy *t, fault f, dw_status *status, dw_error *err)
 {
     if (f == DIES)
@@ -146,14 +146,15 @@ static dw_status toy_probe(void *self, dw_engine_info *out, dw_error *err)
     const bool was_down = t->is_down;
     if (fails_first(t, draw(t), &status, err)) {
         if (was_down)
-            start(t); /* it is back by the next one */
+            start(t); /* it is back for the next call */
         return status;
     }
     out->version = t->version;
     return DW_OK;
 }
 
-/* Until the other one, which was paused meanwhile, runs again; then until it is over. */
+/* Hangs until the other engine, which was paused meanwhile, runs again, or until HANGS is
+ * cleared. */
 static dw_status hang(toy *t, dw_error *err)
 {
     const toy *other = t->other;
@@ -209,7 +210,7 @@ static dw_status toy_apply(void *self, const dw_engine_update *update, bool *who
     assert_true(update->dir[0] == '/');
     assert_true(digest_dir(update->dir) == t->truth[update->version]);
     assert_true(update->state == t->truth[update->version]);
-    /* for longer than one call tries */
+    /* more often than one call retries */
     if (t->fault == HALF_DONE && t->n_calls >= t->fail_at && t->n_half_done < 5) {
         t->n_half_done++;
         t->holds = 1;
@@ -298,7 +299,7 @@ static char *new_dir(void)
     return strdup(temp_path(name));
 }
 
-/* A directory at version 0, as a killed engine or operator would have left it. */
+/* Makes a directory at version 0. */
 static void pull_first(const bed *b, const char *dir, unsigned n_copies)
 {
     dw_error err = {0};
@@ -316,14 +317,13 @@ static void watch_engine(void *context, size_t i, const dw_engine_status *status
     ++*(unsigned *)context;
 }
 
-/* Goes to GOAL and until all engines serve it; whatever fails on the way is tried
- * again. */
+/* Syncs to GOAL until all engines serve it, and retries whatever fails. */
 static void follow_to(dw_rollout *r, uint64_t goal)
 {
     dw_error err = {0};
     for (unsigned i = 0; i < 50; i++) {
         for (size_t e = 0; e < r->n_engines; e++)
-            r->engines[e].try_at = 0; /* no rest, for the test's sake */
+            r->engines[e].try_at = 0; /* a test does not wait */
         if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&
             dw_rollout_check(r, &err) == DW_OK && dw_rollout_is_serving(r))
             return;
@@ -331,7 +331,7 @@ static void follow_to(dw_rollout *r, uint64_t goal)
     fail_msg("it never gets to version %u", (unsigned)goal);
 }
 
-/* One run with a fault; false where the call never came. */
+/* One run with a fault at call FAIL_AT; false if there were fewer calls. */
 static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
                      size_t n_toys, unsigned n_copies, bool kill_host)
 {
@@ -455,7 +455,7 @@ static void host_free(host *h)
     free(h->dir);
 }
 
-/* With nothing wrong each version is a patch, but for the first contact. */
+/* Without faults each version is a patch, except at the first contact. */
 static void test_patches(void **state)
 {
     (void)state;
@@ -601,7 +601,7 @@ static void test_slow_update(void **state)
     bed_free(&b);
 }
 
-/* One that is away is waited for, or done without. */
+/* An engine that is away is waited for, or left out after a while. */
 static void test_away(void **state)
 {
     (void)state;
@@ -641,7 +641,7 @@ static void test_away(void **state)
     bed_free(&b);
 }
 
-/* Tries for a while; follow_to has no time between its tries. */
+/* Like follow_to, with time between the tries. */
 static void follow_patiently(dw_rollout *r, uint64_t goal)
 {
     dw_error err = {0};
@@ -656,9 +656,9 @@ static void follow_patiently(dw_rollout *r, uint64_t goal)
     fail_msg("it never gets to version %u", (unsigned)goal);
 }
 
-/* The first of two engines hangs when it is to pause. The other one does not stand still
- * for it. It gets its versions meanwhile if the first does not read the directory, and
- * else keeps the one it has. */
+/* The first of two engines hangs in a pause. The other one does not stand still for it.
+ * If the first does not read the directory, the other gets its versions meanwhile;
+ * otherwise it keeps the one it has. */
 static void test_hang(void **state)
 {
     (void)state;
@@ -724,8 +724,8 @@ static void test_hang(void **state)
 }
 
 /* An engine that reads the directory in place hangs for longer than anybody waits, and
- * the weights move under it. It pauses at last: it is not resumed with a mix of two
- * versions, neither later nor by the end of the rollout. */
+ * the weights move. When it pauses at last, it may hold a mix of two versions: it is not
+ * resumed, not even by the close. */
 static void test_hang_in_place(void **state)
 {
     (void)state;
@@ -772,7 +772,7 @@ static void test_hang_in_place(void **state)
     bed_free(&b);
 }
 
-/* Leaves DIR as a process does that is killed once it has committed VERSION. */
+/* Leaves DIR like a process that was killed after it prepared VERSION. */
 static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
                               uint64_t version)
 {
@@ -794,8 +794,8 @@ static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
     assert_int_equal(fate, 0);
 }
 
-/* With the store away, what a killed process was at is finished all the same, and the
- * engines, which it left paused, serve that. */
+/* Without the store, the step of a killed process is still finished, and the engines that
+ * it left paused serve it. */
 static void test_open_without_store(void **state)
 {
     (void)state;
@@ -836,8 +836,7 @@ static void test_open_without_store(void **state)
     bed_free(&b);
 }
 
-/* Hundreds of hosts, each of which syncs its files at every step: in memory, where that
- * costs nothing. */
+/* Hundreds of hosts sync their files at every step: in memory that costs nothing. */
 static int make_dir_in_memory(void **state)
 {
     strcpy(temp_dir, "/dev/shm/deltawire-test-XXXXXX");
