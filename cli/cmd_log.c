@@ -221,6 +221,8 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
     list.rows = s->json ? json_array() : NULL;
     dw_status status = list_versions(&list, n_most, &head, &err);
     int exit_code = status == DW_OK ? 0 : cli_stream_fail(s, &err, stream->url);
+    if (status == DW_OK)
+        cli_warn_lost(s, stream->stream);
     if (status == DW_OK && s->json) {
         json_t *object = json_object();
         cli_json_text(object, "url", stream->url);

@@ -135,6 +135,8 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
         status = dw_follower_sync(follower, a->goal, &hook, &report, &err);
     cli_progress_end(&bar);
     if (status == DW_OK)
+        cli_warn_lost(s, dw_follower_stream(follower));
+    if (status == DW_OK)
         cli_warn_base(s, dw_follower_stream(follower), &a->keys, a->follow.base);
     if (follower)
         dw_follower_totals(follower, &totals);

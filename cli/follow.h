@@ -35,6 +35,7 @@ typedef struct cli_follow {
     cli_outage outage;
     bool is_by_command; /* the last error: the command failed */
     bool is_unreported; /* the last report failed, and that was told */
+    bool is_lost;       /* the newest version was lost, and that was told */
 
     uint64_t newest;     /* as far as known, or DW_NO_VERSION */
     uint64_t agent_head; /* to the agent */

@@ -8,6 +8,7 @@
 #include "follow.h"
 #include "json.h"
 #include "progress.h"
+#include "stream_info.h"
 #include "sync_report.h"
 
 #define T_HEARTBEAT 60.0 /* seconds between reports while nothing is new */
@@ -174,6 +175,9 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
             cli_follow_update_agent(f);
         return status;
     }
+    const dw_stream *stream = dw_follower_stream(f->follower);
+    f->is_lost = f->is_lost ? dw_stream_check_lost(stream, NULL) != DW_OK
+                            : cli_warn_lost(f->session, stream);
     cli_follow_update_agent(f);
     const uint64_t goal = choose_goal(f);
     /* what an earlier try left on the way is finished also where nothing is new */

@@ -270,6 +270,26 @@ static void announce_copies(const cli_publish *p, const cli_session *s,
           stderr);
 }
 
+static dw_status take_any(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)entry, (void)err;
+    *(bool *)context = true;
+    return DW_CANCELLED; /* one is enough */
+}
+
+/* Whether the stream is gone with all its commits. If only stream.json is missing, no new
+ * stream is made: the library refuses. */
+static bool is_removed(dw_store *store)
+{
+    dw_error err;
+    bool has_commits = false;
+    if (dw_store_stat(store, "stream.json", NULL, NULL, &err) != DW_NOT_FOUND)
+        return false;
+    dw_status status =
+        dw_store_list(store, "commits/", NULL, take_any, &has_commits, &err);
+    return status == DW_OK && !has_commits;
+}
+
 /* The directory of the baseline: the user's, or one in the cache. If the stream of a
  * cached copy was removed, a new one begins, and the copy is set aside. */
 static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
@@ -280,8 +300,7 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
     dw_status status = cli_cache_use(dir, dw_store_url(store), &state, err);
     if (status == DW_OK && !state.is_new && state.same_place && !p->as_peer &&
         p->expect_head == DW_NO_VERSION) {
-        dw_error absent;
-        if (dw_store_stat(store, "stream.json", NULL, NULL, &absent) == DW_NOT_FOUND) {
+        if (is_removed(store)) {
             status = cli_cache_set_aside(dir, err);
             if (status == DW_OK && !s->quiet && !s->json)
                 fputs("deltawire: the stream that was here is gone: this begins a new "

@@ -152,10 +152,14 @@ int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
 {
     /* what is wrong with a local directory is not found out by looking at the stream, and
      * the command that is running shall not be told to run itself */
-    const bool elsewhere = err->where[0] && !strstr(err->where, url);
+    const bool elsewhere = err->where[0] && !strstr(err->where, url) &&
+                           strncmp(err->where, "objects/", 8) != 0;
     const bool verifies = strcmp(s->verb, "verify") == 0;
     const bool logs = strcmp(s->verb, "log") == 0;
-    if (err->code == DW_CORRUPT && !elsewhere && !verifies)
+    const bool lacks_object =
+        err->code == DW_NOT_FOUND &&
+        (strstr(err->where, "/objects/") || strstr(err->where, "/ways/"));
+    if ((err->code == DW_CORRUPT || lacks_object) && !elsewhere && !verifies)
         return cli_fail(s, err, url, "deltawire verify %s", url);
     if (err->code == DW_UNTRUSTED && !elsewhere && !logs)
         return cli_fail(s, err, url, "deltawire log %s", url);

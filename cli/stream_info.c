@@ -166,6 +166,21 @@ void cli_json_provenance(json_t *object, const dw_version_info *info)
         cli_json_text(object, "host", info->host);
 }
 
+bool cli_warn_lost(const cli_session *s, const dw_stream *stream)
+{
+    dw_error err;
+    if (dw_stream_check_lost(stream, &err) == DW_OK)
+        return false;
+    if (s->quiet)
+        return true;
+    fputs("deltawire: warning: ", stderr);
+    cli_print_text(stderr, err.where);
+    fputs(": ", stderr);
+    cli_print_text(stderr, err.text);
+    fputc('\n', stderr);
+    return true;
+}
+
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
                    const char *base)
 {

@@ -64,6 +64,10 @@ void cli_json_base_sha256(json_t *object, const dw_version_info *info);
 /* Members "library" and "host": what wrote the version, each if it is recorded. */
 void cli_json_provenance(json_t *object, const dw_version_info *info);
 
+/* Warns on stderr if the newest version was lost: latest.json names it, but it is
+ * missing. Returns whether it was. */
+bool cli_warn_lost(const cli_session *s, const dw_stream *stream);
+
 /* Warns on stderr if trust was asked for, the checkpoint BASE (or NULL) was named, and
  * the stream has no SHA-256 to prove it by. */
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,

@@ -61,6 +61,10 @@ DW_API dw_status dw_stream_head(dw_stream *stream, uint64_t *version, dw_error *
  * commits; dw_stream_verify checks all of them. */
 DW_API dw_status dw_stream_check_log(dw_stream *stream, dw_error *err);
 
+/* DW_CORRUPT if the last search for the newest version found that latest.json names a
+ * newer one, which is missing. A follower's poll is such a search, too. Reads nothing. */
+DW_API dw_status dw_stream_check_lost(const dw_stream *stream, dw_error *err);
+
 /* The lowest version that is still kept: 0, or what a collection left. */
 DW_API dw_status dw_stream_floor(dw_stream *stream, uint64_t *version, dw_error *err);
 

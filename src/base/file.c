@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -24,6 +25,27 @@ bool dw_file_is_own(int fd, const char *path)
     return fstat(fd, &held) == 0 && lstat(path, &named) == 0 &&
            held.st_dev == named.st_dev && held.st_ino == named.st_ino &&
            held.st_nlink == 1;
+}
+
+long dw_lock_holder(int fd)
+{
+    struct stat st;
+    FILE *locks = fstat(fd, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
+    char line[256];
+    long holder = 0;
+    while (locks && holder == 0 && fgets(line, sizeof line, locks)) {
+        long pid;
+        unsigned device[2];
+        uint64_t inode;
+        if (sscanf(line, "%*s FLOCK %*s %*s %ld %x:%x:%" SCNu64, &pid, &device[0],
+                   &device[1], &inode) == 4 &&
+            device[0] == major(st.st_dev) && device[1] == minor(st.st_dev) &&
+            inode == st.st_ino)
+            holder = pid;
+    }
+    if (locks)
+        fclose(locks);
+    return holder > 0 ? holder : 0;
 }
 
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)

@@ -13,6 +13,10 @@
 /* Whether PATH is a plain name of the file that is open as FD, and its only one. */
 bool dw_file_is_own(int fd, const char *path);
 
+/* The process that holds a flock() on the file that is open as FD; 0 if that cannot be
+ * found out. */
+long dw_lock_holder(int fd);
+
 /* Sets *EXISTS; only a path that cannot be looked at is an error. */
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
 

@@ -35,11 +35,12 @@ static dw_status explain_no_route(dw_follower *f, uint64_t goal, dw_error *err)
     if (explain_collected(f, goal, err))
         return DW_NOT_FOUND;
     return dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
-                   "no way leads to version %" PRIu64
-                   ": there is neither an anchor below it "
-                   "nor a chain of deltas from where the weights are. `deltawire squash "
-                   "--anchor` makes one",
-                   goal);
+                   "no route leads to version %" PRIu64
+                   ": there is neither an anchor below it nor a chain of deltas from "
+                   "where the weights are. Restore the missing records from a mirror "
+                   "with `deltawire cp`, or go on from a checkpoint with: deltawire "
+                   "repair %s CHECKPOINT",
+                   goal, dw_store_url(f->stream->store));
 }
 
 /* A record or object of EDGE, on the route to GOAL, is missing. If it is the commit, the

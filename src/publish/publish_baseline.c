@@ -90,6 +90,10 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         if (is_damaged(replica_of(p)) && proven != DW_NO_VERSION)
             p->suspect_from = proven + 1;
     }
+    /* before it is filled: a killed publish must not leave weights without a mark */
+    if (status == DW_OK && options.into && !is_own && !replica_of(p)->has_weights)
+        status =
+            dw_mark_write(options.into, p->stream->record.stream, DW_NO_VERSION, err);
     dw_free(memory);
     return status;
 }
@@ -107,20 +111,24 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
                                  p->options.n_threads, NULL, err);
 }
 
-/* The stream could not be followed to its head. If a version does not decode, says which,
- * and how the stream can go on. */
+/* The stream could not be followed to its head. If one of its objects is the cause, says
+ * which version that is, and how the stream can go on. */
 static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
 {
-    const uint64_t at = dw_follower_version(f);
-    if ((status != DW_CORRUPT && status != DW_NOT_FOUND) || at == DW_NO_VERSION || !err)
+    const uint64_t at = dw_follower_version(f), head = f->stream->head;
+    const char *url = dw_store_url(f->stream->store);
+    if ((status != DW_CORRUPT && status != DW_NOT_FOUND) || head == DW_NO_VERSION || !err)
         return status;
     const dw_error fault = *err;
-    const char *url = dw_store_url(f->stream->store);
+    if (at == DW_NO_VERSION &&
+        (strcmp(fault.where, url) == 0 || strncmp(fault.where, url, strlen(url)) != 0))
+        return status; /* the base or the stream that this one forked from is missing */
     return dw_fail(err, status, url,
-                   "version %" PRIu64 " cannot be had: %.400s. If `deltawire verify %s` "
-                   "says so too, go on from a checkpoint with: deltawire repair %s "
-                   "CHECKPOINT",
-                   at + 1, fault.text, url, url);
+                   "version %" PRIu64 " cannot be had: %.200s: %.300s. If `deltawire "
+                   "verify %s` says so too, go on from a checkpoint with: deltawire "
+                   "repair %s CHECKPOINT",
+                   at == DW_NO_VERSION ? head : at + 1, fault.where, fault.text, url,
+                   url);
 }
 
 /* A rank reads back the whole model, and keeps what it owns. */

@@ -92,12 +92,9 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
  * lost. The number is taken all the same: commits under it name another writer. */
 static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *err)
 {
-    uint64_t head;
     dw_commit_record c;
     *epoch = 0;
-    dw_status status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
-    if (status == DW_OK)
-        status = dw_stream_read_commit(p->stream, head, &c, err);
+    dw_status status = dw_stream_read_head(p->stream, p->stream->head, &c, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
     *epoch = c.epoch;
@@ -181,11 +178,8 @@ static void name_successor(dw_publisher *p, char *out, size_t size)
 
 dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
 {
-    uint64_t head;
     dw_commit_record c;
-    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
-    if (status == DW_OK)
-        status = dw_stream_read_commit(p->stream, head, &c, err);
+    dw_status status = dw_stream_read_head(p->stream, DW_NO_VERSION, &c, err);
     if (status != DW_OK)
         return status;
     p->head = dw_position_of(&c);

@@ -71,7 +71,8 @@ dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
 {
     dw_writer w = {0};
     dw_write_format(&w, "{\"format\":\"" FORMAT "\",\"stream\":\"%s\"", stream);
-    dw_write_format(&w, ",\"proven\":%" PRIu64, proven);
+    if (proven != DW_NO_VERSION)
+        dw_write_format(&w, ",\"proven\":%" PRIu64, proven);
     return dw_seal_write(&w, dir, NAME, err);
 }
 

@@ -297,6 +297,8 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
         at.version == DW_NO_VERSION)
         return DW_OK;
     dw_status status = dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, err);
+    if (status == DW_NOT_FOUND && dw_stream_check_vacant(p->store, err) == DW_CORRUPT)
+        return DW_CORRUPT; /* the store is there: only that one record is missing */
     return status == DW_NOT_FOUND
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "there is no stream here, but the baseline in %.200s is version "
@@ -333,12 +335,9 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
  * no commit, of the stream's record. After an unsigned commit it needs none. */
 static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err)
 {
-    uint64_t head;
     dw_commit_record commit;
     *out = p->stream->record.seal;
-    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
-    if (status == DW_OK)
-        status = dw_stream_read_commit(p->stream, head, &commit, err);
+    dw_status status = dw_stream_read_head(p->stream, DW_NO_VERSION, &commit, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
     *out = commit.seal;

@@ -56,6 +56,8 @@ typedef struct collection {
     uint64_t head;
     uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
     char follower[65];
+    uint64_t ahead; /* a follower's version above the head, or DW_NO_VERSION */
+    char ahead_key[DW_KEY_TEXT];
 
     uint64_t floor;
     dw_error bad;    /* what is wrong with an anchor that cannot be the floor */
@@ -84,6 +86,10 @@ static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error 
 static void visit_follower(void *context, const dw_follower_info *follower)
 {
     collection *c = context;
+    if (follower->version != DW_NO_VERSION && follower->version > c->head) {
+        c->ahead = follower->version;
+        dw_key_follower(c->ahead_key, follower->id);
+    }
     if (follower->version == DW_NO_VERSION ||
         (c->lowest_follower != DW_NO_VERSION && follower->version >= c->lowest_follower))
         return;
@@ -106,21 +112,51 @@ static dw_status list_ways(collection *c, dw_error *err)
     return DW_OK;
 }
 
+/* Whether a record of the stream names a version above the head. Its commit was there
+ * once: it was lost, and what it needs must not be removed. */
+static dw_status check_lost(collection *c, dw_error *err)
+{
+    dw_status status = dw_stream_check_hint(c->stream, err);
+    if (status != DW_OK)
+        return status;
+    const dw_edge *last = c->ways.n > 0 ? &c->ways.edges[c->ways.n - 1] : NULL;
+    if (last && last->to > c->head) {
+        char key[DW_KEY_TEXT];
+        dw_key_way(key, last->to, last->from);
+        return dw_stream_fail_lost(c->stream, key, last->to, err);
+    }
+    if (c->ahead == DW_NO_VERSION)
+        return DW_OK;
+    char key[DW_KEY_TEXT]; /* the follower may have been faster than this collection */
+    dw_key_commit(key, c->ahead);
+    status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
+    return status == DW_NOT_FOUND
+               ? dw_stream_fail_lost(c->stream, c->ahead_key, c->ahead, err)
+               : status;
+}
+
 static dw_status look(collection *c, dw_error *err)
 {
     dw_store *store = c->stream->store;
-    c->lowest_follower = DW_NO_VERSION;
+    c->lowest_follower = c->ahead = DW_NO_VERSION;
     dw_status status = dw_listing_load(&c->objects, store, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->receipts, store, "receipts/", err);
     if (status == DW_OK)
         status = list_ways(c, err);
+    dw_commit_record newest;
     if (status == DW_OK)
-        status = dw_stream_find_head(c->stream, c->stream->head, &c->head, err);
-    if (status == DW_OK) /* from a damaged log nothing is removed */
+        status = dw_stream_read_head(c->stream, c->stream->head, &newest, err);
+    if (status == DW_OK) {
+        c->head = newest.version;
+        dw_commit_record_release(&newest);
+        /* from a damaged log nothing is removed */
         status = dw_stream_check_newest(c->stream, c->head, err);
+    }
     if (status == DW_OK)
         status = dw_stream_followers(c->stream, visit_follower, c, err);
+    if (status == DW_OK)
+        status = check_lost(c, err);
     if (status == DW_OK)
         status = dw_stream_read_floor(c->stream, &c->report.old_floor, err);
     return status;

@@ -207,6 +207,8 @@ static dw_status check_hole(dw_stream *s, uint64_t *known, uint64_t evidence,
     dw_error fault = {0};
     uint64_t restart;
     dw_status status = dw_stream_read_commit(s, evidence, &c, &fault);
+    if (status == DW_NOT_FOUND)
+        s->lost = evidence;
     if (dw_stream_passes_over(status))
         return DW_OK; /* the evidence is wrong: nothing depends on a hint */
     if (status == DW_OK) {
@@ -234,6 +236,8 @@ static dw_status cross_check(dw_stream *s, uint64_t *known, uint64_t *head, dw_e
     uint64_t evidence;
     dw_status status = find_evidence(s, *known, &evidence, err);
     s->evidence = evidence;
+    if (status == DW_OK && evidence != DW_NO_VERSION)
+        s->lost = DW_NO_VERSION;
     if (status != DW_OK || evidence == DW_NO_VERSION || evidence == *known)
         return status;
     if (evidence < *known) { /* an old hint, or the store was rolled back */
@@ -260,6 +264,7 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
         status = read_hint(s, &known, err);
         if (status == DW_OK && known != DW_NO_VERSION)
             status = commit_exists(s, known, &exists, err);
+        s->lost = exists ? DW_NO_VERSION : known;
         if (!exists)
             known = DW_NO_VERSION;
         s->evidence = known;
@@ -273,6 +278,8 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
     if (status != DW_OK)
         return status;
     s->head = known;
+    if (s->lost != DW_NO_VERSION && known != DW_NO_VERSION && s->lost <= known)
+        s->lost = DW_NO_VERSION; /* it has come since, or a restart is above it */
     if (known == DW_NO_VERSION)
         return dw_fail(err, DW_NOT_FOUND, dw_store_url(s->store),
                        "the stream has no version yet: its first publish was not "
@@ -283,17 +290,30 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
 
 /* ---- the newest part of the log ---- */
 
-dw_status dw_stream_fail_lost(const dw_stream *s, uint64_t version, dw_error *err)
+dw_status dw_stream_fail_lost(const dw_stream *s, const char *key, uint64_t version,
+                              dw_error *err)
 {
-    char key[DW_KEY_TEXT], where[DW_ERROR_WHERE_SIZE];
-    dw_key_commit(key, version);
-    return dw_fail(err, DW_CORRUPT, dw_store_where(s->store, key, where, sizeof where),
-                   DW_KEY_LATEST
-                   " says that version %" PRIu64
+    char commit[DW_KEY_TEXT], where[DW_ERROR_WHERE_SIZE];
+    dw_key_commit(commit, version);
+    return dw_fail(err, DW_CORRUPT, dw_store_where(s->store, commit, where, sizeof where),
+                   "%s says that version %" PRIu64
                    " was committed, but it is missing: commits were lost, or the store "
-                   "is an older copy. Restore it, or remove " DW_KEY_LATEST
-                   " if this is all there is",
-                   version);
+                   "is an older copy. Restore it, or remove %s if this is all there is",
+                   key, version, key);
+}
+
+dw_status dw_stream_check_lost(const dw_stream *s, dw_error *err)
+{
+    return s->lost == DW_NO_VERSION ? DW_OK
+                                    : dw_stream_fail_lost(s, DW_KEY_LATEST, s->lost, err);
+}
+
+dw_status dw_stream_read_head(dw_stream *s, uint64_t known, dw_commit_record *out,
+                              dw_error *err)
+{
+    uint64_t head;
+    dw_status status = dw_stream_find_head(s, known, &head, err);
+    return status == DW_OK ? dw_stream_read_commit(s, head, out, err) : status;
 }
 
 typedef struct gap {
@@ -349,7 +369,8 @@ dw_status dw_stream_check_hint(dw_stream *s, dw_error *err)
     dw_status status = read_hint(s, &hint, err);
     if (status == DW_OK && hint != DW_NO_VERSION)
         status = commit_exists(s, hint, &exists, err);
-    return status == DW_OK && !exists ? dw_stream_fail_lost(s, hint, err) : status;
+    return status == DW_OK && !exists ? dw_stream_fail_lost(s, DW_KEY_LATEST, hint, err)
+                                      : status;
 }
 
 dw_status dw_stream_check_newest(dw_stream *s, uint64_t head, dw_error *err)

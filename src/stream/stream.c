@@ -89,6 +89,20 @@ static dw_status check_names(const dw_objects *objects, uint64_t version, bool o
     return DW_OK;
 }
 
+/* The newest commit is damaged. No version can follow on it: says what to do. */
+static dw_status explain_damaged_head(uint64_t head, dw_error *err)
+{
+    if (!err)
+        return DW_CORRUPT;
+    const dw_error fault = *err;
+    return dw_fail(err, DW_CORRUPT, fault.where,
+                   "%.400s. It is the newest commit. Remove it and restore it from a "
+                   "mirror with `deltawire cp`. If there is no mirror, remove it "
+                   "and " DW_KEY_LATEST ": version %" PRIu64 " is then published again, "
+                   "and whoever used it must start with an empty directory",
+                   fault.text, head);
+}
+
 dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record *out,
                                 dw_error *err)
 {
@@ -99,6 +113,8 @@ dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record
     if (status == DW_OK)
         status = dw_commit_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
     dw_writer_release(&bytes);
+    if (status == DW_CORRUPT && version == s->head)
+        return explain_damaged_head(version, err);
     if (status != DW_OK)
         return status;
     status = check_stream(s, out->stream, where, err);
@@ -248,7 +264,7 @@ static dw_status make_handle(dw_stream **out, dw_store *store, const dw_trust *t
     if (!s)
         return dw_fail_memory(err, dw_store_url(store));
     s->store = store;
-    s->head = s->evidence = DW_NO_VERSION;
+    s->head = s->evidence = s->lost = DW_NO_VERSION;
     s->n_trust = trust ? trust->n_keys : 0;
     s->trust = dw_alloc_array(s->n_trust, sizeof *s->trust);
     if (!s->trust) {
@@ -382,9 +398,7 @@ static dw_status take_key(void *context, const dw_store_entry *entry, dw_error *
     return DW_CANCELLED; /* one is enough */
 }
 
-/* A new stream is not made over the records of one that lost its stream.json: nobody
- * could read either of them. Another writer may have been faster, though. */
-static dw_status check_vacant(dw_store *store, dw_error *err)
+dw_status dw_stream_check_vacant(dw_store *store, dw_error *err)
 {
     static const char *const prefixes[] = {"commits/", "epochs/"};
     char key[DW_KEY_TEXT] = "";
@@ -393,6 +407,7 @@ static dw_status check_vacant(dw_store *store, dw_error *err)
         status = dw_store_list(store, prefixes[i], NULL, take_key, key, err);
     if (key[0] == '\0')
         return status;
+    /* another writer may have made it meanwhile */
     status = dw_store_stat(store, DW_KEY_STREAM, NULL, NULL, err);
     return status == DW_NOT_FOUND
                ? dw_fail(err, DW_CORRUPT, dw_store_url(store),
@@ -410,7 +425,7 @@ dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *te
 {
     dw_status status = dw_stream_open(out, store, trust, err);
     if (status == DW_NOT_FOUND && !(trust && trust->stream)) { /* a new id is random */
-        status = check_vacant(store, err);
+        status = dw_stream_check_vacant(store, err);
         if (status == DW_OK)
             status =
                 put_stream_record(store, tensors, n_tensors, single_writer, key, err);

@@ -16,6 +16,7 @@ struct dw_stream {
 
     /* of the search for the newest version (head.c) */
     uint64_t evidence; /* what the hint or a list named last, or DW_NO_VERSION */
+    uint64_t lost;     /* the hint names it, but it is missing; or DW_NO_VERSION */
     bool large_hint;
     uint64_t rare_ms; /* when what is asked for now and then was asked for; 0: never */
 
@@ -88,8 +89,17 @@ dw_status dw_stream_check_newest(dw_stream *stream, uint64_t head, dw_error *err
 /* DW_CORRUPT if the hint names a version that is not there. Whoever writes the next
  * version asks first: it would get the number of one that was lost. */
 dw_status dw_stream_check_hint(dw_stream *stream, dw_error *err);
-/* DW_CORRUPT: the hint names VERSION, which is not there. */
-dw_status dw_stream_fail_lost(const dw_stream *stream, uint64_t version, dw_error *err);
+/* DW_CORRUPT: the object KEY names VERSION, which is not there. */
+dw_status dw_stream_fail_lost(const dw_stream *stream, const char *key, uint64_t version,
+                              dw_error *err);
+
+/* Finds the newest version from KNOWN on, and reads its commit. */
+dw_status dw_stream_read_head(dw_stream *stream, uint64_t known, dw_commit_record *out,
+                              dw_error *err);
+
+/* DW_CORRUPT if STORE, which has no stream.json, has records of a stream. A new stream
+ * must not be made over them: nobody could read either of the two. */
+dw_status dw_stream_check_vacant(dw_store *store, dw_error *err);
 
 /* What an edge leads over, out of its commit or way. */
 typedef struct dw_hop {

@@ -166,7 +166,7 @@ static dw_status check_hint(dw_sweep *w, uint64_t newest, dw_error *err)
     if (status != DW_NOT_FOUND)
         return dw_stream_stops(status) ? status : DW_OK;
     w->end = version + 1;
-    status = dw_stream_fail_lost(w->stream, version, &found);
+    status = dw_stream_fail_lost(w->stream, DW_KEY_LATEST, version, &found);
     return dw_sweep_settle(w, status, DW_KEY_LATEST,
                            "Followers that used it refuse this store", &found, err);
 }

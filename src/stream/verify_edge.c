@@ -41,12 +41,20 @@ dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
 dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
                                  const dw_error *found, dw_error *err)
 {
-    return dw_sweep_settle(
-        w, status, key,
-        status == DW_UNTRUSTED || status == DW_MISMATCH
-            ? "Find out who wrote it; a mirror may have what was here"
-            : "Remove it and restore it from a mirror with `deltawire cp`",
-        found, err);
+    static const char foreign[] =
+        "Find out who wrote it; a mirror may have what was here";
+    static const char damaged[] =
+        "Remove it and restore it from a mirror with `deltawire cp`";
+    static const char damaged_commit[] =
+        "Remove it and restore it from a mirror with `deltawire cp`; if there is no "
+        "mirror, go on from a checkpoint with `deltawire repair URL CHECKPOINT`";
+    const bool is_foreign = status == DW_UNTRUSTED || status == DW_MISMATCH;
+    uint64_t version;
+    return dw_sweep_settle(w, status, key,
+                           is_foreign                        ? foreign
+                           : dw_key_is_commit(key, &version) ? damaged_commit
+                                                             : damaged,
+                           found, err);
 }
 
 /* Whether the delta of its own commit leads to the end of EDGE, which is a further way.
@@ -74,6 +82,8 @@ static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edg
     }
     static const char restore[] =
         "remove what is there of it and restore it from a mirror with `deltawire cp`";
+    static const char restart[] = "if there is no mirror, go on from a checkpoint with "
+                                  "`deltawire repair URL CHECKPOINT`";
     if (has_own_delta(w, edge))
         snprintf(out, ADVICE_BYTES,
                  "Version %" PRIu64 ": its delta from version %" PRIu64 " is good; %s",
@@ -83,8 +93,8 @@ static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edg
                  edge->to, arrives ? "reach" : "pass", other, restore);
     else
         snprintf(out, ADVICE_BYTES,
-                 "Version %" PRIu64 " cannot be reached without it: %s", edge->to,
-                 restore);
+                 "Version %" PRIu64 " cannot be reached without it: %s; %s", edge->to,
+                 restore, restart);
 }
 
 /* ---- objects ---- */

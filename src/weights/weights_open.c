@@ -90,10 +90,16 @@ dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0)
         return DW_OK;
-    return errno == EWOULDBLOCK
-               ? dw_fail(err, DW_CONFLICT, into,
-                         "another process keeps this directory up to date")
-               : dw_fail_errno(err, into, "lock");
+    if (errno != EWOULDBLOCK)
+        return dw_fail_errno(err, into, "lock");
+    char id[24] = "";
+    const long holder = dw_lock_holder(fd);
+    if (holder > 0)
+        snprintf(id, sizeof id, " (%ld)", holder);
+    return dw_fail(err, DW_CONFLICT, into,
+                   "another process%s keeps this directory up to date. Stop it, or name "
+                   "another directory",
+                   id);
 }
 
 static dw_status lock_dir(dw_weights *w, dw_error *err)
