@@ -52,18 +52,6 @@ static dw_status make_scratch(const dw_follower *f, dw_scratch_model *out, dw_er
                                  err);
 }
 
-/* Stages a model that is to be POSITION: as a patch to the files of a directory, as it is
- * for memory. */
-static dw_status stage_model(dw_follower *f, const dw_position *position,
-                             dw_scratch_model *model, const dw_progress *progress,
-                             dw_error *err)
-{
-    return f->weights->now->dir
-               ? dw_weights_stage_copy(f->weights, position, model->tensors, progress,
-                                       err)
-               : dw_replica_stage_model(f->weights->now, position, model, err);
-}
-
 /* Whole weights: into an empty replica, or staged for the one that is there. */
 static dw_status take_model(dw_follower *f, const dw_position *position,
                             dw_fill_fn source, void *context, const dw_progress *progress,
@@ -80,7 +68,7 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
         return status;
     status = source(context, model.tensors, f->weights->now->n_tensors, err);
     if (status == DW_OK)
-        status = stage_model(f, position, &model, progress, err);
+        status = dw_weights_stage_model(f->weights, position, &model, progress, err);
     dw_scratch_model_release(&model);
     return status;
 }
@@ -129,6 +117,14 @@ static dw_status open_other_store(const dw_follower *f, dw_store **out, const ch
                : dw_store_open(out, url, NULL, err);
 }
 
+static dw_status fail_fork(const dw_hop *step, dw_error *err)
+{
+    return dw_fail(err, DW_UNTRUSTED, step->fork.url,
+                   "version %" PRIu64 " there is not the one that was forked from: "
+                   "history was rewritten",
+                   step->fork.version);
+}
+
 /* DW_UNTRUSTED if the version that was forked from is another one now. */
 static dw_status check_source(dw_stream *source, const dw_hop *step, dw_error *err)
 {
@@ -138,20 +134,9 @@ static dw_status check_source(dw_stream *source, const dw_hop *step, dw_error *e
         return status;
     if (c.state != step->state ||
         memcmp(c.seal.sha256, step->fork.commit_sha256, DW_SHA256_BYTES) != 0)
-        status = dw_fail(err, DW_UNTRUSTED, step->fork.url,
-                         "version %" PRIu64 " there is not the one that was forked from: "
-                         "history was rewritten",
-                         step->fork.version);
+        status = fail_fork(step, err);
     dw_commit_record_release(&c);
     return status;
-}
-
-static dw_status fail_fork(const dw_hop *step, dw_error *err)
-{
-    return dw_fail(err, DW_UNTRUSTED, step->fork.url,
-                   "version %" PRIu64 " there is not the one that was forked from: "
-                   "history was rewritten",
-                   step->fork.version);
 }
 
 /* Whether weights are the very version that was forked from. */
@@ -210,7 +195,7 @@ static dw_status stage_source(dw_follower *f, dw_stream *stream, const dw_hop *s
         status = follow_source(f, stream, weights, step, progress, err);
     dw_weights_close(weights);
     if (status == DW_OK)
-        status = stage_model(f, &position, &model, progress, err);
+        status = dw_weights_stage_model(f->weights, &position, &model, progress, err);
     dw_scratch_model_release(&model);
     return status;
 }

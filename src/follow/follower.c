@@ -127,10 +127,11 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
     return true;
 }
 
-static dw_status check_staged(const dw_follower *f, dw_error *err)
+/* Before a verb: something must be staged, and the files must be those that are open. */
+static dw_status check_before(dw_follower *f, dw_error *err)
 {
     return !f->lost && dw_weights_update(f->weights) != DW_UPDATE_NONE
-               ? DW_OK
+               ? dw_follower_check_files(f, err)
                : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
 }
 
@@ -150,9 +151,7 @@ dw_status dw_follower_commit(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
-    dw_status status = check_staged(f, err);
-    if (status == DW_OK)
-        status = dw_follower_check_files(f, err);
+    dw_status status = check_before(f, err);
     if (status != DW_OK)
         return status;
     return check_after(f, dw_weights_prepare(f->weights, false, err), err);
@@ -162,9 +161,7 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
-    dw_status status = check_staged(f, err);
-    if (status == DW_OK)
-        status = dw_follower_check_files(f, err);
+    dw_status status = check_before(f, err);
     if (status != DW_OK)
         return status;
     uint64_t start = dw_clock_ms();

@@ -129,6 +129,14 @@ dw_status dw_weights_stage_copy(dw_weights *w, const dw_position *position,
     return stage_twin(w, status, err);
 }
 
+dw_status dw_weights_stage_model(dw_weights *w, const dw_position *position,
+                                 dw_scratch_model *model, const dw_progress *progress,
+                                 dw_error *err)
+{
+    return w->now->dir ? dw_weights_stage_copy(w, position, model->tensors, progress, err)
+                       : dw_replica_stage_model(w->now, position, model, err);
+}
+
 dw_status dw_weights_discard(dw_weights *w, dw_error *err)
 {
     dw_status status = DW_OK;

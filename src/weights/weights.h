@@ -148,6 +148,12 @@ dw_status dw_weights_stage(dw_weights *weights, const dw_position *position,
 dw_status dw_weights_stage_copy(dw_weights *weights, const dw_position *position,
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
+
+/* Stages MODEL, the weights of POSITION: as a patch to the files of a directory, or as it
+ * is for memory, which then takes it. */
+dw_status dw_weights_stage_model(dw_weights *weights, const dw_position *position,
+                                 dw_scratch_model *model, const dw_progress *progress,
+                                 dw_error *err);
 dw_status dw_weights_discard(dw_weights *weights, dw_error *err);
 dw_status dw_weights_prepare(dw_weights *weights, bool sweep, dw_error *err);
 dw_status dw_weights_apply(dw_weights *weights, bool sweep, dw_error *err);

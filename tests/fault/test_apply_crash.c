@@ -349,13 +349,13 @@ static void test_held_killed_at_every_call(void **state)
     }
 }
 
-/* Between the commit and the stores, for which an engine may take its time. */
-static void test_held_killed_when_committed(void **state)
+/* Between prepare and apply: an engine may take its time to pause. */
+static void test_held_killed_when_prepared(void **state)
 {
     (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         held h;
-        held_make(&h, "held_committed", sharded);
+        held_make(&h, "held_prepared", sharded);
         fflush(NULL);
         pid_t child = fork();
         if (child == 0) {
@@ -411,7 +411,7 @@ static void test_held_steps_repeat(void **state)
     (void)state;
     held h;
     held_make(&h, "held_again", true);
-    for (int step = 0; step < 5; step++) { /* stage, commit, store, settle; discard */
+    for (int step = 0; step < 5; step++) { /* stage, prepare, apply, finish; discard */
         unsigned n_steps = 0;
         for (bool reached = true; reached; n_steps++) {
             dw_replica *r;
@@ -525,7 +525,7 @@ int main(void)
         cmocka_unit_test(test_killed_while_recovering),
         cmocka_unit_test(test_every_call_fails),
         cmocka_unit_test(test_held_killed_at_every_call),
-        cmocka_unit_test(test_held_killed_when_committed),
+        cmocka_unit_test(test_held_killed_when_prepared),
         cmocka_unit_test(test_held_every_call_fails),
         cmocka_unit_test(test_held_steps_repeat),
         cmocka_unit_test(test_saving),

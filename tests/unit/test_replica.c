@@ -77,7 +77,7 @@ static void test_steps(void **state)
 
             assert_false(r->update > DW_UPDATE_STAGED);
 
-            for (int again = 0; again < 2; again++) { /* it can be done by store alone */
+            for (int again = 0; again < 2; again++) { /* apply can do it too */
                 if (!sweep)
                     assert_int_equal(dw_replica_prepare(r, NULL), DW_OK);
                 assert_true(disk_is_old(&disk) && disk_has_patch(&disk) == !sweep);
@@ -91,7 +91,7 @@ static void test_steps(void **state)
             assert_true(pending);
             assert_int_equal(dw_replica_apply(r, NULL), DW_OK); /* done already */
 
-            assert_int_equal(dw_replica_prepare(r, NULL), DW_OK); /* and stored */
+            assert_int_equal(dw_replica_prepare(r, NULL), DW_OK); /* and applied */
             assert_int_equal(dw_replica_finish(r, sweep, NULL), DW_OK);
             assert_null(dw_replica_staged_path(r));
             assert_false(r->update > DW_UPDATE_STAGED);
@@ -276,7 +276,7 @@ static void test_leftovers(void **state)
 }
 
 /* Something else wrote to the weights: found before the patch goes. */
-static void test_settle_finds(void **state)
+static void test_finish_finds(void **state)
 {
     (void)state;
     for (int sweep = 0; sweep < 2; sweep++) {
@@ -371,7 +371,7 @@ int main(void)
         cmocka_unit_test(test_one_holder),
         cmocka_unit_test(test_linked_meanwhile),
         cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_settle_finds),
+        cmocka_unit_test(test_finish_finds),
         cmocka_unit_test(test_some_parts),
         cmocka_unit_test(test_no_memory),
     };
