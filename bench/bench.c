@@ -59,7 +59,8 @@ static dw_status encode_once(run *r, dw_delta **delta, dw_error *err)
 
 static dw_apply_options apply_options(const run *r)
 {
-    return (dw_apply_options){.n_threads = r->options->n_threads,
+    return (dw_apply_options){.struct_bytes = sizeof(dw_apply_options),
+                              .n_threads = r->options->n_threads,
                               .base_digests = r->digests};
 }
 

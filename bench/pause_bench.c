@@ -25,7 +25,7 @@ static void check(dw_status status, const dw_error *err)
     exit(1);
 }
 
-static void print_hop(void *context, const dw_rollout_hop *h)
+static void print_hop(void *context, const dw_rollout_step *h)
 {
     const bench_workload *w = context;
     if (h->from == DW_NO_VERSION)
@@ -37,7 +37,7 @@ static void print_hop(void *context, const dw_rollout_hop *h)
            ", \"settle_us\": %" PRIu64 ", \"stopped_us\": %" PRIu64 "}\n",
            h->version, w->n_bytes / 2, h->n_changed, h->n_bytes, h->fetch_us,
            h->decode_us, h->pause_us, h->scatter_us, h->update_us, h->resume_us,
-           h->settle_us, h->stopped_us);
+           h->finish_us, h->stopped_us);
     fflush(stdout);
 }
 
@@ -77,7 +77,7 @@ static dw_rollout *open_rollout(dw_store *store, const char *dir, dw_engine **en
     dw_rollout_options_init(&options);
     options.engines = engine;
     options.n_engines = 1;
-    options.watch = (dw_rollout_watch){.hop = print_hop, .context = w};
+    options.watch = (dw_rollout_watch){.step = print_hop, .context = w};
     check(dw_rollout_open(&rollout, store, &follow, &options, &err), &err);
     return rollout;
 }
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     check(dw_engine_open(&engine, argv[3], NULL, &err), &err);
     dw_publisher *publisher = open_publisher(store, &w);
     dw_rollout *rollout = open_rollout(store, argv[2], &engine, &w);
-    check(dw_rollout_sync(rollout, DW_LATEST, NULL, &err), &err);
+    check(dw_rollout_sync(rollout, DW_NEWEST, NULL, &err), &err);
     /* the engine is started once there is something to serve */
     puts("{\"ready\": true}");
     fflush(stdout);
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
     check(dw_rollout_check(rollout, &err), &err);
     for (unsigned i = 0; i < n_versions; i++) {
         publish(publisher, &w, i % 2 ? w.old : w.new_);
-        check(dw_rollout_sync(rollout, DW_LATEST, NULL, &err), &err);
+        check(dw_rollout_sync(rollout, DW_NEWEST, NULL, &err), &err);
         if (!dw_rollout_is_serving(rollout)) {
             err = dw_rollout_engine(rollout, 0)->error;
             check(DW_UNAVAILABLE, &err);

@@ -239,7 +239,9 @@ dw_status bench_peer_trl(bench_peer_result *out, bench_workload *w, dw_codec cod
         dw_delta_info info;
         dw_delta_get_info(delta, &info);
         out->n_bytes = info.n_bytes;
-        dw_apply_options apply = {.n_threads = n_threads, .base_digests = digests};
+        dw_apply_options apply = {.struct_bytes = sizeof apply,
+                                  .n_threads = n_threads,
+                                  .base_digests = digests};
         start = bench_seconds();
         status = dw_delta_stage(&patch, delta, w->base, w->n_tensors, &apply, err);
     }

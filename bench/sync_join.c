@@ -76,7 +76,7 @@ static join_cost worst_join(dw_store *store, dw_graph *all, unsigned n_steps,
     const dw_edge *ways;
     size_t n_ways;
     sync_check(dw_stream_open(&stream, store, NULL, &err), &err);
-    sync_check(dw_stream_ways(stream, &ways, &n_ways, &err), &err);
+    sync_check(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
     *n_anchors = 0;
     bool first_known = false;
     for (size_t i = 0; i < n_ways; i++) {
@@ -143,7 +143,7 @@ void sync_late_join(char **args)
     double start = bench_seconds();
     dw_follower *follower = sync_open_follower(store, joined, n_tensors, true);
     dw_follow_report report;
-    sync_check(dw_follower_sync(follower, DW_LATEST, NULL, &report, &err), &err);
+    sync_check(dw_follower_sync(follower, DW_NEWEST, NULL, &report, &err), &err);
     double seconds = bench_seconds() - start;
     dw_store_counts counts;
     dw_store_get_counts(store, &counts);

@@ -68,7 +68,7 @@ void sync_link_follower(char **args)
         sync_check(dw_follower_stage(follower, newest, &staged, NULL, &err), &err);
         double done = bench_seconds();
         sync_check(dw_follower_apply(follower, &err), &err);
-        sync_check(dw_follower_settle(follower, &err), &err);
+        sync_check(dw_follower_finish(follower, &err), &err);
         printf("{\"version\": %" PRIu64 ", \"seen_s\": %.4f, \"staged_s\": %.4f}\n",
                staged, seen, done);
     }

@@ -92,7 +92,7 @@ void sync_memory_follow(char **args)
     uint64_t list =
         follower->weights->now->patch ? dw_patch_bytes(follower->weights->now->patch) : 0;
     sync_check(dw_follower_apply(follower, &err), &err);
-    sync_check(dw_follower_settle(follower, &err), &err);
+    sync_check(dw_follower_finish(follower, &err), &err);
     uint64_t following = bench_peak_stop(peak);
     if (memcmp(w.base[0].data, w.new_[0].data, w.n_bytes) != 0)
         sync_die("the weights are not those of version 1");

@@ -52,7 +52,7 @@ dw_status cli_agent_show_followers(dw_agent *agent, dw_stream *stream, uint64_t 
     if (status == DW_OK && list.no_memory)
         status = dw_fail_memory(err, "followers");
     if (status == DW_OK)
-        dw_agent_tell_followers(agent, list.items, list.n_items);
+        dw_agent_report_followers(agent, list.items, list.n_items);
     for (size_t i = 0; status == DW_OK && i < list.n_items; i++)
         status = cli_check_next(stream, list.items[i].version, head, err);
     release_followers(&list);

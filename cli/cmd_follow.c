@@ -59,7 +59,7 @@ static const char help[] =
 
 /* ---- arguments ---- */
 
-static void parse(cli_follow *a, char default_id[DW_FOLLOW_ID_SIZE], cli_session *s,
+static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_session *s,
                   int argc, char **argv)
 {
     enum {
@@ -149,7 +149,7 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOW_ID_SIZE], cli_session
     if (!a->report && a->follow.id)
         cli_usage_error(s, "--id and --no-report exclude each other");
     if (a->report && !a->follow.id) {
-        dw_follow_id(default_id, a->follow.into, 0);
+        dw_follower_id(default_id, a->follow.into, 0);
         a->follow.id = default_id;
     }
     cli_agent_options_check(&a->agent_options, s);
@@ -183,7 +183,7 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
         if (cli_peer_found(&f->peer, f->store, err))
             return DW_OK;
         cli_outage_add(&f->outage, f->session, err);
-        dw_agent_tell_error(f->agent, err);
+        dw_agent_report_error(f->agent, err);
         cli_outage_sleep(&f->outage);
     }
 }
@@ -240,7 +240,7 @@ int dw_cmd_follow(int argc, char **argv)
 {
     cli_session s = cli_session_start(argc, argv, help);
     cli_follow f;
-    char default_id[DW_FOLLOW_ID_SIZE];
+    char default_id[DW_FOLLOWER_ID_SIZE];
     parse(&f, default_id, &s, argc, argv);
     f.session = &s;
     int exit_code = cli_keys_load(&f.keys, &s);

@@ -47,6 +47,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         CLI_COMMON_OPTIONS,
     };
     arguments a = {0};
+    dw_collect_options_init(&a.collect);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         if (option == KEEP) {
             a.collect.n_keep = cli_parse_count(s, "--keep", optarg);

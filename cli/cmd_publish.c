@@ -97,7 +97,7 @@ static void parse_fork(cli_publish *p, const cli_session *s, char *text)
 {
     char *at = strrchr(text, '@');
     p->options.first = DW_FIRST_FORK;
-    p->options.fork_version = DW_LATEST;
+    p->options.fork_version = DW_NEWEST;
     p->fork_url = text;
     if (!at || !at[1] || at[1 + strspn(at + 1, "0123456789")])
         return;

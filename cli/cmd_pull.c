@@ -63,7 +63,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
-    arguments a = {.goal = DW_LATEST};
+    arguments a = {.goal = DW_NEWEST};
     dw_follow_options_init(&a.follow);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         if (option == INTO)

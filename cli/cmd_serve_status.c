@@ -64,9 +64,9 @@ static dw_status show_version(server *v, uint64_t version, bool is_head, dw_erro
     if (status == DW_OK)
         status = dw_stream_version(v->stream.stream, version, &info, err);
     if (status == DW_OK && is_head)
-        dw_agent_tell_head(v->agent, version, info.created, info.step);
+        dw_agent_report_head(v->agent, version, info.created, info.step);
     if (status == DW_OK)
-        dw_agent_tell_commit(v->agent, &info);
+        dw_agent_report_commit(v->agent, &info);
     return status;
 }
 
@@ -140,12 +140,12 @@ static dw_status open_stream(server *v, dw_error *err)
     if (status != DW_OK)
         return status;
     cli_model_size model = cli_model_count(v->stream.stream);
-    dw_agent_tell_identity(v->agent,
-                           &(dw_agent_identity){.url = dw_store_url(v->stream.store),
-                                                .stream = dw_stream_id(v->stream.stream),
-                                                .n_tensors = model.n_tensors,
-                                                .n_elems = model.n_elems,
-                                                .n_bytes = model.n_bytes});
+    dw_agent_report_identity(
+        v->agent, &(dw_agent_identity){.url = dw_store_url(v->stream.store),
+                                       .stream = dw_stream_id(v->stream.stream),
+                                       .n_tensors = model.n_tensors,
+                                       .n_elems = model.n_elems,
+                                       .n_bytes = model.n_bytes});
     return DW_OK;
 }
 
@@ -159,10 +159,10 @@ static dw_status serve_round(server *v, dw_error *err)
     if (status == DW_OK)
         status = look_at_followers(v, err);
     dw_store_get_counts(v->stream.store, &counts);
-    dw_agent_tell_counts(v->agent, &counts);
+    dw_agent_report_counts(v->agent, &counts);
     if (status != DW_OK)
         return status;
-    dw_agent_tell_error(v->agent, NULL);
+    dw_agent_report_error(v->agent, NULL);
     cli_outage_end(&v->outage, v->s);
     status = show_older(v, t_end, err);
     if (status == DW_OK)
@@ -188,7 +188,7 @@ static dw_status serve(server *v, dw_error *err)
             continue;
         if (!is_passing(v, status))
             return status;
-        dw_agent_tell_error(v->agent, err);
+        dw_agent_report_error(v->agent, err);
         cli_outage_add(&v->outage, v->s, err);
         cli_outage_sleep(&v->outage);
     }

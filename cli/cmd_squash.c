@@ -50,7 +50,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
-    arguments a = {.squash = {.from = DW_NO_VERSION, .to = DW_LATEST}};
+    arguments a = {0};
+    dw_squash_options_init(&a.squash);
     bool anchor = false, has_to = false, has_at = false;
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         switch (option) {

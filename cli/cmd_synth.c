@@ -150,8 +150,10 @@ static dw_status write_weights(const arguments *a, const char *dir,
                                const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
     const dw_pair metadata = {"format", "pt"}; /* what the stock loaders ask for */
-    const dw_checkpoint_write_options options = {
-        .metadata = &metadata, .n_metadata = 1, .max_shard_bytes = a->max_shard_bytes};
+    const dw_checkpoint_write_options options = {.struct_bytes = sizeof options,
+                                                 .metadata = &metadata,
+                                                 .n_metadata = 1,
+                                                 .max_shard_bytes = a->max_shard_bytes};
     if (a->max_shard_bytes > 0)
         return dw_checkpoint_write(dir, tensors, n_tensors, &options, err);
     char *path = dw_join_path(dir, "model.safetensors");

@@ -42,9 +42,36 @@ int cli_exit_code(dw_status code)
     return CLI_EXIT_FAILURE;
 }
 
-static void report(const cli_session *s, const char *code, const char *where,
-                   const char *text, const char *hint_format, va_list hint_args)
+const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
 {
+    static const char *const flags[][2] = {
+        {"`base`", "--base"},         {"`copies`", "--copies"},
+        {"`folds`", "--fold"},        {"`new_key`", "--new-key"},
+        {"`sign_key`", "--sign-key"}, {"`single_writer`", "--single-writer"},
+        {"`stream`", "--stream"},     {"`weights_dir`", "--weights-dir"},
+    };
+    size_t n = 0;
+    while (*text && n + 1 < DW_ERROR_TEXT_SIZE) {
+        size_t i = 0, n_flags = sizeof flags / sizeof *flags;
+        while (i < n_flags && strncmp(text, flags[i][0], strlen(flags[i][0])) != 0)
+            i++;
+        const char *piece = i < n_flags ? flags[i][1] : text;
+        size_t n_piece = i < n_flags ? strlen(piece) : 1;
+        if (n + n_piece >= DW_ERROR_TEXT_SIZE)
+            break;
+        memcpy(out + n, piece, n_piece);
+        n += n_piece;
+        text += i < n_flags ? strlen(flags[i][0]) : 1;
+    }
+    out[n] = '\0';
+    return out;
+}
+
+static void report(const cli_session *s, const char *code, const char *where,
+                   const char *library_text, const char *hint_format, va_list hint_args)
+{
+    char text[DW_ERROR_TEXT_SIZE];
+    cli_text_with_flags(text, library_text);
     char hint[2 * DW_ERROR_WHERE_SIZE] = "";
     if (hint_format)
         vsnprintf(hint, sizeof hint, hint_format, hint_args);

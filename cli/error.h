@@ -22,6 +22,10 @@ enum {
 
 int cli_exit_code(dw_status code);
 
+/* The text of an error or a note of the library, with the command's flags for the options
+ * that it names: `single_writer` becomes --single-writer. Returns OUT. */
+const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text);
+
 /* Reports ERR and returns its exit code. FALLBACK names the object where the library
  * did not: it knows arrays, not the files they came from. HINT, a format, says what to
  * do next; may be NULL. */

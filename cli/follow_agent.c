@@ -15,22 +15,22 @@
 static void take_phase(void *context, dw_phase phase, uint64_t version)
 {
     cli_follow *f = context;
-    dw_agent_tell_phase(f->agent, phase, version);
+    dw_agent_report_phase(f->agent, phase, version);
 }
 
-static void take_hop(void *context, const dw_rollout_hop *hop)
+static void take_hop(void *context, const dw_rollout_step *hop)
 {
     cli_follow *f = context;
     f->stopped_us += hop->stopped_us;
     f->n_stops += hop->stopped_us > 0;
-    dw_agent_tell_hop(f->agent, hop);
-    dw_agent_tell_verified(f->agent, true); /* or there would have been no hop */
+    dw_agent_report_step(f->agent, hop);
+    dw_agent_report_verified(f->agent, true); /* or there would have been no hop */
 }
 
 static void take_engine(void *context, size_t i, const dw_engine_status *status)
 {
     cli_follow *f = context;
-    dw_agent_tell_engine(f->agent, i, status);
+    dw_agent_report_engine(f->agent, i, status);
     if (f->session->json) {
         json_t *object = json_object();
         cli_json_text(object, "event", "engine");
@@ -63,7 +63,7 @@ static void show_old_versions(cli_follow *f, dw_stream *stream)
     uint64_t first = head >= N_OLD_VERSIONS ? head - N_OLD_VERSIONS + 1 : 0;
     for (uint64_t v = first > floor ? first : floor; v <= head && !cli_signal(); v++)
         if (dw_stream_version(stream, v, &info, NULL) == DW_OK)
-            dw_agent_tell_commit(f->agent, &info);
+            dw_agent_report_commit(f->agent, &info);
 }
 
 void cli_follow_introduce_stream(cli_follow *f)
@@ -79,7 +79,7 @@ void cli_follow_introduce_stream(cli_follow *f)
                                   .n_tensors = size.n_tensors,
                                   .n_elems = size.n_elems,
                                   .n_bytes = size.n_bytes};
-    dw_agent_tell_identity(f->agent, &identity);
+    dw_agent_report_identity(f->agent, &identity);
     show_old_versions(f, stream);
 }
 
@@ -99,8 +99,8 @@ static void show_head(cli_follow *f)
         return;
     if (f->newest != f->agent_head &&
         dw_stream_version(stream, f->newest, &info, NULL) == DW_OK) {
-        dw_agent_tell_head(f->agent, f->newest, info.created, info.step);
-        dw_agent_tell_commit(f->agent, &info);
+        dw_agent_report_head(f->agent, f->newest, info.created, info.step);
+        dw_agent_report_commit(f->agent, &info);
         f->agent_head = f->newest;
     }
 }
@@ -129,9 +129,9 @@ void cli_follow_update_agent(cli_follow *f)
                         ? find_created(dw_follower_stream(f->follower),
                                        version == DW_NO_VERSION ? f->newest : version + 1)
                         : NULL;
-    dw_agent_tell_version(f->agent, version, created);
+    dw_agent_report_version(f->agent, version, created);
     free(created);
     dw_store_get_counts(f->store, &counts);
-    dw_agent_tell_counts(f->agent, &counts);
+    dw_agent_report_counts(f->agent, &counts);
     show_followers(f);
 }

@@ -89,15 +89,15 @@ static void report_outage(cli_follow *f, const dw_error *err)
     cli_outage_add(&f->outage, f->session, err);
     if (f->is_by_command) /* which may hold secrets */
         snprintf(shown.where, sizeof shown.where, "--exec");
-    dw_agent_tell_error(f->agent, &shown);
+    dw_agent_report_error(f->agent, &shown);
     if (err->code == DW_CORRUPT)
-        dw_agent_tell_verified(f->agent, false);
+        dw_agent_report_verified(f->agent, false);
 }
 
 static void report_recovery(cli_follow *f)
 {
     if (f->outage.n_tries > 0)
-        dw_agent_tell_error(f->agent, NULL);
+        dw_agent_report_error(f->agent, NULL);
     cli_outage_end(&f->outage, f->session);
 }
 
@@ -116,14 +116,16 @@ static bool is_reached(const cli_follow *f)
     return is_there(f) && !f->command.is_due;
 }
 
-/* The version to go to now; that of the weights where there is none. */
+/* The version to go to now; that of the weights if there is nothing to do. */
 static uint64_t choose_goal(const cli_follow *f)
 {
     uint64_t version = dw_follower_version(f->follower), pinned;
     if (dw_agent_pinned(f->agent, &pinned))
         return pinned;
-    if (f->newest == DW_NO_VERSION || version == DW_NO_VERSION)
+    if (version == DW_NO_VERSION)
         return f->newest;
+    if (f->newest == DW_NO_VERSION)
+        return DW_NEWEST; /* the sync reports why the stream has none now */
     if (f->newest <= version)
         return version;
     return f->newest - version > f->max_behind ||
@@ -152,7 +154,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     dw_follower_since(f->follower, &before, &report);
     cli_report_private(f->session, f->follow.into, report.n_private);
     /* one that failed on the way may have come some of it */
-    if (report.n_hops == 0 || report.version == DW_NO_VERSION)
+    if (report.n_steps == 0 || report.version == DW_NO_VERSION)
         return status;
     report_version(f, &report, cli_now() - bar.t_start);
     cli_command_set_due(&f->command);
@@ -199,7 +201,7 @@ static dw_status run_command(cli_follow *f, dw_error *err)
         cli_after_version(f->session, &f->command, dw_follower_dir(f->follower),
                           dw_follower_stream(f->follower), version, err);
     if (status != DW_CANCELLED)
-        dw_agent_tell_command(f->agent, status == DW_OK);
+        dw_agent_report_command(f->agent, status == DW_OK);
     return status;
 }
 

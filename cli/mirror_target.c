@@ -184,7 +184,8 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     char step[24], notes[NOTE_SIZE];
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
-    const dw_publish_note note = {.step = step, .notes = notes};
+    const dw_publish_note note = {
+        .struct_bytes = sizeof note, .step = step, .notes = notes};
     bool has_head;
     uint64_t there = DW_NO_VERSION;
     dw_digest state = 0, wanted = 0;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "error.h"
 #include "json.h"
 #include "print.h"
 #include "progress.h"
@@ -14,19 +15,21 @@ void cli_report_error(const cli_session *s, const char *event, const char *fallb
                       const dw_error *err)
 {
     const char *where = err->where[0] ? err->where : fallback;
+    char text[DW_ERROR_TEXT_SIZE];
+    cli_text_with_flags(text, err->text);
     if (s->json) {
         json_t *object = json_object();
         cli_json_text(object, "event", event);
         cli_json_text(object, "code", dw_status_name(err->code));
         cli_json_text(object, "where", where);
-        cli_json_text(object, "text", err->text);
+        cli_json_text(object, "text", text);
         cli_json_event(object);
         return;
     }
     fputs("deltawire: ", stderr);
     cli_print_text(stderr, where);
     fputs(": ", stderr);
-    cli_print_text(stderr, err->text);
+    cli_print_text(stderr, text);
     fputc('\n', stderr);
 }
 

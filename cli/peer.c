@@ -12,9 +12,11 @@
 #include "print.h"
 #include "sync_report.h"
 
-void cli_peer_note(void *context, const char *note)
+void cli_peer_note(void *context, const char *library_note)
 {
     cli_peer_notes *notes = context;
+    char note[DW_ERROR_TEXT_SIZE];
+    cli_text_with_flags(note, library_note);
     if (notes->list) {
         json_array_append_new(notes->list, json_string(note));
         return;
@@ -101,7 +103,7 @@ static dw_follow_report common_part(const dw_peer_sync_report *report)
 {
     return (dw_follow_report){.from = report->from,
                               .version = report->version,
-                              .n_hops = report->n_hops,
+                              .n_steps = report->n_steps,
                               .n_objects = report->n_objects,
                               .n_bytes = report->n_bytes,
                               .n_changed = report->n_changed};
@@ -125,7 +127,7 @@ void cli_peer_report_line(const dw_peer *peer, const dw_peer_sync_report *report
     const dw_follow_report line = common_part(report);
     const char *name = dw_peer_format_name(dw_peer_get_format(peer));
     cli_sync_report_line(&line, seconds);
-    if (report->n_hops == 0)
+    if (report->n_steps == 0)
         return;
     printf("  %s: ", name);
     if (report->is_verified)

@@ -70,7 +70,8 @@ int cli_peer_verify(dw_peer *peer, const cli_session *s, const char *url,
     cli_progress bar = cli_progress_start(s, "verifying");
     sweep w = {{.bar = &bar, .list = s->json ? json_array() : NULL},
                {s, &bar, s->json ? json_array() : NULL}};
-    const dw_peer_verify_options options = {.base = base,
+    const dw_peer_verify_options options = {.struct_bytes = sizeof options,
+                                            .base = base,
                                             .n_threads = s->n_threads,
                                             .fault = take_fault,
                                             .note = take_note,

@@ -205,7 +205,8 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
         if (report_first(out, p, store, t_start, err) != DW_OK)
             unreported = *err;
     } else {
-        const dw_publish_note note = {.step = p->step, .notes = p->notes};
+        const dw_publish_note note = {
+            .struct_bytes = sizeof note, .step = p->step, .notes = p->notes};
         uint64_t ticket = 0;
         status = dw_publisher_publish(publisher, &ticket, &note, err);
         if (status == DW_OK)

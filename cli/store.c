@@ -67,9 +67,9 @@ static void print_wait(void *context, const dw_error *wait)
 dw_status cli_store_open_at(dw_store **out, const char *url,
                             const dw_store_options *options, dw_error *err)
 {
-    dw_store_options o = *options;
+    dw_store_options o = *options; /* zeros, and what cli_store_option set */
+    o.struct_bytes = sizeof o;
     o.on_wait = cli_wants_remarks() ? print_wait : NULL;
-    *out = NULL;
     dw_status status = dw_store_open(out, url, &o, err);
     /* the library leaves out a URL that may hold a secret; nor shall one be put in */
     if (status != DW_OK && !err->where[0])

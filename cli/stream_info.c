@@ -128,7 +128,8 @@ dw_status cli_copy_shortcuts(dw_stream *stream, uint64_t first, uint64_t last,
     const dw_edge *lent = NULL;
     *shortcuts = NULL;
     *n_shortcuts = 0;
-    dw_status status = dw_stream_ways_to(stream, first, last, &lent, n_shortcuts, err);
+    dw_status status =
+        dw_stream_shortcuts_to(stream, first, last, &lent, n_shortcuts, err);
     if (status != DW_OK || *n_shortcuts == 0)
         return status;
     *shortcuts = malloc(*n_shortcuts * sizeof **shortcuts);

@@ -10,7 +10,7 @@ void cli_sync_counts_json(json_t *object, const dw_follow_report *report)
 {
     cli_json_version(object, "from", report->from);
     cli_json_version(object, "version", report->version);
-    cli_json_count(object, "hops", report->n_hops);
+    cli_json_count(object, "hops", report->n_steps);
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "changed", report->n_changed);
@@ -28,7 +28,7 @@ void cli_sync_report_json(json_t *object, const dw_follow_report *report, double
 void cli_sync_report_line(const dw_follow_report *report, double seconds)
 {
     char size[CLI_NUMBER_SIZE];
-    if (report->n_hops == 0 && report->from == report->version) {
+    if (report->n_steps == 0 && report->from == report->version) {
         printf("version %" PRIu64 ": nothing new\n", report->version);
         return;
     }
@@ -37,8 +37,8 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds)
         fputs("nothing", stdout);
     else
         printf("%" PRIu64, report->from);
-    printf(": %" PRIu64 " hop%s, %" PRIu64 " object%s, %s in %.3f s\n", report->n_hops,
-           report->n_hops == 1 ? "" : "s", report->n_objects,
+    printf(": %" PRIu64 " hop%s, %" PRIu64 " object%s, %s in %.3f s\n", report->n_steps,
+           report->n_steps == 1 ? "" : "s", report->n_objects,
            report->n_objects == 1 ? "" : "s", cli_format_size(size, report->n_bytes),
            seconds);
 }

@@ -75,7 +75,7 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     if (has_base(stream, &first))
         cli_json_base_sha256(object, &first);
     cli_json_count(object, "versions", report->n_versions);
-    cli_json_count(object, "ways", report->n_ways);
+    cli_json_count(object, "ways", report->n_shortcuts);
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "unnamed", report->n_unnamed);
@@ -130,7 +130,7 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report,
                           : "named only by its digest, which can be forged: "
                             "the stream has no SHA-256 of it");
     cli_print_row("versions", "%" PRIu64 ", and %" PRIu64 " further ways",
-                  report->n_versions, report->n_ways);
+                  report->n_versions, report->n_shortcuts);
     cli_print_row("objects", "%" PRIu64 ", %s", report->n_objects,
                   cli_format_size(size, report->n_bytes));
     if (report->n_unnamed > 0)
@@ -160,7 +160,8 @@ static dw_status decode(decoding *out, const cli_stream *stream, const cli_sessi
     const dw_trust trust = cli_keys_trust(&stream->keys);
     cli_fork_opener opener = {stream->url, &stream->options};
     cli_progress bar = cli_progress_start(s, "decoding");
-    const dw_replay_options replay = {.spool_dir = options->work,
+    const dw_replay_options replay = {.struct_bytes = sizeof replay,
+                                      .spool_dir = options->work,
                                       .base = options->base,
                                       .open_store = cli_store_open_fork,
                                       .open_context = &opener,

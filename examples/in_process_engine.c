@@ -114,7 +114,7 @@ static dw_status train(dw_publisher *publisher, size_t step, dw_error *err)
                : status;
 }
 
-static void tell(void *context, const dw_rollout_hop *hop)
+static void tell(void *context, const dw_rollout_step *hop)
 {
     (void)context;
     printf("version %" PRIu64 ": %" PRIu64 " changes, stopped for %" PRIu64 " us\n",
@@ -135,7 +135,7 @@ static dw_status run(dw_store *store, dw_error *err)
     dw_rollout_options_init(&options);
     options.engines = &engine;
     options.n_engines = 1;
-    options.watch.hop = tell;
+    options.watch.step = tell;
     versions[0] = dw_digest_bytes(trained, sizeof trained);
     dw_status status = dw_publisher_open(&publisher, store, &weights, 1, NULL, err);
     if (status == DW_OK)
@@ -145,7 +145,7 @@ static dw_status run(dw_store *store, dw_error *err)
     for (size_t step = 1; status == DW_OK && step <= N_STEPS; step++) {
         status = train(publisher, step, err);
         if (status == DW_OK)
-            status = dw_rollout_sync(rollout, DW_LATEST, NULL, err);
+            status = dw_rollout_sync(rollout, DW_NEWEST, NULL, err);
     }
     dw_rollout_close(rollout);
     dw_engine_close(engine);

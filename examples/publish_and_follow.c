@@ -33,7 +33,7 @@ static dw_status train(dw_publisher *publisher, unsigned step, dw_error *err)
         trained[i] *= 1.0001f;
     char name[16];
     snprintf(name, sizeof name, "%u", step);
-    const dw_publish_note note = {.step = name};
+    const dw_publish_note note = {.struct_bytes = sizeof note, .step = name};
     uint64_t ticket;
     dw_publish_report report;
     dw_status status = dw_publisher_publish(publisher, &ticket, &note, err);
@@ -62,7 +62,7 @@ static dw_status update(dw_follower *follower, dw_error *err)
             status = dw_follower_apply(follower, err);
         /* resume it here */
         if (status == DW_OK)
-            status = dw_follower_settle(follower, err);
+            status = dw_follower_finish(follower, err);
         if (status == DW_OK)
             printf("engine:  serves version %" PRIu64 "\n", staged);
     }
@@ -87,7 +87,8 @@ static dw_status run(dw_store *store, dw_error *err)
             status = update(follower, err);
     }
     if (status == DW_OK && memcmp(trained, served, sizeof trained) != 0) {
-        *err = (dw_error){.where = "model.weight", .text = "the engine's weights are NOT the trainer's"};
+        *err = (dw_error){.where = "model.weight",
+                          .text = "the engine's weights are NOT the trainer's"};
         status = err->code = DW_CORRUPT;
     }
     if (status == DW_OK)

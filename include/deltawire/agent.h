@@ -1,18 +1,18 @@
-/* The HTTP face of a follower, or of a whole stream: health, status, metrics, a page.
+/* The agent: health, status, metrics and a page of a follower or a stream, by HTTP.
+ * Experimental.
  *
  *     GET  /          the page
  *     GET  /healthz   200 while the process works
- *     GET  /readyz    200 while a version is served and nothing is wrong; else 503, why
- *     GET  /status    JSON; ?since=N leaves out the history up to version N
- *     GET  /metrics   Prometheus' text format; OpenMetrics where it is asked for
- *     POST /pin       {"version": N}: hold that version; no body: the one it is at
- *     POST /unpin     follow the newest again
+ *     GET  /readyz    200 while a version is served without errors; else 503 and the
+ * reason GET  /status    JSON; ?since=N leaves out the history up to version N GET
+ * /metrics   Prometheus' text format, or OpenMetrics if the client asks for it POST /pin
+ * {"version": N}: hold that version; no body: the current one POST /unpin     follow the
+ * newest again
  *
- * docs/OPERATIONS.md describes each. The server has a thread of its own, which sleeps
- * until somebody asks; what it shows is what it was told. The tell functions copy what
- * they are given, never wait for the network, and may be called from any thread. They,
- * and those that ask, take NULL for an agent that nobody wanted: nothing is told, nothing
- * is pinned, nobody watches.
+ * docs/OPERATIONS.md describes each. The server has a thread of its own. It shows what
+ * was reported to it. The report functions copy their arguments, never wait for the
+ * network, and may be called from any thread. If AGENT is NULL, they do nothing, and the
+ * functions that ask return false.
  */
 #ifndef DELTAWIRE_AGENT_H
 #define DELTAWIRE_AGENT_H
@@ -26,89 +26,92 @@ extern "C" {
 typedef struct dw_agent dw_agent;
 
 typedef struct dw_agent_options {
-    const char *listen;   /* HOST:PORT, [IPV6]:PORT; port 0: any that is free. Default
+    size_t struct_bytes;  /* set by dw_agent_options_init */
+    const char *listen;   /* HOST:PORT or [IPV6]:PORT; port 0: a free one. Default
                              127.0.0.1:0 */
-    const char *token;    /* asked for as `Authorization: Bearer`; /healthz and /readyz
-                             need none. NULL: none */
+    const char *token;    /* clients must send it as `Authorization: Bearer`, except for
+                             /healthz and /readyz. NULL: none */
     const char *tls_cert; /* PEM files; both or neither */
     const char *tls_key;
-    bool plain;       /* bound elsewhere than to loopback, a token and TLS must be there;
-                         this does without TLS, for networks that bring their own */
+    bool plain;       /* an address other than loopback needs a token and TLS. This allows
+                         it without TLS, for networks that have their own */
     bool stream_only; /* there is no follower: no pin, and readiness is the stream's */
-    unsigned n_history; /* versions to remember; default 512 */
+    unsigned n_history; /* versions to keep; default 512 */
 } dw_agent_options;
 
-DW_API void dw_agent_options_init(dw_agent_options *options);
+DW_API void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes);
+#define dw_agent_options_init(options)                                                   \
+    dw_agent_options_init_sized(options, sizeof *(options))
 
-/* Binds and starts to answer. DW_INVALID for an address, a token or a lack of one that
- * cannot be, DW_CONFLICT where the port is taken, DW_MISMATCH where the key is not that
- * of the certificate. */
+/* Binds and starts to answer. DW_INVALID for a wrong address or token, or if the token is
+ * missing; DW_CONFLICT if the port is taken; DW_MISMATCH if the key does not belong to
+ * the certificate. */
 DW_API dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options,
                                 dw_error *err);
-DW_API void dw_agent_stop(dw_agent *agent); /* nobody may be using it */
+/* Stops and frees. No other thread may be using the agent. */
+DW_API void dw_agent_stop(dw_agent *agent);
 
-/* "http://127.0.0.1:9470/": where it listens. Lives as long as the agent. */
+/* The agent's address: "http://127.0.0.1:9470/". Lives as long as the agent. */
 DW_API const char *dw_agent_url(const dw_agent *agent);
 
-/* ---- telling it ------------------------------------------------------------- */
+/* ---- reporting to it --------------------------------------------------------- */
 
 typedef struct dw_agent_identity {
     const char *url;    /* of the stream */
     const char *stream; /* its id */
     const char *id;     /* of the follower; NULL: none */
-    const char *dir;    /* where the weights are; NULL: nowhere */
+    const char *dir;    /* of the weights; NULL: none */
     uint64_t n_tensors;
     uint64_t n_elems;
     uint64_t n_bytes; /* of the model */
 } dw_agent_identity;
 
-DW_API void dw_agent_tell_identity(dw_agent *agent, const dw_agent_identity *identity);
+DW_API void dw_agent_report_identity(dw_agent *agent, const dw_agent_identity *identity);
 
-/* The newest version of the stream; CREATED and STEP as in dw_version_info. */
-DW_API void dw_agent_tell_head(dw_agent *agent, uint64_t version, const char *created,
-                               const char *step);
+/* The newest version of the stream, with CREATED and STEP as in dw_version_info. */
+DW_API void dw_agent_report_head(dw_agent *agent, uint64_t version, const char *created,
+                                 const char *step);
 
-/* The version the weights are at, and the time at which the first version above it was
- * committed (RFC 3339; NULL: there is none): that is what the lag in seconds counts
- * from. */
-DW_API void dw_agent_tell_version(dw_agent *agent, uint64_t version,
-                                  const char *next_created);
+/* The version of the weights, and the time at which the first version above it was
+ * committed (RFC 3339; NULL: there is none). The lag in seconds counts from that time. */
+DW_API void dw_agent_report_version(dw_agent *agent, uint64_t version,
+                                    const char *next_created);
 
-DW_API void dw_agent_tell_phase(dw_agent *agent, dw_phase phase, uint64_t version);
-DW_API void dw_agent_tell_hop(dw_agent *agent, const dw_rollout_hop *hop);
-DW_API void dw_agent_tell_engine(dw_agent *agent, size_t i,
-                                 const dw_engine_status *status);
+DW_API void dw_agent_report_phase(dw_agent *agent, dw_phase phase, uint64_t version);
+DW_API void dw_agent_report_step(dw_agent *agent, const dw_rollout_step *step);
+DW_API void dw_agent_report_engine(dw_agent *agent, size_t i,
+                                   const dw_engine_status *status);
 
-/* A version of the stream that this process did not apply itself: for the charts. */
-DW_API void dw_agent_tell_commit(dw_agent *agent, const dw_version_info *version);
+/* A version of the stream that this process did not apply, for the charts. */
+DW_API void dw_agent_report_commit(dw_agent *agent, const dw_version_info *version);
 
-/* Something failed; NULL: it is over. */
-DW_API void dw_agent_tell_error(dw_agent *agent, const dw_error *err);
+/* An error; NULL: it is over. */
+DW_API void dw_agent_report_error(dw_agent *agent, const dw_error *err);
 
-/* A check of the weights or of the stream's bytes was made. */
-DW_API void dw_agent_tell_verified(dw_agent *agent, bool good);
+/* The result of a check of the weights or of the stream's objects. */
+DW_API void dw_agent_report_verified(dw_agent *agent, bool good);
 
-/* The host's own command for a version was run. Until it ends well, the agent is not
+/* The result of the host's command for a version. Until it succeeds, the agent is not
  * ready. */
-DW_API void dw_agent_tell_command(dw_agent *agent, bool good);
+DW_API void dw_agent_report_command(dw_agent *agent, bool good);
 
-DW_API void dw_agent_tell_counts(dw_agent *agent, const dw_store_counts *counts);
+DW_API void dw_agent_report_counts(dw_agent *agent, const dw_store_counts *counts);
 
-/* The followers that report to the stream, all of them. */
-DW_API void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *followers,
-                                    size_t n_followers);
+/* All followers that report to the stream. */
+DW_API void dw_agent_report_followers(dw_agent *agent, const dw_follower_info *followers,
+                                      size_t n_followers);
 
 /* ---- asking it -------------------------------------------------------------- */
 
-/* Whether a version is to be held, and which. */
+/* Returns true if a client has pinned a version, and which. */
 DW_API bool dw_agent_pinned(dw_agent *agent, uint64_t *version);
 
-/* Waits until /pin or /unpin was called since the last such wait (true), or TIMEOUT_MS
- * have passed. For one thread at a time. */
+/* Waits at most TIMEOUT_MS for /pin or /unpin. Returns true if one was called since the
+ * last such wait. For one thread at a time. */
 DW_API bool dw_agent_wait_pin(dw_agent *agent, unsigned timeout_ms);
 
-/* Whether somebody looked at the page or the status in the last half minute: what costs
- * requests to the store need not be told otherwise. */
+/* Returns true if a client asked for the page or the status in the last 30 seconds. If
+ * not, reports that cost requests to the store can be left out. */
 DW_API bool dw_agent_watched(dw_agent *agent);
 
 #ifdef __cplusplus

@@ -1,27 +1,29 @@
-/* The control block of a snapshot: which version the weights in a directory are, and
- * whether they are being written. For readers that map the weights themselves; this
- * header needs nothing of the library, and may be copied into a C or C++ program.
+/* The control block of a snapshot: the version of the weights in a directory, and whether
+ * they are being written. Stable.
+ *
+ * For readers that map the weights themselves. This header needs nothing of the library,
+ * and may be copied into a C or C++ program.
  *
  * `deltawire follow --into DIR` keeps the block in DIR/.deltawire-control, a file of
  * DW_CONTROL_BYTES that is mapped shared. All numbers are little-endian and 64 bits wide.
  *
  * There is one copy of the weights, in DIR itself, or there are two, in DIR/copy-0 and
- * DIR/copy-1, of which `current` says the one to read. Each copy has a sequence number
- * that is odd while it is being written. There are two ways to read:
+ * DIR/copy-1; then `current` is the one to read. Each copy has a sequence number that is
+ * odd while it is being written. There are two ways to read:
  *
- *     look twice    begin; read; end. Where end says no, what was read may be a mix:
- *                   throw it away and begin again. Needs to read the block alone.
+ *     look twice    begin; read; end. If end returns false, the data may be a mix of two
+ *                   versions: discard it and begin again. Needs read access to the block.
  *     hold          hold; read; drop. While a copy is held nobody writes it: with one
- *                   copy the writer waits for the reader, with two it writes the other
- *                   one. Needs to write the block, and a slot.
+ * copy the writer waits for the reader, with two it writes the other one. Needs write
+ * access to the block, and a slot.
  *
- * A slot belongs to who has locked its bytes (a lock of the open file description, which
- * ends with its process); the writer is there while the bytes of the block's head are
- * locked the same way. dw_snapshot_open (snapshot.h) does the mapping and the locking.
+ * A slot belongs to the process that has locked its bytes (with a lock of the open file
+ * description, which ends with the process). The writer runs while the bytes of the
+ * block's head are locked in the same way. dw_snapshot_open (snapshot.h) maps and locks.
  *
- * After a power loss the block may be older than the weights; then there is a patch file
- * beside them until the writer has come back. So who finds no writer looks for one:
- * docs/FORMAT.md, section 13, has it all.
+ * After a power loss the block may be older than the weights. Then there is a patch file
+ * beside them until the writer is back. So a reader that finds no writer must look for a
+ * patch file: see docs/FORMAT.md, section 13.
  */
 #ifndef DELTAWIRE_CONTROL_H
 #define DELTAWIRE_CONTROL_H
@@ -43,12 +45,12 @@ typedef struct dw_control_copy {
     uint64_t sequence; /* odd: being written */
     uint64_t version;  /* UINT64_MAX: none yet */
     uint64_t state;    /* the model's digest */
-    uint64_t files;    /* another number when the files were made anew: map them again */
+    uint64_t files;    /* changes if the files were made anew: map them again */
 } dw_control_copy;
 
 typedef struct dw_control_slot {
     uint64_t holds;   /* 0: nothing; else the number of the copy plus 1 */
-    uint64_t process; /* who has it, for messages */
+    uint64_t process; /* its process id, for messages */
     uint64_t reserved[6];
 } dw_control_slot;
 
@@ -63,7 +65,7 @@ typedef struct dw_control {
     dw_control_slot slots[DW_CONTROL_SLOTS];
 } dw_control; /* head 128 bytes, copies at 128, slots at 512 */
 
-/* What a reader has before it. */
+/* The copy and the version that a reader reads. */
 typedef struct dw_control_mark {
     uint64_t copy;
     uint64_t sequence;
@@ -84,12 +86,12 @@ static inline void dw_control_fence(void)
 #endif
 }
 
-/* True: the copy MARK names is whole, as of now. False: it is being written, or there is
- * no version yet; try again in a moment. With two copies the current one is never being
- * written: it is false before the first version alone. */
+/* Returns true if the copy in MARK is complete now. Returns false if it is being written
+ * or there is no version yet: try again later. With two copies the current one is never
+ * being written, so it is false only before the first version. */
 static inline bool dw_control_begin(const dw_control *control, dw_control_mark *mark)
 {
-    /* with two the writer may flip in between: then it is the other one that is whole */
+    /* with two the writer may switch in between: then the other one is complete */
     for (unsigned i = 0; i < (control->n_copies == 2 ? 1000 : 1); i++) {
         mark->copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
         const dw_control_copy *copy = &control->copies[mark->copy];
@@ -105,7 +107,7 @@ static inline bool dw_control_begin(const dw_control *control, dw_control_mark *
     return false;
 }
 
-/* True: all that was read since begin is of MARK's version. */
+/* Returns true if all data that was read since begin is of MARK's version. */
 static inline bool dw_control_end(const dw_control *control, const dw_control_mark *mark)
 {
     dw_control_fence();
@@ -113,16 +115,16 @@ static inline bool dw_control_end(const dw_control *control, const dw_control_ma
            mark->sequence;
 }
 
-/* Gives back what a slot holds. */
+/* Ends the hold of a slot. */
 static inline void dw_control_drop(dw_control *control, unsigned slot)
 {
     __atomic_store_n(&control->slots[slot].holds, 0, __ATOMIC_SEQ_CST);
 }
 
-/* True: the copy MARK names is whole, and stays as it is until dw_control_drop. SLOT is
- * one whose bytes the caller has locked. The writer makes the sequence odd and then looks
- * at the slots; this takes the slot and then looks at the sequence: one of the two sees
- * the other. */
+/* Returns true if the copy in MARK is complete; it then stays as it is until
+ * dw_control_drop. The caller has locked the bytes of SLOT. The writer makes the sequence
+ * odd and then reads the slots; this takes the slot and then reads the sequence: one of
+ * the two sees the other. */
 static inline bool dw_control_hold(dw_control *control, unsigned slot,
                                    dw_control_mark *mark)
 {

@@ -1,10 +1,61 @@
-/* libdeltawire: keeps inference engines on the trainer's newest weights by moving
- * only the elements that changed, exact to the bit.
+/* libdeltawire keeps inference engines on the trainer's newest weights. It moves only the
+ * elements that changed, exact to the bit.
  *
- * Read in this order: error.h, tensor.h, checkpoint.h, progress.h, digest.h, delta.h;
- * then, for versions in a bucket, store.h, sign.h, stream.h, publish.h, follow.h, and
- * peer.h and peer_publish.h for those of other systems; and where they are served,
- * control.h, snapshot.h, layout.h, engine.h, rollout.h, agent.h.
+ * Headers, in the order to read them. Stable headers change only in ways that keep
+ * programs compiling and running. Experimental headers can change with any release.
+ *
+ *     error.h         stable         status codes and the error record
+ *     tensor.h        stable         element types and tensors
+ *     checkpoint.h    stable         safetensors files and directories
+ *     progress.h      stable         watching and stopping long work
+ *     digest.h        stable         the digests of tensors and models
+ *     delta.h         stable         the changes between two versions
+ *     guard.h         experimental   mapped files that shrink
+ *     store.h         stable         places for objects: directory, S3, Hugging Face
+ *     sign.h          stable         keys that sign versions
+ *     stream.h        stable         the versions of a model in a store
+ *     publish.h       stable         writing versions: the trainer's side
+ *     follow.h        stable         getting versions: the engine's side
+ *     control.h       stable         the version of a mapped directory, without the
+ * library snapshot.h      stable         reading a directory that a follower updates
+ *     engine.h        experimental   inference servers that take new weights
+ *     rollout.h       experimental   a follower with its engines
+ *     agent.h         experimental   health, status and metrics by HTTP
+ *     layout.h        experimental   weights that an engine keeps in another layout
+ *     peer.h          experimental   reading versions of TRL, slime and SkyRL
+ *     peer_publish.h  experimental   writing them
+ *     fault.h         experimental   a store that fails on purpose, for tests
+ *     version.h       stable         the version of the library
+ *
+ * These rules hold in all of them.
+ *
+ * Structs that callers fill. Options, notes and driver tables begin with `struct_bytes`,
+ * the size of the struct that the program was compiled with. dw_X_init(&x) sets it, and
+ * sets every other member to its default. A program may also write
+ * `dw_X x = {.struct_bytes = sizeof x, .member = ...}`; the members that it leaves out
+ * are then 0. The library reads only struct_bytes, so a program goes on working with a
+ * later library that has more members. It returns DW_INVALID if struct_bytes is not set,
+ * and DW_UNSUPPORTED if members are set that it does not know. OPTIONS may be NULL: all
+ * defaults. Other structs (dw_tensor, dw_progress, dw_trust, ...) never grow.
+ *
+ * Structs that the library fills. Reports end with `reserved` members, which are 0. Later
+ * versions use them for new members.
+ *
+ * Ownership. If a function fails, *OUT is NULL, and everything that it was given stays
+ * the caller's. Options and the strings in them are borrowed for the call. Handles that a
+ * handle is opened with (a store, a peer) are borrowed until it is closed. A close or
+ * free function takes NULL.
+ *
+ * Progress. A function with options has `progress` among them if it can take long. A
+ * function without options takes a dw_progress before its report and error. It may be
+ * NULL.
+ *
+ * Threads. `n_threads` is the number of threads that a function may use; 0 means one for
+ * each core. A handle belongs to one thread at a time if its header does not say
+ * otherwise.
+ *
+ * Versions. DW_NEWEST asks for the newest version. DW_NO_VERSION means that there is
+ * none.
  */
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
@@ -16,6 +67,7 @@
 #include "deltawire/digest.h"
 #include "deltawire/engine.h"
 #include "deltawire/error.h"
+#include "deltawire/fault.h"
 #include "deltawire/follow.h"
 #include "deltawire/guard.h"
 #include "deltawire/layout.h"
@@ -35,17 +87,11 @@
 extern "C" {
 #endif
 
-/* The library's version as a string, which can be newer than the header's. */
-DW_API const char *dw_version(void);
-
-/* The kernels in use: "plain", "avx2", "avx512" or "neon". The best one the machine
- * has is taken; the environment variable DELTAWIRE_KERNEL names another. */
+/* The kernels in use: "plain", "avx2", "avx512" or "neon". The library picks the best
+ * that the machine has. The environment variable DELTAWIRE_KERNEL names another. */
 DW_API const char *dw_kernel_name(void);
 
-/* Replaces malloc, realloc and free for what the library allocates itself; jansson and
- * zstd, which it uses, keep their own. Call it
- * before anything else; NULL restores the defaults. Results must be aligned as
- * malloc's are. */
+/* Functions in place of malloc, realloc and free. Results must be aligned as malloc's. */
 typedef struct dw_allocator {
     void *(*allocate)(void *context, size_t n_bytes);
     void *(*reallocate)(void *context, void *pointer, size_t n_bytes);
@@ -53,6 +99,9 @@ typedef struct dw_allocator {
     void *context;
 } dw_allocator;
 
+/* Sets the functions for what the library allocates itself; NULL restores the defaults.
+ * jansson, zstd and the other libraries that it uses keep their own. Call it before any
+ * other function. */
 DW_API void dw_set_allocator(const dw_allocator *allocator);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
-/* Status codes and the error record.
+/* Status codes and the error record. Stable.
  *
- * Every function that can fail returns a dw_status and, when the caller passed
- * a dw_error, fills it. The record belongs to the caller; the library keeps no
- * error state of its own, so any thread may use any record.
+ * Every function that can fail returns a dw_status. If the caller passes a dw_error and
+ * the function fails, it fills the record. ERR may be NULL. The record belongs to the
+ * caller, and the library keeps no error state of its own, so any thread may use any
+ * record.
  */
 #ifndef DELTAWIRE_ERROR_H
 #define DELTAWIRE_ERROR_H
@@ -13,11 +14,11 @@
 extern "C" {
 #endif
 
-/* A code says what the caller can do about it. */
+/* The code says what the caller can do about the error. New codes are appended. */
 typedef enum dw_status {
     DW_OK = 0,
-    DW_NO_MEMORY,   /* an allocation failed; nothing was changed, but for a diff
-                       that updates its base */
+    DW_NO_MEMORY,   /* an allocation failed; nothing was changed, except by a diff that
+                       updates its base */
     DW_IO,          /* the operating system refused a read, write or map */
     DW_NOT_FOUND,   /* the file, tensor or object is not there */
     DW_CORRUPT,     /* the bytes break their own format: fetch them again */
@@ -25,7 +26,7 @@ typedef enum dw_status {
     DW_MISMATCH,    /* the two sides are not the same model */
     DW_UNSUPPORTED, /* well formed, but beyond what this build or codec can do */
     DW_INVALID,     /* the caller's own argument is wrong */
-    DW_CONFLICT,    /* somebody else holds or made what was to be made */
+    DW_CONFLICT,    /* somebody else holds the object, or made it first */
     DW_CANCELLED,   /* the caller's progress function asked to stop */
     DW_UNAVAILABLE, /* the store or peer could not be reached, has no such bucket, or
                        kept failing: try later */
@@ -39,7 +40,7 @@ typedef enum dw_status {
 typedef struct dw_error {
     dw_status code;
     char where[DW_ERROR_WHERE_SIZE]; /* the file, tensor or object; may be empty */
-    char text[DW_ERROR_TEXT_SIZE];   /* one line for a person; control bytes escaped */
+    char text[DW_ERROR_TEXT_SIZE];   /* one line for people; control bytes are escaped */
 } dw_error;
 
 /* The longest line of dw_error_line, with its NUL. */

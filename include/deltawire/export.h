@@ -1,4 +1,4 @@
-/* Symbol visibility: only what carries DW_API leaves the library. */
+/* The library exports only the functions that are marked with DW_API. */
 #ifndef DELTAWIRE_EXPORT_H
 #define DELTAWIRE_EXPORT_H
 

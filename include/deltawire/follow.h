@@ -1,22 +1,21 @@
-/* Following: weights are brought to versions of a stream.
+/* Following: brings weights to versions of a stream. Stable.
  *
- *     dw_follower_open    a directory, or the caller's memory
- *     dw_follower_poll    is there something new?
- *     dw_follower_stage   fetch, decode, verify: the weights stay as they are
- *     dw_follower_commit  make what is staged durable: from here there is only forward
- *     dw_follower_apply   the stores, at memory speed: what an engine pauses for
- *     dw_follower_settle  make the stores durable, read them back, remember the position
+ *     dw_follower_open     opens a directory, or tensors in memory
+ *     dw_follower_poll     asks for the newest version
+ *     dw_follower_stage    fetches, decodes and proves a step; touches nothing
+ *     dw_follower_prepare  makes the patch durable; readers see nothing yet
+ *     dw_follower_apply    stores the values at memory speed: engines pause for this
+ *     dw_follower_finish   syncs, reads back, removes the patch
  *
- * or, all in one, dw_follower_sync. Whatever fails, the weights stay at the version they
- * had, and that is what dw_follower_version says.
+ * dw_follower_sync does all of it. Whatever fails, the weights stay at their version,
+ * which dw_follower_version returns.
  *
- * Before and after each step, and at each poll, the directory and its files are compared
- * with those that are open. If somebody replaced or removed them, the call is DW_CONFLICT
- * and the follower has no version; the next stage or sync opens what is there then, and
- * fills it if that is nothing.
+ * Before and after each call the follower compares the directory and its files with those
+ * that it opened. If somebody replaced or removed them, the call returns DW_CONFLICT and
+ * the follower has no version. The next stage or sync opens the new directory, and fills
+ * it if it is empty.
  *
- * A follower belongs to one thread at a time. Fetching ahead is done by threads of its
- * own.
+ * A follower belongs to one thread at a time. It has threads of its own that fetch ahead.
  */
 #ifndef DELTAWIRE_FOLLOW_H
 #define DELTAWIRE_FOLLOW_H
@@ -30,176 +29,178 @@ extern "C" {
 typedef struct dw_follower dw_follower;
 
 typedef struct dw_follow_options {
-    const char
-        *into; /* a checkpoint directory: made, with those above it, if it is not
-                  there, filled if it is empty, patched in place where it holds a
-                  version of the stream. One that holds anything else is refused. A file
-                  of the weights that is a link, or that has several names, is replaced
-                  with a private copy first: what it leads to stays as it is */
-    const dw_tensor *tensors; /* or, with INTO NULL: the caller's memory, same names,
-                                 types and shapes as the stream's. Contents are taken for
-                                 a version where their digest is that of version 0, of the
-                                 head or of AT. Other contents are replaced, but only by a
-                                 version that was fetched and proven first: that takes the
-                                 size of the model in SPOOL_DIR */
+    size_t struct_bytes; /* set by dw_follow_options_init */
+    const char *into;    /* a checkpoint directory. It is created if it does not exist,
+                            filled if it is empty, and patched in place if it holds a
+                            version of the stream. Other contents are refused. A file that
+                            is a link or has several names is replaced with a copy first:
+                            the other file stays as it is */
+    const dw_tensor *tensors; /* or, if INTO is NULL: tensors in memory, with the names,
+                                 types and shapes of the stream. If their digest is that
+                                 of version 0, of the head or of AT, they are that
+                                 version. Else they are replaced, but only by a version
+                                 that was fetched and proven first, which takes the size
+                                 of the model in SPOOL_DIR */
     size_t n_tensors;
-    bool tensors_empty; /* the memory holds nothing and nobody reads it. It is not looked
-                           at, and the first version is fetched right into it, before it
-                           is proven, with no spool. Until a version was proven
-                           dw_follower_version reports none */
-    bool widen;         /* F32 tensors may follow BF16 ones of the stream: each weight is
-                           widened, which is exact. Only for models that nobody trains:
-                           other values are taken for damage, and replaced. This takes
-                           the size of those BF16 tensors in SPOOL_DIR until close, and
-                           dw_follower_tensors shows them as the stream has them */
-    uint64_t at;        /* memory: the version its contents may be; DW_NO_VERSION */
-    const char *base;   /* the checkpoint behind a version 0 that was not uploaded */
-    const char *spool_dir; /* for what does not fit in memory: objects above 16 MiB, and a
-                              whole model while it is proven, in files without a name.
-                              NULL: INTO, or TMPDIR, or /tmp */
-    unsigned n_copies; /* of the weights in INTO: 1, the default, or 2. With 2 they lie in
-                          INTO/copy-0 and INTO/copy-1, the link INTO/current names the one
-                          to read, and a version is written to the other one first, so
-                          that readers never wait (control.h). A directory that holds
-                          another number of copies is refused */
-    const char *weights_dir; /* where the files of the weights are made, for instance on
-                                hugetlbfs; INTO then holds links to them, and all else.
+    bool tensors_empty; /* the memory holds nothing and nobody reads it. The first version
+                           is fetched right into it, before it is proven and without a
+                           spool. Until then dw_follower_version returns DW_NO_VERSION */
+    bool widen;  /* F32 tensors may follow BF16 tensors of the stream. Each weight is
+                    widened, which is exact. Only for models that nobody trains:
+                    other values count as damage and are replaced. This takes the
+                    size of the BF16 tensors in SPOOL_DIR until close, and
+                    dw_follower_tensors returns those */
+    uint64_t at; /* of TENSORS: the version that they may be; default DW_NO_VERSION */
+    const char *base;      /* the base, if the stream has one */
+    const char *spool_dir; /* for data that does not fit in memory: objects above 16 MiB,
+                              and a whole model while it is proven, in files without a
+                              name. NULL: INTO, or TMPDIR, or /tmp */
+    unsigned n_copies; /* of the weights in INTO: 1, the default, or 2. With 2 they are in
+                          INTO/copy-0 and INTO/copy-1, and the link INTO/current names the
+                          one to read. A version is written to the other copy first, so
+                          readers never wait (control.h). A directory with another number
+                          of copies is refused */
+    const char *weights_dir; /* the directory for the files of the weights, for example on
+                                hugetlbfs. INTO then has links to them, and all else.
                                 NULL: INTO */
     unsigned reader_wait_ms; /* how long an apply waits for readers that hold the weights
-                                (control.h) before it is DW_UNAVAILABLE; default 10,000 */
+                                (control.h) before it returns DW_UNAVAILABLE; default
+                                10,000 */
     dw_trust trust;
-    const char *id;       /* report under followers/ID.json; NULL: do not report */
-    unsigned sweep_every; /* read the weights and compare them, a share after each
-                             version, all of them within so many versions; default 64, 0:
-                             never. Weights that were changed are DW_CORRUPT and at no
-                             version: the next stage brings them to one from an anchor */
+    const char *id;       /* report as followers/ID.json; NULL: do not report */
+    unsigned sweep_every; /* compare all weights with their digests within N versions, a
+                             share after each; default 64, 0: never. Weights that somebody
+                             changed are DW_CORRUPT and have no version: the next stage
+                             brings them to one from an anchor */
     unsigned n_threads;
     uint64_t max_ahead_bytes; /* of objects fetched ahead; default 32 MiB */
-    /* Opens the store of the stream that this one forks from; NULL: dw_store_open with
-     * no options. The result is closed by the follower. */
+    /* Opens the store of the stream that this one forks from. The follower closes it.
+     * NULL: dw_store_open without options. */
     dw_status (*open_store)(void *context, dw_store **out, const char *url,
                             dw_error *err);
     void *open_context;
 } dw_follow_options;
 
-DW_API void dw_follow_options_init(dw_follow_options *options);
+DW_API void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_bytes);
+#define dw_follow_options_init(options)                                                  \
+    dw_follow_options_init_sized(options, sizeof *(options))
 
-/* Opens the stream and the target; finishes what a killed process left half done. A
- * target that holds no version yet is fine. */
+/* Opens the stream and the weights. Finishes an apply that a killed process left. The
+ * weights may be at no version yet. */
 DW_API dw_status dw_follower_open(dw_follower **out, dw_store *store,
                                   const dw_follow_options *options, dw_error *err);
 DW_API void dw_follower_close(dw_follower *follower);
 
 DW_API dw_stream *dw_follower_stream(dw_follower *follower); /* borrowed */
 
-/* The version the weights are at, or DW_NO_VERSION. */
+/* The version of the weights, or DW_NO_VERSION. */
 DW_API uint64_t dw_follower_version(const dw_follower *follower);
 
-/* The weights, in the order of the stream's table. Valid until close, or until a call
- * after one that was DW_CONFLICT because files were replaced; of two copies, those of the
- * one to read, until the next apply. */
+/* The weights, in the order of dw_stream_tensors. They are valid until close. After a
+ * DW_CONFLICT because files were replaced they are valid until the next call. Of two
+ * copies they are those of the copy to read, until the next apply. */
 DW_API const dw_tensor *dw_follower_tensors(const dw_follower *follower,
                                             size_t *n_tensors);
 
-/* Asks for the newest version: one small request where nothing is new. */
+/* Asks for the newest version. One small request if nothing is new. */
 DW_API dw_status dw_follower_poll(dw_follower *follower, uint64_t *newest, dw_error *err);
 
-/* Polls until there is a version above the one the weights are at, or TIMEOUT_MS have
- * passed (DW_OK with *NEWEST not above; DW_NOT_FOUND where there is no version at all).
- * Asks often at first, then less, up to every MAX_WAIT_MS. PROGRESS is asked now and
- * then, and can cancel. */
+/* Polls until there is a version above that of the weights. If TIMEOUT_MS pass first it
+ * returns DW_OK with the *NEWEST there is, or DW_NOT_FOUND if there is no version. Polls
+ * often at first, then less, at least every MAX_WAIT_MS. PROGRESS can cancel it. */
 DW_API dw_status dw_follower_wait(dw_follower *follower, uint64_t *newest,
                                   unsigned timeout_ms, unsigned max_wait_ms,
                                   const dw_progress *progress, dw_error *err);
 
-/* Fetches, decodes and verifies the next hop on the cheapest way to GOAL (DW_LATEST: the
- * head). *STAGED takes the version it leads to; the version the weights are at where
- * there is nothing to do. A hop that fails because it was collected or damaged is
- * replaced by another way where there is one. PROGRESS may be NULL. */
+/* Fetches, decodes and proves the next step of the cheapest route to GOAL, a version or
+ * DW_NEWEST. *STAGED takes the version that the step leads to, or the version of the
+ * weights if there is nothing to do. If a step is collected or damaged, another route is
+ * tried. */
 DW_API dw_status dw_follower_stage(dw_follower *follower, uint64_t goal, uint64_t *staged,
                                    const dw_progress *progress, dw_error *err);
 
-/* The staged list as a file (into a directory), for processes that apply it themselves,
- * until it is settled; dw_follower_commit gives it another name. NULL for memory or where
- * nothing is staged. */
+/* The staged patch as a file, for processes that apply it themselves. It exists until
+ * dw_follower_finish; dw_follower_prepare gives it another name. NULL for weights in
+ * memory, or if nothing is staged. */
 DW_API const char *dw_follower_staged_path(const dw_follower *follower);
 
-/* Makes the staged list durable, and does all that takes time before the stores. From
- * here on the version is reached, after a crash too: another cannot be staged before it
- * is settled. Called by dw_follower_apply where the caller did not. Of two copies the one
- * that is not read is brought to the version here. */
-DW_API dw_status dw_follower_commit(dw_follower *follower, dw_error *err);
+/* Makes the patch durable, and does all slow work that can be done before the stores.
+ * From now on the version will be reached, also after a crash, and no other version can
+ * be staged before dw_follower_finish. dw_follower_apply calls it if the caller did not.
+ * Of two copies it brings the one that is not read to the version. */
+DW_API dw_status dw_follower_prepare(dw_follower *follower, dw_error *err);
 
-/* Does the stores, or makes the other copy the one to read. DW_UNAVAILABLE where a reader
- * holds the weights for too long: call it again. Between dw_follower_apply and
- * dw_follower_settle the weights are those of the staged version, but not yet synced: an
- * engine can go on. */
+/* Stores the new values, or makes the other copy the one to read. DW_UNAVAILABLE if a
+ * reader holds the weights for too long: call it again. After it the weights are those of
+ * the staged version but not yet synced: engines can go on. */
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
-/* What is staged and not settled: the version it leads to and that version's digest.
- * False where nothing is. An empty directory, and memory that is declared empty, is
- * filled while it is staged, with no list: then the weights are that version already, and
- * the steps up to settle have nothing to do. Either output may be NULL. */
+/* Returns true if a version is staged and not finished, with its number and digest. An
+ * empty directory, and memory that is declared empty, is filled while it is staged,
+ * without a patch: then the weights are that version already, and prepare and apply have
+ * nothing to do. Either output may be NULL. */
 DW_API bool dw_follower_staged(const dw_follower *follower, uint64_t *version,
                                dw_digest *state);
 
-/* The digest of the version the weights are at; 0 where that is none. */
+/* The digest of the weights' version; 0 if they have none. */
 DW_API dw_digest dw_follower_state(const dw_follower *follower);
 
-/* The checkpoint directory that holds the version the weights are at: INTO, or one of its
- * copies. NULL for memory. */
+/* The checkpoint directory with the weights' version: INTO, or one of its copies. NULL
+ * for weights in memory. */
 DW_API const char *dw_follower_dir(const dw_follower *follower);
 
-/* Whether an apply to INTO was interrupted, or its two copies are not the same, so that
- * dw_follower_open will write weights at once. Writes nothing. */
+/* Sets *PENDING if an apply to INTO was interrupted or its two copies differ, so that
+ * dw_follower_open will write weights at once: engines that read them must pause first.
+ * Writes nothing. */
 DW_API dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err);
 
-/* Makes it durable, checks it, remembers the position. Of two copies the other one is
- * brought to the version too, once nobody reads it: DW_UNAVAILABLE where that takes too
- * long. Call it again where it failed. */
-DW_API dw_status dw_follower_settle(dw_follower *follower, dw_error *err);
+/* Syncs the weights, reads them back and removes the patch. Of two copies it brings the
+ * other one to the version too, once nobody reads it: DW_UNAVAILABLE if that takes too
+ * long. If it fails, call it again. */
+DW_API dw_status dw_follower_finish(dw_follower *follower, dw_error *err);
 
 typedef struct dw_follow_report {
     uint64_t from;    /* DW_NO_VERSION: from nothing */
-    uint64_t version; /* where the weights are now */
-    uint64_t n_hops;
+    uint64_t version; /* of the weights now */
+    uint64_t n_steps; /* of the route */
     uint64_t n_objects;
     uint64_t n_bytes; /* fetched */
     uint64_t n_changed;
     uint64_t fetch_ms;
     uint64_t stage_ms;
     uint64_t apply_ms;
-    uint64_t n_private; /* files of the weights that were links or had several names, and
-                           that private copies took the place of */
+    uint64_t n_private; /* files that were links or had several names, and were replaced
+                           with copies */
+    uint64_t reserved[4];
 } dw_follow_report;
 
-/* Brings the weights to GOAL: stage, apply, settle, hop by hop. A GOAL below the version
- * they are at starts anew from an anchor. REPORT is filled also where it failed on the
- * way; it and PROGRESS may be NULL. */
+/* Brings the weights to GOAL, a version or DW_NEWEST: stage, prepare, apply and finish,
+ * step by step. A GOAL below the weights' version starts from an anchor. REPORT is filled
+ * also if this fails, and may be NULL. */
 DW_API dw_status dw_follower_sync(dw_follower *follower, uint64_t goal,
                                   const dw_progress *progress, dw_follow_report *report,
                                   dw_error *err);
 
-/* The sums since it was opened; `from` is where it stood then. */
+/* The totals since open; `from` is the version at that time. */
 DW_API void dw_follower_totals(const dw_follower *follower, dw_follow_report *out);
 
-/* What was done since BEFORE, which dw_follower_totals gave; `from` is where it stood
- * then. */
+/* The totals since BEFORE, which is a result of dw_follower_totals; `from` is the version
+ * at that time. */
 DW_API void dw_follower_since(const dw_follower *follower, const dw_follow_report *before,
                               dw_follow_report *out);
 
-/* Says in followers/ID.json how it goes; STATUS is a word, MESSAGE a line or NULL. What
- * fails here is no reason to stop. If STATUS is "stopped" and the weights are in the
- * caller's memory, the report names no version: the memory goes with the process, and
- * nothing in the stream must be kept for it. */
+/* Reports to followers/ID.json. STATUS is a word, MESSAGE a line or NULL. An error here
+ * is no reason to stop. If STATUS is "stopped" and the weights are in memory, the report
+ * names no version: the memory ends with the process, and the stream need keep nothing
+ * for it. */
 DW_API dw_status dw_follower_report(dw_follower *follower, const char *status,
                                     const char *message, dw_error *err);
 
-#define DW_FOLLOW_ID_SIZE 65
+#define DW_FOLLOWER_ID_SIZE 65
 
-/* Makes an id to report under: the machine's name, and a hash of the path of INTO. For
- * weights in memory INTO is NULL, and N tells the followers on the machine apart. */
-DW_API void dw_follow_id(char out[DW_FOLLOW_ID_SIZE], const char *into, unsigned n);
+/* Makes an id to report as: the machine's name and a hash of the path of INTO. For
+ * weights in memory INTO is NULL, and N distinguishes the followers on the machine. */
+DW_API void dw_follower_id(char out[DW_FOLLOWER_ID_SIZE], const char *into, unsigned n);
 
 #ifdef __cplusplus
 }

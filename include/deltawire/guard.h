@@ -1,4 +1,4 @@
-/* The guard: what happens if a mapped file shrinks.
+/* The guard: what happens if a mapped file shrinks. Experimental.
  *
  * The system raises SIGBUS if a process touches a page of a mapped file that is no longer
  * there, and that ends the process. The library installs no signal handlers by itself.
@@ -30,8 +30,8 @@ DW_API dw_status dw_guard_install(dw_error *err);
  * none did. For hosts that read mapped tensors themselves: ask after the reading. */
 DW_API dw_status dw_guard_check(dw_error *err);
 
-/* Puts the handler back that was there before, unless somebody replaced the guard's. No
- * other thread may be inside the library. */
+/* Puts the handler back that was there before, unless somebody replaced the guard's. For
+ * hosts that unload the library. No other thread may be inside the library. */
 DW_API void dw_guard_remove(void);
 
 #ifdef __cplusplus

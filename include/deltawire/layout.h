@@ -1,23 +1,23 @@
-/* Layouts: weights that lie in memory otherwise than in their checkpoint.
+/* Layouts: weights that an engine keeps in another layout than the checkpoint's.
+ * Experimental.
  *
- * An engine fuses tensors (q, k and v into one), cuts them among ranks, turns them or
- * packs them for its kernels. A layout knows for each element of the checkpoint where it
- * lies in the engine's own tensors, the *targets*, so that a patch (follow.h) is stored
- * at the price of its changes. It is learnt by looking: the engine loads tensors in which
- * every element spells its own number (dw_layout_spell), and where the numbers come to
- * lie is read off (dw_layout_learn). Any number of passes of a few bits each will do, so
- * it works for every element type.
+ * An engine fuses tensors (q, k and v into one), splits them among ranks, transposes them
+ * or packs them for its kernels. A layout knows the position of each element of the
+ * checkpoint in the engine's own tensors, the *targets*. So a patch (follow.h) costs no
+ * more than its changes. The layout is learnt: the engine loads tensors in which every
+ * element spells its own number (dw_layout_spell), and the layout reads the numbers from
+ * the targets (dw_layout_learn). Several passes of a few bits each make this work for
+ * every element type.
  *
- *     dw_layout_new       of which tensors, into which targets
- *     dw_layout_spell     what the engine is to load, pass by pass
- *     dw_layout_learn     what came to lie in a target
- *     dw_layout_end       all is learnt: from here on it can be used
- *     dw_layout_compare   targets with a checkpoint
- *     dw_layout_write     a checkpoint into the targets
- *     dw_layout_apply     a patch into the targets
+ *     dw_layout_new       from which tensors, into which targets
+ *     dw_layout_spell     the values that the engine loads, pass by pass
+ *     dw_layout_learn     reads a target
+ *     dw_layout_end       ends the learning: now the layout can be used
+ *     dw_layout_compare   compares the targets with a checkpoint
+ *     dw_layout_write     writes a checkpoint into the targets
+ *     dw_layout_apply     applies a patch to the targets
  *
- * Elements are what deltas take for such: words of 1, 2, 4 or 8 bytes. A handle belongs
- * to one thread at a time.
+ * Elements are words of 1, 2, 4 or 8 bytes, as in deltas.
  */
 #ifndef DELTAWIRE_LAYOUT_H
 #define DELTAWIRE_LAYOUT_H
@@ -32,9 +32,9 @@ extern "C" {
 
 typedef struct dw_layout dw_layout;
 
-/* TENSORS are those of the checkpoint; their data is not looked at. TARGETS are in
- * row-major order of their memory; data may be NULL where it is not the CPU's. Nothing is
- * borrowed but the targets' data. */
+/* TENSORS are those of the checkpoint; their data is not used. TARGETS are row-major;
+ * their data may be NULL if the CPU cannot reach it. Only the targets' data is borrowed.
+ */
 DW_API dw_status dw_layout_new(dw_layout **out, const dw_tensor *tensors,
                                size_t n_tensors, const dw_tensor *targets,
                                size_t n_targets, dw_error *err);
@@ -42,48 +42,48 @@ DW_API void dw_layout_free(dw_layout *layout);
 
 /* ---- learning ---- */
 
-/* How many passes it takes until tensors of this type have spelled their numbers. */
+/* The number of passes that tensors of this type need. */
 DW_API unsigned dw_layout_passes(const dw_layout *layout, dw_dtype dtype);
 
-/* Fills OUT, n_bytes of tensor T, with what its elements spell in PASS. An element that
- * was not loaded at all must hold zeros, or ones, in every pass. */
+/* Fills OUT, which has the n_bytes of tensor T, with the values of PASS. An element that
+ * was not loaded must hold only zero bits or only one bits in every pass. */
 DW_API void dw_layout_spell(const dw_layout *layout, size_t t, unsigned pass, void *out);
 
-/* Reads off what lay in TARGET after each pass. May be called again for a target with
- * what other tensors left there. *N_COVERED takes the elements that were loaded.
- * DW_UNSUPPORTED where they are no numbers, or in no order that can be kept: the engine
- * computes with what it loads, or shuffles it. Nothing is learnt then. */
+/* Learns from the contents of TARGET after each pass. May be called again for a target
+ * that holds the values of other tensors. *N_COVERED takes the number of elements that
+ * were loaded. DW_UNSUPPORTED if they are no numbers, or are in no order that a layout
+ * can keep: the engine computes with the values or shuffles them. Then nothing is learnt.
+ */
 DW_API dw_status dw_layout_learn(dw_layout *layout, size_t target,
                                  const void *const *passes, uint64_t *n_covered,
                                  dw_error *err);
 
-/* Takes out what was learnt of tensor T: patches leave it alone, and say so. */
+/* Forgets tensor T: patches do not store its elements, and report it. */
 DW_API void dw_layout_forget(dw_layout *layout, size_t t);
 
-/* Brings it into the form that is used. Nothing can be learnt after that; tensors can
- * still be forgotten. */
+/* Ends the learning. After this nothing can be learnt; tensors can still be forgotten. */
 DW_API dw_status dw_layout_end(dw_layout *layout, dw_error *err);
 
-/* Elements of tensor T that lie in targets, in each place they do. */
+/* The number of positions in targets that hold elements of tensor T. */
 DW_API uint64_t dw_layout_held(const dw_layout *layout, size_t t);
 DW_API bool dw_layout_is_forgotten(const dw_layout *layout, size_t t);
 
-/* Pieces it is kept in: what it costs in memory. */
+/* The number of pieces of the layout, a measure of its memory. */
 DW_API size_t dw_layout_pieces(const dw_layout *layout);
 
 /* ---- whole tensors ---- */
 
-/* The target's memory is elsewhere now; NULL: out of the CPU's reach. */
+/* Sets the address of a target that has moved; NULL: the CPU cannot reach it. */
 DW_API void dw_layout_move(dw_layout *layout, size_t target, void *data);
 
-/* For each tensor of the layout, TENSORS has one of that name, type and shape.
- * DIFFERENT, one for each tensor of the layout, takes how many of its elements are others
- * in the targets; tensors that are forgotten or in no target have none. */
+/* Compares the targets with TENSORS, which has each tensor of the layout by name, type
+ * and shape. DIFFERENT takes, for each tensor of the layout, how many of its elements
+ * differ; 0 for tensors that are forgotten or in no target. */
 DW_API dw_status dw_layout_compare(const dw_layout *layout, const dw_tensor *tensors,
                                    size_t n_tensors, unsigned n_threads,
                                    uint64_t *different, dw_error *err);
 
-/* Stores what TENSORS hold, all that is not forgotten. */
+/* Stores all values of TENSORS in the targets, except those of forgotten tensors. */
 DW_API dw_status dw_layout_write(const dw_layout *layout, const dw_tensor *tensors,
                                  size_t n_tensors, unsigned n_threads, dw_error *err);
 
@@ -91,26 +91,23 @@ DW_API dw_status dw_layout_write(const dw_layout *layout, const dw_tensor *tenso
 
 typedef struct dw_layout_report {
     uint64_t version;   /* that the patch leads to */
-    dw_digest state;    /* the digest of it, as the patch says; 0: it does not */
-    dw_digest moved;    /* what the stores add to a model's digest */
+    dw_digest state;    /* its digest, from the patch; 0: the patch has none */
+    dw_digest moved;    /* what the stores add to a model's digest (dw_digest_sum) */
     uint64_t n_changed; /* elements in the patch */
-    uint64_t n_stored; /* of them, in this layout: an element may lie in several places */
-    size_t n_forgotten; /* tensors with changes that are forgotten: load them anew */
+    uint64_t n_stored;  /* stores in this layout: an element can have several positions */
+    size_t n_forgotten; /* forgotten tensors with changes: load them again */
 } dw_layout_report;
 
-/* The sum of two digests: STATE + MOVED is the state after a patch. */
-DW_API dw_digest dw_digest_plus(dw_digest a, dw_digest b);
-
-/* Does the stores of the patch file PATH (docs/FORMAT.md, section 12) in the targets and
- * reads them back, in one pass. DW_STALE where an element does not hold what the patch
- * replaces, DW_CORRUPT where the file was altered or an element does not hold what was
- * stored: stores that were done by then are taken back before it returns. FORGOTTEN, one
- * for each tensor of the layout, may be NULL; true for those among n_forgotten. */
+/* Applies the patch file PATH (docs/FORMAT.md, section 12) to the targets and reads the
+ * values back, in one pass. DW_STALE if an element does not have the old value of the
+ * patch. DW_CORRUPT if the file is damaged, or an element does not have the new value
+ * after the store. Before it returns an error, it restores the old values. FORGOTTEN, one
+ * for each tensor of the layout, is set for those in n_forgotten; it may be NULL. */
 DW_API dw_status dw_layout_apply(const dw_layout *layout, const char *path,
                                  unsigned n_threads, dw_layout_report *report,
                                  bool *forgotten, dw_error *err);
 
-/* The stores as a list, for memory that is not the CPU's. */
+/* The stores as a list, for memory that the CPU cannot reach. */
 typedef struct dw_layout_stores {
     uint64_t n;
     unsigned width;   /* bytes of an element */
@@ -119,7 +116,7 @@ typedef struct dw_layout_stores {
     void *values;     /* [n] */
 } dw_layout_stores;
 
-/* LISTS has one for each target; dw_layout_stores_free frees what they point to. */
+/* LISTS has one list for each target; dw_layout_stores_free frees what they point to. */
 DW_API dw_status dw_layout_list(const dw_layout *layout, const char *path,
                                 dw_layout_stores *lists, dw_layout_report *report,
                                 bool *forgotten, dw_error *err);

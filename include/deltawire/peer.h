@@ -1,20 +1,18 @@
-/* Peers: what other systems keep in a bucket or a directory, read as it lies there.
+/* Peers: reads the versions of other systems in a bucket or a directory. Experimental.
  *
  *     trl     anchors/step_%06d.safetensors, deltas/step_%06d.safetensors
  *     slime   weight_v%06d/model.safetensors.index.json and the files it names
  *     skyrl   delta-%08d/manifest.json and the payloads it names
  *
- *     dw_peer_detect         whose is it?
- *     dw_peer_list           the versions that are there
- *     dw_peer_version        what one of them says of itself
- *     dw_peer_verify         reads all of it
+ *     dw_peer_detect         finds the format
+ *     dw_peer_list           lists the versions
+ *     dw_peer_version        reads the record of one
+ *     dw_peer_verify         reads and checks all
  *     dw_peer_replica_sync   brings a checkpoint directory to a version
  *
- * These formats promise less than a stream of ours. What one of them lets be checked is
- * checked before a byte of the weights changes; what it does not is told, in reports and
- * notes. docs/PEERS.md has the whole list.
- *
- * Handles belong to one thread at a time. The store must outlive them.
+ * These formats guarantee less than a stream. All that a format allows to check is
+ * checked before a byte of the weights changes. The rest is named in reports and notes.
+ * docs/PEERS.md has the list.
  */
 #ifndef DELTAWIRE_PEER_H
 #define DELTAWIRE_PEER_H
@@ -34,58 +32,59 @@ typedef enum dw_peer_format {
     DW_PEER_SKYRL = 3,
 } dw_peer_format;
 
-/* "trl", "slime", "skyrl"; "?" for a number that is no format. */
+/* "trl", "slime", "skyrl"; "?" if FORMAT is none of them. */
 DW_API const char *dw_peer_format_name(dw_peer_format format);
 DW_API bool dw_peer_format_from_name(dw_peer_format *out, const char *name);
 
-/* ---- what is there ------------------------------------------------------------ */
+/* ---- listing ------------------------------------------------------------------ */
 
-/* Finds out whose versions lie at the root of STORE, by the names of objects alone.
- * DW_NOT_FOUND where they are nobody's that is known here, or a stream of our own. */
+/* Finds the format of the versions at the root of STORE, only from the names of objects.
+ * DW_NOT_FOUND if it is no known format, or a deltawire stream. */
 DW_API dw_status dw_peer_detect(dw_store *store, dw_peer_format *out, dw_error *err);
 
-/* Detects and opens. Nothing is fetched yet. */
+/* Detects the format and opens. Fetches nothing yet. */
 DW_API dw_status dw_peer_open(dw_peer **out, dw_store *store, dw_error *err);
 DW_API void dw_peer_close(dw_peer *peer);
 
 DW_API dw_peer_format dw_peer_get_format(const dw_peer *peer);
 
-/* The numbers of the versions, ascending; asks the store anew. Those of slime and SkyRL
- * count once their index or manifest is there. The array lives until the next call of
- * this function; it may be empty. */
+/* Lists the store, and returns the numbers of the versions, ascending. A version of slime
+ * or SkyRL counts once its index or manifest exists. The array lives until the next call
+ * of this function. It may be empty. */
 DW_API dw_status dw_peer_list(dw_peer *peer, const uint64_t **versions,
                               size_t *n_versions, dw_error *err);
 
 /* Strings live until the next call with the same peer. */
 typedef struct dw_peer_version_info {
     uint64_t version;
-    uint64_t base;      /* the version it starts from; DW_NO_VERSION: it is whole */
-    bool base_is_named; /* false: the format does not say, it is the one listed before */
-    bool is_partial;    /* an anchor that lacks tensors: they are BASE's */
+    uint64_t base; /* the version it starts from; DW_NO_VERSION: it has all weights */
+    bool base_is_named; /* false: the format has no base; it is the version before */
+    bool is_partial;    /* an anchor without some tensors: they are those of BASE */
     uint64_t n_objects;
     uint64_t n_bytes;     /* of the objects that hold weights */
-    int64_t modified_ms;  /* the store's own time of its record; 0 where unknown */
-    const char *encoding; /* "whole", "raw", "gap_delta", "xor", "overwrite", or what the
-                             record says where that cannot be read here */
+    int64_t modified_ms;  /* the store's time of its record; 0: not known */
+    const char *encoding; /* "whole", "raw", "gap_delta", "xor", "overwrite", or the
+                             record's own word if this library cannot read it */
     const char *checksum; /* "xxh3-128", "adler32", "blake3", "digest" (files in TRL's
-                             layout that deltawire wrote); NULL: it has none */
+                             layout that deltawire wrote); NULL: none */
 } dw_peer_version_info;
 
-/* Reads the record of a version that was listed: TRL's header, slime's index, SkyRL's
- * manifest. It is kept, and read again when the store shows another size or time.
- * DW_NOT_FOUND where there is no such version. */
+/* Reads the record of a listed version: TRL's header, slime's index, SkyRL's manifest.
+ * Keeps it, and reads it again if its size or time in the store changes. DW_NOT_FOUND if
+ * there is no such version. */
 DW_API dw_status dw_peer_version(dw_peer *peer, uint64_t version,
                                  dw_peer_version_info *out, dw_error *err);
 
 /* ---- checking ----------------------------------------------------------------- */
 
-/* Takes what a format cannot tell, in a line for people. */
+/* Takes a line for people about something that a format cannot express. */
 typedef void (*dw_peer_note_fn)(void *context, const char *note);
 
 typedef struct dw_peer_verify_options {
-    const char *base; /* the checkpoint that the first version of slime or SkyRL starts
-                         from. Without it their checksums, which are of whole tensors,
-                         cannot be compared until a whole version comes */
+    size_t struct_bytes; /* set by dw_peer_verify_options_init */
+    const char *base;    /* the checkpoint that the first version of slime or SkyRL starts
+                            from. Without it their checksums, which are of whole tensors,
+                            cannot be compared until a whole version comes */
     const char *spool_dir; /* for a copy of the model; NULL: TMPDIR */
     unsigned n_threads;
     dw_fault_fn fault; /* each fault; may be NULL */
@@ -94,9 +93,14 @@ typedef struct dw_peer_verify_options {
     dw_progress progress;
 } dw_peer_verify_options;
 
+DW_API void dw_peer_verify_options_init_sized(dw_peer_verify_options *options,
+                                              size_t struct_bytes);
+#define dw_peer_verify_options_init(options)                                             \
+    dw_peer_verify_options_init_sized(options, sizeof *(options))
+
 typedef struct dw_peer_verify_report {
     uint64_t n_versions;
-    uint64_t n_replayed; /* versions whose weights were made, in memory */
+    uint64_t n_replayed; /* versions that were decoded, in memory */
     uint64_t n_objects;
     uint64_t n_bytes;
     uint64_t n_checked; /* tensors whose checksum was compared with their new weights */
@@ -104,16 +108,17 @@ typedef struct dw_peer_verify_report {
     uint64_t n_faults;
 } dw_peer_verify_report;
 
-/* Reads every object of every version: that it parses, that the chain of bases holds,
- * that positions and sizes fit the model, and, where there are weights to start from, the
- * checksums. With faults it returns the code of the first. OPTIONS and REPORT may be
- * NULL. */
+/* Reads every object of every version. Checks that it parses, that the chain of bases is
+ * complete and that positions and sizes fit the model. If there are weights to start
+ * from, it compares the checksums. If there are faults it returns the code of the first.
+ * REPORT may be NULL. */
 DW_API dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *options,
                                 dw_peer_verify_report *report, dw_error *err);
 
 /* ---- a checkpoint directory that is kept at a version ------------------------- */
 
 typedef struct dw_peer_replica_options {
+    size_t struct_bytes; /* set by dw_peer_replica_options_init */
     const char *into; /* as in dw_follow_options: made and filled where it is not there or
                          empty, patched in place where it holds a version of this peer.
                          Anything else is refused */
@@ -126,45 +131,47 @@ typedef struct dw_peer_replica_options {
     void *note_context;
 } dw_peer_replica_options;
 
-DW_API void dw_peer_replica_options_init(dw_peer_replica_options *options);
+DW_API void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
+                                               size_t struct_bytes);
+#define dw_peer_replica_options_init(options)                                            \
+    dw_peer_replica_options_init_sized(options, sizeof *(options))
 
-/* Opens the directory, and finishes what a killed process left half done. PEER must
- * outlive it. */
+/* Opens the directory, and finishes an apply that a killed process left. */
 DW_API dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,
                                       const dw_peer_replica_options *options,
                                       dw_error *err);
 DW_API void dw_peer_replica_close(dw_peer_replica *replica);
 
-/* The version the weights are at, or DW_NO_VERSION. */
+/* The version of the weights, or DW_NO_VERSION. */
 DW_API uint64_t dw_peer_replica_version(const dw_peer_replica *replica);
 
-/* The weights, names ascending; none while there is no version. Valid until the next
- * sync, or close. */
+/* The weights by name; none if there is no version. Valid until the next sync or close.
+ */
 DW_API const dw_tensor *dw_peer_replica_tensors(const dw_peer_replica *replica,
                                                 size_t *n_tensors);
 
-/* The digest of the weights, ours; 0 where there is no version. */
+/* The digest of the weights (digest.h); 0 if there is no version. */
 DW_API dw_digest dw_peer_replica_state(const dw_peer_replica *replica);
 
 typedef struct dw_peer_sync_report {
     uint64_t from;    /* DW_NO_VERSION: from nothing */
-    uint64_t version; /* where the weights are now */
-    uint64_t n_hops;
+    uint64_t version; /* of the weights now */
+    uint64_t n_steps;
     uint64_t n_objects;
     uint64_t n_bytes; /* fetched */
     uint64_t n_changed;
     uint64_t n_checked; /* tensors whose checksum was compared before they were written */
-    uint64_t n_missing; /* TRL: numbers without a file that were passed over */
-    bool is_verified;   /* every tensor that was fetched was proven by its format's
-                           checksum, or nothing was fetched */
+    uint64_t n_missing; /* TRL: numbers without a file that were skipped */
+    bool is_verified;   /* the format's checksum proved every tensor that was fetched, or
+                           nothing was fetched */
 } dw_peer_sync_report;
 
-/* Brings the weights to GOAL (DW_LATEST: the newest that is listed), version by version,
- * beginning with the last whole one on the way. Killed at any instant, the next open
- * finds the weights at a version. DW_NOT_FOUND where GOAL is not there, or nothing leads
- * to it; DW_STALE where the version the weights are at was written anew in the store, as
- * by a run that was started again. PROGRESS and REPORT may be NULL; REPORT is filled also
- * where it failed on the way. */
+/* Brings the weights to GOAL (DW_NEWEST: the newest that is listed), version by version,
+ * from the last version on the route that has all weights. If the process is killed, the
+ * next open finds the weights at a version. DW_NOT_FOUND if GOAL does not exist or no
+ * route leads to it. DW_STALE if the weights' version was written again in the store, for
+ * example by a run that was started again. REPORT is filled also if this fails, and may
+ * be NULL. */
 DW_API dw_status dw_peer_replica_sync(dw_peer_replica *replica, uint64_t goal,
                                       const dw_progress *progress,
                                       dw_peer_sync_report *report, dw_error *err);

@@ -1,23 +1,21 @@
-/* Publishing for peers: versions of a model, written as other systems' own readers expect
- * them.
+/* Publishing for peers: writes versions in the formats of other systems. Experimental.
  *
  *     trl     an anchor or a delta, one file a version
  *     slime   a directory a version: shards, and the index last
  *     skyrl   a directory a version: payloads, and the manifest last
  *
- *     dw_peer_publisher_open      weights + store          what is there is read back
- *     dw_peer_publisher_publish   the weights as they are  -> a version, proven
+ *     dw_peer_publisher_open      reads the newest version back as the baseline
+ *     dw_peer_publisher_publish   publishes the weights as they are, and proves the
+ * version
  *
- * A version is written against the baseline, a checkpoint directory that is kept at the
- * newest version in the store by the readers of peer.h. After each publish the baseline
- * follows, and what it then holds is compared with the weights: DW_OK means that a reader
- * of the store gets these weights, bit for bit.
+ * A version is written against the baseline, a checkpoint directory that the functions of
+ * peer.h keep at the newest version in the store. After each publish the baseline
+ * follows, and is compared with the weights: DW_OK means that a reader of the store gets
+ * these weights, bit for bit.
  *
- * Objects are created and never replaced. These formats have no way to keep two writers
- * apart: one process writes at a time; a second one is mostly, not always, noticed
- * (DW_CONFLICT). docs/PEERS.md says what each format can hold.
- *
- * A handle belongs to one thread at a time.
+ * Objects are created and never replaced. These formats cannot keep two writers apart, so
+ * only one process may write. A second one is mostly, not always, noticed (DW_CONFLICT).
+ * docs/PEERS.md lists what each format can hold.
  */
 #ifndef DELTAWIRE_PEER_PUBLISH_H
 #define DELTAWIRE_PEER_PUBLISH_H
@@ -41,8 +39,8 @@ typedef enum dw_peer_checksum {
     DW_PEER_ADLER32 = 1,
 } dw_peer_checksum;
 
-/* Strings are borrowed for the call of open. */
 typedef struct dw_peer_publish_options {
+    size_t struct_bytes; /* set by dw_peer_publish_options_init */
     dw_peer_format format;
     unsigned trl_layout;  /* TRL: 1, or 3, the default */
     dw_codec trl_codec;   /* TRL: DW_CODEC_GAP, the default, or DW_CODEC_RAW; layout 1 has
@@ -65,8 +63,11 @@ typedef struct dw_peer_publish_options {
     dw_progress progress;     /* of opening and publishing */
 } dw_peer_publish_options;
 
-DW_API void dw_peer_publish_options_init(dw_peer_publish_options *options,
-                                         dw_peer_format format);
+DW_API void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
+                                               size_t struct_bytes,
+                                               dw_peer_format format);
+#define dw_peer_publish_options_init(options, format)                                    \
+    dw_peer_publish_options_init_sized(options, sizeof *(options), format)
 
 /* Opens STORE for writing versions at its root, and brings the baseline to the newest
  * that is there. TENSORS stay the caller's and are read at each publish. DW_CONFLICT

@@ -1,4 +1,4 @@
-/* Watching and stopping long work. */
+/* Watching and stopping long work. Stable. */
 #ifndef DELTAWIRE_PROGRESS_H
 #define DELTAWIRE_PROGRESS_H
 
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Called now and then from the calling thread, never under a lock; report may be NULL. A
- * return value other than 0 makes the operation stop with DW_CANCELLED and change
- * nothing, but for a diff that updates its base. */
+/* The library calls REPORT now and then, from the thread that called it and under no
+ * lock. REPORT may be NULL. Any result but 0 stops the operation with DW_CANCELLED. The
+ * operation then changes nothing, except for a diff that updates its base. */
 typedef struct dw_progress {
     int (*report)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *context;

@@ -1,23 +1,23 @@
-/* A rollout host: weights that follow a stream, and the engines that serve them.
+/* A rollout: a follower with the engines that serve its weights. Experimental.
  *
- * A sync has four phases, and the engines stand still in the third alone:
+ * A sync has four phases. The engines stand still only in the third:
  *
- *     1  fetch, decode, verify, make the list of stores durable; the engines serve
- *     2  pause     each engine ends what it is at and says so
- *     3  apply     the stores; then each engine takes the new version over
+ *     1  fetch     stage and prepare the version; the engines serve
+ *     2  pause     each engine ends its work and confirms it
+ *     3  apply     the stores; then each engine takes the new version
  *     4  resume
  *
- * Then, while they serve again, the stores are made durable and read back. What holds:
+ * Then, while they serve again, the version is finished: synced and read back. These
+ * hold:
  *
- * - The weights in the directory change only while every engine is paused, or away. That
- *   is so too for what a killed process left half done.
- * - An engine is told of a patch only where it says that it serves the version the patch
- *   starts from; otherwise it takes the directory whole.
- * - An engine whose weights may be a mix is not resumed. It is brought to the version
- *   again, from the patch and then from the directory, now and at every later call.
- * - An engine whose weights are whole is resumed on every way out, failures among them.
- *
- * A handle belongs to one thread at a time.
+ * - The weights in the directory change only while every engine is paused or away, also
+ * when an apply of a killed process is finished.
+ * - An engine gets a patch only if it serves the version that the patch starts from. Else
+ * it loads the directory.
+ * - An engine whose weights may be a mix is not resumed. It gets the version again, from
+ * the patch and then from the directory, now and at every later call.
+ * - An engine whose weights are those of one version is always resumed, also after a
+ * failure.
  */
 #ifndef DELTAWIRE_ROLLOUT_H
 #define DELTAWIRE_ROLLOUT_H
@@ -31,41 +31,20 @@ extern "C" {
 
 typedef struct dw_rollout dw_rollout;
 
-typedef enum dw_engine_state {
-    DW_ENGINE_UNKNOWN = 0, /* not asked yet */
-    DW_ENGINE_SERVING,     /* the version of the directory */
-    DW_ENGINE_BEHIND,      /* whole, but another version, or it does not say which */
-    DW_ENGINE_PAUSED,      /* for an update that is under way */
-    DW_ENGINE_BROKEN,      /* paused, and perhaps a mix: being mended */
-    DW_ENGINE_AWAY,        /* does not answer */
-} dw_engine_state;
-
-/* "serving", "broken", ... */
-DW_API const char *dw_engine_state_name(dw_engine_state state);
-
-typedef struct dw_engine_status {
-    const char *driver;
-    const char *where; /* may be NULL */
-    dw_engine_state state;
-    uint64_t version;  /* that it serves, or DW_NO_VERSION */
-    char software[64]; /* may be empty */
-    dw_error error;    /* the last one; code DW_OK where all is well */
-} dw_engine_status;
-
 typedef enum dw_phase {
     DW_PHASE_IDLE = 0,
     DW_PHASE_FETCH,  /* and decode, and verify */
     DW_PHASE_PAUSE,  /* asked for */
     DW_PHASE_APPLY,  /* engines stand still */
     DW_PHASE_RESUME, /* asked for */
-    DW_PHASE_SETTLE,
+    DW_PHASE_FINISH,
 } dw_phase;
 
-/* "idle", "fetch", ... */
+/* "idle", "fetch", ...: for logs. */
 DW_API const char *dw_phase_name(dw_phase phase);
 
-/* One hop: from a version to another. Times in microseconds. */
-typedef struct dw_rollout_hop {
+/* A step from one version to another. Times in microseconds. */
+typedef struct dw_rollout_step {
     uint64_t from; /* DW_NO_VERSION: from nothing */
     uint64_t version;
     uint64_t n_objects;
@@ -73,64 +52,67 @@ typedef struct dw_rollout_hop {
     uint64_t n_changed;
     uint64_t fetch_us;
     uint64_t decode_us;
-    uint64_t pause_us;   /* from asking the first engine until the last one stood */
-    uint64_t scatter_us; /* our stores */
-    uint64_t update_us;  /* the engines taking it over */
+    uint64_t pause_us;   /* from the first request until the last engine was paused */
+    uint64_t scatter_us; /* the stores */
+    uint64_t update_us;  /* the updates of the engines */
     uint64_t resume_us;
-    uint64_t settle_us;
-    uint64_t stopped_us; /* from the last pause acknowledged to the first resume sent */
-} dw_rollout_hop;
+    uint64_t finish_us;
+    uint64_t stopped_us; /* from the last confirmed pause to the first resume sent */
+} dw_rollout_step;
 
-/* Told as it happens, on the calling thread; any may be NULL. */
+/* Functions that report progress, called on the calling thread; each may be NULL. */
 typedef struct dw_rollout_watch {
     void (*phase)(void *context, dw_phase phase, uint64_t version);
-    void (*hop)(void *context, const dw_rollout_hop *hop);
+    void (*step)(void *context, const dw_rollout_step *step);
     void (*engine)(void *context, size_t i, const dw_engine_status *status);
     void *context;
 } dw_rollout_watch;
 
 typedef struct dw_rollout_options {
+    size_t struct_bytes;       /* set by dw_rollout_options_init */
     dw_engine *const *engines; /* they must outlive it */
-    size_t n_engines;          /* at most DW_MAX_ENGINES; 0: a follower alone */
-    bool engines_loaded;  /* they were started from the directory as it is now, so that
-                             the first contact needs no reload */
-    unsigned patience_ms; /* after so long an engine that is away is done without: it
-                             takes the directory whole when it comes back. Default 0: it
-                             is waited for, and the weights stay as they are. The time is
-                             counted from the first sync that met it away */
-    unsigned n_tries;     /* of an update of a paused engine, in one call; default 3 */
+    size_t n_engines;          /* at most DW_MAX_ENGINES; 0: only a follower */
+    bool engines_loaded;  /* they were started from the directory as it is now, so the
+                             first  contact needs no reload */
+    unsigned patience_ms; /* how long to wait for an engine that is away, from the first
+                             sync that found it away. Then the sync goes on without it,
+                             and it loads the directory when it comes back. Default 0:
+                             wait without limit, and the weights stay as they are */
+    unsigned n_tries;     /* to update a paused engine in one call; default 3 */
     dw_rollout_watch watch;
 } dw_rollout_options;
 
 #define DW_MAX_ENGINES 64
 
-DW_API void dw_rollout_options_init(dw_rollout_options *options);
+DW_API void dw_rollout_options_init_sized(dw_rollout_options *options,
+                                          size_t struct_bytes);
+#define dw_rollout_options_init(options)                                                 \
+    dw_rollout_options_init_sized(options, sizeof *(options))
 
-/* Opens a follower (follow.h); where a killed process left weights half written, the
- * engines are paused first. DW_UNAVAILABLE where one that is not known to be away cannot
- * be paused then. */
+/* Opens a follower (follow.h). If a killed process left an apply unfinished, pauses the
+ * engines first: DW_UNAVAILABLE if one that is not known to be away cannot be paused. */
 DW_API dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
                                  const dw_follow_options *follow,
                                  const dw_rollout_options *options, dw_error *err);
 
-/* Resumes what is paused and whole. */
+/* Resumes the paused engines whose weights are those of one version, and frees. */
 DW_API void dw_rollout_close(dw_rollout *rollout);
 
 DW_API dw_follower *dw_rollout_follower(dw_rollout *rollout); /* borrowed */
 
-/* Brings the weights to GOAL (DW_LATEST: the head), and the engines with them. DW_OK: the
- * weights are there; an engine that could not take them over says so in its status, and
- * dw_rollout_check goes on with it. DW_UNAVAILABLE where one could not be paused: the
+/* Brings the weights and the engines to GOAL, a version or DW_NEWEST. After DW_OK the
+ * weights are there. An engine that could not take them reports it in its status, and
+ * dw_rollout_check tries again. DW_UNAVAILABLE if an engine could not be paused: the
  * weights stay as they are, and the next call goes on from there. */
 DW_API dw_status dw_rollout_sync(dw_rollout *rollout, uint64_t goal,
                                  const dw_progress *progress, dw_error *err);
 
-/* Asks each engine how it is, and brings those that are behind, broken or back to the
- * version of the directory. To be called now and then while nothing is new. DW_OK also
- * where some are away: see their status. */
+/* Probes each engine, and brings engines that are behind, broken or back to the version
+ * of the directory. Call it now and then while nothing is new. DW_OK also if engines are
+ * away: see their status. */
 DW_API dw_status dw_rollout_check(dw_rollout *rollout, dw_error *err);
 
-/* How engine I is. Valid until the next call. */
+/* The status of engine I. Valid until the next call. */
 DW_API const dw_engine_status *dw_rollout_engine(const dw_rollout *rollout, size_t i);
 
 /* Whether all engines serve the version of the directory. */

@@ -1,10 +1,9 @@
-/* Snapshots: the weights that a follower keeps in a directory, read in place.
+/* Snapshots: reads the weights of a directory that a follower updates. Stable.
  *
- * The files are mapped, so that an update is seen with no copy and no reload. control.h
- * tells how a reader and the writer keep out of each other's way; here is a reader that
- * does it.
+ * The files are mapped, so a reader sees an update without a copy or a reload. control.h
+ * describes how a reader and the writer keep out of each other's way.
  *
- * A handle belongs to one thread at a time; open one for each thread that reads.
+ * A handle belongs to one thread at a time: open one for each thread that reads.
  */
 #ifndef DELTAWIRE_SNAPSHOT_H
 #define DELTAWIRE_SNAPSHOT_H
@@ -23,38 +22,38 @@ typedef struct dw_snapshot dw_snapshot;
 typedef struct dw_snapshot_view {
     uint64_t version;
     dw_digest state;
-    const dw_tensor *tensors; /* names ascending; read-only. They stay where they are, one
-                                 place for each copy, as long as mark.files is the same */
+    const dw_tensor *tensors; /* by name; read-only. Their addresses, one for each copy,
+                                 stay the same as long as mark.files is the same */
     size_t n_tensors;
     dw_control_mark mark;
 } dw_snapshot_view;
 
-/* Maps what the follower keeps in DIR. DW_NOT_FOUND where there is no control block or no
- * version yet; DW_UNAVAILABLE where the writer died in the middle of a write, or where a
- * power loss may have interrupted one: it is to be started again first. DW_CONFLICT where
- * every slot is taken. Where the control block may not be written (a read-only mount),
- * the snapshot is opened to look twice alone. */
+/* Maps the weights in DIR. DW_NOT_FOUND if there is no control block or no version yet.
+ * DW_UNAVAILABLE if the writer died during a write, or a power loss may have interrupted
+ * one: start the writer again first. DW_CONFLICT if every slot is taken. If the control
+ * block cannot be written (a read-only mount), only dw_snapshot_look works. */
 DW_API dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err);
 DW_API void dw_snapshot_close(dw_snapshot *snapshot);
 
-/* While it is pinned, nothing that was mapped is unmapped, for readers who keep pointers
- * to tensors between reads: where the files were made anew, a hold or look is DW_STALE.
- * Open another snapshot then. */
+/* While it is pinned, nothing is unmapped: for readers that keep pointers to tensors
+ * between reads. If the writer made new files, a hold or look returns DW_STALE: open
+ * another snapshot then. */
 DW_API void dw_snapshot_pin(dw_snapshot *snapshot, bool pinned);
 
-/* The version that would be read now, or the last one where it is being written. */
+/* The version that a read would get now; while it is being written, the last one. */
 DW_API uint64_t dw_snapshot_version(const dw_snapshot *snapshot);
 
-/* Holds the newest version: it stays as it is until dw_snapshot_release, or the next
- * hold. Waits while it is being written, at most TIMEOUT_MS: then DW_UNAVAILABLE, and the
- * text says whether the writer is still there. With two copies there is nothing to wait
- * for. DW_UNSUPPORTED where the snapshot can only be looked at twice. */
+/* Holds the newest version: it stays as it is until dw_snapshot_release or the next hold.
+ * Waits while it is being written, at most TIMEOUT_MS; then it returns DW_UNAVAILABLE,
+ * and the text says if the writer still runs. With two copies it never waits.
+ * DW_UNSUPPORTED if only dw_snapshot_look works. */
 DW_API dw_status dw_snapshot_hold(dw_snapshot *snapshot, unsigned timeout_ms,
                                   dw_snapshot_view *view, dw_error *err);
 DW_API void dw_snapshot_release(dw_snapshot *snapshot);
 
-/* The other way: look now, read, and ask whether it was whole all the time. Waits as
- * dw_snapshot_hold does. */
+/* Reads without a hold: look, read, then call dw_snapshot_unchanged. If that returns
+ * false, the data may be a mix of two versions: read again. Waits as dw_snapshot_hold
+ * does. */
 DW_API dw_status dw_snapshot_look(dw_snapshot *snapshot, unsigned timeout_ms,
                                   dw_snapshot_view *view, dw_error *err);
 DW_API bool dw_snapshot_unchanged(const dw_snapshot *snapshot,

@@ -1,8 +1,8 @@
-/* Element types and tensors.
+/* Element types and tensors. Stable.
  *
- * A tensor is a name, an element type, a shape and a borrowed pointer to its
- * bytes: row-major, little-endian, no padding. The library never frees or moves
- * the bytes; whether it writes them is said by each function.
+ * A tensor is a name, an element type, a shape and a borrowed pointer to its bytes:
+ * row-major, little-endian, without padding. The library never frees or moves the bytes.
+ * Each function says if it writes them.
  */
 #ifndef DELTAWIRE_TENSOR_H
 #define DELTAWIRE_TENSOR_H
@@ -46,7 +46,7 @@ typedef enum dw_dtype {
     DW_DTYPE_COUNT
 } dw_dtype;
 
-/* The safetensors spelling ("BF16"), or "?" for a number that is no type. */
+/* The safetensors spelling ("BF16"), or "?" if DTYPE is no type. */
 DW_API const char *dw_dtype_name(dw_dtype dtype);
 
 /* Finds a type by its safetensors spelling. */
@@ -64,23 +64,23 @@ typedef struct dw_tensor {
     const uint64_t *dims; /* [n_dims], borrowed */
     uint64_t n_bytes;     /* elements x bits / 8 */
     void *data;           /* [n_bytes], borrowed; may be NULL when n_bytes is 0 */
-    uint64_t first_byte;  /* where it begins in the tensor it is a slice of; 0 for a whole
-                             one. Its digest is then its share of that tensor's */
+    uint64_t first_byte;  /* of a slice: its offset in the whole tensor, in bytes. Its
+                             digest is then its share of the tensor's. Else 0 */
 } dw_tensor;
 
-/* Computes elements and bytes of a shape. False where a product passes 2^64,
- * there are more than DW_MAX_DIMS dimensions, or the bits do not fill whole
+/* Computes the number of elements and bytes of a shape. Returns false if a product passes
+ * 2^64, if there are more than DW_MAX_DIMS dimensions, or if the bits do not fill whole
  * bytes. Either output may be NULL. */
 DW_API bool dw_shape_size(dw_dtype dtype, uint32_t n_dims, const uint64_t *dims,
                           uint64_t *n_elems, uint64_t *n_bytes);
 
-/* Rounds F32 to BF16: to the nearest, halfway to the even one, as PyTorch does; every NaN
- * becomes 0x7fc0. */
+/* Rounds F32 to BF16 as PyTorch does: to the nearest value, and halfway to the even one.
+ * Every NaN becomes 0x7fc0. */
 DW_API void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems);
 
-/* Copies the tensors of FROM into those of the same names and shapes of INTO, in any
- * order; F32 becomes BF16 where INTO has that, other types must be the same. On n_threads
- * threads (0: all cores). What is wrong is found before anything is written. */
+/* Copies the tensors of FROM into the tensors of INTO that have the same names and
+ * shapes. The order may differ. F32 is rounded if INTO has BF16; other types must be the
+ * same. Checks everything before it writes anything. */
 DW_API dw_status dw_cast_tensors(const dw_tensor *into, const dw_tensor *from,
                                  size_t n_tensors, unsigned n_threads, dw_error *err);
 

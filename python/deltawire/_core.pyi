@@ -1,9 +1,10 @@
-"""The native part. Every handle has close() and is a context manager; a call on one that is
-closed, or that was made before a fork, raises Invalid. Threads may share handles: calls on
-one handle take turns. The GIL is released in all that takes long.
+"""The native part. Every handle has close() and is a context manager. A call on a handle that
+is closed, or that was made before a fork, raises Invalid. Threads may share a handle: its
+calls run one after the other. Calls that take long release the GIL.
 
-A version that is not there yet is None; a digest is 16 hexadecimal digits, as the command
-`deltawire` prints it. A timeout is in seconds, None means no limit."""
+None stands for a version that does not exist yet. A digest is 16 hexadecimal digits, as the
+command `deltawire` prints it. A timeout is in seconds; None means no limit. `threads` is the
+number of threads; 0 means one for each core."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
@@ -14,8 +15,8 @@ __version__: Final[str]
 
 _Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
 _Progress: TypeAlias = Callable[[int, int], object]
-"""Called now and then with bytes done and bytes in all; an exception stops the work and
-comes out of the call."""
+"""Called now and then with the bytes done and the total of bytes. An exception stops the
+work, and the call raises it."""
 
 class _SupportsDLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -24,15 +25,15 @@ class _SupportsDLPack(Protocol):
 _Array: TypeAlias = (
     Buffer | _SupportsDLPack | tuple[Buffer, str] | tuple[Buffer, str, Sequence[int]]
 )
-"""Memory of a tensor, C-contiguous and on the CPU: a buffer, a DLPack exporter, or a buffer
-with the element type that it stands for ('BF16', 'F8_E4M3', ...) and a shape."""
+"""The memory of a tensor, C-contiguous and on the CPU: a buffer, a DLPack exporter, or a
+buffer with its element type ('BF16', 'F8_E4M3', ...) and a shape."""
 _Tensors: TypeAlias = Mapping[str, _Array]
 
 # ---- errors ---------------------------------------------------------------------------
 
 class Error(Exception):
     code: str
-    """'not_found', 'corrupt', 'stale', ...: what can be done about it."""
+    """'not_found', 'corrupt', 'stale', ...: says what the caller can do."""
     where: str
     """The file, tensor or object; may be empty."""
     text: str
@@ -54,8 +55,8 @@ class Untrusted(Error): ...
 
 @final
 class Tensor:
-    """A tensor in memory that something else owns and that this keeps alive: a buffer
-    (types that buffers do not know come out as unsigned numbers of their width) and a
+    """A tensor in memory that another object owns. The tensor keeps that object alive. It is
+    a buffer (types that buffers do not have become unsigned numbers of the same width) and a
     DLPack exporter (`torch.from_dlpack(tensor)` copies nothing)."""
 
     @property
@@ -81,8 +82,8 @@ class Tensor:
 
 @final
 class Checkpoint(Mapping[str, Tensor]):
-    """A safetensors file, an index of shards or a directory of either, mapped. What came out
-    of it keeps the mapping alive; close() is refused by nobody, and ends with the last."""
+    """A safetensors file, an index of shards, or a directory with one of them, mapped. Its
+    tensors keep the mapping alive, also after close()."""
 
     def __new__(cls, path: _Path, writable: bool = False) -> Self: ...
     def __getitem__(self, name: str, /) -> Tensor: ...
@@ -112,8 +113,8 @@ def digest(
     tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
 ) -> Digests: ...
 def cast(source: _Tensors, into: _Tensors, *, threads: int = 0) -> None:
-    """Rounds F32 to BF16, nearest and to even; other types are copied. Both sides have the
-    same names and shapes."""
+    """Rounds F32 to BF16, to the nearest value and halfway to the even one. Copies other
+    types. Both sides have the same names and shapes."""
 
 # ---- deltas ---------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class ApplyReport(NamedTuple):
 
 @final
 class Delta:
-    """What changed between two versions: made by diff(), or opened from a file or bytes."""
+    """The changes between two versions: made by diff(), or opened from a file or bytes."""
 
     def __new__(cls, source: _Path | Buffer) -> Self:
         """A str or path is a file; anything else is a buffer, which is copied."""
@@ -159,7 +160,7 @@ class Delta:
     def apply(
         self, tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
     ) -> None:
-        """Proves the outcome, then writes; whatever fails, nothing was written."""
+        """Proves the result, then writes. If it fails, nothing was written."""
     def verify(
         self, tensors: _Tensors, *, threads: int = 0, progress: _Progress | None = None
     ) -> None: ...
@@ -201,7 +202,7 @@ class StoreEntry(NamedTuple):
 @final
 class Store:
     """file:///DIR, s3://BUCKET/PREFIX, hf://buckets/NAMESPACE/NAME/PATH, mem:NAME, or a
-    path. Options that are None or 0 mean the default (store.h)."""
+    path. None and 0 mean the default (store.h)."""
 
     def __new__(
         cls,
@@ -251,8 +252,8 @@ class VersionInfo(NamedTuple):
     fork_url: str | None
     fork_version: int | None
     suspect_from: int | None
-    """The writer's baseline was found damaged: from this version on, those before this one may
-    not have been the trainer's weights."""
+    """The writer found its baseline damaged: the versions from this one up to the one before
+    `version` may not be the trainer's weights."""
     library: str | None
     """The version of deltawire that wrote it; None: not recorded."""
     host: str | None
@@ -260,7 +261,7 @@ class VersionInfo(NamedTuple):
 
 class Way(NamedTuple):
     start: int | None
-    """None: an anchor, which needs nothing."""
+    """None: an anchor."""
     to: int
     n_bytes: int
     n_objects: int
@@ -279,8 +280,8 @@ class StreamTensor(NamedTuple):
 
 @final
 class Stream:
-    """The log of a stream. `trust` are public keys, or files of them: with any, everything
-    else is refused. `stream` is the id that the stream must have."""
+    """The records of a stream. `trust` has public keys, or files of them: if there are any,
+    records of other keys are refused. `stream` is the id that the stream must have."""
 
     def __new__(cls, store: Store | str, *, trust: Iterable[str] = (),
                 stream: str | None = None) -> Self: ...
@@ -316,14 +317,14 @@ class PublishReport(NamedTuple):
     diff_ms: int
     upload_ms: int
     total_ms: int
-    restarted: bool  # the newest version did not decode: this one holds the whole model
-    suspect_from: int | None  # from it to the one before `version`, versions may be wrong
+    restarted: bool  # the newest version did not decode: this one has an anchor
+    suspect_from: int | None  # the versions from this one to `version` - 1 may be wrong
 
 @final
 class Publisher:
-    """Publishes tensors that live on in place; their memory is held until close(). When this
-    returns, the newest version is these weights: on a new stream they are version 0, and on
-    one that is there they are published if they differ from its newest version."""
+    """Publishes tensors from where they are; their memory is held until close(). When this
+    returns, the newest version is these weights. On a new stream they are version 0. On an
+    existing one they are published if they differ from its newest version."""
 
     def __new__(
         cls,
@@ -363,33 +364,37 @@ class Publisher:
         provenance: bool = True,
         publish_changed: bool = True,
     ) -> Self:
-        """`base_name` or `base`: version 0 is a checkpoint that followers have and is not
-        uploaded. `fork`: it is a version of another stream. `stream`: the id that the stream
-        must have. `new_key`: publish though the stream is signed by another key so far.
-        `step` and `notes` are those of the version that opening makes. `publish_changed=False`:
-        opening makes no version but version 0. `exit_timeout`: how long the end of the
-        interpreter, or of this object, waits for what is under way before that is given up.
-        `as_bf16` names tensors in F32 that are published as BF16, rounded while they are
-        compared.
+        """`base_name` or `base`: version 0 is a checkpoint that followers have; it is not
+        uploaded. `fork`: version 0 is a version of another stream. `stream`: the id that the
+        stream must have. `new_key`: allow that the newest version is signed by another key.
+        `step` and `notes` are those of the version that opening commits.
+        `publish_changed=False`: opening commits only version 0. `exit_timeout`: how long the
+        end of the interpreter, or of this object, waits for the version in progress before
+        it is cancelled. `as_bf16` names tensors in F32 that are published as BF16, rounded
+        while they are compared.
 
-        `shards` are this rank's parts: the tensor's name, the first element (row-major), and
-        an array. The tensors themselves may then be `(None, dtype, shape)`. `job` is the same
-        on every rank and another for every start. Ranks wait `rank_timeout` for each other,
-        rank 0 twice as long. Opening shards publishes nothing but version 0 (is_current()).
-        All of the baseline is read and compared with the stream within `sweep_every`
-        versions; 0: never.
+        `shards` are the slices of this rank: the tensor's name, the first element
+        (row-major), and an array. The tensors themselves may then be `(None, dtype, shape)`.
+        `job` is the same on every rank, and another for every start. Ranks wait
+        `rank_timeout` for each other, rank 0 twice as long. With shards, opening commits only
+        version 0 (is_current()). The whole baseline is compared with the stream within
+        `sweep_every` versions; 0: never.
 
         `provenance=False`: commits do not record the name of this machine and the version
         of deltawire."""
     @property
     def stream_id(self) -> str: ...
     @property
+    def created(self) -> bool:
+        """True if opening committed version 0, False if it resumed a stream with versions. Of
+        several ranks, ask rank 0."""
+    @property
     def version(self) -> int:
         """The newest version that is committed."""
     @property
     def opening(self) -> PublishReport | None:
-        """Of the version that opening published because the weights differed from the newest
-        one; None: it published none."""
+        """The report of the version that opening published because the weights differed from
+        the newest one; None if it published none."""
     def publish(
         self,
         *,
@@ -397,29 +402,32 @@ class Publisher:
         notes: str | None = None,
         unchanged: Iterable[str] | None = None,
     ) -> int:
-        """Publishes the weights as they are, in the background. They must not change until
-        captured(ticket). 0: skipped (`when_busy`). `unchanged` names tensors that were not
-        written to since the publish before that gave a ticket: they are not read."""
+        """Publishes the weights as they are, in the background, and returns a ticket. They
+        must not change until captured(ticket). 0: skipped (`when_busy`). `unchanged` names
+        tensors that were not written since the last publish that returned a ticket: they are
+        not read."""
     def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
-        """Until the version of the ticket, or of the last one, is committed; TimeoutError."""
+        """Waits until the version of the ticket, or of the last one, is committed. Raises
+        TimeoutError if the time is over first."""
     def idle(self, timeout: float | None = None) -> bool:
-        """Waits until a publish would not have to wait; False if the time is over first."""
+        """Waits until a publish would not wait. Returns False if the time is over first."""
     def drain(self, timeout: float | None = None) -> None:
-        """Until folds and anchors are made too; tells what went wrong with them."""
+        """Waits until folds and anchors are made too. Raises the error of one that failed."""
     def is_current(self) -> bool:
-        """Whether the weights, of shards this rank's, are those of the newest version. If it is
-        False on any rank after opening, all ranks publish()."""
+        """Whether the weights are those of the newest version; with shards, those of this
+        rank. If it is False on any rank after opening, all ranks publish()."""
     def receipt(self, ticket: int) -> bytes:
-        """With `receipts="caller"`, on every rank: what rank 0 is to be brought."""
+        """With `receipts="caller"`, on every rank: the receipt, which you bring to rank 0."""
     def commit(self, ticket: int, receipts: Iterable[bytes]) -> bytes:
-        """On rank 0: commits; gives the outcome, also of a failure, which wait() tells."""
+        """On rank 0: commits, and returns the outcome, also of a failure, which wait()
+        raises."""
     def settle(self, ticket: int, outcome: bytes) -> None:
-        """On the other ranks: takes the outcome of commit()."""
+        """On the other ranks: accepts the outcome of commit()."""
     def cancel(self) -> None:
-        """Gives up what is under way, unless it is being committed."""
+        """Cancels the version in progress, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:
-        """Waits for what is under way; what is not committed after `timeout` is given up."""
+        """Waits for the version in progress; cancels it if `timeout` is over first."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
@@ -464,21 +472,22 @@ class Follower:
         open_timeout: float | None = None,
         widen: bool = False,
     ) -> Self:
-        """If there is no stream yet, or the store is away, this waits up to `open_timeout`
-        seconds (None: for ever), logs a warning, and then raises NotFound or Unavailable.
+        """If there is no stream yet, or the store cannot be reached, this logs a warning and
+        waits up to `open_timeout` seconds (None: without limit). Then it raises NotFound or
+        Unavailable.
 
-        `report`: `deltawire status` and `serve-status` show where this follower is, under
-        `id`. The default is made of the name of the machine and the path of `into`; for
-        tensors, of the name of the machine and a number.
+        `report`: `deltawire status` and `serve-status` show this follower's version, under
+        `id`. The default id is the name of the machine with a hash of the path of `into` or,
+        for tensors, with a number.
 
-        Tensors change only once a version is fetched and proven, which takes the size of
-        the model in `spool_dir` if the way begins with a whole one. `empty`: they hold nothing
-        and nobody reads them, so the first version is fetched right into them; until it is
-        proven `version` is None.
+        Tensors change only once a version is fetched and proven. If the route begins with an
+        anchor, this takes the size of the model in `spool_dir`. `empty`: the tensors hold
+        nothing and nobody reads them, so the first version is fetched right into them; until
+        it is proven `version` is None.
 
-        `widen`: float32 tensors may follow bfloat16 ones of the stream. Each weight is
+        `widen`: float32 tensors may follow bfloat16 tensors of the stream. Each weight is
         widened, which is exact. Only for models that nobody trains: a weight that is not the
-        stream's is taken for damage and replaced. This takes the size of the bfloat16 model
+        stream's counts as damage and is replaced. This takes the size of the bfloat16 model
         in `spool_dir` until close()."""
     @property
     def version(self) -> int | None: ...
@@ -486,7 +495,7 @@ class Follower:
     def state(self) -> str | None: ...
     @property
     def staged(self) -> int | None:
-        """The version that is staged and not settled."""
+        """The version that is staged and not finished (settle())."""
     @property
     def staged_path(self) -> str | None: ...
     @property
@@ -499,18 +508,21 @@ class Follower:
         self, timeout: float | None = None, max_wait: float = 5, *,
         progress: _Progress | None = None,
     ) -> int | None:
-        """Waits until there is a version above the one the weights are at, and returns it.
-        None if the time is over."""
+        """Waits until there is a version above that of the weights, and returns it. Returns
+        None if the time is over first."""
     def stage(self, goal: int | None = None, *, progress: _Progress | None = None) -> int | None:
-        """Fetches and proves the next hop towards `goal` (None: the newest); the version it
-        leads to."""
-    def commit(self) -> None: ...
-    def apply(self) -> None: ...
-    def settle(self) -> None: ...
+        """Fetches and proves the next step to `goal` (None: the newest). Returns the version
+        that it leads to."""
+    def commit(self) -> None:
+        """Prepares the staged version: the patch is durable, and readers see nothing yet."""
+    def apply(self) -> None:
+        """Stores the new values."""
+    def settle(self) -> None:
+        """Finishes the version: syncs, reads back, removes the patch."""
     def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
-        """stage, apply and settle until the weights are at `goal`."""
+        """stage, commit, apply and settle until the weights are at `goal`."""
     def report(self, status: str, message: str | None = None) -> None:
-        """Reports in your own words. From here to close() only your reports are sent."""
+        """Reports your own status. From now until close() only your reports are sent."""
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
@@ -525,19 +537,19 @@ class SnapshotView(NamedTuple):
 
 @final
 class Snapshot:
-    """Weights that a follower keeps in a directory, read in place, with no copy and no reload
-    (control.h). What hold() and look() gave is read before the next call of either."""
+    """Reads the weights of a directory that a follower updates, without a copy or a reload
+    (control.h). Read the tensors of hold() or look() before the next call of either."""
 
     def __new__(cls, dir: _Path) -> Self: ...
     @property
     def version(self) -> int | None:
-        """The version that would be read now."""
+        """The version that a read would get now."""
     def hold(self, timeout: float | None = 10) -> SnapshotView:
-        """The newest version; the writer leaves it as it is until release()."""
+        """The newest version. The writer does not change it until release()."""
     def release(self) -> None: ...
     def look(self, timeout: float | None = 10) -> SnapshotView:
-        """The newest version, which the writer may overwrite: read it, and throw away what
-        was read where unchanged() is false."""
+        """The newest version, which the writer may overwrite. Read it, and discard the data
+        if unchanged() is False."""
     def unchanged(self) -> bool: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -547,12 +559,12 @@ def keygen(path: _Path) -> str:
     """Writes a new secret key and returns the public one."""
 
 def guard() -> None:
-    """Installs a handler for SIGBUS: files that shrink while they are mapped become errors
-    for the caller's own reads of tensors too. Call it after `faulthandler.enable()`."""
+    """Installs a handler for SIGBUS, so that your own reads of tensors survive if a mapped file
+    shrinks: guard_check() reports it. Call it after `faulthandler.enable()`."""
 
 def guard_check() -> None:
-    """Raises IoError if a mapped file lost a page since the last call: what was read of
-    its tensors may be zeros."""
+    """Raises IoError if a mapped file lost a page since the last call: data of its tensors may
+    be zeros."""
 
 # ---- layouts --------------------------------------------------------------------------
 
@@ -562,23 +574,23 @@ _Shapes: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
 class LayoutReport(NamedTuple):
     version: int
     state: str | None
-    """The digest of the version, as the patch says."""
+    """The digest of the version, from the patch."""
     reached: str | None
-    """The digest that the stores lead to from `base`, where that was given."""
+    """The digest after the stores, if `base` was given."""
     n_changed: int
     n_stored: int
     forgotten: list[str]
-    """Tensors that have changes and are not in the layout: load them anew."""
+    """Tensors with changes that are not in the layout: load them again."""
 
 @final
 class Layout:
-    """Where the elements of a checkpoint lie in an engine's own tensors, the targets;
-    layout.h tells how it is learnt."""
+    """The positions of a checkpoint's elements in an engine's own tensors, the targets.
+    layout.h describes how they are learnt."""
 
     def __new__(cls, tensors: _Shapes, targets: _Shapes) -> Self: ...
     @property
     def held(self) -> dict[str, int]:
-        """How many elements of each tensor lie in targets."""
+        """How many positions in targets hold elements of each tensor."""
     @property
     def forgotten(self) -> list[str]: ...
     @property
@@ -586,19 +598,20 @@ class Layout:
     def passes(self) -> int: ...
     def spell(self, name: str, number: int, into: _Array, /) -> None: ...
     def learn(self, target: str, passes: Sequence[_Array], /) -> int:
-        """How many elements of the target were loaded; Unsupported."""
+        """Returns how many elements of the target were loaded. Raises Unsupported if the
+        layout cannot be learnt."""
     def forget(self, name: str, /) -> None: ...
     def end(self) -> None: ...
     def bind(self, targets: _Tensors, /) -> None:
-        """The memory of targets, held until the next bind()."""
+        """Sets the memory of targets, which is held until the next bind()."""
     def compare(self, tensors: _Tensors, *, threads: int = 0) -> dict[str, int]:
-        """For each tensor that is not the same in the targets, how many elements differ."""
+        """For each tensor that differs in the targets, how many elements differ."""
     def write(self, tensors: _Tensors, *, threads: int = 0) -> None: ...
     def apply(self, path: _Path, *, base: str | None = None, threads: int = 0) -> LayoutReport:
-        """Does the stores of a patch file and reads them back. Stale, with the weights as they were,
-        where the weights are not those it was made for."""
+        """Applies a patch file and reads the values back. Raises Stale, and changes nothing, if
+        the weights are not those that the patch starts from."""
     def stores(
         self, path: _Path, *, base: str | None = None
     ) -> tuple[LayoutReport, dict[str, tuple[bytearray, bytearray, bytearray]]]:
-        """The stores as lists, for memory that is not the CPU's: places (int64), old values
-        and values of each target."""
+        """The stores as lists, for memory that the CPU cannot reach: positions (int64), old
+        values and new values of each target."""

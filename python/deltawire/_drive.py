@@ -83,7 +83,7 @@ def bring_all(
         try:
             with open_stream() as stream:
                 one.bring(version, stream, deadline)
-        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
             failures[one] = error
 
     threads = [threading.Thread(target=bring, args=(one,), name="deltawire-drive", daemon=True)

@@ -35,7 +35,7 @@ class Part:
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self.is_mine = True  # another rank has the same, where not
+        self.is_mine = True  # False: another rank has the same
         self._rows: list[Any] | None = None  # placements to bring it into first
         self.first = 0
         if not is_sharded(tensor):
@@ -55,11 +55,11 @@ class Part:
 
     @property
     def is_rows(self) -> bool:
-        """Whether what this rank has can be published from where it lies."""
+        """Whether this rank's data can be published in place."""
         return self._rows is None
 
     def local(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """This rank's rows. A collective call where they have to be made of others."""
+        """This rank's rows. A collective call if other ranks have some of them."""
         tensor = self.tensor.detach()
         if not is_sharded(tensor):
             return tensor

@@ -55,7 +55,7 @@ class PublishCallback(TrainerCallback):
         self._published = state.global_step
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """What is published from where it lies must have been read before it changes."""
+        """Weights that are published in place must be read before they change."""
         if self._publisher is not None:
             self._publisher._before_step()
 

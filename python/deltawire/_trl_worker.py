@@ -103,7 +103,7 @@ class _Loop(_AsyncRolloutLoop):
     # ---- tags -------------------------------------------------------------------------
 
     async def _generate_one(self, *args: Any, **given: Any) -> Any:
-        """Runs in a task of its own, so what is set here is this conversation's alone."""
+        """Runs in a task of its own, so values that are set here belong only to this conversation."""
         versions: list[int] = []
         _turns.set(versions)
         result = await super()._generate_one(*args, **given)

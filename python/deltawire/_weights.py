@@ -1,4 +1,4 @@
-"""The weights that a publisher reads: where they lie, or out of copies."""
+"""The weights that a publisher reads: in place, or from copies."""
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -29,7 +29,7 @@ def all_agree(mine: bool, group: Any) -> bool:
 
 
 class Weights:
-    """The tensors of a publisher: read where they lie, or out of a copy.
+    """The tensors of a publisher: read in place, or from a copy.
 
     Copied is what the library cannot read in place, on a device, not contiguous or not cut
     into rows; and a module's buffers, which change in every forward pass."""
@@ -39,7 +39,7 @@ class Weights:
         find: Callable[[], dict[str, torch.Tensor]] | None = None,
         optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
     ) -> None:
-        """`find` gives the tensors anew, where others can have taken their places."""
+        """`find` returns the tensors again, if others may have replaced them."""
         self.live, self._find = live, find
         self._optimizer, self._skip_frozen, self._n_taken = optimizer, skip_frozen, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \

@@ -29,7 +29,7 @@ Names = Callable[[str], "str | None"] | Mapping[str, str] | None
 
 
 def renamed(name: str, prefix: str = "", names: Names = None) -> str | None:
-    """A tensor's name in a stream, or None where it is left out."""
+    """A tensor's name in a stream, or None if it is left out."""
     name = name.removeprefix(prefix)
     if callable(names):
         return names(name)
@@ -71,7 +71,7 @@ def named_tensors(
         if not isinstance(tensor, torch.Tensor):
             continue  # extra state, which is no weight
         name = renamed(name, prefix, names)
-        # a rank may have nothing of a DTensor: only the object tells which one it is
+        # a rank may have no part of a DTensor: only the object identifies it
         key = (id(tensor),) if is_sharded(tensor) else (
             tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if name is None or (tensor.numel() and key in seen):
@@ -156,7 +156,7 @@ class Publisher:
     # ---- hooks ------------------------------------------------------------------------
 
     def _before_step(self, *_: Any) -> None:
-        """What is read from where it lies must have been read before it changes."""
+        """Weights that are read in place must be read before they change."""
         self._outcomes.check()
         if self._captured != self._ticket and self._weights.in_place:
             self._wait_captured()
@@ -332,7 +332,7 @@ class Follower:
             self._resume()
 
     def _finish(self) -> None:
-        """From the stores on, or from where it failed before."""
+        """The stores and all after them, or from the point where it failed before."""
         try:
             if self._applied is None:
                 self._store()

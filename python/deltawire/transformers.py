@@ -78,7 +78,7 @@ class Weights:
         return self._places[self._place]
 
     def _assign(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Gives the model its parameters, where it has ones without memory."""
+        """Gives the model its parameters, if it has some without memory."""
         model, used = self._model, set()
         self._targets: list[tuple[torch.Tensor, str]] = []
         for name, theirs in self._names.items():

@@ -7,7 +7,7 @@
     Trainer(model, ..., callbacks=[deltawire.trl.PublishCallback("s3://bucket/run-7")])
 
 Beside each vLLM runs `deltawire follow URL --into DIR --engine vllm=http://127.0.0.1:8000`,
-which pauses it for the stores alone. docs/python/trl.md tells the whole of it.
+which pauses it only for the stores. docs/python/trl.md describes it.
 """
 from __future__ import annotations
 

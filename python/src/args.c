@@ -16,14 +16,20 @@ int dwpy_path_arg(PyObject *object, void *bytes)
     return PyUnicode_FSConverter(object, out);
 }
 
-int dwpy_version_arg(PyObject *object, void *version)
+int dwpy_number_arg(PyObject *object, void *number_out)
 {
-    uint64_t *out = version;
-    *out = DW_LATEST;
+    uint64_t *out = number_out;
     if (object == Py_None)
         return 1;
-    *out = PyLong_AsUnsignedLongLong(object);
-    return *out != UINT64_MAX || !PyErr_Occurred();
+    const unsigned long long number = PyLong_AsUnsignedLongLong(object);
+    if (number == ULLONG_MAX && PyErr_Occurred())
+        return 0;
+    if (number >= DW_NEWEST) {
+        PyErr_SetString(PyExc_OverflowError, "the number is too large");
+        return 0;
+    }
+    *out = number;
+    return 1;
 }
 
 int dwpy_timeout_arg(PyObject *object, void *timeout_ms)

@@ -1,6 +1,6 @@
 /* What the files of the extension share: errors, arguments, rows, progress, guards.
  *
- * The limited API of CPython 3.11 alone: one build serves every later version. All
+ * Only the limited API of CPython 3.11: one build serves every later version. All
  * functions here are called with the GIL held, and one that fails has set a Python
  * exception, unless they say otherwise.
  */
@@ -35,8 +35,8 @@ void dwpy_log(const char *where, const char *text);
 
 /* None or a path -> NULL or bytes in the file system's encoding, a new reference. */
 int dwpy_path_arg(PyObject *object, void *bytes);
-/* None or a version -> DW_LATEST, which is DW_NO_VERSION too, or the number. */
-int dwpy_version_arg(PyObject *object, void *version);
+/* None or a number. None leaves *NUMBER as it is: the caller sets the default first. */
+int dwpy_number_arg(PyObject *object, void *number);
 /* Seconds, None: no limit -> milliseconds, UINT_MAX. */
 int dwpy_timeout_arg(PyObject *object, void *timeout_ms);
 /* None, a string or a number -> NULL or a string, a new reference. */
@@ -84,7 +84,7 @@ typedef struct dwpy_hook {
 /* CALLABLE and GUARD may be NULL, CALLABLE None. From here to the end the GIL is
  * released. */
 bool dwpy_hook_begin(dwpy_hook *hook, PyObject *callable, const struct dwpy_guard *guard);
-/* False, with an exception, where the callback raised or STATUS is not DW_OK. */
+/* Returns false, with an exception, if the callback raised or STATUS is not DW_OK. */
 bool dwpy_hook_end(dwpy_hook *hook, dw_status status, const dw_error *err);
 uint64_t dwpy_now_ms(void);
 
@@ -98,11 +98,11 @@ typedef struct dwpy_guard {
     pid_t pid;
 } dwpy_guard;
 void dwpy_guard_init(dwpy_guard *guard);
-/* False, with an exception, where the handle is closed or of another process. */
+/* Returns false, with an exception, if the handle is closed or of another process. */
 bool dwpy_guard_check(const dwpy_guard *guard);
 /* Waits for other threads' calls, the GIL released. */
 bool dwpy_guard_enter(dwpy_guard *guard);
-/* The same with a limit, and also where the handle is closed; raises nothing. */
+/* The same with a limit, and also if the handle is closed; raises nothing. */
 bool dwpy_guard_try(dwpy_guard *guard, unsigned timeout_ms);
 void dwpy_guard_leave(dwpy_guard *guard);
 /* Whether this process made it: only then may it be freed. */
@@ -115,7 +115,7 @@ typedef struct dwpy_live {
     void (*end)(struct dwpy_live *live); /* takes bounded time */
 } dwpy_live;
 void dwpy_live_add(dwpy_live *live, void (*end)(dwpy_live *));
-void dwpy_live_remove(dwpy_live *live); /* where it is there */
+void dwpy_live_remove(dwpy_live *live); /* does nothing if it is not listed */
 /* Ends all; calls under way in other threads are cancelled. */
 PyObject *dwpy_live_end(PyObject *self, PyObject *unused);
 bool dwpy_is_ending(void);

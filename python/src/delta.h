@@ -3,7 +3,7 @@
 
 #include "tensors.h"
 
-/* A deltawire.Delta; takes both, also where it fails. BYTES, from PyMem_Malloc, are
+/* A deltawire.Delta; takes both, also if it fails. BYTES, from PyMem_Malloc, are
  * behind the delta, or NULL. */
 PyObject *dwpy_delta_wrap(dw_delta *delta, void *bytes);
 

@@ -126,7 +126,7 @@ PyObject *dwpy_dlpack_give(PyObject *owner, const dw_tensor *tensor, bool readon
     if (readonly && major < 1) {
         PyErr_SetString(
             PyExc_BufferError,
-            "it is read-only, which DLPack can say from version 1.0 on alone");
+            "it is read-only, which DLPack can express only since version 1.0");
         return NULL;
     }
     export *e = make_export(owner, tensor, readonly);

@@ -16,7 +16,7 @@ static PyObject *row_of(const dw_follow_report *r)
     return dwpy_row(
         &report_row,
         Py_BuildValue("NNKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
-                      (unsigned long long)r->n_hops, (unsigned long long)r->n_objects,
+                      (unsigned long long)r->n_steps, (unsigned long long)r->n_objects,
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
                       (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
                       (unsigned long long)r->apply_ms));
@@ -122,7 +122,7 @@ static PyObject *do_step(PyObject *object, step_function function)
 static PyObject *follower_commit(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return do_step(self, dw_follower_commit);
+    return do_step(self, dw_follower_prepare);
 }
 
 static PyObject *follower_apply(PyObject *self, PyObject *unused)
@@ -134,7 +134,7 @@ static PyObject *follower_apply(PyObject *self, PyObject *unused)
 static PyObject *follower_settle(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return do_step(self, dw_follower_settle);
+    return do_step(self, dw_follower_finish);
 }
 
 static PyObject *follower_poll(PyObject *object, PyObject *unused)
@@ -197,9 +197,9 @@ static bool parse_goal(PyObject *args, PyObject *keywords, uint64_t *goal,
                        PyObject **progress)
 {
     static char *names[] = {"goal", "progress", NULL};
-    *goal = DW_LATEST;
+    *goal = DW_NEWEST;
     *progress = NULL;
-    return PyArg_ParseTupleAndKeywords(args, keywords, "|O&$O", names, dwpy_version_arg,
+    return PyArg_ParseTupleAndKeywords(args, keywords, "|O&$O", names, dwpy_number_arg,
                                        goal, progress) != 0;
 }
 
@@ -332,12 +332,12 @@ static PyMethodDef methods[] = {
     {"wait", DWPY_KEYWORDS(follower_wait), METH_VARARGS | METH_KEYWORDS,
      "Until there is a version above the weights'; None if the time is over."},
     {"stage", DWPY_KEYWORDS(follower_stage), METH_VARARGS | METH_KEYWORDS,
-     "Fetches and proves the next hop; the weights stay as they are."},
+     "Fetches and proves the next step; the weights stay as they are."},
     {"commit", follower_commit, METH_NOARGS, "Makes what is staged durable."},
     {"apply", follower_apply, METH_NOARGS, "The stores: what an engine pauses for."},
     {"settle", follower_settle, METH_NOARGS, "Makes the stores durable and checks them."},
     {"sync", DWPY_KEYWORDS(follower_sync), METH_VARARGS | METH_KEYWORDS,
-     "All in one, hop by hop."},
+     "All of it, step by step."},
     {"report", DWPY_KEYWORDS(follower_report), METH_VARARGS | METH_KEYWORDS,
      "Says in the stream how it goes."},
     {"close", follower_close, METH_NOARGS, "Ends calls of other threads, too."},

@@ -39,11 +39,11 @@ void dwpy_follower_end(dwpy_live *live);
 /* ---- follower_report.c; the guard is held ---- */
 
 /* The id to report under if the caller gave none. INTO is NULL for memory. */
-void dwpy_follower_name(follower_object *self, char out[DW_FOLLOW_ID_SIZE],
+void dwpy_follower_name(follower_object *self, char out[DW_FOLLOWER_ID_SIZE],
                         const char *into);
 /* Turns the reports on. */
 void dwpy_report_begin(dwpy_report *report);
-/* After each call: reports where it stands if that is due. */
+/* After each call: reports the version if a report is due. */
 void dwpy_follower_tell(follower_object *self, dw_status status, const dw_error *err);
 /* The last report. */
 void dwpy_follower_stop(follower_object *self);

@@ -28,7 +28,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&p:Follower", names, &a->store,
-               dwpy_path_arg, &a->into, &a->tensors, dwpy_version_arg, &o->at,
+               dwpy_path_arg, &a->into, &a->tensors, dwpy_number_arg, &o->at,
                dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
                dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
                &a->trust, &a->stream, &o->id, &o->sweep_every, &o->n_threads,
@@ -135,7 +135,7 @@ static bool open_now(follower_object *self, arguments *a)
                           a->stream};
     if (a->max_ahead_bytes)
         o->max_ahead_bytes = a->max_ahead_bytes;
-    char id[DW_FOLLOW_ID_SIZE];
+    char id[DW_FOLLOWER_ID_SIZE];
     if (a->report && !o->id) {
         dwpy_follower_name(self, id, o->into);
         o->id = id;

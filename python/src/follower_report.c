@@ -38,19 +38,19 @@ static int take_name(const char *id)
 
 /* Weights in memory get the lowest number that no other follower on the machine has, so
  * that a process that is started again reports under the same name. */
-void dwpy_follower_name(follower_object *self, char out[DW_FOLLOW_ID_SIZE],
+void dwpy_follower_name(follower_object *self, char out[DW_FOLLOWER_ID_SIZE],
                         const char *into)
 {
     self->name_fd = -1;
-    dw_follow_id(out, into, 0);
+    dw_follower_id(out, into, 0);
     if (into)
         return;
     for (unsigned n = 0; self->name_fd == -1 && n < MAX_SLOTS; n++) {
-        dw_follow_id(out, NULL, n);
+        dw_follower_id(out, NULL, n);
         self->name_fd = take_name(out);
     }
     if (self->name_fd < 0)
-        dw_follow_id(out, NULL, (unsigned)getpid());
+        dw_follower_id(out, NULL, (unsigned)getpid());
 }
 
 /* ---- reports ---- */
@@ -98,7 +98,7 @@ static void log_change(follower_object *self)
     if (r->has_failed) {
         snprintf(
             text, sizeof text,
-            "%s: `deltawire status` does not show where this follower is. It follows "
+            "%s: `deltawire status` does not show this follower's version. It follows "
             "on. report=False turns reports off",
             r->error.text);
         dwpy_log(r->error.where, text);

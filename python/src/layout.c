@@ -21,7 +21,7 @@ static void layout_dealloc(PyObject *object)
 
 /* ---- what it knows ---- */
 
-/* Name -> number, zeros left out where SPARSE. */
+/* Name -> number. If SPARSE, zeros are left out. */
 static PyObject *table_of(const layout_object *self, const uint64_t *numbers, bool sparse)
 {
     PyObject *out = PyDict_New(), *name, *index;
@@ -144,12 +144,13 @@ static bool read_base(dw_digest *out, PyObject *base)
     return text && *end == '\0' && end != text;
 }
 
-/* BASE: NULL where it was not told. */
+/* BASE may be NULL: not known. */
 static PyObject *row_of(const layout_object *self, const dw_layout_report *r,
                         const bool *forgotten, const dw_digest *base)
 {
     PyObject *reached =
-        base ? dwpy_digest(dw_digest_plus(*base, r->moved)) : Py_NewRef(Py_None);
+        base ? dwpy_digest(dw_digest_sum((dw_digest[]){*base, r->moved}, 2))
+             : Py_NewRef(Py_None);
     if (!reached)
         return NULL;
     return dwpy_row(&report_row,

@@ -27,7 +27,7 @@ static PyMethodDef functions[] = {
     {"digest", DWPY_KEYWORDS(dwpy_digest_tensors), METH_VARARGS | METH_KEYWORDS,
      "The digests of a model and of its tensors."},
     {"cast", DWPY_KEYWORDS(dwpy_cast), METH_VARARGS | METH_KEYWORDS,
-     "Copies tensors; F32 is rounded to BF16 where that is on the other side."},
+     "Copies tensors; rounds F32 to BF16 if the other side has BF16."},
     {"diff", DWPY_KEYWORDS(dwpy_diff), METH_VARARGS | METH_KEYWORDS,
      "The delta that leads from one version to another."},
     {"write_checkpoint", DWPY_KEYWORDS(dwpy_write_checkpoint),

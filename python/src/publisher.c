@@ -29,7 +29,7 @@ static unsigned next_slice(unsigned *left_ms)
     return slice;
 }
 
-/* False, with an exception, where it was closed. */
+/* Returns false, with an exception, if it was closed. */
 static bool wait_slice(publisher_object *self, uint64_t ticket, unsigned ms,
                        bool until_done, fate *out)
 {
@@ -96,23 +96,20 @@ static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keyw
 {
     static char *names[] = {"ticket", "timeout", NULL};
     publisher_object *self = (publisher_object *)object;
-    uint64_t ticket = DW_LATEST;
+    uint64_t ticket = self->ticket;
     unsigned timeout_ms = UINT_MAX;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&O&:wait", names,
-                                     dwpy_version_arg, &ticket, dwpy_timeout_arg,
-                                     &timeout_ms))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&O&:wait", names, dwpy_number_arg,
+                                     &ticket, dwpy_timeout_arg, &timeout_ms))
         return NULL;
-    if (ticket == DW_LATEST)
-        ticket = self->ticket;
     fate f;
     if (!wait_ticket(self, ticket, timeout_ms, true, &f))
         return NULL;
     if (!is_over(&f, true)) {
-        PyErr_SetString(PyExc_TimeoutError, "the version is still under way");
+        PyErr_SetString(PyExc_TimeoutError, "the version is still in progress");
         return NULL;
     }
-    if (ticket > self->told_ticket)
-        self->told_ticket = ticket;
+    if (ticket > self->reported_ticket)
+        self->reported_ticket = ticket;
     if (f.status != DW_OK)
         return dwpy_raise(f.status, &f.err);
     return report_of(&f.report);
@@ -173,7 +170,7 @@ static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *k
     static char *names[] = {"step", "notes", "unchanged", NULL};
     publisher_object *self = (publisher_object *)object;
     PyObject *step = NULL, *unchanged = NULL;
-    dw_publish_note note = {0};
+    dw_publish_note note = {.struct_bytes = sizeof note};
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&zO:publish", names,
                                      dwpy_step_arg, &step, &note.notes, &unchanged))
         return NULL;
@@ -274,11 +271,11 @@ static PyObject *publisher_cancel(PyObject *object, PyObject *unused)
 
 /* ---- the end ---- */
 
-/* What became of the last version, where nobody has asked for it. */
+/* The result of the last version, if nobody has asked for it. */
 static PyObject *last_fate(publisher_object *self, const fate *f)
 {
-    const bool is_news = self->ticket > self->told_ticket;
-    self->told_ticket = self->ticket;
+    const bool is_news = self->ticket > self->reported_ticket;
+    self->reported_ticket = self->ticket;
     return !is_news || f->status == DW_OK ? Py_NewRef(Py_None)
                                           : dwpy_raise(f->status, &f->err);
 }
@@ -342,7 +339,16 @@ static PyObject *get_stream_id(PyObject *object, void *unused)
     (void)unused;
     publisher_object *self = (publisher_object *)object;
     return dwpy_guard_check(&self->guard)
-               ? dwpy_string(dw_publisher_stream(self->publisher))
+               ? dwpy_string(dw_publisher_stream_id(self->publisher))
+               : NULL;
+}
+
+static PyObject *get_created(PyObject *object, void *unused)
+{
+    (void)unused;
+    publisher_object *self = (publisher_object *)object;
+    return dwpy_guard_check(&self->guard)
+               ? PyBool_FromLong(dw_publisher_created(self->publisher))
                : NULL;
 }
 
@@ -370,28 +376,30 @@ static PyMethodDef methods[] = {
     {"wait", DWPY_KEYWORDS(publisher_wait), METH_VARARGS | METH_KEYWORDS,
      "Waits until the version of a ticket is committed."},
     {"drain", DWPY_KEYWORDS(publisher_drain), METH_VARARGS | METH_KEYWORDS,
-     "Waits for folds and anchors too."},
+     "Waits until folds and anchors are made too."},
     {"idle", DWPY_KEYWORDS(publisher_idle), METH_VARARGS | METH_KEYWORDS,
-     "Waits until a publish would not have to wait; False if the time is over first."},
+     "Waits until a publish would not wait; False if the time is over first."},
     {"is_current", publisher_is_current, METH_NOARGS,
      "Whether the weights are those of the newest version."},
-    {"cancel", publisher_cancel, METH_NOARGS, "Gives up what is under way."},
+    {"cancel", publisher_cancel, METH_NOARGS, "Cancels the version in progress."},
     {"receipt", dwpy_publisher_receipt, METH_VARARGS,
-     "This rank's receipt, where the caller carries them."},
+     "This rank's receipt, if the caller carries them."},
     {"commit", dwpy_publisher_commit, METH_VARARGS,
-     "Rank 0: commits the version of all receipts; gives the outcome for the others."},
+     "Rank 0: commits the version from all receipts; returns the outcome for the "
+     "others."},
     {"settle", dwpy_publisher_settle, METH_VARARGS,
-     "The other ranks: takes the outcome."},
+     "The other ranks: accepts the outcome."},
     {"close", DWPY_KEYWORDS(publisher_close), METH_VARARGS | METH_KEYWORDS,
-     "Waits for what is under way, and ends."},
+     "Waits for the version in progress, and ends."},
     DWPY_CONTEXT,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef members[] = {
     {"stream_id", get_stream_id, NULL, NULL, NULL},
+    {"created", get_created, NULL, "whether opening committed version 0", NULL},
     {"version", get_version, NULL, "the newest version that is committed", NULL},
-    {"opening", get_opening, NULL, "what became of the weights that opening published",
+    {"opening", get_opening, NULL, "the report of the version that opening published",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -25,7 +25,7 @@ typedef struct publisher_object {
     dw_when_busy when_busy;
     unsigned exit_ms;
     uint64_t ticket;           /* the last one, 0: none */
-    uint64_t told_ticket;      /* the last one whose fate somebody was told */
+    uint64_t reported_ticket;  /* the last one whose result the caller has */
     bool has_opening;          /* opening published the weights, ... */
     dw_publish_report opening; /* ... and this became of them */
 } publisher_object;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 enum {
-    GIVE_UP_MS = 10000,  /* for a version that was told to stop */
+    GIVE_UP_MS = 10000,  /* for a version that was cancelled */
     OTHERS_END_MS = 5000 /* for calls of other threads */
 };
 
@@ -80,9 +80,9 @@ static PyObject *warning_class(void)
  * hide that it is not in the stream. */
 static void warn_lost(publisher_object *self, const dw_error *err)
 {
-    if (self->ticket <= self->told_ticket)
+    if (self->ticket <= self->reported_ticket)
         return;
-    self->told_ticket = self->ticket;
+    self->reported_ticket = self->ticket;
     PyObject *category = warning_class();
     if (PyErr_WarnFormat(category, 1, "the last version was not published: %s: %s",
                          err->where, err->text) != 0)

@@ -62,7 +62,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
     return PyArg_ParseTupleAndKeywords(
                args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIpp:Publisher",
                names, &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
-               &a->base_name, &a->fork, dwpy_version_arg, &o->fork_version, dwpy_path_arg,
+               &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
                &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
                &a->trust, &a->stream, &a->new_key, &a->single_writer,

@@ -212,7 +212,7 @@ static PyObject *settle_now(publisher_object *self, uint64_t ticket, const char 
     if (!wait_uploaded(self))
         return NULL;
     Py_BEGIN_ALLOW_THREADS status =
-        dw_publisher_settle(self->publisher, ticket, outcome, (size_t)n_outcome, &err);
+        dw_publisher_accept(self->publisher, ticket, outcome, (size_t)n_outcome, &err);
     Py_END_ALLOW_THREADS return status == DW_OK ? Py_NewRef(Py_None)
                                                 : dwpy_raise(status, &err);
 }

@@ -41,7 +41,8 @@ PyObject *dwpy_write_checkpoint(PyObject *self, PyObject *args, PyObject *keywor
                                      PyUnicode_FSConverter, &path, &mapping, &metadata,
                                      &max_shard_bytes))
         return NULL;
-    dw_checkpoint_write_options options = {.max_shard_bytes = max_shard_bytes};
+    dw_checkpoint_write_options options = {.struct_bytes = sizeof options,
+                                           .max_shard_bytes = max_shard_bytes};
     dw_pair *pairs = NULL;
     bool good = true;
     if (metadata != Py_None) {

@@ -83,7 +83,7 @@ static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     static char *names[] = {"url",        "endpoint",    "region",     "profile",
                             "addressing", "connections", "part_bytes", "tries",
                             "deadline",   NULL};
-    dw_store_options options = {0};
+    dw_store_options options = {.struct_bytes = sizeof options};
     const char *url;
     unsigned long long part_bytes = 0;
     unsigned deadline_ms = 0;
@@ -170,7 +170,7 @@ static PyObject *store_get(PyObject *object, PyObject *args, PyObject *keywords)
     uint64_t n_bytes = UINT64_MAX;
     PyObject *progress = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|KO&$O:get", names, &key, &offset,
-                                     dwpy_version_arg, &n_bytes, &progress))
+                                     dwpy_number_arg, &n_bytes, &progress))
         return NULL;
     dw_store *store = use(object);
     if (!store)
@@ -325,7 +325,7 @@ static PyObject *get_counts(PyObject *object, void *unused)
 static PyMethodDef methods[] = {
     {"get", DWPY_KEYWORDS(store_get), METH_VARARGS | METH_KEYWORDS, "An object's bytes."},
     {"put", DWPY_KEYWORDS(store_put), METH_VARARGS | METH_KEYWORDS,
-     "Writes an object; with create=True Conflict where it is there."},
+     "Writes an object; with create=True it raises Conflict if the object exists."},
     {"list", DWPY_KEYWORDS(store_list), METH_VARARGS | METH_KEYWORDS,
      "Objects in order of their keys."},
     {"remove", store_remove, METH_VARARGS, NULL},

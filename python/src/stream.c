@@ -223,7 +223,7 @@ static PyObject *stream_versions(PyObject *object, PyObject *args, PyObject *key
     stream_object *self = (stream_object *)object;
     uint64_t start = DW_NO_VERSION;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&:versions", names,
-                                     dwpy_version_arg, &start) ||
+                                     dwpy_number_arg, &start) ||
         !dwpy_guard_enter(&self->guard))
         return NULL;
     PyObject *list = read_versions(self, start);
@@ -241,7 +241,7 @@ static PyObject *stream_ways(PyObject *object, PyObject *unused)
     size_t n = 0;
     dw_error err = {0};
     dw_status status;
-    Py_BEGIN_ALLOW_THREADS status = dw_stream_ways(self->stream, &ways, &n, &err);
+    Py_BEGIN_ALLOW_THREADS status = dw_stream_shortcuts(self->stream, &ways, &n, &err);
     Py_END_ALLOW_THREADS PyObject *list =
         status == DW_OK ? PyList_New(0) : dwpy_raise(status, &err);
     for (size_t i = 0; list && i < n; i++) {

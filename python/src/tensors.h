@@ -28,7 +28,7 @@ typedef enum dwpy_access {
     DWPY_SHAPE, /* read, but (None, dtype, shape) will do */
 } dwpy_access;
 bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access);
-/* The same of a list of names and arrays, where a name may come again. */
+/* The same for a list of names and arrays, in which a name may be repeated. */
 bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access);
 void dwpy_tensors_release(dwpy_tensors *tensors);
 

@@ -99,7 +99,7 @@ static PyObject *detach(PyObject *object)
                           : Py_NewRef(object);
 }
 
-/* With a version where the exporter knows of one, without where it does not. */
+/* With a version if the exporter supports one. */
 static PyObject *get_capsule(PyObject *object)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");

@@ -8,15 +8,18 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 
 #define DEFAULT_LISTEN  "127.0.0.1:0"
 #define DEFAULT_HISTORY 512
 #define MAX_HISTORY     65536
 #define WATCHED_MS      30000
 
-void dw_agent_options_init(dw_agent_options *options)
+void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes)
 {
-    *options = (dw_agent_options){.listen = DEFAULT_LISTEN, .n_history = DEFAULT_HISTORY};
+    const dw_agent_options defaults = {.listen = DEFAULT_LISTEN,
+                                       .n_history = DEFAULT_HISTORY};
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 /* ---- start and stop ---- */
@@ -31,8 +34,11 @@ static dw_status open_agent(dw_agent *agent, const dw_agent_options *options,
 
 dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options, dw_error *err)
 {
-    dw_agent_options wanted = *options;
+    dw_agent_options wanted;
     *out = NULL;
+    dw_status status = DW_OPTIONS_TAKE(dw_agent_options, &wanted, options, err);
+    if (status != DW_OK)
+        return status;
     if (!wanted.listen)
         wanted.listen = DEFAULT_LISTEN;
     if (wanted.n_history == 0)
@@ -48,7 +54,7 @@ dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options, dw_err
         return dw_fail_memory(err, wanted.listen);
     }
     pthread_mutex_init(&agent->lock, NULL);
-    dw_status status = open_agent(agent, &wanted, err);
+    status = open_agent(agent, &wanted, err);
     if (status == DW_OK)
         *out = agent;
     else

@@ -56,7 +56,7 @@ static void copy_text(char *to, size_t size, const char *from)
 
 /* ---- the stream ---- */
 
-void dw_agent_tell_identity(dw_agent *agent, const dw_agent_identity *identity)
+void dw_agent_report_identity(dw_agent *agent, const dw_agent_identity *identity)
 {
     if (!agent)
         return;
@@ -78,8 +78,8 @@ void dw_agent_tell_identity(dw_agent *agent, const dw_agent_identity *identity)
     dw_shared_drop(old);
 }
 
-void dw_agent_tell_head(dw_agent *agent, uint64_t version, const char *created,
-                        const char *step)
+void dw_agent_report_head(dw_agent *agent, uint64_t version, const char *created,
+                          const char *step)
 {
     if (!agent)
         return;
@@ -96,7 +96,7 @@ void dw_agent_tell_head(dw_agent *agent, uint64_t version, const char *created,
     dw_shared_drop(old);
 }
 
-void dw_agent_tell_commit(dw_agent *agent, const dw_version_info *version)
+void dw_agent_report_commit(dw_agent *agent, const dw_version_info *version)
 {
     if (!agent)
         return;
@@ -110,8 +110,8 @@ static size_t follower_bytes(const dw_follower_info *f)
            text_bytes(f->message) + text_bytes(f->time);
 }
 
-void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *followers,
-                             size_t n_followers)
+void dw_agent_report_followers(dw_agent *agent, const dw_follower_info *followers,
+                               size_t n_followers)
 {
     if (!agent)
         return;
@@ -137,7 +137,7 @@ void dw_agent_tell_followers(dw_agent *agent, const dw_follower_info *followers,
     dw_shared_drop(old);
 }
 
-void dw_agent_tell_counts(dw_agent *agent, const dw_store_counts *counts)
+void dw_agent_report_counts(dw_agent *agent, const dw_store_counts *counts)
 {
     if (!agent)
         return;
@@ -147,7 +147,7 @@ void dw_agent_tell_counts(dw_agent *agent, const dw_store_counts *counts)
 
 /* ---- the weights ---- */
 
-void dw_agent_tell_version(dw_agent *agent, uint64_t version, const char *next_created)
+void dw_agent_report_version(dw_agent *agent, uint64_t version, const char *next_created)
 {
     if (!agent)
         return;
@@ -158,7 +158,7 @@ void dw_agent_tell_version(dw_agent *agent, uint64_t version, const char *next_c
     unlock(agent);
 }
 
-void dw_agent_tell_phase(dw_agent *agent, dw_phase phase, uint64_t version)
+void dw_agent_report_phase(dw_agent *agent, dw_phase phase, uint64_t version)
 {
     if (!agent)
         return;
@@ -168,12 +168,12 @@ void dw_agent_tell_phase(dw_agent *agent, dw_phase phase, uint64_t version)
     unlock(agent);
 }
 
-void dw_agent_tell_hop(dw_agent *agent, const dw_rollout_hop *hop)
+void dw_agent_report_step(dw_agent *agent, const dw_rollout_step *hop)
 {
     if (!agent)
         return;
     dw_report *report = lock(agent);
-    report->n_hops++;
+    report->n_steps++;
     report->n_objects += hop->n_objects;
     report->n_bytes += hop->n_bytes;
     report->n_changed += hop->n_changed;
@@ -184,7 +184,7 @@ void dw_agent_tell_hop(dw_agent *agent, const dw_rollout_hop *hop)
     unlock(agent);
 }
 
-void dw_agent_tell_engine(dw_agent *agent, size_t i, const dw_engine_status *status)
+void dw_agent_report_engine(dw_agent *agent, size_t i, const dw_engine_status *status)
 {
     if (!agent || i >= DW_MAX_ENGINES)
         return;
@@ -219,7 +219,7 @@ static void add_error(dw_report *report, const dw_error *err, int64_t now_ms)
     report->n_errors = n_kept + 1;
 }
 
-void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
+void dw_agent_report_error(dw_agent *agent, const dw_error *err)
 {
     if (!agent)
         return;
@@ -242,7 +242,7 @@ void dw_agent_tell_error(dw_agent *agent, const dw_error *err)
     unlock(agent);
 }
 
-void dw_agent_tell_verified(dw_agent *agent, bool good)
+void dw_agent_report_verified(dw_agent *agent, bool good)
 {
     if (!agent)
         return;
@@ -253,7 +253,7 @@ void dw_agent_tell_verified(dw_agent *agent, bool good)
     unlock(agent);
 }
 
-void dw_agent_tell_command(dw_agent *agent, bool good)
+void dw_agent_report_command(dw_agent *agent, bool good)
 {
     if (!agent)
         return;

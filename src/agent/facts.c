@@ -76,7 +76,7 @@ bool dw_report_ready(const dw_report *report, uint64_t clock_ms, bool is_trusted
         snprintf(reason, DW_READY_REASON, "a verification failed%s%s", e ? ": " : "",
                  fault);
     else if (report->command_failed)
-        snprintf(reason, DW_READY_REASON, "the command of --exec failed%s%s",
+        snprintf(reason, DW_READY_REASON, "the command for the version failed%s%s",
                  line[0] ? ": " : "", line);
     for (size_t i = 0; !reason[0] && i < report->n_engines; i++) {
         const char *trouble = engine_trouble(report->engines[i].state);

@@ -73,7 +73,7 @@ void dw_history_add_commit(dw_history *history, const dw_version_info *version)
                                   .time_ms = dw_time_parse(version->created)});
 }
 
-void dw_history_add_hop(dw_history *history, const dw_rollout_hop *hop, int64_t time_ms)
+void dw_history_add_hop(dw_history *history, const dw_rollout_step *hop, int64_t time_ms)
 {
     put(history, (dw_history_row){*hop, time_ms, true});
 }
@@ -85,7 +85,7 @@ void dw_history_copy(dw_history *to, const dw_history *from)
     to->sequence = from->sequence;
 }
 
-double dw_hop_bits_per_change(const dw_rollout_hop *hop)
+double dw_hop_bits_per_change(const dw_rollout_step *hop)
 {
     if (hop->from == DW_NO_VERSION || hop->n_changed == 0)
         return -1;
@@ -93,16 +93,16 @@ double dw_hop_bits_per_change(const dw_rollout_hop *hop)
 }
 
 const dw_hop_time dw_hop_times[DW_N_HOP_TIMES] = {
-    {"fetch", offsetof(dw_rollout_hop, fetch_us)},
-    {"decode", offsetof(dw_rollout_hop, decode_us)},
-    {"pause", offsetof(dw_rollout_hop, pause_us)},
-    {"scatter", offsetof(dw_rollout_hop, scatter_us)},
-    {"update", offsetof(dw_rollout_hop, update_us)},
-    {"resume", offsetof(dw_rollout_hop, resume_us)},
-    {"settle", offsetof(dw_rollout_hop, settle_us)},
+    {"fetch", offsetof(dw_rollout_step, fetch_us)},
+    {"decode", offsetof(dw_rollout_step, decode_us)},
+    {"pause", offsetof(dw_rollout_step, pause_us)},
+    {"scatter", offsetof(dw_rollout_step, scatter_us)},
+    {"update", offsetof(dw_rollout_step, update_us)},
+    {"resume", offsetof(dw_rollout_step, resume_us)},
+    {"settle", offsetof(dw_rollout_step, finish_us)},
 };
 
-uint64_t dw_hop_time_us(const dw_rollout_hop *hop, const dw_hop_time *time)
+uint64_t dw_hop_time_us(const dw_rollout_step *hop, const dw_hop_time *time)
 {
     uint64_t us;
     memcpy(&us, (const char *)hop + time->offset, sizeof us);

@@ -74,7 +74,7 @@ static void write_store(dw_exposition *e, const dw_store_counts *counts)
 
 /* The newest row that is a step from one version to another; of a follower, one that it
  * made itself. */
-static const dw_rollout_hop *last_step(const dw_report *report)
+static const dw_rollout_step *last_step(const dw_report *report)
 {
     const dw_history *h = &report->history;
     for (size_t i = h->n_rows; i > 0; i--) {
@@ -88,7 +88,7 @@ static const dw_rollout_hop *last_step(const dw_report *report)
 
 static void write_stream(dw_exposition *e, const dw_report *report)
 {
-    const dw_rollout_hop *step = last_step(report);
+    const dw_rollout_step *step = last_step(report);
     const uint64_t n_elems = report->identity ? report->identity->n_elems : 0;
     version(e, "deltawire_head_version", report->head,
             "The newest version of the stream.");
@@ -124,7 +124,7 @@ static void write_follower(dw_exposition *e, const dw_report *report, int64_t no
     gauge(e, "deltawire_pinned", report->pinned != DW_NO_VERSION,
           "1 while a version is held.");
     version(e, "deltawire_pinned_version", report->pinned, "The version that is held.");
-    counter(e, "deltawire_applied_versions", NULL, report->n_hops,
+    counter(e, "deltawire_applied_versions", NULL, report->n_steps,
             "Steps from a version to another that were made.");
     counter(e, "deltawire_fetched_objects", NULL, report->n_objects,
             "Objects fetched for them.");

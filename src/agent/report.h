@@ -52,7 +52,7 @@ typedef struct dw_report {
     const dw_reported_followers *followers; /* shared; may be NULL */
     dw_store_counts counts;
 
-    uint64_t n_hops, n_objects, n_bytes, n_changed; /* of all steps */
+    uint64_t n_steps, n_objects, n_bytes, n_changed; /* of all steps */
     dw_histogram times[DW_N_HOP_TIMES];
     dw_histogram stopped;
     uint64_t n_failures, n_verified, n_verify_failures;

@@ -152,7 +152,7 @@ static json_t *engines_json(const dw_report *report, bool *failed)
 static json_t *totals_json(const dw_report *report, bool *failed)
 {
     object o = new_object(failed);
-    set_count(o, "versions", report->n_hops);
+    set_count(o, "versions", report->n_steps);
     set_count(o, "objects", report->n_objects);
     set_count(o, "bytes", report->n_bytes);
     set_count(o, "changed", report->n_changed);
@@ -227,7 +227,7 @@ static json_t *history_json(const dw_report *report, uint64_t since, bool *faile
     size_t i = since == DW_NO_VERSION ? 0 : dw_history_above(h, since);
     for (; i < h->n_rows; i++) {
         const dw_history_row *row = &h->rows[i];
-        const dw_rollout_hop *hop = &row->hop;
+        const dw_rollout_step *hop = &row->hop;
         const double bits = dw_hop_bits_per_change(hop);
         object o = new_object(failed);
         set_version(o, "version", hop->version);

@@ -1,31 +1,31 @@
 /* Applying deltas to tensors in memory. */
 #include "codec/patch.h"
+#include "base/options.h"
 #include "codec/scatter.h"
 #include "codec/stage.h"
 #include "tensor/tensor_list.h"
 
-void dw_apply_options_init(dw_apply_options *options)
+void dw_apply_options_init_sized(dw_apply_options *options, size_t struct_bytes)
 {
-    *options = (dw_apply_options){0};
+    dw_options_init(options, struct_bytes, NULL, 0);
 }
 
 dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor *tensors,
-                         size_t n_tensors, const dw_apply_options *options, dw_error *err)
+                         size_t n_tensors, const dw_apply_options *given, dw_error *err)
 {
-    const dw_apply_options defaults = {0};
+    dw_apply_options options;
     dw_stage_result result;
     dw_stage *stage = NULL;
     dw_patch *patch = NULL;
     *out = NULL;
-    if (!options)
-        options = &defaults;
-    dw_status status =
-        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_apply_options, &options, given, err);
+    if (status == DW_OK)
+        status = dw_stage_open(&stage, delta, tensors, n_tensors, options.n_threads, err);
     if (status == DW_OK)
         status = dw_patch_new(&patch, tensors, n_tensors, err);
     if (status == DW_OK) {
         patch->in_heap = true;
-        status = dw_stage_verify(&result, stage, options, dw_patch_take, patch, err);
+        status = dw_stage_verify(&result, stage, &options, dw_patch_take, patch, err);
     }
     dw_stage_close(stage);
     if (status != DW_OK) {
@@ -61,18 +61,16 @@ static dw_status apply_tied(const dw_delta *delta, const dw_tensor *tensors,
 }
 
 dw_status dw_delta_verify(const dw_delta *delta, const dw_tensor *tensors,
-                          size_t n_tensors, const dw_apply_options *options,
-                          dw_error *err)
+                          size_t n_tensors, const dw_apply_options *given, dw_error *err)
 {
-    const dw_apply_options defaults = {0};
+    dw_apply_options options;
     dw_stage_result result;
-    dw_stage *stage;
-    if (!options)
-        options = &defaults;
-    dw_status status =
-        dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+    dw_stage *stage = NULL;
+    dw_status status = DW_OPTIONS_TAKE(dw_apply_options, &options, given, err);
     if (status == DW_OK)
-        status = dw_stage_verify(&result, stage, options, NULL, NULL, err);
+        status = dw_stage_open(&stage, delta, tensors, n_tensors, options.n_threads, err);
+    if (status == DW_OK)
+        status = dw_stage_verify(&result, stage, &options, NULL, NULL, err);
     dw_stage_close(stage);
     return status;
 }
@@ -94,23 +92,22 @@ dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
 }
 
 dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
-                         size_t n_tensors, const dw_apply_options *options, dw_error *err)
+                         size_t n_tensors, const dw_apply_options *given, dw_error *err)
 {
-    const dw_apply_options defaults = {0};
+    dw_apply_options options;
     dw_stage_result result;
     dw_stage *stage;
-    if (!options)
-        options = &defaults;
     bool tied;
-    dw_status status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
-    if (status == DW_OK && tied)
-        return apply_tied(delta, tensors, n_tensors, options, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_apply_options, &options, given, err);
     if (status == DW_OK)
-        status =
-            dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
+        status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
+    if (status == DW_OK && tied)
+        return apply_tied(delta, tensors, n_tensors, &options, err);
+    if (status == DW_OK)
+        status = dw_stage_open(&stage, delta, tensors, n_tensors, options.n_threads, err);
     if (status != DW_OK)
         return status;
-    status = dw_stage_verify(&result, stage, options, NULL, NULL, err);
+    status = dw_stage_verify(&result, stage, &options, NULL, NULL, err);
     if (status == DW_OK)
         status = dw_stage_repeat(stage, scatter_changes, (void *)tensors, err);
     dw_stage_close(stage);

@@ -3,16 +3,18 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "codec/digest.h"
 #include "codec/encode.h"
 #include "codec/stage.h"
 #include "codec/trl.h"
 #include "tensor/tensor_list.h"
 
-void dw_diff_options_init(dw_diff_options *options)
+void dw_diff_options_init_sized(dw_diff_options *options, size_t struct_bytes)
 {
-    *options =
-        (dw_diff_options){.codec = DW_CODEC_CLASS, .trl_layout = 3, .new_version = 1};
+    const dw_diff_options defaults = {
+        .codec = DW_CODEC_CLASS, .trl_layout = 3, .new_version = 1};
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 static dw_status check_options(const dw_diff_options *options, dw_error *err)
@@ -95,14 +97,13 @@ static dw_status update_tied(const dw_delta *delta, const dw_tensor *base,
 }
 
 dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *next,
-                        size_t n_tensors, const dw_diff_options *options_, dw_error *err)
+                        size_t n_tensors, const dw_diff_options *given, dw_error *err)
 {
     *out = NULL;
     dw_diff_options options;
-    dw_diff_options_init(&options);
-    if (options_)
-        options = *options_;
-    dw_status status = check_options(&options, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_diff_options, &options, given, err);
+    if (status == DW_OK)
+        status = check_options(&options, err);
     if (status != DW_OK)
         return status;
 
@@ -222,20 +223,18 @@ static dw_status recode_trl(dw_delta **out, const dw_patch *patch,
 }
 
 dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor *tensors,
-                          size_t n_tensors, const dw_diff_options *options_,
-                          dw_error *err)
+                          size_t n_tensors, const dw_diff_options *given, dw_error *err)
 {
     *out = NULL;
     dw_diff_options options;
-    dw_diff_options_init(&options);
-    if (options_)
-        options = *options_;
+    dw_status status = DW_OPTIONS_TAKE(dw_diff_options, &options, given, err);
     if (delta->info.has_digests || delta->info.new_version != 0) { /* it knows them */
         options.base_version = delta->info.base_version;
         options.new_version = delta->info.new_version;
     }
     options.update_base = false;
-    dw_status status = check_options(&options, err);
+    if (status == DW_OK)
+        status = check_options(&options, err);
     if (status == DW_OK)
         status = dw_tensors_check(tensors, n_tensors, err);
     if (status != DW_OK)
@@ -258,7 +257,8 @@ dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor
         status = dw_stage_open(&stage, delta, tensors, n_tensors, options.n_threads, err);
     }
     if (status == DW_OK) {
-        dw_apply_options apply = {.n_threads = options.n_threads,
+        dw_apply_options apply = {.struct_bytes = sizeof apply,
+                                  .n_threads = options.n_threads,
                                   .base_digests = base,
                                   .new_digests = next,
                                   .progress = options.progress};

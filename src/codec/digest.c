@@ -95,11 +95,11 @@ dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_by
     return sum;
 }
 
-dw_digest dw_digest_sum(const dw_digest *shares, size_t n)
+dw_digest dw_digest_sum(const dw_digest *digests, size_t n)
 {
     dw_digest sum = 0;
     for (size_t i = 0; i < n; i++)
-        sum = dw_digest_add(sum, shares[i]);
+        sum = dw_digest_add(sum, digests[i]);
     return sum;
 }
 

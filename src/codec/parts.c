@@ -100,7 +100,8 @@ static dw_status stage_part(job *j, const dw_part *part, dw_error *err)
                      : dw_fail_memory(err, NULL);
     if (status == DW_OK) {
         remap r = {j, part->slices};
-        dw_apply_options options = {.base_digests = part->base_digests,
+        dw_apply_options options = {.struct_bytes = sizeof options,
+                                    .base_digests = part->base_digests,
                                     .new_digests = digests};
         if (j->progress && j->progress->report)
             options.progress = (dw_progress){report_part, j};

@@ -29,7 +29,7 @@ static dw_status check_no_stream(dw_peer_publisher *p, dw_error *err)
     dw_stream_close(stream);
     if (status == DW_OK)
         return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                       "a deltawire stream is here: publish into it without --as, or "
+                       "a deltawire stream is here: publish into it as a stream, or "
                        "name another place");
     return status == DW_NOT_FOUND ? DW_OK : status;
 }

@@ -8,13 +8,16 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "base/progress.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
 
-void dw_peer_replica_options_init(dw_peer_replica_options *options)
+void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
+                                        size_t struct_bytes)
 {
-    *options = (dw_peer_replica_options){.reader_wait_ms = 10000};
+    const dw_peer_replica_options defaults = {.reader_wait_ms = 10000};
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
@@ -141,23 +144,27 @@ static char *copy_or_null(const char *text, bool *failed)
 }
 
 dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,
-                               const dw_peer_replica_options *options, dw_error *err)
+                               const dw_peer_replica_options *given, dw_error *err)
 {
     *out = NULL;
+    dw_peer_replica_options options;
+    dw_status status = DW_OPTIONS_TAKE(dw_peer_replica_options, &options, given, err);
+    if (status != DW_OK)
+        return status;
     bool failed = false;
     dw_peer_replica *r = dw_alloc_zeroed(1, sizeof *r);
     if (!r)
-        return dw_fail_memory(err, options->into);
+        return dw_fail_memory(err, options.into);
     r->peer = peer;
-    r->into = copy_or_null(options->into, &failed);
-    r->base = copy_or_null(options->base, &failed);
+    r->into = copy_or_null(options.into, &failed);
+    r->base = copy_or_null(options.base, &failed);
     r->spool_dir =
-        copy_or_null(options->spool_dir ? options->spool_dir : options->into, &failed);
-    r->n_threads = options->n_threads;
-    r->reader_wait_ms = options->reader_wait_ms;
-    r->note = options->note;
-    r->note_context = options->note_context;
-    dw_status status = failed ? dw_fail_memory(err, options->into) : DW_OK;
+        copy_or_null(options.spool_dir ? options.spool_dir : options.into, &failed);
+    r->n_threads = options.n_threads;
+    r->reader_wait_ms = options.reader_wait_ms;
+    r->note = options.note;
+    r->note_context = options.note_context;
+    status = failed ? dw_fail_memory(err, options.into) : DW_OK;
     if (status == DW_OK && r->into)
         status = open_dir(r, err);
     if (status == DW_OK)
@@ -245,7 +252,7 @@ dw_status dw_peer_replica_take(dw_peer_replica *r, const dw_peer_record *record,
     if (status == DW_OK) {
         dw_peer_sync_report *report = &r->report;
         report->version = record->version;
-        report->n_hops++;
+        report->n_steps++;
         report->n_objects += record->n_files;
         report->n_bytes += record->n_bytes;
         report->n_changed += step.n_changed;

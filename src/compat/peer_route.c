@@ -31,7 +31,7 @@ static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
         return dw_fail(
             err, DW_NOT_FOUND, url,
             "version %" PRIu64 " has no whole anchor before it: nothing here is "
-            "the whole model. Name the checkpoint that it starts from (--base)",
+            "the whole model. Name the checkpoint that it starts from with `base`",
             version);
     if (base > p->versions[0])
         return dw_fail(err, DW_NOT_FOUND, url,
@@ -42,7 +42,7 @@ static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
         return dw_fail(err, DW_NOT_FOUND, url,
                        "version %" PRIu64 " starts from version %" PRIu64
                        ", which is the engine's own model and not here: name that "
-                       "checkpoint (--base)",
+                       "checkpoint with `base`",
                        version, base);
     way->start = base;
     way->from_base = true;
@@ -160,7 +160,7 @@ dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t 
     if (p->n_versions == 0)
         return dw_fail(err, DW_NOT_FOUND, dw_store_url(p->store),
                        "there is no version yet");
-    if (goal == DW_LATEST)
+    if (goal == DW_NEWEST)
         goal = p->versions[p->n_versions - 1];
     if (goal != dw_peer_replica_version(replica) && !dw_peer_has(p, goal, NULL))
         return dw_fail(err, DW_NOT_FOUND, dw_store_url(p->store),

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/progress.h"
 #include "compat/peer_replica.h"
 #include "deltawire/checkpoint.h"
@@ -57,7 +58,7 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                      is_root
                          ? "version %" PRIu64 " and those after it start from a model "
                            "that is not here: what they make of it, and checksums of "
-                           "that, were not looked at. Name that checkpoint (--base)"
+                           "that, were not looked at. Name that checkpoint with `base`"
                          : "version %" PRIu64 " and those after it start from one that "
                            "could not be made: their files were looked at, no more",
                      r->version);
@@ -134,23 +135,31 @@ static dw_status check_base(const char *base, dw_error *err)
     return status;
 }
 
-dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *options,
+void dw_peer_verify_options_init_sized(dw_peer_verify_options *options,
+                                       size_t struct_bytes)
+{
+    dw_options_init(options, struct_bytes, NULL, 0);
+}
+
+dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *given,
                          dw_peer_verify_report *report, dw_error *err)
 {
-    static const dw_peer_verify_options plain = {0};
-    sweep w = {.peer = peer, .options = options ? options : &plain};
+    dw_peer_verify_options options;
+    sweep w = {.peer = peer, .options = &options};
     const uint64_t *versions;
     size_t n;
-    dw_peer_replica_options how;
-    dw_peer_replica_options_init(&how);
-    how.base = w.options->base;
-    how.spool_dir = w.options->spool_dir;
-    how.n_threads = w.options->n_threads;
-    how.note = w.options->note;
-    how.note_context = w.options->context;
-    dw_status status = check_base(w.options->base, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_peer_verify_options, &options, given, err);
+    dw_peer_replica_options replica;
+    dw_peer_replica_options_init(&replica);
+    replica.base = options.base;
+    replica.spool_dir = options.spool_dir;
+    replica.n_threads = options.n_threads;
+    replica.note = options.note;
+    replica.note_context = options.context;
     if (status == DW_OK)
-        status = dw_peer_replica_open(&w.replica, peer, &how, err);
+        status = check_base(options.base, err);
+    if (status == DW_OK)
+        status = dw_peer_replica_open(&w.replica, peer, &replica, err);
     if (status == DW_OK)
         status = dw_peer_list(peer, &versions, &n, err);
     if (status == DW_OK)

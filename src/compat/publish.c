@@ -2,18 +2,21 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "tensor/tensor_list.h"
 
 #define SHARD_BYTES (1ull << 30)
 
-void dw_peer_publish_options_init(dw_peer_publish_options *options, dw_peer_format format)
+void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
+                                        size_t struct_bytes, dw_peer_format format)
 {
-    *options = (dw_peer_publish_options){
+    const dw_peer_publish_options defaults = {
         .format = format,
         .trl_layout = 3,
         .trl_codec = DW_CODEC_GAP,
         .first_version = 1,
     };
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 /* ---- opening ---- */
@@ -103,10 +106,15 @@ static dw_status fill(dw_peer_publisher *p, const dw_peer_publish_options *optio
 
 dw_status dw_peer_publisher_open(dw_peer_publisher **out, dw_store *store,
                                  const dw_tensor *tensors, size_t n_tensors,
-                                 const dw_peer_publish_options *options, dw_error *err)
+                                 const dw_peer_publish_options *given, dw_error *err)
 {
     *out = NULL;
-    dw_status status = check_options(options, err);
+    dw_peer_publish_options options;
+    dw_peer_publish_options_init(&options, (dw_peer_format)0);
+    dw_status status =
+        dw_options_take(&options, sizeof options, given, "dw_peer_publish_options", err);
+    if (status == DW_OK)
+        status = check_options(&options, err);
     if (status != DW_OK)
         return status;
     dw_peer_publisher *p = dw_alloc_zeroed(1, sizeof *p);
@@ -116,7 +124,7 @@ dw_status dw_peer_publisher_open(dw_peer_publisher **out, dw_store *store,
     p->tensors = tensors;
     p->n_tensors = n_tensors;
     p->newest = p->unsure = DW_NO_VERSION;
-    status = fill(p, options, err);
+    status = fill(p, &options, err);
     if (status != DW_OK)
         dw_peer_publisher_close(p);
     else

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "deltawire/stream.h"
 
 enum { PAUSE_MS = 30000, APPLY_MS = 600000, PROBE_MS = 5000 };
@@ -29,10 +30,7 @@ dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *
         dw_free(engine);
         dw_free(name);
         dw_free(copy);
-        dw_fail_memory(err, where); /* first: WHERE may be SELF's */
-        if (driver->close)
-            driver->close(self);
-        return DW_NO_MEMORY;
+        return dw_fail_memory(err, where);
     }
     *engine = (dw_engine){*driver, self, name, copy, gone, false};
     engine->driver.name = name;
@@ -54,14 +52,13 @@ dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *s
                         const char *where, dw_error *err)
 {
     *out = NULL;
-    /* nothing of a driver without its size is read, not even close */
-    bool sized = driver && driver->struct_bytes >= sizeof *driver;
-    if (sized && driver->name && driver->name[0])
-        return dw_engine_make(out, driver, self, where, NULL, err);
-    if (sized && driver->close)
-        driver->close(self);
-    return dw_fail(err, DW_INVALID, where,
-                   "a driver of an engine needs its struct_bytes and a name");
+    dw_engine_driver own = {0};
+    dw_status status = dw_options_take(&own, sizeof own, driver, "dw_engine_driver", err);
+    if (status != DW_OK)
+        return status;
+    if (!own.name || !own.name[0])
+        return dw_fail(err, DW_INVALID, where, "a driver of an engine needs a name");
+    return dw_engine_make(out, &own, self, where, NULL, err);
 }
 
 /* The text after NAME= in SPEC, or NULL. */
@@ -71,11 +68,19 @@ static const char *value_of(const char *spec, const char *name)
     return strncmp(spec, name, n) == 0 && spec[n] == '=' ? spec + n + 1 : NULL;
 }
 
+void dw_engine_options_init_sized(dw_engine_options *options, size_t struct_bytes)
+{
+    dw_options_init(options, struct_bytes, NULL, 0);
+}
+
 dw_status dw_engine_open(dw_engine **out, const char *spec,
                          const dw_engine_options *options, dw_error *err)
 {
     *out = NULL;
-    dw_engine_options all = options ? *options : (dw_engine_options){0};
+    dw_engine_options all;
+    dw_status status = DW_OPTIONS_TAKE(dw_engine_options, &all, options, err);
+    if (status != DW_OK)
+        return status;
     all.pause_ms = all.pause_ms ? all.pause_ms : PAUSE_MS;
     all.apply_ms = all.apply_ms ? all.apply_ms : APPLY_MS;
     all.probe_ms = all.probe_ms ? all.probe_ms : PROBE_MS;

@@ -22,6 +22,10 @@ dw_status dw_engine_apply(dw_engine *engine, const dw_engine_update *update, boo
 dw_status dw_engine_resume(dw_engine *engine, const dw_engine_update *update,
                            dw_error *err);
 
+/* "vllm", ..., and the URL or NULL. They live as long as the engine. */
+const char *dw_engine_driver_name(const dw_engine *engine);
+const char *dw_engine_where(const dw_engine *engine);
+
 /* Whether the last call failed because nobody listens at the engine's address: its
  * process has ended, or has not begun to serve. After any other DW_UNAVAILABLE (no answer
  * in time, half an answer, an unknown name) it is not known what the engine did and

@@ -175,5 +175,8 @@ dw_status dw_exec_open(dw_engine **out, const dw_engine_options *options, dw_err
         close_driver(c);
         return dw_fail_memory(err, NULL);
     }
-    return dw_engine_make(out, &exec_driver, c, NULL, NULL, err);
+    dw_status status = dw_engine_make(out, &exec_driver, c, NULL, NULL, err);
+    if (status != DW_OK)
+        close_driver(c);
+    return status;
 }

@@ -91,7 +91,7 @@ void dw_update_paths_release(dw_update_paths *paths)
 
 typedef struct step {
     dw_rollout *rollout;
-    dw_rollout_hop report;
+    dw_rollout_step report;
     dw_engine_update update; /* from the preparation on */
     dw_update_paths paths;
     dw_handover handover;
@@ -129,8 +129,8 @@ static void report_step(step *s)
         s->report.stopped_us = t_resume - t_paused;
     if (t_resume > 0 && t_resumed > t_resume)
         s->report.resume_us = t_resumed - t_resume;
-    if (r->options.watch.hop)
-        r->options.watch.hop(r->options.watch.context, &s->report);
+    if (r->options.watch.step)
+        r->options.watch.step(r->options.watch.context, &s->report);
 }
 
 /* Our part of phase 3. */
@@ -216,7 +216,7 @@ static dw_status check_engines(step *s, dw_error *err)
 static dw_status prepare(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;
-    dw_status status = dw_follower_commit(r->follower, err);
+    dw_status status = dw_follower_prepare(r->follower, err);
     if (status == DW_OK && r->n_copies == 2) {
         status = apply_stores(s, err);
         r->applied = status == DW_OK;
@@ -294,8 +294,8 @@ static dw_status finish_weights(step *s, dw_error *err)
     dw_follow_report before, done;
     dw_follower_totals(f, &before);
     const uint64_t start = dw_clock_us();
-    dw_status status = dw_follower_settle(f, err);
-    s->report.settle_us = dw_clock_us() - start;
+    dw_status status = dw_follower_finish(f, err);
+    s->report.finish_us = dw_clock_us() - start;
     dw_follower_since(f, &before, &done);
     s->report.n_changed = done.n_changed;
     return status;
@@ -335,7 +335,7 @@ static dw_status arrive(step *s, dw_error *err)
     dw_rollout *r = s->rollout;
     dw_status status = dw_follower_apply(r->follower, err);
     if (status == DW_OK) {
-        announce(r, DW_PHASE_SETTLE, s->report.version);
+        announce(r, DW_PHASE_FINISH, s->report.version);
         status = finish_weights(s, err);
     }
     /* the version that an engine names may be another stream's */
@@ -380,7 +380,7 @@ dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progre
     status = resume(&s, err);
     if (status != DW_OK)
         goto out;
-    announce(r, DW_PHASE_SETTLE, s.update.version);
+    announce(r, DW_PHASE_FINISH, s.update.version);
     status = finish(&s, err);
 out:
     for (size_t i = 0; i < r->n_engines; i++)

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "engine/four_phase.h"
 #include "follow/follower.h"
 
@@ -16,9 +17,10 @@ const char *dw_phase_name(dw_phase phase)
     return (size_t)phase < sizeof names / sizeof *names ? names[phase] : "?";
 }
 
-void dw_rollout_options_init(dw_rollout_options *options)
+void dw_rollout_options_init_sized(dw_rollout_options *options, size_t struct_bytes)
 {
-    *options = (dw_rollout_options){.n_tries = 3};
+    const dw_rollout_options defaults = {.n_tries = 3};
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 /* ---- opening ---- */
@@ -105,29 +107,33 @@ dw_status dw_rollout_start_over(dw_rollout *r, dw_error *err)
 }
 
 dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
-                          const dw_follow_options *follow,
-                          const dw_rollout_options *options, dw_error *err)
+                          const dw_follow_options *given_follow,
+                          const dw_rollout_options *given, dw_error *err)
 {
     bool pending = false;
     *out = NULL;
     dw_rollout *r = dw_alloc_zeroed(1, sizeof *r);
     if (!r)
         return dw_fail_memory(err, NULL);
-    r->options = *options;
-    r->n_copies = follow->n_copies;
-    dw_status status = make_engines(r, err);
-    if (status == DW_OK && follow->into && r->n_engines > 0)
-        status = dw_follower_pending(follow->into, &pending, err);
+    dw_follow_options follow;
+    dw_status status = DW_OPTIONS_TAKE(dw_follow_options, &follow, given_follow, err);
+    if (status == DW_OK)
+        status = DW_OPTIONS_TAKE(dw_rollout_options, &r->options, given, err);
+    r->n_copies = follow.n_copies;
+    if (status == DW_OK)
+        status = make_engines(r, err);
+    if (status == DW_OK && follow.into && r->n_engines > 0)
+        status = dw_follower_pending(follow.into, &pending, err);
     if (status == DW_OK && pending)
-        status = pause_for_recovery(r, follow->into, err);
+        status = pause_for_recovery(r, follow.into, err);
     if (status == DW_OK) { /* else an engine may be reading the weights */
-        status = dw_follower_open(&r->follower, store, follow, err);
+        status = dw_follower_open(&r->follower, store, &follow, err);
         if (status != DW_OK && pending)
-            serve_recovered(r, follow);
+            serve_recovered(r, &follow);
     }
     if (status == DW_OK)
         r->recovering = false;
-    if (status == DW_OK && options->engines_loaded && !pending)
+    if (status == DW_OK && r->options.engines_loaded && !pending)
         for (size_t i = 0; i < r->n_engines; i++)
             r->engines[i].believed = dw_follower_version(r->follower);
     if (status == DW_OK)
@@ -211,7 +217,7 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
 {
     dw_follower *f = r->follower;
     dw_status status = DW_OK;
-    if (goal == DW_LATEST)
+    if (goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
     /* first the step that an earlier call did not finish, whatever the goal is now */
     while (status == DW_OK &&

@@ -188,12 +188,11 @@ dw_status dw_sglang_open(dw_engine **out, const char *url,
         return dw_fail_memory(err, url);
     g->label = DW_NO_VERSION;
     dw_status status = dw_engine_http_init(&g->http, url, options, err);
-    if (status != DW_OK) {
-        close_driver(g);
-        return status;
-    }
-    status = dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
+    if (status == DW_OK)
+        status = dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
     if (status == DW_OK)
         dw_engine_set_own_weights(*out);
+    else
+        close_driver(g);
     return status;
 }

@@ -323,12 +323,11 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
         return dw_fail_memory(err, url);
     v->label = DW_NO_VERSION;
     dw_status status = dw_engine_http_init(&v->http, url, options, err);
-    if (status != DW_OK) {
-        close_driver(v);
-        return status;
-    }
-    status = dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
+    if (status == DW_OK)
+        status = dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
     if (status == DW_OK)
         dw_engine_set_own_weights(*out);
+    else
+        close_driver(v);
     return status;
 }

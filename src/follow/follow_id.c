@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "deltawire/follow.h"
 
-#define HOST_CHARS 45 /* so that all fits into DW_FOLLOW_ID_SIZE */
+#define HOST_CHARS 45 /* so that all fits into DW_FOLLOWER_ID_SIZE */
 #define HASH_BYTES 4
 
 /* Of the absolute path, without slashes at its end. */
@@ -29,7 +29,7 @@ static void hash_path(char out[2 * HASH_BYTES + 1], const char *path)
     free(cwd);
 }
 
-void dw_follow_id(char out[DW_FOLLOW_ID_SIZE], const char *into, unsigned n)
+void dw_follower_id(char out[DW_FOLLOWER_ID_SIZE], const char *into, unsigned n)
 {
     static const char letters[] =
         "-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -40,8 +40,8 @@ void dw_follow_id(char out[DW_FOLLOW_ID_SIZE], const char *into, unsigned n)
             *at = '-';
     if (into) {
         hash_path(digits, into);
-        snprintf(out, DW_FOLLOW_ID_SIZE, "%.*s-%s", HOST_CHARS, host, digits);
+        snprintf(out, DW_FOLLOWER_ID_SIZE, "%.*s-%s", HOST_CHARS, host, digits);
     } else {
-        snprintf(out, DW_FOLLOW_ID_SIZE, "%.*s-memory-%u", HOST_CHARS, host, n);
+        snprintf(out, DW_FOLLOWER_ID_SIZE, "%.*s-memory-%u", HOST_CHARS, host, n);
     }
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "deltawire/delta.h"
 #include "store/store.h"
 #include "follow/base.h"
@@ -16,15 +17,16 @@
 /* The most versions that are compared with weights of an unknown version. */
 #define MAX_SEARCH 1024
 
-void dw_follow_options_init(dw_follow_options *options)
+void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_bytes)
 {
-    *options = (dw_follow_options){
+    const dw_follow_options defaults = {
         .at = DW_NO_VERSION,
         .n_copies = 1,
         .reader_wait_ms = 10000,
         .sweep_every = 64,
         .max_ahead_bytes = 32u << 20,
     };
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 /* If two copies are not the same version, the older one is written when they are opened.
@@ -196,7 +198,7 @@ static dw_status check_other_stream(dw_follower *f, dw_error *err)
     return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, f->weights->now->dir,
                    "the weights are version %" PRIu64 " of stream %s, but %s is now "
                    "stream %s%s. Name another directory, or, if you want the weights "
-                   "here to become that stream's, name its id (--stream, stream): %s",
+                   "here to become that stream's, name its id with `stream`: %s",
                    at->version, at->stream, dw_store_url(f->stream->store), id,
                    is_fork ? ", a fork of it" : "", id);
 }
@@ -399,7 +401,10 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
 dw_status dw_follower_open(dw_follower **out, dw_store *store,
                            const dw_follow_options *options, dw_error *err)
 {
-    return dw_follower_open_as(out, store, options, false, err);
+    *out = NULL;
+    dw_follow_options taken;
+    dw_status status = DW_OPTIONS_TAKE(dw_follow_options, &taken, options, err);
+    return status == DW_OK ? dw_follower_open_as(out, store, &taken, false, err) : status;
 }
 
 void dw_follower_close(dw_follower *f)

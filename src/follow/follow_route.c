@@ -122,8 +122,10 @@ static void note_step(dw_follower *f, uint64_t goal, uint64_t from, uint64_t to)
 dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                             const dw_progress *progress, dw_error *err)
 {
-    dw_status status = dw_follower_attend(f, err);
-    if (status == DW_OK && goal == DW_LATEST)
+    dw_status status = dw_follower_refuse_none(goal, err);
+    if (status == DW_OK)
+        status = dw_follower_attend(f, err);
+    if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
     if (status == DW_OK && f->lost)
         status = dw_follower_start_over(f, err);

@@ -95,7 +95,7 @@ static dw_status take_base(dw_follower *f, const dw_hop *step,
         return dw_fail(
             err, DW_NOT_FOUND, dw_store_url(f->stream->store),
             "the stream starts from a checkpoint that is not in it: %s, with the "
-            "state digest %016" PRIx64 ". Name it with --base",
+            "state digest %016" PRIx64 ". Name it with `base`",
             step->base && *step->base ? step->base : "unnamed", step->state);
     dw_base base;
     dw_status status =

@@ -147,7 +147,7 @@ static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
     return fault.code;
 }
 
-dw_status dw_follower_commit(dw_follower *f, dw_error *err)
+dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
@@ -170,11 +170,11 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     return check_after(f, status, err);
 }
 
-dw_status dw_follower_settle(dw_follower *f, dw_error *err)
+dw_status dw_follower_finish(dw_follower *f, dw_error *err)
 {
     if (f->arrived) {
         f->arrived = false;
-        f->tally.n_hops++;
+        f->tally.n_steps++;
         return DW_OK;
     }
     if (f->lost || dw_weights_update(f->weights) < DW_UPDATE_APPLIED)
@@ -184,9 +184,17 @@ dw_status dw_follower_settle(dw_follower *f, dw_error *err)
     if (status != DW_OK)
         return status;
     f->epoch = f->next_epoch;
-    f->tally.n_hops++;
+    f->tally.n_steps++;
     f->tally.n_changed += n_changed;
     return dw_weights_sweep(f->weights, f->options.sweep_every, err);
+}
+
+dw_status dw_follower_refuse_none(uint64_t goal, dw_error *err)
+{
+    return goal != DW_NO_VERSION
+               ? DW_OK
+               : dw_fail(err, DW_INVALID, NULL,
+                         "the goal is DW_NO_VERSION: name a version, or DW_NEWEST");
 }
 
 dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *progress,
@@ -194,14 +202,16 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
 {
     dw_follow_report before;
     dw_follower_totals(f, &before);
-    dw_status status = dw_follower_attend(f, err);
-    if (status == DW_OK && goal == DW_LATEST)
+    dw_status status = dw_follower_refuse_none(goal, err);
+    if (status == DW_OK)
+        status = dw_follower_attend(f, err);
+    if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
     /* finish an update that an earlier call, or the caller, left prepared or applied */
     if (status == DW_OK && !f->lost && dw_weights_update(f->weights) > DW_UPDATE_STAGED)
         status = dw_follower_apply(f, err);
     if (status == DW_OK && !f->lost && dw_weights_update(f->weights) >= DW_UPDATE_APPLIED)
-        status = dw_follower_settle(f, err);
+        status = dw_follower_finish(f, err);
     if (status == DW_OK && !f->lost)
         status = dw_weights_align(f->weights, err);
     while (status == DW_OK && dw_follower_version(f) != goal) {
@@ -212,7 +222,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
         if (status == DW_OK)
             status = dw_follower_apply(f, err);
         if (status == DW_OK)
-            status = dw_follower_settle(f, err);
+            status = dw_follower_finish(f, err);
     }
     if (report)
         dw_follower_since(f, &before, report);
@@ -234,7 +244,7 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
     *out = (dw_follow_report){
         .from = before->version,
         .version = now.version,
-        .n_hops = now.n_hops - before->n_hops,
+        .n_steps = now.n_steps - before->n_steps,
         .n_objects = now.n_objects - before->n_objects,
         .n_bytes = now.n_bytes - before->n_bytes,
         .n_changed = now.n_changed - before->n_changed,

@@ -119,4 +119,7 @@ dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err);
 dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
                                  const dw_progress *progress, dw_error *err);
 
+/* DW_INVALID for a goal that is DW_NO_VERSION. */
+dw_status dw_follower_refuse_none(uint64_t goal, dw_error *err);
+
 #endif

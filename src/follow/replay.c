@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "store/store.h"
 #include "follow/follower.h"
 
@@ -34,7 +35,7 @@ static dw_status go(replay *r, uint64_t from, uint64_t to, dw_error *err)
     if (status == DW_OK)
         status = dw_follower_apply(r->follower, err);
     if (status == DW_OK)
-        status = dw_follower_settle(r->follower, err);
+        status = dw_follower_finish(r->follower, err);
     r->report.n_decoded += status == DW_OK;
     return status;
 }
@@ -140,31 +141,38 @@ static dw_status run(replay *r, uint64_t floor, dw_error *err)
     return DW_OK;
 }
 
+void dw_replay_options_init_sized(dw_replay_options *options, size_t struct_bytes)
+{
+    dw_options_init(options, struct_bytes, NULL, 0);
+}
+
 dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
                            const dw_replay_options *given, dw_fault_fn fn, void *context,
                            dw_replay_report *report, dw_error *err)
 {
-    const dw_replay_options none = {0}, *options = given ? given : &none;
-    replay r = {.progress = &options->progress, .fn = fn, .context = context};
+    dw_replay_options options;
+    replay r = {.progress = &options.progress, .fn = fn, .context = context};
     dw_scratch_model model = {0};
-    dw_stream *stream;
-    dw_status status = dw_stream_open(&stream, store, trust, err);
+    dw_stream *stream = NULL;
+    dw_status status = DW_OPTIONS_TAKE(dw_replay_options, &options, given, err);
+    if (status == DW_OK)
+        status = dw_stream_open(&stream, store, trust, err);
     if (status == DW_OK)
         status = dw_scratch_model_make(&model, stream->record.tensors,
-                                       stream->record.n_tensors, options->spool_dir, err);
+                                       stream->record.n_tensors, options.spool_dir, err);
     if (status == DW_OK) {
         dw_follow_options follow;
         dw_follow_options_init(&follow);
         follow.tensors = model.tensors;
         follow.n_tensors = stream->record.n_tensors;
         follow.tensors_empty = true;
-        follow.base = options->base;
-        follow.spool_dir = options->spool_dir;
-        follow.open_store = options->open_store;
-        follow.open_context = options->open_context;
+        follow.base = options.base;
+        follow.spool_dir = options.spool_dir;
+        follow.open_store = options.open_store;
+        follow.open_context = options.open_context;
         if (trust)
             follow.trust = *trust;
-        follow.n_threads = options->n_threads;
+        follow.n_threads = options.n_threads;
         status = dw_follower_open(&r.follower, store, &follow, err);
     }
     uint64_t floor = 0;

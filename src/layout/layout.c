@@ -147,11 +147,6 @@ void dw_layout_move(dw_layout *l, size_t target, void *data)
     l->targets[target].data = data;
 }
 
-dw_digest dw_digest_plus(dw_digest a, dw_digest b)
-{
-    return dw_digest_add(a, b);
-}
-
 /* ---- lanes ---- */
 
 static int compare_places(const void *a_, const void *b_)

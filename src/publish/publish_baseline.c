@@ -147,7 +147,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     status = dw_follower_open(&f, p->store, &options, err);
     if (status == DW_OK) {
         f->fork_store = p->options.fork_store;
-        status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+        status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
         status = explain_broken(f, status, err);
     }
     if (status == DW_OK) {
@@ -200,14 +200,14 @@ static dw_status follow(dw_publisher *p, dw_error *err)
 {
     dw_follower *f = p->baseline;
     f->undecodable = 0;
-    dw_status status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    dw_status status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
     if (status == DW_IO && dw_folds_give_up_copy(p)) /* there may be room now */
-        status = dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+        status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
     if (status != DW_STALE || !p->proven)
         return status;
     dw_sweep_suspect_all(p);
     dw_baseline_lose(p);
-    return dw_follower_sync(f, DW_LATEST, &p->options.progress, NULL, err);
+    return dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
 }
 
 /* The stream could not be followed. Returns the first version that nobody can have: one

@@ -112,7 +112,7 @@ static bool read_outcome(dw_position *out, const char *text, size_t n_bytes)
            dw_hex_decode(out->commit_sha256, DW_SHA256_BYTES, sha256);
 }
 
-dw_status dw_publisher_settle(dw_publisher *p, uint64_t ticket, const void *outcome,
+dw_status dw_publisher_accept(dw_publisher *p, uint64_t ticket, const void *outcome,
                               size_t n_outcome, dw_error *err)
 {
     if (p->options.rank == 0)

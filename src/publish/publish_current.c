@@ -64,7 +64,8 @@ dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err)
 {
     bool is_current = true;
     uint64_t ticket = DW_TICKET_SKIPPED;
-    const dw_publish_note note = {.step = p->options.first_step,
+    const dw_publish_note note = {.struct_bytes = sizeof note,
+                                  .step = p->options.first_step,
                                   .notes = p->options.first_notes};
     dw_status status = dw_publisher_is_current(p, &is_current, err);
     if (status != DW_OK || is_current)

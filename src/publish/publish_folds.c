@@ -35,7 +35,7 @@ static dw_status start_over(dw_publisher *p, dw_error *err)
                : dw_fail(err, status, f->copy.dir,
                          "no folded deltas are made, because there is no copy "
                          "of the model to make them from: %s. Free some room, "
-                         "or publish without folds (--fold none)",
+                         "or publish with `folds` none",
                          fault.text);
 }
 

@@ -38,7 +38,7 @@ dw_status dw_publisher_check_store(dw_publisher *p, dw_error *err)
     return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
                    "this store cannot create an object only where there is none, so two "
                    "writers could overwrite each other. If you make sure that only one "
-                   "process writes this stream at any time, say so (--single-writer)");
+                   "process writes this stream at any time, set `single_writer`");
 }
 
 /* The slices that this process owns, in the order of the table, and their data. */
@@ -182,7 +182,7 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
     if (status != DW_OK)
         return status;
     uint64_t version = p->options.fork_version;
-    if (version == DW_LATEST)
+    if (version == DW_NEWEST)
         status = dw_stream_find_head(other, DW_NO_VERSION, &version, err);
     dw_commit_record source;
     if (status == DW_OK)
@@ -364,7 +364,7 @@ dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
     return dw_fail(
         err, DW_UNTRUSTED, dw_store_url(p->store),
         "the stream is signed by %s, but this version would be %s%s. Sign with "
-        "that key (--sign-key, sign_key), or allow a new key (--new-key, new_key)",
+        "that key (`sign_key`), or allow a new key (`new_key`)",
         wanted, p->options.sign_key ? "signed by " : "unsigned",
         p->options.sign_key ? found : "");
 }
@@ -388,7 +388,8 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         return status;
     uint64_t head;
     status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
-    if (status == DW_NOT_FOUND)
+    p->created = status == DW_NOT_FOUND;
+    if (p->created)
         status = begin_stream(p, err);
     else if (status == DW_OK)
         status = dw_baseline_catch_up(p, err);

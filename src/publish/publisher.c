@@ -11,16 +11,18 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "codec/digest.h"
 #include "store/store.h"
 
-void dw_publish_options_init(dw_publish_options *options)
+void dw_publish_options_init_sized(dw_publish_options *options, size_t struct_bytes)
 {
-    *options = (dw_publish_options){.fork_version = DW_LATEST,
-                                    .folds = {4, 16, 64, 0},
-                                    .anchor_factor = 0.1,
-                                    .sweep_every = 64,
-                                    .n_ranks = 1};
+    const dw_publish_options defaults = {.fork_version = DW_NEWEST,
+                                         .folds = {4, 16, 64, 0},
+                                         .anchor_factor = 0.1,
+                                         .sweep_every = 64,
+                                         .n_ranks = 1};
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
 /* ---- opening and closing ---- */
@@ -35,11 +37,11 @@ static bool copy_text(const char **text)
 static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
                               dw_error *err)
 {
-    if (given)
-        p->options = *given;
-    else
-        dw_publish_options_init(&p->options);
-    dw_publish_options *o = &p->options;
+    dw_publish_options *o = &p->options, taken;
+    dw_status status = DW_OPTIONS_TAKE(dw_publish_options, &taken, given, err);
+    if (status != DW_OK)
+        return status; /* and O has no strings to free */
+    *o = taken;
     if (!o->spool_dir)
         o->spool_dir = o->baseline_dir;
     const char **texts[] = {&o->base_name,  &o->base, &o->baseline_dir,
@@ -159,9 +161,14 @@ void dw_publisher_close(dw_publisher *p)
     dw_free(p);
 }
 
-const char *dw_publisher_stream(const dw_publisher *p)
+const char *dw_publisher_stream_id(const dw_publisher *p)
 {
     return p->stream->record.stream;
+}
+
+bool dw_publisher_created(const dw_publisher *p)
+{
+    return p->created;
 }
 
 uint64_t dw_publisher_version(dw_publisher *p)
@@ -196,15 +203,23 @@ static void give_up(dw_publisher *p)
         p->cancel = true;
 }
 
+void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes)
+{
+    dw_options_init(note, struct_bytes, NULL, 0);
+}
+
 dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
-                               const dw_publish_note *note, dw_error *err)
+                               const dw_publish_note *given, dw_error *err)
 {
     *ticket = DW_TICKET_SKIPPED;
-    if (note && !(note_valid(note->step) && note_valid(note->notes)))
+    dw_publish_note note;
+    dw_status status = DW_OPTIONS_TAKE(dw_publish_note, &note, given, err);
+    if (status != DW_OK)
+        return status;
+    if (!note_valid(note.step) || !note_valid(note.notes))
         return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                        "step and notes are UTF-8 of at most %d bytes", DW_MAX_NOTE);
     pthread_mutex_lock(&p->lock);
-    dw_status status = DW_OK;
     if (p->phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
         pthread_mutex_unlock(&p->lock);
         return DW_OK;
@@ -212,7 +227,7 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     if (p->phase == DW_JOB_UPLOADED)
         status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
                          "the version before waits for dw_publisher_commit or "
-                         "dw_publisher_settle");
+                         "dw_publisher_accept");
     while (status == DW_OK && p->phase != DW_JOB_IDLE) {
         if (p->options.when_busy == DW_BUSY_FOLD)
             give_up(p);
@@ -223,11 +238,11 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                          "another writer took over the stream. This one has stopped "
                          "writing; open the stream again to take it back");
-    if (status == DW_OK && (!replace_text(&p->step, note ? note->step : NULL) ||
-                            !replace_text(&p->notes, note ? note->notes : NULL)))
+    if (status == DW_OK &&
+        (!replace_text(&p->step, note.step) || !replace_text(&p->notes, note.notes)))
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
-        dw_live_tell(p, note ? note->unchanged : NULL);
+        dw_live_tell(p, note.unchanged);
         *ticket = ++p->ticket;
         *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
         p->t_start = dw_clock_ms();

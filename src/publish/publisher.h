@@ -64,6 +64,7 @@ struct dw_publisher {
     dw_stream *stream;
     dw_publish_options options; /* strings are copies */
     bool sharded;
+    bool created; /* open committed version 0 */
 
     /* what is published: slices of the table, the caller's data */
     dw_pieces pieces;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
@@ -177,13 +178,11 @@ dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors, size_t n_t
         return dw_fail_memory(err, NULL);
     p->store = store;
     p->anchor = DW_NO_VERSION;
-    if (options)
-        p->options = *options;
-    else
-        dw_publish_options_init(&p->options);
+    dw_status status = DW_OPTIONS_TAKE(dw_publish_options, &p->options, options, err);
     memset(p->options.folds, 0, sizeof p->options.folds);
     p->options.rank = 0;
-    dw_status status = repair(p, tensors, n_tensors, report, err);
+    if (status == DW_OK)
+        status = repair(p, tensors, n_tensors, report, err);
     dw_after_close(p);
     dw_stream_close(p->stream);
     dw_free(p);

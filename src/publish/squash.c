@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
@@ -43,7 +44,7 @@ static dw_status check_versions(dw_stream *s, const dw_squash_options *o, uint64
     dw_status status = dw_stream_find_head(s, s->head, &head, err);
     if (status != DW_OK)
         return status;
-    *to = o->to == DW_LATEST ? head : o->to;
+    *to = o->to == DW_NEWEST ? head : o->to;
     if (*to > head)
         return dw_fail(err, DW_NOT_FOUND, url,
                        "there is no version %" PRIu64 ": the newest is %" PRIu64, *to,
@@ -284,21 +285,30 @@ static void refresh_latest(dw_stream *s, dw_edge way)
     dw_latest_record_release(&latest);
 }
 
-dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *options,
+void dw_squash_options_init_sized(dw_squash_options *options, size_t struct_bytes)
+{
+    const dw_squash_options defaults = {.from = DW_NO_VERSION, .to = DW_NEWEST};
+    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
+}
+
+dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *given,
                            dw_edge *way, dw_error *err)
 {
+    dw_squash_options options;
     squash q = {.stream = stream,
-                .options = options,
+                .options = &options,
                 .from = {.version = DW_NO_VERSION},
-                .stopper = {.outer = &options->progress, .thread = pthread_self()}};
+                .stopper = {.outer = &options.progress, .thread = pthread_self()}};
     q.stop = (dw_progress){ask, &q.stopper};
     dw_objects objects = {0};
     uint64_t to = 0;
-    dw_status status = check_versions(stream, options, &to, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_squash_options, &options, given, err);
+    if (status == DW_OK)
+        status = check_versions(stream, &options, &to, err);
     if (status == DW_OK)
         status = read_position(stream, to, &q.to, err);
-    if (status == DW_OK && options->from != DW_NO_VERSION)
-        status = read_position(stream, options->from, &q.from, err);
+    if (status == DW_OK && options.from != DW_NO_VERSION)
+        status = read_position(stream, options.from, &q.from, err);
     if (status == DW_OK)
         status = make_room(&q, err);
     if (status == DW_OK)
@@ -308,7 +318,7 @@ dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *options,
     if (status == DW_OK)
         status = create(&q, &objects, err);
     if (status == DW_OK) {
-        const dw_edge made = {.from = options->from,
+        const dw_edge made = {.from = options.from,
                               .to = to,
                               .n_bytes = dw_objects_bytes(&objects),
                               .n_objects = objects.n};

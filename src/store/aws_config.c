@@ -260,7 +260,7 @@ static dw_status choose(dw_aws_config *out, const files *f,
 dw_status dw_aws_config_load(dw_aws_config *out, const dw_store_options *options,
                              dw_error *err)
 {
-    static const dw_store_options defaults = {0};
+    static const dw_store_options defaults = {.struct_bytes = sizeof defaults};
     *out = (dw_aws_config){0};
     files f = {0};
     dw_status status = read_files(&f, err);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "deltawire/fault.h"
 #include "store/store.h"
 
 typedef struct fault_store {

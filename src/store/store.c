@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "store/dir.h"
 #include "store/hf.h"
 #include "store/memory.h"
@@ -18,7 +19,7 @@
 enum { UNKNOWN, CONDITIONAL, UNCONDITIONAL };
 
 struct dw_store {
-    const dw_store_driver *driver;
+    dw_store_driver driver;
     void *self;
     char *url;
     atomic_int conditional; /* UNKNOWN until somebody asked */
@@ -53,13 +54,21 @@ static dw_status refuse_password(const char *url, dw_error *err)
                    (int)(n_scheme < 16 ? n_scheme : 16), url);
 }
 
-dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options *options,
+void dw_store_options_init_sized(dw_store_options *options, size_t struct_bytes)
+{
+    dw_options_init(options, struct_bytes, NULL, 0);
+}
+
+dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options *given,
                         dw_error *err)
 {
     *out = NULL;
+    dw_store_options options;
     if (!url || !url[0])
         return dw_fail(err, DW_INVALID, NULL, "the URL of the store is empty");
-    dw_status status = refuse_password(url, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_store_options, &options, given, err);
+    if (status == DW_OK)
+        status = refuse_password(url, err);
     if (status != DW_OK)
         return status;
     size_t n_scheme = scheme_length(url);
@@ -68,9 +77,9 @@ dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options 
     if (strncmp(url, "mem:", 4) == 0)
         return dw_mem_store_open(out, url, err);
     if (strncmp(url, "s3://", 5) == 0)
-        return dw_s3_store_open(out, url, options, err);
+        return dw_s3_store_open(out, url, &options, err);
     if (strncmp(url, "hf://", 5) == 0)
-        return dw_hf_store_open(out, url, options, err);
+        return dw_hf_store_open(out, url, &options, err);
     /* the rest of an unknown URL may be secret */
     return dw_fail(
         err, DW_INVALID, NULL,
@@ -83,13 +92,15 @@ dw_status dw_store_new(dw_store **out, const char *url, const dw_store_driver *d
                        void *self, dw_error *err)
 {
     *out = NULL;
-    /* drivers that were built for 0.1 end before `require` */
-    if (!url || !driver || driver->struct_bytes < offsetof(dw_store_driver, require) ||
-        !driver->get || !driver->put || !driver->stat || !driver->list || !driver->remove)
+    dw_store_driver own = {0};
+    dw_status status = dw_options_take(&own, sizeof own, driver, "dw_store_driver", err);
+    if (status != DW_OK)
+        return status;
+    if (!url || !own.get || !own.put || !own.stat || !own.list || !own.remove)
         return dw_fail(err, DW_INVALID, NULL,
-                       "a driver needs a URL, its struct_bytes and the functions get, "
-                       "put, stat, list and remove");
-    dw_status status = refuse_password(url, err);
+                       "a driver needs a URL and the functions get, put, stat, list and "
+                       "remove");
+    status = refuse_password(url, err);
     if (status != DW_OK)
         return status;
     dw_store *store = dw_alloc_zeroed(1, sizeof *store);
@@ -99,7 +110,7 @@ dw_status dw_store_new(dw_store **out, const char *url, const dw_store_driver *d
         dw_free(copy);
         return dw_fail_memory(err, url);
     }
-    store->driver = driver;
+    store->driver = own;
     store->self = self;
     store->url = copy;
     *out = store;
@@ -110,8 +121,8 @@ void dw_store_close(dw_store *store)
 {
     if (!store)
         return;
-    if (store->driver->close)
-        store->driver->close(store->self);
+    if (store->driver.close)
+        store->driver.close(store->self);
     dw_free(store->url);
     dw_free(store);
 }
@@ -190,8 +201,8 @@ dw_status dw_store_get(dw_store *store, const char *key, uint64_t offset, void *
     if (offset > INT64_MAX || n_bytes > INT64_MAX - offset)
         return bad_argument(store, key, "the range to get ends past 2^63", err);
     *n_read = 0;
-    status = store->driver->get(store->self, key, offset, into, n_bytes, n_read, progress,
-                                err);
+    status =
+        store->driver.get(store->self, key, offset, into, n_bytes, n_read, progress, err);
     atomic_fetch_add(&store->n_requests, 1);
     if (status == DW_OK)
         atomic_fetch_add(&store->bytes_read, *n_read);
@@ -211,7 +222,7 @@ dw_status dw_store_put(dw_store *store, const char *key, const dw_source *source
         return bad_argument(store, key, "an object has fewer than 2^63 bytes", err);
     if (mode != DW_PUT_REPLACE && mode != DW_PUT_CREATE)
         return bad_argument(store, key, "there is no such way to put", err);
-    status = store->driver->put(store->self, key, source, mode, progress, err);
+    status = store->driver.put(store->self, key, source, mode, progress, err);
     atomic_fetch_add(&store->n_requests, 1);
     if (status == DW_OK)
         atomic_fetch_add(&store->bytes_written, source->n_bytes);
@@ -227,8 +238,8 @@ dw_status dw_store_stat(dw_store *store, const char *key, uint64_t *n_bytes,
     if (status != DW_OK)
         return status;
     atomic_fetch_add(&store->n_requests, 1);
-    return store->driver->stat(store->self, key, n_bytes ? n_bytes : &any_bytes,
-                               modified_ms ? modified_ms : &any_ms, err);
+    return store->driver.stat(store->self, key, n_bytes ? n_bytes : &any_bytes,
+                              modified_ms ? modified_ms : &any_ms, err);
 }
 
 dw_status dw_store_remove(dw_store *store, const char *key, dw_error *err)
@@ -237,7 +248,7 @@ dw_status dw_store_remove(dw_store *store, const char *key, dw_error *err)
     if (status != DW_OK)
         return status;
     atomic_fetch_add(&store->n_requests, 1);
-    return store->driver->remove(store->self, key, err);
+    return store->driver.remove(store->self, key, err);
 }
 
 bool dw_store_listed(const char *key, const char *prefix, const char *after)
@@ -279,7 +290,7 @@ dw_status dw_store_list(dw_store *store, const char *prefix, const char *after,
                        DW_MAX_KEY);
     listing l = {store, prefix, after, fn, context, ""};
     atomic_fetch_add(&store->n_requests, 1);
-    return store->driver->list(store->self, prefix, after, pass_entry, &l, err);
+    return store->driver.list(store->self, prefix, after, pass_entry, &l, err);
 }
 
 dw_status dw_store_conditional(dw_store *store, bool *conditional, dw_error *err)
@@ -287,8 +298,8 @@ dw_status dw_store_conditional(dw_store *store, bool *conditional, dw_error *err
     int known = atomic_load(&store->conditional);
     if (known == UNKNOWN) {
         bool yes = true;
-        if (store->driver->conditional) {
-            dw_status status = store->driver->conditional(store->self, &yes, err);
+        if (store->driver.conditional) {
+            dw_status status = store->driver.conditional(store->self, &yes, err);
             if (status != DW_OK)
                 return status;
         }
@@ -301,15 +312,13 @@ dw_status dw_store_conditional(dw_store *store, bool *conditional, dw_error *err
 
 dw_status dw_store_require(dw_store *store, const char *key, dw_error *err)
 {
-    const dw_store_driver *d = store->driver;
-    const bool knows = d->struct_bytes >= sizeof *d && d->require;
-    return knows ? d->require(store->self, key, err) : DW_OK;
+    return store->driver.require ? store->driver.require(store->self, key, err) : DW_OK;
 }
 
 void dw_store_get_counts(const dw_store *store, dw_store_counts *out)
 {
-    if (store->driver->counts) {
-        store->driver->counts(store->self, out);
+    if (store->driver.counts) {
+        store->driver.counts(store->self, out);
         return;
     }
     *out = (dw_store_counts){.n_requests = atomic_load(&store->n_requests),

@@ -24,6 +24,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "base/progress.h"
 #include "store/store.h"
 #include "stream/graph.h"
@@ -470,13 +471,12 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
             status = try_floor(c, &good, err);
     }
     if (status == DW_OK && c->report.bad_anchor != DW_NO_VERSION && c->floor == 0)
-        status =
-            dw_fail(err, DW_CORRUPT, c->bad.where,
-                    "the anchor of version %" PRIu64
-                    " cannot be relied on (%.200s), and there is no older one: "
-                    "nothing was removed. Publish a version, and then make its "
-                    "anchor: deltawire squash %s --anchor",
-                    c->report.bad_anchor, c->bad.text, dw_store_url(c->stream->store));
+        status = dw_fail(err, DW_CORRUPT, c->bad.where,
+                         "the anchor of version %" PRIu64
+                         " cannot be relied on (%.200s), and there is no older one: "
+                         "nothing was removed. Publish a version, and then add its "
+                         "anchor (squash)",
+                         c->report.bad_anchor, c->bad.text);
     return status;
 }
 
@@ -530,24 +530,33 @@ static dw_status remove_objects(collection *c, dw_error *err)
     return status;
 }
 
-dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *options,
+void dw_collect_options_init_sized(dw_collect_options *options, size_t struct_bytes)
+{
+    dw_options_init(options, struct_bytes, NULL, 0);
+}
+
+dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *given,
                             dw_collect_report *report, dw_error *err)
 {
-    if (options->n_keep == 0)
+    dw_collect_options options;
+    dw_status status = DW_OPTIONS_TAKE(dw_collect_options, &options, given, err);
+    if (status != DW_OK)
+        return status;
+    if (options.n_keep == 0)
         return dw_fail(err, DW_INVALID, dw_store_url(stream->store),
                        "at least one version must be kept");
-    collection c = {.stream = stream, .options = options};
+    collection c = {.stream = stream, .options = &options};
     c.report.bad_anchor = DW_NO_VERSION;
-    dw_status status = look(&c, err);
+    status = look(&c, err);
     if (status == DW_OK)
         status = choose_good_floor(&c, err);
-    if (status == DW_OK && !options->dry_run)
+    if (status == DW_OK && !options.dry_run)
         status = tell_floor(&c, err);
     if (status == DW_OK)
         status = remove_ways(&c, err);
     if (status == DW_OK)
         status = remove_objects(&c, err);
-    if (status == DW_OK && !options->dry_run)
+    if (status == DW_OK && !options.dry_run)
         status = tell_floor(&c, err);
     if (report)
         *report = c.report;

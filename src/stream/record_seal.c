@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/seal.h"
+#include "stream/sign.h"
 
 #define FORMAT_FAMILY "deltawire-stream/"
 #define SIGNED_PREFIX DW_STREAM_FORMAT "\n"

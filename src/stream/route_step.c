@@ -93,8 +93,8 @@ static void lend(dw_stream *s, dw_edge *edges, size_t n, const dw_edge **out,
     *n_out = n;
 }
 
-dw_status dw_stream_ways_to(dw_stream *s, uint64_t first, uint64_t last,
-                            const dw_edge **ways, size_t *n_ways, dw_error *err)
+dw_status dw_stream_shortcuts_to(dw_stream *s, uint64_t first, uint64_t last,
+                                 const dw_edge **ways, size_t *n_ways, dw_error *err)
 {
     dw_graph graph = {0};
     dw_status status = dw_graph_load_ways(&graph, s, first, last, err);
@@ -108,10 +108,10 @@ dw_status dw_stream_ways_to(dw_stream *s, uint64_t first, uint64_t last,
     return DW_OK;
 }
 
-dw_status dw_stream_ways(dw_stream *s, const dw_edge **ways, size_t *n_ways,
-                         dw_error *err)
+dw_status dw_stream_shortcuts(dw_stream *s, const dw_edge **ways, size_t *n_ways,
+                              dw_error *err)
 {
-    return dw_stream_ways_to(s, 0, DW_NO_VERSION, ways, n_ways, err);
+    return dw_stream_shortcuts_to(s, 0, DW_NO_VERSION, ways, n_ways, err);
 }
 
 dw_status dw_stream_route(dw_stream *s, uint64_t from, uint64_t to, const dw_edge **edges,

@@ -1,4 +1,4 @@
-#include "deltawire/sign.h"
+#include "stream/sign.h"
 
 #include <errno.h>
 #include <fcntl.h>

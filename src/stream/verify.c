@@ -264,7 +264,7 @@ static dw_status check_way(dw_sweep *w, dw_listed *listed, dw_edge *edge, dw_err
     listed->mark = status == DW_OK || status == DW_NOT_FOUND;
     if (status == DW_NOT_FOUND)
         return DW_OK; /* collected meanwhile */
-    w->report.n_ways++;
+    w->report.n_shortcuts++;
     w->about = edge->to;
     if (status != DW_OK)
         return dw_sweep_settle(

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "tensor/checkpoint.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
@@ -233,21 +234,27 @@ static dw_status write_shards(const char *dir, dw_tensor *tensors, size_t n_tens
     return status;
 }
 
-dw_status dw_checkpoint_write(const char *path, const dw_tensor *tensors,
-                              size_t n_tensors,
-                              const dw_checkpoint_write_options *options, dw_error *err)
+void dw_checkpoint_write_options_init_sized(dw_checkpoint_write_options *options,
+                                            size_t struct_bytes)
 {
-    static const dw_checkpoint_write_options defaults = {0};
-    if (!options)
-        options = &defaults;
+    dw_options_init(options, struct_bytes, NULL, 0);
+}
+
+dw_status dw_checkpoint_write(const char *path, const dw_tensor *tensors,
+                              size_t n_tensors, const dw_checkpoint_write_options *given,
+                              dw_error *err)
+{
+    dw_checkpoint_write_options options;
     dw_tensor *sorted = NULL;
-    dw_status status = check_metadata(options, path, err);
+    dw_status status = DW_OPTIONS_TAKE(dw_checkpoint_write_options, &options, given, err);
+    if (status == DW_OK)
+        status = check_metadata(&options, path, err);
     if (status == DW_OK)
         status = sort_tensors(&sorted, tensors, n_tensors, path, err);
-    if (status == DW_OK && options->max_shard_bytes > 0)
-        status = write_shards(path, sorted, n_tensors, options, err);
+    if (status == DW_OK && options.max_shard_bytes > 0)
+        status = write_shards(path, sorted, n_tensors, &options, err);
     else if (status == DW_OK)
-        status = write_file(path, sorted, n_tensors, options, err);
+        status = write_file(path, sorted, n_tensors, &options, err);
     dw_free(sorted);
     return status;
 }

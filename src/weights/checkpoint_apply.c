@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/options.h"
 #include "codec/delta.h"
 #include "weights/replica.h"
 
@@ -52,20 +53,20 @@ static dw_status apply_to(dw_replica *r, const dw_delta *delta,
 }
 
 dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
-                              const dw_apply_options *options, dw_apply_report *report_,
+                              const dw_apply_options *given, dw_apply_report *report_,
                               dw_error *err)
 {
-    const dw_apply_options defaults = {0};
+    dw_apply_options options;
     dw_apply_report report = {0};
-    dw_replica *r;
-    if (!options)
-        options = &defaults;
-    dw_status status = dw_replica_open_checkpoint(&r, path, options->n_threads, false,
-                                                  &report.recovered, err);
+    dw_replica *r = NULL;
+    dw_status status = DW_OPTIONS_TAKE(dw_apply_options, &options, given, err);
+    if (status == DW_OK)
+        status = dw_replica_open_checkpoint(&r, path, options.n_threads, false,
+                                            &report.recovered, err);
     if (status == DW_OK && dw_files_judge(r->target.ckpt, err) != DW_FILES_OWN)
         status = DW_CONFLICT;
     if (status == DW_OK)
-        status = apply_to(r, delta, &options->progress, &report, err);
+        status = apply_to(r, delta, &options.progress, &report, err);
     dw_replica_close(r);
     if (report_)
         *report_ = report;

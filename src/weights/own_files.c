@@ -20,8 +20,8 @@ static dw_ownership fail_replaced(const char *path, const char *fate, dw_error *
 static dw_ownership fail_shared(const char *path, const char *why, dw_error *err)
 {
     dw_fail(err, DW_CONFLICT, path,
-            "%s: storing to it would change weights that others use. Make a new "
-            "checkpoint instead (--out), or replace the file with a copy of its own",
+            "%s: storing to it would change weights that others use. Write a "
+            "new checkpoint instead, or replace the file with a copy of its own",
             why);
     return DW_FILES_SHARED;
 }

@@ -112,10 +112,9 @@ static dw_status lock_dir(dw_weights *w, dw_error *err)
         return dw_fail_errno(err, w->into, "open the directory");
     struct statfs fs;
     if (fstatfs(w->lock, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC)
-        return dw_fail(
-            err, DW_INVALID, w->into,
-            "this is hugetlbfs, where files can only be mapped: name it for the "
-            "weights alone (--weights-dir)");
+        return dw_fail(err, DW_INVALID, w->into,
+                       "this is hugetlbfs, where files can only be mapped: name it "
+                       "only for the weights, with `weights_dir`");
     return dw_weights_take_lock(w->lock, w->into, err);
 }
 
@@ -137,8 +136,8 @@ static dw_status check_copies(const dw_weights *w, unsigned n_copies, dw_error *
         dw_free(path);
         if (other)
             return dw_fail(err, DW_CONFLICT, w->into,
-                           "it holds two copies of the weights. Ask for two (--copies "
-                           "2), or name another directory");
+                           "it holds two copies of the weights. Ask for two with "
+                           "`copies`, or name another directory");
     }
     if (n_copies == 2 && dw_dir_has_weights(w->into))
         return dw_fail(err, DW_CONFLICT, w->into,

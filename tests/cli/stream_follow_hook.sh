@@ -97,7 +97,7 @@ picky=$!
 has_runs() { [ "$(wc -l <runs)" -ge "$1" ]; }
 wait_until has_runs 3
 at=$(sed -n 's/^listening at //p' err.picky)
-is_ready 503 'the command of --exec failed' || die "$(cat out.ready)"
+is_ready 503 'the command for the version failed' || die "$(cat out.ready)"
 wait_until status_of picky error
 touch allowed
 wait_until is_ready 200 ready

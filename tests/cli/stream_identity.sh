@@ -34,7 +34,7 @@ it "refuses a fork in the place of its stream, though the same key signed it"
 deltawire publish "$store/fork" run/step_000002 --fork "$url@1" --sign-key trainer.key \
     --quiet >/dev/null
 fork=$(deltawire status "$store/fork" --json | json 'o["stream"]')
-keeps model fails 8 "stream $id, but .* is now stream $fork, a fork of it.*--stream, stream): $fork" \
+keeps model fails 8 "stream $id, but .* is now stream $fork, a fork of it.*with --stream: $fork" \
     deltawire pull "$store/fork" --into model --trust trainer.key.pub
 
 it "goes over to it if it is named, and remembers"
@@ -58,7 +58,7 @@ deltawire pull "$store/fork" --into half --trust trainer.key.pub --quiet >/dev/n
 it "refuses another stream that is no fork, until it is named"
 deltawire publish "$store/else" run/step_000003 --quiet >/dev/null
 else=$(deltawire status "$store/else" --json | json 'o["stream"]')
-keeps model fails 5 "is now stream $else.*--stream, stream): $else" \
+keeps model fails 5 "is now stream $else.*with --stream: $else" \
     deltawire pull "$store/else" --into model
 deltawire pull "$store/else" --into model --stream "$else" --quiet >/dev/null
 [ "$(deltawire verify model --json | json 'o["state"]')" = "$(state_at 3)" ]

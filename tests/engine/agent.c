@@ -67,7 +67,7 @@ static dw_status run(dw_rollout *rollout)
     dw_status status = DW_OK;
     while (!is_over && (status == DW_OK || status == DW_UNAVAILABLE)) {
         dw_error err = {0};
-        status = dw_rollout_sync(rollout, DW_LATEST, NULL, &err);
+        status = dw_rollout_sync(rollout, DW_NEWEST, NULL, &err);
         if (status != DW_OK)
             report("sync", status, &err);
         else if (soak_now_ms() >= checked_at + T_CHECK_MS) {
@@ -91,8 +91,8 @@ int main(int argc, char **argv)
     signal(SIGTERM, end);
     luck = strtoull(argv[4], NULL, 10);
     const unsigned limit_ms = (unsigned)strtoul(argv[3], NULL, 10);
-    const dw_engine_options engine_options = {limit_ms, limit_ms, limit_ms, NULL,
-                                              NULL,     NULL,     NULL};
+    const dw_engine_options engine_options = {
+        sizeof engine_options, limit_ms, limit_ms, limit_ms, NULL, NULL, NULL, NULL};
     dw_status status = soak_store_open(&store, argv[1], &err);
     dw_rollout_options options;
     dw_rollout_options_init(&options);

@@ -152,7 +152,7 @@ static void look_after(void)
 static bool is_settled(const actor *a)
 {
     dw_engine_http http;
-    dw_engine_options options = {.probe_ms = 2000};
+    dw_engine_options options = {.struct_bytes = sizeof options, .probe_ms = 2000};
     dw_engine_question question = {"GET", "/test/status", NULL, options.probe_ms, ""};
     dw_engine_answer answer = {0};
     json_int_t version = -1, n_sweeps = 0;

@@ -33,8 +33,9 @@ static dw_status publish_one(const trainer *t, dw_publisher *publisher, soak_mod
     soak_model_set(model, t->seed, version);
     if (!append_truth(t, model, version))
         return DW_IO;
-    dw_status status =
-        dw_publisher_publish(publisher, &ticket, &(dw_publish_note){.step = step}, err);
+    dw_status status = dw_publisher_publish(
+        publisher, &ticket,
+        &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note), .step = step}, err);
     if (status == DW_OK)
         status = dw_publisher_wait(publisher, ticket, HANG_MS, &done, &report, err);
     return status == DW_OK && report.version != version ? DW_CONFLICT : status;

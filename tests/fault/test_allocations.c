@@ -19,7 +19,8 @@ static unsigned layout;
 static dw_delta *delta; /* between the two, as CODEC says */
 static byte_buffer bytes;
 static dw_patch *patch;
-static const dw_apply_options one_thread = {.n_threads = 1};
+static const dw_apply_options one_thread = {.struct_bytes = sizeof one_thread,
+                                            .n_threads = 1};
 
 static dw_diff_options options_now(void)
 {

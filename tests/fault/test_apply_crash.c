@@ -121,7 +121,8 @@ int __wrap_flock(int fd, int operation)
 /* ---- what is left behind
  * ------------------------------------------------------------------ */
 
-static const dw_apply_options one_thread = {.n_threads = 1};
+static const dw_apply_options one_thread = {.struct_bytes = sizeof one_thread,
+                                            .n_threads = 1};
 
 /* After a fault: as the header promises, and repaired by what the header names. */
 static void check_and_repair(const disk_model *d, bool by_recover)
@@ -506,7 +507,7 @@ static void test_killed_at_random(void **state)
         disk_reset(&d);
         pid_t child = fork();
         if (child == 0) {
-            dw_apply_options two = {.n_threads = 2};
+            dw_apply_options two = {.struct_bytes = sizeof two, .n_threads = 2};
             _exit((int)dw_checkpoint_apply(d.path, d.delta, &two, NULL, NULL));
         }
         usleep((useconds_t)random_below(60000));

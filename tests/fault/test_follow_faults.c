@@ -46,7 +46,7 @@ static int remove_world(void **state)
 }
 
 /* The calls of one follower: there, on, back. */
-static const uint64_t goals[] = {3, 4, DW_LATEST, 5, HEAD};
+static const uint64_t goals[] = {3, 4, DW_NEWEST, 5, HEAD};
 
 static dw_follower *open_follower(dw_store *store, const dw_follow_options *options,
                                   kit_faults *faults)
@@ -78,7 +78,7 @@ static void follow(world *w, dw_follower *f, kit_faults *faults)
             assert_ok(dw_follower_sync(f, goals[i], NULL, NULL, &err), &err);
             faults->on = was_on;
         }
-        uint64_t wanted = goals[i] == DW_LATEST ? HEAD : goals[i];
+        uint64_t wanted = goals[i] == DW_NEWEST ? HEAD : goals[i];
         assert_int_equal(dw_follower_version(f), wanted);
         kit_check_follower(&w->k, f, w->log);
         assert_told(dw_follower_report(f, "following", NULL, &err), &err);

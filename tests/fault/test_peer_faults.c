@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "deltawire/fault.h"
 #include "fault/peer_process.h"
 #include "unit/failing_allocator.h"
 
@@ -32,7 +33,7 @@ int __wrap_msync(void *at, size_t n, int flags)
 
 static void fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
 {
-    static const uint64_t way[] = {2, 3, DW_LATEST};
+    static const uint64_t way[] = {2, 3, DW_NEWEST};
     dw_store *store = kit_fault_store(inner, faults);
     dw_error err = {0};
     run_command("rm -rf '%s/into'");
@@ -79,7 +80,8 @@ static dw_store *swept;
 static dw_status sweep(dw_error *err)
 {
     dw_peer *peer;
-    const dw_peer_verify_options options = {.base = base, .n_threads = 1};
+    const dw_peer_verify_options options = {
+        .struct_bytes = sizeof options, .base = base, .n_threads = 1};
     dw_status status = dw_peer_open(&peer, swept, err);
     if (status == DW_OK)
         status = dw_peer_verify(peer, &options, NULL, err);

@@ -57,7 +57,7 @@ static void use_delta(const uint8_t *bytes, size_t n_bytes)
         dw_delta_get_info(delta, &info);
         for (size_t i = 0; i < info.n_tensors; i++)
             dw_delta_tensor(delta, i, &t);
-        dw_apply_options options = {.n_threads = 1};
+        dw_apply_options options = {.struct_bytes = sizeof options, .n_threads = 1};
         if (dw_delta_stage(&patch, delta, tensors, N_TENSORS, &options, &err) == DW_OK) {
             for (size_t i = 0; i < patch->n_segments; i++) {
                 const dw_segment *s = &patch->segments[i];

@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     dw_status status = dw_delta_diff(&delta, &base, &next, 1, &options, &err);
     if (status == DW_OK) {
         dw_writer w = {0};
-        dw_apply_options apply = {.n_threads = 1};
+        dw_apply_options apply = {.struct_bytes = sizeof apply, .n_threads = 1};
         if (dw_delta_write(delta, gather, &w, &err) != DW_OK ||
             dw_delta_open_bytes(&again, w.bytes, w.n_bytes, "fuzz", &err) != DW_OK ||
             dw_delta_apply(again, &base, 1, &apply, &err) != DW_OK ||

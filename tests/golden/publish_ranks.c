@@ -83,7 +83,7 @@ static void run_rank(unsigned rank, const char *url, char **paths, int n_paths)
         must(dw_checkpoint_open(&next, paths[i], DW_CHECKPOINT_READ, &err), &err);
         load(shards, n_shards, dw_checkpoint_tensors(next, &n_next));
         snprintf(step, sizeof step, "s%d", i);
-        const dw_publish_note note = {.step = step};
+        const dw_publish_note note = {.struct_bytes = sizeof note, .step = step};
         must(dw_publisher_publish(publisher, &ticket, &note, &err), &err);
         must(dw_publisher_wait(publisher, ticket, 60000, &done, NULL, &err), &err);
         dw_checkpoint_close(next);

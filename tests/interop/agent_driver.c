@@ -11,13 +11,13 @@ static void tell(dw_agent *agent)
 {
     const dw_follower_info follower = {"other", 40, "host", "error", "no room", CREATED};
     const dw_error err = {DW_UNAVAILABLE, "s3://bucket/run", "failed after 5 tries"};
-    dw_agent_tell_identity(agent, &(dw_agent_identity){.url = "s3://bucket/run",
-                                                       .stream = "0123456789abcdef",
-                                                       .id = "host-1",
-                                                       .dir = "/models/run",
-                                                       .n_tensors = 10,
-                                                       .n_elems = 1000000,
-                                                       .n_bytes = 2000000});
+    dw_agent_report_identity(agent, &(dw_agent_identity){.url = "s3://bucket/run",
+                                                         .stream = "0123456789abcdef",
+                                                         .id = "host-1",
+                                                         .dir = "/models/run",
+                                                         .n_tensors = 10,
+                                                         .n_elems = 1000000,
+                                                         .n_bytes = 2000000});
     for (uint64_t v = 1; v <= 42; v++) {
         dw_version_info commit = {.version = v,
                                   .content = DW_CONTENT_DELTA,
@@ -25,29 +25,29 @@ static void tell(dw_agent *agent)
                                   .n_changed = 9000 + 13 * v,
                                   .n_objects = 1,
                                   .n_bytes = 8000 + 7 * v};
-        dw_rollout_hop hop = {
+        dw_rollout_step hop = {
             v - 1,         v,       1,       8000 + 7 * v, 9000 + 13 * v, 90 * v * v,
             1000 + 40 * v, 300 + v, 120 * v, 5000 + v,     200,           30000 + 100 * v,
             6000 + 121 * v};
         if (v <= 20)
-            dw_agent_tell_commit(agent, &commit);
+            dw_agent_report_commit(agent, &commit);
         else
-            dw_agent_tell_hop(agent, &hop);
+            dw_agent_report_step(agent, &hop);
     }
-    dw_agent_tell_head(agent, 45, CREATED, "450");
-    dw_agent_tell_version(agent, 42, CREATED);
-    dw_agent_tell_phase(agent, DW_PHASE_FETCH, 43);
+    dw_agent_report_head(agent, 45, CREATED, "450");
+    dw_agent_report_version(agent, 42, CREATED);
+    dw_agent_report_phase(agent, DW_PHASE_FETCH, 43);
     for (size_t i = 0; i < 6; i++)
-        dw_agent_tell_engine(agent, i,
-                             &(dw_engine_status){.driver = "vllm",
-                                                 .where = "http://a\\b\"c\n:8000",
-                                                 .state = (dw_engine_state)i,
-                                                 .version = i % 2 ? 42 : DW_NO_VERSION,
-                                                 .software = "vLLM 0.32.0"});
-    dw_agent_tell_verified(agent, true);
-    dw_agent_tell_error(agent, &err);
-    dw_agent_tell_counts(agent, &(dw_store_counts){1234, 5, 1 << 30, 1 << 10});
-    dw_agent_tell_followers(agent, &follower, 1);
+        dw_agent_report_engine(agent, i,
+                               &(dw_engine_status){.driver = "vllm",
+                                                   .where = "http://a\\b\"c\n:8000",
+                                                   .state = (dw_engine_state)i,
+                                                   .version = i % 2 ? 42 : DW_NO_VERSION,
+                                                   .software = "vLLM 0.32.0"});
+    dw_agent_report_verified(agent, true);
+    dw_agent_report_error(agent, &err);
+    dw_agent_report_counts(agent, &(dw_store_counts){1234, 5, 1 << 30, 1 << 10});
+    dw_agent_report_followers(agent, &follower, 1);
 }
 
 int main(int argc, char **argv)

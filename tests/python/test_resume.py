@@ -23,12 +23,13 @@ def test_opening_publishes_weights_that_differ_from_the_head(url):
     weights = {"w": np.arange(1000, dtype="f4"), "b": np.ones(3, "f4")}
     old = {name: tensor.copy() for name, tensor in weights.items()}
     with dw.Publisher(url, weights, step=10) as publisher:
-        assert publisher.is_current()
+        assert publisher.created and publisher.is_current()
         weights["w"] += 1
         assert not publisher.is_current()
         publisher.wait(publisher.publish(step=20))
         assert publisher.is_current()
     with dw.Publisher(url, old, step=10, notes="from checkpoint-10") as publisher:
+        assert not publisher.created
         assert publisher.version == 2 and publisher.is_current()
         np.testing.assert_equal(follow(url, old), old)
     assert steps_of(url) == ["10", "20", "10"]

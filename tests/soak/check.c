@@ -244,7 +244,7 @@ bool soak_check_dir(const soak_history *history, dw_store *store, const char *di
     dw_status status = dw_follower_open(&f, store, &options, &err);
     if (status != DW_OK)
         return failed("a follower", status);
-    status = dw_follower_sync(f, DW_LATEST, NULL, NULL, &err);
+    status = dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err);
     if (status == DW_OK)
         status = dw_follower_report(f, "stopped", NULL, &err);
     dw_follower_close(f);
@@ -266,7 +266,7 @@ bool soak_check_fresh(const soak_history *history, dw_store *store)
     dw_follower *f;
     dw_status status = dw_follower_open(&f, store, &options, &err);
     if (status == DW_OK)
-        status = dw_follower_sync(f, DW_LATEST, NULL, NULL, &err);
+        status = dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err);
     bool good = status == DW_OK ? is_version(history, memory.tensors, SOAK_TENSORS,
                                              history->n - 1, "a fresh follower")
                                 : failed("a fresh follower", status);
@@ -307,7 +307,7 @@ bool soak_check_collect(dw_store *store, uint64_t n_keep)
 {
     dw_stream *stream;
     dw_collect_report report;
-    const dw_collect_options options = {.n_keep = n_keep};
+    const dw_collect_options options = {.struct_bytes = sizeof options, .n_keep = n_keep};
     uint64_t lowest_listed = DW_NO_VERSION;
     dw_status status = dw_stream_open(&stream, store, NULL, &err);
     if (status != DW_OK)

@@ -6,7 +6,8 @@
 
 dw_status soak_store_open(dw_store **out, const char *url, dw_error *err)
 {
-    const dw_store_options options = {.endpoint = getenv("DW_TEST_S3_ENDPOINT"),
+    const dw_store_options options = {.struct_bytes = sizeof options,
+                                      .endpoint = getenv("DW_TEST_S3_ENDPOINT"),
                                       .n_connections = 4,
                                       .deadline_ms = 30000};
     return dw_store_open(out, url, &options, err);

@@ -101,7 +101,7 @@ static void *tear(void *context)
 static void publish_and_answer(dw_publisher *p, const char *step)
 {
     uint64_t ticket;
-    const dw_publish_note note = {.step = step};
+    const dw_publish_note note = {.struct_bytes = sizeof note, .step = step};
     dw_publish_report report = {.version = dw_publisher_version(p)};
     dw_status status = dw_publisher_publish(p, &ticket, &note, &err);
     if (status == DW_OK)
@@ -202,7 +202,7 @@ static void follow(dw_store *store, weights *w, const char *public_key)
     unsigned bit;
     while (status == DW_OK && fgets(line, sizeof line, stdin))
         if (sscanf(line, "sync %1023s", path) == 1) {
-            dw_status synced = dw_follower_sync(f, DW_LATEST, NULL, NULL, &err);
+            dw_status synced = dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err);
             save(w, path);
             answer(synced, dw_follower_version(f));
         } else if (sscanf(line, "flip %zu %u", &offset, &bit) == 2) {

@@ -133,7 +133,8 @@ static dw_status publish_step(dw_publisher *p, soak_model *model, uint64_t step,
     bool done;
     snprintf(text, sizeof text, "%" PRIu64, step);
     soak_model_set(model, seed, step);
-    const dw_publish_note note = {.step = text, .notes = "soak"};
+    const dw_publish_note note = {
+        .struct_bytes = sizeof note, .step = text, .notes = "soak"};
     dw_status status = dw_publisher_publish(p, ticket, &note, &err);
     if (status == DW_OK && *ticket != DW_TICKET_SKIPPED)
         status = dw_publisher_captured(p, *ticket, UINT_MAX, &done, &err);
@@ -211,7 +212,7 @@ static dw_status step_by_step(dw_follower *f)
 {
     for (;;) {
         uint64_t staged;
-        dw_status status = dw_follower_stage(f, DW_LATEST, &staged, NULL, &err);
+        dw_status status = dw_follower_stage(f, DW_NEWEST, &staged, NULL, &err);
         if (status != DW_OK || staged == dw_follower_version(f))
             return status;
         soak_event("staged");
@@ -219,7 +220,7 @@ static dw_status step_by_step(dw_follower *f)
         if (status != DW_OK)
             return status;
         soak_event("applied");
-        status = dw_follower_settle(f, &err);
+        status = dw_follower_finish(f, &err);
         if (status != DW_OK)
             return status;
         soak_event("settled");
@@ -251,7 +252,7 @@ static int follow_on(dw_follower *f)
     while (!stopping) {
         dw_status status = setting("hops")
                                ? step_by_step(f)
-                               : dw_follower_sync(f, DW_LATEST, NULL, NULL, &err);
+                               : dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err);
         if (status != DW_OK)
             soak_say("follower: sync", status, &err);
         /* collected under one's hands, or no version yet: it must come right later */
@@ -317,7 +318,8 @@ static void on_removed(void *context, const char *key, uint64_t n_bytes)
 
 static dw_status collect_once(dw_stream *stream)
 {
-    const dw_collect_options options = {.n_keep = number("keep", 3),
+    const dw_collect_options options = {.struct_bytes = sizeof options,
+                                        .n_keep = number("keep", 3),
                                         .removed = on_removed};
     dw_status status = dw_stream_collect(stream, &options, NULL, &err);
     soak_event("collected");
@@ -333,7 +335,8 @@ static dw_status squash_once(dw_stream *stream)
     if (head < 2)
         return DW_OK;
     uint64_t back = soak_below(&luck, 6);
-    dw_squash_options options = {.from = DW_NO_VERSION,
+    dw_squash_options options = {.struct_bytes = sizeof options,
+                                 .from = DW_NO_VERSION,
                                  .to = head >= back + 2 ? head - back : head,
                                  .work_dir = setting("work"),
                                  .max_object_bytes = 1500,

@@ -112,13 +112,13 @@ static dw_status step(dw_follower *f, uint64_t goal, uint64_t *luck, dw_error *e
     dw_status status = dw_follower_stage(f, goal, &staged, NULL, err);
     maybe_die(luck, 100);
     if (status == DW_OK)
-        status = dw_follower_commit(f, err);
+        status = dw_follower_prepare(f, err);
     maybe_die(luck, 60);
     if (status == DW_OK)
         status = dw_follower_apply(f, err);
     maybe_die(luck, 60);
     if (status == DW_OK)
-        status = dw_follower_settle(f, err);
+        status = dw_follower_finish(f, err);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "deltawire/fault.h"
 #include "role.h"
 #include "truth.h"
 

@@ -34,6 +34,7 @@ static char url[512];
 static dw_store *open_store(const char *where, unsigned n_connections, size_t part_bytes)
 {
     dw_store_options options = {
+        .struct_bytes = sizeof options,
         .endpoint = getenv("DW_TEST_S3_ENDPOINT"),
         .n_connections = n_connections,
         .part_bytes = part_bytes,
@@ -252,7 +253,8 @@ static void test_no_bucket(void **state)
 static void test_no_server(void **state)
 {
     (void)state;
-    dw_store_options options = {.endpoint = "http://127.0.0.1:1", .n_tries = 2};
+    dw_store_options options = {
+        .struct_bytes = sizeof options, .endpoint = "http://127.0.0.1:1", .n_tries = 2};
     dw_store *store;
     expect(DW_OK, dw_store_open(&store, url, &options, &err));
     expect(DW_UNAVAILABLE, dw_store_stat(store, "any", NULL, NULL, &err));

@@ -99,7 +99,8 @@ int main(int argc, char **argv)
                 "usage: store_tool put|create|get|remove|list URL [KEY [FILE]]\n");
         return 101;
     }
-    dw_store_options options = {.endpoint = getenv("DW_TEST_S3_ENDPOINT")};
+    dw_store_options options = {.struct_bytes = sizeof options,
+                                .endpoint = getenv("DW_TEST_S3_ENDPOINT")};
     dw_store *store = NULL;
     int failed = (int)dw_store_open(&store, argv[2], &options, &err);
     if (!failed)

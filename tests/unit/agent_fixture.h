@@ -23,7 +23,7 @@ static inline void agent_start(const dw_agent_options *options)
 static inline int agent_begin(void **state)
 {
     (void)state;
-    agent_start(&(dw_agent_options){0});
+    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options)});
     return 0;
 }
 
@@ -86,30 +86,30 @@ static inline json_t *json_at(json_t *from, const char *path)
 
 static inline void tell_identity(void)
 {
-    dw_agent_tell_identity(agent, &(dw_agent_identity){.url = "s3://bucket/run",
-                                                       .stream = "0123456789abcdef",
-                                                       .id = "host-1",
-                                                       .dir = "/models/\xff",
-                                                       .n_tensors = 10,
-                                                       .n_elems = 1000,
-                                                       .n_bytes = 2000});
+    dw_agent_report_identity(agent, &(dw_agent_identity){.url = "s3://bucket/run",
+                                                         .stream = "0123456789abcdef",
+                                                         .id = "host-1",
+                                                         .dir = "/models/\xff",
+                                                         .n_tensors = 10,
+                                                         .n_elems = 1000,
+                                                         .n_bytes = 2000});
 }
 
-static inline dw_rollout_hop hop_to(uint64_t version)
+static inline dw_rollout_step hop_to(uint64_t version)
 {
-    return (dw_rollout_hop){.from = version - 1,
-                            .version = version,
-                            .n_objects = 2,
-                            .n_bytes = 100,
-                            .n_changed = 50,
-                            .fetch_us = 1000,
-                            .decode_us = 2000,
-                            .pause_us = 300,
-                            .scatter_us = 400,
-                            .update_us = 500,
-                            .resume_us = 600,
-                            .settle_us = 700,
-                            .stopped_us = 1500};
+    return (dw_rollout_step){.from = version - 1,
+                             .version = version,
+                             .n_objects = 2,
+                             .n_bytes = 100,
+                             .n_changed = 50,
+                             .fetch_us = 1000,
+                             .decode_us = 2000,
+                             .pause_us = 300,
+                             .scatter_us = 400,
+                             .update_us = 500,
+                             .resume_us = 600,
+                             .finish_us = 700,
+                             .stopped_us = 1500};
 }
 
 static inline void tell_engine(size_t i, dw_engine_state state)
@@ -118,7 +118,7 @@ static inline void tell_engine(size_t i, dw_engine_state state)
                                6,      "vLLM 0.32.0",        {.code = DW_OK}};
     if (state == DW_ENGINE_AWAY)
         status.error = (dw_error){DW_UNAVAILABLE, "http://engine:8000", "no answer"};
-    dw_agent_tell_engine(agent, i, &status);
+    dw_agent_report_engine(agent, i, &status);
 }
 
 #endif

@@ -71,7 +71,8 @@ static inline bool disk_is_tidy(const disk_model *d)
 
 static inline void disk_write(disk_model *d, const model *m, bool sharded)
 {
-    dw_checkpoint_write_options o = {.max_shard_bytes =
+    dw_checkpoint_write_options o = {.struct_bytes = sizeof o,
+                                     .max_shard_bytes =
                                          sharded ? model_bytes(m) / 4 * 3 : 0};
     dw_error err = {0};
     dw_status status = dw_checkpoint_write(d->path, m->tensors, m->n, &o, &err);

@@ -49,7 +49,8 @@ enum { N_CALL_FAULTS = sizeof call_faults / sizeof *call_faults };
 static inline dw_engine *open_engine(const char *driver, const char *url,
                                      const char *token)
 {
-    dw_engine_options options = {.pause_ms = TEST_LIMIT_MS,
+    dw_engine_options options = {.struct_bytes = sizeof options,
+                                 .pause_ms = TEST_LIMIT_MS,
                                  .apply_ms = TEST_LIMIT_MS,
                                  .probe_ms = TEST_LIMIT_MS,
                                  .token = token};
@@ -117,7 +118,7 @@ static char agreeable_spec[128];
 
 static dw_status ask_everything(dw_error *err)
 {
-    dw_engine_options options = {.token = "token"};
+    dw_engine_options options = {.struct_bytes = sizeof options, .token = "token"};
     dw_engine *engine = NULL;
     dw_engine_info info;
     bool whole = true;

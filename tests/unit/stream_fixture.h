@@ -182,7 +182,7 @@ static inline void fixture_list_follower(fixture *x, const char *id, uint64_t ve
                             .status = "following",
                             .message = "",
                             .time = "2026-11-15T05:20:59.123Z"};
-    snprintf(r.stream, sizeof r.stream, "%s", dw_publisher_stream(x->publisher));
+    snprintf(r.stream, sizeof r.stream, "%s", dw_publisher_stream_id(x->publisher));
     snprintf(r.id, sizeof r.id, "%s", id);
     char key[DW_KEY_TEXT];
     dw_key_follower(key, id);

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "deltawire/fault.h"
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
 #include "store/store.h"
@@ -221,8 +222,9 @@ static inline dw_status kit_try(kit *k, dw_publisher *p, dw_publish_report *repo
     size_t attempt = kit_keep(k);
     snprintf(step, sizeof step, "%zu", attempt);
     uint64_t ticket;
-    dw_status status =
-        dw_publisher_publish(p, &ticket, &(dw_publish_note){.step = step}, err);
+    dw_status status = dw_publisher_publish(
+        p, &ticket,
+        &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note), .step = step}, err);
     if (status == DW_OK)
         status = dw_publisher_wait(p, ticket, UINT_MAX, NULL, report, err);
     if (status == DW_OK)

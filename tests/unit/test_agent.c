@@ -45,15 +45,15 @@ static void test_new(void **state)
 static void test_told(void **state)
 {
     (void)state;
-    const dw_rollout_hop hop = hop_to(6);
+    const dw_rollout_step hop = hop_to(6);
     tell_identity();
-    dw_agent_tell_head(agent, 8, CREATED, "80");
-    dw_agent_tell_version(agent, 6, CREATED);
-    dw_agent_tell_phase(agent, DW_PHASE_FETCH, 8);
-    dw_agent_tell_hop(agent, &hop);
+    dw_agent_report_head(agent, 8, CREATED, "80");
+    dw_agent_report_version(agent, 6, CREATED);
+    dw_agent_report_phase(agent, DW_PHASE_FETCH, 8);
+    dw_agent_report_step(agent, &hop);
     tell_engine(1, DW_ENGINE_SERVING);
-    dw_agent_tell_verified(agent, true);
-    dw_agent_tell_counts(agent, &(dw_store_counts){.n_requests = 12, .n_retries = 3});
+    dw_agent_report_verified(agent, true);
+    dw_agent_report_counts(agent, &(dw_store_counts){.n_requests = 12, .n_retries = 3});
     json_t *json = agent_json("/status");
     expect_text(json, "stream.url", "s3://bucket/run");
     expect_number(json, "stream.elements", 1000);
@@ -89,8 +89,8 @@ static void test_followers(void **state)
     const dw_follower_info two[] = {
         {"a", 5, "host", "following", "", CREATED},
         {"b", DW_NO_VERSION, "host", "error", "a \"message\"", "never"}};
-    dw_agent_tell_head(agent, 7, CREATED, "");
-    dw_agent_tell_followers(agent, two, 2);
+    dw_agent_report_head(agent, 7, CREATED, "");
+    dw_agent_report_followers(agent, two, 2);
     json_t *json = agent_json("/status");
     expect_number(json, "followers.0.lag", 2);
     assert_true(json_is_real(json_at(json, "followers.0.age_seconds")));
@@ -99,7 +99,7 @@ static void test_followers(void **state)
     expect_null(json, "followers.1.age_seconds");
     expect_text(json, "followers.1.message", "a \"message\"");
     json_decref(json);
-    dw_agent_tell_followers(agent, NULL, 0);
+    dw_agent_report_followers(agent, NULL, 0);
     json = agent_json("/status");
     assert_int_equal(json_array_size(json_at(json, "followers")), 0);
     json_decref(json);
@@ -109,8 +109,8 @@ static void test_since(void **state)
 {
     (void)state;
     for (uint64_t v = 1; v <= 600; v++) {
-        dw_rollout_hop hop = hop_to(v);
-        dw_agent_tell_hop(agent, &hop);
+        dw_rollout_step hop = hop_to(v);
+        dw_agent_report_step(agent, &hop);
     }
     json_t *json = agent_json("/status");
     assert_int_equal(json_array_size(json_at(json, "history")), 512);
@@ -136,9 +136,9 @@ static void test_errors(void **state)
 {
     (void)state;
     dw_error one = {DW_UNAVAILABLE, "s3://bucket/run", "first"};
-    dw_agent_tell_error(agent, &one);
+    dw_agent_report_error(agent, &one);
     strcpy(one.text, "again");
-    dw_agent_tell_error(agent, &one);
+    dw_agent_report_error(agent, &one);
     json_t *json = agent_json("/status");
     assert_int_equal(json_array_size(json_at(json, "errors")), 1);
     expect_text(json, "error.text", "again");
@@ -149,9 +149,9 @@ static void test_errors(void **state)
     json_decref(json);
     for (int i = 0; i < 25; i++) {
         snprintf(one.where, sizeof one.where, "%d", i);
-        dw_agent_tell_error(agent, &one);
+        dw_agent_report_error(agent, &one);
     }
-    dw_agent_tell_error(agent, NULL);
+    dw_agent_report_error(agent, NULL);
     json = agent_json("/status");
     expect_null(json, "error");
     assert_int_equal(json_array_size(json_at(json, "errors")), 20);
@@ -165,12 +165,13 @@ static void test_stream_only(void **state)
 {
     (void)state;
     agent_end(NULL);
-    agent_start(&(dw_agent_options){.stream_only = true});
+    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
+                                    .stream_only = true});
     json_t *json = agent_json("/status");
     expect_text(json, "kind", "stream");
     expect_null(json, "follower");
     json_decref(json);
-    dw_agent_tell_head(agent, 3, CREATED, "30");
+    dw_agent_report_head(agent, 3, CREATED, "30");
     assert_int_equal(http_get(port, "/readyz", &reply), 200);
     assert_int_equal(http_ask(port, "POST", "/pin", "", NULL, &reply), 404);
 }
@@ -191,8 +192,8 @@ static void test_pins(void **state)
     assert_int_equal(post("/pin", ""), 409);
     assert_false(dw_agent_pinned(agent, &version));
     assert_false(dw_agent_wait_pin(agent, 0));
-    dw_agent_tell_version(agent, 6, NULL);
-    dw_agent_tell_head(agent, 8, CREATED, "");
+    dw_agent_report_version(agent, 6, NULL);
+    dw_agent_report_head(agent, 8, CREATED, "");
     assert_int_equal(post("/pin", NULL), 200);
     assert_string_equal(reply.body, "{\"pinned\":6}");
     assert_true(dw_agent_pinned(agent, &version));
@@ -223,7 +224,7 @@ static void test_wait(void **state)
     (void)state;
     pthread_t thread;
     bool asked = false;
-    dw_agent_tell_version(agent, 6, NULL);
+    dw_agent_report_version(agent, 6, NULL);
     assert_int_equal(pthread_create(&thread, NULL, wait_for_pin, &asked), 0);
     assert_int_equal(post("/pin", NULL), 200);
     pthread_join(thread, NULL);

@@ -40,8 +40,8 @@ static void test_wall_clock_is_set(void **state)
 {
     (void)state;
     const int64_t day_ms = 24 * 3600 * 1000;
-    dw_agent_tell_version(agent, 6, NULL);
-    dw_agent_tell_error(agent, &(dw_error){.code = DW_UNAVAILABLE, .text = "away"});
+    dw_agent_report_version(agent, 6, NULL);
+    dw_agent_report_error(agent, &(dw_error){.code = DW_UNAVAILABLE, .text = "away"});
     expect_ready(true); /* for a minute */
     wall_shift_ms = day_ms;
     expect_ready(true);
@@ -49,7 +49,7 @@ static void test_wall_clock_is_set(void **state)
     expect_ready(true);
     shift_ms = 61000; /* the minute is over, whatever the wall clock says */
     expect_ready(false);
-    dw_agent_tell_error(agent, NULL);
+    dw_agent_report_error(agent, NULL);
     expect_ready(true);
 }
 

@@ -19,21 +19,21 @@ static void *report_all(void *argument)
     const uint64_t reporter = *(const uint64_t *)argument;
     for (uint64_t i = 0; i < N_TELLS; i++) {
         const uint64_t v = N_REPORTERS * i + reporter;
-        dw_rollout_hop hop = {.from = v,
-                              .version = v + 1,
-                              .n_bytes = 10 * (v + 1),
-                              .n_changed = 20 * (v + 1)};
+        dw_rollout_step hop = {.from = v,
+                               .version = v + 1,
+                               .n_bytes = 10 * (v + 1),
+                               .n_changed = 20 * (v + 1)};
         dw_error err = {DW_UNAVAILABLE, "where", "text"};
         dw_follower_info follower = {"id", v, "host", "following", "", CREATED};
         tell_identity();
-        dw_agent_tell_head(agent, v, CREATED, "step");
-        dw_agent_tell_version(agent, v, CREATED);
-        dw_agent_tell_phase(agent, DW_PHASE_APPLY, v);
-        dw_agent_tell_hop(agent, &hop);
+        dw_agent_report_head(agent, v, CREATED, "step");
+        dw_agent_report_version(agent, v, CREATED);
+        dw_agent_report_phase(agent, DW_PHASE_APPLY, v);
+        dw_agent_report_step(agent, &hop);
         tell_engine(reporter, i % 2 ? DW_ENGINE_SERVING : DW_ENGINE_AWAY);
-        dw_agent_tell_error(agent, i % 2 ? &err : NULL);
-        dw_agent_tell_followers(agent, &follower, 1);
-        dw_agent_tell_counts(agent, &(dw_store_counts){.n_requests = v});
+        dw_agent_report_error(agent, i % 2 ? &err : NULL);
+        dw_agent_report_followers(agent, &follower, 1);
+        dw_agent_report_counts(agent, &(dw_store_counts){.n_requests = v});
         dw_agent_watched(agent);
     }
     return NULL;
@@ -78,18 +78,18 @@ static void test_null(void **state)
 {
     (void)state;
     uint64_t version;
-    dw_rollout_hop hop = hop_to(1);
-    dw_agent_tell_identity(NULL, &(dw_agent_identity){0});
-    dw_agent_tell_head(NULL, 1, CREATED, "");
-    dw_agent_tell_version(NULL, 1, NULL);
-    dw_agent_tell_phase(NULL, DW_PHASE_FETCH, 1);
-    dw_agent_tell_hop(NULL, &hop);
-    dw_agent_tell_engine(NULL, 0, &(dw_engine_status){0});
-    dw_agent_tell_commit(NULL, &(dw_version_info){0});
-    dw_agent_tell_error(NULL, NULL);
-    dw_agent_tell_verified(NULL, true);
-    dw_agent_tell_counts(NULL, &(dw_store_counts){0});
-    dw_agent_tell_followers(NULL, NULL, 0);
+    dw_rollout_step hop = hop_to(1);
+    dw_agent_report_identity(NULL, &(dw_agent_identity){0});
+    dw_agent_report_head(NULL, 1, CREATED, "");
+    dw_agent_report_version(NULL, 1, NULL);
+    dw_agent_report_phase(NULL, DW_PHASE_FETCH, 1);
+    dw_agent_report_step(NULL, &hop);
+    dw_agent_report_engine(NULL, 0, &(dw_engine_status){0});
+    dw_agent_report_commit(NULL, &(dw_version_info){0});
+    dw_agent_report_error(NULL, NULL);
+    dw_agent_report_verified(NULL, true);
+    dw_agent_report_counts(NULL, &(dw_store_counts){0});
+    dw_agent_report_followers(NULL, NULL, 0);
     assert_false(dw_agent_pinned(NULL, &version));
     assert_false(dw_agent_wait_pin(NULL, 0));
     assert_false(dw_agent_watched(NULL));
@@ -99,7 +99,8 @@ static void test_null(void **state)
 static dw_status start_and_stop(dw_error *err)
 {
     dw_agent *started;
-    dw_status status = dw_agent_start(&started, &(dw_agent_options){0}, err);
+    dw_status status = dw_agent_start(
+        &started, &(dw_agent_options){.struct_bytes = sizeof(dw_agent_options)}, err);
     dw_agent_stop(started);
     return status;
 }
@@ -108,13 +109,13 @@ static void test_no_memory(void **state)
 {
     (void)state;
     fail_every_allocation(start_and_stop, NULL);
-    dw_agent_tell_head(agent, 7, CREATED, "70");
+    dw_agent_report_head(agent, 7, CREATED, "70");
     tell_identity();
     failing_allocator none;
     failing_allocator_install(&none, 0);
-    dw_agent_tell_identity(agent, &(dw_agent_identity){.url = "other"});
-    dw_agent_tell_followers(agent, NULL, 0);
-    dw_agent_tell_head(agent, 8, CREATED, "80");
+    dw_agent_report_identity(agent, &(dw_agent_identity){.url = "other"});
+    dw_agent_report_followers(agent, NULL, 0);
+    dw_agent_report_head(agent, 8, CREATED, "80");
     dw_set_allocator(NULL);
     json_t *json = agent_json("/status");
     expect_text(json, "stream.url", "s3://bucket/run");

@@ -14,7 +14,7 @@
 static int agent_begin_at_version(void **state)
 {
     agent_begin(state);
-    dw_agent_tell_version(agent, 6, NULL);
+    dw_agent_report_version(agent, 6, NULL);
     return 0;
 }
 
@@ -86,7 +86,8 @@ static void test_token(void **state)
 {
     (void)state;
     agent_end(NULL);
-    agent_start(&(dw_agent_options){.token = "Secret-Token"});
+    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
+                                    .token = "Secret-Token"});
     static const char *const open_paths[] = {"/", "/healthz"};
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(http_get(port, open_paths[i], &reply), 200);

@@ -140,8 +140,10 @@ static void test_options_come_first(void **state)
     setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true", 1);
     setenv("AWS_REGION", "r", 1);
     put_config("[default]\ns3 =\n  addressing_style = virtual\n");
-    dw_aws_config c = load(&(dw_store_options){
-        .endpoint = "http://mine", .region = "here", .addressing = "path"});
+    dw_aws_config c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                               .endpoint = "http://mine",
+                                               .region = "here",
+                                               .addressing = "path"});
     assert_string_equal(c.endpoint, "http://mine");
     assert_string_equal(c.region, "here");
     assert_string_equal(c.addressing, "path");
@@ -206,19 +208,23 @@ static void test_named_profiles(void **state)
     assert_keys(&c, "id", "secret", NULL);
     dw_aws_config_release(&c);
     /* one that the caller named itself goes before the variables */
-    c = load(&(dw_store_options){.profile = "a"});
+    c = load(
+        &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "a"});
     assert_keys(&c, "id-a", "secret-a", NULL);
     dw_aws_config_release(&c);
-    c = load(&(dw_store_options){.profile = "b c"});
+    c = load(
+        &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "b c"});
     assert_string_equal(c.region, "r-b");
     assert_null(c.access_key);
     dw_aws_config_release(&c);
-    c = load(&(dw_store_options){.profile = "ab"}); /* empty, but there */
+    c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                 .profile = "ab"}); /* empty, but there */
     assert_string_equal(c.region, "us-east-1");
     dw_aws_config_release(&c);
 
-    assert_load_fails(&(dw_store_options){.profile = "lab"}, DW_INVALID,
-                      "no AWS profile 'lab' (chosen by option)");
+    assert_load_fails(
+        &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "lab"},
+        DW_INVALID, "no AWS profile 'lab' (chosen by option)");
     setenv("AWS_PROFILE", "nowhere", 1);
     assert_load_fails(NULL, DW_INVALID, "no AWS profile 'nowhere' (AWS_PROFILE)");
     assert_load_fails(NULL, DW_INVALID, temp_path(".aws/credentials"));
@@ -307,14 +313,17 @@ static void test_keys_to_be_fetched(void **state)
 static void test_addressing(void **state)
 {
     (void)state;
-    dw_aws_config c = load(&(dw_store_options){.addressing = "auto"});
+    dw_aws_config c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                               .addressing = "auto"});
     assert_null(c.addressing);
     dw_aws_config_release(&c);
-    c = load(&(dw_store_options){.addressing = "host"});
+    c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                 .addressing = "host"});
     assert_string_equal(c.addressing, "host");
     dw_aws_config_release(&c);
-    assert_load_fails(&(dw_store_options){.addressing = "virtual"}, DW_INVALID,
-                      "host, path or auto");
+    assert_load_fails(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                          .addressing = "virtual"},
+                      DW_INVALID, "host, path or auto");
     put_config("[default]\ns3 =\n addressing_style = host\n");
     assert_load_fails(NULL, DW_INVALID, "virtual, path or auto");
     put_config("[default]\ns3 =\n addressing_style = path\n");

@@ -41,7 +41,8 @@ enum { N_TENSORS = sizeof tensors / sizeof *tensors };
 static const char *const sorted_names[] = {"a.halves", "empty", "w.bytes", "w.floats",
                                            "z.scalar"};
 
-static const dw_checkpoint_write_options sharded = {.max_shard_bytes = 30};
+static const dw_checkpoint_write_options sharded = {.struct_bytes = sizeof sharded,
+                                                    .max_shard_bytes = 30};
 
 static dw_checkpoint *open_or_fail(const char *path, unsigned flags)
 {
@@ -90,7 +91,8 @@ static void test_single_file(void **state)
 {
     (void)state;
     const dw_pair pair = {"format", "pt"};
-    const dw_checkpoint_write_options options = {.metadata = &pair, .n_metadata = 1};
+    const dw_checkpoint_write_options options = {
+        .struct_bytes = sizeof options, .metadata = &pair, .n_metadata = 1};
     assert_int_equal(mkdir(temp_path("one"), 0777), 0);
     const char *path = temp_path("one/weights.safetensors");
     assert_int_equal(dw_checkpoint_write(path, tensors, N_TENSORS, &options, NULL),
@@ -275,11 +277,13 @@ static void test_shard_limits(void **state)
 {
     (void)state;
     /* one byte: every tensor alone, the empty one beside its neighbour */
-    const dw_checkpoint_write_options tiny = {.max_shard_bytes = 1};
+    const dw_checkpoint_write_options tiny = {.struct_bytes = sizeof tiny,
+                                              .max_shard_bytes = 1};
     const char *dir = temp_path("tiny");
     assert_int_equal(dw_checkpoint_write(dir, tensors, N_TENSORS, &tiny, NULL), DW_OK);
     assert_holds_tensors(dir);
-    const dw_checkpoint_write_options vast = {.max_shard_bytes = UINT64_MAX};
+    const dw_checkpoint_write_options vast = {.struct_bytes = sizeof vast,
+                                              .max_shard_bytes = UINT64_MAX};
     dir = temp_path("vast");
     assert_int_equal(dw_checkpoint_write(dir, tensors, N_TENSORS, &vast, NULL), DW_OK);
     assert_int_equal(count_files(dir), 2);
@@ -395,7 +399,8 @@ static void test_what_cannot_be_written(void **state)
     broken.name = NULL;
     assert_write_refused(&broken, 1, NULL, "tensor 0 has no name");
     const dw_pair pairs[] = {{"k", "1"}, {"k", "2"}};
-    const dw_checkpoint_write_options options = {.metadata = pairs, .n_metadata = 2};
+    const dw_checkpoint_write_options options = {
+        .struct_bytes = sizeof options, .metadata = pairs, .n_metadata = 2};
     assert_write_refused(tensors, 1, &options, "metadata 'k' is given twice");
 
     dw_error err;

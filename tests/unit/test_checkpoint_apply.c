@@ -25,7 +25,8 @@ static void test_in_place(void **state)
             dw_apply_report report;
             dw_error err;
             disk_make(&d, "in_place", sharded, 3000);
-            dw_apply_options options = {.n_threads = n_threads};
+            dw_apply_options options = {.struct_bytes = sizeof options,
+                                        .n_threads = n_threads};
             assert_int_equal(
                 dw_checkpoint_apply(d.path, d.delta, &options, &report, &err), DW_OK);
             assert_true(disk_is_new(&d) && disk_is_tidy(&d) && !disk_has_patch(&d));
@@ -119,7 +120,8 @@ static void test_unverified(void **state)
                                {"a.val", DW_BF16, 1, one, 2, (void *)&value, 0}};
     static const dw_pair metadata[] = {
         {"format", "sparse_weight_patch"}, {"sparse", "True"}, {"encoding", "raw"}};
-    const dw_checkpoint_write_options o = {.metadata = metadata, .n_metadata = 3};
+    const dw_checkpoint_write_options o = {
+        .struct_bytes = sizeof o, .metadata = metadata, .n_metadata = 3};
     assert_int_equal(dw_checkpoint_write(temp_path("trl"), parts, 2, &o, NULL), DW_OK);
     dw_delta *delta;
     dw_apply_report report;
@@ -178,7 +180,7 @@ static void test_cancel(void **state)
     (void)state;
     disk_model d;
     disk_make(&d, "cancel", true, 50);
-    dw_apply_options options = {.progress = {stop, NULL}};
+    dw_apply_options options = {.struct_bytes = sizeof options, .progress = {stop, NULL}};
     assert_int_equal(dw_checkpoint_apply(d.path, d.delta, &options, NULL, NULL),
                      DW_CANCELLED);
     assert_true(disk_is_old(&d) && disk_is_tidy(&d) && !disk_has_patch(&d));
@@ -196,7 +198,7 @@ static void leave_patch(const disk_model *d)
     dw_stage_result result;
     dw_patch_writer *writer;
     size_t n;
-    dw_apply_options options = {.n_threads = 1};
+    dw_apply_options options = {.struct_bytes = sizeof options, .n_threads = 1};
     assert_int_equal(dw_checkpoint_open(&ckpt, d->path, DW_CHECKPOINT_READ, NULL), DW_OK);
     const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
     assert_int_equal(dw_stage_open(&stage, d->delta, tensors, n, 1, NULL), DW_OK);

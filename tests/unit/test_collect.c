@@ -8,7 +8,8 @@ static dw_status collect(fixture *x, dw_store *store, uint64_t n_keep, bool dry_
                          dw_collect_report *report)
 {
     dw_stream *s;
-    const dw_collect_options options = {.n_keep = n_keep, .dry_run = dry_run};
+    const dw_collect_options options = {
+        .struct_bytes = sizeof options, .n_keep = n_keep, .dry_run = dry_run};
     dw_status status = dw_stream_open(&s, store, NULL, &x->err);
     if (status == DW_OK)
         status = dw_stream_collect(s, &options, report, &x->err);
@@ -114,8 +115,11 @@ static void test_dry_run(void **state)
     dw_stream *s;
     size_t n_before = fixture_count(&x, x.store, "");
     removed_tally dry = {0}, real = {0};
-    dw_collect_options options = {
-        .n_keep = 3, .dry_run = true, .removed = take_removed, .context = &dry};
+    dw_collect_options options = {.struct_bytes = sizeof options,
+                                  .n_keep = 3,
+                                  .dry_run = true,
+                                  .removed = take_removed,
+                                  .context = &dry};
     dw_collect_report report;
     assert_fine(&x, dw_stream_open(&s, x.store, NULL, &x.err));
     assert_fine(&x, dw_stream_collect(s, &options, &report, &x.err));
@@ -139,7 +143,8 @@ static void test_dry_run(void **state)
 static void assert_held_by(fixture *x, uint64_t n_keep, const char *wanted)
 {
     dw_stream *s;
-    const dw_collect_options options = {.n_keep = n_keep, .dry_run = true};
+    const dw_collect_options options = {
+        .struct_bytes = sizeof options, .n_keep = n_keep, .dry_run = true};
     dw_collect_report report;
     assert_fine(x, dw_stream_open(&s, x->store, NULL, &x->err));
     assert_fine(x, dw_stream_collect(s, &options, &report, &x->err));
@@ -210,7 +215,8 @@ static void test_hints_are_not_believed(void **state)
     fixture x;
     fixture_make(&x, "mem:collect-hint", 10, 4, 0);
     dw_floor_record floor = {.version = 1ull << 50};
-    snprintf(floor.stream, sizeof floor.stream, "%s", dw_publisher_stream(x.publisher));
+    snprintf(floor.stream, sizeof floor.stream, "%s",
+             dw_publisher_stream_id(x.publisher));
     dw_writer bytes = {0};
     assert_fine(&x, dw_floor_record_write(&bytes, &floor, &x.err));
     fixture_put(&x, DW_KEY_FLOOR, bytes.bytes, bytes.n_bytes);

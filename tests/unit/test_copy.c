@@ -24,7 +24,7 @@ static dw_store *open_mirror(fixture *x)
 static void collect(fixture *x, dw_store *store, uint64_t n_keep)
 {
     dw_stream *s;
-    const dw_collect_options options = {.n_keep = n_keep};
+    const dw_collect_options options = {.struct_bytes = sizeof options, .n_keep = n_keep};
     dw_collect_report report;
     assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
     assert_fine(x, dw_stream_collect(s, &options, &report, &x->err));

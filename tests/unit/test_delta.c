@@ -316,8 +316,10 @@ static void test_apply_with_digests(void **state)
     dw_digest digests[64], after[64];
     for (size_t i = 0; i < base.n; i++)
         digests[i] = dw_digest_bytes(base.tensors[i].data, base.tensors[i].n_bytes);
-    dw_apply_options options = {
-        .n_threads = 1, .base_digests = digests, .new_digests = after};
+    dw_apply_options options = {.struct_bytes = sizeof options,
+                                .n_threads = 1,
+                                .base_digests = digests,
+                                .new_digests = after};
     digests[5] ^= 1; /* a wrong one is noticed, and nothing written */
     model a = model_copy(&base, false);
     assert_int_equal(dw_delta_apply(delta, a.tensors, a.n, &options, NULL), DW_STALE);
@@ -575,7 +577,8 @@ static void test_progress_and_cancelling(void **state)
             dw_delta_close(recoded);
 
             w = (watch){.stop_at = stop_at};
-            dw_apply_options apply = {.n_threads = 1, .progress = {report, &w}};
+            dw_apply_options apply = {
+                .struct_bytes = sizeof apply, .n_threads = 1, .progress = {report, &w}};
             dw_patch *patch;
             assert_int_equal(
                 dw_delta_stage(&patch, whole, base.tensors, base.n, &apply, &err),

@@ -51,7 +51,8 @@ static void test_class(void **state)
 
     dw_patch *patch;
     dw_digest after, zeros = 0;
-    dw_apply_options options = {.base_digests = &zeros, .new_digests = &after};
+    dw_apply_options options = {
+        .struct_bytes = sizeof options, .base_digests = &zeros, .new_digests = &after};
     assert_int_equal(dw_delta_stage(&patch, delta, &base, 1, &options, &err), DW_OK);
     assert_int_equal(dw_patch_changed(patch), N_AT);
     assert_int_equal(dw_patch_apply(patch, &base, 1, 2, &err), DW_OK);
@@ -81,7 +82,7 @@ static void test_trl(void **state)
     options.base_digests = &zeros;
     dw_delta *delta;
     dw_error err;
-    dw_apply_options apply = {.base_digests = &zeros};
+    dw_apply_options apply = {.struct_bytes = sizeof apply, .base_digests = &zeros};
     assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, &options, &err), DW_OK);
     assert_int_equal(dw_delta_apply(delta, &base, 1, &apply, &err), DW_OK);
     for (size_t i = 0; i < N_AT; i++)

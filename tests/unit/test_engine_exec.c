@@ -29,7 +29,8 @@ static const dw_engine_update a_patch = {
 static dw_engine *open_exec(const char *pause, const char *apply, const char *resume,
                             unsigned limit_ms)
 {
-    dw_engine_options options = {.pause_ms = limit_ms,
+    dw_engine_options options = {.struct_bytes = sizeof options,
+                                 .pause_ms = limit_ms,
                                  .apply_ms = limit_ms,
                                  .shell_pause = pause,
                                  .shell_apply = apply,
@@ -210,8 +211,10 @@ static void test_no_commands(void **state)
 
 static dw_status run_all(dw_error *err)
 {
-    dw_engine_options options = {
-        .shell_pause = "true", .shell_apply = "true", .shell_resume = "true"};
+    dw_engine_options options = {.struct_bytes = sizeof options,
+                                 .shell_pause = "true",
+                                 .shell_apply = "true",
+                                 .shell_resume = "true"};
     dw_engine *engine = NULL;
     dw_status status = dw_engine_open(&engine, "exec", &options, err);
     bool whole = true;

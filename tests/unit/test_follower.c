@@ -114,7 +114,7 @@ static void test_positions(void **state)
     f = open_ok(store, &options);
     assert_int_equal(dw_follower_version(f), 5);
     assert_fails(dw_follower_apply(f, &err), DW_INVALID, &err);
-    assert_fails(dw_follower_settle(f, &err), DW_INVALID, &err);
+    assert_fails(dw_follower_finish(f, &err), DW_INVALID, &err);
     assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
     assert_ok(dw_follower_apply(f, &err), &err);
     assert_fails(dw_follower_stage(f, 7, &staged, NULL, &err), DW_INVALID, &err);
@@ -155,7 +155,7 @@ static void test_commit(void **state)
         assert_ok(dw_follower_pending(dir, &pending, &err), &err); /* nothing there */
         assert_false(pending);
         dw_follower *f = open_ok(store, &options);
-        assert_fails(dw_follower_commit(f, &err), DW_INVALID, &err);
+        assert_fails(dw_follower_prepare(f, &err), DW_INVALID, &err);
         assert_false(dw_follower_staged(f, &version, &digest));
         assert_int_equal(dw_follower_state(f), 0);
         /* filled while it is staged */
@@ -164,9 +164,9 @@ static void test_commit(void **state)
         assert_true(dw_follower_staged(f, &version, &digest) && version == 0);
         assert_true(digest == dw_follower_state(f) && digest != 0);
         assert_null(dw_follower_staged_path(f));
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         assert_ok(dw_follower_apply(f, &err), &err);
-        assert_ok(dw_follower_settle(f, &err), &err);
+        assert_ok(dw_follower_finish(f, &err), &err);
         assert_false(dw_follower_staged(f, &version, &digest));
         /* patched */
         const dw_digest before = dw_follower_state(f);
@@ -183,7 +183,7 @@ static void test_commit(void **state)
             assert_null(dw_follower_dir(f));
         }
         for (int i = 0; i < 2; i++) {
-            assert_ok(dw_follower_commit(f, &err), &err);
+            assert_ok(dw_follower_prepare(f, &err), &err);
             kit_check_follower(&k, f, log); /* not written yet */
             assert_int_equal(dw_follower_version(f), 0);
             assert_true(dw_follower_staged(f, &version, &digest) && version == 1);
@@ -194,28 +194,28 @@ static void test_commit(void **state)
                 assert_true(pending);
             }
             assert_fails(dw_follower_stage(f, 2, &staged, NULL, &err), DW_INVALID, &err);
-            assert_fails(dw_follower_settle(f, &err), DW_INVALID, &err);
+            assert_fails(dw_follower_finish(f, &err), DW_INVALID, &err);
         }
         assert_ok(dw_follower_apply(f, &err), &err);
         assert_ok(dw_follower_apply(f, &err), &err); /* done already */
         assert_fails(dw_follower_stage(f, 2, &staged, NULL, &err), DW_INVALID, &err);
-        assert_ok(dw_follower_settle(f, &err), &err);
+        assert_ok(dw_follower_finish(f, &err), &err);
         assert_int_equal(dw_follower_version(f), 1);
         assert_true(dw_follower_state(f) == digest);
         kit_check_follower(&k, f, log);
         dw_follower_totals(f, &totals);
         assert_true(totals.from == DW_NO_VERSION && totals.version == 1);
-        assert_int_equal(totals.n_hops, 2);
+        assert_int_equal(totals.n_steps, 2);
         assert_true(totals.n_objects > 1 && totals.n_changed > 0);
         /* committed, and then by sync: to that version, and on */
         for (uint64_t goal = 2; goal <= 4; goal += 2) {
             assert_ok(dw_follower_stage(f, goal, &staged, NULL, &err), &err);
-            assert_ok(dw_follower_commit(f, &err), &err);
+            assert_ok(dw_follower_prepare(f, &err), &err);
             sync_ok(&k, f, goal, log);
         }
         /* committed, and left so: the next one writes at once */
         assert_ok(dw_follower_stage(f, 5, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         dw_follower_close(f);
         if (!in_dir)
             continue;
@@ -589,8 +589,11 @@ static void test_gone(void **state)
     fill_stream(&k, store, &publish, 1);
     dw_follow_options options = into_dir(temp_path("gone"));
     dw_follower *f = open_ok(store, &options);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), &err);
     uint64_t newest;
+    assert_fails(dw_follower_sync(f, DW_NO_VERSION, NULL, NULL, &err), DW_INVALID, &err);
+    assert_fails(dw_follower_stage(f, DW_NO_VERSION, &newest, NULL, &err), DW_INVALID,
+                 &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), &err);
     kit_remove_all(store, "");
     f->seen_ms = 0; /* as if some time had passed */
     assert_fails(dw_follower_poll(f, &newest, &err), DW_UNAVAILABLE, &err);

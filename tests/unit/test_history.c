@@ -125,7 +125,7 @@ static void test_absent_directory(void **state)
         assert_non_null(strstr(err.text, "absent"));
         assert_fails(dw_follower_report(f, "following", NULL, &err), DW_UNAVAILABLE,
                      &err);
-        const dw_collect_options collect = {.n_keep = 1};
+        const dw_collect_options collect = {.struct_bytes = sizeof collect, .n_keep = 1};
         assert_fails(dw_stream_collect(stream, &collect, NULL, &err), DW_UNAVAILABLE,
                      &err);
         assert_fails(dw_store_put_bytes(store, "a/b", "x", 1, DW_PUT_REPLACE, &err),
@@ -381,7 +381,7 @@ static void test_holes(void **state)
     remove_commit(store, 3);
     assert_fails(poll(f, &newest, &err), DW_CORRUPT, &err);
     assert_int_equal(newest, 5);
-    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_CORRUPT, &err);
+    assert_fails(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), DW_CORRUPT, &err);
     assert_int_equal(dw_follower_version(f), 2);
     check_log(store, DW_CORRUPT, 1);
     dw_follower_close(f);
@@ -400,7 +400,7 @@ static void test_holes(void **state)
     sync_to(f, 1);
     remove_commit(store, 4);
     put_hint(store, 5);
-    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_CORRUPT, &err);
+    assert_fails(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), DW_CORRUPT, &err);
     dw_follower_close(f);
     dw_store_close(copy);
     dw_store_close(store);
@@ -480,7 +480,7 @@ static void test_rollback_while_running(void **state)
     remove_commit(store, 5);
     put_hint(store, 4);
     assert_fails(poll(f, &newest, &err), DW_UNTRUSTED, &err);
-    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_UNTRUSTED, &err);
+    assert_fails(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), DW_UNTRUSTED, &err);
     assert_int_equal(dw_follower_version(f), 3);
     kit_check_follower(&k, f, log);
     dw_follower_close(f);

@@ -177,7 +177,7 @@ static void test_kept(void **state)
         bool pending;
         assert_ok(dw_follower_stage(f, 5, &staged, NULL, &err), &err);
         assert_int_equal(strncmp(dw_follower_staged_path(f), into, strlen(into)), 0);
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         assert_int_equal(count_files(where->dir), n_copies);
         dw_follower_close(f);
         if (n_copies == 1) {
@@ -195,7 +195,7 @@ static void test_kept(void **state)
                      &err);
         /* lost, with a patch that was to be done to it */
         assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         dw_follower_close(f);
         char command[300];
         snprintf(command, sizeof command, "rm '%s'/*", where->dir);
@@ -242,7 +242,7 @@ static void test_refused(void **state)
     /* huge pages for the rest of it: there is no way to write a file there */
     snprintf(into, sizeof into, "%s/into", keeps[2].dir);
     assert_fails(open_with(&f, NULL, 1, &err), DW_INVALID, &err);
-    assert_non_null(strstr(err.text, "--weights-dir"));
+    assert_non_null(strstr(err.text, "`weights_dir`"));
     assert_int_equal(rmdir(into), 0);
 }
 

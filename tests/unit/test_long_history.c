@@ -124,7 +124,7 @@ static void pull(const char *what, unsigned most)
     dw_follower *f;
     counting_reset(&counter);
     assert_ok(dw_follower_open(&f, store, &options, &err), &err);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), &err);
     assert_int_equal(dw_follower_version(f), HEAD);
     assert_reads(what, most);
     dw_follower_close(f);
@@ -163,7 +163,7 @@ static void resume(const char *what, unsigned most)
     dw_follower_close(f);
     counting_reset(&counter);
     f = open_dir(store);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, &report, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, &report, &err), &err);
     assert_int_equal(dw_follower_version(f), HEAD);
     assert_reads(what, most);
     dw_follower_close(f);
@@ -193,7 +193,7 @@ static void test_log(void **state)
     assert_ok(dw_stream_head(stream, &head, &err), &err);
     assert_int_equal(head, HEAD);
     assert_ok(dw_stream_floor(stream, &floor, &err), &err);
-    assert_ok(dw_stream_ways_to(stream, HEAD - 4, HEAD, &ways, &n_ways, &err), &err);
+    assert_ok(dw_stream_shortcuts_to(stream, HEAD - 4, HEAD, &ways, &n_ways, &err), &err);
     assert_int_equal(n_ways, 3); /* to 1996, and two to 2000 */
     for (size_t i = 0; i < n_ways; i++)
         assert_true(ways[i].to >= HEAD - 4 && ways[i].n_bytes > 0);
@@ -205,7 +205,7 @@ static void test_log(void **state)
     counting_reset(&counter);
     assert_ok(dw_stream_check_log(stream, &err), &err);
     assert_reads("check of the newest part", 10);
-    assert_ok(dw_stream_ways(stream, &ways, &n_ways, &err), &err);
+    assert_ok(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
     assert_int_equal(n_ways, HEAD / 4 + HEAD / 16 + HEAD / 64 + HEAD / ANCHOR_EVERY);
     dw_stream_close(stream);
 }
@@ -244,7 +244,10 @@ static void test_squash(void **state)
     (void)state;
     dw_error err = {0};
     dw_stream *stream;
-    dw_squash_options options = {.from = HEAD - 100, .to = HEAD, .work_dir = temp_dir};
+    dw_squash_options options = {.struct_bytes = sizeof options,
+                                 .from = HEAD - 100,
+                                 .to = HEAD,
+                                 .work_dir = temp_dir};
     counting_reset(&counter);
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
     assert_ok(dw_stream_squash(stream, &options, NULL, &err), &err);
@@ -290,7 +293,7 @@ static unsigned collect(const char *what, uint64_t n_keep, unsigned most)
 {
     dw_error err = {0};
     dw_stream *stream;
-    const dw_collect_options options = {.n_keep = n_keep};
+    const dw_collect_options options = {.struct_bytes = sizeof options, .n_keep = n_keep};
     counting_reset(&counter);
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
     assert_ok(dw_stream_collect(stream, &options, NULL, &err), &err);

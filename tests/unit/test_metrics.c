@@ -48,24 +48,24 @@ static void test_new(void **state)
 
 static void tell(void)
 {
-    dw_agent_tell_identity(agent, &(dw_agent_identity){.url = "u", .n_elems = 1000});
-    dw_agent_tell_head(agent, 7, "2026-11-15T05:20:59.123Z", "");
-    dw_agent_tell_version(agent, 7, NULL);
-    dw_agent_tell_verified(agent, true);
-    dw_agent_tell_verified(agent, false);
-    dw_agent_tell_engine(agent, 0,
-                         &(dw_engine_status){.driver = "exec",
-                                             .where = "a\"b\\c\nd\xff",
-                                             .state = DW_ENGINE_PAUSED,
-                                             .version = DW_NO_VERSION});
+    dw_agent_report_identity(agent, &(dw_agent_identity){.url = "u", .n_elems = 1000});
+    dw_agent_report_head(agent, 7, "2026-11-15T05:20:59.123Z", "");
+    dw_agent_report_version(agent, 7, NULL);
+    dw_agent_report_verified(agent, true);
+    dw_agent_report_verified(agent, false);
+    dw_agent_report_engine(agent, 0,
+                           &(dw_engine_status){.driver = "exec",
+                                               .where = "a\"b\\c\nd\xff",
+                                               .state = DW_ENGINE_PAUSED,
+                                               .version = DW_NO_VERSION});
     for (uint64_t v = 6; v <= 7; v++)
-        dw_agent_tell_hop(agent,
-                          &(dw_rollout_hop){.from = v - 1,
-                                            .version = v,
-                                            .n_bytes = 100,
-                                            .n_changed = 50 * v,
-                                            .fetch_us = v == 6 ? 100 : 101,
-                                            .stopped_us = v == 6 ? 1500 : 400000000});
+        dw_agent_report_step(agent,
+                             &(dw_rollout_step){.from = v - 1,
+                                                .version = v,
+                                                .n_bytes = 100,
+                                                .n_changed = 50 * v,
+                                                .fetch_us = v == 6 ? 100 : 101,
+                                                .stopped_us = v == 6 ? 1500 : 400000000});
 }
 
 static void test_told(void **state)
@@ -116,8 +116,9 @@ static void test_stream(void **state)
 {
     (void)state;
     agent_end(NULL);
-    agent_start(&(dw_agent_options){.stream_only = true});
-    dw_agent_tell_followers(
+    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
+                                    .stream_only = true});
+    dw_agent_report_followers(
         agent, &(dw_follower_info){"a", 5, "h", "s", "", "2026-11-15T05:20:59.123Z"}, 1);
     get("");
     expect_line("deltawire_followers 1");

@@ -44,7 +44,7 @@ static void write_patch(const char *path, unsigned n_threads)
     dw_stage *stage;
     dw_stage_result result;
     dw_patch_writer *writer;
-    dw_apply_options options = {.n_threads = n_threads};
+    dw_apply_options options = {.struct_bytes = sizeof options, .n_threads = n_threads};
     assert_int_equal(dw_patch_writer_open(&writer, path, base.tensors, base.n, NULL),
                      DW_OK);
     assert_int_equal(dw_stage_open(&stage, delta, base.tensors, base.n, n_threads, NULL),

@@ -105,12 +105,12 @@ static void test_from_version_to_version(void **state)
         for (uint64_t v = 1; v <= PEER_VERSIONS; v++)
             if (peer_has_version(kind, v)) {
                 dw_peer_sync_report report = go(&f, v);
-                assert_int_equal(report.n_hops, 1);
+                assert_int_equal(report.n_steps, 1);
                 assert_int_equal(report.version, v);
             }
-        assert_int_equal(go(&f, DW_LATEST).n_hops, 0);
+        assert_int_equal(go(&f, DW_NEWEST).n_steps, 0);
         go(&f, 2); /* back */
-        assert_int_equal(go(&f, DW_LATEST).version, PEER_VERSIONS);
+        assert_int_equal(go(&f, DW_NEWEST).version, PEER_VERSIONS);
         close_all(&f);
         remove_into(state);
     }
@@ -141,7 +141,7 @@ static void test_proven_is_said(void **state)
     assert_int_equal(report.n_checked, 5); /* two tensors, then three */
     report = go(&f, 4);                    /* from a whole version */
     assert_false(report.is_verified);
-    assert_int_equal(report.n_hops, 1);
+    assert_int_equal(report.n_steps, 1);
     close_all(&f);
 }
 
@@ -150,7 +150,7 @@ static void test_a_number_without_a_file(void **state)
     (void)state;
     following f = open_store(peer_make_bucket(BUCKET_TRL), false);
     dw_peer_sync_report report = go(&f, 6);
-    assert_int_equal(report.n_hops, 2); /* the anchor, and over the gap */
+    assert_int_equal(report.n_steps, 2); /* the anchor, and over the gap */
     assert_int_equal(report.n_missing, 1);
     assert_false(report.is_verified);
     assert_non_null(strstr(notes, "version 5 has no file"));
@@ -167,7 +167,7 @@ static void test_an_anchor_that_leaves_out(void **state)
     peer_put_delta(store, 1, 2, "raw");
     peer_put_anchor(store, 3, 2); /* the third tensor did not change */
     following f = open_store(store, false);
-    assert_int_equal(go(&f, 3).n_hops, 3);
+    assert_int_equal(go(&f, 3).n_steps, 3);
     dw_peer_version_info info;
     dw_error err = {0};
     assert_ok(dw_peer_version(f.peer, 3, &info, &err), &err);
@@ -194,7 +194,7 @@ static void test_nothing_to_start_from(void **state)
     dw_store *store = kit_mem_store();
     peer_put_delta(store, 1, 2, "raw");
     following f = open_store(store, false);
-    go_wrong(&f, 2, DW_NOT_FOUND, "--base");
+    go_wrong(&f, 2, DW_NOT_FOUND, "`base`");
     close_all(&f);
     remove_into(state);
     f = open_store(peer_make_bucket(BUCKET_SKYRL), false);

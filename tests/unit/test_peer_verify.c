@@ -39,6 +39,7 @@ static dw_status sweep(dw_store *store, bool with_base, dw_peer_verify_report *r
     dw_peer *peer;
     notes[0] = faults[0] = '\0';
     const dw_peer_verify_options options = {
+        .struct_bytes = sizeof options,
         .base = with_base ? temp_path("base.safetensors") : NULL,
         .n_threads = 1,
         .fault = take_fault,
@@ -76,7 +77,7 @@ static void test_without_a_base(void **state)
     dw_peer_verify_report report;
     assert_int_equal(sweep(peer_make_bucket(BUCKET_SLIME), false, &report), DW_OK);
     assert_int_equal(report.n_replayed, 3); /* from the whole one on */
-    assert_non_null(strstr(notes, "--base"));
+    assert_non_null(strstr(notes, "`base`"));
     assert_int_equal(sweep(peer_make_bucket(BUCKET_SKYRL), false, &report), DW_OK);
     assert_int_equal(report.n_replayed, 0);
     assert_int_equal(report.n_checked, 0);
@@ -158,7 +159,8 @@ static void test_a_base_that_is_not_there(void **state)
     dw_error err = {0};
     dw_store *store = peer_make_bucket(BUCKET_SKYRL);
     dw_peer *peer;
-    const dw_peer_verify_options options = {.base = "/nowhere"};
+    const dw_peer_verify_options options = {.struct_bytes = sizeof options,
+                                            .base = "/nowhere"};
     dw_peer_verify_report report;
     assert_ok(dw_peer_open(&peer, store, &err), &err);
     assert_fails(dw_peer_verify(peer, &options, &report, &err), DW_NOT_FOUND, &err);

@@ -25,11 +25,15 @@ static void test_is_current(void **state)
     dw_store *store = kit_mem_store();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *publisher = kit_open(&k, store, &options);
+    assert_true(dw_publisher_created(publisher));
     assert_true(is_current(publisher));
     kit_step(&k, 1);
     assert_false(is_current(publisher));
     kit_publish(&k, publisher, 1);
     assert_true(is_current(publisher));
+    dw_publisher_close(publisher);
+    publisher = kit_open(&k, store, &options);
+    assert_false(dw_publisher_created(publisher));
     dw_publisher_close(publisher);
     kit_check_stream(&k, store, NULL);
     dw_store_close(store);

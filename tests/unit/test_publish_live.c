@@ -89,9 +89,12 @@ static dw_publish_report publish(dw_publisher *p, const bool *unchanged)
     uint64_t ticket;
     dw_error err = {0};
     dw_publish_report report;
-    assert_ok(dw_publisher_publish(p, &ticket, &(dw_publish_note){.unchanged = unchanged},
-                                   &err),
-              &err);
+    assert_ok(
+        dw_publisher_publish(p, &ticket,
+                             &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note),
+                                                .unchanged = unchanged},
+                             &err),
+        &err);
     assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
     return report;
 }
@@ -119,7 +122,7 @@ static void fetch(copy *out, dw_store *store)
     dw_error err = {0};
     dw_follower *f;
     assert_ok(dw_follower_open(&f, store, &options, &err), &err);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), &err);
     dw_follower_close(f);
 }
 
@@ -265,7 +268,10 @@ static void test_unchanged(void **state)
     uint64_t ticket;
     dw_error err = {0};
     assert_ok(
-        dw_publisher_publish(p, &ticket, &(dw_publish_note){.unchanged = none}, &err),
+        dw_publisher_publish(p, &ticket,
+                             &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note),
+                                                .unchanged = none},
+                             &err),
         &err);
     assert_fails(dw_publisher_wait(p, ticket, UINT_MAX, NULL, NULL, &err), DW_DENIED,
                  &err);

@@ -171,7 +171,8 @@ static dw_status collect(fixture *x, dw_store *store, bool dry_run,
                          dw_collect_report *report)
 {
     dw_stream *s;
-    const dw_collect_options options = {.n_keep = 1, .dry_run = dry_run};
+    const dw_collect_options options = {
+        .struct_bytes = sizeof options, .n_keep = 1, .dry_run = dry_run};
     assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
     dw_status status = dw_stream_collect(s, &options, report, &x->err);
     dw_stream_close(s);

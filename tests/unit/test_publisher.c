@@ -349,8 +349,11 @@ static void test_busy(void **state)
             char step[32];
             kit_step(&k, 10);
             snprintf(step, sizeof step, "%zu", kit_keep(&k));
-            assert_ok(dw_publisher_publish(p, &tickets[i],
-                                           &(dw_publish_note){.step = step}, &err),
+            assert_ok(dw_publisher_publish(
+                          p, &tickets[i],
+                          &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note),
+                                             .step = step},
+                          &err),
                       &err);
             if (tickets[i] == DW_TICKET_SKIPPED)
                 continue;
@@ -470,13 +473,17 @@ static void test_tickets(void **state)
     dw_publish_report report;
     char step[32];
     snprintf(step, sizeof step, "%zu", kit_keep(&k));
-    assert_ok(
-        dw_publisher_publish(p, &first, &(dw_publish_note){step, "notes", NULL}, &err),
-        &err);
+    assert_ok(dw_publisher_publish(
+                  p, &first,
+                  &(dw_publish_note){sizeof(dw_publish_note), step, "notes", NULL}, &err),
+              &err);
     for (unsigned i = 0; i < 70; i++) {
         snprintf(step, sizeof step, "%zu", kit_keep(&k));
         assert_ok(
-            dw_publisher_publish(p, &ticket, &(dw_publish_note){.step = step}, &err),
+            dw_publisher_publish(
+                p, &ticket,
+                &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note), .step = step},
+                &err),
             &err);
         assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
         assert_true(report.unchanged);
@@ -517,7 +524,10 @@ static void test_captured(void **state)
         kit_step(&k, i % 4 == 3 ? 1000 : 30);
         snprintf(step, sizeof step, "%zu", kit_keep(&k));
         assert_ok(
-            dw_publisher_publish(p, &ticket, &(dw_publish_note){.step = step}, &err),
+            dw_publisher_publish(
+                p, &ticket,
+                &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note), .step = step},
+                &err),
             &err);
         assert_ok(dw_publisher_captured(p, ticket, UINT_MAX, &done, &err), &err);
         assert_true(done);
@@ -576,12 +586,12 @@ static void test_first_base(void **state)
     follow.n_tensors = KIT_TENSORS;
     dw_follower *f;
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
-    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_NOT_FOUND, &err);
+    assert_fails(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), DW_NOT_FOUND, &err);
     assert_non_null(strstr(err.text, "the-base-model"));
     dw_follower_close(f);
     follow.base = wrong;
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
-    assert_fails(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), DW_MISMATCH, &err);
+    assert_fails(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), DW_MISMATCH, &err);
     assert_int_equal(dw_follower_version(f), DW_NO_VERSION);
     dw_follower_close(f);
     follow.base = right;
@@ -591,7 +601,7 @@ static void test_first_base(void **state)
     memcpy(room, k.copies[0], k.n_bytes);
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
     assert_int_equal(dw_follower_version(f), 0);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, NULL, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), &err);
     assert_memory_equal(room, k.bytes, k.n_bytes);
     dw_follower_close(f);
     free(room);
@@ -648,7 +658,7 @@ static void test_first_fork(void **state)
     options.anchor_every = 3;
     p = kit_open(&k, store, &options);
     assert_int_equal(kit_find(store, "objects/", "", NULL), 0);
-    assert_int_equal(kit_find(source, "followers/", dw_publisher_stream(p), NULL), 1);
+    assert_int_equal(kit_find(source, "followers/", dw_publisher_stream_id(p), NULL), 1);
     kit_publish(&k, p, 1); /* the weights are not that version: the first delta */
     kit_step(&k, 10);
     kit_publish(&k, p, 2);
@@ -798,7 +808,7 @@ static void test_folds_and_anchors(void **state)
     const dw_edge *ways;
     size_t n_ways;
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
-    assert_ok(dw_stream_ways(stream, &ways, &n_ways, &err), &err);
+    assert_ok(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
     assert_int_equal(n_ways, 5);
     static const uint64_t ends[][2] = {{0, 4}, {4, 8}, {8, 12}, {0, 16}, {12, 16}};
     for (size_t i = 0; i < 5; i++) {
@@ -816,15 +826,15 @@ static void test_folds_and_anchors(void **state)
     dw_follower *f;
     dw_follow_report report;
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, &report, &err), &err);
-    assert_int_equal(report.n_hops, 5);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, &report, &err), &err);
+    assert_int_equal(report.n_steps, 5);
     assert_int_equal(report.n_objects, 5);
     assert_memory_equal(room, k.bytes, k.n_bytes);
     /* the same where the hint is gone */
     assert_ok(dw_store_remove(store, "latest.json", &err), &err);
     assert_ok(dw_follower_sync(f, 3, NULL, &report, &err), &err);
     assert_ok(dw_follower_sync(f, 18, NULL, &report, &err), &err);
-    assert_true(report.n_hops <= 4 && report.n_hops >= 1);
+    assert_true(report.n_steps <= 4 && report.n_steps >= 1);
     dw_follower_close(f);
     kit_check_stream(&k, store, NULL);
 
@@ -842,8 +852,8 @@ static void test_folds_and_anchors(void **state)
     kit_check_stream(&k, store, NULL);
     memset(room, 0, k.n_bytes);
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, &report, &err), &err);
-    assert_int_equal(report.n_hops, 1);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, &report, &err), &err);
+    assert_int_equal(report.n_steps, 1);
     dw_follower_close(f);
     free(room);
     dw_store_close(store);
@@ -912,7 +922,7 @@ static void test_folds_share_a_copy(void **state)
         assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
         const dw_edge *ways;
         size_t n_ways, n_found = 0;
-        assert_ok(dw_stream_ways(stream, &ways, &n_ways, &err), &err);
+        assert_ok(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
         assert_int_equal(n_ways, sizeof ends / sizeof *ends);
         for (size_t i = 0; i < n_ways; i++)
             for (size_t j = 0; j < n_ways; j++)

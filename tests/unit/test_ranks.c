@@ -137,8 +137,10 @@ static void *publish_rank(void *context)
 {
     rank *r = context;
     r->error = (dw_error){0};
-    r->status = dw_publisher_publish(r->p, &r->ticket,
-                                     &(dw_publish_note){.step = r->step}, &r->error);
+    r->status = dw_publisher_publish(
+        r->p, &r->ticket,
+        &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note), .step = r->step},
+        &r->error);
     if (r->status != DW_OK)
         return NULL;
     if (r->options.receipts == DW_RECEIPTS_CALLER)
@@ -188,7 +190,7 @@ static dw_status settle_by_caller(job *j, const void *const *receipts,
         rank *r = &j->ranks[i];
         r->error = (dw_error){0};
         dw_status settled =
-            dw_publisher_settle(r->p, r->ticket, outcome, n_outcome, &r->error);
+            dw_publisher_accept(r->p, r->ticket, outcome, n_outcome, &r->error);
         assert_told(settled, &r->error);
         assert_int_equal(settled == DW_OK, status == DW_OK);
     }
@@ -511,7 +513,7 @@ static void test_faults(void **state)
                                                 NULL, 0, &outcome, &n_outcome, &err),
                             DW_OK);
                     if (j.ranks[1].status == DW_OK)
-                        assert_int_not_equal(dw_publisher_settle(j.ranks[1].p,
+                        assert_int_not_equal(dw_publisher_accept(j.ranks[1].p,
                                                                  j.ranks[1].ticket, "", 1,
                                                                  &err),
                                              DW_OK);

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "failing_allocator.h"
 #include "sample_records.h"
+#include "stream/sign.h"
 #include "temp_dir.h"
 
 static dw_sign_key *key;

@@ -94,9 +94,9 @@ static dw_status go(dw_follower *f, unsigned harm_at, const char *harm, dw_error
             shell(harm);
         status = step == AT_POLL     ? dw_follower_poll(f, &version, err)
                  : step == AT_STAGE  ? dw_follower_stage(f, 2, &version, NULL, err)
-                 : step == AT_COMMIT ? dw_follower_commit(f, err)
+                 : step == AT_COMMIT ? dw_follower_prepare(f, err)
                  : step == AT_APPLY  ? dw_follower_apply(f, err)
-                                     : dw_follower_settle(f, err);
+                                     : dw_follower_finish(f, err);
     }
     return status;
 }

@@ -73,8 +73,8 @@ static void crowd_open(crowd *c, fixture *x, const char *dir)
 static void crowd_sync(crowd *c)
 {
     dw_error err;
-    c->n_stuck += dw_follower_sync(c->in_dir, DW_LATEST, NULL, NULL, &err) != DW_OK;
-    c->n_stuck += dw_follower_sync(c->in_memory, DW_LATEST, NULL, NULL, &err) != DW_OK;
+    c->n_stuck += dw_follower_sync(c->in_dir, DW_NEWEST, NULL, NULL, &err) != DW_OK;
+    c->n_stuck += dw_follower_sync(c->in_memory, DW_NEWEST, NULL, NULL, &err) != DW_OK;
 }
 
 static void assert_holds(dw_follower *f, const model *live)

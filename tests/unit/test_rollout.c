@@ -496,7 +496,7 @@ typedef struct phase_log {
     const toy *toys;
     size_t n_toys;
     const char *dir;
-    unsigned n_announced[DW_PHASE_SETTLE + 1];
+    unsigned n_announced[DW_PHASE_FINISH + 1];
 } phase_log;
 
 static void watch_phase(void *context, dw_phase phase, uint64_t version)
@@ -510,7 +510,7 @@ static void watch_phase(void *context, dw_phase phase, uint64_t version)
         const toy *t = &log->toys[i];
         const bool is_paused = phase == DW_PHASE_APPLY || phase == DW_PHASE_RESUME;
         assert_true(t->running == !is_paused);
-        assert_int_equal(t->n_resumed, phase < DW_PHASE_SETTLE && phase > 0 ? 0 : 1);
+        assert_int_equal(t->n_resumed, phase < DW_PHASE_FINISH && phase > 0 ? 0 : 1);
         if (phase == DW_PHASE_FETCH || phase == DW_PHASE_PAUSE)
             assert_int_equal(t->n_paused, 0);
         if (phase <= DW_PHASE_APPLY && phase > 0)
@@ -553,7 +553,7 @@ static void test_phases(void **state)
         r->options.watch.phase = watch_phase;
         assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
         r->options.watch.phase = NULL;
-        for (dw_phase phase = DW_PHASE_IDLE; phase <= DW_PHASE_SETTLE; phase++)
+        for (dw_phase phase = DW_PHASE_IDLE; phase <= DW_PHASE_FINISH; phase++)
             assert_int_equal(log.n_announced[phase], 1);
         assert_true(dw_rollout_is_serving(r));
         dw_rollout_close(r);
@@ -787,7 +787,7 @@ static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
         dw_follower *f;
         bool good = dw_follower_open(&f, b->store, &options, &err) == DW_OK &&
                     dw_follower_stage(f, version, &at, NULL, &err) == DW_OK &&
-                    dw_follower_commit(f, &err) == DW_OK;
+                    dw_follower_prepare(f, &err) == DW_OK;
         _exit(good ? 0 : 1);
     }
     assert_int_equal(waitpid(pid, &fate, 0), pid);

@@ -42,7 +42,10 @@ static void begin_at(dw_s3_place place, const char *const *replies, unsigned n)
     place.path_style = true;
     place.credentials =
         (dw_sigv4_credentials){"ACCESSKEYID", "topsecret", "sessiontoken"};
-    dw_store_options options = {.n_connections = 1, .n_tries = 3, .deadline_ms = 20000};
+    dw_store_options options = {.struct_bytes = sizeof options,
+                                .n_connections = 1,
+                                .n_tries = 3,
+                                .deadline_ms = 20000};
     expect(DW_OK, dw_s3_store_open_at(&store, "s3://bucket/pre", &place, &options, &err));
 }
 
@@ -432,7 +435,8 @@ static void test_no_bucket(void **state)
 static void test_bad_names(void **state)
 {
     (void)state;
-    const dw_store_options options = {.endpoint = "http://127.0.0.1:9", .region = "x"};
+    const dw_store_options options = {
+        .struct_bytes = sizeof options, .endpoint = "http://127.0.0.1:9", .region = "x"};
     static const char *const urls[] = {"s3://bucket/my run", "s3://bucket/a//b",
                                        "s3://bucket/a:b"};
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {

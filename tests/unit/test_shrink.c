@@ -304,7 +304,7 @@ static void check_stream(dw_store *store, uint64_t version)
     options.n_tensors = N_TENSORS;
     dw_follower *f;
     CHECK_OK(dw_follower_open(&f, store, &options, &error));
-    CHECK_OK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error));
+    CHECK_OK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error));
     CHECK(dw_follower_version(f) == version);
     CHECK(memcmp(room, weights, sizeof room) == 0);
     dw_follower_close(f);
@@ -400,7 +400,7 @@ static dw_follower *open_follower(dw_store *store, const char *dir, unsigned n_c
 /* The next call starts over, and ends with the newest version on the disk. */
 static void check_recovery(dw_follower *f, const char *path)
 {
-    CHECK_OK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error));
+    CHECK_OK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error));
     CHECK(dw_follower_version(f) == 2);
     dw_checkpoint *ckpt;
     make_weights(2);
@@ -422,7 +422,7 @@ static void follow(unsigned n_copies, const char *file)
             make_stream(store, 3);
         dw_follower *f = open_follower(store, dir, n_copies);
         cut_now(path, cuts[i]);
-        CHECK_SHRANK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error), file);
+        CHECK_SHRANK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error), file);
         CHECK(dw_follower_version(f) == DW_NO_VERSION);
         check_recovery(f, path);
         dw_follower_close(f);
@@ -448,7 +448,7 @@ static void follow_at_the_stores(void)
     dw_follower *f = open_follower(store, "into", 1);
     uint64_t staged;
     CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
-    CHECK_OK(dw_follower_commit(f, &error));
+    CHECK_OK(dw_follower_prepare(f, &error));
     cut_now(temp_path("into/model.safetensors"), 5000);
     CHECK_SHRANK(dw_follower_apply(f, &error), "model.safetensors");
     CHECK(dw_follower_version(f) == DW_NO_VERSION);
@@ -477,7 +477,7 @@ static void control_block(void)
     make_stream(store, 3);
     dw_follower *f = open_follower(store, "into", 1);
     cut_now(temp_path("into/" DW_CONTROL_NAME), 0);
-    CHECK_SHRANK(dw_follower_sync(f, DW_LATEST, NULL, NULL, &error), DW_CONTROL_NAME);
+    CHECK_SHRANK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error), DW_CONTROL_NAME);
     CHECK(dw_follower_version(f) == DW_NO_VERSION);
     check_recovery(f, temp_path("into/model.safetensors")); /* with another block */
     dw_snapshot *s;

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
-#include "deltawire/sign.h"
 #include "failing_allocator.h"
+#include "stream/sign.h"
 #include "temp_dir.h"
 
 /* A key from its 32 secret bytes, by way of a file as OpenSSL writes it. */

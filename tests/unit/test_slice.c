@@ -135,7 +135,8 @@ static void test_deltas_of_slices(void **state)
             assert_string_equal(err.text, "");
             assert_int_equal(status, DW_OK);
             assert_memory_equal(made, new_, to.n * sizeof *made);
-            dw_apply_options apply = {.base_digests = round % 2 ? old : NULL,
+            dw_apply_options apply = {.struct_bytes = sizeof apply,
+                                      .base_digests = round % 2 ? old : NULL,
                                       .new_digests = staged};
             assert_int_equal(dw_delta_verify(delta, from.tensors, from.n, &apply, &err),
                              DW_OK);

@@ -133,7 +133,7 @@ static void test_one_copy(void **state)
         assert_true(!tensors || tensors == held.tensors); /* where they were */
         tensors = held.tensors;
         assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         assert_fails(dw_follower_apply(f, &err), DW_UNAVAILABLE, &err);
         assert_non_null(strstr(err.text, "has held the weights"));
         assert_true(is_version(&held, v - 1));
@@ -146,7 +146,7 @@ static void test_one_copy(void **state)
         /* it can be read before it is durable */
         assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
         assert_true(is_version(&held, v));
-        assert_ok(dw_follower_settle(f, &err), &err); /* writes no weights */
+        assert_ok(dw_follower_finish(f, &err), &err); /* writes no weights */
         assert_true(is_version(&held, v));
         dw_snapshot_release(s);
     }
@@ -179,7 +179,7 @@ static void test_two_copies(void **state)
         assert_true(is_version(&held, v - 1));
         assert_ok(dw_snapshot_look(other, 0, &old, &err), &err);
         assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
         assert_true(is_version(&seen, v - 1));       /* not yet to be read */
         assert_ok(dw_follower_apply(f, &err), &err); /* whoever holds it */
@@ -188,12 +188,12 @@ static void test_two_copies(void **state)
         assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
         assert_true(is_version(&seen, v));
         assert_true(seen.mark.copy != held.mark.copy);
-        assert_fails(dw_follower_settle(f, &err), DW_UNAVAILABLE, &err);
+        assert_fails(dw_follower_finish(f, &err), DW_UNAVAILABLE, &err);
         assert_true(is_version(&held, v - 1));
         dw_snapshot_release(s);
         assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
         assert_true(is_version(&held, v));
-        assert_ok(dw_follower_settle(f, &err), &err);
+        assert_ok(dw_follower_finish(f, &err), &err);
         assert_false(dw_snapshot_unchanged(other, &old));
         assert_true(dw_snapshot_unchanged(other, &seen));
         assert_true(is_version(&held, v));
@@ -217,7 +217,7 @@ static void test_dead_writer(void **state)
         go_to(f, 1);
         dw_snapshot *s = look_at(into);
         assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_commit(f, &err), &err);
+        assert_ok(dw_follower_prepare(f, &err), &err);
         dw_follower_close(f); /* committed, not begun */
         assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
         assert_true(
@@ -273,7 +273,7 @@ static void test_held_at_restart(void **state)
     dw_snapshot *s = look_at(into);
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
-    assert_ok(dw_follower_commit(f, &err), &err);
+    assert_ok(dw_follower_prepare(f, &err), &err);
     dw_follower_close(f);
     dw_follow_options options;
     dw_follow_options_init(&options);

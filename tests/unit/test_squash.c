@@ -6,8 +6,11 @@
 static dw_status squash(fixture *x, uint64_t from, uint64_t to, dw_edge *way)
 {
     dw_stream *s;
-    const dw_squash_options options = {
-        .from = from, .to = to, .work_dir = temp_dir, .n_threads = 1};
+    const dw_squash_options options = {.struct_bytes = sizeof options,
+                                       .from = from,
+                                       .to = to,
+                                       .work_dir = temp_dir,
+                                       .n_threads = 1};
     dw_status status = dw_stream_open(&s, x->store, NULL, &x->err);
     if (status == DW_OK)
         status = dw_stream_squash(s, &options, way, &x->err);
@@ -24,23 +27,23 @@ static void test_fold(void **state)
     dw_verify_report found;
     fixture_make(&x, "mem:squash-fold", 9, 0, 0);
     assert_fine(&x, fixture_pull(&x, x.store, 9, &before));
-    assert_int_equal(before.n_hops, 10);
-    assert_fine(&x, squash(&x, 0, DW_LATEST, &way));
+    assert_int_equal(before.n_steps, 10);
+    assert_fine(&x, squash(&x, 0, DW_NEWEST, &way));
     assert_int_equal(way.from, 0);
     assert_int_equal(way.to, 9);
     assert_true(way.n_objects == 1 && way.n_bytes > 0);
     assert_fine(&x, fixture_pull(&x, x.store, 9, &after));
-    assert_int_equal(after.n_hops, 2);
+    assert_int_equal(after.n_steps, 2);
     assert_true(after.n_bytes < before.n_bytes);
     /* the hint knows it, and without the hint it is found */
     assert_fine(&x, dw_store_remove(x.store, DW_KEY_LATEST, &x.err));
     assert_fine(&x, fixture_pull(&x, x.store, 9, &after));
-    assert_int_equal(after.n_hops, 2);
+    assert_int_equal(after.n_steps, 2);
     assert_fine(&x, squash(&x, 2, 7, NULL));
     for (uint64_t v = 0; v <= 9; v++)
         assert_fine(&x, fixture_pull(&x, x.store, v, &after));
     fixture_verify(&x, x.store, &found);
-    assert_int_equal(found.n_ways, 2);
+    assert_int_equal(found.n_shortcuts, 2);
     assert_int_equal(count_files(temp_dir), 0);
     fixture_close(&x);
 }
@@ -56,9 +59,9 @@ static void test_anchor(void **state)
     assert_fine(&x, squash(&x, DW_NO_VERSION, 4, &way));
     assert_int_equal(way.from, DW_NO_VERSION);
     assert_fine(&x, fixture_pull(&x, x.store, 6, &report));
-    assert_int_equal(report.n_hops, 3);
+    assert_int_equal(report.n_steps, 3);
     fixture_verify(&x, x.store, &found);
-    assert_int_equal(found.n_ways, 1);
+    assert_int_equal(found.n_shortcuts, 1);
     fixture_close(&x);
 }
 
@@ -71,7 +74,7 @@ static void test_refused(void **state)
     size_t n_before = fixture_count(&x, x.store, "");
     assert_int_equal(squash(&x, 3, 3, &way), DW_INVALID);
     assert_int_equal(squash(&x, 4, 2, &way), DW_INVALID);
-    assert_int_equal(squash(&x, 9, DW_LATEST, &way), DW_INVALID);
+    assert_int_equal(squash(&x, 9, DW_NEWEST, &way), DW_INVALID);
     assert_int_equal(squash(&x, 4, 5, &way), DW_INVALID);
     assert_int_equal(squash(&x, DW_NO_VERSION, 0, &way), DW_INVALID);
     assert_int_equal(squash(&x, 1, 6, &way), DW_NOT_FOUND);
@@ -80,7 +83,7 @@ static void test_refused(void **state)
     assert_fine(&x, squash(&x, 1, 5, &way));
     n_before = fixture_count(&x, x.store, "");
     assert_int_equal(squash(&x, 1, 5, &way), DW_CONFLICT);
-    assert_int_equal(squash(&x, 1, DW_LATEST, &way), DW_CONFLICT);
+    assert_int_equal(squash(&x, 1, DW_NEWEST, &way), DW_CONFLICT);
     assert_int_equal(fixture_count(&x, x.store, ""), n_before);
     fixture_close(&x);
 }
@@ -114,7 +117,8 @@ static void test_races(void **state)
     dw_stream *s;
     dw_store *watched;
     dw_verify_report found;
-    const dw_squash_options options = {.from = 1, .to = 4, .n_threads = 1};
+    const dw_squash_options options = {
+        .struct_bytes = sizeof options, .from = 1, .to = 4, .n_threads = 1};
     for (unsigned i = 0; i < 2; i++) {
         fixture_make(&x, i ? "mem:squash-lost" : "mem:squash-race", 5, 0, 0);
         meanwhile m = {.x = &x, .kind = i ? DW_FAULT_LOST : DW_FAULT_NONE};
@@ -128,7 +132,7 @@ static void test_races(void **state)
         dw_stream_close(s);
         dw_store_close(watched);
         fixture_verify(&x, x.store, &found);
-        assert_int_equal(found.n_ways, 1);
+        assert_int_equal(found.n_shortcuts, 1);
         assert_int_equal(found.n_unnamed, 0);
         fixture_close(&x);
     }
@@ -152,8 +156,11 @@ static void test_cancel(void **state)
     dw_status status = DW_CANCELLED;
     for (unsigned n = 1; status == DW_CANCELLED; n++) {
         unsigned left = n;
-        const dw_squash_options options = {
-            .from = 0, .to = 3, .n_threads = 1, .progress = {stop, &left}};
+        const dw_squash_options options = {.struct_bytes = sizeof options,
+                                           .from = 0,
+                                           .to = 3,
+                                           .n_threads = 1,
+                                           .progress = {stop, &left}};
         status = dw_stream_squash(s, &options, NULL, &x.err);
         assert_true(status == DW_OK || status == DW_CANCELLED);
         assert_true(n < 1000);
@@ -163,7 +170,7 @@ static void test_cancel(void **state)
     dw_stream_close(s);
     dw_verify_report found;
     fixture_verify(&x, x.store, &found);
-    assert_int_equal(found.n_ways, 1);
+    assert_int_equal(found.n_shortcuts, 1);
     fixture_close(&x);
 }
 

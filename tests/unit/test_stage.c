@@ -60,7 +60,8 @@ static void check_refused(const dw_delta *delta, const model *m, dw_status statu
     model copy = model_copy(m, false);
     for (unsigned way = 0; way < 3; way++)
         for (unsigned n_threads = 1; n_threads <= 3; n_threads += 2) {
-            dw_apply_options options = {.n_threads = n_threads};
+            dw_apply_options options = {.struct_bytes = sizeof options,
+                                        .n_threads = n_threads};
             dw_patch *patch = NULL;
             dw_delta *recoded = NULL;
             dw_error err = {0};
@@ -244,7 +245,7 @@ static void test_verify_then_repeat(void **state)
         dw_stage_result result;
         dw_delta_info info;
         dw_delta_get_info(deltas[i], &info);
-        dw_apply_options options = {.n_threads = 1};
+        dw_apply_options options = {.struct_bytes = sizeof options, .n_threads = 1};
         assert_int_equal(dw_stage_open(&stage, deltas[i], base.tensors, base.n, 1, NULL),
                          DW_OK);
         uint64_t n = 0, again = 0;

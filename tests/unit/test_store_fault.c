@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "deltawire/fault.h"
 #include "failing_allocator.h"
 #include "store/store.h"
 

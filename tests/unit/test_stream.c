@@ -144,7 +144,7 @@ static void test_publish_and_follow(void **state)
     follow.tensors = memory.tensors;
     follow.n_tensors = 3;
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
-    assert_ok(dw_follower_sync(f, DW_LATEST, NULL, &report, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, &report, &err), &err);
     assert_int_equal(dw_follower_version(f), N_VERSIONS + 1);
     assert_memory_equal(memory.bytes, m.bytes, m.n_bytes);
     dw_follower_close(f);

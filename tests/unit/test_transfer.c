@@ -2,6 +2,7 @@
 /* labels: threads */
 #include <pthread.h>
 
+#include "deltawire/fault.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 

@@ -175,7 +175,8 @@ static void test_no_real_change(void **state)
         assert_int_equal(dw_delta_open_bytes(&delta, b.bytes, b.n_bytes, "f", NULL),
                          DW_OK);
         reset_weights();
-        dw_diff_options options = {.codec = (dw_codec)codec, .trl_layout = 3};
+        dw_diff_options options = {
+            .struct_bytes = sizeof options, .codec = (dw_codec)codec, .trl_layout = 3};
         assert_int_equal(dw_delta_recode(&recoded, delta, &target, 1, &options, &err),
                          DW_OK);
         assert_int_equal(dw_delta_apply(recoded, &target, 1, NULL, &err), DW_OK);
@@ -395,7 +396,8 @@ static void test_sealed(void **state)
     uint16_t new_[10] = {9, 8};
     reset_weights();
     const dw_tensor next = {"w", DW_U16, 1, ten, 20, new_, 0};
-    dw_diff_options o = {.codec = DW_CODEC_RAW, .trl_layout = 3};
+    dw_diff_options o = {
+        .struct_bytes = sizeof o, .codec = DW_CODEC_RAW, .trl_layout = 3};
     dw_delta *delta;
     byte_buffer b = {0};
     assert_int_equal(dw_delta_diff(&delta, &target, &next, 1, &o, NULL), DW_OK);
@@ -436,7 +438,8 @@ static void test_written_bytes(void **state)
         {DW_CODEC_GAP, 3, "w.idx", "w.val", DW_U16, "\x02\0\x06\0"},
     };
     for (size_t c = 0; c < 3; c++) {
-        dw_diff_options o = {.codec = cases[c].codec,
+        dw_diff_options o = {.struct_bytes = sizeof o,
+                             .codec = cases[c].codec,
                              .trl_layout = cases[c].layout,
                              .new_version = 5,
                              .base_version = 4};
@@ -493,7 +496,8 @@ static void test_gap_width(void **state)
         memset(new_, 0, sizeof new_);
         new_[3] = 1;
         new_[3 + 1 + gap] = 1;
-        dw_diff_options o = {.codec = DW_CODEC_GAP, .trl_layout = 3};
+        dw_diff_options o = {
+            .struct_bytes = sizeof o, .codec = DW_CODEC_GAP, .trl_layout = 3};
         dw_delta *delta;
         assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, &o, NULL), DW_OK);
         dw_delta_tensor_info t;
@@ -524,7 +528,8 @@ static void test_no_place(void **state)
     for (size_t c = 0; c < 2; c++) {
         dw_tensor next = cases[c].base;
         next.data = new_;
-        dw_diff_options o = {.codec = DW_CODEC_RAW, .trl_layout = 3};
+        dw_diff_options o = {
+            .struct_bytes = sizeof o, .codec = DW_CODEC_RAW, .trl_layout = 3};
         dw_delta *delta;
         dw_error err;
         assert_int_equal(dw_delta_diff(&delta, &cases[c].base, &next, 1, &o, &err),

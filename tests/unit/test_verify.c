@@ -55,7 +55,7 @@ static void test_whole(void **state)
     assert_int_equal(report.n_versions, 9);
     assert_int_equal(report.n_faults, 0);
     assert_int_equal(report.n_unnamed, 0);
-    assert_true(report.n_ways >= 4);
+    assert_true(report.n_shortcuts >= 4);
     assert_int_equal(report.n_objects, fixture_count(&x, x.store, "objects/"));
     assert_true(report.n_bytes > 0);
 

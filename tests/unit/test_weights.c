@@ -200,7 +200,7 @@ static void end_after(uint64_t to, int step)
         if (status == DW_OK)
             status = dw_follower_stage(f, to, &staged, NULL, &err);
         if (status == DW_OK && step >= COMMITTED)
-            status = dw_follower_commit(f, &err);
+            status = dw_follower_prepare(f, &err);
         if (status == DW_OK && step >= APPLIED)
             status = dw_follower_apply(f, &err);
         _exit(status == DW_OK ? 99 : 1);

@@ -88,8 +88,8 @@ static dw_status save_weights(const char *dir, const qwen_config *config, uint64
     dw_status status = qwen_trainer_new(&trainer, config, 1, err);
     if (status == DW_OK) {
         static const dw_pair format = {"format", "pt"};
-        const dw_checkpoint_write_options options = {.metadata = &format,
-                                                     .n_metadata = 1};
+        const dw_checkpoint_write_options options = {
+            .struct_bytes = sizeof options, .metadata = &format, .n_metadata = 1};
         size_t n;
         qwen_trainer_init(trainer, seed);
         const dw_tensor *weights = qwen_trainer_weights(trainer, &n);

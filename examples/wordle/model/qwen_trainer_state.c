@@ -47,7 +47,8 @@ dw_status qwen_trainer_save_state(const qwen_trainer *t, const char *path, dw_er
         char steps[32];
         snprintf(steps, sizeof steps, "%" PRIu64, t->n_steps);
         dw_pair pair = {"steps", steps};
-        dw_checkpoint_write_options options = {.metadata = &pair, .n_metadata = 1};
+        dw_checkpoint_write_options options = {
+            .struct_bytes = sizeof options, .metadata = &pair, .n_metadata = 1};
         status = dw_checkpoint_write(path, tensors, n, &options, err);
     }
     free(states);

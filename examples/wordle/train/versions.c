@@ -46,7 +46,7 @@ void versions_close(versions *v)
 
 dw_status versions_begin(versions *v, const char *step, dw_error *err)
 {
-    const dw_publish_note note = {.step = step};
+    const dw_publish_note note = {.struct_bytes = sizeof note, .step = step};
     dw_status status = dw_publisher_publish(v->publisher, &v->ticket, &note, err);
     v->under_way = status == DW_OK;
     return status;
@@ -90,5 +90,5 @@ uint64_t versions_newest(versions *v)
 
 const char *versions_stream(const versions *v)
 {
-    return dw_publisher_stream(v->publisher);
+    return dw_publisher_stream_id(v->publisher);
 }

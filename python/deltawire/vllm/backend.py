@@ -160,7 +160,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     # ---- where the weights lie --------------------------------------------------------
 
     def _learn_at_start(self) -> None:
-        """From the checkpoint that was loaded, where that is a directory."""
+        """From the checkpoint that was loaded, if that is a directory."""
         path = self.model_config.model
         if not os.path.isdir(path) or self.vllm_config.load_config.load_format == "dummy":
             return

@@ -39,7 +39,7 @@ def _replace_dispatch() -> None:
 
     packing = getattr(utils, "dispatch_cpu_unquantized_gemm", None)
     if packing is None:
-        return  # check() tells where that matters
+        return  # check() reports it if that matters
 
     def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
         weight = layer.weight
@@ -52,7 +52,7 @@ def _replace_dispatch() -> None:
 
 
 def check(model: Any) -> None:
-    """Raises where weights were packed away all the same."""
+    """Raises if weights were packed nevertheless."""
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:
             raise RuntimeError(

@@ -89,7 +89,7 @@ class StreamSource:
                 follower.stage(newest)
                 # the way there may have several hops: what is staged is the first of them
                 self._goal = newest
-                self._settle()  # where an empty directory was filled
+                self._settle()  # if an empty directory was filled
         staged, version = follower.staged, follower.version
         if staged is None and version != self.served:
             staged = version  # in the directory, and not in the engine

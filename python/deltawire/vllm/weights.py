@@ -30,7 +30,7 @@ def table_of(tensors: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The same memory as a flat tensor, or None where it has holes."""
+    """The same memory as a flat tensor, or None if it has holes."""
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     turned = tensor.detach().permute(order)
     return turned.reshape(-1) if turned.is_contiguous() else None

@@ -455,7 +455,7 @@ def judge(world, done, hit):
     if not outcome.ok and "deltawire repair" in outcome.text:
         world.publisher.stop()
         outcome = repair(world)
-    other = re.search(r"name its id \(--stream, stream\): ([0-9a-f]{32})", outcome.text or "")
+    other = re.search(r"name its id with --stream: ([0-9a-f]{32})", outcome.text or "")
     if not outcome.ok and other and isinstance(world.publisher, CommandPublisher):
         world.publisher.options += ["--stream", other[1]]
         outcome = world.publish()

@@ -1,0 +1,236 @@
+/* Options and driver tables across versions of the library: a caller passes the struct of
+ * the header that it was built with, and the library reads only that much. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "base/options.h"
+#include "deltawire/deltawire.h"
+
+/* ---- a struct that grew ---- */
+
+typedef struct old_options {
+    size_t struct_bytes;
+    uint64_t n_first;
+} old_options;
+
+typedef struct now_options {
+    size_t struct_bytes;
+    uint64_t n_first;
+    uint64_t n_second;
+} now_options;
+
+typedef struct next_options {
+    size_t struct_bytes;
+    uint64_t n_first;
+    uint64_t n_second;
+    const char *third;
+} next_options;
+
+static const now_options defaults = {.n_first = 1, .n_second = 2};
+
+static dw_status take(now_options *out, const void *given, dw_error *err)
+{
+    dw_options_init(out, sizeof *out, &defaults, sizeof defaults);
+    return dw_options_take(out, sizeof *out, given, "now_options", err);
+}
+
+static void test_none(void **state)
+{
+    (void)state;
+    now_options got;
+    assert_int_equal(take(&got, NULL, NULL), DW_OK);
+    assert_int_equal(got.struct_bytes, sizeof got);
+    assert_int_equal(got.n_first, 1);
+    assert_int_equal(got.n_second, 2);
+}
+
+static void test_old_caller(void **state)
+{
+    (void)state;
+    struct {
+        old_options options;
+        uint64_t beyond; /* not the library's to read or write */
+    } caller = {.beyond = 77};
+    dw_options_init(&caller.options, sizeof caller.options, &defaults, sizeof defaults);
+    assert_int_equal(caller.options.struct_bytes, sizeof caller.options);
+    assert_int_equal(caller.options.n_first, 1);
+    assert_int_equal(caller.beyond, 77);
+    caller.options.n_first = 5;
+    now_options got;
+    assert_int_equal(take(&got, &caller.options, NULL), DW_OK);
+    assert_int_equal(got.struct_bytes, sizeof got);
+    assert_int_equal(got.n_first, 5);
+    assert_int_equal(got.n_second, 2);
+}
+
+static void test_new_caller(void **state)
+{
+    (void)state;
+    next_options caller;
+    memset(&caller, 0xff, sizeof caller);
+    dw_options_init(&caller, sizeof caller, &defaults, sizeof defaults);
+    assert_null(caller.third);
+    caller.n_second = 6;
+    now_options got;
+    assert_int_equal(take(&got, &caller, NULL), DW_OK);
+    assert_int_equal(got.struct_bytes, sizeof got);
+    assert_int_equal(got.n_second, 6);
+    caller.third = "set";
+    dw_error err = {0};
+    assert_int_equal(take(&got, &caller, &err), DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "now_options"));
+}
+
+static void test_no_size(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0,
+                                   1,
+                                   sizeof(size_t),
+                                   sizeof(size_t) + 1,
+                                   SIZE_MAX,
+                                   SIZE_MAX - sizeof(size_t) + 1};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const now_options given = {.struct_bytes = sizes[i]};
+        now_options got;
+        dw_error err = {0};
+        assert_int_equal(take(&got, &given, &err), DW_INVALID);
+        assert_non_null(strstr(err.text, "sizeof(now_options)"));
+    }
+}
+
+/* ---- each struct of the API ---- */
+
+/* Room for a struct that is larger than today's. */
+typedef union larger {
+    size_t struct_bytes;
+    unsigned char bytes[1024];
+} larger;
+
+static dw_store *store;
+static dw_stream *stream;
+static dw_peer *peer;
+
+#define OPENER(name, type, call)                                                         \
+    static dw_status name(const void *given, dw_error *err)                              \
+    {                                                                                    \
+        const type *options = given;                                                     \
+        return call;                                                                     \
+    }
+
+static union {
+    dw_agent *agent;
+    dw_delta *delta;
+    dw_engine *engine;
+    dw_follower *follower;
+    dw_publisher *publisher;
+    dw_peer_publisher *peer_publisher;
+    dw_peer_replica *replica;
+    dw_rollout *rollout;
+    dw_store *store;
+} out;
+
+OPENER(agent, dw_agent_options, dw_agent_start(&out.agent, options, err))
+OPENER(apply, dw_apply_options, dw_checkpoint_apply("/none", NULL, options, NULL, err))
+OPENER(collect, dw_collect_options, dw_stream_collect(stream, options, NULL, err))
+OPENER(diff, dw_diff_options, dw_delta_diff(&out.delta, NULL, NULL, 0, options, err))
+OPENER(engine, dw_engine_options, dw_engine_open(&out.engine, "exec", options, err))
+OPENER(engine_driver, dw_engine_driver,
+       dw_engine_new(&out.engine, options, NULL, NULL, err))
+OPENER(follow, dw_follow_options, dw_follower_open(&out.follower, store, options, err))
+OPENER(publish, dw_publish_options,
+       dw_publisher_open(&out.publisher, store, NULL, 0, options, err))
+OPENER(peer_publish, dw_peer_publish_options,
+       dw_peer_publisher_open(&out.peer_publisher, store, NULL, 0, options, err))
+OPENER(peer_replica, dw_peer_replica_options,
+       dw_peer_replica_open(&out.replica, peer, options, err))
+OPENER(peer_verify, dw_peer_verify_options, dw_peer_verify(peer, options, NULL, err))
+OPENER(repair, dw_publish_options, dw_stream_repair(store, NULL, 0, options, NULL, err))
+OPENER(replay, dw_replay_options,
+       dw_stream_replay(store, NULL, options, NULL, NULL, NULL, err))
+OPENER(rollout, dw_rollout_options,
+       dw_rollout_open(&out.rollout, store, NULL, options, err))
+OPENER(squash, dw_squash_options, dw_stream_squash(stream, options, NULL, err))
+OPENER(store_driver, dw_store_driver, dw_store_new(&out.store, "x:", options, NULL, err))
+OPENER(store_open, dw_store_options, dw_store_open(&out.store, "mem:x", options, err))
+OPENER(write_file, dw_checkpoint_write_options,
+       dw_checkpoint_write("/none", NULL, 0, options, err))
+
+/* A size that was not set, and members that are not known, are refused before anything
+ * else is looked at. */
+static void test_every_struct(void **state)
+{
+    (void)state;
+    static const struct {
+        dw_status (*call)(const void *given, dw_error *err);
+        size_t n_bytes;
+        const char *type;
+    } calls[] = {
+        {agent, sizeof(dw_agent_options), "dw_agent_options"},
+        {apply, sizeof(dw_apply_options), "dw_apply_options"},
+        {collect, sizeof(dw_collect_options), "dw_collect_options"},
+        {diff, sizeof(dw_diff_options), "dw_diff_options"},
+        {engine, sizeof(dw_engine_options), "dw_engine_options"},
+        {engine_driver, sizeof(dw_engine_driver), "dw_engine_driver"},
+        {follow, sizeof(dw_follow_options), "dw_follow_options"},
+        {publish, sizeof(dw_publish_options), "dw_publish_options"},
+        {peer_publish, sizeof(dw_peer_publish_options), "dw_peer_publish_options"},
+        {peer_replica, sizeof(dw_peer_replica_options), "dw_peer_replica_options"},
+        {peer_verify, sizeof(dw_peer_verify_options), "dw_peer_verify_options"},
+        {repair, sizeof(dw_publish_options), "dw_publish_options"},
+        {replay, sizeof(dw_replay_options), "dw_replay_options"},
+        {rollout, sizeof(dw_rollout_options), "dw_rollout_options"},
+        {squash, sizeof(dw_squash_options), "dw_squash_options"},
+        {store_driver, sizeof(dw_store_driver), "dw_store_driver"},
+        {store_open, sizeof(dw_store_options), "dw_store_options"},
+        {write_file, sizeof(dw_checkpoint_write_options), "dw_checkpoint_write_options"},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        larger given = {.struct_bytes = 0};
+        dw_error err = {0};
+        assert_int_equal(calls[i].call(&given, &err), DW_INVALID);
+        assert_non_null(strstr(err.text, calls[i].type));
+        assert_true(calls[i].n_bytes < sizeof given);
+        given.struct_bytes = sizeof given;
+        given.bytes[sizeof given - 1] = 1;
+        assert_int_equal(calls[i].call(&given, &err), DW_UNSUPPORTED);
+        assert_non_null(strstr(err.text, calls[i].type));
+    }
+}
+
+/* An older program's options: those of a diff before its last member was added. */
+static void test_shorter_options(void **state)
+{
+    (void)state;
+    dw_diff_options options;
+    memset(&options, 0xee, sizeof options);
+    dw_diff_options_init_sized(&options, offsetof(dw_diff_options, progress));
+    assert_int_equal(options.progress.context != NULL, 1); /* was left alone */
+    uint64_t dims[] = {4};
+    float old_values[4] = {1, 2, 3, 4}, new_values[4] = {1, 2, 5, 4};
+    const dw_tensor base = {"w", DW_F32, 1, dims, sizeof old_values, old_values, 0};
+    const dw_tensor next = {"w", DW_F32, 1, dims, sizeof new_values, new_values, 0};
+    dw_delta *delta;
+    dw_error err = {0};
+    assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, &options, &err), DW_OK);
+    dw_delta_info info;
+    dw_delta_get_info(delta, &info);
+    assert_int_equal(info.n_changed, 1);
+    dw_delta_close(delta);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_none),         cmocka_unit_test(test_old_caller),
+        cmocka_unit_test(test_new_caller),   cmocka_unit_test(test_no_size),
+        cmocka_unit_test(test_every_struct), cmocka_unit_test(test_shorter_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
