@@ -8,7 +8,7 @@
 typedef struct bench_options {
     const char *trace; /* directory of the real trace, or NULL for synthetic weights */
     uint64_t n_bytes;  /* of one version of the weights */
-    unsigned step;     /* of the trace, from 1; its last one where it has fewer */
+    unsigned step;     /* of the trace, from 1; its last one if it has fewer */
     unsigned n_threads;
     unsigned n_rounds; /* the best of so many counts */
 } bench_options;

@@ -4,7 +4,7 @@
  *
  * Two versions of a model take turns in a trainer's memory; each is published, followed
  * into DIR, and taken over by the engine, as `deltawire follow` does it. Prints a line of
- * JSON for each hop, and leaves DIR at the last version.
+ * JSON for each step, and leaves DIR at the last version.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* What the measurements of `make bench-sync` share. Each is a verb of one program, run in
- * a process of its own; it prints lines of JSON, and ends the process where something
+ * a process of its own; it prints lines of JSON, and ends the process if something
  * fails. */
 #ifndef DW_BENCH_SYNC_H
 #define DW_BENCH_SYNC_H

@@ -42,8 +42,8 @@ typedef struct join_cost {
     uint64_t n_objects;
 } join_cost;
 
-/* Folds and anchors are made right after the commit that they lead to, so the ways that
- * there were at a version are those that lead to it or before it. */
+/* Folds and anchors are made right after the commit that they lead to, so the shortcuts
+ * that there were at a version are those that lead to it or before it. */
 static join_cost plan_join(const dw_graph *all, uint64_t version)
 {
     dw_error err = {0};

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "measure.h"
 #include "follow/follower.h"
+#include "measure.h"
 #include "sync_bench.h"
 #include "workload.h"
 
@@ -76,7 +76,7 @@ void sync_memory_publish(char **args)
     bench_workload_release(&w);
 }
 
-/* From version 0, which is what its memory holds, to version 1; by the delta alone. */
+/* From version 0, which its memory holds, to version 1; only by the delta. */
 void sync_memory_follow(char **args)
 {
     dw_error err = {0};

@@ -11,7 +11,7 @@
  * of small exponents flip again and again, mostly in the same direction. The run starts
  * in the middle: momenta have their stationary distribution from the first step on.
  *
- * Noise is a hash of seed, step, tensor and index, so a run depends on its options alone.
+ * Noise is a hash of seed, step, tensor and index, so a run depends only on its options.
  */
 #ifndef BENCH_SYNTH_H
 #define BENCH_SYNTH_H

@@ -76,7 +76,7 @@ void bench_model_release(bench_model *m)
 
 /* ---- the workload ---- */
 
-/* As a trainer holds its weights: anonymous memory, large pages where there are some. */
+/* As a trainer holds its weights: anonymous memory, large pages if there are some. */
 static void *map_version(uint64_t n_bytes)
 {
     void *room =

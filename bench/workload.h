@@ -29,7 +29,7 @@ typedef struct bench_workload {
     dw_tensor *base; /* starts as a copy of OLD; for what writes */
     size_t n_tensors;
     uint64_t n_bytes; /* of one version */
-    const char *kind; /* where it comes from, in words */
+    const char *kind; /* its source, in words */
     char *names;
     bench_model model; /* whose shapes the tensors share */
 } bench_workload;

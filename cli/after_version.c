@@ -9,8 +9,8 @@
 #include "error.h"
 #include "hook.h"
 #include "json.h"
-#include "progress.h"
 #include "outage.h"
+#include "progress.h"
 
 void cli_command_set_due(cli_command *command)
 {

@@ -1,10 +1,10 @@
-/* The followers of a stream, told to who shows them. */
+/* Lists a stream's followers for the status page. */
 #ifndef CLI_AGENT_FOLLOWERS_H
 #define CLI_AGENT_FOLLOWERS_H
 
 #include <deltawire/agent.h>
 
-/* Reads what every follower reports and tells AGENT of all of them. DW_CORRUPT if one of
+/* Reads the reports of all followers, and AGENT shows them. DW_CORRUPT if one of
  * them cannot go on to HEAD, because its next version is missing. HEAD can be
  * DW_NO_VERSION: then this is not checked. */
 dw_status cli_agent_show_followers(dw_agent *agent, dw_stream *stream, uint64_t head,

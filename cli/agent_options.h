@@ -1,5 +1,4 @@
-/* The options of verbs that can be asked over HTTP how they are, and the agent that
- * answers. */
+/* The options of verbs that answer over HTTP, and the agent that answers. */
 #ifndef CLI_AGENT_OPTIONS_H
 #define CLI_AGENT_OPTIONS_H
 
@@ -40,16 +39,17 @@ typedef struct cli_agent_options {
 
 void cli_agent_options_init(cli_agent_options *options);
 
-/* Takes an option of the table above; false where it is none. */
+/* Takes an option of the table above; false if it is none. */
 bool cli_agent_option(cli_agent_options *options, int option);
 
-/* To be called after the last option: those that say how to listen are a usage error
- * without --listen. */
+/* Call it after the last option: without --listen, the options that configure it are a
+ * usage error. */
 void cli_agent_options_check(const cli_agent_options *options, const cli_session *s);
 
-/* Reads the token, starts to answer, and tells where: a line on stderr, or with --json an
- * event {"event": "listening", "url": ...}. *OUT is NULL where no agent is wanted, which
- * the functions of agent.h take. Returns 0, or the exit code of the error it reported. */
+/* Reads the token, starts to answer, and prints the URL: a line on stderr, or with --json
+ * an event {"event": "listening", "url": ...}. *OUT is NULL if no agent is wanted; the
+ * functions of agent.h accept that. Returns 0, or the exit code of the error it reported.
+ */
 int cli_agent_start(dw_agent **out, const cli_agent_options *options,
                     const cli_session *s);
 

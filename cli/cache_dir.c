@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "path.h"
 
 #define HASH_DIGITS 16
@@ -26,7 +26,7 @@
 #define DIR_TEXT    64
 #define MAX_FILES   16 /* that are open at a time while a tree is walked */
 
-/* ---- where ---- */
+/* ---- paths ---- */
 
 /* The parts with line ends between them, on the heap. */
 static char *join(const char *const *parts, size_t n_parts)

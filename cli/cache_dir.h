@@ -1,8 +1,8 @@
 /* Directories in the user's cache: copies of models that can be made again, kept for the
  * next start.
  *
- *     ~/.cache/deltawire/baselines/HASH    what `publish` compares with
- *     ~/.cache/deltawire/mirrors/HASH      what `mirror` works on
+ *     ~/.cache/deltawire/baselines/HASH    the copy that `publish` compares with
+ *     ~/.cache/deltawire/mirrors/HASH      the copies of `mirror`
  *
  * Each holds a note, .deltawire-cache, with the URL it is for. Whoever uses the directory
  * holds a shared lock on the note; `deltawire cache --prune` removes a directory only if
@@ -18,8 +18,8 @@
 
 #include <deltawire/error.h>
 
-/* ~/.cache/deltawire/KIND/HASH, the hash of PARTS, each of which may be NULL; on the
- * heap. NULL with ERR filled, which tells to give OPTION instead. */
+/* ~/.cache/deltawire/KIND/HASH, the hash of PARTS, each of which may be NULL; free it
+ * with dw_free. NULL with ERR filled, which says to give OPTION instead. */
 char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                     const char *option, dw_error *err);
 
@@ -42,7 +42,7 @@ void cli_cache_hold(int *lock, const char *dir);
 /* Notes that the copy in DIR is of the stream that lies at URL now, and the time. */
 dw_status cli_cache_note(const char *dir, const char *url, dw_error *err);
 
-/* Moves what is in DIR to DIR.of-TIME: it is of a stream that was removed. */
+/* Renames DIR to DIR.of-TIME: its copy is of a stream that was removed. */
 dw_status cli_cache_set_aside(const char *dir, dw_error *err);
 
 typedef struct cli_cached {

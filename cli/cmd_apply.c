@@ -19,19 +19,19 @@ static const char help[] =
     "\n"
     "Brings a checkpoint to the version that the last delta leads to, in place. Each "
     "delta\n"
-    "is decoded and verified before the first byte of the checkpoint changes. Killed at\n"
-    "any instant, the same command run again finishes the work. Links and files with\n"
-    "several names are refused: others use what they lead to. Use --out for those.\n"
+    "is decoded and verified before the first byte of the checkpoint changes. If it is\n"
+    "killed, the same command run again finishes the work. Links and files with\n"
+    "several names are refused, because others use the same data: give --out.\n"
     "\n"
     "  --to CKPT            the checkpoint: file, index file or directory\n"
-    "  --out NEWCKPT        leave CKPT alone and make a new one: the other files of a\n"
-    "                       directory are copied too\n"
+    "  --out NEWCKPT        leave CKPT as it is and make a new checkpoint; the other\n"
+    "                       files of a directory are copied too\n"
     "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire apply step_000007.safetensors --to model/\n"
     "  deltawire apply deltas/step_*.safetensors --to model/ --out model-new/\n";
 
-/* A delta and what became of it. */
+/* A delta and the result of applying it. */
 typedef struct item {
     const char *path;
     dw_delta *delta;
@@ -90,7 +90,7 @@ static dw_status count_applied(size_t *n, const job *j, const char *path,
 
 /* A run that was killed between two deltas is repeated with all of them: the first is
  * stale then, and those that are done with are passed over. Sets *N to their number, or
- * leaves ERR as it is where there are none. */
+ * leaves ERR as it is if there are none. */
 static dw_status pass_over_applied(size_t *n, const job *j, const char *path,
                                    const cli_session *s, dw_error *err)
 {
@@ -181,7 +181,7 @@ static int fail_apply(const job *j, size_t at, const cli_session *s, const dw_er
     return cli_fail(s, err, j->checkpoint, NULL);
 }
 
-/* ---- the two ways ---- */
+/* ---- in place, or to a copy ---- */
 
 static int apply_in_place(const job *j, const cli_session *s)
 {

@@ -18,7 +18,7 @@ static const char help[] =
     "                       [--json-file FILE]\n"
     "\n"
     "Measures this machine: finding, coding, decoding and storing the changes of one\n"
-    "training step, beside memcpy and beside the ways of others, all in one run. Rates\n"
+    "training step, beside memcpy and the methods of others, all in one run. Rates\n"
     "are bytes of weights a second; the best of N rounds counts. Digests of the base "
     "are\n"
     "kept from step to step, as a trainer and a follower keep them. Three versions of\n"
@@ -28,7 +28,7 @@ static const char help[] =
     "                       repeated up to the size; without it, synthetic weights\n"
     "  --size BYTES         of the weights (default 512M)\n"
     "  --rounds N           (default 5)\n"
-    "  --json-file FILE     write what --json prints to FILE too\n"
+    "  --json-file FILE     also write the JSON to FILE\n"
     "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire bench --threads 2\n"
@@ -150,7 +150,7 @@ static void print_report(const bench_report *r, unsigned n_threads)
     }
 }
 
-/* The table is printed even where the file cannot be written: it took long to make. */
+/* The table is printed even if the file cannot be written: it took long to make. */
 static int present(const bench_report *r, const char *json_file, const cli_session *s)
 {
     dw_error err;

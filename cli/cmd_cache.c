@@ -18,7 +18,7 @@ static const char help[] =
     "  --prune              remove copies that were not used for 30 days, and those of\n"
     "                       streams that were deleted and made again\n"
     "  --unused-for DAYS    list or remove only those unused for so long; 0: all\n"
-    "  --dry-run            with --prune: show what would go\n"
+    "  --dry-run            with --prune: only show what would be removed\n"
     "  --json  --quiet  --help\n"
     "\n"
     "  deltawire cache\n"

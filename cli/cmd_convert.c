@@ -18,7 +18,7 @@ static const char help[] =
     "from: class codes changes given the old weights.\n"
     "\n"
     "  -o, --output OUT     the file to write\n"
-    "  --base CKPT          where DELTA starts from\n"
+    "  --base CKPT          the checkpoint that DELTA starts from\n"
     "  --codec CODEC        class (the default), gap or raw\n"
     "  --trl v1|v3          a file that TRL reads: raw, or with v3 gap if --codec says "
     "so\n"

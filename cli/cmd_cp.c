@@ -13,11 +13,10 @@
 static const char help[] =
     "usage: deltawire cp URL TO-URL [OPTION...]\n"
     "\n"
-    "Mirrors a stream to another store: all records and objects that are kept, checked "
-    "on\n"
-    "the way. Followers of the mirror see whole versions alone. Run again, it copies "
-    "what\n"
-    "is new.\n"
+    "Copies a stream to another store: all records and objects that it still has. Each "
+    "is\n"
+    "checked. Followers of the copy see only whole versions. Run it again to copy new\n"
+    "versions.\n"
     "\n" CLI_STORE_HELP "                       of the source; for the target:\n"
     "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n" CLI_TRUST_HELP
     "  --json  --quiet  --help\n"

@@ -20,7 +20,7 @@ static const char help[] =
     "bit for bit. The delta appears whole and synced, or not at all.\n"
     "\n"
     "  -o, --output DELTA   the file to write\n"
-    "  --codec CODEC        auto, class (what auto takes), gap or raw\n"
+    "  --codec CODEC        auto (the default, which is class), class, gap or raw\n"
     "  --trl v1|v3          a file that TRL reads: raw, or with v3 gap if --codec says "
     "so\n"
     "  --from N, --to N     version numbers to carry; 0 and 1, or --to is --from + 1\n"

@@ -207,7 +207,7 @@ static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
 
 /* A delta is a safetensors file too, so what opens as a checkpoint may be one. What is
  * no delta at all is 'unsupported' to dw_delta_open, as is one of a newer format: the
- * metadata tells these apart. */
+ * metadata distinguishes them. */
 static bool is_delta(const dw_checkpoint *ckpt, const char *path, dw_status delta_status)
 {
     if (dw_checkpoint_file_count(ckpt) != 1 ||

@@ -16,8 +16,9 @@
 static const char help[] =
     "usage: deltawire keygen FILE\n"
     "\n"
-    "Makes a new Ed25519 key: the secret one in FILE, readable by you alone, the public\n"
-    "one in FILE.pub. Give the first to the trainer, the second to who follows.\n"
+    "Makes a new Ed25519 key: the secret one in FILE, which only you can read, the "
+    "public\n"
+    "one in FILE.pub. Give the first to the trainer, the second to followers.\n"
     "\n"
     "  --json  --quiet  --help\n"
     "\n"
@@ -25,7 +26,7 @@ static const char help[] =
     "  deltawire publish s3://bucket/run ckpt/ --sign-key trainer.key\n"
     "  deltawire pull s3://bucket/run --into model/ --trust trainer.key.pub\n";
 
-/* Fails where there is a file of that name: a key is never written over. */
+/* Fails if there is a file of that name: a key is never overwritten. */
 static FILE *create(const char *path, dw_error *err)
 {
     FILE *file = fopen(path, "wx");
@@ -34,7 +35,7 @@ static FILE *create(const char *path, dw_error *err)
     return file;
 }
 
-/* The public file is made first: where that fails, no secret key lies about. */
+/* The public file is made first: if that fails, no secret key is left behind. */
 static dw_status make_keys(const char *path, const char *public_path,
                            char text[DW_PUBLIC_KEY_TEXT], dw_error *err)
 {

@@ -17,10 +17,11 @@
 static const char help[] =
     "usage: deltawire log URL [-n N] [OPTION...]\n"
     "\n"
-    "Lists the versions of a stream, newest first: what each changed, its size, the "
-    "further\n"
-    "ways that lead to it, who signed it. Of a bucket of TRL, slime or SkyRL: what each\n"
-    "starts from, its encoding and its checksums.\n"
+    "Lists the versions of a stream, newest first: the weights each changed, its size, "
+    "the\n"
+    "shortcuts to it (anchors and folds), its signer. For versions of TRL, slime or "
+    "SkyRL:\n"
+    "the version each starts from, its encoding and its checksums.\n"
     "\n"
     "  -n N                 at most so many; default 20, 0: all\n" CLI_TRUST_HELP
         CLI_STORE_HELP "  --json  --quiet  --help\n"
@@ -47,7 +48,7 @@ typedef struct log_list {
 
 /* ---- a row ---- */
 
-/* "anchor, 8, 0": the versions that further ways to this one start from. */
+/* "anchor, 8, 0": the versions that the shortcuts to this one start from. */
 static void format_shortcuts(char out[SHORTCUTS_TEXT], const log_list *list,
                              uint64_t version)
 {

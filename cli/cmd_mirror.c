@@ -16,10 +16,11 @@ static const char help[] =
     "\n"
     "Turns the versions of one system into those of another, each in turn, until SIGINT "
     "or\n"
-    "SIGTERM, and goes on where TO ends when it is started again. FROM is a deltawire "
-    "stream,\n"
-    "or what TRL, slime or SkyRL wrote; which, it sees. The weights of each version are\n"
-    "compared bit for bit with what TO then holds.\n"
+    "SIGTERM. When it is started again, it continues after the newest version in TO. "
+    "FROM\n"
+    "is a deltawire stream, or was written by TRL, slime or SkyRL; the format is "
+    "detected.\n"
+    "The weights of each version are compared bit for bit with those in TO.\n"
     "\n"
     "  --as FORMAT          what TO becomes: deltawire, trl, slime or skyrl; default: "
     "what it\n"
@@ -29,7 +30,7 @@ static const char help[] =
     "  --interval S         ask at least so often, in seconds (5)\n"
     "  --work DIR           room for two copies of the model, kept for the next start;\n"
     "                       default: ~/.cache/deltawire/mirrors/HASH\n"
-    "  --base CKPT          the checkpoint that FROM's first version starts from, where "
+    "  --base CKPT          the checkpoint that FROM's first version starts from, if "
     "that\n"
     "                       is not there: slime's and SkyRL's version 0\n" CLI_PEER_HELP
     "  --sign-key FILE      TO is a deltawire stream: sign with this key\n"
@@ -143,7 +144,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
     m->target.session = s;
 }
 
-/* ---- what TO is ---- */
+/* ---- the format of TO ---- */
 
 /* Where --as does not say it: what is there; deltawire where nothing is, which two
  * streams of ours are told about later. */

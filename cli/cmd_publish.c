@@ -6,8 +6,8 @@
 #include "commands.h"
 #include "error.h"
 #include "json.h"
-#include "print.h"
 #include "peer_options.h"
+#include "print.h"
 #include "publish.h"
 #include "store.h"
 #include "stream_info.h"
@@ -16,14 +16,13 @@ static const char help[] =
     "usage: deltawire publish URL CKPT [OPTION...]\n"
     "       deltawire publish URL --watch DIR [OPTION...]\n"
     "\n"
-    "Publishes a checkpoint as the next version of a stream: what changed since the "
+    "Publishes a checkpoint as the next version of a stream: the changes since the "
     "newest\n"
-    "version is uploaded and committed. A stream that is not there is made, with the "
-    "whole\n"
-    "checkpoint as version 0. With --watch: each checkpoint that a trainer saves as\n"
-    "DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM. A lower step that "
-    "is\n"
-    "written again is published too: the trainer went back.\n"
+    "version are uploaded and committed. A missing stream is made, with the whole\n"
+    "checkpoint as version 0. With --watch: publishes each checkpoint that a trainer\n"
+    "saves as DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM. A lower "
+    "step\n"
+    "that is written again is published too: the trainer went back.\n"
     "\n"
     "  --step TEXT          the trainer's own number of this version\n"
     "  --notes TEXT         free text, up to 4096 bytes\n"
@@ -31,7 +30,7 @@ static const char help[] =
     "says\n"
     "                       which it is\n"
     "  --base-ckpt CKPT     the checkpoint behind a version 0 that was not uploaded, "
-    "where\n"
+    "if\n"
     "                       the baseline was lost\n"
     "  --fork URL[@N]       a new stream: start from version N, or the newest, of "
     "another\n"
@@ -51,7 +50,7 @@ static const char help[] =
     "  --max-object SIZE    of the objects of a delta (32 MiB)\n"
     "  --as FORMAT          write versions for the readers of trl, slime or skyrl "
     "instead;\n"
-    "                       with --base-ckpt CKPT where engines have that as version "
+    "                       with --base-ckpt CKPT if engines have that as version "
     "0\n" CLI_PEER_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
@@ -92,7 +91,7 @@ static void parse_folds(unsigned folds[4], const cli_session *s, const char *tex
     }
 }
 
-/* URL@N: the last @ counts, and only where nothing but digits follows. TEXT is cut. */
+/* URL@N: the last @ counts, and only if nothing but digits follows. TEXT is cut. */
 static void parse_fork(cli_publish *p, const cli_session *s, char *text)
 {
     char *at = strrchr(text, '@');
@@ -228,7 +227,7 @@ static void take_option(arguments *a, const cli_session *s, int option)
     }
 }
 
-/* Those that mean something for a stream of ours alone. */
+/* Options that only make sense for a stream of ours. */
 static bool is_for_streams(int option)
 {
     switch (option) {
@@ -402,7 +401,8 @@ void cli_published_print(const cli_published *done, const cli_session *s, const 
     fputs("deltawire: ", stderr);
     cli_print_text(stderr, done->aftermath.where[0] ? done->aftermath.where : url);
     fprintf(stderr,
-            ": version %" PRIu64 " is committed, but what comes after was not done: ",
+            ": version %" PRIu64
+            " is committed, but its folds and anchors were not made: ",
             done->report.version);
     cli_print_text(stderr, done->aftermath.text);
     fputc('\n', stderr);

@@ -10,9 +10,8 @@
 static const char help[] =
     "usage: deltawire recover CKPT\n"
     "\n"
-    "Finishes an apply that was interrupted after it had begun to write. Where there "
-    "was\n"
-    "none it does nothing. Running `deltawire apply` again does the same first.\n"
+    "Finishes an apply that was interrupted after it had begun to write. If there was\n"
+    "none, it does nothing. Running `deltawire apply` again does the same first.\n"
     "\n"
     "  --json  --threads N  --quiet  --help\n"
     "\n"

@@ -5,26 +5,26 @@
 #include <deltawire/agent.h>
 #include <deltawire/stream.h>
 
+#include "agent_followers.h"
 #include "agent_options.h"
 #include "commands.h"
 #include "json.h"
 #include "options.h"
+#include "outage.h"
 #include "progress.h"
 #include "store.h"
 #include "stream_info.h"
-#include "agent_followers.h"
-#include "outage.h"
 
 #define DEFAULT_LISTEN "127.0.0.1:9470"
 
 static const char help[] =
     "usage: deltawire serve-status URL [--listen HOST:PORT] [OPTION...]\n"
     "\n"
-    "Shows a stream in a browser: its versions, their sizes, where its followers are. "
-    "The\n"
-    "same is there as JSON (/status) and for Prometheus (/metrics). Runs until SIGINT "
-    "or\n"
-    "SIGTERM; while the store fails, it says so and tries again.\n"
+    "Shows a stream in a browser: its versions, their sizes, and the versions that its\n"
+    "followers have. The same is available as JSON (/status) and for Prometheus\n"
+    "(/metrics). Runs until SIGINT or SIGTERM; while the store fails, it shows the "
+    "error\n"
+    "and tries again.\n"
     "\n"
     "  --listen HOST:PORT   default " DEFAULT_LISTEN "; port 0: any that is free\n"
     "                       elsewhere than on loopback a token and TLS are "
@@ -37,7 +37,7 @@ static const char help[] =
     "  deltawire serve-status s3://bucket/run --listen 0.0.0.0:9470 \\\n"
     "      --token-file token --tls-cert cert.pem --tls-key key.pem\n";
 
-#define N_COMMITS 200 /* told of those that were there before */
+#define N_COMMITS 200 /* shown of those that are there at the start */
 #define T_FOLLOWERS                                                                      \
     60.0 /* seconds between looks at the followers while nobody watches                  \
           */
@@ -49,8 +49,8 @@ typedef struct server {
     cli_stream stream;
     dw_agent *agent;
     cli_outage outage;
-    uint64_t head;    /* that was told, or DW_NO_VERSION */
-    uint64_t n_older; /* versions below `oldest` to be told yet */
+    uint64_t head;    /* that is shown, or DW_NO_VERSION */
+    uint64_t n_older; /* versions below `oldest` that are not shown yet */
     uint64_t oldest;
     double t_followers; /* when they were asked for last; 0: never */
 } server;
@@ -170,7 +170,8 @@ static dw_status serve_round(server *v, dw_error *err)
     return status;
 }
 
-/* Before the stream was there once, what waiting does not mend is not waited for. */
+/* Until the stream has been seen once, fail at once on errors that waiting cannot cure.
+ */
 static bool is_passing(const server *v, dw_status status)
 {
     if (status == DW_CANCELLED || status == DW_INVALID)

@@ -14,20 +14,19 @@ static const char help[] =
     "usage: deltawire stats URL [--from N] [--to N] [OPTION...]\n"
     "       deltawire stats --base CKPT DELTA... [OPTION...]\n"
     "\n"
-    "Walks over the steps of a stream, or over deltas on disk in the order given, and "
-    "says\n"
-    "what they are made of: density and bits a change by step, kind of tensor and layer, "
-    "with\n"
-    "the order-0 bound beside them; moves in ulps; recurrence; what predicts the mask; "
-    "what\n"
-    "folding saves; a forecast for other learning rates and models.\n"
+    "Analyses the versions of a stream, or deltas on disk in the order given: density "
+    "and\n"
+    "bits a change by step, kind of tensor and layer, with the order-0 bound beside "
+    "them;\n"
+    "moves in ulps; recurrence; how well the mask can be predicted; how much folding\n"
+    "saves; a forecast for other learning rates and models.\n"
     "\n"
     "  --from N, --to N     versions of the stream; default: the newest and 16 before "
     "it\n"
     "  --base CKPT          the checkpoint that the first delta starts from, which is "
-    "left\n"
-    "                       alone; of a stream: the one behind a version 0 that was not\n"
-    "                       uploaded\n"
+    "not\n"
+    "                       changed; of a stream: the one behind a version 0 that was\n"
+    "                       not uploaded\n"
     "  --html FILE          also write one page with plots, complete in itself\n"
     "  --model-params LIST  models of the forecast; default: 0.6B,8B,70B,1T\n"
     "  --scatter-rate R     changes that a host stores in a second; default: measured, "
@@ -54,7 +53,7 @@ typedef struct arguments {
     stats_stream stream;
     stats_deltas deltas;
     bool is_stream;
-    bool for_streams; /* an option that makes sense with a URL alone was given */
+    bool for_streams; /* an option that only makes sense with a URL was given */
     const char *base, *html, *work_dir;
     stats_forecast_options forecast;
 } arguments;

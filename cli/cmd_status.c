@@ -18,9 +18,9 @@
 static const char help[] =
     "usage: deltawire status URL [OPTION...]\n"
     "\n"
-    "Shows how a stream stands: its model, its newest version, what it takes to store "
-    "and\n"
-    "to catch up with, and where its followers are.\n"
+    "Shows a stream: its model, its newest version, its size, what a new follower "
+    "fetches,\n"
+    "and the versions that its followers have.\n"
     "\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
     "\n"
     "  deltawire status s3://bucket/run\n"
@@ -40,7 +40,7 @@ typedef struct findings {
     uint64_t floor;
     uint64_t anchor; /* the newest version with one, or DW_NO_VERSION */
     uint64_t n_stored_bytes, n_anchor_bytes, n_fold_bytes;
-    bool is_reachable; /* a way leads to the head from nothing */
+    bool is_reachable; /* a route leads to the head from nothing */
     uint64_t n_catch_up_bytes;
     json_t *followers; /* array of objects: what is printed too */
     dw_error fault;    /* the first of the followers */
@@ -77,7 +77,7 @@ static dw_status look_at_first(findings *f, dw_error *err)
 }
 
 /* What a follower that has nothing fetches: the newest anchor, or what version 0 is, and
- * the cheapest way on from there. */
+ * the cheapest route on from there. */
 static dw_status count_catch_up(findings *f, dw_error *err)
 {
     const dw_edge *edges;
@@ -274,8 +274,8 @@ static void print_sizes(const findings *f)
         cli_format_size(c, f->n_anchor_bytes), cli_format_size(d, f->n_fold_bytes));
     if (!f->is_reachable)
         cli_print_row("catch-up",
-                      "no way leads to version %" PRIu64
-                      ": `deltawire verify` says what is missing",
+                      "no route leads to version %" PRIu64
+                      ": `deltawire verify` shows what is missing",
                       f->head);
     else if (f->anchor == DW_NO_VERSION)
         cli_print_row("catch-up", "%s from version %" PRIu64 ", which is not here",

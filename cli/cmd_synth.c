@@ -28,7 +28,7 @@ static const char help[] =
     "deltas\n"
     "DIR/deltas/step_000001.safetensors ... or the checkpoints DIR/step_000001 ...\n"
     "\n"
-    "  -o, --output DIR     where to; made if missing\n"
+    "  -o, --output DIR     the directory; made if missing\n"
     "  --params N           parameters, about: 16M, 0.6B (16M)\n"
     "  --steps N            (12)\n"
     "  --seed N             same options, same bytes (0)\n"
@@ -149,7 +149,7 @@ static dw_status make_directory(const char *path, dw_error *err)
 static dw_status write_weights(const arguments *a, const char *dir,
                                const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
-    const dw_pair metadata = {"format", "pt"}; /* what the stock loaders ask for */
+    const dw_pair metadata = {"format", "pt"}; /* which the stock loaders require */
     const dw_checkpoint_write_options options = {.struct_bytes = sizeof options,
                                                  .metadata = &metadata,
                                                  .n_metadata = 1,
@@ -172,7 +172,7 @@ static dw_status write_checkpoint(const arguments *a, const char *name,
     if (status == DW_OK)
         status = write_weights(a, dir, tensors, n_tensors, err);
     if (status != DW_OK && dir)
-        rmdir(dir); /* succeeds where it is empty */
+        rmdir(dir); /* succeeds if it is empty */
     dw_free(dir);
     return status;
 }

@@ -12,8 +12,8 @@
 #include "peer.h"
 #include "print.h"
 #include "progress.h"
-#include "snapshot_state.h"
 #include "sha256.h"
+#include "snapshot_state.h"
 #include "store.h"
 #include "verify_stream.h"
 #include "weights.h"
@@ -32,7 +32,7 @@ static const char help[] =
     "Of a stream (a URL, or a directory with stream.json) every record and every object\n"
     "that is kept is read and checked, and every version is decoded from the one before\n"
     "it; the first that does not decode is named. So is every version of TRL, slime or\n"
-    "SkyRL, as far as their formats allow, which is told. Nothing is written to the "
+    "SkyRL, as far as their formats allow. Nothing is written to the "
     "store.\n"
     "\n"
     "  --sha256             also SHA-256 over all tensor bytes in order of their "
@@ -65,11 +65,11 @@ typedef struct findings {
     cli_snapshot_state snapshot;
     const char *twin; /* the other one of two copies, which is good too; or NULL */
     uint64_t twin_version;
-    char sha256[DW_SHA256_TEXT]; /* empty where not asked for */
+    char sha256[DW_SHA256_TEXT]; /* empty if not asked for */
 } findings;
 
-/* Decodes the delta against the weights. This checks all it says, and where the weights
- * are not its base, it tells the first tensor that differs. */
+/* Decodes the delta against the weights. This checks all of it. If the weights are not
+ * its base, the error names the first tensor that differs. */
 static dw_status check_decodes(const dw_delta *delta, const cli_weights *weights,
                                const dw_digest *digests, const cli_session *s,
                                dw_error *err)

@@ -30,8 +30,8 @@ static bool has_suffix(const char *name, const char *suffix)
     return false;
 }
 
-/* Patch files, staged ones, control blocks and their temporaries are the state of who
- * writes, not of the checkpoint. */
+/* Patch files, staged ones, control blocks and their temporaries belong to the process
+ * that writes, not to the checkpoint. */
 static bool is_patch(const char *name)
 {
     return has_suffix(name, PATCH_NAME) || has_suffix(name, STAGED_NAME) ||
@@ -52,7 +52,7 @@ static dw_status sync_path(const char *path, dw_error *err)
 
 /* ---- one file ---- */
 
-/* Bytes copied, 0 at the end, -1 with errno. The kernel's own copy shares blocks where
+/* Bytes copied, 0 at the end, -1 with errno. The kernel's own copy shares blocks if
  * the filesystem can; between two filesystems, or on old kernels, it refuses. */
 static ssize_t copy_piece(int from, int to, void *buffer)
 {
@@ -236,7 +236,7 @@ static dw_status make_temporary(cli_copy *copy, const char *destination, mode_t 
 
 /* ---- the public face ---- */
 
-/* SOURCE is the index itself where a file has one; *ST is SOURCE's. */
+/* Whether SOURCE, whose stat is *ST, is the index of a checkpoint. */
 static bool is_index(const dw_checkpoint *ckpt, const struct stat *st)
 {
     return S_ISREG(st->st_mode) && dw_checkpoint_index(ckpt);
@@ -292,7 +292,8 @@ dw_status cli_copy_make(cli_copy *out, const char *source, const dw_checkpoint *
 
 dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err)
 {
-    /* another one that appeared meanwhile is not replaced, where the filesystem can */
+    /* another one that appeared meanwhile is not replaced, if the filesystem can do that
+     */
     int moved =
         renameat2(AT_FDCWD, copy->temporary, AT_FDCWD, destination, RENAME_NOREPLACE);
     if (moved != 0 && (errno == EINVAL || errno == ENOSYS))

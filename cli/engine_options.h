@@ -1,4 +1,4 @@
-/* Engines on the command line: --engine SPEC and what goes with it. */
+/* Engines on the command line: --engine SPEC and the options that go with it. */
 #ifndef CLI_ENGINE_OPTIONS_H
 #define CLI_ENGINE_OPTIONS_H
 
@@ -62,10 +62,10 @@ typedef struct cli_engines {
 
 void cli_engines_init(cli_engines *engines);
 
-/* Takes an option of the table above, its value in optarg; false where it is none. */
+/* Takes an option of the table above, its value in optarg; false if it is none. */
 bool cli_engines_option(cli_engines *engines, const cli_session *s, int option);
 
-/* Checks what belongs together, and opens them. Returns 0, or the exit code of the error
+/* Checks the options, and opens the engines. Returns 0, or the exit code of the error
  * it reported. */
 int cli_engines_open(cli_engines *engines, const cli_session *s);
 void cli_engines_close(cli_engines *engines);

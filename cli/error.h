@@ -26,9 +26,9 @@ int cli_exit_code(dw_status code);
  * that it names: `single_writer` becomes --single-writer. Returns OUT. */
 const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text);
 
-/* Reports ERR and returns its exit code. FALLBACK names the object where the library
- * did not: it knows arrays, not the files they came from. HINT, a format, says what to
- * do next; may be NULL. */
+/* Reports ERR and returns its exit code. FALLBACK names the object if the library did
+ * not: it knows arrays, not the files they came from. HINT, a format, is the command to
+ * try next; may be NULL. */
 int cli_fail(const cli_session *s, const dw_error *err, const char *fallback,
              const char *hint, ...) __attribute__((format(printf, 4, 5)));
 

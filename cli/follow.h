@@ -1,4 +1,4 @@
-/* The verb `follow`, in parts: arguments, the loop, and what its HTTP face is told. */
+/* The verb `follow`, in parts: arguments, the loop, and the agent. */
 #ifndef CLI_FOLLOW_H
 #define CLI_FOLLOW_H
 
@@ -9,8 +9,8 @@
 #include "engine_options.h"
 #include "keys.h"
 #include "options.h"
-#include "store.h"
 #include "outage.h"
+#include "store.h"
 
 typedef struct cli_follow {
     const char *url;
@@ -31,33 +31,32 @@ typedef struct cli_follow {
     dw_rollout *rollout;
     dw_follower *follower; /* the rollout's */
     dw_peer *peer;         /* another system's versions, instead; or NULL */
-    dw_agent *agent;       /* NULL: nobody is told */
+    dw_agent *agent;       /* NULL: none */
     cli_outage outage;
     bool is_by_command; /* the last error: the command failed */
-    bool is_unreported; /* the last report failed, and that was told */
-    bool is_lost;       /* the newest version was lost, and that was told */
+    bool is_unreported; /* the last report failed, and that was printed */
+    bool is_lost;       /* the newest version was lost, and that was printed */
 
     uint64_t newest;     /* as far as known, or DW_NO_VERSION */
-    uint64_t agent_head; /* to the agent */
-    double t_followers;  /* when it was last told of the other followers */
-    double t_report;     /* when the stream was last told where this one is */
+    uint64_t agent_head; /* that the agent shows */
+    double t_followers;  /* when the agent last got the other followers */
+    double t_report;     /* when this follower last reported to the stream */
     double t_check;      /* when the engines were last looked at */
 
-    /* of the move under way */
+    /* of the current move */
     uint64_t stopped_us; /* the engines, in all */
     uint64_t n_stops;
 } cli_follow;
 
 /* Follows until --until is reached (DW_OK), a signal asks to stop (DW_CANCELLED), or
- * something fails that waiting does not mend. */
+ * something fails that waiting cannot cure. */
 dw_status cli_follow_loop(cli_follow *f, dw_error *err);
 
-/* Reports to the stream, unless --no-report. If that fails, following goes on. It is told
- * once, and so is its end. */
+/* Reports to the stream, unless --no-report. If that fails, following goes on. It is
+ * printed once, and so is its end. */
 void cli_follow_report(cli_follow *f, const char *status, const char *message);
 
-/* ---- what the HTTP face is told (follow_tell.c); all do nothing where there is none
- * ---- */
+/* ---- the agent (follow_agent.c): all do nothing if there is none ---- */
 
 /* Hooks for the rollout. */
 dw_rollout_watch cli_follow_watch(cli_follow *f);
@@ -65,7 +64,7 @@ dw_rollout_watch cli_follow_watch(cli_follow *f);
 /* The stream, and its last versions, once it is open. */
 void cli_follow_introduce_stream(cli_follow *f);
 
-/* Where it stands now, and what is new in the stream. */
+/* The version of the weights, and new versions of the stream. */
 void cli_follow_update_agent(cli_follow *f);
 
 #endif

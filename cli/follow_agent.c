@@ -1,11 +1,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent_followers.h"
 #include "follow.h"
 #include "json.h"
 #include "progress.h"
 #include "stream_info.h"
-#include "agent_followers.h"
 
 #define N_OLD_VERSIONS 32   /* that the charts begin with */
 #define T_FOLLOWERS    10.0 /* seconds between two looks at the other followers */
@@ -18,13 +18,13 @@ static void take_phase(void *context, dw_phase phase, uint64_t version)
     dw_agent_report_phase(f->agent, phase, version);
 }
 
-static void take_hop(void *context, const dw_rollout_step *hop)
+static void take_step(void *context, const dw_rollout_step *step)
 {
     cli_follow *f = context;
-    f->stopped_us += hop->stopped_us;
-    f->n_stops += hop->stopped_us > 0;
-    dw_agent_report_step(f->agent, hop);
-    dw_agent_report_verified(f->agent, true); /* or there would have been no hop */
+    f->stopped_us += step->stopped_us;
+    f->n_stops += step->stopped_us > 0;
+    dw_agent_report_step(f->agent, step);
+    dw_agent_report_verified(f->agent, true); /* or this would not be called */
 }
 
 static void take_engine(void *context, size_t i, const dw_engine_status *status)
@@ -48,7 +48,7 @@ static void take_engine(void *context, size_t i, const dw_engine_status *status)
 
 dw_rollout_watch cli_follow_watch(cli_follow *f)
 {
-    return (dw_rollout_watch){take_phase, take_hop, take_engine, f};
+    return (dw_rollout_watch){take_phase, take_step, take_engine, f};
 }
 
 /* ---- now and then ---- */
@@ -83,7 +83,7 @@ void cli_follow_introduce_stream(cli_follow *f)
     show_old_versions(f, stream);
 }
 
-/* When a version was committed, to be freed; NULL where that cannot be told. */
+/* When a version was committed, to be freed; NULL if that is unknown. */
 static char *find_created(dw_stream *stream, uint64_t version)
 {
     dw_version_info info;

@@ -153,7 +153,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
     cli_report_private(f->session, f->follow.into, report.n_private);
-    /* one that failed on the way may have come some of it */
+    /* one that failed may have applied some steps */
     if (report.n_steps == 0 || report.version == DW_NO_VERSION)
         return status;
     report_version(f, &report, cli_now() - bar.t_start);
@@ -161,7 +161,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     return status;
 }
 
-/* Asks for news, and goes there. *MOVED where the weights did. */
+/* Asks for news, and goes there. Sets *MOVED if the weights changed. */
 static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
 {
     const uint64_t before = dw_follower_version(f->follower);
@@ -182,7 +182,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
                             : cli_warn_lost(f->session, stream);
     cli_follow_update_agent(f);
     const uint64_t goal = choose_goal(f);
-    /* what an earlier try left on the way is finished also where nothing is new */
+    /* finishes what an earlier try left, even if nothing is new */
     if (goal != dw_follower_version(f->follower) ||
         (goal != DW_NO_VERSION && dw_follower_staged(f->follower, NULL, NULL)))
         status = move(f, goal, err);
@@ -229,7 +229,7 @@ static size_t count_away(const cli_follow *f)
     return n;
 }
 
-/* Looks after the engines. *BACK where one came back that was away. */
+/* Looks after the engines. Sets *BACK if one came back that was away. */
 static dw_status check_engines(cli_follow *f, bool *back, dw_error *err)
 {
     const size_t n_away = count_away(f);
@@ -261,7 +261,7 @@ static dw_status wait_for_news(cli_follow *f, double seconds, dw_error *err)
     return cli_check_signal(err);
 }
 
-/* Whether the stream is to be told where this one is. */
+/* Whether a report to the stream is due. */
 static bool report_is_due(const cli_follow *f, bool has_news)
 {
     return cli_now() - f->t_report >= (has_news ? T_REPORT : T_HEARTBEAT);

@@ -70,7 +70,7 @@ static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
     /* a group of its own, so that a signal reaches all of it, and once */
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-    /* which is none of the terminal's foreground: it would stop where it reads there */
+    /* its group is not in the foreground: a read from the terminal would stop it */
     refused = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
                                                O_RDONLY, 0);
     if (s->json && !refused)

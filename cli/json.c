@@ -9,9 +9,9 @@
 
 #include <deltawire/stream.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/bytes.h"
 #include "base/json.h"
 
 void cli_json_text(json_t *object, const char *key, const char *text)

@@ -1,5 +1,5 @@
-/* JSON on stdout. Paths and names may hold any bytes: what is not UTF-8 is replaced,
- * so that the output always parses. */
+/* JSON on stdout. Paths and names may hold any bytes: bytes that are not UTF-8 are
+ * replaced, so that the output always parses. */
 #ifndef CLI_JSON_H
 #define CLI_JSON_H
 
@@ -11,13 +11,13 @@
 
 void cli_json_text(json_t *object, const char *key, const char *text);
 
-/* JSON integers are signed here: what passes 2^63 - 1 becomes a string of digits. */
+/* JSON integers are signed here: a number above 2^63 - 1 becomes a string of digits. */
 json_t *cli_json_integer(uint64_t n);
 void cli_json_count(json_t *object, const char *key, uint64_t n);
 void cli_json_version(json_t *object, const char *key, uint64_t version); /* or null */
 void cli_json_digest(json_t *object, const char *key, dw_digest digest);
 
-/* Rounded to what a measurement is worth; null where it is not finite. */
+/* Rounded to six digits; null if it is not finite. */
 void cli_json_real(json_t *object, const char *key, double v);
 
 /* Prints the object on one line; takes it. */

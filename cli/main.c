@@ -22,7 +22,7 @@ static const struct verb {
     {"status", dw_cmd_status, "show a stream's size and its followers"},
     {"serve-status", dw_cmd_serve_status, "show a stream in a browser, and as metrics"},
     {"stats", dw_cmd_stats, "analyse the steps of a stream, or deltas on disk"},
-    {"squash", dw_cmd_squash, "add a shorter way to a version of a stream"},
+    {"squash", dw_cmd_squash, "add a shortcut to a version of a stream"},
     {"repair", dw_cmd_repair, "let a stream go on whose newest version is broken"},
     {"gc", dw_cmd_gc, "remove old versions of a stream"},
     {"cp", dw_cmd_cp, "mirror a stream to another store"},

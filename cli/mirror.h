@@ -4,8 +4,8 @@
  *     FROM ──▶ WORK/from, a checkpoint directory ──▶ TO
  *
  * Which version of FROM stands in TO is written in TO itself: the number of a peer's
- * version, the step of one of ours. So a mirror that is killed at any instant goes on
- * where TO ends, and whatever else it keeps can be made anew.
+ * version, the step of one of ours. So a mirror that is killed continues after the
+ * newest version in TO, and everything else that it keeps can be made again.
  */
 #ifndef CLI_MIRROR_H
 #define CLI_MIRROR_H
@@ -40,14 +40,14 @@ typedef struct cli_source {
     uint64_t base_version;
 } cli_source;
 
-/* Opens what is there. DW_NOT_FOUND where nothing is. */
+/* Opens the stream, ours or a peer's. DW_NOT_FOUND if there is none. */
 dw_status cli_source_open(cli_source *source, dw_error *err);
 void cli_source_close(cli_source *source);
 
 bool cli_source_is_peer(const cli_source *source);
 
 /* The lowest version above AFTER (DW_NO_VERSION: of all) that can be reached, or
- * DW_NO_VERSION where there is none yet. */
+ * DW_NO_VERSION if there is none yet. */
 dw_status cli_source_next(cli_source *source, uint64_t after, uint64_t *version,
                           dw_error *err);
 
@@ -94,8 +94,8 @@ typedef struct cli_mirrored {
     uint64_t n_bytes;
 } cli_mirrored;
 
-/* Opens the store, and says which version of FROM its newest is; DW_NO_VERSION where
- * there is none. */
+/* Opens the store, and sets which version of FROM its newest is; DW_NO_VERSION if there
+ * is none. */
 dw_status cli_target_open(cli_target *target, uint64_t *from_version, dw_error *err);
 void cli_target_close(cli_target *target);
 
@@ -106,8 +106,8 @@ dw_status cli_target_lacks_base(cli_target *target, bool *lacks, uint64_t *versi
 dw_status cli_target_make_base(cli_target *target, const cli_source *source,
                                dw_error *err);
 
-/* Writes SOURCE's weights as its version, and proves that they are what TO holds. Where
- * TO has that version, this is the proof alone. */
+/* Writes SOURCE's weights as its version, and proves that they are what TO holds. If
+ * TO has that version already, this only proves it. */
 dw_status cli_target_write(cli_target *target, const cli_source *source,
                            const dw_progress *progress, cli_mirrored *out, dw_error *err);
 

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "json.h"
 #include "mirror.h"
-#include "print.h"
 #include "outage.h"
+#include "print.h"
 
 #define T_FIRST_ASK 0.1 /* seconds between the first two questions after a version */
 
@@ -142,7 +142,7 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     return status;
 }
 
-/* Mirrors one version more. *MOVED where there was one. */
+/* Mirrors one version more. Sets *MOVED if there was one. */
 static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
 {
     uint64_t next;

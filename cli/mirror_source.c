@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "mirror.h"
-#include "stream_info.h"
 #include "path.h"
 #include "progress.h"
+#include "stream_info.h"
 
 static dw_status open_follower(cli_source *s, dw_error *err)
 {
@@ -96,7 +96,7 @@ static dw_status next_of_stream(cli_source *s, uint64_t after, uint64_t *version
     return DW_OK;
 }
 
-/* The first version to begin with: one that is whole, or, where the base is at hand, the
+/* The first version to begin with: one that is whole, or, if the base is at hand, the
  * base itself, which the first one names. */
 static dw_status first_of_peer(cli_source *s, const uint64_t *versions, size_t n,
                                uint64_t *version, dw_error *err)
@@ -199,7 +199,7 @@ dw_status cli_source_go(cli_source *s, uint64_t version, const dw_progress *prog
     return status;
 }
 
-/* ---- what is there then ---- */
+/* ---- the weights ---- */
 
 const dw_tensor *cli_source_tensors(const cli_source *s, size_t *n_tensors)
 {

@@ -16,7 +16,7 @@
 #define WAIT_MS   100
 #define NOTE_SIZE 1024
 
-/* ---- what is there ---- */
+/* ---- its newest version ---- */
 
 #define NOTE "mirrored from version "
 
@@ -30,7 +30,7 @@ static bool read_step(const dw_version_info *info, uint64_t *version)
            *version != DW_NO_VERSION && strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
 }
 
-/* The newest version of the stream in TO, where there is one. */
+/* The newest version of the stream in TO, if there is one. */
 static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
                            uint64_t *from_version, dw_digest *state, dw_error *err)
 {
@@ -71,7 +71,7 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, dw_error 
     return read_head(t, &has_head, &head, from_version, &state, err);
 }
 
-/* Of SkyRL, where TO has versions, the base is what the first one names. */
+/* Of SkyRL, if TO has versions, the base is the one that the first names. */
 static dw_status look_at_peer(cli_target *t, uint64_t *from_version, dw_error *err)
 {
     dw_peer *peer = NULL;
@@ -325,7 +325,7 @@ dw_status cli_target_write(cli_target *t, const cli_source *source,
     forget_moved(t, tensors, n);
     dw_status status = t->is_peer ? write_peer(t, source, progress, out, err)
                                   : write_stream(t, source, progress, out, err);
-    /* what a publisher is in after an error is found out anew */
+    /* after an error, a new publisher finds out the state */
     if (status != DW_OK)
         close_publishers(t);
     return status;

@@ -38,8 +38,8 @@ void cli_usage_error(const cli_session *s, const char *format, ...)
     exit(cli_fail(s, &err, s->verb, "deltawire %s --help", s->verb));
 }
 
-/* The short options of a table, as getopt wants them. The colon in front lets a missing
- * value be told from an unknown option. */
+/* The short options of a table, as getopt wants them. The colon in front lets getopt
+ * distinguish a missing value from an unknown option. */
 static void list_shorts(char out[MAX_SHORTS], const struct option *options)
 {
     size_t n = 0;

@@ -10,7 +10,7 @@
 
 typedef struct cli_session {
     const char *verb;
-    const char *help; /* what --help prints */
+    const char *help; /* for --help */
     bool json;
     bool json_given; /* as an option: the look ahead may have seen a value */
     bool quiet;
@@ -40,11 +40,11 @@ int cli_next_option(cli_session *s, int argc, char **argv, const struct option *
 /* Whether remarks belong on stderr: neither --quiet nor --json was given. */
 bool cli_wants_remarks(void);
 
-/* Says what is wrong with the command line and ends the process with exit code 2. */
+/* Reports an error in the command line and ends the process with exit code 2. */
 _Noreturn void cli_usage_error(const cli_session *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Checks the number of arguments that are no options. */
+/* Checks the number of arguments besides the options. */
 void cli_expect_arguments(const cli_session *s, int argc, int n_least, int n_most);
 
 /* Values; a wrong one is a usage error that names the option. */

@@ -1,6 +1,5 @@
-/* Trouble that passes: what a verb that never ends does about errors. Each is told once,
- * not at every try; the tries come less and less often; and that it is over is told too.
- */
+/* Errors that a verb that runs for ever survives. Each is reported once, not at every
+ * try; the tries become less frequent; and the recovery is reported too. */
 #ifndef CLI_OUTAGE_H
 #define CLI_OUTAGE_H
 
@@ -9,22 +8,22 @@
 #include "options.h"
 
 typedef struct cli_outage {
-    const char *subject; /* for the lines: the URL or the directory */
+    const char *subject; /* the URL or the directory, for messages */
     double max_wait;     /* wait between two tries, seconds; 0: 60 */
     unsigned n_tries;    /* since it began; 0: there is none */
     dw_error reported;
 } cli_outage;
 
-/* Takes an error: tells it where it is a new one. */
+/* Counts a failed try, and reports its error if it is a new one. */
 void cli_outage_add(cli_outage *outage, const cli_session *s, const dw_error *err);
 
-/* Seconds to wait before the next try: 1, 2, 4, up to 60, and never above `longest`. */
+/* Seconds to wait before the next try: 1, 2, 4, up to 60, and never above `max_wait`. */
 double cli_outage_wait(const cli_outage *outage);
 
 /* Sleeps so long; a signal ends it. */
 void cli_outage_sleep(const cli_outage *outage);
 
-/* Tells that it is over, where there was any. */
+/* Reports the recovery, if there was an outage. */
 void cli_outage_end(cli_outage *outage, const cli_session *s);
 
 /* One JSON event {"event": EVENT, "code": ..., "where": ..., "text": ...} on stdout, or

@@ -11,7 +11,8 @@
 #include "options.h"
 #include "progress.h"
 
-/* What cannot be told is told: into a list for --json, else on stderr. */
+/* Notes about what a format cannot express: collected for --json, otherwise printed on
+ * stderr. */
 typedef struct cli_peer_notes {
     const cli_session *s;
     cli_progress *bar; /* wiped before a line; or NULL */
@@ -28,11 +29,12 @@ bool cli_peer_found(dw_peer **out, dw_store *store, const dw_error *err);
 /* Whether PATH, without a scheme, is a directory of a peer's. */
 bool cli_peer_is_dir(const char *path);
 
-/* Keys that nobody can have signed with. Returns 0 or the exit code. */
+/* Refuses --trust: a peer's versions are not signed. Returns 0 or the exit code. */
 int cli_peer_check_trust(const dw_peer *peer, const cli_session *s, const cli_keys *keys,
                          const char *url);
 
-/* Of a pull or follow: what a peer's versions cannot have. Returns 0 or the exit code. */
+/* Refuses options of pull and follow that a peer's versions do not support. Returns 0 or
+ * the exit code. */
 int cli_peer_check_options(const dw_peer *peer, const cli_session *s,
                            const dw_follow_options *follow, const cli_keys *keys,
                            const char *url);

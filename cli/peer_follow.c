@@ -1,5 +1,6 @@
-/* `deltawire follow` of another system's versions: a directory alone. Engines, an HTTP
- * face and reports belong to streams of our own, which such a bucket is mirrored into. */
+/* `deltawire follow` of another system's versions: into a directory only. Engines, an
+ * HTTP face and reports belong to streams of our own, which such a bucket is mirrored
+ * into. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -44,7 +45,7 @@ static dw_status run_command(loop *l, dw_error *err)
                              "", state, err);
 }
 
-/* The version to go to; that of the weights where there is none. */
+/* The version to go to; that of the weights if there is none. */
 static dw_status choose_goal(loop *l, uint64_t *goal, dw_error *err)
 {
     const uint64_t *versions, at = dw_peer_replica_version(l->replica);
@@ -78,7 +79,7 @@ static dw_status follow_once(loop *l, bool *moved, dw_error *err)
     cli_progress_end(&bar);
     l->notes.bar = NULL;
     *moved = dw_peer_replica_version(l->replica) != before;
-    /* one that failed on the way may have come some of it */
+    /* one that failed may have applied some versions */
     if (*moved) {
         report_version(l, &report, cli_now() - bar.t_start);
         cli_command_set_due(&l->f->command);

@@ -1,4 +1,5 @@
-/* Options of the verbs that write other systems' formats: --as and what goes with it. */
+/* Options of the verbs that write other systems' formats: --as and the options that go
+ * with it. */
 #ifndef CLI_PEER_OPTIONS_H
 #define CLI_PEER_OPTIONS_H
 
@@ -33,7 +34,7 @@ enum {
     "or\n"                                                                               \
     "                       overwrite\n"                                                 \
     "  --checksum NAME      slime: xxh3-128, or adler32\n"                               \
-    "  --whole-every N      TRL, slime: the whole model where N divides the version; "   \
+    "  --whole-every N      TRL, slime: the whole model if N divides the version; "      \
     "TRL:\n"                                                                             \
     "                       20, in v1 10; slime: never\n"                                \
     "  --max-shard SIZE     slime, SkyRL: of the tensors in a file, before they are\n"   \
@@ -48,7 +49,7 @@ typedef struct cli_peer_options {
     const char *max_shard;
 } cli_peer_options;
 
-/* Takes an option of the table above; false where it is none. */
+/* Takes an option of the table above; false if it is none. */
 bool cli_peer_option(cli_peer_options *options, int option);
 
 /* Whether any but --as was given. */

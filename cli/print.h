@@ -24,7 +24,7 @@ void cli_print_row(const char *label, const char *format, ...)
 /* The same with text from outside. */
 void cli_print_text_row(const char *label, const char *text);
 
-/* 0 where there is nothing to divide by. */
+/* 0 if B is 0. */
 double cli_ratio(double a, double b);
 
 #endif

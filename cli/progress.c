@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "print.h"
 
 #define BAR_WIDTH  24
@@ -31,12 +31,12 @@ static void on_signal(int number)
     caught = number;
     if (wake_pipe[1] >= 0) {
         ssize_t n = write(wake_pipe[1], "", 1);
-        (void)n; /* where it is full, the sleep is over */
+        (void)n; /* if the pipe is full, the sleep is over */
     }
     errno = before;
 }
 
-/* A child's is its own, so that it does not take what is the parent's. */
+/* A child makes a pipe of its own: bytes in the parent's are for the parent. */
 static void make_wake_pipe(void)
 {
     int fds[2];
@@ -69,9 +69,9 @@ static void catch_stops(int flags)
 
 void cli_catch_signals(void)
 {
-    /* a write past `ulimit -f` shall fail as one to a full disk does */
+    /* a write past `ulimit -f` must fail like one to a full disk */
     signal(SIGXFSZ, SIG_IGN);
-    /* where the parent had ignored it, nobody could wait for a child */
+    /* if the parent had ignored it, nobody could wait for a child */
     signal(SIGCHLD, SIG_DFL);
     catch_stops((int)(SA_RESETHAND | SA_RESTART));
 }
@@ -105,7 +105,7 @@ cli_progress cli_progress_start(const cli_session *s, const char *label)
                           .t_start = cli_now()};
 }
 
-/* What is done and how fast, where nobody knows how much there is. */
+/* Bytes and rate, for an unknown total. */
 static void draw_open(const cli_progress *p, double speed, uint64_t done)
 {
     char done_text[CLI_NUMBER_SIZE], rate[CLI_NUMBER_SIZE];

@@ -1,4 +1,4 @@
-/* A progress bar on stderr where that is a terminal, and signals as cancellation: the
+/* A progress bar on stderr if that is a terminal, and signals as cancellation: the
  * library is asked to stop and cleans up after itself. */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
@@ -14,15 +14,15 @@
 void cli_catch_signals(void);
 
 /* In a child that the parent waits for with cli_wait_child: in a group of its own, so
- * that what the terminal sends comes from the parent alone. Further signals do not kill:
- * a service manager signals both processes, and then the parent passes it on. Writes to
- * the terminal do not stop the child either. */
+ * that signals of the terminal reach it only through the parent. Further signals do not
+ * kill: a service manager signals both processes, and then the parent passes it on.
+ * Writes to the terminal do not stop the child either. */
 void cli_catch_signals_as_child(void);
 
 /* The signal that asked to stop, or 0. */
 int cli_signal(void);
 
-/* Fails with DW_CANCELLED where a signal asked to stop: for between two steps. */
+/* Fails with DW_CANCELLED if a signal asked to stop: call it between two steps. */
 dw_status cli_check_signal(dw_error *err);
 
 typedef struct cli_progress {
@@ -35,14 +35,14 @@ typedef struct cli_progress {
 /* The bar appears with the first report that comes late enough to be worth it. */
 cli_progress cli_progress_start(const cli_session *s, const char *label);
 
-/* Moves the bar; a total of 0 means that nobody knows it. Not 0 where a signal asked to
+/* Moves the bar; a total of 0 means unknown. Returns non-zero if a signal asked to
  * stop. Fits dw_progress. */
 int cli_progress_report(void *progress, uint64_t bytes_done, uint64_t bytes_total);
 
 /* The bar as the library's hook. */
 dw_progress cli_progress_hook(cli_progress *progress);
 
-/* No bar, signals alone: for waiting. */
+/* No bar, only signals: for waiting. */
 dw_progress cli_signal_hook(void);
 
 /* Wipes the bar. */

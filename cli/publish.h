@@ -20,19 +20,19 @@ typedef struct cli_publish {
     const char *baseline; /* --baseline, or NULL: in the user's cache */
     const char *step;     /* or NULL */
     const char *notes;
-    bool skip_same;       /* publish nothing where the stream's head has these weights */
+    bool skip_same;       /* publish nothing if the head has these weights */
     uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
     dw_digest past_state; /* DW_NO_VERSION: none */
-    uint64_t expect_head; /* DW_CONFLICT where the head is another; DW_NO_VERSION: any */
+    uint64_t expect_head; /* DW_CONFLICT if the head is another; DW_NO_VERSION: any */
     uint64_t known_head;  /* was there: a stream without it is absent or rolled back;
                              DW_NO_VERSION: none */
-    bool no_folds_reported; /* that there is no room for them was said before */
+    bool no_folds_reported; /* a lack of room for them was reported before */
 } cli_publish;
 
 typedef struct cli_published {
     bool opened;   /* the checkpoint could be opened: what failed, failed after that */
     bool changed;  /* it failed, and the checkpoint was written to while it was read */
-    bool as_peer;  /* written for another system: diff and upload are not told apart */
+    bool as_peer;  /* written for another system: diff and upload are one time */
     bool created;  /* the stream is new, and this is its version 0 */
     bool skipped;  /* skip_same: it was published already ... */
     uint64_t same; /* ... as this version; the report's is the head */
@@ -40,7 +40,7 @@ typedef struct cli_published {
     uint64_t n_model_bytes;
     uint64_t n_model_elems;
     dw_publish_report report;
-    dw_error aftermath; /* what went wrong after the commit; DW_OK: nothing */
+    dw_error aftermath; /* an error after the commit; DW_OK: nothing */
 } cli_published;
 
 /* The directory in the user's cache, to be freed with dw_free; NULL with ERR filled. */
@@ -55,8 +55,8 @@ dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store 
                            const cli_weights *weights, const char *baseline,
                            cli_published *out, dw_error *err);
 
-/* Publishes; a version that is read back damaged is looked at once more, and where it is
- * not what was written, taken away and written anew. */
+/* Publishes; a version that is read back damaged is read once more. If it is still
+ * damaged, it is removed and written again. */
 dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
                              dw_peer_publish_report *report, dw_error *err);
 
@@ -76,13 +76,13 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
                                  const cli_weights *weights, const char *dir,
                                  bool *without_folds, dw_error *err);
 
-/* Says so, unless it was said before. */
+/* Reports that, unless it was reported before. */
 void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
                                  const cli_weights *weights, const char *dir);
 
 /* ---- cmd_publish.c ---- */
 
-/* Says what was published: rows or a JSON object, and as an EVENT (a word, or NULL) one
+/* Prints what was published: rows or a JSON object, and as an EVENT (a word, or NULL) one
  * line. */
 void cli_published_print(const cli_published *done, const cli_session *s, const char *url,
                          const char *checkpoint, const char *event);

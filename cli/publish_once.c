@@ -154,7 +154,7 @@ static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *st
     return status;
 }
 
-/* Version 0 came to be when the stream was opened: what its record says. */
+/* Opening the stream made version 0: its record has the figures. */
 static dw_status report_first(cli_published *out, const cli_publish *p, dw_store *store,
                               double t_start, dw_error *err)
 {
@@ -176,7 +176,7 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
     return status;
 }
 
-/* Whether what was read may be committed. */
+/* Whether the weights that were read may be committed. */
 static dw_status confirm(void *context, dw_error *err)
 {
     return cli_weights_unchanged(context, err);
@@ -353,7 +353,7 @@ dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
     status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = publish_at(p, s, store, &weights, out, err);
-    /* that the weights were not what they had been may be why */
+    /* the cause may be that somebody changed the files */
     if (status == DW_STALE || status == DW_CORRUPT || status == DW_MISMATCH) {
         out->changed = cli_weights_unchanged(&weights, err) != DW_OK;
         status = err->code;

@@ -27,7 +27,7 @@ dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
     if (status != DW_CORRUPT)
         return status;
     status = dw_peer_publisher_publish(publisher, version, &again, err);
-    /* where the second look found it good, the first report says what was written */
+    /* if the second look found it good, the first report is still right */
     if (status == DW_OK && !again.was_there)
         *report = again;
     return status;

@@ -1,6 +1,6 @@
 /* Each checkpoint is published by a child process. The checkpoint is mapped, and a
  * trainer that cuts a file short while it is read would end the process that reads it; so
- * that is a child's end, and the watch goes on. The child tells its outcome through a
+ * that is a child's end, and the watch goes on. The child reports its outcome through a
  * pipe. */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,11 +14,11 @@
 #include "base/mem.h"
 #include "cache_dir.h"
 #include "json.h"
+#include "outage.h"
 #include "print.h"
 #include "progress.h"
 #include "publish.h"
 #include "store.h"
-#include "outage.h"
 #include "watch_dir.h"
 #include "watch_past.h"
 
@@ -69,7 +69,7 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
 {
     int ends[2];
     *out = (outcome){0};
-    /* what goes wrong here is not the checkpoint's fault: it is tried again */
+    /* an error here is not the checkpoint's fault: it is tried again */
     out->done.opened = true;
     fflush(stdout);
     if (pipe(ends) != 0) {
@@ -99,7 +99,7 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
     close(ends[0]);
 }
 
-/* ---- what became of it ---- */
+/* ---- the outcome ---- */
 
 static bool is_gone(const char *path)
 {
@@ -146,7 +146,7 @@ static void report_rollback(cli_watch *watch, const cli_session *s,
 static void report_published(cli_watch *watch, const cli_publish *p, const cli_session *s,
                              cli_watched *item, const cli_published *done)
 {
-    /* DIR itself is rewritten with what is published for the sake of its name alone */
+    /* DIR itself counts as published only under its own name */
     if (!done->skipped || item->has_step)
         cli_published_print(done, s, p->url, item->path, "published");
     if (done->skipped || !item->has_step)
@@ -176,7 +176,7 @@ static void hold_copies(const cli_publish *p)
     dw_free(dir);
 }
 
-/* Publishes one; *ERR says why the watch ends where it returns an error. */
+/* Publishes one; if it returns an error, the watch ends because of *ERR. */
 static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watch,
                            cli_watched *item, cli_outage *outage, dw_error *err)
 {
@@ -240,8 +240,8 @@ static dw_status has_peer_version(bool *has, const cli_publish *p, dw_error *err
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
-/* Their versions carry no step: where there are any, what lies in DIR already was
- * published, but perhaps for the newest, which covers the others. */
+/* Their versions carry no training step: if there are any, the checkpoints in DIR were
+ * published already, except perhaps the newest, which covers the others. */
 static void skip_all_but_newest(cli_watch *watch)
 {
     uint64_t newest = 0;
@@ -252,7 +252,7 @@ static void skip_all_but_newest(cli_watch *watch)
         cli_watch_skip(watch, newest - 1);
 }
 
-/* Marks what the stream has already; a stream that is not there has nothing. */
+/* Marks checkpoints that the stream has already; a missing stream has none. */
 static dw_status skip_published(cli_watch *watch, cli_publish *p, dw_error *err)
 {
     dw_store *store = NULL;
@@ -282,7 +282,7 @@ static dw_status skip_published_as_peer(cli_watch *watch, cli_publish *p, dw_err
     return status;
 }
 
-/* What is there when the watch begins, and what becomes of it. */
+/* The checkpoints that are there when the watch begins. */
 static void report_start(const cli_watch *watch, const cli_session *s)
 {
     size_t n_new = 0, n_done = 0;

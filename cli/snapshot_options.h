@@ -1,4 +1,4 @@
-/* How the weights lie in a directory, for those who map them there: the options of pull
+/* The layout of a directory that engines map: the options of pull
  * and follow. */
 #ifndef CLI_SNAPSHOT_OPTIONS_H
 #define CLI_SNAPSHOT_OPTIONS_H
@@ -26,9 +26,9 @@ enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
     "and "                                                                               \
     "a\n"                                                                                \
     "                       link to it\n"                                                \
-    "  --reader-wait S      wait so long for those who hold the weights (10)\n"
+    "  --reader-wait S      wait so long for readers that hold the weights (10)\n"
 
-/* Takes an option of the table above; false where it is none. */
+/* Takes an option of the table above; false if it is none. */
 bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int option);
 
 #endif

@@ -18,8 +18,8 @@ typedef struct cli_snapshot_state {
     dw_digest state;
 } cli_snapshot_state;
 
-/* Reads the record in the checkpoint PATH; where that is no directory, or there is no
- * record in it, `present` is false. */
+/* Reads the record in the checkpoint PATH; if that is no directory, or has no
+ * record, `present` is false. */
 dw_status cli_snapshot_state_read(cli_snapshot_state *out, const char *path,
                                   dw_error *err);
 

@@ -31,11 +31,11 @@ typedef struct stats_step {
     uint64_t n_union[STATS_N_FOLDS]; /* changed in the last 2^i steps at least once; 0:
                                         the walk is not as old */
     bool is_judged;                  /* the predictors had something to learn from */
-    double plain_bits;               /* of the mask, by density alone */
+    double plain_bits;               /* of the mask, by density only */
     double predictor_bits[STATS_N_PREDICTORS];
 } stats_step;
 
-/* A way of a stream inside the steps that were walked. */
+/* A shortcut of a stream within the steps that were walked. */
 typedef struct stats_shortcut {
     dw_edge edge;
     uint64_t n_deltas, n_delta_bytes; /* that it stands for; of an anchor: all walked up
@@ -145,8 +145,8 @@ typedef struct stats_source {
                       stats_step *step, const dw_progress *progress, dw_error *err);
 } stats_source;
 
-/* Walks all steps. The report's steps and sums are filled, also where it fails on the
- * way; release it in any case. */
+/* Walks all steps. The report's steps and sums are filled, also if it fails
+ * midway; release it in any case. */
 dw_status stats_walk(stats_report *report, stats_model *model, const stats_source *source,
                      const char *work_dir, const cli_session *s, dw_error *err);
 void stats_report_release(stats_report *report);

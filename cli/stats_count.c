@@ -18,7 +18,7 @@ typedef struct open_tensor {
     stats_table table;
     stats_line_counts rows, columns;
     stats_prediction prediction;
-    struct open_tensor *next; /* where it is spare */
+    struct open_tensor *next; /* if it is spare */
 } open_tensor;
 
 typedef struct item {

@@ -6,8 +6,8 @@
  *
  * What earlier steps taught (stats_learn.h) predicts a rate for each cell, row and
  * column. The product of all three sorts the element into a bin, an eighth of an octave
- * wide: the elements of a bin share a prediction, and what changed in it tells how good
- * that was.
+ * wide: the elements of a bin share a prediction, and the share that changed shows how
+ * good that was.
  */
 #ifndef CLI_STATS_COUNT_H
 #define CLI_STATS_COUNT_H

@@ -17,7 +17,7 @@ void stats_bins_add(stats_bins *to, const stats_bins *more);
 
 /* Takes bins in order of the predicted rate, highest first, for as long as that can be
  * done with at least PRECISION of their elements changed. Returns the share of all
- * changes that lie in them; -1 where not even the first bins are as good. */
+ * changes that lie in them; -1 if not even the first bins are as good. */
 double stats_bins_recall(const stats_bins *bins, double precision);
 
 /* The best precision that any number of first bins has. */

@@ -1,9 +1,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/bytes.h"
 #include "stats.h"
 
 /* stats.html, as the build embeds it. */

@@ -4,7 +4,7 @@
 
 #include "stats_learn.h"
 
-#define STATS_ITEM_ELEMS (UINT64_C(1) << 20) /* or one row, where that is longer */
+#define STATS_ITEM_ELEMS (UINT64_C(1) << 20) /* or one row, if that is longer */
 
 /* A worker's scratch. */
 typedef struct stats_worker {

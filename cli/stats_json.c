@@ -236,7 +236,7 @@ static json_t *predictors_json(const stats_report *r)
     return o;
 }
 
-/* ---- folds, ways, forecast ---- */
+/* ---- folds, shortcuts, forecast ---- */
 
 static json_t *folds_json(const stats_report *r)
 {

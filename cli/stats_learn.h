@@ -5,7 +5,7 @@
  *     by history               p_h  = (k_h + 1) / (n_h + 1 / d)
  *     by both                  p_eh = (k_eh + 1) / (n_eh + 1 / p_e)
  *     a row's factor           f = (k_r + 128) / (sum of p_eh + 128)
- *     a row alone              p_r = (k_r + 128) / (n_r + 128 / d)
+ *     a row                    p_r = (k_r + 128) / (n_r + 128 / d)
  *     all                      p_eh times the factors of its row and its column
  *
  * with n elements of which k changed. What few elements say is drawn towards what more

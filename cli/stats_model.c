@@ -7,7 +7,7 @@
 
 #define ALIGNMENT 64
 #define MAX_BYTES (UINT64_C(1) << 56)
-#define MIN_LINE  64        /* shorter rows and columns tell too little */
+#define MIN_LINE  64        /* shorter rows and columns show too little */
 #define MAX_LINE  (1 << 20) /* longer ones are no rows of a matrix */
 
 /* ---- names ---- */
@@ -133,7 +133,7 @@ static stats_format format_of(dw_dtype dtype)
         return float_format(dtype, 8, 5, 2);
     case DW_F8_E4M3:
         f = float_format(dtype, 8, 4, 3);
-        f.first_special = 0x7f; /* NaN alone: there are no infinities */
+        f.first_special = 0x7f; /* only NaN: there are no infinities */
         return f;
     case DW_F8_E4M3FNUZ:
         return fnuz_format(dtype, 4, 3);

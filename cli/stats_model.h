@@ -24,7 +24,7 @@ typedef struct stats_format {
     dw_dtype dtype; /* of a unit: F32 for C64 */
     unsigned n_bits;
     unsigned exponent_shift;
-    uint32_t exponent_mask; /* 0: none that tells anything; all elements are one class */
+    uint32_t exponent_mask; /* 0: no exponent; all elements are one class */
     bool is_float;          /* ordered by sign and magnitude */
     bool has_ulps;          /* moves are counted in ulps */
     bool is_fnuz;           /* no -0: its pattern is the only NaN */
@@ -75,9 +75,9 @@ typedef struct stats_tensor {
     size_t group; /* of its kind in its layer */
     stats_format format;
     uint64_t n_elems;
-    uint64_t n_rows, n_columns; /* a column is the last dimension; 1 x n_elems where lines
+    uint64_t n_rows, n_columns; /* a column is the last dimension; 1 x n_elems if lines
                                    are not looked at */
-    bool has_rows, has_columns; /* long enough to tell something */
+    bool has_rows, has_columns; /* long enough to show something */
     uint8_t *then, *now;        /* [n_elems] of the format */
     uint16_t *history;          /* [n_elems] */
 
@@ -85,7 +85,7 @@ typedef struct stats_tensor {
     double density;
     uint32_t first_exponent, n_exponents;
     uint32_t *rates;            /* [n_exponents][STATS_N_HISTORIES], fixed point */
-    stats_line *rows, *columns; /* [n_rows], [n_columns]; NULL where not looked at */
+    stats_line *rows, *columns; /* [n_rows], [n_columns]; NULL if not looked at */
 } stats_tensor;
 
 /* A kind of tensors in a layer. */

@@ -26,7 +26,7 @@ typedef struct stats_stream {
 int stats_stream_open(stats_source *out, stats_stream *self, const cli_session *s);
 void stats_stream_close(stats_stream *self);
 
-/* The ways of the stream between the versions that were walked. */
+/* The shortcuts of the stream between the versions that were walked. */
 dw_status stats_stream_shortcuts(stats_report *report, stats_stream *self, dw_error *err);
 
 /* ---- deltas on disk ---- */

@@ -106,9 +106,9 @@ void stats_stream_close(stats_stream *self)
     cli_stream_close(&self->stream);
 }
 
-/* ---- ways ---- */
+/* ---- shortcuts ---- */
 
-/* The deltas that the way stands for, as far as they were walked. */
+/* The deltas that the shortcut stands for, as far as they were walked. */
 static stats_shortcut measure(const dw_edge *edge, const stats_report *r)
 {
     stats_shortcut shortcut = {.edge = *edge};

@@ -77,7 +77,7 @@ void stats_table_exponents(const stats_table *table,
     }
 }
 
-/* Changes of an exponent by age, and what it would be if an element's past told nothing
+/* Changes of an exponent by age, and what it would be if an element's past meant nothing
  * beyond its exponent. */
 static void count_ages(stats_counts *counts, const stats_table *table, unsigned exponent,
                        uint64_t n_elems, uint64_t n_changed)

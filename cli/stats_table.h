@@ -29,7 +29,7 @@ static inline unsigned stats_size_plain_bits(unsigned bucket)
                : (bucket - STATS_N_EXACT) / 64 + STATS_EXACT_OCTAVE - 6;
 }
 
-/* A stretch of 64 sizes, which is added and cleared where it was touched alone: most of
+/* A stretch of 64 sizes, which is added and cleared only if it was touched: most of
  * the table, of 70 MB in all, never is, and so takes no memory. */
 #define STATS_STRETCH     64
 #define STATS_N_STRETCHES (STATS_N_SIZES / STATS_STRETCH)

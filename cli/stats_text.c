@@ -23,7 +23,7 @@ static double class_bits(const stats_counts *c)
     return cli_bits_a_change(c->n_class_bytes, c->n_changed);
 }
 
-/* The share of changes that had changed in the step before, where there was one. */
+/* The share of changes that had changed in the step before, if there was one. */
 static void print_again(const stats_counts *c)
 {
     if (c->n_with_past == 0)

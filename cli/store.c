@@ -71,7 +71,7 @@ dw_status cli_store_open_at(dw_store **out, const char *url,
     o.struct_bytes = sizeof o;
     o.on_wait = cli_wants_remarks() ? print_wait : NULL;
     dw_status status = dw_store_open(out, url, &o, err);
-    /* the library leaves out a URL that may hold a secret; nor shall one be put in */
+    /* the library leaves out a URL that may hold a secret, and so does the command */
     if (status != DW_OK && !err->where[0])
         snprintf(err->where, sizeof err->where, "the store's URL");
     return status;
@@ -104,7 +104,7 @@ dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
     return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
 }
 
-/* Into *ERR goes why there is no stream, where its store was opened. */
+/* If the store was opened but has no stream, *ERR says why. */
 static int open_stream(cli_stream *stream, const cli_session *s, dw_error *err)
 {
     err->code = DW_OK;
@@ -150,8 +150,8 @@ void cli_stream_close(cli_stream *stream)
 
 int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
 {
-    /* what is wrong with a local directory is not found out by looking at the stream, and
-     * the command that is running shall not be told to run itself */
+    /* looking at the stream does not help with a local directory, and a verb does not
+     * suggest itself */
     const bool elsewhere = err->where[0] && !strstr(err->where, url) &&
                            strncmp(err->where, "objects/", 8) != 0;
     const bool verifies = strcmp(s->verb, "verify") == 0;

@@ -29,15 +29,15 @@ enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT
     "  --region NAME  --profile NAME\n"                                                  \
     "  --timeout S          give a request up after so many seconds of retries (180)\n"
 
-/* Takes an option of the table above; false where it is none. */
+/* Takes an option of the table above; false if it is none. */
 bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
 
 /* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
  * stream in it. */
 bool cli_is_stream(const char *text);
 
-/* As dw_store_open, but that an error always says where: a caller that put the URL there
- * would show the secrets in one that is refused for having them. */
+/* Like dw_store_open, but an error always has a `where`. Callers must not put the URL
+ * there: a URL that is refused for its secrets would be printed with them. */
 dw_status cli_store_open_at(dw_store **out, const char *url,
                             const dw_store_options *options, dw_error *err);
 
@@ -65,18 +65,19 @@ typedef struct cli_stream {
     dw_stream *stream;
 } cli_stream;
 
-/* The store and the stream at URL, with the trusted keys; the same way. */
+/* The store and the stream at URL, with the trusted keys. Returns 0, or the exit code of
+ * the error it reported. */
 int cli_stream_open(cli_stream *stream, const cli_session *s);
 
-/* The same, or, where there is no stream but another system's versions, *PEER, which the
+/* The same. If there is no stream but another system's versions, *PEER is them, which the
  * caller closes first; else NULL. */
 int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s);
 
 /* Closes both, frees the keys. */
 void cli_stream_close(cli_stream *stream);
 
-/* Reports ERR, which came up with the stream at URL, with the command that helps best
- * where there is one; returns the exit code. */
+/* Reports ERR, which came up with the stream at URL, with the command that helps best,
+ * if there is one; returns the exit code. */
 int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url);
 
 #endif

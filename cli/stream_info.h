@@ -14,10 +14,10 @@
 /* "delta", "anchor", "base", "fork". */
 const char *cli_content_name(dw_content content);
 
-/* A time of a record, in whole seconds; -1 where it does not parse. */
+/* A time of a record, in whole seconds; -1 if it does not parse. */
 time_t cli_time(const char *rfc3339);
 
-/* Seconds between a time of a record and now; -1 where it does not parse. */
+/* Seconds between a time of a record and now; -1 if it does not parse. */
 double cli_age(const char *rfc3339);
 
 /* The lowest restart above VERSION, which left behind what lies between; DW_NO_VERSION:
@@ -48,7 +48,7 @@ json_t *cli_suspect_json(uint64_t from, uint64_t end);
 /* "12 s", "3 min", "5.2 h", "9 days"; "unknown" for less than 0. Returns OUT. */
 const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds);
 
-/* A copy of the further ways to versions FIRST to LAST: those of the stream live until
+/* A copy of the shortcuts to versions FIRST to LAST: those of the stream live until
  * the next call with it. To be freed; NULL if there are none. */
 dw_status cli_copy_shortcuts(dw_stream *stream, uint64_t first, uint64_t last,
                              dw_edge **shortcuts, size_t *n_shortcuts, dw_error *err);

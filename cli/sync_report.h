@@ -11,7 +11,7 @@
 /* Members `from`, `version`, `hops` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
 
-/* Those that count alone, without times. */
+/* Only the counts, without times. */
 void cli_sync_counts_json(json_t *object, const dw_follow_report *report);
 
 /* "version 12 from 10: 2 hops, 4 objects, 1.2 MB in 0.213 s", on stdout. */

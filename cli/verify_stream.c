@@ -58,7 +58,7 @@ static bool has_base(const cli_stream *stream, dw_version_info *first)
            first->content == DW_CONTENT_BASE;
 }
 
-/* What the stream decoded to; `tried` where it was tried. */
+/* The result of decoding the stream; `tried` if it was tried. */
 typedef struct decoding {
     bool tried;
     bool is_hindered; /* by faults of records and objects */

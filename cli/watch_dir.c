@@ -7,13 +7,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/hash.h"
-#include "base/bytes.h"
+#include "base/mem.h"
 
-/* ---- what a directory looks like ---- */
+/* ---- a look at a directory ---- */
 
 static bool ends_with(const char *name, const char *end)
 {

@@ -43,7 +43,7 @@ typedef struct cli_watched {
 
     cli_watch_fault fault;
     unsigned n_useless; /* looks since it has a fault */
-    bool reported;      /* that it has one */
+    bool reported;      /* its fault was reported */
 } cli_watched;
 
 typedef struct cli_watch {
@@ -71,7 +71,7 @@ void cli_watch_skip(cli_watch *watch, uint64_t step);
  * given once. NULL: none. Lives until the next look. */
 cli_watched *cli_watch_useless(cli_watch *watch);
 
-/* What is wrong with it, and what to do. */
+/* The fault, and what to do. */
 const char *cli_watch_fault_text(cli_watch_fault fault);
 
 void cli_watch_release(cli_watch *watch);

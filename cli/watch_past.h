@@ -14,8 +14,8 @@
 /* Whether a version's step is a number, and which. */
 bool cli_parse_step(const char *text, uint64_t *step);
 
-/* After a look: marks as done what needs no publishing. HEAD is the stream's. Reads as
- * many records as the checkpoints that are there go back. */
+/* After a look: marks checkpoints that need no publishing as done. HEAD is the stream's.
+ * Reads as many records as the checkpoints that are there go back. */
 dw_status cli_watch_past(cli_watch *watch, dw_stream *stream, uint64_t head,
                          dw_error *err);
 

@@ -33,10 +33,10 @@ int cli_weights_open(cli_weights *out, const cli_session *s, const char *path);
 /* Opens it whatever state it is in, and reports nothing. */
 dw_status cli_weights_load(cli_weights *out, const char *path, dw_error *err);
 
-/* The same for files that somebody may be writing: notes what they are first. */
+/* The same for files that somebody may be writing: notes their sizes and times first. */
 dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *err);
 
-/* DW_STALE if a file is not what it was when the weights were loaded. A file that is
+/* DW_STALE if a file has changed since the weights were loaded. A file that is
  * written through a mapping may show it late, or not at all. */
 dw_status cli_weights_unchanged(const cli_weights *weights, dw_error *err);
 
@@ -46,7 +46,7 @@ void cli_weights_close(cli_weights *weights);
 dw_status cli_weights_digest(dw_digest *out, dw_digest *state, const cli_weights *weights,
                              const cli_session *s, dw_error *err);
 
-/* The digest of the whole alone. */
+/* Only the digest of the whole. */
 dw_status cli_weights_state(dw_digest *state, const cli_weights *weights,
                             const cli_session *s, dw_error *err);
 

@@ -114,11 +114,11 @@ static dw_status train(dw_publisher *publisher, size_t step, dw_error *err)
                : status;
 }
 
-static void tell(void *context, const dw_rollout_step *hop)
+static void print_step(void *context, const dw_rollout_step *step)
 {
     (void)context;
     printf("version %" PRIu64 ": %" PRIu64 " changes, stopped for %" PRIu64 " us\n",
-           hop->version, hop->n_changed, hop->stopped_us);
+           step->version, step->n_changed, step->stopped_us);
 }
 
 static dw_status run(dw_store *store, dw_error *err)
@@ -135,7 +135,7 @@ static dw_status run(dw_store *store, dw_error *err)
     dw_rollout_options_init(&options);
     options.engines = &engine;
     options.n_engines = 1;
-    options.watch.step = tell;
+    options.watch.step = print_step;
     versions[0] = dw_digest_bytes(trained, sizeof trained);
     dw_status status = dw_publisher_open(&publisher, store, &weights, 1, NULL, err);
     if (status == DW_OK)
