@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "path.h"
+#include "store.h"
 
 #define HASH_DIGITS 16
 #define NOTE        ".deltawire-cache"
@@ -123,10 +124,9 @@ typedef struct store_place {
 
 static store_place find_place(const char *url)
 {
-    static const char scheme[] = "file://";
-    store_place place = {strncmp(url, scheme, sizeof scheme - 1) == 0, "-", "-"};
-    if (place.is_dir) {
-        const char *path = url + sizeof scheme - 1;
+    const char *path = cli_store_path(url);
+    store_place place = {path != NULL, "-", "-"};
+    if (path) {
         char *parent = dw_parent_path(path);
         describe_dir(place.root, path);
         describe_dir(place.parent, parent);

@@ -6,6 +6,7 @@
 #include "path.h"
 #include "progress.h"
 #include "stream_info.h"
+#include "weights.h"
 
 static dw_status open_follower(cli_source *s, dw_error *err)
 {
@@ -150,14 +151,9 @@ dw_status cli_source_next(cli_source *s, uint64_t after, uint64_t *version, dw_e
 /* The base of a peer is no version of it: its weights are the checkpoint's own. */
 static dw_status go_to_base(cli_source *s, dw_error *err)
 {
-    bool pending;
     if (s->base_ckpt)
         return DW_OK;
-    dw_status status = dw_checkpoint_pending(s->base, &pending, err);
-    if (status == DW_OK && pending)
-        return dw_fail(err, DW_STALE, s->base,
-                       "an apply to this checkpoint was interrupted, or is under "
-                       "way: run deltawire recover");
+    dw_status status = cli_weights_check_whole(s->base, err);
     return status == DW_OK
                ? dw_checkpoint_open(&s->base_ckpt, s->base, DW_CHECKPOINT_READ, err)
                : status;

@@ -25,13 +25,8 @@ typedef struct prior {
 
 static dw_status open_weights(cli_weights *out, const char *path, dw_error *err)
 {
-    bool pending;
     *out = (cli_weights){0};
-    dw_status status = dw_checkpoint_pending(path, &pending, err);
-    if (status == DW_OK && pending)
-        return dw_fail(err, DW_STALE, path,
-                       "an apply to this checkpoint was interrupted, or is under "
-                       "way: run deltawire recover");
+    dw_status status = cli_weights_check_whole(path, err);
     return status == DW_OK ? cli_weights_load_noted(out, path, err) : status;
 }
 

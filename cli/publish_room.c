@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "print.h"
 #include "publish.h"
+#include "store.h"
 
 bool cli_publish_folds(const cli_publish *p)
 {
@@ -48,11 +49,9 @@ static bool find_device(dev_t *out, const char *path)
 /* Whether the store is a directory on the disk of DIR. */
 static bool is_same_disk(const dw_store *store, const char *dir)
 {
-    static const char scheme[] = "file://";
-    const char *url = dw_store_url(store);
+    const char *path = cli_store_path(dw_store_url(store));
     dev_t a, b;
-    return strncmp(url, scheme, sizeof scheme - 1) == 0 &&
-           find_device(&a, url + sizeof scheme - 1) && find_device(&b, dir) && a == b;
+    return path && find_device(&a, path) && find_device(&b, dir) && a == b;
 }
 
 dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bool is_new,

@@ -127,9 +127,6 @@ typedef struct stats_bar {
     uint64_t done, share, total;
 } stats_bar;
 
-/* The next phase, which is SHARE of the total; the hook is good until the next one. */
-dw_progress stats_bar_phase(stats_bar *bar, uint64_t share);
-
 /* ---- versions ---- */
 
 /* Where versions come from. `first` brings `now` to the first version, `next` to the one
@@ -162,10 +159,6 @@ typedef struct stats_forecast_options {
 
 dw_status stats_forecast_make(stats_report *report, const stats_forecast_options *options,
                               const cli_session *s, dw_error *err);
-
-/* A rate at another learning rate; the middle of stats_forecast.c, and of its page in
- * docs/OPERATIONS.md. */
-double stats_scaled_rate(double rate, double factor);
 
 double stats_forecast_changes(const stats_forecast_row *row, double n_params);
 double stats_forecast_bytes(const stats_forecast *f, const stats_forecast_row *row,

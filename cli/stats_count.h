@@ -31,8 +31,7 @@ typedef enum stats_age {
     STATS_N_AGES
 } stats_age;
 
-/* By the low 15 bits of an element's history; and the age that the class stands for. */
-unsigned stats_history_class(unsigned history);
+/* The age that a class of histories stands for. */
 stats_age stats_history_age(unsigned history_class);
 
 /* ---- what is counted ---- */

@@ -59,11 +59,6 @@ static double spread_of(double rate)
     return exp2(low);
 }
 
-double stats_scaled_rate(double rate, double factor)
-{
-    return factor == 1 ? rate : rate_of(factor * spread_of(rate));
-}
-
 /* Bits for the size of a move, given that there is one. */
 static double size_bits(double s)
 {

@@ -21,7 +21,8 @@ static const struct history_class {
     {8, 15, 2, STATS_AGE_15},
 };
 
-unsigned stats_history_class(unsigned history)
+/* By the low 15 bits of an element's history. */
+static unsigned history_class(unsigned history)
 {
     if (history == 0)
         return 0;
@@ -44,7 +45,7 @@ stats_age stats_history_age(unsigned history_class)
 void stats_classes_init(stats_classes *classes)
 {
     for (unsigned h = 0; h < sizeof classes->of; h++)
-        classes->of[h] = (uint8_t)stats_history_class(h);
+        classes->of[h] = (uint8_t)history_class(h);
 }
 
 /* ---- one change ---- */

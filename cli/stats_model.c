@@ -75,7 +75,7 @@ const char *stats_kind_name(stats_kind kind)
     return kind_names[kind].name;
 }
 
-stats_kind stats_kind_of(const char *name)
+static stats_kind kind_of(const char *name)
 {
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
         if (strstr(name, patterns[i].name))
@@ -83,7 +83,8 @@ stats_kind stats_kind_of(const char *name)
     return STATS_OTHER;
 }
 
-uint32_t stats_layer_of(const char *name)
+/* The first part of the name that is a number. */
+static uint32_t layer_of(const char *name)
 {
     for (const char *part = name; part; part = strchr(part, '.')) {
         part += *part == '.';
@@ -151,8 +152,8 @@ static stats_format format_of(dw_dtype dtype)
 
 static void describe(stats_tensor *out, const dw_tensor *t)
 {
-    *out = (stats_tensor){.kind = stats_kind_of(t->name),
-                          .layer = stats_layer_of(t->name),
+    *out = (stats_tensor){.kind = kind_of(t->name),
+                          .layer = layer_of(t->name),
                           .format = format_of(t->dtype)};
     out->n_elems = t->n_bytes / (out->format.n_bits / 8);
     out->n_rows = 1;

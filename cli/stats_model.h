@@ -55,13 +55,7 @@ typedef enum stats_kind {
 /* "embed", "q_proj", ... */
 const char *stats_kind_name(stats_kind kind);
 
-/* By the tensor's name. */
-stats_kind stats_kind_of(const char *name);
-
 #define STATS_NO_LAYER UINT32_MAX
-
-/* The first part of the name that is a number. */
-uint32_t stats_layer_of(const char *name);
 
 /* What rows and columns did in the steps before: see stats_learn.h. */
 typedef struct stats_line {

@@ -21,7 +21,8 @@ static int report_phase(void *context, uint64_t done, uint64_t total)
     return cli_progress_report(&bar->bar, now, bar->total);
 }
 
-dw_progress stats_bar_phase(stats_bar *bar, uint64_t share)
+/* Begins the next phase, which is SHARE of the total. The hook is good until the next. */
+static dw_progress start_phase(stats_bar *bar, uint64_t share)
 {
     bar->done += bar->share;
     bar->share = share;
@@ -192,12 +193,12 @@ static void add_step(walk *w, size_t i)
 static dw_status walk_first(walk *w, dw_error *err)
 {
     const uint64_t n_bytes = w->model->n_bytes;
-    dw_progress hook = stats_bar_phase(&w->bar, n_bytes);
+    dw_progress hook = start_phase(&w->bar, n_bytes);
     dw_status status = w->source->first(w->source->self, w->model, &hook, err);
-    hook = stats_bar_phase(&w->bar, n_bytes);
+    hook = start_phase(&w->bar, n_bytes);
     if (status == DW_OK)
         status = copy_first(w->model, w->n_threads, &hook, err);
-    hook = stats_bar_phase(&w->bar, n_bytes);
+    hook = start_phase(&w->bar, n_bytes);
     if (status == DW_OK)
         status = dw_digest_tensors(w->digests, NULL, w->model->now, w->model->n_tensors,
                                    w->n_threads, &hook, err);
@@ -209,14 +210,14 @@ static dw_status walk_step(walk *w, size_t i, dw_error *err)
     const uint64_t n_bytes = w->model->n_bytes;
     const size_t n_groups = w->model->n_groups;
     dw_status status = cli_check_signal(err);
-    dw_progress hook = stats_bar_phase(&w->bar, n_bytes);
+    dw_progress hook = start_phase(&w->bar, n_bytes);
     if (status == DW_OK)
         status = w->source->next(w->source->self, w->model, w->digests,
                                  &w->report->steps[i], &hook, err);
-    hook = stats_bar_phase(&w->bar, n_bytes);
+    hook = start_phase(&w->bar, n_bytes);
     if (status == DW_OK)
         status = encode(w, &hook, err);
-    hook = stats_bar_phase(&w->bar, n_bytes);
+    hook = start_phase(&w->bar, n_bytes);
     memset(w->counts.groups, 0, n_groups * sizeof *w->counts.groups);
     memset(w->counts.bins, 0, sizeof w->counts.bins);
     if (status == DW_OK)

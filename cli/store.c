@@ -55,6 +55,12 @@ bool cli_is_stream(const char *text)
     return is_stream;
 }
 
+const char *cli_store_path(const char *url)
+{
+    static const char scheme[] = "file://";
+    return strncmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : NULL;
+}
+
 /* Wipes a progress bar on a terminal first. */
 static void print_wait(void *context, const dw_error *wait)
 {

@@ -36,6 +36,9 @@ bool cli_store_option(dw_store_options *options, const cli_session *s, int optio
  * stream in it. */
 bool cli_is_stream(const char *text);
 
+/* The directory of a store whose URL, from dw_store_url, is file://DIR; else NULL. */
+const char *cli_store_path(const char *url);
+
 /* Like dw_store_open, but an error always has a `where`. Callers must not put the URL
  * there: a URL that is refused for its secrets would be printed with them. */
 dw_status cli_store_open_at(dw_store **out, const char *url,

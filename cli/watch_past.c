@@ -6,7 +6,8 @@
 
 #include "stream_info.h"
 
-bool cli_parse_step(const char *text, uint64_t *step)
+/* Whether a version's training step is a number, and which. */
+static bool parse_number(const char *text, uint64_t *step)
 {
     char *end;
     errno = 0;
@@ -31,7 +32,7 @@ static dw_status read_mark(mark *out, dw_stream *stream, uint64_t version, dw_er
         return status;
     *out = (mark){
         .version = version, .created = cli_time(info.created), .state = info.state};
-    out->has_step = cli_parse_step(info.step, &out->step);
+    out->has_step = parse_number(info.step, &out->step);
     return DW_OK;
 }
 

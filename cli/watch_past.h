@@ -11,9 +11,6 @@
 
 #include "watch_dir.h"
 
-/* Whether a version's step is a number, and which. */
-bool cli_parse_step(const char *text, uint64_t *step);
-
 /* After a look: marks checkpoints that need no publishing as done. HEAD is the stream's.
  * Reads as many records as the checkpoints that are there go back. */
 dw_status cli_watch_past(cli_watch *watch, dw_stream *stream, uint64_t head,

@@ -122,6 +122,17 @@ dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *e
     return status;
 }
 
+dw_status cli_weights_check_whole(const char *path, dw_error *err)
+{
+    bool pending;
+    dw_status status = dw_checkpoint_pending(path, &pending, err);
+    if (status == DW_OK && pending)
+        status = dw_fail(err, DW_STALE, path,
+                         "an apply to this checkpoint was interrupted, or is under way: "
+                         "run deltawire recover");
+    return status;
+}
+
 int cli_weights_open(cli_weights *out, const cli_session *s, const char *path)
 {
     dw_error err;

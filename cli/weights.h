@@ -26,6 +26,9 @@ typedef struct cli_weights {
     uint64_t n_bytes;
 } cli_weights;
 
+/* DW_STALE if an apply to the checkpoint was interrupted, or is under way. */
+dw_status cli_weights_check_whole(const char *path, dw_error *err);
+
 /* Opens a checkpoint for reading. One that an interrupted apply left is refused: it is a
  * mix of two versions. Returns 0, or the exit code of the error it reported. */
 int cli_weights_open(cli_weights *out, const cli_session *s, const char *path);
