@@ -145,7 +145,10 @@ DW_API dw_status dw_publisher_open(dw_publisher **out, dw_store *store,
                                    const dw_tensor *tensors, size_t n_tensors,
                                    const dw_publish_options *options, dw_error *err);
 
-/* Waits for the version in progress, at most for the store's deadlines, and frees. */
+/* Waits for the version that is under way, for as long as the store's deadlines allow, and
+ * frees. Gives up the upkeep that is under way: call dw_publisher_drain first if folds and
+ * anchors are to be made. What was given up is made after a version of a later publisher.
+ */
 DW_API void dw_publisher_close(dw_publisher *publisher);
 
 /* The stream's id. */
@@ -207,7 +210,12 @@ typedef struct dw_publish_report {
     uint64_t suspect_from; /* the baseline was damaged, or versions did not decode: the
                               versions from this one up to VERSION - 1 may not be the
                               weights that were published. 0: none */
-    uint64_t reserved[4];
+    uint64_t upkeep_dropped; /* folds and anchors since the publisher was opened that were
+                                due but not made, because those of an earlier version
+                                took too long. One of a later version was made instead */
+    uint64_t upkeep_behind;  /* how many versions ago the one was committed that folds and
+                                anchors are being made of; 0: none are being made */
+    uint64_t reserved[2];
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed or has failed, and returns its result.
@@ -218,13 +226,21 @@ DW_API dw_status dw_publisher_wait(dw_publisher *publisher, uint64_t ticket,
                                    unsigned timeout_ms, bool *done,
                                    dw_publish_report *report, dw_error *err);
 
-/* Waits until upkeep is done: the folds and anchors that are made after a commit. Returns
- * the error of a fold or an anchor that failed; such an error harms no version. */
+/* Upkeep: folds and anchors that are due are made after the commit, by a second thread. A
+ * publish never waits for them. If a version is committed before they are done, the
+ * weights that they are made of are first copied to spool_dir. While they are made,
+ * those of newer versions wait; of these only the newest are made.
+ *
+ * Waits until no version is under way and no upkeep is due. Reports what went wrong with
+ * upkeep since the last call; that harms no version. */
 DW_API dw_status dw_publisher_drain(dw_publisher *publisher, dw_error *err);
 
-/* Waits until no version and no upkeep is in progress, so that neither a publish nor
- * dw_publisher_drain would wait. Returns false if TIMEOUT_MS pass first (UINT_MAX: no
- * limit). */
+/* Waits until dw_publisher_drain would not have to wait; false if TIMEOUT_MS passed first
+ * (UINT_MAX: no limit). */
+DW_API bool dw_publisher_drained(dw_publisher *publisher, unsigned timeout_ms);
+
+/* Waits until a publish would not have to wait: no version is under way. False if
+ * TIMEOUT_MS passed first (UINT_MAX: no limit). Upkeep may go on. */
 DW_API bool dw_publisher_idle(dw_publisher *publisher, unsigned timeout_ms);
 
 /* Cancels the version in progress, unless it is being committed or restarts the stream.

@@ -8,7 +8,7 @@ enum { SLICE_MS = 100 }; /* between two looks for signals */
 static dwpy_row_type report_row = {
     "PublishReport", "What became of a publish.",
     "version unchanged n_changed n_bytes n_objects state diff_ms upload_ms total_ms "
-    "restarted suspect_from",
+    "restarted suspect_from upkeep_dropped upkeep_behind",
     NULL};
 
 /* ---- waiting for tickets ---- */
@@ -84,12 +84,14 @@ static PyObject *report_of(const dw_publish_report *r)
 {
     return dwpy_row(
         &report_row,
-        Py_BuildValue("KNKKKNKKKNN", (unsigned long long)r->version,
+        Py_BuildValue("KNKKKNKKKNNKK", (unsigned long long)r->version,
                       PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
                       dwpy_digest(r->state), (unsigned long long)r->diff_ms,
                       (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms,
-                      PyBool_FromLong(r->restarted), suspect_of(r)));
+                      PyBool_FromLong(r->restarted), suspect_of(r),
+                      (unsigned long long)r->upkeep_dropped,
+                      (unsigned long long)r->upkeep_behind));
 }
 
 static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keywords)
@@ -130,16 +132,23 @@ static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *
 
 /* ---- publishing; the guard is held ---- */
 
-int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms)
+/* Waits with WAIT, in slices, so that a signal can end it: -1 then. */
+static int wait_sliced(publisher_object *self, bool (*wait)(dw_publisher *, unsigned),
+                       unsigned timeout_ms)
 {
     unsigned left_ms = timeout_ms;
-    bool idle;
+    bool reached;
     do {
         const unsigned ms = next_slice(&left_ms);
-        Py_BEGIN_ALLOW_THREADS idle = dw_publisher_idle(self->publisher, ms);
+        Py_BEGIN_ALLOW_THREADS reached = wait(self->publisher, ms);
         Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0) return -1;
-    } while (!idle && left_ms > 0 && !dwpy_is_ending() && !self->guard.is_closing);
-    return idle;
+    } while (!reached && left_ms > 0 && !dwpy_is_ending() && !self->guard.is_closing);
+    return reached;
+}
+
+int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms)
+{
+    return wait_sliced(self, dw_publisher_idle, timeout_ms);
 }
 
 static PyObject *publish_now(publisher_object *self, const dw_publish_note *note)
@@ -191,10 +200,10 @@ static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *k
 
 static PyObject *drain_now(publisher_object *self, unsigned timeout_ms)
 {
-    const int idle = dwpy_publisher_wait_idle(self, timeout_ms);
-    if (idle < 0)
+    const int drained = wait_sliced(self, dw_publisher_drained, timeout_ms);
+    if (drained < 0)
         return NULL;
-    if (idle == 0) {
+    if (drained == 0) {
         PyErr_SetString(PyExc_TimeoutError, "folds and anchors are still under way");
         return NULL;
     }

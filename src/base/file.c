@@ -221,16 +221,21 @@ void dw_new_file_abort(dw_new_file *file)
     *file = (dw_new_file){.fd = -1};
 }
 
-/* Takes all room first, so that a full disk is noticed before anything is written. */
+dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err)
+{
+    const int failed = n_bytes > 0 ? posix_fallocate(file->fd, 0, (off_t)n_bytes) : 0;
+    return failed ? dw_fail(err, DW_IO, file->path,
+                            "there is no room for a copy of %" PRIu64 " bytes: %s",
+                            n_bytes, strerror(failed))
+                  : DW_OK;
+}
+
 static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_error *err)
 {
-    const int failed = n_bytes > 0 ? posix_fallocate(to->fd, 0, (off_t)n_bytes) : 0;
-    if (failed)
-        return dw_fail(err, DW_IO, to->path,
-                       "there is no room for a copy of %" PRIu64 " bytes: %s", n_bytes,
-                       strerror(failed));
+    dw_status status = dw_new_file_reserve(to, n_bytes, err);
     uint8_t *buffer = dw_alloc(COPY_BYTES);
-    dw_status status = buffer ? DW_OK : dw_fail_memory(err, to->path);
+    if (status == DW_OK && !buffer)
+        status = dw_fail_memory(err, to->path);
     for (uint64_t at = 0; status == DW_OK && at < n_bytes;) {
         const uint64_t left = n_bytes - at;
         const ssize_t n =
@@ -249,17 +254,31 @@ static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_erro
     return status;
 }
 
+dw_status dw_clone_file(int fd, const char *path, dw_error *err)
+{
+    dw_new_file file;
+    dw_status status = dw_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    if (ioctl(file.fd, FICLONE, fd) == 0)
+        return dw_new_file_commit(&file, err);
+    dw_new_file_abort(&file); /* any error means that there are no reflinks */
+    return dw_fail(err, DW_UNSUPPORTED, path, "the filesystem has no reflinks");
+}
+
 dw_status dw_copy_file(int fd, const char *path, dw_error *err)
 {
     struct stat st;
     dw_new_file file;
     if (fstat(fd, &st) != 0)
         return dw_fail_errno(err, path, "look at what is copied to");
-    dw_status status = dw_new_file_open(&file, path, err);
+    dw_status status = dw_clone_file(fd, path, err);
+    if (status != DW_UNSUPPORTED)
+        return status;
+    status = dw_new_file_open(&file, path, err);
     if (status != DW_OK)
         return status;
-    if (ioctl(file.fd, FICLONE, fd) != 0) /* no reflinks here: any error means that */
-        status = copy_bytes(&file, fd, (uint64_t)st.st_size, err);
+    status = copy_bytes(&file, fd, (uint64_t)st.st_size, err);
     if (status == DW_OK)
         return dw_new_file_commit(&file, err);
     dw_new_file_abort(&file);

@@ -37,8 +37,14 @@ dw_status dw_new_file_write(dw_new_file *file, const void *bytes, size_t n_bytes
 /* Positioned; several threads may write at once. Does not move n_bytes. */
 dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *bytes,
                                size_t n_bytes, dw_error *err);
+/* Takes room for N_BYTES, so that a full disk is noticed before anything is written. */
+dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err);
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
 void dw_new_file_abort(dw_new_file *file);
+
+/* Makes PATH a reflink of the file that is open as FD. Both share their blocks until one
+ * of them is written. DW_UNSUPPORTED if the filesystem has no reflinks. */
+dw_status dw_clone_file(int fd, const char *path, dw_error *err);
 
 /* Makes PATH a copy of the file that is open as FD: whole and synced, or not at all. The
  * copy shares the blocks of the file if the filesystem can do that (reflinks). If not,

@@ -17,8 +17,8 @@ typedef struct dw_encode_version {
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
     const dw_digest *base_digests; /* [pieces->cut.n] */
-    /* Brings BASE and BASE_DIGESTS of one group, before that group is read; what was
-     * there of another group may be gone. NULL: all of BASE is there. */
+    /* Brings BASE, BASE_DIGESTS and NEXT of one group, before that group is read; what
+     * was there of another group may be gone. NULL: all of them are there. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
     dw_digest *next_digests; /* out */

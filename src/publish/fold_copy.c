@@ -11,8 +11,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "tensor/tensor_list.h"
 
 #define DELTAS_NAME "deltas"
+#define WRITE_BYTES (4u << 20) /* of a copy, at a time */
 
 /* ---- directories ---- */
 
@@ -66,16 +68,84 @@ static dw_status remove_record(const char *dir, dw_error *err)
 
 /* ---- the copy ---- */
 
+/* The number of each tensor of the file in the table of the model. */
+static dw_status find_tensors(size_t *out, const dw_anchor *file, const dw_pieces *pieces,
+                              dw_error *err)
+{
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, pieces->table, pieces->n_table, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; i < file->list.n; i++)
+        out[i] = dw_name_index_find(&names, file->list.tensors[i].name);
+    dw_name_index_release(&names);
+    return DW_OK;
+}
+
+static dw_status write_bytes(const char *path, const dw_source *source, dw_error *err)
+{
+    dw_new_file file;
+    dw_status status = dw_new_file_open(&file, path, err);
+    if (status != DW_OK)
+        return status;
+    uint8_t *buffer = dw_alloc(WRITE_BYTES);
+    status = buffer ? dw_new_file_reserve(&file, source->n_bytes, err)
+                    : dw_fail_memory(err, path);
+    for (uint64_t at = 0; status == DW_OK && at < source->n_bytes;) {
+        const uint64_t left = source->n_bytes - at;
+        const size_t n = left < WRITE_BYTES ? (size_t)left : WRITE_BYTES;
+        status = source->read(source->context, at, buffer, n, err);
+        if (status == DW_OK)
+            status = dw_new_file_write(&file, buffer, n, err);
+        at += n;
+    }
+    dw_free(buffer);
+    if (status == DW_OK)
+        return dw_new_file_commit(&file, err);
+    dw_new_file_abort(&file);
+    return status;
+}
+
+/* Writes what is held as one file. */
+static dw_status write_model(const char *dir, dw_held_version *held, dw_error *err)
+{
+    const dw_pieces *pieces = held->pieces;
+    dw_anchor anchor;
+    char *path = dw_join_path(dir, "model.safetensors");
+    if (!path)
+        return dw_fail_memory(err, dir);
+    dw_status status = dw_anchor_open(&anchor, pieces->table, pieces->n_table,
+                                      &pieces->owned, path, err);
+    if (status != DW_OK) {
+        dw_free(path);
+        return status;
+    }
+    size_t *tensors = dw_alloc_array(anchor.list.n, sizeof *tensors);
+    dw_held_file file = {held, &anchor, tensors};
+    const dw_source source = dw_held_file_source(&file);
+    status =
+        tensors ? find_tensors(tensors, &anchor, pieces, err) : dw_fail_memory(err, path);
+    if (status == DW_OK)
+        status = write_bytes(path, &source, err);
+    dw_free(tensors);
+    dw_anchor_release(&anchor);
+    dw_free(path);
+    return status;
+}
+
 static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
-                            const dw_checkpoint *files, dw_error *err)
+                            dw_held_version *held, dw_error *err)
 {
     dw_status status = make_dir(copy->dir, err);
     if (status == DW_OK)
         status = remove_record(copy->dir, err);
     if (status == DW_OK) /* first: there is not always room for two */
         status = dw_replica_empty_dir(copy->dir, err);
-    if (status == DW_OK)
-        status = dw_files_copy(files, copy->dir, err);
+    if (status == DW_OK) {
+        status = dw_held_clone_files(held, copy->dir, err);
+        if (status == DW_UNSUPPORTED)
+            status = write_model(copy->dir, held, err);
+    }
     if (status == DW_OK)
         status = dw_replica_state_write(at, NULL, copy->dir, err);
     if (status != DW_OK)
@@ -83,34 +153,26 @@ static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
     return status;
 }
 
-static uint64_t blob_bytes(const dw_pieces *pieces)
-{
-    uint64_t n = 64; /* a model without elements is a file all the same */
-    for (size_t t = 0; t < pieces->n_table; t++)
-        n += dw_padded(pieces->table[t].n_bytes);
-    return n;
-}
-
-static dw_status copy_data(dw_fold_copy *copy, void *const *data, dw_error *err)
+static dw_status copy_data(dw_fold_copy *copy, dw_held_version *held, dw_error *err)
 {
     const dw_pieces *pieces = copy->pieces;
     dw_status status = copy->blob.bytes ? DW_OK
-                                        : dw_blob_map(&copy->blob, blob_bytes(pieces),
+                                        : dw_blob_map(&copy->blob, dw_pieces_room(pieces),
                                                       copy->spool_dir, err);
     uint8_t *to = copy->blob.bytes;
     for (size_t t = 0; status == DW_OK && t < pieces->n_table; t++) {
-        status = dw_map_copy(to, data[t], (size_t)pieces->table[t].n_bytes, err);
+        status = dw_held_read(held, t, to, err);
         to += dw_padded(pieces->table[t].n_bytes);
     }
     return status;
 }
 
 dw_status dw_fold_copy_make(dw_fold_copy *copy, const dw_position *at,
-                            const dw_checkpoint *files, void *const *data, dw_error *err)
+                            dw_held_version *held, dw_error *err)
 {
     copy->at = dw_nowhere;
     dw_status status =
-        copy->dir ? copy_files(copy, at, files, err) : copy_data(copy, data, err);
+        copy->dir ? copy_files(copy, at, held, err) : copy_data(copy, held, err);
     if (status == DW_OK)
         copy->at = *at;
     return status;
@@ -184,25 +246,34 @@ void dw_fold_copy_release(dw_fold_copy *copy)
 /* ---- levels ---- */
 
 static dw_status write_deltas(dw_new_file *file, const dw_fold_copy *copy,
-                              const dw_position *at, const dw_tensor *next,
-                              dw_digest *next_digests, const dw_progress *stop,
-                              dw_error *err)
+                              const dw_position *at, dw_held_version *held,
+                              const dw_progress *stop, dw_error *err)
 {
+    dw_held_group next;
+    dw_digest *digests = dw_alloc_zeroed(copy->pieces->cut.n, sizeof *digests);
+    dw_status status = dw_held_group_open(&next, held, err);
+    if (status == DW_OK && !digests)
+        status = dw_fail_memory(err, copy->dir);
     const dw_group_diff diff = {
         .pieces = copy->pieces,
         .base = copy->views,
-        .next = next,
+        .next = next.views,
+        .load = dw_held_group_load,
+        .load_context = &next,
         .base_digests = copy->digests,
-        .next_digests = next_digests,
+        .next_digests = digests,
         .from = copy->at.version,
         .to = at->version,
         .n_threads = copy->n_threads,
         .stop = stop,
     };
-    dw_status status = dw_group_deltas_write(file, &diff, err);
-    if (status == DW_OK && dw_pieces_state(copy->pieces, next_digests) != at->state)
+    if (status == DW_OK)
+        status = dw_group_deltas_write(file, &diff, err);
+    if (status == DW_OK && dw_pieces_state(copy->pieces, digests) != at->state)
         status = dw_fail(err, DW_CORRUPT, copy->dir,
                          "the baseline is not version %" PRIu64 " any more", at->version);
+    dw_held_group_close(&next);
+    dw_free(digests);
     return status;
 }
 
@@ -240,8 +311,7 @@ static dw_status replace_deltas(dw_fold_level *const *levels, size_t n, dw_new_f
 
 static dw_status move_named(dw_fold_level *const *levels, size_t n,
                             const dw_fold_copy *copy, const dw_position *at,
-                            const dw_tensor *next, dw_digest *next_digests,
-                            const dw_progress *stop, dw_error *err)
+                            dw_held_version *held, const dw_progress *stop, dw_error *err)
 {
     dw_new_file file = {.fd = -1};
     dw_status status = make_dir(levels[0]->dir, err);
@@ -253,7 +323,7 @@ static dw_status move_named(dw_fold_level *const *levels, size_t n,
     dw_free(path);
     if (status != DW_OK)
         return status;
-    status = write_deltas(&file, copy, at, next, next_digests, stop, err);
+    status = write_deltas(&file, copy, at, held, stop, err);
     if (status != DW_OK) {
         dw_new_file_abort(&file);
         return status;
@@ -273,13 +343,13 @@ static void close_nameless(dw_fold_level *level)
 
 static dw_status move_nameless(dw_fold_level *const *levels, size_t n,
                                const dw_fold_copy *copy, const dw_position *at,
-                               const dw_tensor *next, dw_digest *next_digests,
-                               const dw_progress *stop, dw_error *err)
+                               dw_held_version *held, const dw_progress *stop,
+                               dw_error *err)
 {
     dw_new_file file = {.path = (char *)"a spool file"};
     dw_status status = dw_spool_open(&file.fd, copy->spool_dir, err);
     if (status == DW_OK)
-        status = write_deltas(&file, copy, at, next, next_digests, stop, err);
+        status = write_deltas(&file, copy, at, held, stop, err);
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         const int fd = fcntl(file.fd, F_DUPFD_CLOEXEC, 0);
         if (fd < 0) {
@@ -297,13 +367,13 @@ static dw_status move_nameless(dw_fold_level *const *levels, size_t n,
 
 dw_status dw_fold_levels_move(dw_fold_level *const *levels, size_t n,
                               const dw_fold_copy *copy, const dw_position *at,
-                              const dw_tensor *next, dw_digest *next_digests,
-                              const dw_progress *stop, dw_error *err)
+                              dw_held_version *held, const dw_progress *stop,
+                              dw_error *err)
 {
     if (n == 0)
         return DW_OK;
-    return copy->dir ? move_named(levels, n, copy, at, next, next_digests, stop, err)
-                     : move_nameless(levels, n, copy, at, next, next_digests, stop, err);
+    return copy->dir ? move_named(levels, n, copy, at, held, stop, err)
+                     : move_nameless(levels, n, copy, at, held, stop, err);
 }
 
 void dw_fold_level_drop(dw_fold_level *level, const dw_fold_copy *copy)
@@ -315,24 +385,6 @@ void dw_fold_level_drop(dw_fold_level *level, const dw_fold_copy *copy)
 }
 
 /* ---- what a level starts from ---- */
-
-static uint64_t group_bytes(const dw_fold_copy *copy, const dw_piece_group *g)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < g->n; i++)
-        n += dw_padded(copy->views[g->first + i].n_bytes);
-    return n;
-}
-
-static uint64_t largest_group(const dw_fold_copy *copy)
-{
-    uint64_t most = 64;
-    for (size_t g = 0; g < copy->pieces->n_groups; g++) {
-        const uint64_t n = group_bytes(copy, &copy->pieces->groups[g]);
-        most = n > most ? n : most;
-    }
-    return most;
-}
 
 static dw_status open_deltas(dw_fold_source *s, const dw_fold_level *level, dw_error *err)
 {
@@ -357,7 +409,7 @@ dw_status dw_fold_source_open(dw_fold_source *out, const dw_fold_level *level,
     *out = (dw_fold_source){.copy = copy, .fd = -1, .deltas = {.fd = -1}};
     out->views = dw_alloc_array(n, sizeof *out->views);
     out->digests = dw_alloc_array(n, sizeof *out->digests);
-    out->room = dw_alloc((size_t)largest_group(copy));
+    out->room = dw_alloc((size_t)dw_pieces_group_room(copy->pieces));
     if (!out->views || !out->digests || !out->room)
         return dw_fail_memory(err, copy->dir);
     memcpy(out->views, copy->views, n * sizeof *out->views);

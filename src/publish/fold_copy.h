@@ -20,7 +20,7 @@
 #define DW_PUBLISH_FOLD_COPY_H
 
 #include "publish/group_deltas.h"
-#include "weights/replica.h"
+#include "publish/held_version.h"
 
 #define DW_FOLDS_NAME    ".deltawire-folds" /* in the directory of the baseline */
 #define DW_OLD_FOLD_NAME ".deltawire-fold-" /* and a span: 0.1 kept a copy for each */
@@ -38,10 +38,9 @@ typedef struct dw_fold_copy {
     dw_digest *digests; /* [pieces->cut.n] */
 } dw_fold_copy;
 
-/* Makes the copy that of version AT: of FILES, or of DATA, [pieces->n_table]
- * tensors, if it is nameless. There is no copy if this fails. */
+/* Makes the copy that of version AT, which HELD is. There is no copy if this fails. */
 dw_status dw_fold_copy_make(dw_fold_copy *copy, const dw_position *at,
-                            const dw_checkpoint *files, void *const *data, dw_error *err);
+                            dw_held_version *held, dw_error *err);
 
 /* Maps the copy and digests it. Fails if it is not what its record says. */
 dw_status dw_fold_copy_open(dw_fold_copy *copy, dw_error *err);
@@ -57,13 +56,13 @@ typedef struct dw_fold_level {
     int fd;         /* nameless deltas, or -1 */
 } dw_fold_level;
 
-/* Makes LEVELS[0 .. N) start at version AT, which NEXT is: writes the deltas that lead
+/* Makes LEVELS[0 .. N) start at version AT, which HELD is: writes the deltas that lead
  * there from the copy, which is open, once for all. If this fails, a level starts where
- * it did, or from the copy. DW_CORRUPT if NEXT is not that version. */
+ * it did, or from the copy. DW_CORRUPT if HELD is not that version. */
 dw_status dw_fold_levels_move(dw_fold_level *const *levels, size_t n,
                               const dw_fold_copy *copy, const dw_position *at,
-                              const dw_tensor *next, dw_digest *next_digests,
-                              const dw_progress *stop, dw_error *err);
+                              dw_held_version *held, const dw_progress *stop,
+                              dw_error *err);
 
 /* Makes the level start at the copy's version, and removes its deltas. */
 void dw_fold_level_drop(dw_fold_level *level, const dw_fold_copy *copy);

@@ -52,8 +52,10 @@ static dw_status write_group(append *a, dw_group_range *range, const dw_group_di
     options.new_digests = d->next_digests + g->first;
     if (d->stop)
         options.progress = *d->stop;
-    dw_status status = dw_delta_diff(&delta, d->base + g->first, d->next + g->first, g->n,
-                                     &options, err);
+    dw_status status = d->load ? d->load(d->load_context, g, err) : DW_OK;
+    if (status == DW_OK)
+        status = dw_delta_diff(&delta, d->base + g->first, d->next + g->first, g->n,
+                               &options, err);
     if (status != DW_OK)
         return status;
     dw_delta_get_info(delta, &info);

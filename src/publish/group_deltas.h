@@ -24,6 +24,9 @@ typedef struct dw_group_diff {
     const dw_pieces *pieces;
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
+    /* Brings NEXT of one group before that group is read; NULL: all of it is there. */
+    dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
+    void *load_context;
     const dw_digest *base_digests; /* [pieces->cut.n] */
     dw_digest *next_digests;       /* out */
     uint64_t from;                 /* versions */

@@ -85,6 +85,26 @@ void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *d
     }
 }
 
+uint64_t dw_pieces_room(const dw_pieces *p)
+{
+    uint64_t n = 64; /* a model without elements takes room, too */
+    for (size_t k = 0; k < p->owned.n; k++)
+        n += dw_padded(dw_slice_bytes(p->table, &p->owned.items[k]));
+    return n;
+}
+
+uint64_t dw_pieces_group_room(const dw_pieces *p)
+{
+    uint64_t most = 64;
+    for (size_t g = 0; g < p->n_groups; g++) {
+        uint64_t n = 0;
+        for (size_t i = 0; i < p->groups[g].n; i++)
+            n += dw_padded(p->shapes.tensors[p->groups[g].first + i].n_bytes);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 dw_digest dw_pieces_share(const dw_pieces *p, const dw_digest *digests)
 {
     return dw_slices_share(p->table, p->cut.items, digests, p->cut.n);

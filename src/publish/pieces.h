@@ -38,6 +38,11 @@ void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data
 void dw_pieces_view_masters(const dw_pieces *pieces, dw_tensor *views, void *const *data,
                             const bool *is_master);
 
+/* Room for the data of all owned slices, each of them padded (dw_padded). */
+uint64_t dw_pieces_room(const dw_pieces *pieces);
+/* Room for the pieces of the largest group, each of them padded. */
+uint64_t dw_pieces_group_room(const dw_pieces *pieces);
+
 /* The model's state where its pieces, which are all of it, have these digests. */
 dw_digest dw_pieces_state(const dw_pieces *pieces, const dw_digest *digests);
 

@@ -167,9 +167,11 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     return status;
 }
 
-const dw_checkpoint *dw_baseline_files(const dw_publisher *p)
+void dw_baseline_show(dw_publisher *p)
 {
-    return replica_of(p)->target.ckpt;
+    if (!p->sharded)
+        dw_held_set_baseline(&p->upkeep.held, &p->head, p->base_data,
+                             p->options.baseline_dir ? replica_of(p)->target.ckpt : NULL);
 }
 
 bool dw_baseline_is_whole(const dw_publisher *p)
@@ -247,6 +249,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
 {
     dw_status status;
     p->broken = false;
+    dw_held_lose(&p->upkeep.held);
     if (p->sharded) {
         status = fetch_shards(p, err);
     } else {
@@ -268,8 +271,9 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
         status = dw_baseline_connect(p, err);
     if (status == DW_OK && p->proven)
         status = dw_sweep_begin(p, err);
+    p->baseline_lost = status != DW_OK;
     if (status == DW_OK)
-        p->baseline_lost = false;
+        dw_baseline_show(p);
     return status;
 }
 
@@ -324,6 +328,7 @@ static void tell_replica(dw_publisher *p, const dw_position *position)
 void dw_baseline_lose(dw_publisher *p)
 {
     p->baseline_lost = true;
+    dw_held_lose(&p->upkeep.held);
     if (!p->sharded)
         dw_replica_distrust(replica_of(p));
 }
@@ -357,8 +362,11 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded)
 {
     const bool in_dir = !p->sharded && p->options.baseline_dir;
+    dw_held_before_move(&p->upkeep.held);
     dw_status status =
         in_dir ? advance_dir(p, position, uploaded) : advance_memory(p, uploaded);
+    if (status == DW_IO && in_dir && dw_held_give_up_copy(&p->upkeep.held))
+        status = advance_dir(p, position, uploaded); /* there may be room now */
     p->head = *position;
     p->baseline_lost = status != DW_OK;
     if (status != DW_OK)
@@ -367,4 +375,5 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     dw_live_settle(p, true);
     if (!in_dir && !p->sharded)
         tell_replica(p, position);
+    dw_baseline_show(p);
 }

@@ -84,17 +84,9 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
         status = write_outcome(p, &position, &error); /* else the next round finds it */
     if (status == DW_OK) {
         dw_job_report(p, &position, &report);
-        dw_job_move_on(p, &position);
         *outcome = p->outcome.bytes;
         *n_outcome = p->outcome.n_bytes;
-        dw_error after = {0};
-        dw_status later = dw_sweep_share(p, &after);
-        if (later == DW_OK)
-            later = dw_after_commit(p, report.n_bytes, report.n_objects, &after);
-        if (later != DW_OK) {
-            p->after_status = later;
-            p->after_error = after;
-        }
+        dw_job_follow_up(p, &position, &report);
     }
     end_job(p, status, &error, &report);
     if (status != DW_OK && err)

@@ -154,7 +154,7 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
                            p->options.job, limit / 1000);
-        if (dw_publisher_stop(p, 0, 0) != 0)
+        if (dw_job_stop(p, 0, 0) != 0)
             return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                            "the wait for rank 0 was given up");
         dw_sleep_ms(pause);
@@ -190,7 +190,7 @@ dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
 static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
 {
     char where[DW_HOST_NAME_TEXT + 16];
-    p->fenced = true;
+    dw_publisher_fence(p);
     name_successor(p, where, sizeof where);
     return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                    "another writer%s took over the stream (%s). This one has stopped "

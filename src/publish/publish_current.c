@@ -33,9 +33,9 @@ static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
     return status;
 }
 
-dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
+/* The baseline is the caller's to read. */
+static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
 {
-    dw_publisher_idle(p, UINT_MAX);
     *is_current = !p->baseline_lost && !p->unsettled;
     for (size_t i = 0; *is_current && i < p->pieces.cut.n; i++) {
         dw_digest digest = 0;
@@ -45,6 +45,21 @@ dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *e
         *is_current = digest == p->pieces.digests[i];
     }
     return DW_OK;
+}
+
+dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    while (p->busy || p->phase == DW_JOB_ENCODING || p->phase == DW_JOB_UPLOADING)
+        pthread_cond_wait(&p->changed, &p->lock);
+    p->busy = true; /* the baseline stays as it is */
+    pthread_mutex_unlock(&p->lock);
+    dw_status status = compare(p, is_current, err);
+    pthread_mutex_lock(&p->lock);
+    p->busy = false;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    return status;
 }
 
 /* Waits for the version of TICKET. The caller may stop that by its progress function. */

@@ -2,8 +2,9 @@
  * behind needs few. fold_copy.h says what is kept for them: one copy of the model for all
  * spans, and a delta for each span but the longest.
  *
- * A span folds when the head is that many versions ahead of where it last folded. If a
- * longer span folds, the shorter ones do so too, because the copy then moves to the head.
+ * A span folds when the version that upkeep works on is that many versions ahead of where
+ * it last folded. If a longer span folds, the shorter ones do so too, because the copy
+ * then moves to that version.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -18,16 +19,15 @@
 
 /* ---- starting anew ---- */
 
-/* Makes the copy, and where all levels start, the head. */
+/* Makes the copy, and lets all levels start there. */
 static dw_status start_over(dw_publisher *p, dw_error *err)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     dw_error fault = {0};
     for (size_t i = 0; i < f->n; i++)
         dw_fold_level_drop(&f->levels[i], &f->copy);
-    dw_status status = dw_fold_copy_make(
-        &f->copy, &p->head, p->options.baseline_dir ? dw_baseline_files(p) : NULL,
-        p->base_data, &fault);
+    dw_status status =
+        dw_fold_copy_make(&f->copy, &p->upkeep.at, &p->upkeep.held, &fault);
     for (size_t i = 0; i < f->n; i++)
         f->levels[i].at = f->copy.at;
     return status == DW_OK
@@ -41,28 +41,44 @@ static dw_status start_over(dw_publisher *p, dw_error *err)
 
 /* ---- folding ---- */
 
-/* Uploads the fold from where LEVEL starts to the head. BASE and DIGESTS are the weights
- * it starts from, which SOURCE, if it is not NULL, brings. */
-static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
+/* Both ends of a fold, group by group. */
+typedef struct fold_ends {
+    dw_fold_source *source; /* or NULL: it starts from the copy */
+    dw_held_group next;
+} fold_ends;
+
+static dw_status load_ends(void *context, const dw_piece_group *group, dw_error *err)
+{
+    fold_ends *ends = context;
+    dw_status status =
+        ends->source ? dw_fold_source_load(ends->source, group, err) : DW_OK;
+    return status == DW_OK ? dw_held_group_load(&ends->next, group, err) : status;
+}
+
+/* Uploads the fold from where LEVEL starts to the version that is held. BASE and DIGESTS
+ * are the weights it starts from, which the source, if there is one, brings. */
+static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
                              const dw_tensor *base, const dw_digest *digests,
-                             dw_fold_source *source, dw_error *err)
+                             fold_ends *ends, dw_digest *next_digests, dw_error *err)
 {
     char write_id[DW_ID_TEXT];
     dw_uploaded uploaded;
-    const dw_progress stop = {dw_publisher_stop, p};
+    dw_fold_source *source = ends->source;
+    const dw_position *to = &p->upkeep.at;
+    const dw_progress stop = {dw_upkeep_is_stopped, p};
     dw_status status = dw_random_id(write_id, err);
     if (status != DW_OK)
         return status;
     const dw_encode_version version = {
         .pieces = &p->pieces,
         .base = base,
-        .next = p->base,
+        .next = ends->next.views,
         .base_digests = digests,
-        .load = source ? dw_fold_source_load : NULL,
-        .load_context = source,
-        .next_digests = p->pieces.next,
+        .load = load_ends,
+        .load_context = ends,
+        .next_digests = next_digests,
         .from = level->at.version,
-        .to = p->head.version,
+        .to = to->version,
         .store = p->store,
         .purpose = "fold",
         .write_id = write_id,
@@ -77,14 +93,30 @@ static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
         source->is_bad = true;
         status = DW_CORRUPT;
     }
-    if (status == DW_OK && dw_pieces_state(&p->pieces, p->pieces.next) != p->head.state)
+    if (status == DW_OK && dw_pieces_state(&p->pieces, next_digests) != to->state)
         status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
                          "no fold was made of version %" PRIu64
                          ": the baseline is not that version any more",
-                         p->head.version);
+                         to->version);
     if (status == DW_OK)
-        status = dw_publisher_add_way(p, &level->at, &uploaded.objects, err);
+        status = dw_upkeep_add(p, &level->at, &uploaded.objects, err);
     dw_uploaded_release(&uploaded);
+    return status;
+}
+
+static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
+                             const dw_tensor *base, const dw_digest *digests,
+                             dw_fold_source *source, dw_error *err)
+{
+    fold_ends ends = {.source = source};
+    dw_digest *next = dw_alloc_zeroed(p->pieces.cut.n, sizeof *next);
+    dw_status status = dw_held_group_open(&ends.next, &p->upkeep.held, err);
+    if (status == DW_OK && !next)
+        status = dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status = upload_ends(p, level, base, digests, &ends, next, err);
+    dw_held_group_close(&ends.next);
+    dw_free(next);
     return status;
 }
 
@@ -92,7 +124,7 @@ static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
  * the level are damaged, it starts from the copy next time, which is no error. */
 static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_error *err)
 {
-    const dw_fold_copy *copy = &p->folds.copy;
+    const dw_fold_copy *copy = &p->upkeep.folds.copy;
     dw_status status;
     if (level->at.version == copy->at.version) {
         status = upload_fold(p, level, copy->views, copy->digests, NULL, err);
@@ -115,22 +147,23 @@ static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_erro
 /* Which levels fold now. */
 static bool find_due(const dw_publisher *p, bool due[DW_MAX_FOLDS])
 {
-    const dw_folds *f = &p->folds;
+    const dw_folds *f = &p->upkeep.folds;
+    const uint64_t to = p->upkeep.at.version;
     bool any = false;
     for (size_t i = f->n; i-- > 0;) {
         const dw_fold_level *level = &f->levels[i];
-        any = any || p->head.version - level->at.version >= level->span;
-        due[i] = any && level->at.version < p->head.version;
+        any = any || to >= level->at.version + level->span;
+        due[i] = any && level->at.version < to;
     }
     return any;
 }
 
-/* Folds each level that is due, and sets MOVES for those that now start at the head. A
+/* Folds each level that is due, and sets MOVES for those that start at the end now. A
  * level that starts where the next longer one does, which folds too, need not. */
 static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
                           bool moves[DW_MAX_FOLDS], bool *made, dw_error *err)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     dw_status first = DW_OK;
     for (size_t i = 0; i < f->n; i++) {
         dw_fold_level *level = &f->levels[i];
@@ -147,13 +180,35 @@ static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
     return first;
 }
 
-/* Lets the levels that folded start at the head. */
+bool dw_folds_are_due(const dw_publisher *p)
+{
+    const dw_folds *f = &p->upkeep.folds;
+    bool due[DW_MAX_FOLDS];
+    return f->n > 0 && (f->copy.at.version == DW_NO_VERSION || find_due(p, due));
+}
+
+/* The shortest span folded. Counts the times that it was due since it last did. */
+static void count_dropped(dw_publisher *p)
+{
+    const dw_fold_level *level = &p->upkeep.folds.levels[0];
+    const uint64_t opened = p->upkeep.opened, to = p->upkeep.at.version;
+    const uint64_t start = level->at.version > opened ? level->at.version : opened;
+    if (start >= to)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->upkeep.n_dropped += (to - start - 1) / level->span;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Lets the levels that folded start at the version that is held. */
 static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_error *err)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     dw_fold_level *moved[DW_MAX_FOLDS];
     size_t n = 0;
-    const dw_progress stop = {dw_publisher_stop, p};
+    const dw_progress stop = {dw_upkeep_is_stopped, p};
+    if (moves[0])
+        count_dropped(p);
     if (moves[f->n - 1]) {
         dw_fold_copy_close(&f->copy);
         return start_over(p, err);
@@ -161,13 +216,13 @@ static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_err
     for (size_t i = 0; i + 1 < f->n; i++)
         if (moves[i])
             moved[n++] = &f->levels[i];
-    return dw_fold_levels_move(moved, n, &f->copy, &p->head, p->base, p->pieces.next,
-                               &stop, err);
+    return dw_fold_levels_move(moved, n, &f->copy, &p->upkeep.at, &p->upkeep.held, &stop,
+                               err);
 }
 
 dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     bool due[DW_MAX_FOLDS], moves[DW_MAX_FOLDS] = {false};
     if (f->n == 0)
         return DW_OK;
@@ -209,7 +264,7 @@ static bool read_position(dw_position *at, const dw_publisher *p, const char *di
 /* A level without good deltas starts from the copy. */
 static void find_level(dw_publisher *p, dw_fold_level *level)
 {
-    const dw_position copy = p->folds.copy.at;
+    const dw_position copy = p->upkeep.folds.copy.at;
     if (!level->dir || !read_position(&level->at, p, level->dir) ||
         level->at.version <= copy.version)
         level->at = copy;
@@ -251,7 +306,7 @@ static void remove_copy(const char *dir)
 /* Names the directories, and removes what earlier runs with other spans left. */
 static dw_status open_dirs(dw_publisher *p, dw_error *err)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     const char *baseline = p->options.baseline_dir;
     if (!baseline)
         return DW_OK;
@@ -275,7 +330,25 @@ static dw_status open_dirs(dw_publisher *p, dw_error *err)
 
 bool dw_folds_give_up_copy(dw_publisher *p)
 {
-    dw_folds *f = &p->folds;
+    dw_upkeep *u = &p->upkeep;
+    pthread_mutex_lock(&p->lock);
+    u->give_up_copy = u->busy;
+    const bool is_free = !u->busy;
+    u->busy = true;
+    pthread_mutex_unlock(&p->lock);
+    if (!is_free)
+        return false;
+    const bool is_removed = dw_folds_remove_copy(p);
+    pthread_mutex_lock(&p->lock);
+    u->busy = false;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    return is_removed;
+}
+
+bool dw_folds_remove_copy(dw_publisher *p)
+{
+    dw_folds *f = &p->upkeep.folds;
     struct stat st;
     char *path = p->options.baseline_dir
                      ? dw_join_path(p->options.baseline_dir, DW_FOLDS_NAME)
@@ -293,7 +366,7 @@ bool dw_folds_give_up_copy(dw_publisher *p)
 
 dw_status dw_folds_open(dw_publisher *p, dw_error *err)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     f->copy = (dw_fold_copy){.spool_dir = p->options.spool_dir,
                              .pieces = &p->pieces,
                              .n_threads = p->options.n_threads,
@@ -309,8 +382,11 @@ dw_status dw_folds_open(dw_publisher *p, dw_error *err)
         return status;
     if (!f->copy.dir || !read_position(&f->copy.at, p, f->copy.dir)) {
         f->copy.at = dw_nowhere;
-        /* without a baseline it is made after a later version */
-        return p->baseline_lost ? DW_OK : start_over(p, err);
+        if (!dw_held_take(&p->upkeep.held, &p->upkeep.at))
+            return DW_OK; /* there is no baseline: it is made after a later version */
+        status = start_over(p, err);
+        dw_held_release(&p->upkeep.held);
+        return status;
     }
     for (size_t i = 0; i < f->n; i++)
         find_level(p, &f->levels[i]);
@@ -319,7 +395,7 @@ dw_status dw_folds_open(dw_publisher *p, dw_error *err)
 
 void dw_folds_close(dw_publisher *p)
 {
-    dw_folds *f = &p->folds;
+    dw_folds *f = &p->upkeep.folds;
     for (size_t i = 0; i < f->n; i++) {
         if (f->levels[i].fd >= 0)
             close(f->levels[i].fd);

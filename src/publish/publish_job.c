@@ -11,7 +11,7 @@ dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket)
     return &p->fates[ticket % DW_KEPT_TICKETS];
 }
 
-int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total)
+int dw_job_stop(void *publisher, uint64_t n_done, uint64_t n_total)
 {
     dw_publisher *p = publisher;
     if (!p->has_thread) { /* still opening, on the caller's thread */
@@ -19,7 +19,7 @@ int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total)
         return watch->report ? watch->report(watch->context, n_done, n_total) : 0;
     }
     pthread_mutex_lock(&p->lock);
-    bool stop = p->cancel || (p->closing && p->phase == DW_JOB_AFTER);
+    bool stop = p->cancel;
     pthread_mutex_unlock(&p->lock);
     return stop;
 }
@@ -45,8 +45,8 @@ static dw_status settle_past(dw_publisher *p, dw_error *err)
     dw_status status = dw_commit_settle(p, err);
     if (status == DW_OK && p->baseline_lost) {
         status = dw_baseline_catch_up(p, err);
-        if (status == DW_OK)
-            dw_after_catch_up(p);
+        if (status == DW_OK && p->options.rank == 0)
+            (void)dw_hint_load(p, NULL);
     }
     return status;
 }
@@ -54,7 +54,7 @@ static dw_status settle_past(dw_publisher *p, dw_error *err)
 static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
 {
     dw_live_choose(p);
-    const dw_progress stop = {dw_publisher_stop, p};
+    const dw_progress stop = {dw_job_stop, p};
     const dw_encode_version version = {
         .pieces = &p->pieces,
         .base = p->base,
@@ -171,6 +171,7 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
 {
     char write_id[DW_ID_TEXT];
     dw_uploaded_release(&p->part);
+    dw_live_tell(p, p->unchanged);
     dw_status status = settle_past(p, err);
     if (status == DW_OK && p->broken)
         return run_restart(p, position, report, err);
@@ -218,6 +219,10 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
     fate->report = *report;
     if (status == DW_OK)
         p->version = report->version;
+    fate->report.upkeep_dropped = p->upkeep.n_dropped;
+    fate->report.upkeep_behind = status == DW_OK && p->upkeep.version != DW_NO_VERSION
+                                     ? p->version - p->upkeep.version
+                                     : 0;
     /* the ranks may have heard different things: each looks before the next round */
     if (p->sharded && status != DW_OK)
         p->unsettled = true;
@@ -226,36 +231,34 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
     p->cancel = false;
 }
 
-/* What follows on a commit: the ticket is done, the baseline moves, then hint, folds and
- * anchors. */
-static void follow_up(dw_publisher *p, const dw_position *position,
+void dw_job_follow_up(dw_publisher *p, const dw_position *position,
                       const dw_publish_report *report)
 {
     dw_error error = {0};
     dw_status status = DW_OK;
     if (report->restarted) {
         p->suspect_from = 0;
-        dw_after_restart(p);
-        if (dw_publisher_stop(p, 0, 0) == 0) /* else the next publisher does it */
+        (void)dw_hint_load(p, NULL);
+        (void)dw_hint_put(p, NULL);
+        if (!dw_publisher_is_closing(p)) /* else the next publisher does it */
             status = dw_baseline_catch_up(p, &error);
-    } else {
-        dw_job_move_on(p, position);
-        status = dw_sweep_share(p, &error);
+        dw_upkeep_note(p, status, &error);
+        return;
     }
-    if (p->options.rank == 0 && !report->restarted) {
-        dw_status after = dw_after_commit(p, report->n_bytes, report->n_objects,
-                                          status == DW_OK ? &error : NULL);
-        status = status == DW_OK ? after : status;
+    dw_job_move_on(p, position);
+    status = dw_sweep_share(p, &error);
+    if (p->options.rank == 0) {
+        dw_status put = dw_hint_commit(p, report->n_bytes, report->n_objects,
+                                       status == DW_OK ? &error : NULL);
+        status = status == DW_OK ? put : status;
     }
-    pthread_mutex_lock(&p->lock);
-    if (status != DW_OK) {
-        p->after_status = status;
-        p->after_error = error;
-    }
-    pthread_mutex_unlock(&p->lock);
+    dw_upkeep_note(p, status, &error);
+    if (!p->baseline_lost)
+        dw_upkeep_ask(p);
 }
 
-/* Does one job; called and left with the lock held. */
+/* Does one job; called and left with the lock held. The next job is accepted as soon as
+ * this one is committed, and begins when the baseline has moved. */
 static void do_job(dw_publisher *p)
 {
     dw_error error = {0};
@@ -269,15 +272,42 @@ static void do_job(dw_publisher *p)
         return;
     }
     dw_job_finish(p, status, &error, &report);
-    if (status == DW_OK) {
-        p->phase = DW_JOB_AFTER;
-        pthread_cond_broadcast(&p->changed);
-        pthread_mutex_unlock(&p->lock);
-        follow_up(p, &position, &report);
-        pthread_mutex_lock(&p->lock);
-        p->cancel = false;
-    }
     p->phase = DW_JOB_IDLE;
+    if (status != DW_OK)
+        return;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    dw_job_follow_up(p, &position, &report);
+    pthread_mutex_lock(&p->lock);
+}
+
+/* Upkeep found that the baseline is not the version that it should be. If it is damaged,
+ * it is repaired, and a later version makes what was not made. Called and left with the
+ * lock held. */
+static void examine_doubt(dw_publisher *p)
+{
+    dw_upkeep *u = &p->upkeep;
+    dw_error error = u->doubt_error;
+    dw_status status = u->doubt;
+    bool damaged = false;
+    pthread_mutex_unlock(&p->lock);
+    if (!p->baseline_lost) {
+        dw_error found = {0};
+        dw_status swept = dw_sweep_all(p, &damaged, &found);
+        if (swept != DW_OK || damaged) {
+            status = swept;
+            error = found;
+        }
+    }
+    dw_upkeep_note(p, status, &error);
+    pthread_mutex_lock(&p->lock);
+    u->doubt = DW_OK;
+}
+
+/* Whether there is something to do, and the baseline is free; the lock is held. */
+static bool has_work(const dw_publisher *p)
+{
+    return !p->busy && (p->phase == DW_JOB_ENCODING || p->upkeep.doubt != DW_OK);
 }
 
 void *dw_job_loop(void *publisher)
@@ -285,11 +315,16 @@ void *dw_job_loop(void *publisher)
     dw_publisher *p = publisher;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (p->phase != DW_JOB_ENCODING && !p->closing)
+        while (!has_work(p) && !p->closing)
             pthread_cond_wait(&p->changed, &p->lock);
-        if (p->phase != DW_JOB_ENCODING)
+        if (p->closing && p->phase != DW_JOB_ENCODING)
             break;
-        do_job(p);
+        p->busy = true;
+        if (p->upkeep.doubt != DW_OK)
+            examine_doubt(p);
+        else
+            do_job(p);
+        p->busy = false;
         pthread_cond_broadcast(&p->changed);
     }
     pthread_mutex_unlock(&p->lock);

@@ -33,9 +33,11 @@ dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *er
     p->is_master = dw_alloc_zeroed(n, sizeof *p->is_master);
     p->number = dw_alloc_array(n, sizeof *p->number);
     p->is_known = dw_alloc_zeroed(n, sizeof *p->is_known);
+    p->unchanged = dw_alloc_zeroed(n, sizeof *p->unchanged);
     p->live = dw_alloc_array(p->pieces.cut.n, sizeof *p->live);
     p->next = dw_alloc_array(p->pieces.cut.n, sizeof *p->next);
-    if (!p->is_master || !p->number || !p->is_known || !p->live || !p->next)
+    if (!p->is_master || !p->number || !p->is_known || !p->unchanged || !p->live ||
+        !p->next)
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < n; t++) {
         p->number[t] = dw_name_index_find(names, p->pieces.table[t].name);
@@ -109,7 +111,7 @@ void dw_live_copy_release(dw_live_copy *copy)
 void dw_live_tell(dw_publisher *p, const bool *unchanged)
 {
     for (size_t t = 0; t < p->pieces.n_table; t++)
-        p->is_known[t] = p->is_known[t] && unchanged && unchanged[p->number[t]];
+        p->is_known[t] = p->is_known[t] && unchanged[t];
 }
 
 void dw_live_choose(dw_publisher *p)

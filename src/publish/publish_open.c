@@ -215,7 +215,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
     commit->content = DW_CONTENT_ANCHOR;
     return dw_anchor_upload(
         &commit->objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-        p->base_data, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
+        p->base_data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
         commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
 }
 
@@ -369,6 +369,16 @@ dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
         p->options.sign_key ? found : "");
 }
 
+/* Of a log with damage nothing is known: then an anchor is due. */
+static dw_status open_hint(dw_publisher *p, dw_error *err)
+{
+    dw_status status = dw_hint_load(p, err);
+    if (dw_stream_stops(status))
+        return status;
+    (void)dw_hint_put(p, NULL); /* the next commit puts it again */
+    return DW_OK;
+}
+
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
 {
@@ -393,7 +403,9 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = begin_stream(p, err);
     else if (status == DW_OK)
         status = dw_baseline_catch_up(p, err);
+    if (status == DW_OK && p->options.rank == 0)
+        status = open_hint(p, err);
     if (status == DW_OK)
-        status = dw_after_open(p, err);
+        status = dw_upkeep_open(p, err);
     return status == DW_OK ? dw_sweep_begin(p, err) : status;
 }

@@ -258,7 +258,7 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
                        "%s did not come in time: version %" PRIu64
                        " was not committed. The next one covers it",
                        what, dw_publisher_next(p));
-    if (dw_publisher_stop(p, 0, 0) != 0)
+    if (dw_job_stop(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                        "the wait for %s was given up", what);
     dw_sleep_ms(*pause);
@@ -384,7 +384,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
     report->n_bytes = dw_objects_bytes(&c.objects);
     dw_commit_record_release(&c);
     if (!ours) {
-        p->fenced = true;
+        dw_publisher_fence(p);
         return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                        "another writer took over the stream: version %" PRIu64 " is its",
                        version);
@@ -435,7 +435,7 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
         status = dw_anchor_upload(
             &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-            p->base_data, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
+            p->base_data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
             write_id, p->options.max_anchor_bytes, &p->options.progress, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);

@@ -72,11 +72,12 @@ static dw_status repair(dw_publisher *p, const char *tensor, dw_error *err)
 {
     dw_error fault = {0};
     dw_baseline_lose(p);
-    if (dw_publisher_stop(p, 0, 0) != 0)
+    if (dw_publisher_is_closing(p))
         return DW_OK; /* the publisher is closing: the next one repairs it */
     dw_status status = dw_baseline_catch_up(p, &fault);
     if (status == DW_OK) {
-        dw_after_catch_up(p);
+        if (p->options.rank == 0)
+            (void)dw_hint_load(p, NULL);
         return DW_OK;
     }
     return dw_fail_tensor(err, status, p->options.baseline_dir, tensor,

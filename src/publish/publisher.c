@@ -82,17 +82,38 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     return DW_OK;
 }
 
-static dw_status start_thread(dw_publisher *p, dw_error *err)
+dw_publisher *dw_publisher_new(dw_store *store)
 {
-    if (!dw_condition_init(&p->changed))
-        return dw_fail(err, DW_NO_MEMORY, NULL, "cannot make a condition variable");
+    dw_publisher *p = dw_alloc_zeroed(1, sizeof *p);
+    if (!p || !dw_condition_init(&p->changed)) {
+        dw_free(p);
+        return NULL;
+    }
     pthread_mutex_init(&p->lock, NULL);
-    p->has_thread = pthread_create(&p->thread, NULL, dw_job_loop, p) == 0;
-    if (p->has_thread)
-        return DW_OK;
+    dw_hint_init(&p->hint);
+    dw_held_init(&p->upkeep.held);
+    p->upkeep.at = dw_nowhere;
+    p->upkeep.version = DW_NO_VERSION;
+    p->store = store;
+    p->head.version = DW_NO_VERSION;
+    return p;
+}
+
+void dw_publisher_free(dw_publisher *p)
+{
+    dw_upkeep_close(p);
+    dw_hint_release(&p->hint);
+    dw_stream_close(p->stream);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
-    return dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
+    dw_free(p);
+}
+
+static dw_status start_threads(dw_publisher *p, dw_error *err)
+{
+    p->has_thread = pthread_create(&p->thread, NULL, dw_job_loop, p) == 0;
+    return p->has_thread ? dw_upkeep_start(p, err)
+                         : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
 }
 
 dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor *tensors,
@@ -100,18 +121,15 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
                             dw_error *err)
 {
     *out = NULL;
-    dw_publisher *p = dw_alloc_zeroed(1, sizeof *p);
+    dw_publisher *p = dw_publisher_new(store);
     if (!p)
         return dw_fail_memory(err, NULL);
-    p->store = store;
-    p->head.version = DW_NO_VERSION;
-    p->anchor = DW_NO_VERSION;
     dw_status status = copy_options(p, options, err);
     if (status == DW_OK)
         status = dw_publisher_begin(p, tensors, n_tensors, err);
     p->version = p->head.version;
     if (status == DW_OK)
-        status = start_thread(p, err);
+        status = start_threads(p, err);
     if (status == DW_OK && p->options.publish_changed && !p->sharded)
         status = dw_publisher_publish_changed(p, err);
     p->options.shards = NULL; /* the caller's, for the call alone */
@@ -128,22 +146,17 @@ void dw_publisher_close(dw_publisher *p)
 {
     if (!p)
         return;
-    if (p->has_thread) {
-        pthread_mutex_lock(&p->lock);
-        p->closing = true;
-        pthread_cond_broadcast(&p->changed);
-        pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&p->lock);
+    p->closing = true;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    if (p->has_thread)
         pthread_join(p->thread, NULL);
-        pthread_mutex_destroy(&p->lock);
-        pthread_cond_destroy(&p->changed);
-    }
-    dw_after_close(p);
+    dw_upkeep_stop(p);
     dw_uploaded_release(&p->part);
     dw_writer_release(&p->receipt);
     dw_writer_release(&p->outcome);
     dw_follower_close(p->baseline);
-    dw_pieces_release(&p->pieces);
-    dw_stream_close(p->stream);
     dw_live_close(p);
     dw_free(p->base_data);
     dw_free(p->proven);
@@ -151,6 +164,7 @@ void dw_publisher_close(dw_publisher *p)
     dw_free(p->memory);
     dw_free(p->step);
     dw_free(p->notes);
+    dw_free(p->unchanged);
     dw_free((char *)p->options.base_name);
     dw_free((char *)p->options.base);
     dw_free((char *)p->options.baseline_dir);
@@ -158,7 +172,23 @@ void dw_publisher_close(dw_publisher *p)
     dw_free((char *)p->options.job);
     dw_free((char *)p->options.first_step);
     dw_free((char *)p->options.first_notes);
-    dw_free(p);
+    dw_pieces_release(&p->pieces);
+    dw_publisher_free(p);
+}
+
+void dw_publisher_fence(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->fenced = true;
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool dw_publisher_is_closing(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const bool is_closing = p->closing;
+    pthread_mutex_unlock(&p->lock);
+    return is_closing;
 }
 
 const char *dw_publisher_stream_id(const dw_publisher *p)
@@ -233,7 +263,6 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
             give_up(p);
         pthread_cond_wait(&p->changed, &p->lock);
     }
-    /* no job is under way, so its thread writes nothing now */
     if (status == DW_OK && p->fenced)
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                          "another writer took over the stream. This one has stopped "
@@ -242,7 +271,8 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         (!replace_text(&p->step, note.step) || !replace_text(&p->notes, note.notes)))
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
-        dw_live_tell(p, note.unchanged);
+        for (size_t t = 0; t < p->pieces.n_table; t++)
+            p->unchanged[t] = note.unchanged && note.unchanged[p->number[t]];
         *ticket = ++p->ticket;
         *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
         p->t_start = dw_clock_ms();
@@ -340,15 +370,32 @@ static bool is_idle(const dw_publisher *p)
     return p->phase == DW_JOB_IDLE || p->phase == DW_JOB_UPLOADED;
 }
 
-bool dw_publisher_idle(dw_publisher *p, unsigned timeout_ms)
+/* Waits until IS_REACHED holds; false if the time is over first. */
+static bool wait_until(dw_publisher *p, bool (*is_reached)(const dw_publisher *p),
+                       unsigned timeout_ms)
 {
     const struct timespec end = after_ms(timeout_ms);
     pthread_mutex_lock(&p->lock);
-    while (!is_idle(p) && wait_changed(p, timeout_ms, &end) == 0)
+    while (!is_reached(p) && wait_changed(p, timeout_ms, &end) == 0)
         ;
-    const bool idle = is_idle(p);
+    const bool reached = is_reached(p);
     pthread_mutex_unlock(&p->lock);
-    return idle;
+    return reached;
+}
+
+bool dw_publisher_idle(dw_publisher *p, unsigned timeout_ms)
+{
+    return wait_until(p, is_idle, timeout_ms);
+}
+
+static bool is_drained(const dw_publisher *p)
+{
+    return is_idle(p) && !p->busy && dw_upkeep_is_idle(p);
+}
+
+bool dw_publisher_drained(dw_publisher *p, unsigned timeout_ms)
+{
+    return wait_until(p, is_drained, timeout_ms);
 }
 
 void dw_publisher_cancel(dw_publisher *p)
@@ -360,13 +407,12 @@ void dw_publisher_cancel(dw_publisher *p)
 
 dw_status dw_publisher_drain(dw_publisher *p, dw_error *err)
 {
+    dw_publisher_drained(p, UINT_MAX);
     pthread_mutex_lock(&p->lock);
-    while (!is_idle(p))
-        pthread_cond_wait(&p->changed, &p->lock);
-    dw_status status = p->after_status;
+    dw_status status = p->upkeep.status;
     if (status != DW_OK && err)
-        *err = p->after_error;
-    p->after_status = DW_OK;
+        *err = p->upkeep.error;
+    p->upkeep.status = DW_OK;
     pthread_mutex_unlock(&p->lock);
     return status;
 }

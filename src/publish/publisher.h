@@ -1,7 +1,8 @@
 /* The inside of a publisher.
  *
- * A thread of its own does what takes long: diff, encode, upload, commit, and afterwards
- * folds and anchors. The caller's calls hand it one job at a time and wait for its fate.
+ * The publisher's thread does what takes long: diff, encode, upload, commit. The caller's
+ * calls hand it one job at a time and wait for its fate. A second thread makes folds and
+ * anchors, so that no version waits for them.
  *
  *     publisher.c         the calls, tickets
  *     publish_job.c       the thread: one publish after the other
@@ -14,8 +15,10 @@
  *     publish_mark.c      the mark of the baseline's directory
  *     publish_sweep.c     whether the baseline is still what was committed
  *     publish_ranks.c     receipts of a sharded publish
- *     publish_after.c     latest.json, anchors
+ *     hint.c              latest.json
+ *     upkeep.c            the thread that makes folds and anchors
  *     publish_folds.c     folded deltas
+ *     held_version.c      the weights that it makes them from
  *     restart.c           a version that only its anchor leads to
  *     repair.c            making one without a publisher
  */
@@ -42,12 +45,43 @@ typedef struct dw_folds {
     dw_fold_copy copy;
 } dw_folds;
 
+/* latest.json. Any thread may use it, under its lock, which is also held while it is put:
+ * so an older hint never replaces a newer one of this process. */
+typedef struct dw_hint {
+    pthread_mutex_t lock;
+    dw_graph graph;  /* edges from the newest anchor on */
+    uint64_t anchor; /* the newest version with an anchor, or DW_NO_VERSION */
+    uint64_t head;
+} dw_hint;
+
+/* Folds and anchors. The thread works on the newest version there is, and on one version
+ * at a time. Versions that come meanwhile only leave a note that there is work. */
+typedef struct dw_upkeep {
+    pthread_t thread;
+    bool has_thread;
+    dw_held_version held;
+    /* the thread's while `busy`; else whoever sets `busy` */
+    dw_folds folds;
+    dw_position at;  /* the version that is worked on */
+    uint64_t opened; /* the head when the publisher was opened */
+    /* guarded by the publisher's lock */
+    bool wanted;       /* a version was committed since the thread last looked */
+    bool busy;         /* somebody uses what is above */
+    bool give_up_copy; /* the work under way is to end, and the copy for folds to go */
+    uint64_t version;  /* that is worked on; DW_NO_VERSION: none */
+    uint64_t n_dropped;
+    dw_status status; /* the last fault; dw_publisher_drain reports it */
+    dw_error error;
+    dw_status doubt; /* not DW_OK: the baseline does not seem to be the version that it
+                        should be. The publisher's thread compares all of it */
+    dw_error doubt_error;
+} dw_upkeep;
+
 typedef enum dw_job_phase {
     DW_JOB_IDLE,
-    DW_JOB_ENCODING,  /* the weights are being read */
+    DW_JOB_ENCODING,  /* the weights are to be read, or are being read */
     DW_JOB_UPLOADING, /* they have been */
     DW_JOB_UPLOADED,  /* sharded, receipts by the caller: waits for its calls */
-    DW_JOB_AFTER,     /* the version's fate is known; folds and anchors are made */
 } dw_job_phase;
 
 typedef struct dw_ticket_fate {
@@ -94,13 +128,11 @@ struct dw_publisher {
     char writer[DW_ID_TEXT];
     uint64_t epoch;
     uint64_t round; /* of a sharded publish */
-    bool fenced;
     bool unsettled; /* a commit's outcome is not known */
 
-    dw_graph graph;  /* edges from the newest anchor on */
-    uint64_t anchor; /* the newest version with an anchor, or DW_NO_VERSION */
     uint64_t model_bytes;
-    dw_folds folds;
+    dw_hint hint;
+    dw_upkeep upkeep;
 
     /* between the caller's threads and the publisher's */
     pthread_mutex_t lock;
@@ -110,6 +142,10 @@ struct dw_publisher {
     /* guarded by the lock */
     uint64_t version; /* of the head, as the caller may know it */
     bool closing;
+    bool busy;       /* somebody uses the baseline: the publisher's thread for a version,
+                        or to compare it; or dw_publisher_is_current */
+    bool fenced;     /* another writer took over */
+    bool *unchanged; /* [pieces.n_table] what the caller says has not changed */
     bool cancel;     /* the job under way is to be given up */
     bool committing; /* too late for that */
     dw_job_phase phase;
@@ -117,8 +153,6 @@ struct dw_publisher {
     dw_ticket_fate fates[DW_KEPT_TICKETS]; /* ticket N at N % DW_KEPT_TICKETS */
     char *step;
     char *notes;
-    dw_status after_status; /* the last fault of folds and anchors */
-    dw_error after_error;
 
     /* sharded: between upload and commit */
     dw_uploaded part;
@@ -131,17 +165,29 @@ struct dw_publisher {
 
 /* The publisher's thread. */
 void *dw_job_loop(void *publisher);
+/* For dw_progress: not 0 if the job under way is to be given up. */
+int dw_job_stop(void *publisher, uint64_t n_done, uint64_t n_total);
 dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
 /* Fills in what is known once a version is committed. */
 void dw_job_report(const dw_publisher *p, const dw_position *position,
                    dw_publish_report *report);
 /* The version of the part that was uploaded is committed: the baseline moves. */
 void dw_job_move_on(dw_publisher *p, const dw_position *position);
+/* What follows on a commit: the baseline moves, the hint is put, upkeep is asked for. */
+void dw_job_follow_up(dw_publisher *p, const dw_position *position,
+                      const dw_publish_report *report);
 /* Ends the job under way with its fate; the lock is held. */
 void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                    const dw_publish_report *report);
 
 /* ---- publisher.c ---- */
+
+/* A publisher that nothing is opened of yet. */
+dw_publisher *dw_publisher_new(dw_store *store);
+void dw_publisher_free(dw_publisher *p);
+bool dw_publisher_is_closing(dw_publisher *p);
+/* Another writer took over: nothing more is published. */
+void dw_publisher_fence(dw_publisher *p);
 
 /* The fate of TICKET, or NULL where it is none of the last; the lock is held. */
 dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
@@ -183,8 +229,8 @@ typedef struct dw_live_copy {
 dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err);
 void dw_live_copy_release(dw_live_copy *copy);
 
-/* A publish begins: the caller says which of its tensors are as at the one before; NULL:
- * none. Whatever becomes of it, what it may change is not known until it is committed. */
+/* A publish begins: the caller says which tensors of the table are as at the one before.
+ * Whatever becomes of it, what it may change is not known until it is committed. */
 void dw_live_tell(dw_publisher *p, const bool *unchanged);
 /* Fills `next`: what is known is not compared. */
 void dw_live_choose(dw_publisher *p);
@@ -208,8 +254,8 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
 /* It cannot be relied on: the next publish brings it to the head anew. */
 void dw_baseline_lose(dw_publisher *p);
 
-/* The files of a baseline in a directory. */
-const dw_checkpoint *dw_baseline_files(const dw_publisher *p);
+/* Lets upkeep see the baseline, which is version p->head. */
+void dw_baseline_show(dw_publisher *p);
 
 /* False if the files of a baseline in a directory shrank. */
 bool dw_baseline_is_whole(const dw_publisher *p);
@@ -321,26 +367,54 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
 dw_status dw_folds_open(dw_publisher *p, dw_error *err);
 void dw_folds_close(dw_publisher *p);
 /* Removes the copy for folds from the baseline's directory: versions need the room. False
- * if there is none. A later version makes it again. */
+ * if there is none, or if upkeep uses it: then that ends soon, and removes it. A later
+ * version makes it again. */
 bool dw_folds_give_up_copy(dw_publisher *p);
-/* Folds what is due at the head; *MADE says whether a way was added. */
+/* The same for upkeep itself. False if there is none. */
+bool dw_folds_remove_copy(dw_publisher *p);
+/* Whether there is something to fold at version p->upkeep.at. */
+bool dw_folds_are_due(const dw_publisher *p);
+/* Folds what is due at the version that is held; *MADE says whether a way was added. */
 dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err);
 
-/* ---- publish_after.c ---- */
+/* ---- hint.c ---- */
 
-/* Creates a way to the head and notes it for the hint. */
-dw_status dw_publisher_add_way(dw_publisher *p, const dw_position *from,
-                               const dw_objects *objects, dw_error *err);
-dw_status dw_after_open(dw_publisher *p, dw_error *err);
-void dw_after_close(dw_publisher *p);
-/* The head moved without this process's doing: the edges to it are read. */
-void dw_after_catch_up(dw_publisher *p);
-/* The same for a restart, and tells readers of it. */
-void dw_after_restart(dw_publisher *p);
-/* After version p->head was committed with these objects. */
-dw_status dw_after_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
-                          dw_error *err);
-/* Whether the caller wants the job under way to be given up: for dw_progress. */
-int dw_publisher_stop(void *publisher, uint64_t n_done, uint64_t n_total);
+void dw_hint_init(dw_hint *hint);
+void dw_hint_release(dw_hint *hint);
+/* Reads the edges that lead to p->head. If that fails, those that are known stay: the
+ * hint then lacks an edge or two, which only costs. */
+dw_status dw_hint_load(dw_publisher *p, dw_error *err);
+dw_status dw_hint_put(dw_publisher *p, dw_error *err);
+/* Version p->head was committed with these objects: adds its edge, and puts the hint. */
+dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
+                         dw_error *err);
+/* Adds a fold or an anchor. */
+dw_status dw_hint_add(dw_hint *hint, dw_edge edge, dw_error *err);
+/* The newest version with an anchor, or DW_NO_VERSION. */
+uint64_t dw_hint_anchor(dw_hint *hint);
+/* The bytes of the cheapest route from FROM to TO. False if none is known. */
+bool dw_hint_cost(dw_hint *hint, uint64_t from, uint64_t to, uint64_t *n_bytes);
+
+/* ---- upkeep.c ---- */
+
+/* Once the baseline is the head. Versions need no upkeep, so a failure of it is only
+ * reported by dw_publisher_drain. */
+dw_status dw_upkeep_open(dw_publisher *p, dw_error *err);
+dw_status dw_upkeep_start(dw_publisher *p, dw_error *err);
+/* Ends the thread, which `closing` was set for. */
+void dw_upkeep_stop(dw_publisher *p);
+void dw_upkeep_close(dw_publisher *p);
+/* The baseline is a new version: there may be work. */
+void dw_upkeep_ask(dw_publisher *p);
+/* Keeps a fault for dw_publisher_drain. */
+void dw_upkeep_note(dw_publisher *p, dw_status status, const dw_error *error);
+/* Creates the record of a fold or an anchor of the version that is worked on, and tells
+ * the hint. */
+dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
+                        const dw_objects *objects, dw_error *err);
+/* For dw_progress: not 0 if the work under way is to be given up. */
+int dw_upkeep_is_stopped(void *publisher, uint64_t n_done, uint64_t n_total);
+/* Whether nothing is under way and nothing is due; the lock is held. */
+bool dw_upkeep_is_idle(const dw_publisher *p);
 
 #endif

@@ -123,8 +123,10 @@ static dw_status commit_restart(dw_publisher *p, const source *from, dw_error *e
     if (!commit.notes)
         commit.notes = notes;
     dw_status status = dw_restart_commit(&from->restart, p, &commit, err);
-    if (status == DW_OK)
-        dw_after_restart(p);
+    if (status == DW_OK) {
+        (void)dw_hint_load(p, NULL);
+        (void)dw_hint_put(p, NULL);
+    }
     return status;
 }
 
@@ -173,18 +175,14 @@ dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors, size_t n_t
                            const dw_publish_options *options, dw_repair_report *report,
                            dw_error *err)
 {
-    dw_publisher *p = dw_alloc_zeroed(1, sizeof *p);
+    dw_publisher *p = dw_publisher_new(store);
     if (!p)
         return dw_fail_memory(err, NULL);
-    p->store = store;
-    p->anchor = DW_NO_VERSION;
     dw_status status = DW_OPTIONS_TAKE(dw_publish_options, &p->options, options, err);
     memset(p->options.folds, 0, sizeof p->options.folds);
     p->options.rank = 0;
     if (status == DW_OK)
         status = repair(p, tensors, n_tensors, report, err);
-    dw_after_close(p);
-    dw_stream_close(p->stream);
-    dw_free(p);
+    dw_publisher_free(p);
     return status;
 }

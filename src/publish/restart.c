@@ -37,7 +37,7 @@ dw_status dw_restart_upload(dw_restart *r, dw_publisher *p, dw_error *err)
 {
     const dw_stream_record *s = &p->stream->record;
     const uint64_t max = p->options.max_anchor_bytes;
-    const dw_progress stop = {dw_publisher_stop, p};
+    const dw_progress stop = {dw_job_stop, p};
     dw_slices all = {0};
     void **data = dw_alloc_array(s->n_tensors, sizeof *data);
     dw_status status = data ? dw_random_id(r->write_id, err) : dw_fail_memory(err, NULL);
@@ -47,7 +47,7 @@ dw_status dw_restart_upload(dw_restart *r, dw_publisher *p, dw_error *err)
         status = dw_slices_of_covers(&all, NULL, 0, s->tensors, s->n_tensors, err);
     if (status == DW_OK)
         status = dw_anchor_upload(
-            &r->objects, p->store, s->tensors, s->n_tensors, &all, data,
+            &r->objects, p->store, s->tensors, s->n_tensors, &all, data, NULL,
             dw_whole_share(s->tensors, s->n_tensors, r->state), dw_publisher_next(p),
             true, r->write_id, max > 0 ? max : DW_ANCHOR_BYTES, &stop, err);
     dw_slices_free(&all);

@@ -14,8 +14,8 @@
 
 /* ---- anchors ---- */
 
-/* Points the anchor's tensors, which are those of the group, at their data, and notes
- * which slice each of them is. */
+/* Points the anchor's tensors, which are those of the group, at their data, if there is
+ * any, and notes which slice each of them is. */
 static dw_status connect(dw_anchor *anchor, size_t *place, const dw_tensor *views,
                          size_t n_views, dw_error *err)
 {
@@ -35,8 +35,8 @@ static dw_status connect(dw_anchor *anchor, size_t *place, const dw_tensor *view
 /* Uploads one object, and adds what its very bytes are to *SHARE. */
 static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *store,
                               const dw_pieces *pieces, const dw_piece_group *group,
-                              const dw_tensor *views, const dw_progress *progress,
-                              dw_error *err)
+                              const dw_tensor *views, dw_held_version *held,
+                              const dw_progress *progress, dw_error *err)
 {
     const dw_slices slices = {pieces->cut.items + group->first, group->n, group->n};
     dw_anchor anchor;
@@ -44,14 +44,19 @@ static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *sto
                                       object->key, err);
     if (status != DW_OK)
         return status;
-    const dw_source source = dw_anchor_source(&anchor);
     size_t *place = dw_alloc_array(anchor.list.n, sizeof *place);
+    size_t *tensors = dw_alloc_array(anchor.list.n, sizeof *tensors);
+    dw_held_file file = {held, &anchor, tensors};
+    const dw_source source =
+        held ? dw_held_file_source(&file) : dw_anchor_source(&anchor);
     dw_anchor_check check;
     status = dw_anchor_check_open(&check, &anchor, err);
-    if (status == DW_OK && !place)
+    if (status == DW_OK && (!place || !tensors))
         status = dw_fail_memory(err, object->key);
     if (status == DW_OK)
         status = connect(&anchor, place, views + group->first, group->n, err);
+    for (size_t i = 0; status == DW_OK && i < anchor.list.n; i++)
+        tensors[i] = slices.items[place[i]].tensor;
     if (status == DW_OK)
         status = dw_object_put_watched(store, object, &source, dw_anchor_check_take,
                                        &check, progress, err);
@@ -64,6 +69,7 @@ static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *sto
                                      pieces->table, pieces->n_table, err);
     dw_anchor_check_release(&check);
     dw_free(place);
+    dw_free(tensors);
     dw_anchor_release(&anchor);
     return status;
 }
@@ -83,8 +89,8 @@ dw_digest dw_whole_share(const dw_tensor *table, size_t n_tensors, dw_digest sta
 
 dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
                            size_t n_tensors, const dw_slices *slices, void *const *data,
-                           dw_digest share, uint64_t version, bool is_way,
-                           const char *write_id, uint64_t max_object_bytes,
+                           dw_held_version *held, dw_digest share, uint64_t version,
+                           bool is_way, const char *write_id, uint64_t max_object_bytes,
                            const dw_progress *progress, dw_error *err)
 {
     dw_digest found = 0;
@@ -107,14 +113,16 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
     for (size_t i = 0; status == DW_OK && i < slices->n; i++)
         bar.total += dw_slice_bytes(table, &slices->items[i]);
     const dw_progress hook = dw_share_hook(&bar);
-    if (status == DW_OK)
+    if (status == DW_OK && data)
         dw_pieces_view(&pieces, views, data);
+    else if (status == DW_OK && pieces.cut.n > 0)
+        memcpy(views, pieces.shapes.tensors, pieces.cut.n * sizeof *views);
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
         dw_key_object(object->key, version, write_id, is_way ? "anchor" : NULL,
                       (unsigned)g);
         status = upload_group(object, &found, store, &pieces, &pieces.groups[g], views,
-                              &hook, err);
+                              data ? NULL : held, &hook, err);
         bar.before += object->n_bytes;
     }
     if (status == DW_OK && found != share) {

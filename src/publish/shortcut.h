@@ -2,18 +2,17 @@
 #ifndef DW_PUBLISH_SHORTCUT_H
 #define DW_PUBLISH_SHORTCUT_H
 
-#include "stream/cut.h"
-#include "weights/replica.h"
+#include "publish/held_version.h"
 
-/* Uploads the weights of SLICES, owned slice k at DATA[k], as anchor objects of at most
- * MAX_OBJECT_BYTES each; OUT, to be released in any case, takes what was uploaded.
- * IS_WAY: not version 0's own. SHARE is what the weights add to the version's state: if
- * the bytes that were uploaded are other weights, the objects are removed again and the
- * call fails with DW_CORRUPT. */
+/* Uploads the weights of SLICES, owned slice k at DATA[k] or, if DATA is NULL, as HELD
+ * has them, as anchor objects of at most MAX_OBJECT_BYTES each; OUT, to be released in
+ * any case, takes what was uploaded. IS_WAY: not version 0's own. SHARE is what the
+ * weights add to the version's state: if the bytes that were uploaded are other weights,
+ * the objects are removed again and the call fails with DW_CORRUPT. */
 dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
                            size_t n_tensors, const dw_slices *slices, void *const *data,
-                           dw_digest share, uint64_t version, bool is_way,
-                           const char *write_id, uint64_t max_object_bytes,
+                           dw_held_version *held, dw_digest share, uint64_t version,
+                           bool is_way, const char *write_id, uint64_t max_object_bytes,
                            const dw_progress *progress, dw_error *err);
 
 /* The share of all tensors of a model in its state. */

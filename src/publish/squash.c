@@ -213,7 +213,7 @@ static dw_status upload(squash *q, dw_objects *out, dw_error *err)
         status = dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, err);
     if (status == DW_OK && q->from.version == DW_NO_VERSION)
         status = dw_anchor_upload(
-            out, q->stream->store, r->tensors, r->n_tensors, &all, q->new_data,
+            out, q->stream->store, r->tensors, r->n_tensors, &all, q->new_data, NULL,
             dw_whole_share(r->tensors, r->n_tensors, q->to.state), q->to.version, true,
             q->write_id, max_bytes > 0 ? max_bytes : DW_ANCHOR_BYTES, &q->stop, err);
     else if (status == DW_OK) {

@@ -110,12 +110,12 @@ static dw_status copy_index(const char *index, const char *dir, dw_error *err)
     return status;
 }
 
-dw_status dw_files_copy(const dw_checkpoint *ckpt, const char *dir, dw_error *err)
+dw_status dw_files_clone(const dw_checkpoint *ckpt, const char *dir, dw_error *err)
 {
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++) {
         char *path = same_name(dir, dw_checkpoint_file(ckpt, i));
-        status = path ? dw_copy_file(dw_checkpoint_fd(ckpt, i), path, err)
+        status = path ? dw_clone_file(dw_checkpoint_fd(ckpt, i), path, err)
                       : dw_fail_memory(err, dir);
         dw_free(path);
     }

@@ -345,6 +345,7 @@ static inline void kit_make_stream(kit *k, dw_store *store, const char *spool_di
     for (uint64_t v = 1; v <= last; v++) {
         kit_step(k, 20);
         kit_publish(k, p, v);
+        dw_publisher_drain(p, NULL); /* with its folds and anchors */
     }
     dw_publisher_close(p);
     kit_read_log(k, store, log);

@@ -209,14 +209,14 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
     const char *id = "00112233445566778899aabbccddeeff";
     /* what is uploaded is proven: such an anchor is not made any more */
     assert_int_equal(dw_anchor_upload(&objects, store, r->tensors, r->n_tensors, &all,
-                                      data, good, version, true, id, 1 << 20, NULL,
+                                      data, NULL, good, version, true, id, 1 << 20, NULL,
                                       &x->err),
                      DW_CORRUPT);
     assert_int_equal(dw_store_stat(store, objects.items[0].key, NULL, NULL, NULL),
                      DW_NOT_FOUND);
     dw_objects_release(&objects);
     assert_fine(x, dw_anchor_upload(&objects, store, r->tensors, r->n_tensors, &all, data,
-                                    dw_whole_share(r->tensors, r->n_tensors, state),
+                                    NULL, dw_whole_share(r->tensors, r->n_tensors, state),
                                     version, true, id, 1 << 20, NULL, &x->err));
     *byte ^= 1;
     const dw_position to = dw_position_of(&c);

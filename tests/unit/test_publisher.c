@@ -431,7 +431,7 @@ static void test_cancel(void **state)
     assert_true(dw_publisher_idle(p, 0));
     dw_publisher_cancel(p); /* nothing is under way: the next is not given up */
     kit_publish(&k, p, 1);
-    assert_true(dw_publisher_idle(p, UINT_MAX)); /* the hint has been put */
+    assert_true(dw_publisher_drained(p, UINT_MAX)); /* the hint has been put */
     g.is_shut = true;
     kit_step(&k, 10);
     kit_keep(&k);

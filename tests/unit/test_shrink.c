@@ -268,7 +268,7 @@ static dw_status publish(dw_publisher *p)
     dw_status status = dw_publisher_publish(p, &ticket, NULL, &error);
     if (status == DW_OK)
         status = dw_publisher_wait(p, ticket, UINT32_MAX, NULL, &report, &error);
-    dw_publisher_idle(p, UINT32_MAX);
+    dw_publisher_drained(p, UINT32_MAX);
     return status;
 }
 

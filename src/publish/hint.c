@@ -1,0 +1,130 @@
+/* latest.json, the hint for readers: the newest version, and the edges that lead to it.
+ * It can be stale or missing without harm. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "publish/publisher.h"
+#include "store/store.h"
+
+/* ---- the lock is held ---- */
+
+/* Edges from before the newest anchor are of no use to the hint. */
+static void prune(dw_hint *h)
+{
+    h->anchor = dw_graph_newest_anchor(&h->graph);
+    size_t kept = 0;
+    for (size_t i = 0; i < h->graph.n; i++) {
+        const dw_edge e = h->graph.edges[i];
+        bool useful = e.from == DW_NO_VERSION
+                          ? e.to == h->anchor
+                          : h->anchor == DW_NO_VERSION || e.from >= h->anchor;
+        if (useful)
+            h->graph.edges[kept++] = e;
+    }
+    h->graph.n = kept;
+}
+
+static dw_status put(dw_publisher *p, dw_error *err)
+{
+    const dw_hint *h = &p->hint;
+    size_t skip = h->graph.n > DW_MAX_EDGES ? h->graph.n - DW_MAX_EDGES : 0;
+    dw_latest_record latest = {
+        .version = h->head, .edges = h->graph.edges + skip, .n_edges = h->graph.n - skip};
+    memcpy(latest.stream, p->stream->record.stream, sizeof latest.stream);
+    dw_writer bytes = {0};
+    dw_status status = dw_latest_record_write(&bytes, &latest, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(p->store, DW_KEY_LATEST, bytes.bytes, bytes.n_bytes,
+                                    DW_PUT_REPLACE, err);
+    dw_writer_release(&bytes);
+    return status;
+}
+
+/* ---- all threads ---- */
+
+void dw_hint_init(dw_hint *h)
+{
+    *h = (dw_hint){.anchor = DW_NO_VERSION, .head = DW_NO_VERSION};
+    pthread_mutex_init(&h->lock, NULL);
+}
+
+void dw_hint_release(dw_hint *h)
+{
+    dw_graph_release(&h->graph);
+    pthread_mutex_destroy(&h->lock);
+}
+
+dw_status dw_hint_load(dw_publisher *p, dw_error *err)
+{
+    dw_hint *h = &p->hint;
+    dw_graph graph = {0};
+    dw_status status =
+        dw_graph_load(&graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
+    pthread_mutex_lock(&h->lock);
+    h->head = p->head.version;
+    if (status == DW_OK) { /* else what was known before stays */
+        dw_graph_release(&h->graph);
+        h->graph = graph;
+    } else {
+        dw_graph_release(&graph);
+    }
+    prune(h);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+dw_status dw_hint_put(dw_publisher *p, dw_error *err)
+{
+    pthread_mutex_lock(&p->hint.lock);
+    dw_status status = put(p, err);
+    pthread_mutex_unlock(&p->hint.lock);
+    return status;
+}
+
+dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
+                         dw_error *err)
+{
+    dw_hint *h = &p->hint;
+    const dw_edge edge = {p->head.version - 1, p->head.version, n_bytes, n_objects};
+    pthread_mutex_lock(&h->lock);
+    h->head = p->head.version;
+    dw_status status = dw_graph_add(&h->graph, edge, err);
+    if (status == DW_OK)
+        status = put(p, err);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+dw_status dw_hint_add(dw_hint *h, dw_edge edge, dw_error *err)
+{
+    pthread_mutex_lock(&h->lock);
+    dw_status status = dw_graph_has(&h->graph, edge.from, edge.to)
+                           ? DW_OK
+                           : dw_graph_add(&h->graph, edge, err);
+    if (edge.from == DW_NO_VERSION)
+        prune(h);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+uint64_t dw_hint_anchor(dw_hint *h)
+{
+    pthread_mutex_lock(&h->lock);
+    const uint64_t anchor = h->anchor;
+    pthread_mutex_unlock(&h->lock);
+    return anchor;
+}
+
+bool dw_hint_cost(dw_hint *h, uint64_t from, uint64_t to, uint64_t *n_bytes)
+{
+    dw_edge *path;
+    size_t n;
+    pthread_mutex_lock(&h->lock);
+    const bool found =
+        dw_graph_plan_from(&path, &n, n_bytes, &h->graph, from, to, NULL) == DW_OK;
+    pthread_mutex_unlock(&h->lock);
+    if (found)
+        dw_free(path);
+    return found;
+}

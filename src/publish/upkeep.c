@@ -1,0 +1,238 @@
+/* Upkeep: folds and anchors, which let followers catch up quickly. A thread makes them
+ * after the commit, from the weights that held_version.h holds. All of it can fail or be
+ * missing without harm to any version. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "publish/publisher.h"
+#include "store/store.h"
+
+int dw_upkeep_is_stopped(void *publisher, uint64_t n_done, uint64_t n_total)
+{
+    dw_publisher *p = publisher;
+    (void)n_done;
+    (void)n_total;
+    pthread_mutex_lock(&p->lock);
+    const bool stop = p->closing || p->fenced || p->upkeep.give_up_copy;
+    pthread_mutex_unlock(&p->lock);
+    return stop;
+}
+
+void dw_upkeep_note(dw_publisher *p, dw_status status, const dw_error *error)
+{
+    if (status == DW_OK)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->upkeep.status = status;
+    p->upkeep.error = *error;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* A record that is there already is as good, and stays. */
+dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
+                        const dw_objects *objects, dw_error *err)
+{
+    const dw_position *to = &p->upkeep.at;
+    dw_status status =
+        dw_way_create(p->stream, from, to, objects, p->options.sign_key, err);
+    if (status != DW_OK && status != DW_CONFLICT)
+        return status;
+    const dw_edge edge = {from ? from->version : DW_NO_VERSION, to->version,
+                          dw_objects_bytes(objects), objects->n};
+    return dw_hint_add(&p->hint, edge, err);
+}
+
+/* ---- anchors ---- */
+
+static bool anchor_due(dw_publisher *p)
+{
+    const uint64_t version = p->upkeep.at.version, anchor = dw_hint_anchor(&p->hint);
+    const uint64_t start = anchor == DW_NO_VERSION ? 0 : anchor;
+    uint64_t n_bytes;
+    if (anchor != DW_NO_VERSION && anchor >= version)
+        return false;
+    if (p->options.anchor_every > 0 && version - start >= p->options.anchor_every)
+        return true;
+    if (!(p->options.anchor_factor > 0))
+        return false;
+    return !dw_hint_cost(&p->hint, start, version, &n_bytes) ||
+           (double)n_bytes > p->options.anchor_factor * (double)p->model_bytes;
+}
+
+/* A fork with an anchor of its own holds its source back no more. If the source may not
+ * be written, the operator forgets it there. */
+static void unpin_source(dw_publisher *p)
+{
+    char id[65], key[DW_KEY_TEXT];
+    if (p->options.first != DW_FIRST_FORK || !p->options.fork_store)
+        return;
+    dw_fork_follower_id(id, p);
+    dw_key_follower(key, id);
+    (void)dw_store_remove(p->options.fork_store, key, NULL);
+}
+
+/* An anchor was made. Counts those that were due by number since the one before. */
+static void count_dropped(dw_publisher *p, uint64_t before)
+{
+    const unsigned every = p->options.anchor_every;
+    const uint64_t version = p->upkeep.at.version;
+    uint64_t start = before == DW_NO_VERSION ? 0 : before;
+    start = start > p->upkeep.opened ? start : p->upkeep.opened;
+    if (every == 0 || start >= version)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->upkeep.n_dropped += (version - start - 1) / every;
+    pthread_mutex_unlock(&p->lock);
+}
+
+static dw_status make_anchor(dw_publisher *p, dw_error *err)
+{
+    char write_id[DW_ID_TEXT];
+    dw_objects objects = {0};
+    const dw_pieces *pieces = &p->pieces;
+    const dw_position *at = &p->upkeep.at;
+    const uint64_t before = dw_hint_anchor(&p->hint);
+    const dw_progress stop = {dw_upkeep_is_stopped, p};
+    dw_status status = dw_random_id(write_id, err);
+    if (status == DW_OK)
+        status = dw_anchor_upload(
+            &objects, p->store, pieces->table, pieces->n_table, &pieces->owned, NULL,
+            &p->upkeep.held, dw_whole_share(pieces->table, pieces->n_table, at->state),
+            at->version, true, write_id, p->options.max_anchor_bytes, &stop, err);
+    if (status == DW_OK)
+        status = dw_upkeep_add(p, NULL, &objects, err);
+    if (status == DW_OK) {
+        unpin_source(p);
+        count_dropped(p, before);
+    }
+    dw_objects_release(&objects);
+    return status;
+}
+
+/* ---- the thread ---- */
+
+/* Makes what is due at the version that is held. */
+static dw_status make_due(dw_publisher *p, dw_error *err)
+{
+    bool made = false;
+    dw_status status = dw_folds_make(p, &made, err);
+    if (status != DW_CORRUPT && dw_upkeep_is_stopped(p, 0, 0) == 0 && anchor_due(p)) {
+        dw_status anchored = make_anchor(p, status == DW_OK ? err : NULL);
+        made = made || anchored == DW_OK;
+        status = status == DW_OK || anchored == DW_CORRUPT ? anchored : status;
+    }
+    if (made && dw_upkeep_is_stopped(p, 0, 0) == 0) {
+        dw_status put = dw_hint_put(p, status == DW_OK ? err : NULL);
+        status = status == DW_OK ? put : status;
+    }
+    return status;
+}
+
+/* Works on the newest version, if something is due; called and left with the lock held.
+ */
+static void do_work(dw_publisher *p)
+{
+    dw_upkeep *u = &p->upkeep;
+    dw_error error = {0};
+    dw_status status = DW_OK;
+    u->wanted = false;
+    u->busy = true;
+    u->at.version = p->version;
+    pthread_mutex_unlock(&p->lock);
+    /* if the baseline is no version right now, a later one asks again */
+    if ((dw_folds_are_due(p) || anchor_due(p)) && dw_held_take(&u->held, &u->at)) {
+        pthread_mutex_lock(&p->lock);
+        u->version = u->at.version;
+        pthread_mutex_unlock(&p->lock);
+        status = make_due(p, &error);
+        dw_held_release(&u->held);
+    }
+    pthread_mutex_lock(&p->lock);
+    if (status == DW_CORRUPT) {
+        u->doubt = status;
+        u->doubt_error = error;
+    } else if (status != DW_OK && status != DW_CANCELLED) {
+        u->status = status;
+        u->error = error;
+    }
+    const bool give_up = u->give_up_copy;
+    pthread_mutex_unlock(&p->lock);
+    if (give_up)
+        dw_folds_remove_copy(p);
+    pthread_mutex_lock(&p->lock);
+    u->version = DW_NO_VERSION;
+    u->give_up_copy = false;
+    u->busy = false;
+}
+
+static void *run(void *publisher)
+{
+    dw_publisher *p = publisher;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while ((!p->upkeep.wanted || p->upkeep.busy) && !p->closing)
+            pthread_cond_wait(&p->changed, &p->lock);
+        if (p->closing)
+            break;
+        do_work(p);
+        pthread_cond_broadcast(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* ---- for the other threads ---- */
+
+dw_status dw_upkeep_open(dw_publisher *p, dw_error *err)
+{
+    dw_upkeep *u = &p->upkeep;
+    u->opened = p->head.version;
+    if (p->sharded)
+        return DW_OK;
+    dw_status status = dw_held_open(&u->held, &p->pieces, p->options.spool_dir, err);
+    if (status != DW_OK)
+        return status;
+    if (!p->baseline_lost)
+        dw_baseline_show(p);
+    u->status = dw_folds_open(p, &u->error);
+    return DW_OK;
+}
+
+dw_status dw_upkeep_start(dw_publisher *p, dw_error *err)
+{
+    dw_upkeep *u = &p->upkeep;
+    if (p->sharded || (u->folds.n == 0 && p->options.anchor_every == 0 &&
+                       !(p->options.anchor_factor > 0)))
+        return DW_OK;
+    u->has_thread = pthread_create(&u->thread, NULL, run, p) == 0;
+    return u->has_thread ? DW_OK
+                         : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
+}
+
+void dw_upkeep_stop(dw_publisher *p)
+{
+    if (p->upkeep.has_thread)
+        pthread_join(p->upkeep.thread, NULL);
+}
+
+void dw_upkeep_close(dw_publisher *p)
+{
+    dw_folds_close(p);
+    dw_held_close(&p->upkeep.held);
+}
+
+void dw_upkeep_ask(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->upkeep.wanted = p->upkeep.has_thread;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool dw_upkeep_is_idle(const dw_publisher *p)
+{
+    const dw_upkeep *u = &p->upkeep;
+    return !u->busy && !u->wanted && u->doubt == DW_OK;
+}
