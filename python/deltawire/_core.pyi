@@ -317,8 +317,10 @@ class PublishReport(NamedTuple):
     diff_ms: int
     upload_ms: int
     total_ms: int
-    restarted: bool  # the newest version did not decode: this one has an anchor
-    suspect_from: int | None  # the versions from this one to `version` - 1 may be wrong
+    restarted: bool  # the newest version did not decode: this one holds the whole model
+    suspect_from: int | None  # from it to the one before `version`, versions may be wrong
+    upkeep_dropped: int  # folds and anchors that were due, but dropped for those of a newer version
+    upkeep_behind: int  # versions since the one that folds and anchors are being made of
 
 @final
 class Publisher:
@@ -413,7 +415,8 @@ class Publisher:
     def idle(self, timeout: float | None = None) -> bool:
         """Waits until a publish would not wait. Returns False if the time is over first."""
     def drain(self, timeout: float | None = None) -> None:
-        """Waits until folds and anchors are made too. Raises the error of one that failed."""
+        """Waits until the folds and anchors that are due are made; raises what went wrong with them.
+        A publish does not wait for them, and close() gives them up."""
     def is_current(self) -> bool:
         """Whether the weights are those of the newest version; with shards, those of this
         rank. If it is False on any rank after opening, all ranks publish()."""
