@@ -99,6 +99,7 @@ static const struct verb {
     {"link-follower", "URL BYTES STEPS", 3, sync_link_follower},
     {"memory-publish", "URL BYTES sparse|dense", 3, sync_memory_publish},
     {"memory-follow", "URL BYTES sparse|dense", 3, sync_memory_follow},
+    {"upkeep", "URL BYTES STEPS anchor|none", 4, sync_upkeep},
     {"clear", "URL", 1, sync_clear},
 };
 

@@ -22,6 +22,7 @@ PEERS = ["s5cmd", "crt", "obstore"]
 LINK_RATE = 100e6 / 8
 JOIN_FACTOR, JOIN_OBJECTS = 1.15, 12
 MEMORY_MIB = 128
+UPKEEP_RATIO = 1.5
 
 
 def say(text):
@@ -260,7 +261,27 @@ class Bench:
                     f"(open {pub['opening'] / MIB:.0f}), follower {beyond:.0f} MiB")
 
 
-FIGURES = ["transfer", "trace", "join", "link", "memory"]
+    def upkeep(self):
+        """A publish beside an anchor that takes long: the 99th percentile of the call, and of the
+        time until the commit."""
+        found = {}
+        for mode in ("none", "anchor"):
+            directory = pathlib.Path(self.options.work) / f"upkeep-{mode}"
+            found[mode] = self.ours("upkeep", f"file://{directory}", self.options.model,
+                                    self.options.upkeep_steps, mode)
+            shutil.rmtree(directory)
+        self.record("upkeep", **found)
+        for what in ("call", "commit"):
+            alone, beside = (found[mode][f"{what}_ms"][1] for mode in ("none", "anchor"))
+            ratio = beside / alone
+            size = self.options.model // MIB
+            self.row(f"p99 of publish ({what}), {size} MiB, 1 %, during an anchor / without",
+                     f"{ratio:.2f}", f"{UPKEEP_RATIO:.2f}", f"{beside:.3f} / {alone:.3f} ms",
+                     ratio <= UPKEEP_RATIO)
+            say(f"upkeep, {what}: p99 {alone:.3f} ms alone, {beside:.3f} ms during an anchor")
+
+
+FIGURES = ["transfer", "trace", "join", "link", "memory", "upkeep"]
 
 
 def parse_size(text):
@@ -281,6 +302,7 @@ def main():
     parser.add_argument("--model", type=parse_size, default=256 * MIB)
     parser.add_argument("--large-model", type=parse_size, default=1229 * MIB)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--upkeep-steps", type=int, default=200)
     parser.add_argument("--link-steps", type=int, default=8)
     parser.add_argument("--max-object", type=parse_size, default=1024 * MIB)
     options = parser.parse_args()

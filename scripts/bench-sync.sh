@@ -1,10 +1,11 @@
 #!/bin/sh
 # Measures the figures of streams over a real S3 server on this machine: transfer beside
-# other clients, joining late, a slow link, memory. One table on stdout, the same as lines
+# other clients, joining late, a slow link, memory, publishes during an anchor. One table
+# on stdout, the same as lines
 # of JSON in build/bench-sync.json. Takes about half an hour.
 #
 #     ROUNDS          of what is compared with other clients (5)
-#     FIGURES         transfer,trace,join,link,memory: those that are wanted
+#     FIGURES         transfer,trace,join,link,memory,upkeep: those that are wanted
 #     BENCH_SYNC      more options for bench/sync_bench.py, such as --max-object 32M
 #     RGW_GIB         size of the server's disk (6); it lies in memory where that is there twice over
 #

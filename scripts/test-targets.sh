@@ -43,7 +43,7 @@ run() { # TARGET
     demo-trl) with_vllm make demo-trl STEPS=2 ;;
     bench) make bench SIZE=8M ROUNDS=1 DW_SHARED="$scratch" ;; # without zipnn, which brings PyTorch
     bench-sync) make bench-sync ROUNDS=1 RGW_GIB=2 BENCH_SYNC='--max-object 1M --model 4M
-        --large-model 8M --steps 6 --link-steps 2' ;;
+        --large-model 8M --steps 6 --link-steps 2 --upkeep-steps 20' ;;
     bench-pause) make bench-pause VERSIONS=3 SIZE=4000000 IDLE=1 ;;
     bench-python) make bench-python ROUNDS=1 LAYERS=1 VLLM="${DW_TEST_PEERS:-0}" ;;
     fuzz) make fuzz T=1 ;;

@@ -317,8 +317,8 @@ class PublishReport(NamedTuple):
     diff_ms: int
     upload_ms: int
     total_ms: int
-    restarted: bool  # the newest version did not decode: this one holds the whole model
-    suspect_from: int | None  # from it to the one before `version`, versions may be wrong
+    restarted: bool  # the newest version did not decode: this one has an anchor
+    suspect_from: int | None  # the versions from this one to `version` - 1 may be wrong
     upkeep_dropped: int  # folds and anchors that were due, but dropped for those of a newer version
     upkeep_behind: int  # versions since the one that folds and anchors are being made of
 
