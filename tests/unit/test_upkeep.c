@@ -81,7 +81,7 @@ static void check_anchor(scene *x, uint64_t version)
     kit_read_log(&x->k, x->slow.inner, log);
     assert_ok(dw_follower_open(&f, x->slow.inner, &options, &x->err), &x->err);
     assert_ok(dw_follower_sync(f, version, NULL, &report, &x->err), &x->err);
-    assert_int_equal(report.n_hops, 1);
+    assert_int_equal(report.n_steps, 1);
     kit_check_follower(&x->k, f, log);
     dw_follower_close(f);
     free(bytes);
