@@ -306,11 +306,29 @@ uint64_t dw_engine_label_version(const char *label)
     return version;
 }
 
-dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
-                                uint64_t label, const dw_engine_update *update,
-                                dw_error *err)
+dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
+                               uint64_t version, dw_error *err)
 {
-    if (update && update->version != DW_NO_VERSION && label == update->version)
+    if (!label->unsure && label->version != version)
+        return DW_OK;
+    const dw_engine_question question = {
+        "POST", "/update_weight_version",
+        "{\"new_version\":\"none\",\"abort_all_requests\":false}", http->probe_ms, ""};
+    dw_engine_answer answer;
+    dw_status status = dw_engine_ask(http, &question, &answer, err);
+    json_decref(answer.body);
+    if (status != DW_OK && answer.status != 404) /* an older engine cannot do this */
+        return status;
+    *label = (dw_engine_label){.version = DW_NO_VERSION};
+    return DW_OK;
+}
+
+dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
+                                const dw_engine_label *label,
+                                const dw_engine_update *update, dw_error *err)
+{
+    if (update && update->version != DW_NO_VERSION && !label->unsure &&
+        label->version == update->version)
         *whole = true;
     if (*whole)
         return DW_OK;

@@ -57,12 +57,25 @@ const char *dw_engine_text(const json_t *object, const char *name);
  * label. */
 uint64_t dw_engine_label_version(const char *label);
 
+/* The version that an engine says it holds. The label outlives the process that set it.
+ */
+typedef struct dw_engine_label {
+    uint64_t version; /* when the engine was last asked or updated; or DW_NO_VERSION */
+    bool unsure;      /* an update has failed since: it may be another one now */
+} dw_engine_label;
+
+/* Takes the label away before an update to VERSION, if the engine may carry that label
+ * already. If the update then fails half way and this process is killed, the next process
+ * must not take the engine for one that holds VERSION. */
+dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
+                               uint64_t version, dw_error *err);
+
 /* Whether the engine NAME may be resumed. It may if it is known to be whole, or if its
  * LABEL is UPDATE's version, since an engine sets the label at the end of an update: then
  * *WHOLE is set. Else DW_CONFLICT. */
 dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
-                                uint64_t label, const dw_engine_update *update,
-                                dw_error *err);
+                                const dw_engine_label *label,
+                                const dw_engine_update *update, dw_error *err);
 
 /* "NAME VERSION" in printable ASCII. VERSION may be NULL. */
 void dw_engine_software(char out[64], const char *name, const char *version);

@@ -68,6 +68,12 @@ static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *e
     return DW_OK;
 }
 
+static void ask_label(dw_host_engine *e, void *context)
+{
+    (void)context;
+    dw_host_engine_probe(e);
+}
+
 /* The stream cannot be opened, but the half-written weights are finished: the engines
  * that were paused for them go on with what is there. */
 static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
@@ -82,6 +88,7 @@ static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
         dw_follower_recovered(&at, &dir, follow, NULL) == DW_OK &&
         dw_update_of_position(&update, &paths, &at, dir, NULL) == DW_OK) {
         r->recovering = false;
+        dw_host_engines_each(r, ask_label, NULL);
         dw_handover_apply(&handover, r, &update);
         dw_handover_resume(&handover);
     }

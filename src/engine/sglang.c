@@ -4,6 +4,7 @@
  *     pause     POST /pause_generation              requests go back to the queue
  *     apply     POST /update_weights_from_disk      the directory, whole
  *     resume    POST /continue_generation
+ *     relabel   POST /update_weight_version, before a version is loaded once more
  */
 #include "engine/engine.h"
 
@@ -21,7 +22,7 @@ typedef struct sglang {
     dw_engine_http http;
     char software[64]; /* empty: ask again */
     bool whole;        /* it took an update over, and none has gone wrong since */
-    uint64_t label;    /* the version it said it serves, when it was last asked */
+    dw_engine_label label;
 } sglang;
 
 /* ---- probe ---- */
@@ -61,7 +62,8 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
     }
     const char *label = dw_engine_text(info, "weight_version");
     const bool has_label = label != NULL;
-    g->label = out->version = dw_engine_label_version(label);
+    out->version = dw_engine_label_version(label);
+    g->label = (dw_engine_label){.version = out->version};
     json_decref(info);
     if (!g->software[0])
         ask_software(g);
@@ -93,7 +95,7 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
     sglang *g = self;
     /* SGLang does not say whether a killed process left it in the middle of an update */
     dw_status status =
-        dw_engine_check_whole(&g->http, "SGLang", &g->whole, g->label, update, err);
+        dw_engine_check_whole(&g->http, "SGLang", &g->whole, &g->label, update, err);
     if (status != DW_OK)
         return status;
     dw_engine_question question = {"POST", "/continue_generation", "{}", g->http.pause_ms,
@@ -137,6 +139,9 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     if (!dw_utf8_valid(update->dir))
         return dw_fail(err, DW_INVALID, update->dir,
                        "the path is not UTF-8: JSON cannot carry it");
+    dw_status status = dw_engine_drop_label(&g->http, &g->label, update->version, err);
+    if (status != DW_OK)
+        return status;
     dw_writer json = {0};
     dw_write_text(&json, "{\"model_path\":");
     dw_write_json_string(&json, update->dir);
@@ -146,17 +151,15 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
                     update->version);
     dw_write_u8(&json, 0);
     int http_status = 0;
-    dw_status status =
-        json.failed ? dw_fail_memory(err, g->http.url)
-                    : take_directory(g, (const char *)json.bytes, &http_status, err);
+    status = json.failed ? dw_fail_memory(err, g->http.url)
+                         : take_directory(g, (const char *)json.bytes, &http_status, err);
     bool tried = !json.failed;
     dw_writer_release(&json);
     /* the server itself refused, before any worker was involved */
     bool untouched =
         !tried || http_status == 401 || http_status == 403 || http_status == 404;
     g->whole = status == DW_OK || (untouched && g->whole);
-    if (!g->whole)
-        g->label = DW_NO_VERSION; /* its label says nothing about a mix */
+    g->label = (dw_engine_label){.version = update->version, .unsure = status != DW_OK};
     *whole = g->whole;
     return status;
 }
@@ -186,7 +189,7 @@ dw_status dw_sglang_open(dw_engine **out, const char *url,
     sglang *g = dw_alloc_zeroed(1, sizeof *g);
     if (!g)
         return dw_fail_memory(err, url);
-    g->label = DW_NO_VERSION;
+    g->label.version = DW_NO_VERSION;
     dw_status status = dw_engine_http_init(&g->http, url, options, err);
     if (status == DW_OK)
         status = dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);

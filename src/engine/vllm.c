@@ -5,6 +5,7 @@
  *     apply     POST /start_weight_update, GET /is_paused,
  *               POST /update_weights, /finish_weight_update
  *     resume    POST /resume
+ *     relabel   POST /update_weight_version, before a version is loaded once more
  *
  * An update's session is a flag in vLLM's workers. It outlives the process that set it.
  */
@@ -34,7 +35,7 @@ typedef struct vllm {
      * update over, and no update has failed since. If an engine is found paused, a killed
      * process may have left it in the middle of an update. */
     bool whole;
-    uint64_t label; /* the version it said it serves, when it was last asked */
+    dw_engine_label label;
 } vllm;
 
 /* ---- probe ---- */
@@ -116,8 +117,10 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
                       &http_status, err);
     if (http_status == 404)
         return explain_missing(v, version, err);
-    if (status == DW_OK)
-        v->label = out->version = dw_engine_label_version(label);
+    if (status == DW_OK) {
+        out->version = dw_engine_label_version(label);
+        v->label = (dw_engine_label){.version = out->version};
+    }
     return status;
 }
 
@@ -147,7 +150,7 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
 {
     vllm *v = self;
     dw_status status =
-        dw_engine_check_whole(&v->http, "vLLM", &v->whole, v->label, update, err);
+        dw_engine_check_whole(&v->http, "vLLM", &v->whole, &v->label, update, err);
     return status == DW_OK ? switch_to(v, "/resume", "resumed", err) : status;
 }
 
@@ -280,6 +283,8 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     vllm *v = self;
     dw_status status = check_update(v, update, err);
     if (status == DW_OK)
+        status = dw_engine_drop_label(&v->http, &v->label, update->version, err);
+    if (status == DW_OK)
         status = start(v, err);
     if (status == DW_OK) {
         status = stay_paused(v, err);
@@ -292,6 +297,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
         status = finish(v, update, err);
     if (status == DW_OK)
         v->whole = true;
+    v->label = (dw_engine_label){.version = update->version, .unsure = status != DW_OK};
     *whole = v->whole;
     return status;
 }
@@ -321,7 +327,7 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
     vllm *v = dw_alloc_zeroed(1, sizeof *v);
     if (!v)
         return dw_fail_memory(err, url);
-    v->label = DW_NO_VERSION;
+    v->label.version = DW_NO_VERSION;
     dw_status status = dw_engine_http_init(&v->http, url, options, err);
     if (status == DW_OK)
         status = dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);

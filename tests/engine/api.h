@@ -32,6 +32,9 @@ typedef struct route {
 extern const route vllm_routes[];
 extern const route sglang_routes[];
 
+/* Both have this route: it takes the label away. */
+void answer_update_label(const request *request, reply *reply);
+
 /* Fills REPLY. */
 void say(reply *reply, unsigned status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -73,6 +73,15 @@ bool parse_label(const json_t *label, uint64_t *version)
     return *end == '\0';
 }
 
+void answer_update_label(const request *q, reply *r)
+{
+    const char *label = json_string_value(json_object_get(q->body, "new_version"));
+    if (!label || strcmp(label, "none") != 0)
+        engine_fault("a label is only taken away");
+    weights_drop_version();
+    say(r, 200, "{\"success\":true,\"new_version\":\"none\"}");
+}
+
 void note_update(char kind)
 {
     if (update_fd >= 0 && write(update_fd, &kind, 1) != 1)

@@ -71,5 +71,6 @@ const route sglang_routes[] = {
     {"POST", "/pause_generation", answer_pause},
     {"POST", "/continue_generation", answer_continue},
     {"POST", "/update_weights_from_disk", answer_update},
+    {"POST", "/update_weight_version", answer_update_label},
     {0},
 };

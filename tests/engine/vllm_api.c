@@ -168,5 +168,6 @@ const route vllm_routes[] = {
     {"POST", "/start_weight_update", answer_start},
     {"POST", "/update_weights", answer_update},
     {"POST", "/finish_weight_update", answer_finish},
+    {"POST", "/update_weight_version", answer_update_label},
     {0},
 };

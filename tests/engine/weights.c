@@ -342,6 +342,13 @@ void weights_set_version(uint64_t version)
     pthread_mutex_unlock(&w.lock);
 }
 
+void weights_drop_version(void)
+{
+    pthread_mutex_lock(&w.lock);
+    w.version = DW_NO_VERSION;
+    pthread_mutex_unlock(&w.lock);
+}
+
 bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *why)
 {
     begin_update();

@@ -34,6 +34,9 @@ bool weights_take_patch(const char *path, uint64_t version, dw_digest state, cha
 bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *why);
 void weights_set_version(uint64_t version);
 
+/* From now on it names no version; the weights stay. */
+void weights_drop_version(void);
+
 /* Loads a directory and takes its version, as SGLang does in one request: the version
  * changes only if the load succeeds. An engine that is not paused ends with a load that
  * failed, before anybody reads what it left. FATE: whether the load fails, and when. */

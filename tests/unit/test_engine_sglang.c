@@ -188,7 +188,9 @@ static void test_whole(void **state)
     static const char denied[] = REPLY("401 X", "");
     static const char failed[] = REPLY("400 X", "{\"success\":false}");
     scripted_server s;
-    script_start(&s, (const char *const[]){UPDATED, denied, failed, denied}, 4);
+    const char *replies[] = {UPDATED, UNLABELLED, denied, UNLABELLED,
+                             failed,  UNLABELLED, denied, failed};
+    script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
     bool whole;
@@ -199,6 +201,8 @@ static void test_whole(void **state)
     assert_false(whole);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
     assert_false(whole);
+    /* as long as the label stays, nothing is updated */
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
     dw_engine_update bad = a_patch;
     bad.dir = NULL;
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_UNSUPPORTED);
@@ -206,6 +210,10 @@ static void test_whole(void **state)
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
     dw_engine_close(engine);
     script_end(&s);
+    assert_memory_equal(s.requests[1], "POST /update_weight_version ", 28);
+    assert_memory_equal(s.requests[7], "POST /update_weight_version ", 28);
+    assert_string_equal(s.bodies[1],
+                        "{\"new_version\":\"none\",\"abort_all_requests\":false}");
 }
 
 static void test_gone(void **state)

@@ -181,9 +181,9 @@ static void test_apply(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(
-        &s, (const char *const[]){DONE, STOPPED, DONE, DONE, DONE, STOPPED, DONE, DONE},
-        8);
+    const char *replies[] = {DONE,       STOPPED, DONE,    DONE, /* the patch */
+                             UNLABELLED, DONE,    STOPPED, DONE, DONE};
+    script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole = false;
@@ -207,9 +207,10 @@ static void test_apply(void **state)
                         "\"patch\":\"/models/a \\\"b\\\"/.deltawire-patch\"}}");
     assert_memory_equal(s.requests[3], "POST /finish_weight_update HTTP/1.1\r\n", 37);
     assert_string_equal(s.bodies[3], "{\"weight_version\":\"7\"}");
-    assert_non_null(strstr(s.bodies[6], "\"kind\":\"snapshot\""));
-    assert_non_null(strstr(s.bodies[6], "\"from_version\":null"));
-    assert_non_null(strstr(s.bodies[6], "\"patch\":null"));
+    assert_memory_equal(s.requests[4], "POST /update_weight_version ", 28);
+    assert_non_null(strstr(s.bodies[7], "\"kind\":\"snapshot\""));
+    assert_non_null(strstr(s.bodies[7], "\"from_version\":null"));
+    assert_non_null(strstr(s.bodies[7], "\"patch\":null"));
 }
 
 /* An engine that restarted after the pause is paused again before its update. */
@@ -262,10 +263,11 @@ static void test_whole_again(void **state)
 {
     (void)state;
     static const char failed[] = REPLY("500 X", "");
-    const char *replies[] = {SERVING, PAUSED,  DONE,   STOPPED, failed, /* update */
-                             STOPPED, PAUSED,  failed,                  /* start */
-                             DONE,    STOPPED, DONE,   DONE,            /* all of it */
-                             PAUSED,  failed};                          /* start */
+    const char *replies[] = {
+        SERVING,    PAUSED,     DONE,       STOPPED, failed, /* update */
+        STOPPED,    PAUSED,     UNLABELLED, failed,          /* start */
+        UNLABELLED, DONE,       STOPPED,    DONE,    DONE,   /* all of it */
+        PAUSED,     UNLABELLED, failed};                     /* start */
     scripted_server s;
     script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
