@@ -352,7 +352,7 @@ dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progre
     dw_follower *f = r->follower;
     step s = {.rollout = r};
     dw_status status = DW_OK;
-    if (!dw_follower_staged(f, &s.report.version, NULL)) { /* by an earlier call */
+    if (!dw_follower_staged(f, &s.report.version, NULL)) { /* else by an earlier call */
         r->from = dw_follower_version(f);
         r->applied = false;
         announce(r, DW_PHASE_FETCH, goal);

@@ -301,7 +301,7 @@ def test_engines_and_errors_in_words(screen, agent):
 
 @pytest.mark.parametrize("changes, headline, why", [
     ({"error": {"code": "io", "where": "", "text": "disk", "since": rfc(3)}},
-     "At version 24, with trouble", "stands below"),
+     "At version 24, with trouble", "shown below"),
     ({"follower": {"pinned": 24}, "lag": {"versions": 0, "seconds": 0.0}},
      "Held at version 24", "Newer ones will not be taken"),
     ({"follower": {"pinned": 24}, "lag": {"versions": 3, "seconds": 90.0}},
