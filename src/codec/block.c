@@ -24,12 +24,11 @@ void dw_block_scratch_release(dw_block_scratch *s)
     *s = (dw_block_scratch){0};
 }
 
-void dw_settle_list(dw_settle *settle, const dw_decoded *d, const void *old,
-                    unsigned width)
+void dw_note_list(dw_note *note, const dw_decoded *d, const void *old, unsigned width)
 {
     for (size_t i = 0; i < d->n_changes; i++)
-        dw_digest_move(&settle->digest,
-                       settle->first_byte + (uint64_t)d->positions[i] * width,
+        dw_digest_move(&note->digest,
+                       note->first_byte + (uint64_t)d->positions[i] * width,
                        dw_element_load(old, d->positions[i], width),
                        dw_element_load(d->values, i, width), width);
 }
@@ -63,11 +62,10 @@ dw_status dw_block_scratch_reserve(dw_block_scratch *s, dw_error *err)
  * be others by now. The encoded bytes E are moved out of the way. */
 static dw_status rebuild_new(const uint8_t **out, dw_block_scratch *s, dw_encoded *e,
                              const void *old, uint32_t n, dw_element element,
-                             const dw_class_map *map, const dw_settle *settle,
-                             dw_error *err)
+                             const dw_class_map *map, const dw_note *note, dw_error *err)
 {
     *out = old;
-    if (settle->update_old)
+    if (note->update_old)
         return DW_OK; /* stored over the old ones already */
     const size_t n_plain = (size_t)n * element.width;
     dw_status status = need_room(s, err);
@@ -85,9 +83,9 @@ static dw_status rebuild_new(const uint8_t **out, dw_block_scratch *s, dw_encode
 
 dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
-                          const dw_class_map *map, dw_settle *settle, dw_error *err)
+                          const dw_class_map *map, dw_note *note, dw_error *err)
 {
-    dw_encoded e = dw_class_encode(s->classes, old, new_, n, element, map, settle);
+    dw_encoded e = dw_class_encode(s->classes, old, new_, n, element, map, note);
     *out = (dw_block_code){e.n_changes ? DW_BLOCK_CLASS : DW_BLOCK_SAME, e};
     size_t n_plain = (size_t)n * element.width;
     /* packing a model saves about a third: below half it cannot win */
@@ -96,7 +94,7 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
     const uint8_t *packed, *elems;
     dw_status status = need_packed(s, err);
     if (status == DW_OK)
-        status = rebuild_new(&elems, s, &out->encoded, old, n, element, map, settle, err);
+        status = rebuild_new(&elems, s, &out->encoded, old, n, element, map, note, err);
     if (status != DW_OK)
         return status;
     size_t n_packed = dw_packed_encode(&packed, s->packed, elems, n, element);
@@ -118,14 +116,14 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
 dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mode,
                           const uint8_t *bytes, size_t n_bytes, const void *old,
                           uint32_t n, dw_element element, const dw_class_map *map,
-                          dw_settle *settle, dw_error *err)
+                          dw_note *note, dw_error *err)
 {
     *out = (dw_decoded){0};
     if (mode == DW_BLOCK_SAME)
         return DW_OK;
     if (mode == DW_BLOCK_CLASS)
         return dw_class_decode(out, s->classes, bytes, n_bytes, old, n, element, map,
-                               settle)
+                               note)
                    ? DW_OK
                    : DW_CORRUPT;
 
@@ -149,6 +147,6 @@ dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mo
     k->gather[w](s->values, elems, s->positions, out->n_changes);
     out->positions = s->positions;
     out->values = s->values;
-    dw_settle_list(settle, out, old, element.width);
+    dw_note_list(note, out, old, element.width);
     return DW_OK;
 }

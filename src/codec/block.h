@@ -40,16 +40,15 @@ typedef struct dw_block_code {
  * scratch or in OLD. */
 dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
-                          const dw_class_map *map, dw_settle *settle, dw_error *err);
+                          const dw_class_map *map, dw_note *note, dw_error *err);
 
 /* Settles a list of changes: for what was not decoded here. OLD is the block. */
-void dw_settle_list(dw_settle *settle, const dw_decoded *d, const void *old,
-                    unsigned width);
+void dw_note_list(dw_note *note, const dw_decoded *d, const void *old, unsigned width);
 
 /* DW_CORRUPT, with no text of its own, where the bytes do not decode against OLD. */
 dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mode,
                           const uint8_t *bytes, size_t n_bytes, const void *old,
                           uint32_t n, dw_element element, const dw_class_map *map,
-                          dw_settle *settle, dw_error *err);
+                          dw_note *note, dw_error *err);
 
 #endif

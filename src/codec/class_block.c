@@ -15,10 +15,10 @@ void dw_class_scratch_free(dw_class_scratch *s)
     dw_free(s);
 }
 
-dw_settle dw_settle_at(uint64_t first_byte)
+dw_note dw_note_at(uint64_t first_byte)
 {
-    return (dw_settle){.digest = dw_digest_moves_from(first_byte),
-                       .first_byte = first_byte};
+    return (dw_note){.digest = dw_digest_moves_from(first_byte),
+                     .first_byte = first_byte};
 }
 
 /* ---- classes ---- */

@@ -40,15 +40,15 @@ dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element 
 dw_class_map dw_class_map_make(dw_element element, uint32_t base);
 
 /* What is done with each change besides coding it, while it is at hand. */
-typedef struct dw_settle {
+typedef struct dw_note {
     dw_digest_moves digest;
     uint64_t first_byte; /* of the block in its tensor */
     bool update_old;     /* when encoding: store the new element over the old one */
     bool round_new; /* when encoding BF16: the new elements are F32, and are rounded a
                        strip at a time */
-} dw_settle;
+} dw_note;
 
-dw_settle dw_settle_at(uint64_t first_byte);
+dw_note dw_note_at(uint64_t first_byte);
 
 typedef struct dw_encoded {
     const uint8_t *bytes; /* in the scratch, until its next use */
@@ -60,8 +60,7 @@ typedef struct dw_encoded {
  * element of NEW_ is read exactly once: what is coded, what the digest takes and what is
  * stored over OLD is that one value, also if another thread writes NEW_ meanwhile. */
 dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uint32_t n,
-                           dw_element element, const dw_class_map *map,
-                           dw_settle *settle);
+                           dw_element element, const dw_class_map *map, dw_note *note);
 
 typedef struct dw_decoded {
     const uint32_t *positions; /* ascending, relative to the block */
@@ -78,6 +77,6 @@ dw_decoded dw_class_found(dw_class_scratch *s, const void *old, uint32_t n,
  * next use. False where the bytes are no valid block. */
 bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
                      size_t n_bytes, const void *old, uint32_t n, dw_element element,
-                     const dw_class_map *map, dw_settle *settle);
+                     const dw_class_map *map, dw_note *note);
 
 #endif

@@ -71,24 +71,24 @@ static void read_signs(uint64_t *moves, size_t n, dw_bit_reader *r)
 static inline __attribute__((always_inline)) void
 apply_moves(void *values, uint32_t *positions, size_t n, uint32_t first,
             const uint64_t *moves, uint32_t next[DW_CLASSES], const void *old,
-            const dw_class_map *map, unsigned width, bool is_float, dw_settle *settle)
+            const dw_class_map *map, unsigned width, bool is_float, dw_note *note)
 {
-    dw_digest_moves digest = settle->digest;
+    dw_digest_moves digest = note->digest;
     for (size_t i = 0; i < n; i++) {
         const uint32_t at = positions[i] += first;
         uint64_t x = dw_element_load(old, at, width);
         uint64_t move = moves[next[dw_class_of(x, map)]++];
         uint64_t y = dw_move_apply(x, move, 8 * width, is_float);
         dw_element_store(values, i, width, y);
-        dw_digest_move(&digest, settle->first_byte + (uint64_t)at * width, x, y, width);
+        dw_digest_move(&digest, note->first_byte + (uint64_t)at * width, x, y, width);
     }
-    settle->digest = digest;
+    note->digest = digest;
 }
 
 /* Finds the changed elements and what becomes of them; their number. */
 static size_t place_changes(dw_class_scratch *s, const dw_class_gaps *gaps,
                             const void *old, uint32_t n, dw_element element,
-                            const dw_class_map *map, dw_settle *settle)
+                            const dw_class_map *map, dw_note *note)
 {
     const dw_kernels *kernels = dw_kernels_get();
     const unsigned width = element.width;
@@ -107,10 +107,10 @@ static size_t place_changes(dw_class_scratch *s, const dw_class_gaps *gaps,
         size_t n_changes = kernels->list_bits(positions, s->found, (n_now + 63) / 64);
         if (width == 2 && element.is_float)
             apply_moves(values, positions, n_changes, first, s->moves, next_move, old,
-                        map, 2, true, settle);
+                        map, 2, true, note);
         else
             apply_moves(values, positions, n_changes, first, s->moves, next_move, old,
-                        map, width, element.is_float, settle);
+                        map, width, element.is_float, note);
         n_found += n_changes;
     }
     return n_found;
@@ -120,7 +120,7 @@ dw_decoded dw_class_found(dw_class_scratch *s, const void *old, uint32_t n,
                           dw_element element, const dw_class_map *map)
 {
     dw_class_gaps gaps = {.gaps = s->gaps};
-    dw_settle unused = dw_settle_at(0);
+    dw_note unused = dw_note_at(0);
     memcpy(gaps.first, s->first, sizeof gaps.first);
     size_t n_changes = place_changes(s, &gaps, old, n, element, map, &unused);
     return (dw_decoded){s->positions, s->values, n_changes};
@@ -128,7 +128,7 @@ dw_decoded dw_class_found(dw_class_scratch *s, const void *old, uint32_t n,
 
 bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
                      size_t n_bytes, const void *old, uint32_t n, dw_element element,
-                     const dw_class_map *map, dw_settle *settle)
+                     const dw_class_map *map, dw_note *note)
 {
     const dw_kernels *kernels = dw_kernels_get();
     const unsigned bits = 8 * element.width;
@@ -162,7 +162,7 @@ bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
     }
     if (!dw_ans_spent(&ans) || !dw_bits_spent(&r))
         return false;
-    size_t n_changes = place_changes(s, &gaps, old, n, element, map, settle);
+    size_t n_changes = place_changes(s, &gaps, old, n, element, map, note);
     *out = (dw_decoded){s->positions, s->values, n_changes};
     return true;
 }

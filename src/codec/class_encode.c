@@ -85,10 +85,10 @@ typedef struct strip {
  * a constant in the loop. */
 static inline __attribute__((always_inline)) void
 list_changes(uint32_t *class_gaps, uint64_t *moves, uint32_t counts[DW_CLASSES],
-             const strip *t, unsigned width, bool is_float, dw_settle *settle)
+             const strip *t, unsigned width, bool is_float, dw_note *note)
 {
-    dw_digest_moves digest = settle->digest;
-    const bool update = settle->update_old;
+    dw_digest_moves digest = note->digest;
+    const bool update = note->update_old;
     for (size_t i = 0; i < t->n_changes; i++) {
         const dw_change *c = &t->changes[i];
         class_gaps[i] = c->class_gap;
@@ -99,7 +99,7 @@ list_changes(uint32_t *class_gaps, uint64_t *moves, uint32_t counts[DW_CLASSES],
         if (update)
             dw_element_store(t->old, c->position, width, c->new_);
     }
-    settle->digest = digest;
+    note->digest = digest;
 }
 
 /* Finds all changes of the block and their moves. TOTALS takes the size of each class,
@@ -107,7 +107,7 @@ list_changes(uint32_t *class_gaps, uint64_t *moves, uint32_t counts[DW_CLASSES],
 static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES],
                            uint32_t counts[DW_CLASSES], uint8_t *old, const uint8_t *new_,
                            uint32_t n, dw_element element, const dw_class_map *map,
-                           dw_settle *settle)
+                           dw_note *note)
 {
     const unsigned width = element.width;
     const dw_kernels *kernels = dw_kernels_get();
@@ -118,9 +118,9 @@ static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES],
         uint32_t n_strip = n - first < DW_STRIP_ELEMS ? n - first : DW_STRIP_ELEMS;
         strip t = {.changes = s->changes,
                    .old = old + (size_t)first * width,
-                   .first_byte = settle->first_byte + (uint64_t)first * width};
+                   .first_byte = note->first_byte + (uint64_t)first * width};
         const void *next = new_ + (size_t)first * width;
-        if (settle->round_new) {
+        if (note->round_new) {
             kernels->round_bf16(s->rounded, new_ + (size_t)first * sizeof(float),
                                 n_strip);
             next = s->rounded;
@@ -130,9 +130,9 @@ static size_t find_changes(dw_class_scratch *s, uint32_t totals[DW_CLASSES],
         uint32_t *class_gaps = s->class_gaps + n_found;
         uint64_t *moves = s->in_order + n_found;
         if (width == 2 && element.is_float)
-            list_changes(class_gaps, moves, counts, &t, 2, true, settle);
+            list_changes(class_gaps, moves, counts, &t, 2, true, note);
         else
-            list_changes(class_gaps, moves, counts, &t, width, element.is_float, settle);
+            list_changes(class_gaps, moves, counts, &t, width, element.is_float, note);
         n_found += t.n_changes;
     }
     for (unsigned c = 0; c < DW_CLASSES; c++)
@@ -169,13 +169,12 @@ static uint8_t *encode_runs(dw_class_scratch *s, const run *runs, size_t n_runs)
 }
 
 dw_encoded dw_class_encode(dw_class_scratch *s, void *old, const void *new_, uint32_t n,
-                           dw_element element, const dw_class_map *map, dw_settle *settle)
+                           dw_element element, const dw_class_map *map, dw_note *note)
 {
     const unsigned bits = 8 * element.width;
     uint32_t totals[DW_CLASSES], counts[DW_CLASSES];
     const uint32_t *first = s->first;
-    size_t n_changes =
-        find_changes(s, totals, counts, old, new_, n, element, map, settle);
+    size_t n_changes = find_changes(s, totals, counts, old, new_, n, element, map, note);
     if (n_changes == 0)
         return (dw_encoded){0};
     sort_changes(s, n_changes, counts);

@@ -140,11 +140,11 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
             dw_digest_share(old, (uint64_t)span.n * element.width, first_byte);
 
     dw_block_code code;
-    dw_settle settle = dw_settle_at(first_byte);
-    settle.update_old = e->options->update_base;
-    settle.round_new = is_rounded(pair);
+    dw_note note = dw_note_at(first_byte);
+    note.update_old = e->options->update_base;
+    note.round_new = is_rounded(pair);
     status = dw_block_encode(&code, &e->scratch[worker], old, new_, span.n, element,
-                             &e->maps[it->pair], &settle, err);
+                             &e->maps[it->pair], &note, err);
     if (status != DW_OK)
         return status;
     it->mode = code.mode;
@@ -159,7 +159,7 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     if (!it->bytes)
         return dw_fail_memory(err, pair->base.name);
     memcpy(it->bytes, code.encoded.bytes, it->n_bytes);
-    it->move_share = dw_digest_moves_sum(&settle.digest);
+    it->move_share = dw_digest_moves_sum(&note.digest);
     return DW_OK;
 }
 
@@ -196,9 +196,9 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     status = dw_patch_take(e->collected, it->pair, span.first, &d, err);
     if (status != DW_OK)
         return status;
-    dw_settle settle = dw_settle_at(first_byte);
-    dw_settle_list(&settle, &d, old, width);
-    it->move_share = dw_digest_moves_sum(&settle.digest);
+    dw_note note = dw_note_at(first_byte);
+    dw_note_list(&note, &d, old, width);
+    it->move_share = dw_digest_moves_sum(&note.digest);
     if (e->options->update_base)
         dw_kernels_get()->scatter[w](old, s->positions, s->values, it->n_changed);
     return keep_new(e, it, &span, old, err);

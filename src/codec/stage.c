@@ -189,11 +189,11 @@ static uint64_t bytes_of_item(const void *context, size_t i)
 
 /* Counts and passes on what one block's changes do. */
 static dw_status take_changes(dw_stage *s, size_t i, uint64_t first, const dw_decoded *d,
-                              const dw_settle *settle, dw_error *err)
+                              const dw_note *note, dw_error *err)
 {
     s->n_changed[i] += d->n_changes;
     s->move_shares[i] =
-        dw_digest_add(s->move_shares[i], dw_digest_moves_sum(&settle->digest));
+        dw_digest_add(s->move_shares[i], dw_digest_moves_sum(&note->digest));
     return s->sink ? s->sink(s->sink_context, s->items[i].tensor, first, d, err) : DW_OK;
 }
 
@@ -209,15 +209,15 @@ static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded 
     tensor_walk *walk = context;
     const dw_tensor *t = &walk->stage->tensors[walk->stage->items[walk->item].tensor];
     const unsigned width = dw_dtype_element(t->dtype).width;
-    dw_settle settle = dw_settle_at(t->first_byte + first * width);
+    dw_note note = dw_note_at(t->first_byte + first * width);
     const uint8_t *old;
     dw_status status =
         dw_read_positions(&old, walk->old_elems, (const uint8_t *)t->data + first * width,
                           d->positions, d->n_changes, width, err);
     if (status != DW_OK)
         return status;
-    dw_settle_list(&settle, d, old, width);
-    return take_changes(walk->stage, walk->item, first, d, &settle, err);
+    dw_note_list(&note, d, old, width);
+    return take_changes(walk->stage, walk->item, first, d, &note, err);
 }
 
 static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *err)
@@ -251,14 +251,13 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
         return DW_OK;
     const dw_delta_block *block = &e->blocks[it->block];
     dw_decoded d;
-    dw_settle settle = dw_settle_at(first_byte);
-    status =
-        dw_block_decode(&d, &s->scratch[worker], block->mode, block->bytes,
-                        block->n_bytes, data, span.n, element, &e->map, &settle, err);
+    dw_note note = dw_note_at(first_byte);
+    status = dw_block_decode(&d, &s->scratch[worker], block->mode, block->bytes,
+                             block->n_bytes, data, span.n, element, &e->map, &note, err);
     if (status == DW_CORRUPT)
         return dw_fail_tensor(err, DW_CORRUPT, s->delta->label, e->shape.name,
                               "block %" PRIu64 " does not decode", it->block);
-    return status == DW_OK ? take_changes(s, i, span.first, &d, &settle, err) : status;
+    return status == DW_OK ? take_changes(s, i, span.first, &d, &note, err) : status;
 }
 
 static dw_status run(dw_stage *s, dw_stage_sink sink, void *context,

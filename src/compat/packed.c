@@ -29,7 +29,7 @@ typedef struct waiting {
 
 typedef struct builder {
     dw_peer_step *step;
-    const dw_peer_how *how;
+    const dw_peer_settings *settings;
     const dw_peer_record *record;
     const dw_replica *now;
     dw_digest *digests; /* [now->n_tensors] of the weights to come */
@@ -61,7 +61,7 @@ static int compare_waiting(const void *left, const void *right)
 static dw_status make_room(dw_blob *out, const builder *b, dw_error *err)
 {
     if (b->group_bytes > GROUP_BYTES)
-        return dw_blob_make(out, b->group_bytes, b->how->spool_dir, err);
+        return dw_blob_make(out, b->group_bytes, b->settings->spool_dir, err);
     *out = (dw_blob){dw_alloc((size_t)b->group_bytes), (size_t)b->group_bytes, false};
     return out->bytes ? DW_OK : dw_fail_memory(err, NULL);
 }
@@ -159,7 +159,7 @@ static dw_status keep_delta(builder *b, const dw_delta *delta, group_arrays *a,
     if (status != DW_OK || info.n_changed == 0)
         return status;
     dw_blob blob;
-    status = dw_peer_room(&blob, info.n_bytes, b->how->spool_dir, &s->n_heap, err);
+    status = dw_peer_room(&blob, info.n_bytes, b->settings->spool_dir, &s->n_heap, err);
     if (status != DW_OK)
         return status;
     delta_copy copy = {blob.bytes};
@@ -181,7 +181,7 @@ static dw_status diff_group(builder *b, group_arrays *a, dw_error *err)
 {
     dw_diff_options options;
     dw_diff_options_init(&options);
-    options.n_threads = b->how->n_threads;
+    options.n_threads = b->settings->n_threads;
     options.new_version = b->record->version;
     options.base_version = b->record->named_base;
     options.base_digests = a->base_digests;
@@ -207,8 +207,8 @@ static dw_status finish_group(builder *b, dw_error *err)
     dw_status status = make_arrays(&a, b, err);
     const decoding d = {b, &a};
     if (status == DW_OK)
-        status = dw_parallel(dw_worker_count(b->how->n_threads, b->n_group), b->n_group,
-                             decode_one, (void *)&d, NULL, err);
+        status = dw_parallel(dw_worker_count(b->settings->n_threads, b->n_group),
+                             b->n_group, decode_one, (void *)&d, NULL, err);
     if (status == DW_OK)
         status = diff_group(b, &a, err);
     release_arrays(&a);
@@ -265,12 +265,12 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
                            const dw_progress *progress, dw_error *err)
 {
     char where[DW_STORE_WHERE];
-    dw_store_where(b->how->peer->store, file->key, where, sizeof where);
+    dw_store_where(b->settings->peer->store, file->key, where, sizeof where);
     dw_peer_blob blob;
     dw_name_index names = {0};
     uint64_t n_heap = 0; /* it is let go of before the next */
-    dw_status status = dw_peer_fetch(&blob, b->how->peer, file, b->how->spool_dir,
-                                     &n_heap, progress, err);
+    dw_status status = dw_peer_fetch(&blob, b->settings->peer, file,
+                                     b->settings->spool_dir, &n_heap, progress, err);
     if (status != DW_OK)
         return status;
     status = dw_name_index_init(&names, blob.file.tensors, blob.file.n_tensors, err);
@@ -281,7 +281,7 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
         status = dw_peer_payload(&p, b->record, e, &blob.file,
                                  found == SIZE_MAX ? NULL : &blob.file.tensors[found],
                                  where, err);
-        p.spool_dir = b->how->spool_dir;
+        p.spool_dir = b->settings->spool_dir;
         if (status == DW_OK)
             status = add_tensor(b, e, &p, where, err);
     }
@@ -296,12 +296,12 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
     return status;
 }
 
-dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_how *how,
+dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_settings *settings,
                               const dw_peer_record *r, const dw_replica *now,
                               dw_error *err)
 {
-    builder b = {.step = step, .how = how, .record = r, .now = now};
-    dw_share share = {how->progress, 0, r->n_bytes};
+    builder b = {.step = step, .settings = settings, .record = r, .now = now};
+    dw_share share = {settings->progress, 0, r->n_bytes};
     const dw_progress hook = dw_share_hook(&share);
     b.digests = dw_alloc_array(now->n_tensors, sizeof *b.digests);
     b.group = dw_alloc_array(r->n_entries, sizeof *b.group);

@@ -240,11 +240,11 @@ static dw_status do_step(dw_peer_replica *r, const dw_peer_step *s, dw_error *er
 dw_status dw_peer_replica_take(dw_peer_replica *r, const dw_peer_record *record,
                                const dw_progress *progress, dw_error *err)
 {
-    const dw_peer_how how = {r->peer, r->spool_dir, r->n_threads, progress};
+    const dw_peer_settings settings = {r->peer, r->spool_dir, r->n_threads, progress};
     const dw_replica *now =
         dw_peer_replica_version(r) != DW_NO_VERSION ? r->weights->now : NULL;
     dw_peer_step step;
-    dw_status status = dw_peer_step_make(&step, &how, record, now, err);
+    dw_status status = dw_peer_step_make(&step, &settings, record, now, err);
     if (status == DW_OK && !now)
         status = learn_model(r, step.tensors, step.n_whole, err);
     if (status == DW_OK)

@@ -42,8 +42,8 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                       const dw_progress *progress, dw_error *err)
 {
     const dw_peer *p = w->peer;
-    const dw_peer_how how = {w->peer, w->options->spool_dir, w->options->n_threads,
-                             progress};
+    const dw_peer_settings how = {w->peer, w->options->spool_dir, w->options->n_threads,
+                                  progress};
     const bool is_root = base < p->versions[0];
     dw_status status = dw_peer_step_look(&how, r, err);
     if (status != DW_OK)

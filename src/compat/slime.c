@@ -54,13 +54,13 @@ static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *
 static dw_status read_metadata(dw_peer_record *r, const dw_json *meta, const char *where,
                                dw_error *err)
 {
-    const char *told = text_of(meta, "version");
+    const char *named = text_of(meta, "version");
     uint64_t version;
-    if (told && (!dw_parse_number(told, 10, &version) || version != r->version))
+    if (named && (!dw_parse_number(named, 10, &version) || version != r->version))
         return dw_fail(err, DW_CORRUPT, where,
                        "the directory is named version %" PRIu64 ", but its index says "
                        "that it is %.40s",
-                       r->version, told);
+                       r->version, named);
     if (dw_json_get(meta, "delta_encoding"))
         return read_delta(r, meta, where, err);
     if (dw_json_get(meta, "base_version") || dw_json_get(meta, "checksum_format"))

@@ -109,7 +109,7 @@ dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *r,
 /* ---- TRL's deltas ---- */
 
 /* The digests after, and so the state that the delta leads to. */
-static dw_status find_state(dw_peer_step *s, const dw_peer_how *how,
+static dw_status find_state(dw_peer_step *s, const dw_peer_settings *settings,
                             const dw_delta *delta, const dw_replica *now, dw_error *err)
 {
     dw_digest *digests = dw_alloc_array(now->n_tensors, sizeof *digests);
@@ -117,7 +117,7 @@ static dw_status find_state(dw_peer_step *s, const dw_peer_how *how,
         return dw_fail_memory(err, NULL);
     dw_apply_options options;
     dw_apply_options_init(&options);
-    options.n_threads = how->n_threads;
+    options.n_threads = settings->n_threads;
     options.base_digests = now->digests;
     options.new_digests = digests;
     dw_status status =
@@ -128,14 +128,15 @@ static dw_status find_state(dw_peer_step *s, const dw_peer_how *how,
     return status;
 }
 
-static dw_status step_trl(dw_peer_step *s, const dw_peer_how *how,
+static dw_status step_trl(dw_peer_step *s, const dw_peer_settings *settings,
                           const dw_peer_record *r, const dw_replica *now, dw_error *err)
 {
     char where[DW_STORE_WHERE];
-    dw_store_where(how->peer->store, r->files[0].key, where, sizeof where);
+    dw_store_where(settings->peer->store, r->files[0].key, where, sizeof where);
     dw_peer_blob file;
-    dw_status status = dw_peer_fetch(&file, how->peer, &r->files[0], how->spool_dir,
-                                     &s->n_heap, how->progress, err);
+    dw_status status =
+        dw_peer_fetch(&file, settings->peer, &r->files[0], settings->spool_dir,
+                      &s->n_heap, settings->progress, err);
     if (status != DW_OK)
         return status;
     dw_safetensors_release(&file.file);
@@ -159,36 +160,37 @@ static dw_status step_trl(dw_peer_step *s, const dw_peer_how *how,
     if (info.has_digests)
         s->n_checked = info.n_tensors;
     if (now)
-        status = find_state(s, how, delta, now, err);
+        status = find_state(s, settings, delta, now, err);
     dw_delta_close(delta);
     return status;
 }
 
 /* ---- all of them ---- */
 
-static dw_status check_readable(const dw_peer_how *how, const dw_peer_record *r,
+static dw_status check_readable(const dw_peer_settings *settings, const dw_peer_record *r,
                                 dw_error *err)
 {
     char where[DW_STORE_WHERE];
     if (!r->refusal[0])
         return DW_OK;
-    dw_store_where(how->peer->store, r->listed.key, where, sizeof where);
+    dw_store_where(settings->peer->store, r->listed.key, where, sizeof where);
     return dw_fail(err, DW_UNSUPPORTED, where, "%s", r->refusal);
 }
 
-dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_how *how,
+dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
                             const dw_peer_record *r, const dw_replica *now, dw_error *err)
 {
     *out = (dw_peer_step){.position.version = r->version};
-    dw_peer_stream_id(out->position.stream, how->peer->format);
+    dw_peer_stream_id(out->position.stream, settings->peer->format);
     memcpy(out->position.commit_sha256, r->sha256, sizeof r->sha256);
-    dw_status status = check_readable(how, r, err);
+    dw_status status = check_readable(settings, r, err);
     if (status != DW_OK)
         return status;
     if (r->is_whole)
-        return dw_peer_step_whole(out, how, r, now, err);
-    return how->peer->format == DW_PEER_TRL ? step_trl(out, how, r, now, err)
-                                            : dw_peer_step_packed(out, how, r, now, err);
+        return dw_peer_step_whole(out, settings, r, now, err);
+    return settings->peer->format == DW_PEER_TRL
+               ? step_trl(out, settings, r, now, err)
+               : dw_peer_step_packed(out, settings, r, now, err);
 }
 
 void dw_peer_step_release(dw_peer_step *s)
@@ -204,17 +206,17 @@ void dw_peer_step_release(dw_peer_step *s)
     *s = (dw_peer_step){0};
 }
 
-static dw_status look_at_file(const dw_peer_how *how, const dw_peer_record *r,
+static dw_status look_at_file(const dw_peer_settings *settings, const dw_peer_record *r,
                               const dw_peer_file *file, const dw_progress *progress,
                               dw_error *err)
 {
     char where[DW_STORE_WHERE];
-    dw_store_where(how->peer->store, file->key, where, sizeof where);
+    dw_store_where(settings->peer->store, file->key, where, sizeof where);
     dw_peer_blob b;
     uint64_t n_heap = 0;
     dw_name_index names = {0};
-    dw_status status =
-        dw_peer_fetch(&b, how->peer, file, how->spool_dir, &n_heap, progress, err);
+    dw_status status = dw_peer_fetch(&b, settings->peer, file, settings->spool_dir,
+                                     &n_heap, progress, err);
     if (status != DW_OK)
         return status;
     status = dw_name_index_init(&names, b.file.tensors, b.file.n_tensors, err);
@@ -233,23 +235,23 @@ static dw_status look_at_file(const dw_peer_how *how, const dw_peer_record *r,
     return status;
 }
 
-dw_status dw_peer_step_look(const dw_peer_how *how, const dw_peer_record *r,
+dw_status dw_peer_step_look(const dw_peer_settings *settings, const dw_peer_record *r,
                             dw_error *err)
 {
-    dw_status status = check_readable(how, r, err);
+    dw_status status = check_readable(settings, r, err);
     if (status != DW_OK)
         return status;
-    if (how->peer->format == DW_PEER_TRL) {
+    if (settings->peer->format == DW_PEER_TRL) {
         dw_peer_step step = {0};
-        status = r->is_whole ? dw_peer_step_whole(&step, how, r, NULL, err)
-                             : step_trl(&step, how, r, NULL, err);
+        status = r->is_whole ? dw_peer_step_whole(&step, settings, r, NULL, err)
+                             : step_trl(&step, settings, r, NULL, err);
         dw_peer_step_release(&step);
         return status;
     }
-    dw_share share = {how->progress, 0, r->n_bytes};
+    dw_share share = {settings->progress, 0, r->n_bytes};
     const dw_progress hook = dw_share_hook(&share);
     for (size_t i = 0; status == DW_OK && i < r->n_files; i++) {
-        status = look_at_file(how, r, &r->files[i], &hook, err);
+        status = look_at_file(settings, r, &r->files[i], &hook, err);
         share.before += r->files[i].n_bytes;
     }
     return status;

@@ -42,32 +42,32 @@ typedef struct dw_peer_step {
 } dw_peer_step;
 
 /* The settings of a step. */
-typedef struct dw_peer_how {
+typedef struct dw_peer_settings {
     dw_peer *peer;
     const char *spool_dir;
     unsigned n_threads;
     const dw_progress *progress; /* of the bytes of the version's files */
-} dw_peer_how;
+} dw_peer_settings;
 
 /* Makes the step for RECORD. NOW holds the weights that it starts from; NULL where there
  * are none: then the version must be whole. Nothing of NOW changes. Release it also after
  * a failure. */
-dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_how *how,
+dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
                             const dw_peer_record *record, const dw_replica *now,
                             dw_error *err);
 void dw_peer_step_release(dw_peer_step *step);
 
 /* Fetches a version that nothing is known to lead to, and checks what can be. */
-dw_status dw_peer_step_look(const dw_peer_how *how, const dw_peer_record *record,
-                            dw_error *err);
+dw_status dw_peer_step_look(const dw_peer_settings *settings,
+                            const dw_peer_record *record, dw_error *err);
 
 /* Packed tensors as deltas of our own (packed.c). */
-dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_how *how,
+dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_settings *settings,
                               const dw_peer_record *record, const dw_replica *now,
                               dw_error *err);
 
 /* A version that is a checkpoint (whole.c). */
-dw_status dw_peer_step_whole(dw_peer_step *step, const dw_peer_how *how,
+dw_status dw_peer_step_whole(dw_peer_step *step, const dw_peer_settings *settings,
                              const dw_peer_record *record, const dw_replica *now,
                              dw_error *err);
 

@@ -40,12 +40,12 @@ static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *
 static dw_status read_metadata(dw_peer_record *r, bool is_anchor, const dw_json *meta,
                                const char *where, dw_error *err)
 {
-    const char *told = text_of(meta, "model_version");
+    const char *named = text_of(meta, "model_version");
     uint64_t version;
-    if (told && (!dw_parse_number(told, 10, &version) || version != r->version))
+    if (named && (!dw_parse_number(named, 10, &version) || version != r->version))
         return dw_fail(err, DW_CORRUPT, where,
                        "the file is named version %" PRIu64 ", but says that it is %.40s",
-                       r->version, told);
+                       r->version, named);
     if (!is_anchor)
         return read_delta(r, meta, where, err);
     const char *sparse = text_of(meta, "sparse");

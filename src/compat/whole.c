@@ -10,18 +10,18 @@
 #include "store/store.h"
 #include "tensor/tensor_list.h"
 
-static dw_status fetch_files(dw_peer_step *s, const dw_peer_how *how,
+static dw_status fetch_files(dw_peer_step *s, const dw_peer_settings *settings,
                              const dw_peer_record *r, dw_error *err)
 {
-    dw_share share = {how->progress, 0, r->n_bytes};
+    dw_share share = {settings->progress, 0, r->n_bytes};
     const dw_progress hook = dw_share_hook(&share);
     s->files = dw_alloc_zeroed(r->n_files, sizeof *s->files);
     if (!s->files)
         return dw_fail_memory(err, NULL);
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < r->n_files; i++) {
-        status = dw_peer_fetch(&s->files[i], how->peer, &r->files[i], how->spool_dir,
-                               &s->n_heap, &hook, err);
+        status = dw_peer_fetch(&s->files[i], settings->peer, &r->files[i],
+                               settings->spool_dir, &s->n_heap, &hook, err);
         s->n_files += status == DW_OK;
         share.before += r->files[i].n_bytes;
     }
@@ -116,26 +116,26 @@ static dw_status complete(dw_peer_step *s, const dw_replica *now, bool may_lack,
     return DW_OK;
 }
 
-dw_status dw_peer_step_whole(dw_peer_step *s, const dw_peer_how *how,
+dw_status dw_peer_step_whole(dw_peer_step *s, const dw_peer_settings *settings,
                              const dw_peer_record *r, const dw_replica *now,
                              dw_error *err)
 {
     char where[DW_STORE_WHERE];
-    dw_store_where(how->peer->store, r->listed.key, where, sizeof where);
-    dw_status status = fetch_files(s, how, r, err);
+    dw_store_where(settings->peer->store, r->listed.key, where, sizeof where);
+    dw_status status = fetch_files(s, settings, r, err);
     if (status == DW_OK && r->n_entries > 0)
         status = check_index(s, r, where, err);
     if (status == DW_OK)
         status = gather(s, where, err);
     s->n_tensors = s->n_whole;
     if (status == DW_OK && now)
-        status = complete(s, now, how->peer->format == DW_PEER_TRL, where, err);
+        status = complete(s, now, settings->peer->format == DW_PEER_TRL, where, err);
     dw_digest *digests = dw_alloc_array(s->n_whole, sizeof *digests);
     if (status == DW_OK && !digests)
         status = dw_fail_memory(err, where);
     if (status == DW_OK)
         status = dw_digest_tensors(digests, &s->position.state, s->tensors, s->n_whole,
-                                   how->n_threads, NULL, err);
+                                   settings->n_threads, NULL, err);
     dw_free(digests);
     return status;
 }

@@ -143,18 +143,18 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
 dw_status dw_way_create(dw_stream *stream, const dw_position *from, const dw_position *to,
                         const dw_objects *objects, const dw_sign_key *key, dw_error *err)
 {
-    dw_way_record way = {.version = to->version,
-                         .from = from ? from->version : DW_NO_VERSION,
-                         .state = to->state,
-                         .objects = *objects};
+    dw_shortcut_record way = {.version = to->version,
+                              .from = from ? from->version : DW_NO_VERSION,
+                              .state = to->state,
+                              .objects = *objects};
     memcpy(way.stream, stream->record.stream, sizeof way.stream);
     memcpy(way.commit_sha256, to->commit_sha256, sizeof way.commit_sha256);
     if (from)
         memcpy(way.from_sha256, from->commit_sha256, sizeof way.from_sha256);
     char name[DW_KEY_TEXT];
-    dw_key_way(name, way.version, way.from);
+    dw_key_shortcut(name, way.version, way.from);
     dw_writer bytes = {0};
-    dw_status status = dw_way_record_write(&bytes, &way, key, err);
+    dw_status status = dw_shortcut_record_write(&bytes, &way, key, err);
     if (status == DW_OK)
         status = dw_store_put_bytes(stream->store, name, bytes.bytes, bytes.n_bytes,
                                     DW_PUT_CREATE, err);

@@ -64,7 +64,7 @@ static dw_status check_versions(dw_stream *s, const dw_squash_options *o, uint64
                        " the commit itself is the way",
                        o->from, *to);
     char key[DW_KEY_TEXT];
-    dw_key_way(key, *to, o->from);
+    dw_key_shortcut(key, *to, o->from);
     status = dw_store_stat(s->store, key, NULL, NULL, err);
     if (status == DW_OK)
         return dw_fail(err, DW_CONFLICT, url, "%s is there already", key);
@@ -244,13 +244,13 @@ static dw_status create(squash *q, const dw_objects *objects, dw_error *err)
                                      q->options->sign_key, err);
     if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
         return status;
-    dw_way_record found;
-    if (dw_stream_read_way(q->stream, q->to.version, q->from.version, &found, NULL) !=
-        DW_OK)
+    dw_shortcut_record found;
+    if (dw_stream_read_shortcut(q->stream, q->to.version, q->from.version, &found,
+                                NULL) != DW_OK)
         return status;
     /* a way without objects has nothing to be told from another's by, nor needs it */
     bool ours = same_objects(&found.objects, objects);
-    dw_way_record_release(&found);
+    dw_shortcut_record_release(&found);
     for (size_t i = 0; !ours && i < objects->n; i++)
         dw_store_remove(q->stream->store, objects->items[i].key, NULL);
     return ours

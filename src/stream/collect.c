@@ -3,19 +3,19 @@
  * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
  * others safe:
  *
- *     objects listed  ->  ways listed  ->  head read  ->  floor chosen
+ *     objects listed  ->  shortcuts listed  ->  head read  ->  floor chosen
  *     ->  commits with leftovers read  ->  the anchor at the floor read, if anything is
- *     to go  ->  floor put  ->  ways removed  ->  objects removed
+ *     to go  ->  floor put  ->  shortcuts removed  ->  objects removed
  *
- * Names say most: which version an object or a way is of, and which objects were put by
- * one attempt. So only those records are read that something depends on: the anchors that
- * may become the floor, the ways that cross it, and the commits of versions that two
- * attempts left objects of.
+ * Names say most: which version an object or a shortcut is of, and which objects were put
+ * by one attempt. So only those records are read that something depends on: the anchors
+ * that may become the floor, the shortcuts that cross it, and the commits of versions
+ * that two attempts left objects of.
  *
  * An object of version N can be named by commit N alone, which was there when it was
  * looked for (N is not above the head) and so is no one else's any more. An object of a
- * way can be named by a record that is yet to come, so one that nothing names stays until
- * the floor has passed it.
+ * shortcut can be named by a record that is yet to come, so one that nothing names stays
+ * until the floor has passed it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@
 typedef enum object_mark {
     UNNAMED = 0,
     STAYS, /* a kept record names it */
-    GOES,  /* a way that is removed named it */
+    GOES,  /* a shortcut that is removed named it */
 } object_mark;
 
 typedef struct anchor {
@@ -51,8 +51,8 @@ typedef struct collection {
 
     dw_listing objects; /* with an object_mark each */
     dw_listing receipts;
-    dw_graph ways;   /* by their names: without sizes; sorted */
-    anchor *anchors; /* ascending */
+    dw_graph shortcuts; /* by their names: without sizes; sorted */
+    anchor *anchors;    /* ascending */
     size_t n_anchors;
     uint64_t head;
     uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
@@ -69,18 +69,18 @@ static void release(collection *c)
 {
     dw_listing_release(&c->objects);
     dw_listing_release(&c->receipts);
-    dw_graph_release(&c->ways);
+    dw_graph_release(&c->shortcuts);
     dw_free(c->anchors);
 }
 
 /* ---- looking ---- */
 
-static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error *err)
+static dw_status visit_shortcut(void *context, const dw_store_entry *entry, dw_error *err)
 {
     collection *c = context;
-    dw_edge way = {0};
-    return dw_key_is_way(entry->key, &way.to, &way.from)
-               ? dw_graph_add(&c->ways, way, err)
+    dw_edge shortcut = {0};
+    return dw_key_is_shortcut(entry->key, &shortcut.to, &shortcut.from)
+               ? dw_graph_add(&c->shortcuts, shortcut, err)
                : DW_OK;
 }
 
@@ -98,18 +98,20 @@ static void visit_follower(void *context, const dw_follower_info *follower)
     snprintf(c->follower, sizeof c->follower, "%s", follower->id);
 }
 
-static dw_status list_ways(collection *c, dw_error *err)
+static dw_status list_shortcuts(collection *c, dw_error *err)
 {
-    dw_status status = dw_store_list(c->stream->store, "ways/", NULL, visit_way, c, err);
-    if (status != DW_OK || c->ways.n == 0)
+    dw_status status =
+        dw_store_list(c->stream->store, "ways/", NULL, visit_shortcut, c, err);
+    if (status != DW_OK || c->shortcuts.n == 0)
         return status;
-    qsort(c->ways.edges, c->ways.n, sizeof *c->ways.edges, dw_edge_compare);
-    c->anchors = dw_alloc_array(c->ways.n, sizeof *c->anchors);
+    qsort(c->shortcuts.edges, c->shortcuts.n, sizeof *c->shortcuts.edges,
+          dw_edge_compare);
+    c->anchors = dw_alloc_array(c->shortcuts.n, sizeof *c->anchors);
     if (!c->anchors)
         return dw_fail_memory(err, NULL);
-    for (size_t i = 0; i < c->ways.n; i++)
-        if (c->ways.edges[i].from == DW_NO_VERSION)
-            c->anchors[c->n_anchors++] = (anchor){.version = c->ways.edges[i].to};
+    for (size_t i = 0; i < c->shortcuts.n; i++)
+        if (c->shortcuts.edges[i].from == DW_NO_VERSION)
+            c->anchors[c->n_anchors++] = (anchor){.version = c->shortcuts.edges[i].to};
     return DW_OK;
 }
 
@@ -120,10 +122,11 @@ static dw_status check_lost(collection *c, dw_error *err)
     dw_status status = dw_stream_check_hint(c->stream, err);
     if (status != DW_OK)
         return status;
-    const dw_edge *last = c->ways.n > 0 ? &c->ways.edges[c->ways.n - 1] : NULL;
+    const dw_edge *last =
+        c->shortcuts.n > 0 ? &c->shortcuts.edges[c->shortcuts.n - 1] : NULL;
     if (last && last->to > c->head) {
         char key[DW_KEY_TEXT];
-        dw_key_way(key, last->to, last->from);
+        dw_key_shortcut(key, last->to, last->from);
         return dw_stream_fail_lost(c->stream, key, last->to, err);
     }
     if (c->ahead == DW_NO_VERSION)
@@ -144,7 +147,7 @@ static dw_status look(collection *c, dw_error *err)
     if (status == DW_OK)
         status = dw_listing_load(&c->receipts, store, "receipts/", err);
     if (status == DW_OK)
-        status = list_ways(c, err);
+        status = list_shortcuts(c, err);
     dw_commit_record newest;
     if (status == DW_OK)
         status = dw_stream_read_head(c->stream, c->stream->head, &newest, err);
@@ -168,24 +171,24 @@ static dw_status look(collection *c, dw_error *err)
 /* Whether the anchor alone brings a model to its version: all of it is there. */
 static dw_status judge_anchor(const collection *c, anchor *a, dw_error *err)
 {
-    dw_way_record way;
+    dw_shortcut_record shortcut;
     dw_commit_record commit;
     a->is_known = true;
     a->is_good = false;
     dw_status status =
-        dw_stream_read_way(c->stream, a->version, DW_NO_VERSION, &way, err);
+        dw_stream_read_shortcut(c->stream, a->version, DW_NO_VERSION, &shortcut, err);
     if (status != DW_OK)
         return dw_stream_stops(status) ? status : DW_OK;
     bool listed = true;
-    for (size_t i = 0; listed && i < way.objects.n; i++)
-        listed = dw_listing_has(&c->objects, &way.objects.items[i]);
+    for (size_t i = 0; listed && i < shortcut.objects.n; i++)
+        listed = dw_listing_has(&c->objects, &shortcut.objects.items[i]);
     if (listed)
         status = dw_stream_read_commit(c->stream, a->version, &commit, err);
     if (listed && status == DW_OK) {
-        a->is_good = dw_way_agrees(&way, &commit);
+        a->is_good = dw_shortcut_agrees(&shortcut, &commit);
         dw_commit_record_release(&commit);
     }
-    dw_way_record_release(&way);
+    dw_shortcut_record_release(&shortcut);
     return dw_stream_stops(status) ? status : DW_OK;
 }
 
@@ -271,9 +274,10 @@ static dw_status tell_floor(collection *c, dw_error *err)
 
 /* ---- what stays ---- */
 
-static bool way_stays(const collection *c, const dw_edge *way)
+static bool shortcut_stays(const collection *c, const dw_edge *shortcut)
 {
-    return way->to >= c->floor && (way->from == DW_NO_VERSION || way->from >= c->floor);
+    return shortcut->to >= c->floor &&
+           (shortcut->from == DW_NO_VERSION || shortcut->from >= c->floor);
 }
 
 static void mark(collection *c, const dw_objects *objects, object_mark how)
@@ -285,17 +289,17 @@ static void mark(collection *c, const dw_objects *objects, object_mark how)
     }
 }
 
-/* Marks what the ways [BEGIN, END), all to one version, name. */
-static dw_status mark_ways_to(collection *c, size_t begin, size_t end, dw_error *err)
+/* Marks what the shortcuts [BEGIN, END), all to one version, name. */
+static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_error *err)
 {
     dw_status status = DW_OK;
     for (size_t i = begin; status == DW_OK && i < end; i++) {
-        const dw_edge *edge = &c->ways.edges[i];
-        dw_way_record way;
-        status = dw_stream_read_way(c->stream, edge->to, edge->from, &way, err);
+        const dw_edge *edge = &c->shortcuts.edges[i];
+        dw_shortcut_record shortcut;
+        status = dw_stream_read_shortcut(c->stream, edge->to, edge->from, &shortcut, err);
         if (status == DW_OK) {
-            mark(c, &way.objects, way_stays(c, edge) ? STAYS : GOES);
-            dw_way_record_release(&way);
+            mark(c, &shortcut.objects, shortcut_stays(c, edge) ? STAYS : GOES);
+            dw_shortcut_record_release(&shortcut);
         } else if (!dw_stream_stops(status)) {
             status = DW_OK; /* gone by another collector, or of no use to anybody: its
                                objects stay above the floor */
@@ -304,19 +308,20 @@ static dw_status mark_ways_to(collection *c, size_t begin, size_t end, dw_error 
     return status;
 }
 
-/* The objects of ways to versions below the floor go by their names. Above it, a way goes
- * if it begins below the floor, and its record says what goes with it. */
-static dw_status mark_ways(collection *c, dw_error *err)
+/* The objects of shortcuts to versions below the floor go by their names. Above it, a
+ * shortcut goes if it begins below the floor, and its record says what goes with it. */
+static dw_status mark_shortcuts(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
-    size_t end, begin = dw_edges_find(c->ways.edges, c->ways.n, c->floor);
-    for (; status == DW_OK && begin < c->ways.n; begin = end) {
+    size_t end, begin = dw_edges_find(c->shortcuts.edges, c->shortcuts.n, c->floor);
+    for (; status == DW_OK && begin < c->shortcuts.n; begin = end) {
         bool crosses = false;
-        for (end = begin;
-             end < c->ways.n && c->ways.edges[end].to == c->ways.edges[begin].to; end++)
-            crosses = crosses || !way_stays(c, &c->ways.edges[end]);
+        for (end = begin; end < c->shortcuts.n &&
+                          c->shortcuts.edges[end].to == c->shortcuts.edges[begin].to;
+             end++)
+            crosses = crosses || !shortcut_stays(c, &c->shortcuts.edges[end]);
         if (crosses)
-            status = mark_ways_to(c, begin, end, err);
+            status = mark_shortcuts_to(c, begin, end, err);
     }
     return status;
 }
@@ -340,8 +345,8 @@ static dw_status mark_commit(collection *c, uint64_t version, dw_error *err)
 /* Whether the item is an object of a commit whose version stays. */
 static bool is_kept_version(const collection *c, const dw_listed *item, uint64_t *version)
 {
-    bool of_way;
-    return dw_key_is_object(item->key, version, &of_way) && !of_way &&
+    bool of_shortcut;
+    return dw_key_is_object(item->key, version, &of_shortcut) && !of_shortcut &&
            *version <= c->head && (c->floor == 0 || *version > c->floor);
 }
 
@@ -374,10 +379,10 @@ static dw_status mark_commits(collection *c, dw_error *err)
 static bool may_go(const collection *c, const dw_listed *item)
 {
     uint64_t version;
-    bool of_way;
-    if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_way))
+    bool of_shortcut;
+    if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_shortcut))
         return false;
-    return of_way ? item->mark == GOES || version < c->floor : version <= c->head;
+    return of_shortcut ? item->mark == GOES || version < c->floor : version <= c->head;
 }
 
 /* ---- the anchor at the floor ---- */
@@ -386,35 +391,36 @@ static bool may_go(const collection *c, const dw_listed *item)
 static bool relies_on_floor(const collection *c)
 {
     bool goes = false;
-    for (size_t i = 0; !goes && i < c->ways.n; i++)
-        goes = !way_stays(c, &c->ways.edges[i]);
+    for (size_t i = 0; !goes && i < c->shortcuts.n; i++)
+        goes = !shortcut_stays(c, &c->shortcuts.edges[i]);
     for (size_t i = 0; !goes && i < c->objects.n; i++)
         goes = may_go(c, &c->objects.items[i]);
     return c->floor > 0 && goes;
 }
 
 /* Reads the anchor at the floor: its bytes must be the weights of that version. */
-static dw_status read_anchor(collection *c, const dw_way_record *way, dw_error *err)
+static dw_status read_anchor(collection *c, const dw_shortcut_record *shortcut,
+                             dw_error *err)
 {
     const dw_stream_record *r = &c->stream->record;
     dw_expected x = {.tensors = r->tensors,
                      .n_tensors = r->n_tensors,
                      .from = DW_NO_VERSION,
-                     .to = way->version,
-                     .state = way->state,
+                     .to = shortcut->version,
+                     .state = shortcut->state,
                      .shares = dw_alloc_zeroed(r->n_tensors, sizeof *x.shares)};
     if (!x.shares)
         return dw_fail_memory(err, NULL);
-    dw_share bar = {&c->options->progress, 0, dw_objects_bytes(&way->objects)};
+    dw_share bar = {&c->options->progress, 0, dw_objects_bytes(&shortcut->objects)};
     const dw_progress hook = dw_share_hook(&bar);
     dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < way->objects.n; i++) {
-        status =
-            dw_verify_anchor(&x, c->stream->store, &way->objects.items[i], &hook, err);
-        bar.before += way->objects.items[i].n_bytes;
+    for (size_t i = 0; status == DW_OK && i < shortcut->objects.n; i++) {
+        status = dw_verify_anchor(&x, c->stream->store, &shortcut->objects.items[i],
+                                  &hook, err);
+        bar.before += shortcut->objects.items[i].n_bytes;
     }
     char where[DW_ERROR_WHERE_SIZE], key[DW_KEY_TEXT];
-    dw_key_way(key, way->version, way->from);
+    dw_key_shortcut(key, shortcut->version, shortcut->from);
     dw_store_where(c->stream->store, key, where, sizeof where);
     if (status == DW_OK)
         status = dw_verify_shares(&x, where, err);
@@ -429,12 +435,12 @@ static dw_status try_floor(collection *c, bool *good, dw_error *err)
     if (!relies_on_floor(c))
         return DW_OK;
     dw_error fault = {0};
-    dw_way_record way;
+    dw_shortcut_record shortcut;
     dw_status status =
-        dw_stream_read_way(c->stream, c->floor, DW_NO_VERSION, &way, &fault);
+        dw_stream_read_shortcut(c->stream, c->floor, DW_NO_VERSION, &shortcut, &fault);
     if (status == DW_OK) {
-        status = read_anchor(c, &way, &fault);
-        dw_way_record_release(&way);
+        status = read_anchor(c, &shortcut, &fault);
+        dw_shortcut_record_release(&shortcut);
     }
     if (status == DW_OK)
         return DW_OK;
@@ -464,7 +470,7 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
         for (size_t i = 0; i < c->objects.n; i++)
             c->objects.items[i].mark = UNNAMED;
         if (status == DW_OK)
-            status = mark_ways(c, err);
+            status = mark_shortcuts(c, err);
         if (status == DW_OK)
             status = mark_commits(c, err);
         if (status == DW_OK)
@@ -499,15 +505,15 @@ static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
     return DW_OK;
 }
 
-/* Ways that end or begin below the floor. */
-static dw_status remove_ways(collection *c, dw_error *err)
+/* Shortcuts that end or begin below the floor. */
+static dw_status remove_shortcuts(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < c->ways.n; i++) {
-        const dw_edge *way = &c->ways.edges[i];
+    for (size_t i = 0; status == DW_OK && i < c->shortcuts.n; i++) {
+        const dw_edge *shortcut = &c->shortcuts.edges[i];
         char key[DW_KEY_TEXT];
-        dw_key_way(key, way->to, way->from);
-        if (!way_stays(c, way))
+        dw_key_shortcut(key, shortcut->to, shortcut->from);
+        if (!shortcut_stays(c, shortcut))
             status = remove_key(c, key, 0, err);
     }
     return status;
@@ -553,7 +559,7 @@ dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *given,
     if (status == DW_OK && !options.dry_run)
         status = tell_floor(&c, err);
     if (status == DW_OK)
-        status = remove_ways(&c, err);
+        status = remove_shortcuts(&c, err);
     if (status == DW_OK)
         status = remove_objects(&c, err);
     if (status == DW_OK && !options.dry_run)

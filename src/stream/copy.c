@@ -1,9 +1,9 @@
 /* Mirroring a stream to another store.
  *
  * Records travel byte for byte, so that hashes and signatures hold there as here. Each
- * goes after what it names: objects, then their commit, then the ways to it with theirs,
- * version by version; the hints come last. So a mirror is at every moment a stream that
- * ends a little earlier, and a copy that was broken off is gone on with.
+ * goes after what it names: objects, then their commit, then the shortcuts to it with
+ * theirs, version by version; the hints come last. So a mirror is at every moment a
+ * stream that ends a little earlier, and a copy that was broken off is gone on with.
  *
  * What the mirror has is found by names: a record that is in both is read only if the
  * mirror lacks an object of its version.
@@ -28,25 +28,25 @@ typedef struct copier {
     dw_copy_report report;
 
     uint64_t head;
-    uint64_t floor;         /* of both: what lies below is not copied */
-    dw_listing commits;     /* here */
-    dw_listing ways;        /* here */
-    dw_listing here;        /* objects here */
-    size_t next_here;       /* objects of the versions that are done lie before it */
-    dw_listing there;       /* objects of the mirror */
-    dw_listing there_ways;  /* ways of the mirror */
-    dw_listing there_known; /* commits of the mirror */
-    bool collected;         /* what was to be copied is gone: look again */
-    uint64_t n_total;       /* bytes that seem to be missing there */
+    uint64_t floor;             /* of both: what lies below is not copied */
+    dw_listing commits;         /* here */
+    dw_listing shortcuts;       /* here */
+    dw_listing here;            /* objects here */
+    size_t next_here;           /* objects of the versions that are done lie before it */
+    dw_listing there;           /* objects of the mirror */
+    dw_listing there_shortcuts; /* shortcuts of the mirror */
+    dw_listing there_known;     /* commits of the mirror */
+    bool collected;             /* what was to be copied is gone: look again */
+    uint64_t n_total;           /* bytes that seem to be missing there */
 } copier;
 
 static void release(copier *c)
 {
     dw_listing_release(&c->commits);
-    dw_listing_release(&c->ways);
+    dw_listing_release(&c->shortcuts);
     dw_listing_release(&c->here);
     dw_listing_release(&c->there);
-    dw_listing_release(&c->there_ways);
+    dw_listing_release(&c->there_shortcuts);
     dw_listing_release(&c->there_known);
 }
 
@@ -172,15 +172,15 @@ static dw_status copy_objects(copier *c, const dw_edge *edge, const dw_objects *
 }
 
 /* Whether the mirror has every object of VERSION that is here, of its commit or of the
- * ways to it; *N of them. Versions are asked for in ascending order. */
-static bool has_all(copier *c, uint64_t version, bool of_way, uint64_t *n)
+ * shortcuts to it; *N of them. Versions are asked for in ascending order. */
+static bool has_all(copier *c, uint64_t version, bool of_shortcut, uint64_t *n)
 {
     uint64_t found;
-    bool is_of_way;
+    bool is_of_shortcut;
     *n = 0;
     for (size_t i = c->next_here; i < c->here.n; i++) {
         const dw_listed *item = &c->here.items[i];
-        if (!dw_key_is_object(item->key, &found, &is_of_way))
+        if (!dw_key_is_object(item->key, &found, &is_of_shortcut))
             continue;
         if (found > version)
             break;
@@ -188,7 +188,7 @@ static bool has_all(copier *c, uint64_t version, bool of_way, uint64_t *n)
             c->next_here = i + 1;
             continue;
         }
-        if (is_of_way != of_way)
+        if (is_of_shortcut != of_shortcut)
             continue;
         const dw_listed *there = dw_listing_find(&c->there, item->key);
         if (!there || there->n_bytes != item->n_bytes)
@@ -271,10 +271,12 @@ static dw_status copy_commit(copier *c, uint64_t version, dw_error *err)
     return status == DW_OK && !same ? find_fork(c, version, err) : status;
 }
 
-static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_error *err)
+static dw_status copy_shortcut(copier *c, const char *key, const dw_edge *edge,
+                               dw_error *err)
 {
-    dw_way_record way;
-    dw_status status = dw_stream_read_way(c->stream, edge->to, edge->from, &way, err);
+    dw_shortcut_record shortcut;
+    dw_status status =
+        dw_stream_read_shortcut(c->stream, edge->to, edge->from, &shortcut, err);
     if (status == DW_NOT_FOUND) { /* collected since it was listed */
         c->collected = edge->from == DW_NO_VERSION;
         return DW_OK;
@@ -285,9 +287,9 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
     if (status != DW_OK)
         return status;
     bool same = true;
-    /* the mirror may have made this way by itself, with objects of its own */
-    if (!dw_listing_find(&c->there_ways, key)) {
-        status = copy_objects(c, edge, &way.objects, err);
+    /* the mirror may have made this shortcut by itself, with objects of its own */
+    if (!dw_listing_find(&c->there_shortcuts, key)) {
+        status = copy_objects(c, edge, &shortcut.objects, err);
         if (status == DW_OK && !c->collected)
             status = copy_record(c, key, &same, err);
     } else {
@@ -297,9 +299,9 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
             status = same_there(c, key, &bytes, &same, err);
         dw_writer_release(&bytes);
         if (status == DW_OK && same)
-            status = copy_objects(c, edge, &way.objects, err);
+            status = copy_objects(c, edge, &shortcut.objects, err);
     }
-    dw_way_record_release(&way);
+    dw_shortcut_record_release(&shortcut);
     if (status == DW_NOT_FOUND &&
         dw_store_stat(c->stream->store, key, NULL, NULL, NULL) == DW_NOT_FOUND) {
         c->collected = true; /* the record went meanwhile */
@@ -308,26 +310,28 @@ static dw_status copy_way(copier *c, const char *key, const dw_edge *edge, dw_er
     return status;
 }
 
-/* Ways are listed by the version they lead to: takes those to VERSION from *NEXT on. */
-static dw_status copy_ways_to(copier *c, uint64_t version, size_t *next, dw_error *err)
+/* Shortcuts are listed by the version they lead to: takes those to VERSION from *NEXT on.
+ */
+static dw_status copy_shortcuts_to(copier *c, uint64_t version, size_t *next,
+                                   dw_error *err)
 {
     dw_status status = DW_OK;
     uint64_t n;
     const bool is_complete = has_all(c, version, true, &n);
     bool all_known = is_complete;
-    for (; status == DW_OK && !c->collected && *next < c->ways.n; ++*next) {
-        const char *key = c->ways.items[*next].key;
+    for (; status == DW_OK && !c->collected && *next < c->shortcuts.n; ++*next) {
+        const char *key = c->shortcuts.items[*next].key;
         dw_edge edge = {0};
-        if (!dw_key_is_way(key, &edge.to, &edge.from))
+        if (!dw_key_is_shortcut(key, &edge.to, &edge.from))
             continue;
         if (edge.to > version)
             break;
         uint64_t lowest = edge.from == DW_NO_VERSION ? edge.to : edge.from;
         if (edge.to != version || lowest < c->floor ||
-            (is_complete && dw_listing_find(&c->there_ways, key)))
+            (is_complete && dw_listing_find(&c->there_shortcuts, key)))
             continue;
         all_known = false;
-        status = copy_way(c, key, &edge, err);
+        status = copy_shortcut(c, key, &edge, err);
     }
     if (all_known)
         c->report.n_present += n;
@@ -342,7 +346,7 @@ static dw_status copy_versions(copier *c, dw_error *err)
         if (dw_key_is_commit(c->commits.items[i].key, &version))
             break;
     dw_status status = DW_OK;
-    size_t next_way = 0;
+    size_t next_shortcut = 0;
     for (; status == DW_OK && !c->collected && version <= c->head; version++) {
         status = copy_commit(c, version, err);
         if (status == DW_NOT_FOUND)
@@ -351,7 +355,7 @@ static dw_status copy_versions(copier *c, dw_error *err)
                              "verify` tells what",
                              version);
         if (status == DW_OK && !c->collected)
-            status = copy_ways_to(c, version, &next_way, err);
+            status = copy_shortcuts_to(c, version, &next_shortcut, err);
     }
     return status;
 }
@@ -417,19 +421,19 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
     if (status == DW_OK)
         status = dw_listing_load(&c->commits, here, "commits/", err);
     if (status == DW_OK)
-        status = dw_listing_load(&c->ways, here, "ways/", err);
+        status = dw_listing_load(&c->shortcuts, here, "ways/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->here, here, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->there, c->to, "objects/", err);
     if (status == DW_OK)
-        status = dw_listing_load(&c->there_ways, c->to, "ways/", err);
+        status = dw_listing_load(&c->there_shortcuts, c->to, "ways/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->there_known, c->to, "commits/", err);
     if (status == DW_OK)
-        status = dw_listing_floor(&c->ways, c->stream, &c->floor, err);
+        status = dw_listing_floor(&c->shortcuts, c->stream, &c->floor, err);
     if (status == DW_OK)
-        status = dw_listing_floor(&c->there_ways, &there, floor_there, err);
+        status = dw_listing_floor(&c->there_shortcuts, &there, floor_there, err);
     if (status == DW_OK)
         count_missing(c);
     if (status == DW_OK && *floor_there > c->floor)

@@ -71,7 +71,7 @@ size_t dw_edges_find(const dw_edge *edges, size_t n, uint64_t version)
     return low;
 }
 
-/* The best way found to an edge's end. */
+/* The cheapest route found to an edge's end. */
 typedef struct reach {
     uint64_t cost; /* UINT64_MAX: none */
     size_t before; /* the edge before, or SIZE_MAX */
@@ -130,10 +130,11 @@ static dw_status plan(dw_edge **path, size_t *n, uint64_t *n_bytes, const dw_gra
     }
     size_t last = best_to(edges, found, graph->n, goal);
     if (last == SIZE_MAX) {
-        status = dw_fail(err, DW_NOT_FOUND, NULL,
-                         "no way leads to version %" PRIu64 ": it has neither an anchor "
-                         "below it nor deltas from where the weights are",
-                         goal);
+        status =
+            dw_fail(err, DW_NOT_FOUND, NULL,
+                    "no route leads to version %" PRIu64 ": it has neither an anchor "
+                    "below it nor deltas from where the weights are",
+                    goal);
         goto out;
     }
     for (size_t i = last; i != SIZE_MAX; i = found[i].before)

@@ -1,4 +1,4 @@
-/* The edges of a stream, and the cheapest way along them. */
+/* The edges of a stream, and the cheapest route along them. */
 #ifndef DW_STREAM_GRAPH_H
 #define DW_STREAM_GRAPH_H
 
@@ -30,27 +30,29 @@ bool dw_graph_has(const dw_graph *graph, uint64_t from, uint64_t to);
 void dw_graph_remove(dw_graph *graph, uint64_t from, uint64_t to);
 
 /* Edges that lead from AT (DW_NO_VERSION: from nothing) to GOAL, which must be committed,
- * without those of AVOID, which may be NULL. The cheapest way is among them, if nothing
+ * without those of AVOID, which may be NULL. The cheapest route is among them, if nothing
  * is damaged. The number of records that are read grows with the number of edges on that
- * way. Only if something is damaged or missing, the records of all edges are read. */
+ * shortcut. Only if something is damaged or missing, the records of all edges are read.
+ */
 dw_status dw_graph_load(dw_graph *out, dw_stream *stream, uint64_t at, uint64_t goal,
                         const dw_graph *avoid, dw_error *err);
 
-/* The ways to versions FIRST to LAST, with their sizes: folded deltas and anchors. */
-dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, uint64_t first,
-                             uint64_t last, dw_error *err);
+/* The shortcuts to versions FIRST to LAST, with their sizes: folded deltas and anchors.
+ */
+dw_status dw_graph_load_shortcuts(dw_graph *out, dw_stream *stream, uint64_t first,
+                                  uint64_t last, dw_error *err);
 
 /* Bytes a request costs beside what it brings: keeps many tiny objects from being
  * preferred to one that is a little larger. */
 #define DW_REQUEST_BYTES (64u << 10)
 
-/* The cheapest way from AT to GOAL in bytes. Sets *PATH to edges of the graph in the
+/* The cheapest route from AT to GOAL in bytes. Sets *PATH to edges of the graph in the
  * order of travel, dw_free; *N is 0 and *PATH NULL where AT is GOAL. DW_NOT_FOUND where
- * no way leads there. A way from nothing is considered too, whatever AT is. */
+ * no route leads there. A route from nothing is considered too, whatever AT is. */
 dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
                         const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err);
 
-/* The same without ways from nothing. */
+/* The same without routes from nothing. */
 dw_status dw_graph_plan_from(dw_edge **path, size_t *n, uint64_t *n_bytes,
                              const dw_graph *graph, uint64_t at, uint64_t goal,
                              dw_error *err);

@@ -1,6 +1,7 @@
 /* Loading the edges that lead to a version. What is read depends on what is needed, in
- * this order: the commit of the next version; the hint; the names of the ways, and the
- * records on one path along them; and everything, if something is damaged or missing. */
+ * this order: the commit of the next version; the hint; the names of the shortcuts, and
+ * the records on one path along them; and everything, if something is damaged or missing.
+ */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -9,7 +10,7 @@
 #include "stream/graph.h"
 
 #define MAX_WALK 64   /* commits that are read one by one after the hint */
-#define WINDOW   1024 /* versions whose ways are listed first; then twice as many */
+#define WINDOW   1024 /* versions whose shortcuts are listed first; then twice as many */
 #define MAX_LOOK 4096 /* versions behind: from there on an anchor is taken, if any */
 
 /* ---- single edges ---- */
@@ -80,57 +81,59 @@ static bool hint_is_enough(const dw_graph *hint, uint64_t at, uint64_t goal)
     return leads;
 }
 
-/* ---- the ways ---- */
+/* ---- the shortcuts ---- */
 
-typedef struct way_list {
+typedef struct shortcut_list {
     dw_graph *found;
     uint64_t last;
     bool stopped;
-} way_list;
+} shortcut_list;
 
-static dw_status visit_way(void *context, const dw_store_entry *entry, dw_error *err)
+static dw_status visit_shortcut(void *context, const dw_store_entry *entry, dw_error *err)
 {
-    way_list *list = context;
+    shortcut_list *list = context;
     dw_edge edge = {0};
-    if (!dw_key_is_way(entry->key, &edge.to, &edge.from))
+    if (!dw_key_is_shortcut(entry->key, &edge.to, &edge.from))
         return DW_OK;
     list->stopped = edge.to > list->last;
     return list->stopped ? DW_CANCELLED : dw_graph_add(list->found, edge, err);
 }
 
-/* Adds the ways to versions FIRST to LAST by their names, so without their sizes. */
-static dw_status list_ways(dw_graph *out, dw_stream *s, uint64_t first, uint64_t last,
-                           dw_error *err)
+/* Adds the shortcuts to versions FIRST to LAST by their names, so without their sizes. */
+static dw_status list_shortcuts(dw_graph *out, dw_stream *s, uint64_t first,
+                                uint64_t last, dw_error *err)
 {
     char after[DW_KEY_TEXT];
-    way_list list = {.found = out, .last = last};
-    dw_key_before_ways(after, first);
-    dw_status status = dw_store_list(s->store, "ways/", after, visit_way, &list, err);
+    shortcut_list list = {.found = out, .last = last};
+    dw_key_before_shortcuts(after, first);
+    dw_status status =
+        dw_store_list(s->store, "ways/", after, visit_shortcut, &list, err);
     return list.stopped ? DW_OK : status;
 }
 
-/* Adds the way that EDGE names, with its size. */
-static dw_status add_way(dw_graph *graph, dw_stream *s, dw_edge edge, dw_error *err)
+/* Adds the shortcut that EDGE names, with its size. */
+static dw_status add_shortcut(dw_graph *graph, dw_stream *s, dw_edge edge, dw_error *err)
 {
-    dw_way_record way;
-    dw_status status = dw_stream_read_way(s, edge.to, edge.from, &way, err);
+    dw_shortcut_record shortcut;
+    dw_status status = dw_stream_read_shortcut(s, edge.to, edge.from, &shortcut, err);
     if (status != DW_OK)
         return status;
-    edge.n_bytes = dw_objects_bytes(&way.objects);
-    edge.n_objects = way.objects.n;
-    dw_way_record_release(&way);
+    edge.n_bytes = dw_objects_bytes(&shortcut.objects);
+    edge.n_objects = shortcut.objects.n;
+    dw_shortcut_record_release(&shortcut);
     return dw_graph_add(graph, edge, err);
 }
 
-dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, uint64_t first, uint64_t last,
-                             dw_error *err)
+dw_status dw_graph_load_shortcuts(dw_graph *out, dw_stream *s, uint64_t first,
+                                  uint64_t last, dw_error *err)
 {
     dw_graph found = {0};
-    dw_status status = list_ways(&found, s, first, last, err);
+    dw_status status = list_shortcuts(&found, s, first, last, err);
     for (size_t i = 0; status == DW_OK && i < found.n; i++) {
-        status = add_way(out, s, found.edges[i], err);
+        status = add_shortcut(out, s, found.edges[i], err);
         if (dw_stream_passes_over(status))
-            status = DW_OK; /* collected meanwhile, or of no use: there are other ways */
+            status =
+                DW_OK; /* collected meanwhile, or of no use: there are other routes */
     }
     dw_graph_release(&found);
     return status;
@@ -138,18 +141,19 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, uint64_t first, uint64
 
 /* ---- one path ---- */
 
-/* The names of the ways to the versions from FIRST up to the goal. */
-typedef struct near_ways {
+/* The names of the shortcuts to the versions from FIRST up to the goal. */
+typedef struct near_shortcuts {
     dw_stream *stream;
     const dw_graph *avoid;
     uint64_t goal;
     uint64_t first;
     dw_graph list; /* sorted */
-} near_ways;
+} near_shortcuts;
 
 /* Lists on, downwards to LEAST. Stops earlier if there is an anchor, but not before
  * N_LEAST versions are listed. */
-static dw_status list_down(near_ways *w, uint64_t least, uint64_t n_least, dw_error *err)
+static dw_status list_down(near_shortcuts *w, uint64_t least, uint64_t n_least,
+                           dw_error *err)
 {
     dw_status status = DW_OK;
     while (status == DW_OK && w->first > least) {
@@ -158,7 +162,7 @@ static dw_status list_down(near_ways *w, uint64_t least, uint64_t n_least, dw_er
             break;
         const uint64_t n = n_listed < WINDOW ? WINDOW : n_listed; /* twice as many */
         w->first = last - least < n ? least : last - n + 1;
-        status = list_ways(&w->list, w->stream, w->first, last, err);
+        status = list_shortcuts(&w->list, w->stream, w->first, last, err);
         leave_out(&w->list, w->avoid);
     }
     if (w->list.n > 0)
@@ -166,14 +170,15 @@ static dw_status list_down(near_ways *w, uint64_t least, uint64_t n_least, dw_er
     return status;
 }
 
-/* The way to VERSION that begins furthest below it but not below LEAST, or the commit if
- * there is none. A fold is hardly ever larger than what it folds. */
-static dw_edge longest_way(const dw_graph *ways, uint64_t version, uint64_t least)
+/* The shortcut to VERSION that begins furthest below it but not below LEAST, or the
+ * commit if there is none. A fold is hardly ever larger than what it folds. */
+static dw_edge longest_shortcut(const dw_graph *shortcuts, uint64_t version,
+                                uint64_t least)
 {
     dw_edge longest = {.from = version - 1, .to = version};
-    for (size_t i = dw_edges_find(ways->edges, ways->n, version);
-         i < ways->n && ways->edges[i].to == version; i++) {
-        const uint64_t from = ways->edges[i].from;
+    for (size_t i = dw_edges_find(shortcuts->edges, shortcuts->n, version);
+         i < shortcuts->n && shortcuts->edges[i].to == version; i++) {
+        const uint64_t from = shortcuts->edges[i].from;
         if (from >= least && from < longest.from)
             longest.from = from;
     }
@@ -182,17 +187,18 @@ static dw_edge longest_way(const dw_graph *ways, uint64_t version, uint64_t leas
 
 /* Adds the edges of a path from LEAST to the goal. If a commit on it is missing or bad,
  * the path ends there, and the caller finds that it does not lead on. */
-static dw_status add_path(dw_graph *graph, near_ways *w, uint64_t least, dw_error *err)
+static dw_status add_path(dw_graph *graph, near_shortcuts *w, uint64_t least,
+                          dw_error *err)
 {
     dw_status status = DW_OK;
     for (uint64_t version = w->goal; status == DW_OK && version > least;) {
-        const dw_edge edge = longest_way(&w->list, version, least);
+        const dw_edge edge = longest_shortcut(&w->list, version, least);
         const bool is_commit = edge.from + 1 == version;
         if (is_commit && w->avoid && dw_graph_has(w->avoid, edge.from, version))
             break;
         if (!dw_graph_has(graph, edge.from, version))
             status = is_commit ? add_commit(graph, w->stream, version, err)
-                               : add_way(graph, w->stream, edge, err);
+                               : add_shortcut(graph, w->stream, edge, err);
         if (!dw_stream_passes_over(status)) {
             version = edge.from;
         } else {
@@ -207,7 +213,7 @@ static dw_status add_path(dw_graph *graph, near_ways *w, uint64_t least, dw_erro
 
 /* Adds a path from the newest anchor that is good or, if there is none, from version 0.
  */
-static dw_status add_path_from_nothing(dw_graph *graph, near_ways *w, dw_error *err)
+static dw_status add_path_from_nothing(dw_graph *graph, near_shortcuts *w, dw_error *err)
 {
     for (;;) {
         dw_edge edge = {.from = DW_NO_VERSION};
@@ -218,7 +224,7 @@ static dw_status add_path_from_nothing(dw_graph *graph, near_ways *w, dw_error *
         const bool has_anchor = edge.to != DW_NO_VERSION;
         if (!has_anchor)
             edge.to = 0;
-        status = has_anchor ? add_way(graph, w->stream, edge, err)
+        status = has_anchor ? add_shortcut(graph, w->stream, edge, err)
                             : add_commit(graph, w->stream, 0, err);
         if (!dw_stream_passes_over(status))
             return status == DW_OK ? add_path(graph, w, edge.to, err) : status;
@@ -243,12 +249,12 @@ static bool is_cheap(const dw_graph *graph, const dw_stream *s, uint64_t at,
     return n_bytes + n * DW_REQUEST_BYTES < model_bytes;
 }
 
-/* A path from AT and, unless that is cheap, one from nothing. The cheapest way is the one
- * or the other. */
+/* A path from AT and, unless that is cheap, one from nothing. The cheapest route is the
+ * one or the other. */
 static dw_status load_paths(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                             const dw_graph *avoid, dw_error *err)
 {
-    near_ways w = {.stream = s, .avoid = avoid, .goal = goal, .first = goal + 1};
+    near_shortcuts w = {.stream = s, .avoid = avoid, .goal = goal, .first = goal + 1};
     dw_status status = DW_OK;
     if (at < goal) { /* DW_NO_VERSION is the highest number */
         status = list_down(&w, at + 1, MAX_LOOK, err);
@@ -316,7 +322,7 @@ static uint64_t find_lowest(const dw_graph *graph, dw_stream *s, uint64_t at)
 static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                           const dw_graph *avoid, dw_error *err)
 {
-    dw_status status = dw_graph_load_ways(graph, s, 0, DW_NO_VERSION, err);
+    dw_status status = dw_graph_load_shortcuts(graph, s, 0, DW_NO_VERSION, err);
     if (status != DW_OK)
         return status;
     leave_out(graph, avoid);

@@ -172,15 +172,17 @@ dw_status dw_stream_fail_hole(const dw_stream *s, uint64_t missing, uint64_t new
 dw_status dw_stream_find_restart(dw_stream *s, uint64_t version, uint64_t *restart,
                                  dw_error *err)
 {
-    dw_listing ways;
+    dw_listing shortcuts;
     uint64_t floor = 0, to, from;
     *restart = DW_NO_VERSION;
-    dw_status status = dw_listing_load(&ways, s->store, "ways/", err);
+    dw_status status = dw_listing_load(&shortcuts, s->store, "ways/", err);
     if (status == DW_OK)
-        status = dw_listing_floor(&ways, s, &floor, err);
-    for (size_t i = ways.n; status == DW_OK && *restart == DW_NO_VERSION && i-- > 0;) {
+        status = dw_listing_floor(&shortcuts, s, &floor, err);
+    for (size_t i = shortcuts.n;
+         status == DW_OK && *restart == DW_NO_VERSION && i-- > 0;) {
         dw_commit_record c;
-        if (!dw_key_is_way(ways.items[i].key, &to, &from) || from != DW_NO_VERSION)
+        if (!dw_key_is_shortcut(shortcuts.items[i].key, &to, &from) ||
+            from != DW_NO_VERSION)
             continue;
         if (to <= version)
             break;
@@ -193,7 +195,7 @@ dw_status dw_stream_find_restart(dw_stream *s, uint64_t version, uint64_t *resta
             status = DW_OK;
         }
     }
-    dw_listing_release(&ways);
+    dw_listing_release(&shortcuts);
     return status;
 }
 

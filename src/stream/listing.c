@@ -51,17 +51,17 @@ bool dw_listing_has(const dw_listing *listing, const dw_object *object)
     return found && found->n_bytes == object->n_bytes;
 }
 
-dw_status dw_listing_floor(const dw_listing *ways, dw_stream *stream, uint64_t *floor,
-                           dw_error *err)
+dw_status dw_listing_floor(const dw_listing *shortcuts, dw_stream *stream,
+                           uint64_t *floor, dw_error *err)
 {
-    uint64_t told, version, from, lowest = UINT64_MAX;
+    uint64_t known, version, from, lowest = UINT64_MAX;
     *floor = 0;
-    dw_status status = dw_stream_read_floor(stream, &told, err);
-    if (status != DW_OK || told == 0)
+    dw_status status = dw_stream_read_floor(stream, &known, err);
+    if (status != DW_OK || known == 0)
         return status;
-    for (size_t i = 0; i < ways->n; i++)
-        if (dw_key_is_way(ways->items[i].key, &version, &from) && from == DW_NO_VERSION &&
-            version >= told && version < lowest)
+    for (size_t i = 0; i < shortcuts->n; i++)
+        if (dw_key_is_shortcut(shortcuts->items[i].key, &version, &from) &&
+            from == DW_NO_VERSION && version >= known && version < lowest)
             lowest = version;
     *floor = lowest < UINT64_MAX ? lowest : 0;
     return DW_OK;

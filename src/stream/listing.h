@@ -30,7 +30,7 @@ bool dw_listing_has(const dw_listing *listing, const dw_object *object);
 
 /* The version that the stream begins at, given its WAYS: floor.json is a hint, so the
  * lowest anchor from what it says on, and 0 where there is none. */
-dw_status dw_listing_floor(const dw_listing *ways, dw_stream *stream, uint64_t *floor,
-                           dw_error *err);
+dw_status dw_listing_floor(const dw_listing *shortcuts, dw_stream *stream,
+                           uint64_t *floor, dw_error *err);
 
 #endif

@@ -28,10 +28,10 @@
 #define DW_KEY_LATEST "latest.json"
 #define DW_KEY_FLOOR  "floor.json"
 void dw_key_commit(char out[DW_KEY_TEXT], uint64_t version);
-void dw_key_way(char out[DW_KEY_TEXT], uint64_t version,
-                uint64_t from); /* or DW_NO_VERSION */
-/* What sorts between the ways to VERSION and those to versions before it. */
-void dw_key_before_ways(char out[DW_KEY_TEXT], uint64_t version);
+void dw_key_shortcut(char out[DW_KEY_TEXT], uint64_t version,
+                     uint64_t from); /* or DW_NO_VERSION */
+/* What sorts between the shortcuts to VERSION and those to versions before it. */
+void dw_key_before_shortcuts(char out[DW_KEY_TEXT], uint64_t version);
 void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch);
 void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
                     uint64_t round, uint32_t rank);
@@ -41,9 +41,9 @@ void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id
                    const char *purpose, unsigned part);
 /* The inverses, for listings; false where KEY is none of that kind. */
 bool dw_key_is_commit(const char *key, uint64_t *version);
-bool dw_key_is_way(const char *key, uint64_t *version, uint64_t *from);
+bool dw_key_is_shortcut(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
-bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way);
+bool dw_key_is_object(const char *key, uint64_t *version, bool *of_shortcut);
 bool dw_key_is_receipt(const char *key, uint64_t *version);
 /* Whether the key begins as those of the objects of VERSION do. */
 bool dw_key_is_of(const char *key, uint64_t version);
@@ -153,7 +153,7 @@ typedef struct dw_commit_record {
     uint64_t suspect_from; /* followers may have been wrong from this version up to the
                               one before; 0: none */
     dw_content content;
-    bool restart; /* DELTA without objects, whose anchor is the only way to it */
+    bool restart; /* DELTA without objects, whose anchor is the only shortcut to it */
     char *base;   /* BASE: what it is, for people; else NULL */
     bool has_base_sha256;
     uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h) */
@@ -162,7 +162,7 @@ typedef struct dw_commit_record {
     dw_record_seal seal;
 } dw_commit_record;
 
-typedef struct dw_way_record {
+typedef struct dw_shortcut_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
     uint64_t from; /* DW_NO_VERSION: an anchor */
@@ -172,7 +172,7 @@ typedef struct dw_way_record {
     char created[32];
     dw_objects objects;
     dw_record_seal seal;
-} dw_way_record;
+} dw_shortcut_record;
 
 typedef struct dw_receipt_record {
     char stream[DW_ID_TEXT];
@@ -233,8 +233,8 @@ dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t 
                                 const char *where, dw_error *err);
 dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_t n,
                                  const char *where, dw_error *err);
-dw_status dw_way_record_parse(dw_way_record *out, const void *bytes, size_t n,
-                              const char *where, dw_error *err);
+dw_status dw_shortcut_record_parse(dw_shortcut_record *out, const void *bytes, size_t n,
+                                   const char *where, dw_error *err);
 dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, size_t n,
                                   const char *where, dw_error *err);
 dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_t n,
@@ -247,13 +247,13 @@ dw_status dw_follower_record_parse(dw_follower_record *out, const void *bytes, s
 void dw_stream_record_release(dw_stream_record *record);
 void dw_epoch_record_release(dw_epoch_record *record);
 void dw_commit_record_release(dw_commit_record *record);
-void dw_way_record_release(dw_way_record *record);
+void dw_shortcut_record_release(dw_shortcut_record *record);
 void dw_receipt_record_release(dw_receipt_record *record);
 void dw_latest_record_release(dw_latest_record *record);
 void dw_follower_record_release(dw_follower_record *record);
 
 /* Each write appends the record's bytes to OUT, signed where KEY is not NULL, else
- * sealed. `seal` of the record is not read; that of stream, epoch, commit, way and
+ * sealed. `seal` of the record is not read; that of stream, epoch, commit, shortcut and
  * receipt is filled with what was written. An empty `created` is filled with the time. */
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
                                  const dw_sign_key *key, dw_error *err);
@@ -261,8 +261,8 @@ dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,
                                 const dw_sign_key *key, dw_error *err);
 dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
                                  const dw_sign_key *key, dw_error *err);
-dw_status dw_way_record_write(dw_writer *out, dw_way_record *record,
-                              const dw_sign_key *key, dw_error *err);
+dw_status dw_shortcut_record_write(dw_writer *out, dw_shortcut_record *record,
+                                   const dw_sign_key *key, dw_error *err);
 dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,
                                   const dw_sign_key *key, dw_error *err);
 dw_status dw_latest_record_write(dw_writer *out, const dw_latest_record *record,

@@ -15,7 +15,7 @@ void dw_key_commit(char out[DW_KEY_TEXT], uint64_t version)
     snprintf(out, DW_KEY_TEXT, "commits/%020" PRIu64 ".json", version);
 }
 
-void dw_key_way(char out[DW_KEY_TEXT], uint64_t version, uint64_t from)
+void dw_key_shortcut(char out[DW_KEY_TEXT], uint64_t version, uint64_t from)
 {
     if (from == DW_NO_VERSION)
         snprintf(out, DW_KEY_TEXT, "ways/%020" PRIu64 "-anchor.json", version);
@@ -24,7 +24,7 @@ void dw_key_way(char out[DW_KEY_TEXT], uint64_t version, uint64_t from)
                  version, from);
 }
 
-void dw_key_before_ways(char out[DW_KEY_TEXT], uint64_t version)
+void dw_key_before_shortcuts(char out[DW_KEY_TEXT], uint64_t version)
 {
     snprintf(out, DW_KEY_TEXT, "ways/%020" PRIu64, version);
 }
@@ -98,7 +98,7 @@ bool dw_key_is_commit(const char *key, uint64_t *version)
     return strcmp(key, again) == 0;
 }
 
-bool dw_key_is_way(const char *key, uint64_t *version, uint64_t *from)
+bool dw_key_is_shortcut(const char *key, uint64_t *version, uint64_t *from)
 {
     const char *at = key;
     char again[DW_KEY_TEXT];
@@ -107,7 +107,7 @@ bool dw_key_is_way(const char *key, uint64_t *version, uint64_t *from)
         return false;
     if (skip_text(&at, "-from-") && !skip_number(&at, from))
         return false;
-    dw_key_way(again, *version, *from);
+    dw_key_shortcut(again, *version, *from);
     return strcmp(key, again) == 0;
 }
 
@@ -121,7 +121,7 @@ bool dw_key_is_epoch(const char *key, uint64_t *epoch)
     return strcmp(key, again) == 0;
 }
 
-bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way)
+bool dw_key_is_object(const char *key, uint64_t *version, bool *of_shortcut)
 {
     const char *at = key;
     char write_id[DW_ID_TEXT], again[DW_KEY_TEXT];
@@ -134,7 +134,7 @@ bool dw_key_is_object(const char *key, uint64_t *version, bool *of_way)
                                                       : NULL;
     if (!skip_number(&at, &part) || part > UINT32_MAX)
         return false;
-    *of_way = purpose != NULL;
+    *of_shortcut = purpose != NULL;
     dw_key_object(again, *version, write_id, purpose, (unsigned)part);
     return strcmp(key, again) == 0;
 }

@@ -25,9 +25,9 @@ uint64_t dw_objects_bytes(const dw_objects *objects)
 static void read_key(dw_fields *f, char out[DW_KEY_TEXT])
 {
     uint64_t version;
-    bool of_way;
+    bool of_shortcut;
     const char *key = dw_field_text(f, "key", DW_KEY_TEXT - 1);
-    if (f->status == DW_OK && !dw_key_is_object(key, &version, &of_way))
+    if (f->status == DW_OK && !dw_key_is_object(key, &version, &of_shortcut))
         dw_fields_fail(f, DW_CORRUPT, "key", "is no name of an object: '%s'", key);
     memcpy(out, key, strlen(key) + 1);
 }

@@ -1,4 +1,4 @@
-/* Parsing what is signed: stream, epoch, commit, way, receipt. */
+/* Parsing what is signed: stream, epoch, commit, shortcut, receipt. */
 #include "stream/record.h"
 
 #include "base/mem.h"
@@ -234,12 +234,12 @@ void dw_commit_record_release(dw_commit_record *record)
     *record = (dw_commit_record){0};
 }
 
-/* ---- way ---- */
+/* ---- shortcut ---- */
 
-dw_status dw_way_record_parse(dw_way_record *out, const void *bytes, size_t n,
-                              const char *where, dw_error *err)
+dw_status dw_shortcut_record_parse(dw_shortcut_record *out, const void *bytes, size_t n,
+                                   const char *where, dw_error *err)
 {
-    *out = (dw_way_record){0};
+    *out = (dw_shortcut_record){0};
     dw_fields f;
     dw_status status = dw_record_open(&f, out->stream, &out->seal, "way", DW_RECORD_BYTES,
                                       bytes, n, where, err);
@@ -262,14 +262,14 @@ dw_status dw_way_record_parse(dw_way_record *out, const void *bytes, size_t n,
         dw_fields_fail(&f, DW_CORRUPT, "objects", "is empty, but this is an anchor");
     dw_fields_release(&f);
     if (f.status != DW_OK)
-        dw_way_record_release(out);
+        dw_shortcut_record_release(out);
     return f.status;
 }
 
-void dw_way_record_release(dw_way_record *record)
+void dw_shortcut_record_release(dw_shortcut_record *record)
 {
     dw_objects_release(&record->objects);
-    *record = (dw_way_record){0};
+    *record = (dw_shortcut_record){0};
 }
 
 /* ---- receipt ---- */

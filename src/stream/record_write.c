@@ -119,7 +119,7 @@ static dw_status finish(dw_writer *out, size_t start, dw_record_seal *seal,
 DEFINE_CHECK(stream)
 DEFINE_CHECK(epoch)
 DEFINE_CHECK(commit)
-DEFINE_CHECK(way)
+DEFINE_CHECK(shortcut)
 DEFINE_CHECK(receipt)
 DEFINE_CHECK(latest)
 DEFINE_CHECK(follower)
@@ -210,8 +210,8 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     return finish(out, start, &record->seal, key, check_commit, err);
 }
 
-dw_status dw_way_record_write(dw_writer *out, dw_way_record *record,
-                              const dw_sign_key *key, dw_error *err)
+dw_status dw_shortcut_record_write(dw_writer *out, dw_shortcut_record *record,
+                                   const dw_sign_key *key, dw_error *err)
 {
     size_t start = out->n_bytes;
     bool is_anchor = record->from == DW_NO_VERSION;
@@ -223,7 +223,7 @@ dw_status dw_way_record_write(dw_writer *out, dw_way_record *record,
     put_digest(out, "state", record->state);
     put_created(out, record->created);
     put_objects(out, &record->objects);
-    return finish(out, start, &record->seal, key, check_way, err);
+    return finish(out, start, &record->seal, key, check_shortcut, err);
 }
 
 dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,

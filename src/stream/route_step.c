@@ -9,7 +9,7 @@
 #include "store/store.h"
 #include "stream/graph.h"
 
-static bool is_way(const dw_edge *edge)
+static bool is_shortcut(const dw_edge *edge)
 {
     return edge->to != 0 && (edge->from == DW_NO_VERSION || edge->from + 1 != edge->to);
 }
@@ -22,18 +22,19 @@ void dw_hop_release(dw_hop *hop)
     *hop = (dw_hop){0};
 }
 
-/* A way must lead to the very version that was committed. */
-static dw_status check_way(dw_stream *s, const dw_way_record *way,
-                           const dw_commit_record *commit, dw_error *err)
+/* A shortcut must lead to the very version that was committed. */
+static dw_status check_shortcut(dw_stream *s, const dw_shortcut_record *shortcut,
+                                const dw_commit_record *commit, dw_error *err)
 {
-    if (dw_way_agrees(way, commit))
+    if (dw_shortcut_agrees(shortcut, commit))
         return DW_OK;
     char key[DW_KEY_TEXT], where[DW_ERROR_WHERE_SIZE];
-    dw_key_way(key, way->version, way->from);
+    dw_key_shortcut(key, shortcut->version, shortcut->from);
     dw_store_where(s->store, key, where, sizeof where);
     return dw_fail(err, DW_UNTRUSTED, where,
-                   "the way was not made for the version %" PRIu64 " that is committed",
-                   way->version);
+                   "the shortcut was not made for the version %" PRIu64
+                   " that is committed",
+                   shortcut->version);
 }
 
 dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *err)
@@ -46,17 +47,17 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
     out->state = c.state;
     out->epoch = c.epoch;
     memcpy(out->commit_sha256, c.seal.sha256, sizeof out->commit_sha256);
-    if (is_way(edge)) {
-        dw_way_record way;
-        status = dw_stream_read_way(s, edge->to, edge->from, &way, err);
+    if (is_shortcut(edge)) {
+        dw_shortcut_record shortcut;
+        status = dw_stream_read_shortcut(s, edge->to, edge->from, &shortcut, err);
         if (status == DW_OK) {
-            status = check_way(s, &way, &c, err);
+            status = check_shortcut(s, &shortcut, &c, err);
             if (status == DW_OK) {
-                memcpy(out->from_sha256, way.from_sha256, sizeof out->from_sha256);
-                out->objects = way.objects;
-                way.objects = (dw_objects){0};
+                memcpy(out->from_sha256, shortcut.from_sha256, sizeof out->from_sha256);
+                out->objects = shortcut.objects;
+                shortcut.objects = (dw_objects){0};
             }
-            dw_way_record_release(&way);
+            dw_shortcut_record_release(&shortcut);
         }
         out->content = edge->from == DW_NO_VERSION ? DW_CONTENT_ANCHOR : DW_CONTENT_DELTA;
     } else if (c.restart) {
@@ -81,14 +82,14 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
     return status;
 }
 
-/* ---- ways and routes, for people ---- */
+/* ---- shortcuts and routes, for people ---- */
 
 /* Lends the edges out. */
 static void lend(dw_stream *s, dw_edge *edges, size_t n, const dw_edge **out,
                  size_t *n_out)
 {
-    dw_free(s->ways);
-    s->ways = edges;
+    dw_free(s->shortcuts);
+    s->shortcuts = edges;
     *out = edges;
     *n_out = n;
 }

@@ -74,15 +74,15 @@ dw_status dw_stream_check_seal(const dw_stream *s, const dw_record_seal *seal,
 
 /* An object belongs to one record and carries its version and kind in its name: the
  * collector relies on it. */
-static dw_status check_names(const dw_objects *objects, uint64_t version, bool of_way,
-                             const char *where, dw_error *err)
+static dw_status check_names(const dw_objects *objects, uint64_t version,
+                             bool of_shortcut, const char *where, dw_error *err)
 {
     for (size_t i = 0; i < objects->n; i++) {
         uint64_t named;
-        bool is_of_way;
+        bool is_of_shortcut;
         const char *key = objects->items[i].key;
-        if (!dw_key_is_object(key, &named, &is_of_way) || named != version ||
-            is_of_way != of_way)
+        if (!dw_key_is_object(key, &named, &is_of_shortcut) || named != version ||
+            is_of_shortcut != of_shortcut)
             return dw_fail(err, DW_CORRUPT, where, "'%s' is another record's object",
                            key);
     }
@@ -133,15 +133,15 @@ dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record
     return status;
 }
 
-dw_status dw_stream_read_way(dw_stream *s, uint64_t version, uint64_t from,
-                             dw_way_record *out, dw_error *err)
+dw_status dw_stream_read_shortcut(dw_stream *s, uint64_t version, uint64_t from,
+                                  dw_shortcut_record *out, dw_error *err)
 {
     char key[DW_KEY_TEXT], where[WHERE_BYTES];
-    dw_key_way(key, version, from);
+    dw_key_shortcut(key, version, from);
     dw_writer bytes;
     dw_status status = read_signed(s, key, &bytes, where, err);
     if (status == DW_OK)
-        status = dw_way_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
+        status = dw_shortcut_record_parse(out, bytes.bytes, bytes.n_bytes, where, err);
     dw_writer_release(&bytes);
     if (status != DW_OK)
         return status;
@@ -156,7 +156,7 @@ dw_status dw_stream_read_way(dw_stream *s, uint64_t version, uint64_t from,
         status = dw_objects_check(&out->objects, s->record.tensors, s->record.n_tensors,
                                   from == DW_NO_VERSION, where, err);
     if (status != DW_OK)
-        dw_way_record_release(out);
+        dw_shortcut_record_release(out);
     return status;
 }
 
@@ -249,10 +249,11 @@ dw_status dw_stream_check_child(const dw_stream *s, const dw_commit_record *pare
     return DW_OK;
 }
 
-bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit)
+bool dw_shortcut_agrees(const dw_shortcut_record *shortcut,
+                        const dw_commit_record *commit)
 {
-    return way->state == commit->state &&
-           memcmp(way->commit_sha256, commit->seal.sha256, DW_SHA256_BYTES) == 0;
+    return shortcut->state == commit->state &&
+           memcmp(shortcut->commit_sha256, commit->seal.sha256, DW_SHA256_BYTES) == 0;
 }
 
 /* ---- opening ---- */
@@ -334,7 +335,7 @@ void dw_stream_close(dw_stream *s)
         return;
     dw_stream_record_release(&s->record);
     dw_commit_record_release(&s->shown);
-    dw_free(s->ways);
+    dw_free(s->shortcuts);
     dw_free(s->trust);
     dw_free(s);
 }

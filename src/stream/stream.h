@@ -22,7 +22,7 @@ struct dw_stream {
 
     /* what the last public call lent out */
     dw_commit_record shown;
-    dw_edge *ways;
+    dw_edge *shortcuts;
     char held_by[80]; /* what a collection was held back by */
 };
 
@@ -47,8 +47,8 @@ dw_status dw_stream_check_signer(const dw_stream *stream, const void *bytes,
  * it. Object keys, covers and trust are checked; the chain is the caller's. */
 dw_status dw_stream_read_commit(dw_stream *stream, uint64_t version,
                                 dw_commit_record *out, dw_error *err);
-dw_status dw_stream_read_way(dw_stream *stream, uint64_t version, uint64_t from,
-                             dw_way_record *out, dw_error *err);
+dw_status dw_stream_read_shortcut(dw_stream *stream, uint64_t version, uint64_t from,
+                                  dw_shortcut_record *out, dw_error *err);
 dw_status dw_stream_read_epoch(dw_stream *stream, uint64_t epoch, dw_epoch_record *out,
                                dw_error *err);
 
@@ -67,8 +67,9 @@ dw_status dw_stream_read_latest(dw_stream *stream, dw_latest_record *out, dw_err
 dw_status dw_stream_check_child(const dw_stream *stream, const dw_commit_record *parent,
                                 const dw_commit_record *child, dw_error *err);
 
-/* Whether the way leads to the very version that was committed. */
-bool dw_way_agrees(const dw_way_record *way, const dw_commit_record *commit);
+/* Whether the shortcut leads to the very version that was committed. */
+bool dw_shortcut_agrees(const dw_shortcut_record *shortcut,
+                        const dw_commit_record *commit);
 
 /* The newest version, walking up from KNOWN (DW_NO_VERSION: from the hint, or a list).
  * Two small requests if KNOWN is the newest. DW_NOT_FOUND if the stream has none.
@@ -101,7 +102,7 @@ dw_status dw_stream_read_head(dw_stream *stream, uint64_t known, dw_commit_recor
  * must not be made over them: nobody could read either of the two. */
 dw_status dw_stream_check_vacant(dw_store *store, dw_error *err);
 
-/* What an edge leads over, out of its commit or way. */
+/* What an edge leads over, out of its commit or shortcut. */
 typedef struct dw_hop {
     uint64_t from; /* DW_NO_VERSION: from nothing */
     uint64_t to;
@@ -117,8 +118,8 @@ typedef struct dw_hop {
     uint64_t epoch;
 } dw_hop;
 
-/* Reads the records behind EDGE: for a way also the commit it leads to, which it must
- * agree with. */
+/* Reads the records behind EDGE: for a shortcut also the commit it leads to, which it
+ * must agree with. */
 dw_status dw_hop_read(dw_hop *out, dw_stream *stream, const dw_edge *edge, dw_error *err);
 void dw_hop_release(dw_hop *hop);
 

@@ -20,7 +20,7 @@ static dw_status check_stream_record(dw_sweep *w, dw_error *err)
         status = dw_fail(&found, DW_UNTRUSTED, NULL,
                          "the stream's record is another than when it was opened");
     dw_stream_close(again);
-    return dw_sweep_settle_record(w, status, DW_KEY_STREAM, &found, err);
+    return dw_sweep_note_record(w, status, DW_KEY_STREAM, &found, err);
 }
 
 static dw_status check_epoch(dw_sweep *w, const char *key, uint64_t epoch, dw_error *err)
@@ -32,7 +32,7 @@ static dw_status check_epoch(dw_sweep *w, const char *key, uint64_t epoch, dw_er
         status = dw_stream_check_seal(w->stream, &record.seal, key, &found);
         dw_epoch_record_release(&record);
     }
-    return dw_sweep_settle_record(w, status, key, &found, err);
+    return dw_sweep_note_record(w, status, key, &found, err);
 }
 
 static dw_status check_epochs(dw_sweep *w, dw_error *err)
@@ -88,8 +88,8 @@ static dw_status remember(dw_sweep *w, const dw_commit_record *commit, dw_error 
 static bool has_anchor(const dw_sweep *w, uint64_t version)
 {
     char key[DW_KEY_TEXT];
-    dw_key_way(key, version, DW_NO_VERSION);
-    return dw_listing_find(&w->ways, key) != NULL;
+    dw_key_shortcut(key, version, DW_NO_VERSION);
+    return dw_listing_find(&w->shortcuts, key) != NULL;
 }
 
 /* Only its anchor leads to a restart. */
@@ -103,9 +103,9 @@ static dw_status check_restart(dw_sweep *w, const dw_commit_record *commit,
             "version %" PRIu64 " restarts the stream, and the record of its anchor is "
             "missing",
             commit->version);
-    return dw_sweep_settle(w, DW_NOT_FOUND, key,
-                           "The repair was interrupted: run `deltawire repair` again",
-                           &found, err);
+    return dw_sweep_note(w, DW_NOT_FOUND, key,
+                         "The repair was interrupted: run `deltawire repair` again",
+                         &found, err);
 }
 
 /* COMMIT and, where it is known, the one before; then its objects. */
@@ -116,10 +116,10 @@ static dw_status check_commit(dw_sweep *w, const dw_commit_record *commit,
     dw_error found = {0};
     dw_status status =
         parent ? dw_stream_check_child(w->stream, parent, commit, &found) : DW_OK;
-    status = dw_sweep_settle_record(w, status, key, &found, err);
+    status = dw_sweep_note_record(w, status, key, &found, err);
     if (status == DW_OK) {
         dw_status checked = check_writer(w, commit, &found);
-        status = dw_sweep_settle_record(w, checked, key, &found, err);
+        status = dw_sweep_note_record(w, checked, key, &found, err);
     }
     if (status == DW_OK)
         status = remember(w, commit, err);
@@ -167,8 +167,8 @@ static dw_status check_hint(dw_sweep *w, uint64_t newest, dw_error *err)
         return dw_stream_stops(status) ? status : DW_OK;
     w->end = version + 1;
     status = dw_stream_fail_lost(w->stream, DW_KEY_LATEST, version, &found);
-    return dw_sweep_settle(w, status, DW_KEY_LATEST,
-                           "Followers that used it refuse this store", &found, err);
+    return dw_sweep_note(w, status, DW_KEY_LATEST,
+                         "Followers that used it refuse this store", &found, err);
 }
 
 /* Versions FIRST to END - 1 are not there, but END is. */
@@ -187,11 +187,10 @@ static dw_status tell_hole(dw_sweep *w, uint64_t first, uint64_t end, dw_error *
                 "the log has a hole: versions %" PRIu64 " to %" PRIu64
                 " are missing, but version %" PRIu64 " is there",
                 first, end - 1, end);
-    return dw_sweep_settle(
-        w, DW_CORRUPT, key,
-        "Restore what is missing from a mirror with `deltawire cp`; if "
-        "it is gone for good, run `deltawire repair` with a checkpoint",
-        &found, err);
+    return dw_sweep_note(w, DW_CORRUPT, key,
+                         "Restore what is missing from a mirror with `deltawire cp`; if "
+                         "it is gone for good, run `deltawire repair` with a checkpoint",
+                         &found, err);
 }
 
 static dw_status check_commits(dw_sweep *w, dw_error *err)
@@ -212,7 +211,7 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
             dw_commit_record_release(&parent);
             parent = commit;
         } else if (read != DW_NOT_FOUND) {
-            status = dw_sweep_settle_record(w, read, key, &found, err);
+            status = dw_sweep_note_record(w, read, key, &found, err);
         } else if (next_listed(w, version, &next) && next > version) {
             status = tell_hole(w, version, next, err);
         } else {
@@ -230,85 +229,89 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
     return status;
 }
 
-/* A way must agree with the commits at both its ends. */
-static dw_status check_ends(dw_sweep *w, const dw_way_record *way, dw_error *found)
+/* A shortcut must agree with the commits at both its ends. */
+static dw_status check_ends(dw_sweep *w, const dw_shortcut_record *shortcut,
+                            dw_error *found)
 {
-    const dw_seen *to = dw_sweep_find(w, way->version);
-    const dw_seen *from = way->from == DW_NO_VERSION ? NULL : dw_sweep_find(w, way->from);
-    if (!to || (!from && way->from != DW_NO_VERSION))
+    const dw_seen *to = dw_sweep_find(w, shortcut->version);
+    const dw_seen *from =
+        shortcut->from == DW_NO_VERSION ? NULL : dw_sweep_find(w, shortcut->from);
+    if (!to || (!from && shortcut->from != DW_NO_VERSION))
         return dw_fail(found, DW_CORRUPT, NULL,
                        "it leads %s version %" PRIu64
                        ", whose commit is not there or not "
                        "good",
-                       to ? "from" : "to", to ? way->from : way->version);
-    if (way->state != to->state ||
-        memcmp(way->commit_sha256, to->sha256, DW_SHA256_BYTES) != 0)
+                       to ? "from" : "to", to ? shortcut->from : shortcut->version);
+    if (shortcut->state != to->state ||
+        memcmp(shortcut->commit_sha256, to->sha256, DW_SHA256_BYTES) != 0)
         return dw_fail(found, DW_UNTRUSTED, NULL,
-                       "the way was not made for the version %" PRIu64
+                       "the shortcut was not made for the version %" PRIu64
                        " that is committed",
-                       way->version);
-    if (from && memcmp(way->from_sha256, from->sha256, DW_SHA256_BYTES) != 0)
+                       shortcut->version);
+    if (from && memcmp(shortcut->from_sha256, from->sha256, DW_SHA256_BYTES) != 0)
         return dw_fail(found, DW_UNTRUSTED, NULL,
-                       "the way was not made from the version %" PRIu64
+                       "the shortcut was not made from the version %" PRIu64
                        " that is committed",
-                       way->from);
+                       shortcut->from);
     return DW_OK;
 }
 
-static dw_status check_way(dw_sweep *w, dw_listed *listed, dw_edge *edge, dw_error *err)
+static dw_status check_shortcut(dw_sweep *w, dw_listed *listed, dw_edge *edge,
+                                dw_error *err)
 {
     const char *key = listed->key;
     dw_error found = {0};
-    dw_way_record way;
-    dw_status status = dw_stream_read_way(w->stream, edge->to, edge->from, &way, &found);
+    dw_shortcut_record shortcut;
+    dw_status status =
+        dw_stream_read_shortcut(w->stream, edge->to, edge->from, &shortcut, &found);
     listed->mark = status == DW_OK || status == DW_NOT_FOUND;
     if (status == DW_NOT_FOUND)
         return DW_OK; /* collected meanwhile */
     w->report.n_shortcuts++;
     w->about = edge->to;
     if (status != DW_OK)
-        return dw_sweep_settle(
-            w, status, key, "Remove it: the commits lead there without it", &found, err);
+        return dw_sweep_note(w, status, key,
+                             "Remove it: the commits lead there without it", &found, err);
     if (edge->from != DW_NO_VERSION)
         w->about = edge->from;
-    dw_status checked = check_ends(w, &way, &found);
-    status = dw_sweep_settle(w, checked, key,
-                             "Remove it: the commits lead there without it", &found, err);
+    dw_status checked = check_ends(w, &shortcut, &found);
+    status = dw_sweep_note(w, checked, key,
+                           "Remove it: the commits lead there without it", &found, err);
     w->about = edge->to;
     if (status == DW_OK)
-        status = dw_sweep_objects(w, edge, key, &way.objects, way.state, err);
-    dw_way_record_release(&way);
+        status = dw_sweep_objects(w, edge, key, &shortcut.objects, shortcut.state, err);
+    dw_shortcut_record_release(&shortcut);
     return status;
 }
 
-static dw_status check_ways(dw_sweep *w, dw_error *err)
+static dw_status check_shortcuts(dw_sweep *w, dw_error *err)
 {
     dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < w->ways.n; i++) {
+    for (size_t i = 0; status == DW_OK && i < w->shortcuts.n; i++) {
         dw_edge edge = {0};
-        const char *key = w->ways.items[i].key;
-        if (dw_key_is_way(key, &edge.to, &edge.from) &&
+        const char *key = w->shortcuts.items[i].key;
+        if (dw_key_is_shortcut(key, &edge.to, &edge.from) &&
             !dw_sweep_below_floor(w->floor, &edge))
-            status = check_way(w, &w->ways.items[i], &edge, err);
+            status = check_shortcut(w, &w->shortcuts.items[i], &edge, err);
         else
-            w->ways.items[i].mark = 1;
+            w->shortcuts.items[i].mark = 1;
     }
     return status;
 }
 
 /* ---- the sweep ---- */
 
-/* Whether a record of a way to VERSION is there that could not be read, or a restart has
- * no anchor. */
-static bool has_damaged_way(const dw_sweep *w, uint64_t version)
+/* Whether a record of a shortcut to VERSION is there that could not be read, or a restart
+ * has no anchor. */
+static bool has_damaged_shortcut(const dw_sweep *w, uint64_t version)
 {
     const dw_seen *seen = dw_sweep_find(w, version);
     uint64_t to, from;
     if (seen && seen->restart && !has_anchor(w, version))
         return true;
-    for (size_t i = 0; i < w->ways.n; i++)
-        if (w->ways.items[i].mark == 0 &&
-            dw_key_is_way(w->ways.items[i].key, &to, &from) && to == version)
+    for (size_t i = 0; i < w->shortcuts.n; i++)
+        if (w->shortcuts.items[i].mark == 0 &&
+            dw_key_is_shortcut(w->shortcuts.items[i].key, &to, &from) && to == version)
             return true;
     return false;
 }
@@ -318,11 +321,12 @@ static bool has_damaged_way(const dw_sweep *w, uint64_t version)
 static bool is_orphan(const dw_sweep *w, const char *key)
 {
     uint64_t version;
-    bool of_way;
-    if (!dw_key_is_object(key, &version, &of_way) || version < w->restart)
+    bool of_shortcut;
+    if (!dw_key_is_object(key, &version, &of_shortcut) || version < w->restart)
         return false;
-    return of_way ? has_damaged_way(w, version)
-                  : version >= w->floor && version < w->end && !dw_sweep_find(w, version);
+    return of_shortcut
+               ? has_damaged_shortcut(w, version)
+               : version >= w->floor && version < w->end && !dw_sweep_find(w, version);
 }
 
 static void count_unnamed(dw_sweep *w)
@@ -353,11 +357,11 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
     if (status == DW_OK)
         status = dw_listing_load(&w.commits, stream->store, "commits/", err);
     if (status == DW_OK)
-        status = dw_listing_load(&w.ways, stream->store, "ways/", err);
+        status = dw_listing_load(&w.shortcuts, stream->store, "ways/", err);
     if (status == DW_OK) {
         dw_error found = {0};
-        dw_status read = dw_listing_floor(&w.ways, stream, &w.floor, &found);
-        status = dw_sweep_settle_record(&w, read, DW_KEY_FLOOR, &found, err);
+        dw_status read = dw_listing_floor(&w.shortcuts, stream, &w.floor, &found);
+        status = dw_sweep_note_record(&w, read, DW_KEY_FLOOR, &found, err);
     }
     if (status == DW_OK)
         status = dw_stream_find_restart(stream, 0, &w.restart, err);
@@ -370,7 +374,7 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
     if (status == DW_OK)
         status = check_commits(&w, err);
     if (status == DW_OK)
-        status = check_ways(&w, err);
+        status = check_shortcuts(&w, err);
     count_unnamed(&w);
     if (report)
         *report = w.report;
@@ -381,7 +385,7 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
     }
     dw_listing_release(&w.objects);
     dw_listing_release(&w.commits);
-    dw_listing_release(&w.ways);
+    dw_listing_release(&w.shortcuts);
     dw_free(w.seen);
     return status;
 }

@@ -33,8 +33,8 @@ typedef struct dw_sweep {
     uint64_t about;   /* the version that is looked at; DW_NO_VERSION: none */
     dw_listing objects;
     dw_listing commits;
-    dw_listing ways; /* marked: the record was read */
-    dw_seen *seen;   /* ascending */
+    dw_listing shortcuts; /* marked: the record was read */
+    dw_seen *seen;        /* ascending */
     size_t n_seen;
     size_t n_room;
 
@@ -44,10 +44,10 @@ typedef struct dw_sweep {
 
 /* Takes what a check of KEY came to: a fault is told, and the sweep goes on. What is
  * damaged or missing of a version below the newest restart is only counted. */
-dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
-                          const char *advice, const dw_error *found, dw_error *err);
-dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
-                                 const dw_error *found, dw_error *err);
+dw_status dw_sweep_note(dw_sweep *w, dw_status status, const char *key,
+                        const char *advice, const dw_error *found, dw_error *err);
+dw_status dw_sweep_note_record(dw_sweep *w, dw_status status, const char *key,
+                               const dw_error *found, dw_error *err);
 
 /* The commit of VERSION, where it is good. */
 const dw_seen *dw_sweep_find(const dw_sweep *w, uint64_t version);

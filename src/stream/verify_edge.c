@@ -13,8 +13,8 @@
 
 /* ---- faults ---- */
 
-dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
-                          const char *advice, const dw_error *found, dw_error *err)
+dw_status dw_sweep_note(dw_sweep *w, dw_status status, const char *key,
+                        const char *advice, const dw_error *found, dw_error *err)
 {
     if (status == DW_OK)
         return DW_OK;
@@ -38,8 +38,8 @@ dw_status dw_sweep_settle(dw_sweep *w, dw_status status, const char *key,
     return DW_OK;
 }
 
-dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
-                                 const dw_error *found, dw_error *err)
+dw_status dw_sweep_note_record(dw_sweep *w, dw_status status, const char *key,
+                               const dw_error *found, dw_error *err)
 {
     static const char foreign[] =
         "Find out who wrote it; a mirror may have what was here";
@@ -50,14 +50,14 @@ dw_status dw_sweep_settle_record(dw_sweep *w, dw_status status, const char *key,
         "mirror, go on from a checkpoint with `deltawire repair URL CHECKPOINT`";
     const bool is_foreign = status == DW_UNTRUSTED || status == DW_MISMATCH;
     uint64_t version;
-    return dw_sweep_settle(w, status, key,
-                           is_foreign                        ? foreign
-                           : dw_key_is_commit(key, &version) ? damaged_commit
-                                                             : damaged,
-                           found, err);
+    return dw_sweep_note(w, status, key,
+                         is_foreign                        ? foreign
+                         : dw_key_is_commit(key, &version) ? damaged_commit
+                                                           : damaged,
+                         found, err);
 }
 
-/* Whether the delta of its own commit leads to the end of EDGE, which is a further way.
+/* Whether the delta of its own commit leads to the end of EDGE, which is a shortcut.
  */
 static bool has_own_delta(const dw_sweep *w, const dw_edge *edge)
 {
@@ -71,13 +71,13 @@ static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edg
 {
     const char *other = NULL;
     bool arrives = false;
-    for (size_t i = 0; i < w->ways.n; i++) {
+    for (size_t i = 0; i < w->shortcuts.n; i++) {
         uint64_t to, from;
-        if (!dw_key_is_way(w->ways.items[i].key, &to, &from) || to < edge->to ||
+        if (!dw_key_is_shortcut(w->shortcuts.items[i].key, &to, &from) || to < edge->to ||
             (to == edge->to && from == edge->from) ||
             (from != DW_NO_VERSION && from >= edge->to) || (other && arrives))
             continue;
-        other = w->ways.items[i].key;
+        other = w->shortcuts.items[i].key;
         arrives = to == edge->to;
     }
     static const char restore[] =
@@ -123,11 +123,11 @@ bool dw_sweep_below_floor(uint64_t floor, const dw_edge *edge)
 static dw_status look_at_floor(dw_sweep *w, const dw_edge *edge, bool *collected,
                                dw_error *err)
 {
-    dw_listing ways;
-    dw_status status = dw_listing_load(&ways, w->stream->store, "ways/", err);
+    dw_listing shortcuts;
+    dw_status status = dw_listing_load(&shortcuts, w->stream->store, "ways/", err);
     if (status == DW_OK)
-        status = dw_listing_floor(&ways, w->stream, &w->floor, err);
-    dw_listing_release(&ways);
+        status = dw_listing_floor(&shortcuts, w->stream, &w->floor, err);
+    dw_listing_release(&shortcuts);
     *collected = status == DW_OK && dw_sweep_below_floor(w->floor, edge);
     return dw_stream_stops(status) ? status : DW_OK;
 }
@@ -191,14 +191,14 @@ dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
         if (checked == DW_NOT_FOUND)
             status = look_at_floor(w, edge, &collected, err);
         if (status == DW_OK && !collected)
-            status = dw_sweep_settle(w, checked, object->key, advice, &found, err);
+            status = dw_sweep_note(w, checked, object->key, advice, &found, err);
         w->n_done += listed ? listed->n_bytes : 0;
     }
     if (status == DW_OK && !collected && edge->from == DW_NO_VERSION &&
         w->report.n_faults + w->report.n_left == n_before) {
         dw_error found = {0};
         dw_status checked = dw_verify_shares(&x, key, &found);
-        status = dw_sweep_settle(w, checked, key, advice, &found, err);
+        status = dw_sweep_note(w, checked, key, advice, &found, err);
     }
     dw_free(x.shares);
     return status;

@@ -85,9 +85,9 @@ static inline dw_commit_record sample_commit(dw_content content)
     return r;
 }
 
-static inline dw_way_record sample_way(uint64_t from)
+static inline dw_shortcut_record sample_way(uint64_t from)
 {
-    dw_way_record r = {
+    dw_shortcut_record r = {
         .stream = SAMPLE_STREAM_ID,
         .version = 17,
         .from = from,
@@ -164,8 +164,8 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
     }
     case SAMPLE_FOLD_WAY:
     case SAMPLE_ANCHOR_WAY: {
-        dw_way_record r = sample_way(sample == SAMPLE_FOLD_WAY ? 9 : DW_NO_VERSION);
-        return dw_way_record_write(out, &r, key, err);
+        dw_shortcut_record r = sample_way(sample == SAMPLE_FOLD_WAY ? 9 : DW_NO_VERSION);
+        return dw_shortcut_record_write(out, &r, key, err);
     }
     case SAMPLE_RECEIPT: {
         dw_receipt_record r = sample_receipt();
@@ -220,7 +220,7 @@ static inline dw_status parse_sample(int sample, const void *bytes, size_t n,
         TRY_SIGNED(commit);
     case SAMPLE_FOLD_WAY:
     case SAMPLE_ANCHOR_WAY:
-        TRY_SIGNED(way);
+        TRY_SIGNED(shortcut);
     case SAMPLE_RECEIPT:
         TRY_SIGNED(receipt);
     case SAMPLE_LATEST:

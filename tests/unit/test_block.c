@@ -18,7 +18,7 @@ static dw_status decode(dw_decoded *out, dw_block_mode mode, const uint8_t *byte
                         size_t n_bytes, const uint8_t *old, uint32_t n,
                         dw_element element, const dw_class_map *map, dw_error *err)
 {
-    dw_settle settle = dw_settle_at(0);
+    dw_note settle = dw_note_at(0);
     dw_status status = dw_block_decode(out, &scratch, mode, bytes, n_bytes, old, n,
                                        element, map, &settle, err);
     /* whatever the form, the digest moves with the changes */
@@ -51,7 +51,7 @@ static dw_block_mode check_round_trip(const uint8_t *old, const uint8_t *new_, u
 {
     const size_t n_plain = (size_t)n * element.width;
     dw_class_map map = dw_class_map_choose(old, n, element);
-    dw_settle settle = dw_settle_at(0);
+    dw_note settle = dw_note_at(0);
     dw_block_code code;
     assert_int_equal(dw_block_encode(&code, &scratch, (void *)old, new_, n, element, &map,
                                      &settle, NULL),
@@ -171,7 +171,7 @@ static dw_status encode_and_decode(dw_error *err)
         return status;
     dw_block_code code;
     dw_decoded d;
-    dw_settle settle = dw_settle_at(0);
+    dw_note settle = dw_note_at(0);
     status =
         dw_block_encode(&code, &s, small_old, small_new, 64, element, &map, &settle, err);
     if (status == DW_OK)

@@ -36,7 +36,7 @@ enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 static dw_encoded encode(const uint8_t *old, const uint8_t *new_, uint32_t n,
                          dw_element element, const dw_class_map *map)
 {
-    dw_settle settle = dw_settle_at(0);
+    dw_note settle = dw_note_at(0);
     return dw_class_encode(scratch, (void *)old, new_, n, element, map, &settle);
 }
 
@@ -44,7 +44,7 @@ static bool decode(dw_decoded *out, const uint8_t *bytes, size_t n_bytes,
                    const uint8_t *old, uint32_t n, dw_element element,
                    const dw_class_map *map)
 {
-    dw_settle settle = dw_settle_at(0);
+    dw_note settle = dw_note_at(0);
     return dw_class_decode(out, scratch, bytes, n_bytes, old, n, element, map, &settle);
 }
 
@@ -225,7 +225,7 @@ static void test_settling(void **state)
         change_weights(new_, n, element, 20);
         dw_class_map map = dw_class_map_choose(old, n, element);
         for (int update = 0; update < 2; update++) {
-            dw_settle settle = dw_settle_at(first_byte), other = settle;
+            dw_note settle = dw_note_at(first_byte), other = settle;
             settle.update_old = update;
             dw_encoded e = dw_class_encode(scratch, old, new_, n, element, &map, &settle);
             assert_memory_equal(old, update ? new_ : kept, n_bytes);

@@ -189,11 +189,11 @@ static void test_conflicts(void **state)
     fixture_close(&x);
 
     fixture_make(&x, "mem:copy-missing", 4, 2, 0);
-    dw_way_record way;
+    dw_shortcut_record way;
     assert_fine(&x, dw_stream_open(&s, x.store, NULL, &x.err));
-    assert_fine(&x, dw_stream_read_way(s, 2, DW_NO_VERSION, &way, &x.err));
+    assert_fine(&x, dw_stream_read_shortcut(s, 2, DW_NO_VERSION, &way, &x.err));
     memcpy(key, way.objects.items[0].key, sizeof key);
-    dw_way_record_release(&way);
+    dw_shortcut_record_release(&way);
     dw_stream_close(s);
     assert_fine(&x, dw_store_remove(x.store, key, &x.err));
     mirror = open_mirror(&x);

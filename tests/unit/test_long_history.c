@@ -254,7 +254,7 @@ static void test_squash(void **state)
     assert_reads("squash", 160);
     dw_stream_close(stream);
     char key[DW_KEY_TEXT];
-    dw_key_way(key, HEAD, HEAD - 100);
+    dw_key_shortcut(key, HEAD, HEAD - 100);
     assert_ok(dw_store_remove(plain, key, &err), &err);
 }
 

@@ -191,7 +191,7 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
     assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
     assert_fine(x, dw_stream_read_commit(s, version, &c, &x->err));
     const dw_stream_record *r = &s->record;
-    dw_key_way(key, version, DW_NO_VERSION);
+    dw_key_shortcut(key, version, DW_NO_VERSION);
     assert_fine(x, dw_store_remove(store, key, &x->err));
     void *data[8];
     dw_tensor tensors[8];
@@ -231,9 +231,9 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
 static void damage_anchor(fixture *x, dw_store *store, uint64_t version)
 {
     dw_stream *s;
-    dw_way_record way;
+    dw_shortcut_record way;
     assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
-    assert_fine(x, dw_stream_read_way(s, version, DW_NO_VERSION, &way, &x->err));
+    assert_fine(x, dw_stream_read_shortcut(s, version, DW_NO_VERSION, &way, &x->err));
     dw_writer bytes = {0};
     const char *key = way.objects.items[0].key;
     assert_fine(x, dw_store_get_all(store, key, 1u << 30, &bytes, &x->err));
@@ -241,7 +241,7 @@ static void damage_anchor(fixture *x, dw_store *store, uint64_t version)
     assert_fine(x, dw_store_put_bytes(store, key, bytes.bytes, bytes.n_bytes,
                                       DW_PUT_REPLACE, &x->err));
     dw_writer_release(&bytes);
-    dw_way_record_release(&way);
+    dw_shortcut_record_release(&way);
     dw_stream_close(s);
 }
 

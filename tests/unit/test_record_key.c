@@ -22,9 +22,9 @@ static void test_spelling(void **state)
     char key[DW_KEY_TEXT];
     dw_key_commit(key, 7);
     assert_string_equal(key, "commits/" V7 ".json");
-    dw_key_way(key, 17, 7);
+    dw_key_shortcut(key, 17, 7);
     assert_string_equal(key, "ways/00000000000000000017-from-" V7 ".json");
-    dw_key_way(key, 7, DW_NO_VERSION);
+    dw_key_shortcut(key, 7, DW_NO_VERSION);
     assert_string_equal(key, "ways/" V7 "-anchor.json");
     dw_key_epoch(key, 12);
     assert_string_equal(key, "epochs/0000000012.json");
@@ -57,11 +57,11 @@ static void test_inverses(void **state)
         dw_key_epoch(key, numbers[i]);
         assert_true(dw_key_is_epoch(key, &version));
         assert_true(version == numbers[i]);
-        dw_key_way(key, numbers[i], DW_NO_VERSION);
-        assert_true(dw_key_is_way(key, &version, &from));
+        dw_key_shortcut(key, numbers[i], DW_NO_VERSION);
+        assert_true(dw_key_is_shortcut(key, &version, &from));
         assert_true(version == numbers[i] && from == DW_NO_VERSION);
-        dw_key_way(key, numbers[i], numbers[N_NUMBERS - 1 - i]);
-        assert_true(dw_key_is_way(key, &version, &from));
+        dw_key_shortcut(key, numbers[i], numbers[N_NUMBERS - 1 - i]);
+        assert_true(dw_key_is_shortcut(key, &version, &from));
         assert_true(version == numbers[i] && from == numbers[N_NUMBERS - 1 - i]);
         dw_key_receipt(key, numbers[i], 12, numbers[i], UINT32_MAX);
         assert_true(dw_key_is_receipt(key, &version));
@@ -117,7 +117,7 @@ static void test_others_are_refused(void **state)
     bool of_way;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (dw_key_is_commit(keys[i], &version) || dw_key_is_epoch(keys[i], &version) ||
-            dw_key_is_way(keys[i], &version, &from) ||
+            dw_key_is_shortcut(keys[i], &version, &from) ||
             dw_key_is_receipt(keys[i], &version) ||
             dw_key_is_object(keys[i], &version, &of_way))
             fail_msg("'%s' was taken", keys[i]);

@@ -103,7 +103,7 @@ static void test_objects(void **state)
         dw_writer_release(&bytes);
     }
     /* the anchor at 5 passes version 3, but nothing passes 6 */
-    dw_key_way(way, 5, DW_NO_VERSION);
+    dw_key_shortcut(way, 5, DW_NO_VERSION);
     fixture_object(&x, 3, key);
     fixture_put(&x, key, "", 0);
     assert_fault(&x, DW_CORRUPT, key, way);
@@ -263,17 +263,18 @@ static void test_ways(void **state)
     fixture x;
     char key[DW_KEY_TEXT];
     fixture_make(&x, "mem:verify-ways", 6, 0, 3);
-    dw_key_way(key, 6, 3);
+    dw_key_shortcut(key, 6, 3);
     assert_true(fixture_has(&x, key));
     dw_writer bytes;
     fixture_get(&x, key, &bytes);
-    dw_way_record way;
-    assert_fine(&x, dw_way_record_parse(&way, bytes.bytes, bytes.n_bytes, key, &x.err));
+    dw_shortcut_record way;
+    assert_fine(&x,
+                dw_shortcut_record_parse(&way, bytes.bytes, bytes.n_bytes, key, &x.err));
     uint8_t *ends[] = {way.commit_sha256, way.from_sha256};
     for (size_t i = 0; i < 2; i++) {
         dw_writer changed = {0};
         ends[i][5] ^= 1;
-        assert_fine(&x, dw_way_record_write(&changed, &way, NULL, &x.err));
+        assert_fine(&x, dw_shortcut_record_write(&changed, &way, NULL, &x.err));
         ends[i][5] ^= 1;
         fixture_put(&x, key, changed.bytes, changed.n_bytes);
         assert_fault(&x, DW_UNTRUSTED, key, i ? "made from" : "made for");
@@ -286,7 +287,7 @@ static void test_ways(void **state)
     fixture_put(&x, key, bytes.bytes, bytes.n_bytes);
     assert_fine(&x, dw_store_remove(x.store, object, &x.err));
     assert_fault(&x, DW_NOT_FOUND, object, "missing");
-    dw_way_record_release(&way);
+    dw_shortcut_record_release(&way);
     dw_writer_release(&bytes);
     fixture_close(&x);
 }
