@@ -52,7 +52,7 @@ static inline uint8_t *dw_finish_bits(dw_bit_writer *w)
 /* Exp-Golomb code of order 0: small numbers in few bits. */
 void dw_put_golomb(dw_bit_writer *w, uint32_t value);
 
-/* ---- reader: zero bits past the end, which dw_bits_spent() tells ---- */
+/* ---- reader: zero bits past the end, which dw_bits_spent() reports ---- */
 
 typedef struct dw_bit_reader {
     const uint8_t *bytes;

@@ -21,13 +21,13 @@ int64_t dw_wall_clock_ms(void);
 /* "2026-11-15T05:20:59.123Z", with its NUL. */
 void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms);
 
-/* The other way; any number of digits behind the point. 0 where TEXT is no such time. */
+/* The other way; any number of digits behind the point. 0 if TEXT is no such time. */
 int64_t dw_time_parse(const char *text);
 
 void dw_sleep_ms(uint64_t ms);
 
-/* A condition whose timed waits go by the clock that never goes back; false where it
- * cannot be had. */
+/* A condition whose timed waits go by the clock that never goes back; false if there is
+ * none. */
 bool dw_condition_init(pthread_cond_t *condition);
 
 /* Bytes that nobody can guess. */

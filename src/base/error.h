@@ -4,7 +4,7 @@
 
 #include "deltawire/error.h"
 
-/* Fills ERR, where not NULL, and returns CODE, so that a fault is one statement:
+/* Fills ERR, if it is not NULL, and returns CODE, so that a fault is one statement:
  *
  *     return dw_fail(err, DW_CORRUPT, path, "tensor '%s' ends past the file", name);
  *

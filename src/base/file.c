@@ -72,7 +72,7 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
         dw_new_file_abort(out);
         return dw_fail_memory(err, path);
     }
-    /* a name that is taken is what a killed process left: numbers come back after a
+    /* a killed process can leave a file of this name: process numbers come back after a
      * reboot, and in a container they are the same each time */
     do {
         snprintf(out->temporary, n_bytes, "%s" TEMPORARY "%ld-%u", path, (long)getpid(),
@@ -192,7 +192,7 @@ dw_status dw_sync_parent(const char *path, dw_error *err)
 
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err)
 {
-    /* what can fail for want of memory or descriptors does so before the rename */
+    /* everything that needs memory or descriptors is done before the rename */
     int dir = -1;
     dw_status status = open_parent(&dir, file->path, err);
     if (status == DW_OK && fsync(file->fd) != 0)

@@ -131,7 +131,7 @@ static size_t encode_utf8(char out[4], unsigned c)
     return n;
 }
 
-/* What stands behind `\u`, perhaps two of them. */
+/* The character behind `\u`, or behind two of them. */
 static bool read_unicode(parser *p, unsigned *out)
 {
     if (!read_hex(p, out))

@@ -41,7 +41,7 @@ dw_status dw_map_check(const dw_map *map, dw_error *err);
  * and a full disk would then raise SIGBUS. */
 dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err);
 
-/* Makes the pages of BYTES present, and writable where WRITE, so that the next touch of
+/* Makes the pages of BYTES present, and writable if WRITE, so that the next touch of
  * them costs no fault. A mapped range of this process, whole or not. What fails is left
  * to that touch. */
 void dw_pages_prepare(void *bytes, size_t n_bytes, bool write);

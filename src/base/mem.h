@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* All return NULL on failure or where n_items x n_bytes does not fit a size_t. A
+/* All return NULL on failure or if n_items x n_bytes does not fit a size_t. A
  * size of 0 gives a pointer that may be freed. */
 void *dw_alloc(size_t n_bytes);
 void *dw_alloc_array(size_t n_items, size_t n_bytes);

@@ -105,7 +105,7 @@ dw_status dw_parallel(unsigned n_workers, size_t n_items, dw_item_fn fn, void *c
         return dw_fail_memory(err, NULL);
     pthread_mutex_init(&l.lock, NULL);
 
-    /* A thread that cannot be had is done without: the others take its items. */
+    /* If a thread cannot be started, the others take its items. */
     unsigned n_started = 0;
     for (unsigned i = 0; i < n_workers; i++) {
         workers[i].loop = &l;

@@ -11,7 +11,7 @@ typedef struct dw_share {
 } dw_share;
 
 /* A hook for the step under way, which reads SHARE when it is called; its report is NULL
- * where nobody watches. */
+ * if nobody watches. */
 dw_progress dw_share_hook(dw_share *share);
 
 #endif

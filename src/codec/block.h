@@ -26,8 +26,7 @@ typedef struct dw_block_scratch {
 } dw_block_scratch;
 
 dw_status dw_block_scratch_init(dw_block_scratch *s, dw_error *err);
-/* Takes now what is otherwise taken when first needed: later decoding cannot fail for
- * want of memory. */
+/* Allocates everything now, so that later decoding cannot fail for lack of memory. */
 dw_status dw_block_scratch_reserve(dw_block_scratch *s, dw_error *err);
 void dw_block_scratch_release(dw_block_scratch *s);
 
@@ -42,7 +41,7 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
                           const dw_class_map *map, dw_note *note, dw_error *err);
 
-/* Settles a list of changes: for what was not decoded here. OLD is the block. */
+/* Notes a list of changes that was not decoded here. OLD is the block. */
 void dw_note_list(dw_note *note, const dw_decoded *d, const void *old, unsigned width);
 
 /* DW_CORRUPT, with no text of its own, where the bytes do not decode against OLD. */

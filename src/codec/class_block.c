@@ -46,7 +46,7 @@ dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element 
         const uint64_t left = n_elems - begin;
         const size_t n = (size_t)(left < RUN_ELEMS ? left : RUN_ELEMS);
         const void *elems;
-        /* what cannot be read is no sample: whoever encodes it meets the fault again */
+        /* bytes that cannot be read are no sample: the encoder meets the fault again */
         if (dw_map_read(&elems, &loan, (const uint8_t *)data + begin * element.width,
                         n * element.width, NULL) != DW_OK)
             break;

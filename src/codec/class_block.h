@@ -10,8 +10,8 @@
  *             then, class by class, the plain bits that belong to A's symbols
  *     A:      class by class: gaps, then moves
  *
- * Every block carries its own parameters and stands alone, so that threads and devices
- * can each take some.
+ * Every block carries its own parameters and stands by itself, so that threads and
+ * devices can each take some.
  */
 #ifndef DW_CODEC_CLASS_BLOCK_H
 #define DW_CODEC_CLASS_BLOCK_H
@@ -39,7 +39,7 @@ static inline uint32_t dw_block_elems(unsigned width)
 dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element element);
 dw_class_map dw_class_map_make(dw_element element, uint32_t base);
 
-/* What is done with each change besides coding it, while it is at hand. */
+/* What is noted of each change while it is coded: its effect on the digest. */
 typedef struct dw_note {
     dw_digest_moves digest;
     uint64_t first_byte; /* of the block in its tensor */
@@ -74,7 +74,7 @@ dw_decoded dw_class_found(dw_class_scratch *s, const void *old, uint32_t n,
                           dw_element element, const dw_class_map *map);
 
 /* Decodes a block against the OLD elements. The result stands in the scratch until its
- * next use. False where the bytes are no valid block. */
+ * next use. False if the bytes are no valid block. */
 bool dw_class_decode(dw_decoded *out, dw_class_scratch *s, const uint8_t *bytes,
                      size_t n_bytes, const void *old, uint32_t n, dw_element element,
                      const dw_class_map *map, dw_note *note);

@@ -5,7 +5,7 @@
 #include "codec/element.h"
 
 /* Reads the gaps of a class with TOTAL elements into GAPS; their number, or SIZE_MAX
- * where they do not fit it. */
+ * if they do not fit it. */
 static size_t read_gaps(uint32_t *gaps, dw_ans_reader *symbols, dw_bit_reader *bits,
                         uint32_t total, unsigned q)
 {
@@ -34,7 +34,7 @@ static size_t read_gaps(uint32_t *gaps, dw_ans_reader *symbols, dw_bit_reader *b
     return n;
 }
 
-/* Reads N moves; false where one is larger than the element can make. */
+/* Reads N moves; false if one is larger than the element can make. */
 static bool read_moves(uint64_t *moves, size_t n, dw_ans_reader *symbols,
                        dw_bit_reader *plain, unsigned q, unsigned bits)
 {
@@ -65,7 +65,7 @@ static void read_signs(uint64_t *moves, size_t n, dw_bit_reader *r)
     }
 }
 
-/* Makes the new elements: each position's class tells whose move is next. Positions are
+/* Makes the new elements: each position's class says whose move is next. Positions are
  * relative to FIRST, and made relative to the block. Inlined, so that the width is a
  * constant in the loop. */
 static inline __attribute__((always_inline)) void
@@ -85,7 +85,7 @@ apply_moves(void *values, uint32_t *positions, size_t n, uint32_t first,
     note->digest = digest;
 }
 
-/* Finds the changed elements and what becomes of them; their number. */
+/* Finds the changed elements and their new values; returns their number. */
 static size_t place_changes(dw_class_scratch *s, const dw_class_gaps *gaps,
                             const void *old, uint32_t n, dw_element element,
                             const dw_class_map *map, dw_note *note)

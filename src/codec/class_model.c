@@ -38,7 +38,7 @@ void dw_class_models_put(dw_bit_writer *w, const dw_class_model models[DW_CLASSE
     }
 }
 
-/* Reads one q; false where it is out of range. */
+/* Reads one q; false if it is out of range. */
 static bool get_q(dw_bit_reader *r, int32_t predicted, unsigned *q)
 {
     int64_t v = (int64_t)predicted + unzigzag(dw_get_golomb(r));

@@ -21,7 +21,7 @@ typedef struct dw_class_model {
 dw_class_model dw_class_model_fit(const uint64_t *moves, size_t n_changes, uint32_t total,
                                   unsigned bits);
 
-/* Writes and reads the models of all classes that have elements. Reading fails where a
+/* Writes and reads the models of all classes that have elements. Reading fails if a
  * parameter is out of range. */
 void dw_class_models_put(dw_bit_writer *w, const dw_class_model models[DW_CLASSES],
                          const uint32_t totals[DW_CLASSES]);

@@ -22,7 +22,7 @@ typedef enum dw_trl_index {
 
 typedef struct dw_delta_entry {
     dw_tensor shape; /* name, dtype, dims, n_bytes; data is NULL. n_bytes is 0 and
-                        has_shape false where a TRL file does not tell */
+                        has_shape false if a TRL file does not say */
     bool has_shape;
     dw_element element;
     uint64_t n_changed;
@@ -78,7 +78,7 @@ void *dw_delta_alloc(dw_delta *delta, size_t n_items, size_t n_bytes, dw_error *
 void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces);
 
 /* Copies bytes OFFSET .. OFFSET + N_BYTES of the encoded file; any number of threads at
- * once. DW_INVALID where they pass its end. */
+ * once. DW_INVALID if they pass its end. */
 dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
                            size_t n_bytes, dw_error *err);
 
@@ -107,7 +107,7 @@ uint64_t dw_block_count(uint64_t n_units, unsigned width);
 
 /* Builds header, index and pieces from info and entries. */
 dw_status dw_container_write(dw_delta *delta, dw_error *err);
-/* True where the parsed safetensors file is our container. */
+/* True if the parsed safetensors file is our container. */
 bool dw_container_detect(const dw_safetensors *file);
 dw_status dw_container_read(dw_delta *delta, dw_error *err);
 

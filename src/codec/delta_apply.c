@@ -46,7 +46,7 @@ static dw_status scatter_changes(void *context, size_t t, uint64_t first,
                       changes->values, changes->n_changes, width, err);
 }
 
-/* Where tensors share memory, a store to one changes what the other is decoded against:
+/* If tensors share memory, a store to one changes what the other is decoded against:
  * all is decoded first, at the price of the list's memory. */
 static dw_status apply_tied(const dw_delta *delta, const dw_tensor *tensors,
                             size_t n_tensors, const dw_apply_options *options,

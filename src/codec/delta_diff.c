@@ -122,7 +122,7 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
         status = dw_name_index_init(&next_names, next, n_tensors, err);
     if (status == DW_OK)
         status = pair_up(pairs, next_of, &base_names, &next_names, &options, err);
-    /* where tensors share memory, a store to one would hide the change of the other: all
+    /* if tensors share memory, a store to one would hide the change of the other: all
      * is compared first */
     bool tied = false;
     if (status == DW_OK && options.update_base)

@@ -14,7 +14,7 @@
 typedef struct item {
     size_t pair;
     uint64_t block;
-    const dw_segment *segment; /* what changes, where the job has a patch */
+    const dw_segment *segment; /* what changes, if the job has a patch */
 
     /* what came of it */
     uint8_t *bytes;

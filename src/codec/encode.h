@@ -5,7 +5,7 @@
 #include "codec/delta.h"
 #include "codec/patch.h"
 
-/* Two versions of a tensor. NEXT may be F32 where BASE is BF16: it is rounded. Where NEXT
+/* Two versions of a tensor. NEXT may be F32 if BASE is BF16: it is rounded. If NEXT
  * has no data, it is BASE with the stores of
  * segments [first_segment, end_segment) of the job's patch. */
 typedef struct dw_encode_pair {

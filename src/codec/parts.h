@@ -13,7 +13,7 @@ typedef struct dw_part {
     const dw_slice *slices; /* what the delta was made over, in any order */
     size_t n_slices;
     const dw_digest *base_digests; /* [n_slices], or NULL: read and checked */
-    dw_digest *new_digests;        /* [n_slices], good where all parts are; or NULL */
+    dw_digest *new_digests;        /* [n_slices], good if all parts are; or NULL */
     dw_stage_result *result;       /* or NULL; base_state is filled also with DW_STALE */
 } dw_part;
 
@@ -24,8 +24,8 @@ dw_status dw_parts_stage_memory(dw_patch **out, const dw_tensor *tensors,
                                 unsigned n_threads, const dw_progress *progress,
                                 dw_error *err);
 
-/* The same into the patch file PATH, which appears whole and synced, or not at all. Where
- * GOAL has a digest and the parts cover the model, they must lead to that state; where
+/* The same into the patch file PATH, which appears whole and synced, or not at all. If
+ * GOAL has a digest and the parts cover the model, they must lead to that state; if
  * they cover less, the caller, who knows the digests of the rest, checks it. */
 dw_status dw_parts_stage_file(const char *path, const dw_tensor *tensors,
                               size_t n_tensors, const dw_part *parts, size_t n_parts,

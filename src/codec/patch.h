@@ -66,7 +66,7 @@ typedef struct dw_patch_binding {
     const char *where; /* for errors */
 } dw_patch_binding;
 
-/* Finds the tensors by name: what can go wrong about them does so here. */
+/* Finds the tensors by name, and checks all that can be wrong about them. */
 dw_status dw_patch_bind(dw_patch_binding *out, const dw_patch *patch,
                         const dw_tensor *tensors, size_t n_tensors, const char *where,
                         dw_error *err);
@@ -89,7 +89,7 @@ dw_status dw_patch_confirm(const dw_patch_binding *binding, unsigned n_threads,
 
 /* Where the stores lead. */
 typedef struct dw_patch_goal {
-    bool has_digest; /* false where the delta named none */
+    bool has_digest; /* false if the delta named none */
     dw_digest state;
     uint64_t version;
 } dw_patch_goal;

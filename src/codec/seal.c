@@ -13,7 +13,7 @@
 #define KEY   "\"seal\":\""
 #define N_KEY (sizeof KEY - 1)
 
-/* Where the digits begin; N_JSON where there are none. Quotes inside strings are escaped,
+/* Where the digits begin; N_JSON if there are none. Quotes inside strings are escaped,
  * so the key cannot be mistaken. */
 static size_t find_digits(const uint8_t *json, size_t n_json)
 {

@@ -24,7 +24,7 @@ void dw_seal_make(char out[DW_SEAL_DIGITS + 1], const uint8_t *bytes, size_t n_b
 /* Puts the seal into a header written with the blank. REST may be NULL. */
 void dw_seal_set(uint8_t *json, size_t n_json, const void *rest, size_t n_rest);
 
-/* False where the seal is missing or does not match. */
+/* False if the seal is missing or does not match. */
 bool dw_seal_good(const uint8_t *json, size_t n_json, const void *rest, size_t n_rest);
 
 /* Ends the JSON object in W with its seal and writes it to DIR/NAME, whole or not at all.

@@ -30,7 +30,7 @@ typedef struct dw_slice_list {
     void *arena; /* names and dims of slices */
 } dw_slice_list;
 
-/* DW_INVALID where a slice passes its tensor, is empty (of a tensor that is not), begins
+/* DW_INVALID if a slice passes its tensor, is empty (of a tensor that is not), begins
  * or ends inside a byte, or overlaps another. Tensors without data give slices without.
  * Names, shapes and data of whole tensors are borrowed. */
 dw_status dw_slices_open(dw_slice_list *out, const dw_tensor *tensors, size_t n_tensors,

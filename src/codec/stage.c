@@ -276,7 +276,7 @@ static dw_status run(dw_stage *s, dw_stage_sink sink, void *context,
 
 /* ---- verifying ---- */
 
-/* The weights are not what the delta starts from: say how. */
+/* The weights are not the version that the delta starts from: names the difference. */
 static dw_status fail_stale(const dw_stage *s, const char *tensor, bool at_new,
                             dw_error *err)
 {
@@ -292,7 +292,7 @@ static dw_status fail_stale(const dw_stage *s, const char *tensor, bool at_new,
                    tensor ? tensor : "", tensor ? "'" : "");
 }
 
-/* A block that does not decode can mean a wrong base: a full sweep tells. STATE takes
+/* A block that does not decode can mean a wrong base: a full sweep finds out. STATE takes
  * what it finds. */
 static dw_status diagnose(const dw_stage *s, dw_digest *state, dw_error *err)
 {

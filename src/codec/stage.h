@@ -26,9 +26,9 @@ typedef struct dw_stage_result {
     uint64_t n_changed;
 } dw_stage_result;
 
-/* Runs over all changes, and over all weights where OPTIONS brings no digests of them,
+/* Runs over all changes, and over all weights if OPTIONS brings no digests of them,
  * and verifies: the base before, the outcome after. OUT's base_state is filled also
- * where the weights turn out to be another version (DW_STALE). The sink, which may be
+ * if the weights turn out to be another version (DW_STALE). The sink, which may be
  * NULL, sees changes before they are verified, so it must not touch the weights. */
 dw_status dw_stage_verify(dw_stage_result *out, dw_stage *stage,
                           const dw_apply_options *options, dw_stage_sink sink,

@@ -5,7 +5,7 @@
  *                raw        I32 positions
  *                gap_delta  U16 or U32 gaps: unchanged elements before each change
  *
- * Theirs tell neither shapes nor base version nor digests. Ours carry them in further
+ * Theirs name neither shapes nor base version nor digests. Ours carry them in further
  * metadata, which their readers ignore: base_version, base_digest, new_digest, elements,
  * tensors, `changed` (JSON: name -> dtype, shape, digests) and a seal.
  */
@@ -38,7 +38,7 @@ typedef dw_status (*dw_trl_take)(void *context, uint64_t first, const dw_decoded
                                  dw_error *err);
 
 /* Goes through the changes of an entry, block by block, for a tensor of N_UNITS
- * elements; ROOM holds the positions of a block. DW_CORRUPT where positions do not
+ * elements; ROOM holds the positions of a block. DW_CORRUPT if positions do not
  * ascend or pass the end. */
 dw_status dw_trl_walk(const dw_delta *delta, const dw_delta_entry *entry,
                       uint64_t n_units, uint32_t *room, dw_trl_take take, void *context,

@@ -14,7 +14,7 @@
 void dw_peer_key(char out[DW_KEY_TEXT], dw_peer_format format, uint64_t version,
                  bool is_anchor);
 
-/* The inverse; false where KEY is no such object, or spells its number in another way. */
+/* The inverse; false if KEY is no such object, or spells its number in another way. */
 bool dw_peer_key_version(dw_peer_format format, const char *key, uint64_t *version);
 
 /* Whether NAME can stand beside an index: it leads nowhere else, and is a key. */

@@ -32,7 +32,7 @@ typedef struct dw_payload {
     size_t n_packed;
     dw_packing packing;
     dw_checksum checksum;
-    const char *checksum_text; /* where there is a checksum */
+    const char *checksum_text; /* if there is a checksum */
     const char *where;         /* the file, for errors */
     const char *spool_dir;     /* of what is too large for memory; NULL: a usual one */
 } dw_payload;
@@ -42,8 +42,8 @@ typedef struct dw_payload {
 dw_status dw_payload_decode(void *into, const dw_tensor *old, const dw_payload *payload,
                             dw_error *err);
 
-/* What can be told of a payload for the tensor NAME without its old bytes: that it is one
- * whole frame. */
+/* What can be known of a payload for the tensor NAME without its old bytes: that it is
+ * one whole frame. */
 dw_status dw_payload_look(const dw_payload *payload, const char *name, dw_error *err);
 
 #endif

@@ -148,7 +148,8 @@ static bool is_same_object(const dw_listed *a, const dw_listed *b)
            a->modified_ms == b->modified_ms;
 }
 
-/* Whether what the record was read from is still what is listed, files included. */
+/* Whether the listing still shows the object, and files, that the record was read from.
+ */
 static bool is_current(const dw_peer *p, const dw_peer_record *r)
 {
     bool same = is_same_object(dw_peer_find(p, r->version), &r->listed);

@@ -36,8 +36,8 @@ typedef struct dw_peer_entry {
     const char *file;     /* a plain name beside the record */
     const char *key;      /* of the packed tensor in its file */
     const char *checksum; /* NULL: the file's metadata has it, or nobody */
-    const dw_json *shape; /* NULL: not told */
-    uint64_t n_bytes;     /* unpacked and packed; UINT64_MAX: not told */
+    const dw_json *shape; /* NULL: not given */
+    uint64_t n_bytes;     /* unpacked and packed; UINT64_MAX: not given */
     uint64_t n_packed;
 } dw_peer_entry;
 
@@ -56,7 +56,8 @@ typedef struct dw_peer_record {
     size_t n_entries;
     size_t n_tensors;                /* TRL: in the file */
     uint64_t n_bytes;                /* of the files */
-    uint8_t sha256[DW_SHA256_BYTES]; /* tells it from another version of that number */
+    uint8_t sha256[DW_SHA256_BYTES]; /* distinguishes it from another version of that
+                                        number */
     dw_listed listed;                /* its own object, as it was when it was read */
     dw_json *root;
 } dw_peer_record;
@@ -78,7 +79,7 @@ dw_listed *dw_peer_find(const dw_peer *peer, uint64_t version);
 /* Whether the version was listed, and its place in the list. */
 bool dw_peer_has(const dw_peer *peer, uint64_t version, size_t *place);
 
-/* The record, read anew where the listing shows another object. Lives until the next
+/* The record, read again if the listing shows another object. Lives until the next
  * dw_peer_list, or until another is read. */
 dw_status dw_peer_record_get(dw_peer *peer, uint64_t version, const dw_peer_record **out,
                              dw_error *err);
@@ -88,8 +89,8 @@ void dw_peer_record_free(dw_peer_record *record);
  * can be read. */
 dw_status dw_peer_full_count(dw_peer *peer, size_t *n_tensors, dw_error *err);
 
-/* The version that RECORD starts from, where the model has N_FULL tensors; DW_NO_VERSION
- * where it is whole. For an anchor that lacks some it is the version listed before. */
+/* The version that RECORD starts from, if the model has N_FULL tensors; DW_NO_VERSION
+ * if it is whole. For an anchor that lacks some it is the version listed before. */
 uint64_t dw_peer_base(const dw_peer *peer, const dw_peer_record *record, size_t n_full);
 
 /* ---- one format each: parse a record's bytes, which are hostile ---- */

@@ -118,7 +118,7 @@ static dw_status fetch_head(dw_writer *out, dw_store *store, const char *key,
 }
 
 /* Two runs may write the same record for one version: sizes of what it names, and the
- * first weights of a whole one, tell them apart. */
+ * first weights of a whole one, distinguish them. */
 static dw_status take_fingerprint(dw_peer_record *r, const dw_peer *p,
                                   const dw_writer *text, dw_error *err)
 {

@@ -35,7 +35,7 @@ void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
 /* ---- opening ---- */
 
 /* Whether the record of the weights is damaged. These formats have no digest by which to
- * find their version, so they are fetched anew. */
+ * find their version, so they are fetched again. */
 static bool is_unknown(const dw_replica *r)
 {
     return r->record == DW_RECORD_DAMAGED && r->at.version == DW_NO_VERSION &&
@@ -319,7 +319,7 @@ static dw_status follow_way(dw_peer_replica *r, const dw_peer_way *way,
     return status;
 }
 
-/* Somebody may have replaced or removed the files: reports it, and opens them anew when
+/* Somebody may have replaced or removed the files: reports it, and opens them again when
  * it is called again. */
 static dw_status check_files(dw_peer_replica *r, dw_error *err)
 {

@@ -21,7 +21,7 @@ struct dw_peer_replica {
 
     dw_patch *table;     /* names and shapes that the weights borrow */
     dw_weights *weights; /* NULL while the model is not known */
-    bool lost;           /* its files were replaced: the next sync opens them anew */
+    bool lost;           /* its files were replaced: the next sync opens them again */
     dw_scratch_model scratch;
     dw_peer_sync_report report; /* of the sync under way */
 };
@@ -33,7 +33,7 @@ void dw_peer_note(const dw_peer_replica *replica, const char *format, ...)
 dw_status dw_peer_replica_fill_base(dw_peer_replica *replica, uint64_t version,
                                     dw_error *err);
 
-/* Takes one version on top of where the replica stands, or, where it is whole, of
+/* Takes one version on top of where the replica stands, or, if it is whole, of
  * nothing. */
 dw_status dw_peer_replica_take(dw_peer_replica *replica, const dw_peer_record *record,
                                const dw_progress *progress, dw_error *err);
@@ -43,7 +43,7 @@ dw_status dw_peer_replica_finish(dw_peer_replica *replica, dw_error *err);
 
 /* ---- ways (way.c) ---- */
 
-/* What leads to a version: the last whole one, or the weights as they are, or the base
+/* The route to a version: the last whole one, or the weights as they are, or the base
  * checkpoint, and then version by version. */
 typedef struct dw_peer_way {
     uint64_t *versions; /* in the order they are taken; a whole one first */

@@ -49,7 +49,7 @@ static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
     return DW_OK;
 }
 
-/* The version the weights are at is only a start where the store still has that very one,
+/* The version the weights are at is only a start if the store still has that very one,
  * or has let go of it. */
 static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
 {

@@ -20,7 +20,7 @@ typedef struct sweep {
     bool told_unreplayed;
 } sweep;
 
-/* A fault is told and the sweep goes on; a store that cannot be reached ends it. */
+/* A fault is reported and the sweep goes on; a store that cannot be reached ends it. */
 static dw_status settle(sweep *w, dw_status status, const dw_error *found, dw_error *err)
 {
     if (status == DW_OK)

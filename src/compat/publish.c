@@ -31,12 +31,12 @@ static dw_status check_options(const dw_peer_publish_options *o, dw_error *err)
         fault = "TRL's layout is 1 or 3";
     else if (o->format == DW_PEER_TRL && o->trl_codec != DW_CODEC_RAW &&
              (o->trl_codec != DW_CODEC_GAP || o->trl_layout == 1))
-        fault = "TRL's files hold raw positions or gaps, in layout 1 raw positions alone";
+        fault = "TRL's files hold raw positions or gaps, in layout 1 only raw positions";
     else if (o->format == DW_PEER_TRL && o->base)
         fault = "TRL begins with an anchor, and has no base";
     else if (o->format == DW_PEER_SKYRL &&
              (o->delta != DW_PEER_XOR || o->checksum != DW_PEER_XXH3_128))
-        fault = "SkyRL has xor and xxh3-128 alone";
+        fault = "SkyRL has only xor and xxh3-128";
     else if (o->first_version == DW_NO_VERSION || o->base_version == DW_NO_VERSION)
         fault = "the number of the first version is out of range";
     return fault ? dw_fail(err, DW_INVALID, NULL, "%s", fault) : DW_OK;
@@ -47,11 +47,10 @@ static dw_status check_tensors(const dw_peer_publisher *p, dw_error *err)
     dw_status status = dw_tensors_check(p->tensors, p->n_tensors, err);
     for (size_t i = 0; status == DW_OK && i < p->n_tensors; i++)
         if (p->options.format == DW_PEER_TRL && p->tensors[i].dtype != DW_BF16)
-            status =
-                dw_fail_tensor(err, DW_UNSUPPORTED, NULL, p->tensors[i].name,
-                               "TRL's files hold BF16 alone, and this is %s: convert "
-                               "it, or take slime's format",
-                               dw_dtype_name(p->tensors[i].dtype));
+            status = dw_fail_tensor(err, DW_UNSUPPORTED, NULL, p->tensors[i].name,
+                                    "TRL's files hold only BF16, and this is %s: convert "
+                                    "it, or take slime's format",
+                                    dw_dtype_name(p->tensors[i].dtype));
     return status;
 }
 
@@ -97,7 +96,7 @@ static dw_status fill(dw_peer_publisher *p, const dw_peer_publish_options *optio
     if (status == DW_OK && p->newest == DW_NO_VERSION &&
         p->options.format == DW_PEER_SKYRL && !p->options.base)
         status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                         "SkyRL's versions are deltas alone: name the checkpoint that "
+                         "SkyRL's versions are only deltas: name the checkpoint that "
                          "the first one starts from, as its base");
     if (status == DW_OK && p->newest == DW_NO_VERSION)
         status = dw_peer_baseline_check(p, err);

@@ -43,7 +43,7 @@ struct dw_peer_publisher {
 /* One version to be written. */
 typedef struct dw_peer_job {
     uint64_t version;
-    uint64_t base_version; /* where there is a base */
+    uint64_t base_version; /* if there is a base */
     const dw_tensor *base; /* [n] names ascending; NULL: there is none */
     const dw_tensor *next; /* [n] the same names, types and shapes */
     size_t n;
@@ -58,13 +58,13 @@ void dw_peer_look_at_tensors(dw_peer_publisher *p);
 /* Asks the store for its newest version. */
 dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);
 
-/* Where the store holds no version: whether the directory can take what is read back. */
+/* If the store holds no version: whether the directory can take what is read back. */
 dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
 
 /* Brings the baseline to that version, and checks that it is the same model. */
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 
-/* Its tensors, names ascending; NULL where there is no version and no base. */
+/* Its tensors, names ascending; NULL if there is no version and no base. */
 const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
 
 /* Whether the newest version is the damaged one: what comes before it can be read. */

@@ -1,4 +1,4 @@
-/* What slime and SkyRL write of a changed tensor: one zstd frame, which tells the size of
+/* What slime and SkyRL write of a changed tensor: one zstd frame, which names the size of
  * its content, and the checksum of the tensor's new bytes.
  *
  *     xor        new XOR old, as many bytes as the tensor

@@ -2,9 +2,9 @@
  *
  * A step in which nothing changed is a delta without tensors. TRL's own trainer writes no
  * file for one, and counts it all the same, so that a reader which looks into the bucket
- * cannot tell it from an upload that was lost. Its readers go through the tensors that a
- * file has, or the names in `changed_params`: of none they make nothing, and the numbers
- * stay without a hole.
+ * cannot distinguish it from an upload that was lost. Its readers go through the tensors
+ * that a file has, or the names in `changed_params`: of none they make nothing, and the
+ * numbers stay without a hole.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -27,7 +27,7 @@ static dw_status compare_one(void *context, size_t i, unsigned worker, dw_error 
     return status;
 }
 
-/* Whether the baseline holds the weights; ERR names the tensor where it does not. */
+/* Whether the baseline holds the weights; ERR names the tensor if it does not. */
 static bool is_same(const dw_peer_publisher *p, dw_error *err)
 {
     size_t n;
@@ -100,7 +100,7 @@ static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t ver
                        out->version);
     if (p->options.format == DW_PEER_SKYRL && !follows)
         return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
-                       "SkyRL's versions are deltas alone: after version %" PRIu64
+                       "SkyRL's versions are only deltas: after version %" PRIu64
                        " version %" PRIu64 " cannot come",
                        last, out->version);
     out->whole =
@@ -143,8 +143,8 @@ static dw_status tell_other(const dw_peer_publisher *p, const dw_peer_job *job,
                                job->version, p->newest);
 }
 
-/* Takes back a version of this process's that is not what it should be. Nobody was told
- * that it is there. */
+/* Removes a version of this process that is not what it should be. Nobody was told
+ * about it yet. */
 static dw_status retract(dw_peer_publisher *p, dw_error *err)
 {
     char keys[DW_PEER_RECORDS][DW_PEER_KEY];
@@ -159,8 +159,8 @@ static dw_status retract(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-/* Reads the version that was disproven once more, from the store alone: its reply may
- * have been cut short, or the baseline was damaged. *IS_BAD where it is not what this
+/* Reads the version that was disproven once more, only from the store: its reply may
+ * have been cut short, or the baseline was damaged. *IS_BAD if it is not what this
  * handle wrote. */
 static dw_status judge(dw_peer_publisher *p, bool *is_bad, dw_error *err)
 {
@@ -174,7 +174,7 @@ static dw_status judge(dw_peer_publisher *p, bool *is_bad, dw_error *err)
     return status;
 }
 
-/* Brings the baseline to what the store holds. *DONE where that is the version that was
+/* Brings the baseline to what the store holds. *DONE if that is the version that was
  * begun before, with these weights. */
 static dw_status catch_up(dw_peer_publisher *p, uint64_t version, bool *done,
                           dw_error *err)

@@ -49,7 +49,7 @@ typedef struct dw_peer_settings {
     const dw_progress *progress; /* of the bytes of the version's files */
 } dw_peer_settings;
 
-/* Makes the step for RECORD. NOW holds the weights that it starts from; NULL where there
+/* Makes the step for RECORD. NOW holds the weights that it starts from; NULL if there
  * are none: then the version must be whole. Nothing of NOW changes. Release it also after
  * a failure. */
 dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
@@ -57,7 +57,7 @@ dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
                             dw_error *err);
 void dw_peer_step_release(dw_peer_step *step);
 
-/* Fetches a version that nothing is known to lead to, and checks what can be. */
+/* Fetches a version without the weights it starts from, and checks what it can. */
 dw_status dw_peer_step_look(const dw_peer_settings *settings,
                             const dw_peer_record *record, dw_error *err);
 
@@ -71,7 +71,7 @@ dw_status dw_peer_step_whole(dw_peer_step *step, const dw_peer_settings *setting
                              const dw_peer_record *record, const dw_replica *now,
                              dw_error *err);
 
-/* What the packed tensor of ENTRY is, in FILE; NULL for THERE where it is missing. */
+/* What the packed tensor of ENTRY is, in FILE; NULL for THERE if it is missing. */
 dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *record,
                           const dw_peer_entry *entry, const dw_safetensors *file,
                           const dw_tensor *there, const char *where, dw_error *err);

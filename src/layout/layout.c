@@ -165,7 +165,7 @@ static int compare_lanes(const void *a_, const void *b_)
     return compare_places(a_, b_);
 }
 
-/* Pieces [FIRST, END) of one tensor, in order of place. False where there are too many
+/* Pieces [FIRST, END) of one tensor, in order of place. False if there are too many
  * lanes. */
 static bool assign_lanes(dw_layout_piece *pieces, size_t first, size_t end)
 {

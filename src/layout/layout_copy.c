@@ -38,7 +38,7 @@ static void write_row(const uint8_t *from, uint8_t *to, const dw_layout_dim *d,
         memcpy(to + i * d->to * width, from + i * d->from * width, width);
 }
 
-/* Row by row; returns how many elements differ where it does not write. */
+/* Row by row; returns how many elements differ if it does not write. */
 static uint64_t copy_piece(const dw_layout_piece *p, const uint8_t *from, uint8_t *to,
                            unsigned width, bool write)
 {

@@ -93,7 +93,7 @@ static int compare_strides(const void *a_, const void *b_)
     return a->from > b->from ? -1 : a->from < b->from;
 }
 
-/* Strides of the tensor made positive and sorted; false where an element's place in the
+/* Strides of the tensor made positive and sorted; false if an element's place in the
  * piece could not be found by division. */
 static bool straighten(dw_layout_piece *p)
 {

@@ -82,7 +82,7 @@ static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
                      : fail_at(b, i, DW_CORRUPT, "does not hold what was stored", err);
 }
 
-/* A walk has one order, so what was stored of a segment is where it begins. */
+/* A walk has one order, so the changes stored of a segment are its first ones. */
 static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
 {
     (void)err;

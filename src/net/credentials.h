@@ -1,4 +1,4 @@
-/* What comes from the environment and from files, secrets among it. */
+/* Settings and secrets from the environment and from files. */
 #ifndef DW_NET_CREDENTIALS_H
 #define DW_NET_CREDENTIALS_H
 

@@ -15,7 +15,7 @@
 
 enum { MAX_THREADS = 2, MAX_CONNECTIONS = 256 };
 
-/* Fields of a thread of the engine, grouped by who may touch them. */
+/* Fields of a thread of the engine, grouped by the threads that may touch them. */
 typedef struct dw_http_thread {
     CURLM *multi; /* of its thread, but for curl_multi_wakeup */
     char *ca_bundle;
@@ -311,7 +311,8 @@ void dw_http_close(dw_http *http)
         dw_http_thread *t = http->threads[i];
         pthread_mutex_lock(&t->lock);
         t->stop = true;
-        curl_multi_wakeup(t->multi); /* under the lock: who sees `stop` ends the handle */
+        curl_multi_wakeup(
+            t->multi); /* under the lock: the thread that sees `stop` ends the handle */
         pthread_mutex_unlock(&t->lock);
         pthread_join(t->thread, NULL);
         free_thread(t);

@@ -74,7 +74,7 @@ typedef struct dw_http_call {
     dw_http_result result;
     int status;
     size_t n_received;     /* bytes in INTO that are right, whatever the result */
-    uint64_t object_bytes; /* of the whole object, where a 200 or 206 went INTO */
+    uint64_t object_bytes; /* of the whole object, if a 200 or 206 went INTO */
     dw_writer text;
     dw_writer head;     /* the header lines, each ended by a NUL */
     char *redirect_url; /* absolute, of a 3xx; NULL otherwise */

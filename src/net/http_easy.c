@@ -60,8 +60,8 @@ static int close_socket(void *context, curl_socket_t fd)
 
 /* A server that sends the head and the body of a reply apart, with Nagle's algorithm on,
  * keeps the end of the body back until the head is acknowledged, and Linux takes 40 ms
- * over that. Which socket it is libcurl does not tell before the end, hence all of this
- * thread's: a few, and only where 40 ms matter. */
+ * over that. Which socket it is libcurl does not say before the end, hence all of this
+ * thread's: a few, and only if 40 ms matter. */
 static void acknowledge_now(const dw_http_call *call)
 {
 #ifdef TCP_QUICKACK

@@ -25,7 +25,7 @@ void dw_link_end(dw_link *link)
     link->n_users--;
 }
 
-/* Takes what was seen for the best so far, and tries more. */
+/* Takes the present rate as the best so far, and tries more connections. */
 static void try_more(dw_link *link)
 {
     link->best_rate = link->rate;

@@ -30,7 +30,7 @@ typedef struct dw_link {
 
 void dw_link_init(dw_link *link, unsigned n_max, uint64_t fixed_part);
 
-/* A transfer begins or ends. What lies between two is not measured. */
+/* A transfer begins or ends. Time between two transfers is not measured. */
 void dw_link_begin(dw_link *link, uint64_t now_ms);
 void dw_link_end(dw_link *link);
 

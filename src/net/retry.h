@@ -22,7 +22,7 @@ typedef struct dw_retry {
 void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
                     uint64_t now_ms);
 
-/* What is left for a try that begins now; 0 when the deadline has passed. */
+/* The time left for a try that begins now; 0 when the deadline has passed. */
 uint64_t dw_retry_left_ms(const dw_retry *retry, uint64_t now_ms);
 
 /* After a failed try: whether there is to be another, and *WAIT_MS before it.
@@ -41,7 +41,7 @@ typedef enum dw_retry_verdict {
 /* What an HTTP status, with the code of S3's error document ("" for none), asks for. */
 dw_retry_verdict dw_retry_judge(int status, const char *s3_code);
 
-/* Retry-After: seconds or a date; 0 where TEXT is NULL or neither. */
+/* Retry-After: seconds or a date; 0 if TEXT is NULL or neither. */
 uint64_t dw_retry_after_ms(const char *text, int64_t wall_ms);
 
 #endif

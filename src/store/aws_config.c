@@ -17,7 +17,7 @@ static const char *either(const char *first, const char *second)
     return first ? first : second;
 }
 
-/* The file that VARIABLE names, or ~/.aws/NAME; empty where there is no home. */
+/* The file that VARIABLE names, or ~/.aws/NAME; empty if there is no home. */
 static dw_status profile_path(char **out, const char *variable_name, const char *name,
                               dw_error *err)
 {

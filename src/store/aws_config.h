@@ -3,10 +3,10 @@
  *
  *     endpoint      options, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's
  *                   services section, the profile; else Amazon. Not from variables or
- *                   files where AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true
+ *                   files if AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true
  *     region        options, AWS_REGION, AWS_DEFAULT_REGION, the profile; else us-east-1
  *     addressing    options, the profile's `s3 =` block; else auto
- *     credentials   where a profile was named in options: its own. Otherwise
+ *     credentials   if a profile was named in options: its own. Otherwise
  *                   AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, then the profile
  *     profile       options, AWS_PROFILE, "default"
  *     its files     AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials, whose keys win,

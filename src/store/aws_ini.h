@@ -20,7 +20,7 @@
 /* Point into the file's text. */
 typedef struct dw_aws_setting {
     const char *section; /* blanks at its ends and runs of them within are gone */
-    const char *block;   /* "" where there is none */
+    const char *block;   /* "" if there is none */
     const char *key;     /* "" for the line that opens the section */
     const char *value;
 } dw_aws_setting;

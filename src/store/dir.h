@@ -5,7 +5,7 @@
  *
  * An object is written under construction, synced, and then linked (create) or renamed
  * (replace) to its name; the directory is synced before the put returns. So a name leads
- * to a whole and durable object at any time, and a create is won by one writer alone.
+ * to a whole and durable object at any time, and a create is won by only one writer.
  * Since a killed process can leave a directory that was made but not synced, a put syncs
  * every directory on the way to its key, whoever made it.
  *
@@ -67,7 +67,7 @@ int dw_dir_open_below(int fd, const char *name);
  * makes all of them durable. */
 int dw_dir_open_parent(int root, const char *key, bool make, const char **name);
 
-/* fsync of a directory, or 0 where the filesystem has no such thing. */
+/* fsync of a directory, or 0 if the filesystem has no such thing. */
 int dw_dir_sync(int fd);
 
 dw_status dw_dir_put(void *self, const char *key, const dw_source *source,

@@ -48,7 +48,7 @@ static bool is_directory(int fd, const struct dirent *e)
     return fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Whether a key that is KEY, or goes on from it where it ends in a slash, can be listed.
+/* Whether a key that is KEY, or goes on from it if it ends in a slash, can be listed.
  */
 static bool can_be_listed(const walk *w, const char *key)
 {
@@ -59,7 +59,7 @@ static bool can_be_listed(const walk *w, const char *key)
            (!w->after || strncmp(key, w->after, n) >= 0);
 }
 
-/* Adds NAME where it is part of a key and its keys are wanted; false: out of memory. */
+/* Adds NAME if it is part of a key and its keys are wanted; false: out of memory. */
 static bool add_name(walk *w, names *list, const char *name, bool is_dir)
 {
     char key[sizeof w->key];

@@ -59,7 +59,7 @@ static int draft_make(draft *made)
             made->name[0] = '\0';
             return -1;
         }
-        /* who tidies may have been faster than the lock, and then the name is gone;
+        /* a process that tidies may have been faster than the lock, and the name is gone;
          * without locks at all (ENOLCK) only the age of a draft counts */
         struct stat st;
         if (!(flock(made->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) &&
@@ -80,7 +80,7 @@ static void draft_release(draft *made)
 }
 
 /* A draft is dead when its writer ran under this kernel and holds its lock no more, or
- * when nothing was written to it for a day as the filesystem's own clock tells, which
+ * when nothing was written to it for a day as the filesystem's own clock says, which
  * MADE, just made, shows. Were it alive after all (a source that stood still so long, on
  * another machine), its put would fail at the end; no object comes to harm. */
 static void remove_if_dead(const draft *made, const char *boot, const char *name)
@@ -212,8 +212,8 @@ static dw_status write_source(const dw_dir *d, const char *key, int fd,
 /* ---- the name -----------------------------------------------------------------------
  */
 
-/* For a name that is taken. Who finds there what it wrote itself before it was killed
- * must be able to rely on it, so the name is made durable first. */
+/* For a name that is taken. A writer that was killed may find its own object there
+ * and rely on it, so the name is made durable first. */
 static dw_status fail_taken(const dw_dir *d, const char *key, int dir, const char *name,
                             dw_error *err)
 {
@@ -230,7 +230,7 @@ static dw_status fail_taken(const dw_dir *d, const char *key, int dir, const cha
     return dw_dir_fail_text(d, DW_CONFLICT, key, "there is such an object already", err);
 }
 
-/* Gives the draft its name where nobody has it. */
+/* Gives the draft its name if nobody has it. */
 static dw_status create_name(const dw_dir *d, const char *key, draft *made, int dir,
                              const char *name, dw_error *err)
 {
@@ -304,7 +304,7 @@ dw_status dw_dir_put(void *self, const char *key, const dw_source *source,
     /* the same root, so that no name ends up in a directory that came in between */
     if (status == DW_OK)
         status = open_parent(d, root, key, &dir, &name, err);
-    /* not the test that counts, but it saves writing what will not be taken */
+    /* not the test that counts, but it saves writing an object that is then refused */
     if (status == DW_OK && mode == DW_PUT_CREATE &&
         fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
         status = fail_taken(d, key, dir, name, err);

@@ -98,7 +98,7 @@ static dw_status find_nothing(const fault_store *f, const char *key, dw_error *e
     return report(f, DW_NOT_FOUND, "the object is not visible yet", key, err);
 }
 
-/* A place that depends on the number of the call alone, so that runs repeat. */
+/* A place that depends only on the number of the call, so that runs repeat. */
 static uint64_t place_of_fault(uint64_t n, uint64_t n_bytes)
 {
     return (n + 1) * 0x9e3779b97f4a7c15u % n_bytes;
@@ -192,8 +192,8 @@ static dw_status fault_remove(void *self, const char *key, dw_error *err)
     return finish(f, kind, status, key, err);
 }
 
-/* A stale list leaves out what was put through this store since the last list; where
- * that is nothing, for others put it, the objects of the latest time. */
+/* A stale list leaves out the objects put through this store since the last list. If
+ * there are none, because others put them, it leaves out those of the latest time. */
 typedef struct stale_list {
     fault_store *store;
     dw_list_fn fn;

@@ -103,7 +103,7 @@ static dw_status token_path(char **out, dw_error *err)
     return *out ? DW_OK : dw_fail_memory(err, NULL);
 }
 
-/* Sets TOKEN to "" where there is none. */
+/* Sets TOKEN to "" if there is none. */
 static dw_status find_token(char token[MAX_TOKEN], dw_error *err)
 {
     token[0] = '\0';

@@ -4,7 +4,7 @@
  *         Made in the Hub's token settings. The gateway is https://s3.hf.co/NAMESPACE;
  *         options or HF_S3_ENDPOINT name another.
  *     HF_TOKEN, or the file HF_TOKEN_PATH, HF_HOME/token or ~/.cache/huggingface/token
- *         the Hub's own API at HF_ENDPOINT or https://huggingface.co: reads alone, since
+ *         the Hub's own API at HF_ENDPOINT or https://huggingface.co: only reads, since
  *         writes want hashes of the Hub's own kind.
  *
  * Neither: DW_DENIED.

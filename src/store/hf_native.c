@@ -48,7 +48,7 @@ static dw_status hf_get(void *self, const char *key, uint64_t offset, void *into
 }
 
 /* By reading one byte: that works behind redirects too, whose addresses are often good
- * for GET alone. An object without a first byte is empty. */
+ * for GET only. An object without a first byte is empty. */
 static dw_status hf_stat(void *self, const char *key, uint64_t *n_bytes,
                          int64_t *modified_ms, dw_error *err)
 {

@@ -38,7 +38,7 @@ typedef struct dw_hf_request {
     dw_retry retry;
     dw_wait wait;
     size_t n_moved; /* as far as the wait knows */
-    char *target; /* where a redirect pointed; NULL: URL */
+    char *target;   /* where a redirect pointed; NULL: URL */
     unsigned n_redirects;
 } dw_hf_request;
 
@@ -47,7 +47,7 @@ typedef struct dw_hf_request {
 dw_status dw_hf_ask(dw_hf_request *r, dw_error *err);
 void dw_hf_request_release(dw_hf_request *r);
 
-/* Whether URL is the Hub's: the token is for it alone. */
+/* Whether URL is the Hub's: only it gets the token. */
 bool dw_hf_is_hub(const dw_hf *h, const char *url);
 
 /* URL/KEY, for errors; KEY may be "". */

@@ -156,7 +156,7 @@ static dw_status mem_list(void *self, const char *prefix, const char *after,
 {
     mem_store *s = self;
     char key[DW_MAX_KEY + 1] = "";
-    /* from the greater of both on, itself left out only where it is AFTER */
+    /* from the greater of both on, itself left out only if it is AFTER */
     if (after && strcmp(after, prefix) >= 0)
         strcpy(key, after);
     else

@@ -78,8 +78,8 @@ static dw_status remove_object(void *self, const char *key, dw_error *err)
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
-/* Whether the server refuses the condition, rather than the request: 400 is also what it
- * says to a token that has expired. */
+/* Whether the server refuses the condition, rather than the request: 400 is also its
+ * answer to a token that has expired. */
 static bool refuses_condition(dw_status status, const dw_s3_task *task)
 {
     const char *code = task->error.code;

@@ -1,4 +1,4 @@
-/* The driver for S3 and what speaks like it. */
+/* The driver for S3 and servers that speak its protocol. */
 #ifndef DW_STORE_S3_H
 #define DW_STORE_S3_H
 

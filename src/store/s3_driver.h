@@ -37,7 +37,7 @@ typedef struct dw_s3 {
     /* Set when opened. */
     char *url;       /* for messages; no slash at its end */
     char *scheme;    /* "http" or "https" */
-    char *host;      /* with its port where that is not the scheme's; NULL: Amazon */
+    char *host;      /* with its port if that is not the scheme's; NULL: Amazon */
     char *base_path; /* of the endpoint: "" or "/a/b" */
     char *bucket;
     char *prefix; /* "" or "a/b/" */
@@ -77,12 +77,12 @@ typedef struct dw_s3_task {
     const char *method;
     const char *key;   /* below the store's prefix; NULL: the bucket itself */
     const char *query; /* encoded; NULL: none */
-    bool create;       /* only where there is no such object yet */
+    bool create;       /* only if there is no such object yet */
     bool sign_payload;
     bool error_in_200;  /* CompleteMultipartUpload answers before it knows */
     unsigned max_tries; /* 0: the store's */
     unsigned deadline_ms;
-    size_t number; /* for whoever made it */
+    size_t number; /* the caller's own */
     dw_writer query_room;
     void *buffer;
 
@@ -123,7 +123,7 @@ dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,
 
 /* ---- running them ---- */
 
-/* Fills TASK, and sets *GOT; false while there is nothing to do now, and *END where there
+/* Fills TASK, and sets *GOT; false while there is nothing to do now, and *END if there
  * will not be. */
 typedef dw_status (*dw_s3_next_fn)(void *context, dw_s3_task *task, bool *got, bool *end,
                                    dw_error *err);
@@ -161,7 +161,7 @@ dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *mo
 dw_status dw_s3_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
                      void *context, dw_error *err);
 
-/* After DW_DENIED for KEY, in ERR: DW_NOT_FOUND instead where a listing does not have it.
+/* After DW_DENIED for KEY, in ERR: DW_NOT_FOUND instead if a listing does not have it.
  */
 dw_status dw_s3_explain_403(dw_s3 *s3, const char *key, dw_error *err);
 

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "store/s3_driver.h"
 
-/* The last characters of the access key: enough to tell which, no use to a stranger. */
+/* The last characters of the access key: enough to recognise it, no use to a stranger. */
 static const char *key_tail(const dw_s3 *s3)
 {
     size_t n = s3->access_key ? strlen(s3->access_key) : 0;
@@ -67,7 +67,7 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
                        s3->bucket);
     if (task->create && (status == 412 || strcmp(code, "PreconditionFailed") == 0))
         return dw_fail(err, DW_CONFLICT, where, "the object exists already");
-    if (task->create && status == 409) /* who asked looks which of the two is so */
+    if (task->create && status == 409) /* the caller finds out which of the two it is */
         return dw_fail(err, DW_UNAVAILABLE, where,
                        "another write to this name is under way (409%s%s)",
                        *code ? " " : "", code);
@@ -252,7 +252,7 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
         dw_link_slow_down(link ? link : &s3->get_link);
         pthread_mutex_unlock(&s3->lock);
     }
-    /* What the target of a redirect says is not about the object: ask the store again. */
+    /* An error of a redirect's target is not about the object: ask the store again. */
     if (what != DW_RETRY_FINAL || task->target)
         return try_again(s3, task, reason, verdict, err);
     return fail_final(s3, task, err);

@@ -55,8 +55,8 @@ static dw_status fetch_page(listing *l, unsigned max_keys, dw_s3_list_page *page
     return status;
 }
 
-/* What another program left under names of its own is passed over, and so is what was
- * not asked for: not every server honours start-after. */
+/* Skips names that are no keys, which another program left, and keys that were not asked
+ * for: not every server honours start-after. */
 static bool wanted(const listing *l, const char *key)
 {
     return dw_store_key_valid(key) && strncmp(key, l->prefix, strlen(l->prefix)) == 0 &&

@@ -20,7 +20,7 @@
 #include "store/store.h"
 
 #define SINGLE_BYTES     (16ull << 20)
-#define SIGNED_BYTES     (256ull << 10) /* above, hashing costs more than it tells */
+#define SIGNED_BYTES     (256ull << 10) /* above, hashing costs more than it proves */
 #define LEAST_PART_BYTES (5ull << 20)   /* S3's own */
 #define MAX_PARTS        10000
 
@@ -261,7 +261,7 @@ static dw_status complete_upload(upload *u, dw_error *err)
     dw_status status = body.failed || !name_upload(u, &task)
                            ? dw_fail_memory(err, u->s3->url)
                            : dw_s3_ask(u->s3, &task, NULL, err);
-    /* Also where a PUT is known to be conditional: that says nothing about this one. */
+    /* Also if a PUT is known to be conditional: that says nothing about this one. */
     if (status == DW_UNSUPPORTED && task.create) {
         task.create = false;
         status = dw_s3_ask(u->s3, &task, NULL, err);

@@ -167,7 +167,7 @@ static dw_status report(run *r, dw_error *err)
                    "stopped at the caller's request");
 }
 
-/* The buffers of what flies are the caller's: nothing may be under way on return. */
+/* Requests use the caller's buffers: none may be under way on return. */
 static void call_back(run *r)
 {
     for (size_t i = 0; i < r->n_tasks; i++)
@@ -186,7 +186,7 @@ static dw_status run_tasks(run *r, dw_error *err)
     if (status != DW_OK)
         return status;
     dw_wait_begin(&r->wait, dw_clock_ms());
-    status = report(r, err); /* who wants to stop can do so before anything is sent */
+    status = report(r, err); /* the caller can stop before anything is sent */
     while (status == DW_OK) {
         if (!r->end)
             status = fill(r, err);

@@ -181,7 +181,7 @@ dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err)
     call->method = task->method;
     call->url = (const char *)task->url.bytes;
     call->headers = task->headers;
-    /* Whoever only sends waits for the server to have it on disk. */
+    /* An upload waits until the server has it on disk. */
     call->stall_s = strcmp(task->method, "GET") == 0 ? 20 : 60;
     if (call->max_text == 0)
         call->max_text = DW_S3_ERROR_BYTES;

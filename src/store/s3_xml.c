@@ -159,7 +159,7 @@ static dw_status parse_document(document *d, const void *bytes, size_t n_bytes)
     return d->status;
 }
 
-/* A copy of the text of the element that ended, to be freed; NULL where it failed. */
+/* A copy of the text of the element that ended, to be freed; NULL if it failed. */
 static char *take_text(document *d, size_t n_most)
 {
     if (d->text_cut || d->n_text > n_most) {
@@ -302,7 +302,7 @@ static bool percent_decode(char *text)
     return true;
 }
 
-/* What can be judged only when all is read, since elements come in any order. */
+/* Checks that need the whole document, since elements come in any order. */
 static dw_status finish_list(list_state *state, const char *where, dw_error *err)
 {
     dw_s3_list_page *page = state->page;

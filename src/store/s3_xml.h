@@ -15,12 +15,12 @@
 #include "deltawire/error.h"
 
 typedef struct dw_s3_error {
-    char code[64]; /* cut where longer, as the message is */
+    char code[64]; /* cut if longer, as the message is */
     char message[256];
 } dw_s3_error;
 
-/* True where the body is an <Error> document, also behind whitespace or a declaration,
- * also where it breaks off further on, and when out of memory: a caller that looks for an
+/* True if the body is an <Error> document, also behind whitespace or a declaration,
+ * also if it breaks off further on, and when out of memory: a caller that looks for an
  * error in an answer that says 200 must not take a failure for success. */
 bool dw_s3_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes);
 
@@ -32,17 +32,17 @@ bool dw_s3_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes);
 typedef struct dw_s3_list_entry {
     char *key;
     uint64_t n_bytes;
-    int64_t modified_ms; /* 0 where unknown */
+    int64_t modified_ms; /* 0 if unknown */
 } dw_s3_list_entry;
 
 typedef struct dw_s3_list_page {
     dw_s3_list_entry *entries;
     size_t n_entries;
     bool truncated;
-    char *next_token; /* NULL where none was sent; never NULL where truncated */
+    char *next_token; /* NULL if none was sent; never NULL if truncated */
 } dw_s3_list_page;
 
-/* Reads a ListBucketResult of ListObjectsV2; percent-encoded keys are decoded where it
+/* Reads a ListBucketResult of ListObjectsV2; percent-encoded keys are decoded if it
  * says <EncodingType>url</EncodingType>. WHERE is for errors. */
 dw_status dw_s3_list_parse(dw_s3_list_page *out, const void *xml, size_t n_bytes,
                            const char *where, dw_error *err);

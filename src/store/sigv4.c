@@ -174,7 +174,7 @@ static dw_status signing_key(uint8_t out[DW_SHA256_BYTES], const char *date,
     return status;
 }
 
-/* DATE/REGION/SERVICE/aws4_request; of the date the day alone. */
+/* DATE/REGION/SERVICE/aws4_request; of the date only the day. */
 static void write_scope(dw_writer *out, const char *date, const char *region,
                         const char *service)
 {

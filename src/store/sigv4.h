@@ -46,7 +46,7 @@ typedef struct dw_sigv4_request {
 
 /* Appends the value of Authorization, with its NUL, to OUT, and gives that of x-amz-date.
  * The request must then carry, besides both and REQUEST's headers, x-amz-content-sha256
- * and, where there is a session token, x-amz-security-token. */
+ * and, if there is a session token, x-amz-security-token. */
 dw_status dw_sigv4_authorization(dw_writer *out, char date_out[DW_SIGV4_DATE],
                                  const dw_sigv4_request *request,
                                  const dw_sigv4_credentials *credentials, dw_error *err);

@@ -29,7 +29,7 @@ struct dw_store {
 
 /* ---- opening ---------------------------------------------------------------- */
 
-/* Length of the scheme in front of a colon; 0 where URL is a plain path. */
+/* Length of the scheme in front of a colon; 0 if URL is a plain path. */
 static size_t scheme_length(const char *url)
 {
     size_t n = strspn(url, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -84,7 +84,7 @@ dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options 
     return dw_fail(
         err, DW_INVALID, NULL,
         "no store is named by '%.*s:': it is file://, s3://, hf:// or mem:, or "
-        "a path, written ./NAME where NAME has a colon",
+        "a path, written ./NAME if NAME has a colon",
         (int)(n_scheme < 64 ? n_scheme : 64), url);
 }
 

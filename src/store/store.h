@@ -1,4 +1,4 @@
-/* What the layers above and the drivers need beyond the public calls. */
+/* Calls for the layers above and the drivers, beyond the public ones. */
 #ifndef DW_STORE_STORE_H
 #define DW_STORE_STORE_H
 
@@ -13,8 +13,8 @@
     "part, '.' or '..' between slashes"
 
 /* Appends a whole object of unknown size to OUT. One of more than MAX_BYTES is
- * DW_CORRUPT. After a failure OUT is as before. The object may come in several reads: who
- * reads one that is replaced now and then must be able to tell a mix. */
+ * DW_CORRUPT. After a failure OUT is as before. The object may come in several reads: a
+ * caller that reads one that is replaced now and then must be able to notice a mix. */
 dw_status dw_store_get_all(dw_store *store, const char *key, size_t max_bytes,
                            dw_writer *out, dw_error *err);
 
@@ -37,7 +37,7 @@ const char *dw_store_where(const dw_store *store, const char *key, char *buf, si
 dw_status dw_source_read(const dw_source *source, uint64_t offset, void *into,
                          size_t n_bytes, dw_error *err);
 
-/* DW_CANCELLED where the caller's function asks for it; PROGRESS may be NULL. */
+/* DW_CANCELLED if the caller's function asks for it; PROGRESS may be NULL. */
 dw_status dw_store_progress(const dw_progress *progress, uint64_t bytes_done,
                             uint64_t bytes_total, const char *where, dw_error *err);
 

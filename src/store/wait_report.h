@@ -21,7 +21,7 @@ typedef struct dw_wait {
     uint64_t report_ms; /* when the next report is due, after since_ms */
 } dw_wait;
 
-/* The wait begins now, or begins anew because the server sent something. */
+/* The wait begins now, or begins again because the server sent something. */
 void dw_wait_begin(dw_wait *wait, uint64_t now_ms);
 
 /* Reports the wait if that is due: a slow answer to a first try is no trouble, unless the

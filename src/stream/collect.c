@@ -1,4 +1,4 @@
-/* Removing what no kept version needs: docs/PROTOCOL.md, section 5.
+/* Collection: removes what no kept version needs (docs/PROTOCOL.md, section 5).
  *
  * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
  * others safe:
@@ -12,10 +12,10 @@
  * that may become the floor, the shortcuts that cross it, and the commits of versions
  * that two attempts left objects of.
  *
- * An object of version N can be named by commit N alone, which was there when it was
- * looked for (N is not above the head) and so is no one else's any more. An object of a
- * shortcut can be named by a record that is yet to come, so one that nothing names stays
- * until the floor has passed it.
+ * Only commit N can name an object of version N. If N is not above the head, that commit
+ * exists, so an object that it does not name is a leftover. An object of a shortcut can
+ * still be named by a record that is written later, so it stays until the floor has
+ * passed it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -115,8 +115,8 @@ static dw_status list_shortcuts(collection *c, dw_error *err)
     return DW_OK;
 }
 
-/* Whether a record of the stream names a version above the head. Its commit was there
- * once: it was lost, and what it needs must not be removed. */
+/* DW_CORRUPT if a record names a version above the head. Its commit was lost, and the
+ * objects that it needs must not be removed. */
 static dw_status check_lost(collection *c, dw_error *err)
 {
     dw_status status = dw_stream_check_hint(c->stream, err);
@@ -168,7 +168,7 @@ static dw_status look(collection *c, dw_error *err)
 
 /* ---- the floor ---- */
 
-/* Whether the anchor alone brings a model to its version: all of it is there. */
+/* Whether the anchor is complete: all objects that it names are there. */
 static dw_status judge_anchor(const collection *c, anchor *a, dw_error *err)
 {
     dw_shortcut_record shortcut;
@@ -239,9 +239,9 @@ static dw_status choose_floor(collection *c, dw_error *err)
     return status;
 }
 
-/* What floor.json is to say where it says NOW: never less. But of two collectors at once
- * the slower may have put its floor over the other's. Its anchor is gone then, and the
- * next one up is what the stream begins at. */
+/* The floor to write if floor.json says NOW: never a lower one. If two collectors run at
+ * once, the slower one may have written its floor over the other's. Its anchor is gone
+ * then, and the stream begins at the next anchor above. */
 static uint64_t floor_to_tell(const collection *c, uint64_t now)
 {
     if (now <= c->floor)
@@ -289,7 +289,7 @@ static void mark(collection *c, const dw_objects *objects, object_mark how)
     }
 }
 
-/* Marks what the shortcuts [BEGIN, END), all to one version, name. */
+/* Marks the objects of the shortcuts [BEGIN, END), which lead to one version. */
 static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -428,7 +428,8 @@ static dw_status read_anchor(collection *c, const dw_shortcut_record *shortcut,
     return status;
 }
 
-/* Reads the anchor at the floor if anything is to go. *GOOD: it can be relied on. */
+/* Reads the anchor at the floor if something will be removed. *GOOD: it can be relied on.
+ */
 static dw_status try_floor(collection *c, bool *good, dw_error *err)
 {
     *good = true;

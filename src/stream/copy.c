@@ -19,7 +19,7 @@
 #include "stream/stream.h"
 #include "stream/transfer.h"
 
-#define ROUNDS 8 /* where the source is collected while it is copied */
+#define ROUNDS 8 /* if the source is collected while it is copied */
 
 typedef struct copier {
     dw_stream *stream;
@@ -28,7 +28,7 @@ typedef struct copier {
     dw_copy_report report;
 
     uint64_t head;
-    uint64_t floor;             /* of both: what lies below is not copied */
+    uint64_t floor;             /* of both; nothing below it is copied */
     dw_listing commits;         /* here */
     dw_listing shortcuts;       /* here */
     dw_listing here;            /* objects here */
@@ -36,7 +36,7 @@ typedef struct copier {
     dw_listing there;           /* objects of the mirror */
     dw_listing there_shortcuts; /* shortcuts of the mirror */
     dw_listing there_known;     /* commits of the mirror */
-    bool collected;             /* what was to be copied is gone: look again */
+    bool collected;             /* an object to copy is gone: look again */
     uint64_t n_total;           /* bytes that seem to be missing there */
 } copier;
 
@@ -64,7 +64,7 @@ static dw_status same_there(copier *c, const char *key, const dw_writer *bytes,
     return status;
 }
 
-/* Creates KEY there as it is here; *SAME is false where something else is there. */
+/* Creates KEY there as it is here; *SAME is false if something else is there. */
 static dw_status copy_record(copier *c, const char *key, bool *same, dw_error *err)
 {
     char where[DW_ERROR_WHERE_SIZE];
@@ -152,7 +152,7 @@ static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
     return status;
 }
 
-/* What EDGE needs; one that is gone may have been collected since. */
+/* The objects of EDGE. One that is gone may have been collected meanwhile. */
 static dw_status copy_objects(copier *c, const dw_edge *edge, const dw_objects *objects,
                               dw_error *err)
 {
@@ -217,7 +217,7 @@ static dw_status find_fork(copier *c, uint64_t version, dw_error *err)
     }
     return dw_fail(err, DW_CONFLICT, dw_store_url(c->to),
                    "version %" PRIu64 " is another here than in %s: the mirror got "
-                   "versions of its own, or the stream was made anew. Copy to a new "
+                   "versions of its own, or the stream was made again. Copy to a new "
                    "place",
                    version, dw_store_url(c->stream->store));
 }
@@ -352,7 +352,7 @@ static dw_status copy_versions(copier *c, dw_error *err)
         if (status == DW_NOT_FOUND)
             status = dw_fail(err, DW_CORRUPT, dw_store_url(c->stream->store),
                              "something of version %" PRIu64 " is missing. `deltawire "
-                             "verify` tells what",
+                             "verify` says what",
                              version);
         if (status == DW_OK && !c->collected)
             status = copy_shortcuts_to(c, version, &next_shortcut, err);

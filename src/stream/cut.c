@@ -74,7 +74,7 @@ dw_status dw_covers_of_slices(dw_cover **out, size_t *n, const dw_slices *slices
     return DW_OK;
 }
 
-/* How many of N elements go where there is room for so many bytes; 0: none. */
+/* How many of N elements fit into so many bytes; 0: none. */
 static uint64_t fitting(const dw_tensor *t, uint64_t n, uint64_t room)
 {
     unsigned bits = dw_dtype_bits(t->dtype);
@@ -95,7 +95,7 @@ dw_status dw_cut_next(dw_slices *out, dw_cut *cut, const dw_slices *slices,
         const bool first = out->n == 0;
         uint64_t n = fitting(&tensors[s->tensor], next.n, room);
         if (n < next.n) {
-            /* rather whole tensors than the first bit of one that would fit alone */
+            /* rather whole tensors than the first part of one that fits by itself */
             if (!first && (n < CUT_ELEMS || dw_slice_bytes(tensors, &next) <= max_bytes))
                 break;
             next.n = n > 0 ? n : next.n < 8 ? next.n : 8;

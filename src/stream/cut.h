@@ -35,14 +35,14 @@ static inline uint64_t dw_padded(uint64_t n_bytes)
     return (n_bytes + 63) / 64 * 64;
 }
 
-/* Where a walk over slices stands: item, and elements of it that are done. */
+/* The position of a walk over slices: the item, and how many of its elements are done. */
 typedef struct dw_cut {
     size_t item;
     uint64_t done;
 } dw_cut;
 
 /* Takes the next slices off SLICES, as many as fill MAX_BYTES and at least something; a
- * tensor that does not fit is cut, on the edge of a codec block where it can be. OUT is
+ * tensor that does not fit is cut, at the edge of a codec block if possible. OUT is
  * emptied first and stays empty at the end. */
 dw_status dw_cut_next(dw_slices *out, dw_cut *cut, const dw_slices *slices,
                       const dw_tensor *tensors, uint64_t max_bytes, dw_error *err);

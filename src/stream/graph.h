@@ -20,7 +20,7 @@ int dw_edge_compare(const void *left, const void *right);
  * above it. */
 size_t dw_edges_find(const dw_edge *edges, size_t n, uint64_t version);
 
-/* The newest version that can be had from nothing, or DW_NO_VERSION. */
+/* The newest version that an anchor leads to, or DW_NO_VERSION. */
 uint64_t dw_graph_newest_anchor(const dw_graph *graph);
 
 /* Whether the edge is there. */
@@ -39,15 +39,15 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *stream, uint64_t at, uint64_t 
 
 /* The shortcuts to versions FIRST to LAST, with their sizes: folded deltas and anchors.
  */
-dw_status dw_graph_load_shortcuts(dw_graph *out, dw_stream *stream, uint64_t first,
-                                  uint64_t last, dw_error *err);
+dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, uint64_t first,
+                             uint64_t last, dw_error *err);
 
-/* Bytes a request costs beside what it brings: keeps many tiny objects from being
+/* A request costs as much as so many bytes: keeps many tiny objects from being
  * preferred to one that is a little larger. */
 #define DW_REQUEST_BYTES (64u << 10)
 
 /* The cheapest route from AT to GOAL in bytes. Sets *PATH to edges of the graph in the
- * order of travel, dw_free; *N is 0 and *PATH NULL where AT is GOAL. DW_NOT_FOUND where
+ * order of travel, dw_free; *N is 0 and *PATH NULL if AT is GOAL. DW_NOT_FOUND if
  * no route leads there. A route from nothing is considered too, whatever AT is. */
 dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
                         const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err);

@@ -124,8 +124,8 @@ static dw_status add_shortcut(dw_graph *graph, dw_stream *s, dw_edge edge, dw_er
     return dw_graph_add(graph, edge, err);
 }
 
-dw_status dw_graph_load_shortcuts(dw_graph *out, dw_stream *s, uint64_t first,
-                                  uint64_t last, dw_error *err)
+dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, uint64_t first, uint64_t last,
+                             dw_error *err)
 {
     dw_graph found = {0};
     dw_status status = list_shortcuts(&found, s, first, last, err);
@@ -305,7 +305,7 @@ static uint64_t begin_below(const dw_graph *graph, uint64_t end)
     return begin;
 }
 
-/* The first commit whose objects may be there. floor.json is a hint: it is believed where
+/* The first commit whose objects may be there. floor.json is a hint: it is believed if
  * it has its anchor. */
 static uint64_t find_lowest(const dw_graph *graph, dw_stream *s, uint64_t at)
 {
@@ -316,13 +316,13 @@ static uint64_t find_lowest(const dw_graph *graph, dw_stream *s, uint64_t at)
     return at != DW_NO_VERSION && at < floor ? at + 1 : floor + 1;
 }
 
-/* Commits are read from the newest anchor on, or from AT where that is near; where that
+/* Commits are read from the newest anchor on, or from AT if that is near; if that
  * does not lead there, for something on the way is broken or to be avoided, from the
  * anchor before, and so on. */
 static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                           const dw_graph *avoid, dw_error *err)
 {
-    dw_status status = dw_graph_load_shortcuts(graph, s, 0, DW_NO_VERSION, err);
+    dw_status status = dw_graph_load_ways(graph, s, 0, DW_NO_VERSION, err);
     if (status != DW_OK)
         return status;
     leave_out(graph, avoid);

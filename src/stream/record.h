@@ -39,7 +39,7 @@ void dw_key_follower(char out[DW_KEY_TEXT], const char *id);
 /* PURPOSE is NULL for a version's own objects, else "fold" or "anchor". */
 void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
                    const char *purpose, unsigned part);
-/* The inverses, for listings; false where KEY is none of that kind. */
+/* The inverses, for listings; false if KEY is none of that kind. */
 bool dw_key_is_commit(const char *key, uint64_t *version);
 bool dw_key_is_shortcut(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
@@ -214,19 +214,20 @@ typedef struct dw_follower_record {
 } dw_follower_record;
 
 /* Whether the bytes end as a signed record does, and the key that is named there. The
- * signature is not checked: this tells in advance whose it would be. */
+ * signature is not checked: this says in advance whose it would be. */
 bool dw_record_signer(uint8_t key[DW_PUBLIC_KEY_BYTES], const void *bytes,
                       size_t n_bytes);
 
 /* Whether the bytes are as they were written, by the signature or the seal at their end:
- * DW_UNTRUSTED where the one, DW_CORRUPT where the other does not match, or where there
- * is neither. Each parse begins with it; this is for who hands records on unparsed. */
+ * DW_UNTRUSTED if the one, DW_CORRUPT if the other does not match, or if there
+ * is neither. Each parse begins with it; this is for callers that hand records on
+ * unparsed. */
 dw_status dw_record_check(dw_record_seal *seal, const void *bytes, size_t n_bytes,
                           const char *where, dw_error *err);
 
 /* Each parse takes the bytes of a record and the object's name for errors; DW_CORRUPT
- * where they break the format, DW_UNSUPPORTED for another format version or a feature
- * that is required and unknown, DW_UNTRUSTED where a signature is there and wrong. */
+ * if they break the format, DW_UNSUPPORTED for another format version or a feature
+ * that is required and unknown, DW_UNTRUSTED if a signature is there and wrong. */
 dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_t n,
                                  const char *where, dw_error *err);
 dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t n,
@@ -252,7 +253,7 @@ void dw_receipt_record_release(dw_receipt_record *record);
 void dw_latest_record_release(dw_latest_record *record);
 void dw_follower_record_release(dw_follower_record *record);
 
-/* Each write appends the record's bytes to OUT, signed where KEY is not NULL, else
+/* Each write appends the record's bytes to OUT, signed if KEY is not NULL, else
  * sealed. `seal` of the record is not read; that of stream, epoch, commit, shortcut and
  * receipt is filled with what was written. An empty `created` is filled with the time. */
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,

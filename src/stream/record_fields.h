@@ -24,12 +24,12 @@ typedef struct dw_fields {
 
 void dw_fields_release(dw_fields *f);
 
-/* "member 'PATH+NAME' fault", kept where it is the first. */
+/* "member 'PATH+NAME' fault", kept if it is the first. */
 void dw_fields_fail(dw_fields *f, dw_status code, const char *name, const char *format,
                     ...) __attribute__((format(printf, 4, 5)));
 void dw_fields_fail_memory(dw_fields *f);
 
-/* The member, or NULL and a fault where it is missing. */
+/* The member, or NULL and a fault if it is missing. */
 const dw_json *dw_field(dw_fields *f, const char *name);
 /* The same, and of that type. */
 const dw_json *dw_field_array(dw_fields *f, const char *name);
@@ -49,7 +49,7 @@ void dw_field_sha256(dw_fields *f, uint8_t out[DW_SHA256_BYTES], const char *nam
 dw_digest dw_field_digest(dw_fields *f, const char *name);
 void dw_field_time(dw_fields *f, char out[DW_TIME_ROOM], const char *name);
 
-/* VALUE as a number below DW_NUMBER_END; false where it is anything else. */
+/* VALUE as a number below DW_NUMBER_END; false if it is anything else. */
 bool dw_json_number(uint64_t *out, const dw_json *value);
 
 #endif

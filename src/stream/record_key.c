@@ -1,4 +1,4 @@
-/* Names of objects. A key is read by taking its parts and making it anew: only what this
+/* Names of objects. A key is read by taking its parts and making it again: only what this
  * file would write is recognised, so that an object has one name. */
 #include "stream/record.h"
 

@@ -15,7 +15,7 @@ dw_status dw_record_open(dw_fields *fields, char stream[DW_ID_TEXT], dw_record_s
 /* Writes up to and with `stream`; what follows begins with a comma. */
 void dw_record_begin(dw_writer *out, const char *kind, const char *stream);
 
-/* Ends the record that began at byte START of OUT, signed where KEY is not NULL, else
+/* Ends the record that began at byte START of OUT, signed if KEY is not NULL, else
  * sealed, and fills SEAL, which may be NULL. */
 dw_status dw_record_end(dw_writer *out, size_t start, dw_record_seal *seal,
                         const dw_sign_key *key, dw_error *err);

@@ -17,7 +17,7 @@ typedef struct cursor {
     char *text;
 } cursor;
 
-/* "...[12:34]" is how a slice is called. */
+/* A slice is written as "...[12:34]". */
 static bool is_slice_name(const char *name)
 {
     static const char digits[] = "0123456789";

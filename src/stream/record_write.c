@@ -1,5 +1,6 @@
 /* Records are written by hand, member by member in the order of docs/PROTOCOL.md, and
- * read back before they are let out: nobody can put what no reader would take. */
+ * read back before they are let out: so no writer can put a record that readers refuse.
+ */
 #include "stream/record.h"
 
 #include <inttypes.h>
@@ -75,7 +76,7 @@ static void put_now(dw_writer *out, const char *name)
     put_text(out, name, now);
 }
 
-/* Fills TIME first, where it is empty. */
+/* Fills TIME first if it is empty. */
 static void put_created(dw_writer *out, char time[DW_TIME_ROOM])
 {
     if (!time[0])

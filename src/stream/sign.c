@@ -23,7 +23,7 @@ struct dw_sign_key {
     uint8_t public_key[DW_PUBLIC_KEY_BYTES];
 };
 
-/* What can go wrong inside libcrypto with good arguments is a want of memory. */
+/* With good arguments libcrypto only fails for lack of memory. */
 static dw_status fail_crypto(dw_error *err, const char *where)
 {
     ERR_clear_error();
@@ -270,7 +270,7 @@ dw_status dw_public_key_read(uint8_t out[DW_PUBLIC_KEY_BYTES], const char *text_
         return status;
     text[n_bytes] = '\0';
     bool good = strlen(text) == n_bytes && parse_public(out, text);
-    OPENSSL_cleanse(text, sizeof text); /* a secret key, where somebody mixed them up */
+    OPENSSL_cleanse(text, sizeof text); /* a secret key, if somebody mixed them up */
     if (good)
         return DW_OK;
     return dw_fail(err, DW_CORRUPT, text_or_path,

@@ -24,7 +24,7 @@ static dw_status read_record(dw_stream *s, const char *key, dw_writer *bytes,
 }
 
 /* The same for a kind of record that must be signed by a trusted key, if there are any.
- * What is not is refused here, before any of it is parsed. */
+ * Any other record is refused here, before it is parsed. */
 static dw_status read_signed(dw_stream *s, const char *key, dw_writer *bytes,
                              char where[WHERE_BYTES], dw_error *err)
 {
@@ -208,7 +208,7 @@ dw_status dw_stream_read_latest(dw_stream *s, dw_latest_record *out, dw_error *e
             dw_latest_record_release(&latest);
     }
     dw_writer_release(&bytes);
-    /* a hint that cannot be had is done without, unless the store as a whole cannot */
+    /* without a hint the search goes on, but not without the store */
     return dw_stream_stops(status) ? status : DW_OK;
 }
 
@@ -442,7 +442,7 @@ dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *te
     return status;
 }
 
-/* ---- what the public may ask ---- */
+/* ---- the public API ---- */
 
 const char *dw_stream_id(const dw_stream *s)
 {

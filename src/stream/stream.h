@@ -18,16 +18,16 @@ struct dw_stream {
     uint64_t evidence; /* what the hint or a list named last, or DW_NO_VERSION */
     uint64_t lost;     /* the hint names it, but it is missing; or DW_NO_VERSION */
     bool large_hint;
-    uint64_t rare_ms; /* when what is asked for now and then was asked for; 0: never */
+    uint64_t rare_ms; /* when the large hint or a list was last read; 0: never */
 
-    /* what the last public call lent out */
+    /* lent to the caller until its next call */
     dw_commit_record shown;
     dw_edge *shortcuts;
-    char held_by[80]; /* what a collection was held back by */
+    char held_by[80]; /* why a collection kept more than asked for */
 };
 
 /* Creates stream.json for tensors of these names and shapes, or opens the one that is
- * there: DW_MISMATCH where that is for another model. */
+ * there: DW_MISMATCH if that is for another model. */
 dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
                            size_t n_tensors, bool single_writer, const dw_sign_key *key,
                            const dw_trust *trust, dw_error *err);
@@ -43,7 +43,7 @@ dw_status dw_stream_check_seal(const dw_stream *stream, const dw_record_seal *se
 dw_status dw_stream_check_signer(const dw_stream *stream, const void *bytes,
                                  size_t n_bytes, const char *where, dw_error *err);
 
-/* Reads and checks one record; DW_NOT_FOUND where it is not there. The caller releases
+/* Reads and checks one record; DW_NOT_FOUND if it is not there. The caller releases
  * it. Object keys, covers and trust are checked; the chain is the caller's. */
 dw_status dw_stream_read_commit(dw_stream *stream, uint64_t version,
                                 dw_commit_record *out, dw_error *err);
@@ -87,8 +87,8 @@ dw_status dw_stream_find_restart(dw_stream *stream, uint64_t version, uint64_t *
                                  dw_error *err);
 /* DW_CORRUPT if one of the newest 1,000 versions up to HEAD is missing. Lists them. */
 dw_status dw_stream_check_newest(dw_stream *stream, uint64_t head, dw_error *err);
-/* DW_CORRUPT if the hint names a version that is not there. Whoever writes the next
- * version asks first: it would get the number of one that was lost. */
+/* DW_CORRUPT if the hint names a version that is not there. A writer
+ * checks this before the next version, which would get the number of a lost one. */
 dw_status dw_stream_check_hint(dw_stream *stream, dw_error *err);
 /* DW_CORRUPT: the object KEY names VERSION, which is not there. */
 dw_status dw_stream_fail_lost(const dw_stream *stream, const char *key, uint64_t version,
@@ -102,7 +102,7 @@ dw_status dw_stream_read_head(dw_stream *stream, uint64_t known, dw_commit_recor
  * must not be made over them: nobody could read either of the two. */
 dw_status dw_stream_check_vacant(dw_store *store, dw_error *err);
 
-/* What an edge leads over, out of its commit or shortcut. */
+/* One step of a route, as its commit or shortcut describes it. */
 typedef struct dw_hop {
     uint64_t from; /* DW_NO_VERSION: from nothing */
     uint64_t to;
@@ -123,7 +123,7 @@ typedef struct dw_hop {
 dw_status dw_hop_read(dw_hop *out, dw_stream *stream, const dw_edge *edge, dw_error *err);
 void dw_hop_release(dw_hop *hop);
 
-/* The floor that a collector told; 0 where there is none that can be read. */
+/* The floor that a collector recorded; 0 if there is none, or it cannot be read. */
 dw_status dw_stream_read_floor(dw_stream *stream, uint64_t *floor, dw_error *err);
 
 #endif

@@ -194,7 +194,7 @@ static dw_status check_hash(dw_store *store, const dw_object *object, dw_sha256 
                    wanted);
 }
 
-/* Fetches all of OBJECT in pieces: into WHOLE, or, where that is NULL, into two buffers
+/* Fetches all of OBJECT in pieces: into WHOLE, or, if that is NULL, into two buffers
  * in turn, each of which has been handed on before it is used again. */
 static dw_status fetch_once(dw_store *store, const dw_object *object, uint8_t *whole,
                             uint8_t *buffers, dw_object_sink sink, void *context,
@@ -233,7 +233,7 @@ static dw_status fetch_once(dw_store *store, const dw_object *object, uint8_t *w
     return status;
 }
 
-/* What came altered is asked for once more: the fault may be the wire's. */
+/* An altered object is fetched once more: the fault may be the network's. */
 static dw_status fetch(dw_store *store, const dw_object *object, uint8_t *whole,
                        uint8_t *buffers, dw_object_sink sink, void *context,
                        const dw_progress *progress, dw_error *err)
@@ -248,7 +248,7 @@ dw_status dw_object_fetch(dw_blob *out, dw_store *store, const dw_object *object
                           const char *spool_dir, const dw_progress *progress,
                           dw_error *err)
 {
-    /* room is not taken on a record's word alone */
+    /* a record is not trusted with the size of an allocation */
     dw_status status = DW_OK;
     uint64_t n_bytes = object->n_bytes;
     *out = (dw_blob){0};
@@ -340,7 +340,7 @@ dw_status dw_object_put_watched(dw_store *store, dw_object *object,
     if (threaded)
         pthread_join(thread, NULL);
     if (status == DW_CONFLICT)
-        status = DW_OK; /* a retry met what its own first try had written */
+        status = DW_OK; /* a retry found the object that its own first try had written */
     if (status == DW_OK && hash.status != DW_OK) {
         status = hash.status;
         if (err)

@@ -6,7 +6,7 @@
 #include "deltawire/store.h"
 #include "stream/record.h"
 
-/* The bytes of a fetched object: in memory, or, where they are many, in a nameless file
+/* The bytes of a fetched object: in memory, or, if they are many, in a nameless file
  * that is mapped. */
 typedef struct dw_blob {
     uint8_t *bytes; /* aligned for any type */
@@ -32,14 +32,14 @@ void dw_blob_release(dw_blob *blob);
 dw_status dw_record_fetch(dw_writer *out, dw_store *store, const char *key,
                           dw_error *err);
 
-/* Fetches an object whole and proves its size and SHA-256, at the second try where the
- * first brought something else. DW_CORRUPT where they differ from what the record says,
- * DW_NOT_FOUND where it is gone. */
+/* Fetches an object whole and proves its size and SHA-256, at the second try if the
+ * first brought something else. DW_CORRUPT if they differ from what the record says,
+ * DW_NOT_FOUND if it is gone. */
 dw_status dw_object_fetch(dw_blob *out, dw_store *store, const dw_object *object,
                           const char *spool_dir, const dw_progress *progress,
                           dw_error *err);
 
-/* Takes bytes of an object in order, before its SHA-256 is known to be right: where it is
+/* Takes bytes of an object in order, before its SHA-256 is known to be right: if it is
  * not, the object comes once more, from offset 0 on. */
 typedef dw_status (*dw_object_sink)(void *context, uint64_t offset, const uint8_t *bytes,
                                     size_t n_bytes, dw_error *err);
@@ -56,8 +56,8 @@ dw_status dw_object_fetch_pieces(dw_store *store, const dw_object *object,
 dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
                         const dw_progress *progress, dw_error *err);
 
-/* The same, and WATCH sees the very bytes that the hash is taken of, in order. What it
- * finds out about them is true of whatever has that hash. */
+/* The same, and WATCH sees the very bytes that the hash is taken of, in order. So its
+ * findings hold for every object with that hash. */
 dw_status dw_object_put_watched(dw_store *store, dw_object *object,
                                 const dw_source *source, dw_object_sink watch,
                                 void *context, const dw_progress *progress,

@@ -60,7 +60,7 @@ static dw_status check_writer(dw_sweep *w, const dw_commit_record *commit,
                        commit->version, commit->epoch);
     if (status != DW_OK)
         return dw_stream_stops(status) ? status
-                                       : DW_OK; /* told as the epoch's own fault */
+                                       : DW_OK; /* reported as the epoch's own fault */
     if (strcmp(epoch.writer, commit->writer) != 0)
         status = dw_fail(found, DW_UNTRUSTED, NULL,
                          "version %" PRIu64 " was written by %s, but epoch %" PRIu64
@@ -108,7 +108,7 @@ static dw_status check_restart(dw_sweep *w, const dw_commit_record *commit,
                          &found, err);
 }
 
-/* COMMIT and, where it is known, the one before; then its objects. */
+/* COMMIT and, if it is known, the one before; then its objects. */
 static dw_status check_commit(dw_sweep *w, const dw_commit_record *commit,
                               const dw_commit_record *parent, const char *key,
                               dw_error *err)

@@ -1,6 +1,6 @@
 /* A sweep over a whole stream.
  *
- *     verify.c         the records and how they hang together
+ *     verify.c         the records, and whether they agree
  *     verify_edge.c    the objects behind one record, faults and what to do about them
  *     verify_object.c  one object
  */
@@ -10,7 +10,7 @@
 #include "stream/listing.h"
 #include "stream/stream.h"
 
-/* A commit whose record was found good: what others must agree with. */
+/* A commit whose record is good. Others must agree with it. */
 typedef struct dw_seen {
     uint64_t version;
     uint8_t sha256[DW_SHA256_BYTES];
@@ -42,14 +42,14 @@ typedef struct dw_sweep {
     uint64_t n_total;
 } dw_sweep;
 
-/* Takes what a check of KEY came to: a fault is told, and the sweep goes on. What is
+/* Takes the result of a check of KEY: a fault is reported, and the sweep goes on. What is
  * damaged or missing of a version below the newest restart is only counted. */
 dw_status dw_sweep_note(dw_sweep *w, dw_status status, const char *key,
                         const char *advice, const dw_error *found, dw_error *err);
 dw_status dw_sweep_note_record(dw_sweep *w, dw_status status, const char *key,
                                const dw_error *found, dw_error *err);
 
-/* The commit of VERSION, where it is good. */
+/* The commit of VERSION, if it is good. */
 const dw_seen *dw_sweep_find(const dw_sweep *w, uint64_t version);
 
 /* Whether the objects behind EDGE may be gone for a collection's sake. */

@@ -66,7 +66,7 @@ static bool has_own_delta(const dw_sweep *w, const dw_edge *edge)
            !to->is_broken;
 }
 
-/* What to do about an object without which EDGE leads nowhere. */
+/* Writes what to do about a missing or damaged object of EDGE. */
 static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edge)
 {
     const char *other = NULL;

@@ -4,7 +4,7 @@
 
 #include "stream/transfer.h"
 
-/* What an object is to be. */
+/* What an object must be. */
 typedef struct dw_expected {
     const dw_tensor *tensors; /* the stream's table */
     size_t n_tensors;

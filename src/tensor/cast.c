@@ -33,7 +33,7 @@ dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_erro
 
 typedef struct strip {
     size_t into, from; /* numbers in the lists */
-    uint64_t first;    /* element, or byte where both types are the same */
+    uint64_t first;    /* element, or byte if both types are the same */
 } strip;
 
 typedef struct cast {
@@ -81,7 +81,7 @@ static dw_status pair(size_t *partner, const dw_tensor *into, const dw_tensor *f
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         partner[i] = dw_name_index_find(&index, from[i].name);
         if (partner[i] == SIZE_MAX) {
-            status = dw_fail(err, DW_MISMATCH, from[i].name, "is on one side alone");
+            status = dw_fail(err, DW_MISMATCH, from[i].name, "is only on one side");
             break;
         }
         dw_tensor wanted = into[partner[i]];

@@ -36,7 +36,7 @@ struct dw_checkpoint {
 
 /* ---- which file a path means ------------------------------------------------ */
 
-/* Sets *OUT to DIR/NAME where that exists, else to NULL. */
+/* Sets *OUT to DIR/NAME if that exists, else to NULL. */
 static dw_status find_in_directory(char **out, const char *dir, const char *name,
                                    dw_error *err)
 {
@@ -52,7 +52,7 @@ static dw_status find_in_directory(char **out, const char *dir, const char *name
 }
 
 /* How many files a checkpoint has of which one is named NAME, by the custom of
- * model-00001-of-00030.safetensors; 1 where it is named otherwise. */
+ * model-00001-of-00030.safetensors; 1 if it is named otherwise. */
 static unsigned long count_shards(const char *name)
 {
     const char *of = NULL;
@@ -125,7 +125,7 @@ static dw_status resolve(char **out, const char *path, dw_error *err)
 
 /* ---- shards ----------------------------------------------------------------- */
 
-/* Opens the file as the next shard. Takes PATH, which may be NULL where the caller
+/* Opens the file as the next shard. Takes PATH, which may be NULL if the caller
  * could not allocate it. */
 static dw_status add_shard(dw_checkpoint *ckpt, char *path, dw_error *err)
 {

@@ -18,8 +18,8 @@
 #include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
 
-/* A copy of the tensors, by name. What only the header has to fear is checked where
- * the header is written. */
+/* A copy of the tensors, by name. The header's own limits are checked where
+ * it is written. */
 static dw_status sort_tensors(dw_tensor **out, const dw_tensor *tensors, size_t n_tensors,
                               const char *path, dw_error *err)
 {

@@ -316,7 +316,7 @@ dw_status dw_safetensors_map(dw_safetensors *out, const dw_map *map, const char 
     const dw_map_uses outer = dw_map_begin();
     dw_status status = dw_map_read(&head, &loan, map->bytes, n_head, err);
     if (status == DW_OK && n_head == 8) {
-        /* what is too long is refused when it is parsed */
+        /* a header that is too long is refused when it is parsed */
         const uint64_t n = dw_load64(head);
         if (n <= DW_SAFETENSORS_MAX_HEADER && n <= map->n_bytes - 8)
             n_head += (size_t)n;

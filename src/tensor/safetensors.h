@@ -36,7 +36,7 @@ void dw_safetensors_release(dw_safetensors *file);
 /* The value of KEY in __metadata__, or NULL. */
 const char *dw_safetensors_metadata(const dw_safetensors *file, const char *key);
 
-/* The value of KEY as a number of RADIX 10 or 16: digits alone, in 64 bits. False where
+/* The value of KEY as a number of RADIX 10 or 16: only digits, in 64 bits. False if
  * it is missing or anything else. */
 bool dw_safetensors_number(const dw_safetensors *file, const char *key, int radix,
                            uint64_t *out);

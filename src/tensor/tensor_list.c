@@ -140,7 +140,7 @@ dw_status dw_tensors_overlap(bool *out, const dw_tensor *tensors, size_t n, dw_e
     return DW_OK;
 }
 
-/* "BF16 [2048,1024]", cut where it is too long. */
+/* "BF16 [2048,1024]", cut if it is too long. */
 static void describe(char *out, size_t size, const dw_tensor *t)
 {
     int n = snprintf(out, size, "%s [", dw_dtype_name(t->dtype));

@@ -6,10 +6,10 @@
 #include "deltawire/error.h"
 #include "deltawire/tensor.h"
 
-/* DW_INVALID where a tensor of the caller's has no name or data, or bytes that do not fit
+/* DW_INVALID if a tensor of the caller's has no name or data, or bytes that do not fit
  * its shape, or is a slice that begins inside an element. */
 dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err);
-/* The same where data is not looked at, and may be NULL. */
+/* The same, but data is not looked at, and may be NULL. */
 dw_status dw_tensors_check_shapes(const dw_tensor *tensors, size_t n, dw_error *err);
 
 /* For qsort and bsearch over dw_tensor: by name. */
@@ -22,7 +22,7 @@ typedef struct dw_name_index {
     size_t n;
 } dw_name_index;
 
-/* DW_INVALID where two tensors share a name. */
+/* DW_INVALID if two tensors share a name. */
 dw_status dw_name_index_init(dw_name_index *out, const dw_tensor *tensors, size_t n,
                              dw_error *err);
 void dw_name_index_release(dw_name_index *index);
@@ -30,11 +30,11 @@ void dw_name_index_release(dw_name_index *index);
 /* The number of the tensor of that name, or SIZE_MAX. */
 size_t dw_name_index_find(const dw_name_index *index, const char *name);
 
-/* Sets *OUT where two tensors of the list share memory, as tied weights do. */
+/* Sets *OUT if two tensors of the list share memory, as tied weights do. */
 dw_status dw_tensors_overlap(bool *out, const dw_tensor *tensors, size_t n,
                              dw_error *err);
 
-/* DW_MISMATCH, naming the tensor and both sides, where type or shape differ. WHERE
+/* DW_MISMATCH, naming the tensor and both sides, if type or shape differ. WHERE
  * names what WANTED comes from. */
 dw_status dw_tensor_same_shape(const dw_tensor *wanted, const dw_tensor *found,
                                const char *where, dw_error *err);

@@ -71,9 +71,9 @@ fails 2 "no place for it" deltawire publish "$store/n" run/base --as trl --fork 
 fails 2 "begin with a whole one" deltawire publish "$store/n" run/base --as trl --base-ckpt run/base
 fails 2 "no codec gap" deltawire publish "$store/n" run/base --as trl --trl v1 --codec gap
 fails 2 "neither xor nor overwrite" deltawire publish "$store/n" run/base --as slime --codec gap
-fails 2 "deltas alone" deltawire publish "$store/n" run/base --as skyrl
+fails 2 "only deltas" deltawire publish "$store/n" run/base --as skyrl
 deltawire synth -o wide --params 100K --steps 1 --dtype f32 --write checkpoints --json >/dev/null
-fails 7 "BF16 alone, and this is F32" deltawire publish "$store/n" wide/base --as trl
+fails 7 "only BF16, and this is F32" deltawire publish "$store/n" wide/base --as trl
 fails 8 "versions of trl are here" deltawire publish "$store/trl" run/step_000001 --as slime
 new_stream "$store/ours" 1
 fails 8 "a deltawire stream is here" deltawire publish "$store/ours" run/base --as slime
