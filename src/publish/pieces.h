@@ -23,7 +23,7 @@ typedef struct dw_pieces {
     dw_slice_list
         shapes;         /* the pieces as tensors; data is whatever was pointed at last */
     dw_digest *digests; /* [cut.n] of the baseline */
-    dw_digest *next;    /* [cut.n] of the version under way */
+    dw_digest *next_digests; /* [cut.n] of the version under way */
 } dw_pieces;
 
 /* Takes OWNED. */

@@ -10,7 +10,7 @@
 
 static dw_replica *replica_of(const dw_publisher *p)
 {
-    return p->baseline->weights->now;
+    return p->baseline.follower->weights->now;
 }
 
 /* Memory for all that is owned, holding what the caller's weights are now. */
@@ -19,13 +19,13 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
     uint64_t total = 0;
     for (size_t k = 0; k < p->pieces.owned.n; k++)
         total += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
-    p->memory = total <= SIZE_MAX ? dw_alloc((size_t)total) : NULL;
-    if (!p->memory)
+    p->baseline.memory = total <= SIZE_MAX ? dw_alloc((size_t)total) : NULL;
+    if (!p->baseline.memory)
         return dw_fail_memory(err, NULL);
-    uint8_t *at = p->memory;
+    uint8_t *at = p->baseline.memory;
     dw_status status = DW_OK;
     for (size_t k = 0; k < p->pieces.owned.n; k++) {
-        p->base_data[k] = at;
+        p->baseline.data[k] = at;
         if (status == DW_OK)
             status = dw_live_read(p, k, at, err);
         at += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
@@ -77,18 +77,18 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
             return dw_fail_memory(err, NULL);
         for (size_t t = 0; t < p->pieces.n_table; t++) {
             memory[t] = p->pieces.table[t];
-            memory[t].data = p->base_data[t];
+            memory[t].data = p->baseline.data[t];
         }
         options.tensors = memory;
         options.n_tensors = p->pieces.n_table;
     }
-    status = dw_follower_open_as(&p->baseline, p->store, &options, is_own, err);
+    status = dw_follower_open_as(&p->baseline.follower, p->store, &options, is_own, err);
     if (status == DW_OK) {
-        p->baseline->fork_store = p->options.fork_store;
+        p->baseline.follower->fork_store = p->options.fork_store;
         /* nobody else reads the memory of a baseline */
         replica_of(p)->may_fill = memory && !replica_of(p)->has_weights;
         if (is_damaged(replica_of(p)) && proven != DW_NO_VERSION)
-            p->suspect_from = proven + 1;
+            p->baseline.suspect_from = proven + 1;
     }
     /* before it is filled: a killed publish must not leave weights without a mark */
     if (status == DW_OK && options.into && !is_own && !replica_of(p)->has_weights)
@@ -102,13 +102,13 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
 {
     const dw_replica *r = p->sharded ? NULL : replica_of(p);
     for (size_t t = 0; r && t < p->pieces.n_table; t++)
-        p->base_data[t] = r->tensors[t].data;
-    dw_pieces_view(&p->pieces, p->base, p->base_data);
+        p->baseline.data[t] = r->tensors[t].data;
+    dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
     /* a replica knows the digests of whole tensors: only pieces of them are read */
     return r ? dw_slices_digest(p->pieces.digests, &p->pieces.cut, r->tensors,
                                 r->n_tensors, r->digests, p->options.n_threads, err)
-             : dw_digest_tensors(p->pieces.digests, NULL, p->base, p->pieces.cut.n,
-                                 p->options.n_threads, NULL, err);
+             : dw_digest_tensors(p->pieces.digests, NULL, p->baseline.views,
+                                 p->pieces.cut.n, p->options.n_threads, NULL, err);
 }
 
 /* The stream could not be followed to its head. If one of its objects is the cause, says
@@ -157,8 +157,8 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
             uint64_t n = dw_slice_bytes(p->pieces.table, s);
             const uint8_t *from = model.tensors[s->tensor].data;
             if (n > 0)
-                memcpy(p->base_data[k], from + dw_slice_bytes(p->pieces.table, &before),
-                       (size_t)n);
+                memcpy(p->baseline.data[k],
+                       from + dw_slice_bytes(p->pieces.table, &before), (size_t)n);
         }
         p->head = f->weights->now->at;
     }
@@ -170,7 +170,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
 void dw_baseline_show(dw_publisher *p)
 {
     if (!p->sharded)
-        dw_held_set_baseline(&p->upkeep.held, &p->head, p->base_data,
+        dw_held_set_baseline(&p->upkeep.held, &p->head, p->baseline.data,
                              p->options.baseline_dir ? replica_of(p)->target.ckpt : NULL);
 }
 
@@ -178,7 +178,7 @@ bool dw_baseline_is_whole(const dw_publisher *p)
 {
     if (p->sharded || !p->options.baseline_dir)
         return true;
-    if (!p->baseline)
+    if (!p->baseline.follower)
         return false;
     const dw_replica *r = replica_of(p);
     return (!r->target.ckpt || dw_checkpoint_check(r->target.ckpt, NULL) == DW_OK) &&
@@ -189,10 +189,11 @@ bool dw_baseline_is_whole(const dw_publisher *p)
  * damaged is made anew from the stream, and what others use is copied. */
 static dw_status reopen(dw_publisher *p, dw_error *err)
 {
-    if (p->baseline && dw_weights_check_files(p->baseline->weights, NULL) == DW_OK)
+    if (p->baseline.follower &&
+        dw_weights_check_files(p->baseline.follower->weights, NULL) == DW_OK)
         return DW_OK;
-    dw_follower_close(p->baseline);
-    p->baseline = NULL;
+    dw_follower_close(p->baseline.follower);
+    p->baseline.follower = NULL;
     return dw_baseline_allocate(p, err);
 }
 
@@ -200,12 +201,12 @@ static dw_status reopen(dw_publisher *p, dw_error *err)
  * should be, it is read back. */
 static dw_status follow(dw_publisher *p, dw_error *err)
 {
-    dw_follower *f = p->baseline;
+    dw_follower *f = p->baseline.follower;
     f->undecodable = 0;
     dw_status status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
     if (status == DW_IO && dw_folds_give_up_copy(p)) /* there may be room now */
         status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
-    if (status != DW_STALE || !p->proven)
+    if (status != DW_STALE || !p->baseline.proven)
         return status;
     dw_sweep_suspect_all(p);
     dw_baseline_lose(p);
@@ -235,20 +236,20 @@ static uint64_t find_broken(dw_follower *f, dw_status status)
  * follows on. */
 static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
 {
-    p->baseline_lost = true;
-    dw_live_settle(p, false);
+    p->baseline.is_lost = true;
+    dw_live_mark(p, false);
     dw_sweep_suspect(p, from);
     dw_status status = dw_commit_find_head(p, err);
     if (status == DW_OK)
         status = dw_epoch_check_head(p, err);
-    p->broken = status == DW_OK;
+    p->baseline.is_broken = status == DW_OK;
     return status;
 }
 
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
 {
     dw_status status;
-    p->broken = false;
+    p->baseline.is_broken = false;
     dw_held_lose(&p->upkeep.held);
     if (p->sharded) {
         status = fetch_shards(p, err);
@@ -256,22 +257,22 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
         status = reopen(p, err);
         if (status == DW_OK) {
             status = follow(p, err);
-            const uint64_t broken = find_broken(p->baseline, status);
+            const uint64_t broken = find_broken(p->baseline.follower, status);
             if (broken > 0)
                 return give_up_head(p, broken, err);
-            status = explain_broken(p->baseline, status, err);
+            status = explain_broken(p->baseline.follower, status, err);
         }
         if (status == DW_OK)
             p->head = replica_of(p)->at;
     }
-    dw_live_settle(p, false);
+    dw_live_mark(p, false);
     if (status == DW_OK)
         status = dw_epoch_check_head(p, err);
     if (status == DW_OK)
         status = dw_baseline_connect(p, err);
-    if (status == DW_OK && p->proven)
+    if (status == DW_OK && p->baseline.proven)
         status = dw_sweep_begin(p, err);
-    p->baseline_lost = status != DW_OK;
+    p->baseline.is_lost = status != DW_OK;
     if (status == DW_OK)
         dw_baseline_show(p);
     return status;
@@ -313,7 +314,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 /* ---- moving on ---- */
 
 /* Tells the replica in memory what was done behind its back. */
-static void tell_replica(dw_publisher *p, const dw_position *position)
+static void note_replica(dw_publisher *p, const dw_position *position)
 {
     dw_replica *r = replica_of(p);
     memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
@@ -327,7 +328,7 @@ static void tell_replica(dw_publisher *p, const dw_position *position)
 
 void dw_baseline_lose(dw_publisher *p)
 {
-    p->baseline_lost = true;
+    p->baseline.is_lost = true;
     dw_held_lose(&p->upkeep.held);
     if (!p->sharded)
         dw_replica_distrust(replica_of(p));
@@ -337,8 +338,9 @@ static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
 {
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < u->objects.n; i++)
-        status = dw_delta_move(&p->pieces, &u->objects.items[i], u->deltas[i], p->base,
-                               p->pieces.digests, p->options.n_threads, NULL);
+        status = dw_delta_move(&p->pieces, &u->objects.items[i], u->deltas[i],
+                               p->baseline.views, p->pieces.digests, p->options.n_threads,
+                               NULL);
     if (status != DW_OK)
         dw_baseline_lose(p); /* some objects in, some not */
     return status;
@@ -348,7 +350,7 @@ static dw_status advance_dir(dw_publisher *p, const dw_position *position,
                              const dw_uploaded *u)
 {
     dw_replica *r = replica_of(p);
-    dw_status status = dw_weights_check_files(p->baseline->weights, NULL);
+    dw_status status = dw_weights_check_files(p->baseline.follower->weights, NULL);
     if (status == DW_OK)
         status = dw_replica_stage_deltas(r, position, &u->objects, u->deltas, NULL);
     if (status == DW_OK)
@@ -368,12 +370,13 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     if (status == DW_IO && in_dir && dw_held_give_up_copy(&p->upkeep.held))
         status = advance_dir(p, position, uploaded); /* there may be room now */
     p->head = *position;
-    p->baseline_lost = status != DW_OK;
+    p->baseline.is_lost = status != DW_OK;
     if (status != DW_OK)
         return;
-    memcpy(p->pieces.digests, p->pieces.next, p->pieces.cut.n * sizeof(dw_digest));
-    dw_live_settle(p, true);
+    memcpy(p->pieces.digests, p->pieces.next_digests,
+           p->pieces.cut.n * sizeof(dw_digest));
+    dw_live_mark(p, true);
     if (!in_dir && !p->sharded)
-        tell_replica(p, position);
+        note_replica(p, position);
     dw_baseline_show(p);
 }

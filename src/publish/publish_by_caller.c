@@ -12,7 +12,7 @@ static dw_status wait_uploaded(dw_publisher *p, uint64_t ticket, dw_error *err)
     pthread_mutex_lock(&p->lock);
     const dw_ticket_fate *fate;
     while ((fate = dw_job_find(p, ticket)) && p->options.receipts == DW_RECEIPTS_CALLER &&
-           p->ticket == ticket && p->phase != DW_JOB_UPLOADED && !fate->done)
+           p->job.ticket == ticket && p->job.phase != DW_JOB_UPLOADED && !fate->done)
         pthread_cond_wait(&p->changed, &p->lock);
     dw_status status = DW_OK;
     if (!fate)
@@ -34,8 +34,8 @@ dw_status dw_publisher_receipt(dw_publisher *p, uint64_t ticket, const void **by
                                size_t *n_bytes, dw_error *err)
 {
     dw_status status = wait_uploaded(p, ticket, err);
-    *bytes = status == DW_OK ? p->receipt.bytes : NULL;
-    *n_bytes = status == DW_OK ? p->receipt.n_bytes : 0;
+    *bytes = status == DW_OK ? p->job.receipt.bytes : NULL;
+    *n_bytes = status == DW_OK ? p->job.receipt.n_bytes : 0;
     return status;
 }
 
@@ -44,7 +44,7 @@ static void end_job(dw_publisher *p, dw_status status, const dw_error *error,
 {
     pthread_mutex_lock(&p->lock);
     dw_job_finish(p, status, error, report);
-    p->phase = DW_JOB_IDLE;
+    p->job.phase = DW_JOB_IDLE;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
@@ -54,12 +54,12 @@ static dw_status write_outcome(dw_publisher *p, const dw_position *position,
                                dw_error *err)
 {
     char sha256[DW_SHA256_TEXT];
-    dw_writer_release(&p->outcome);
+    dw_writer_release(&p->job.outcome);
     dw_hex_encode(sha256, position->commit_sha256, DW_SHA256_BYTES);
-    dw_write_format(&p->outcome, "%" PRIu64 " %016" PRIx64 " %s", position->version,
+    dw_write_format(&p->job.outcome, "%" PRIu64 " %016" PRIx64 " %s", position->version,
                     position->state, sha256);
-    dw_write_u8(&p->outcome, 0);
-    return p->outcome.failed ? dw_fail_memory(err, NULL) : DW_OK;
+    dw_write_u8(&p->job.outcome, 0);
+    return p->job.outcome.failed ? dw_fail_memory(err, NULL) : DW_OK;
 }
 
 dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
@@ -84,8 +84,8 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
         status = write_outcome(p, &position, &error); /* else the next round finds it */
     if (status == DW_OK) {
         dw_job_report(p, &position, &report);
-        *outcome = p->outcome.bytes;
-        *n_outcome = p->outcome.n_bytes;
+        *outcome = p->job.outcome.bytes;
+        *n_outcome = p->job.outcome.n_bytes;
         dw_job_follow_up(p, &position, &report);
     }
     end_job(p, status, &error, &report);
@@ -113,14 +113,14 @@ dw_status dw_publisher_accept(dw_publisher *p, uint64_t ticket, const void *outc
     if (status != DW_OK)
         return status;
     dw_error error = {0};
-    dw_publish_report report = {.n_changed = p->part.n_changed,
-                                .n_objects = p->part.objects.n,
-                                .n_bytes = dw_objects_bytes(&p->part.objects)};
+    dw_publish_report report = {.n_changed = p->job.part.n_changed,
+                                .n_objects = p->job.part.objects.n,
+                                .n_bytes = dw_objects_bytes(&p->job.part.objects)};
     dw_position position = {.version = DW_NO_VERSION};
     memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
     if (!read_outcome(&position, outcome, n_outcome) ||
         position.version != p->head.version + 1) {
-        p->unsettled = true;
+        p->in_doubt = true;
         status = dw_fail(&error, DW_UNAVAILABLE, dw_store_url(p->store),
                          "rank 0 did not commit the version");
     } else {

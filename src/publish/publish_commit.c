@@ -154,7 +154,7 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
                            p->options.job, limit / 1000);
-        if (dw_job_stop(p, 0, 0) != 0)
+        if (dw_job_cancelled(p, 0, 0) != 0)
             return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                            "the wait for rank 0 was given up");
         dw_sleep_ms(pause);
@@ -281,7 +281,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (tries > 0 && (status = check_ground(p, err)) == DW_UNAVAILABLE)
             continue;
         if (tries > 0 && status != DW_OK) {
-            p->unsettled = true; /* whether the first try arrived is open */
+            p->in_doubt = true; /* whether the first try arrived is open */
             return status;
         }
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
@@ -289,7 +289,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (status == DW_OK)
             return status;
         if (status == DW_DENIED || status == DW_INVALID) {
-            p->unsettled = true; /* an earlier try may still arrive */
+            p->in_doubt = true; /* an earlier try may still arrive */
             return status;
         }
         /* it may be there all the same: a reply can be lost */
@@ -302,7 +302,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
             return DW_OK;
         if (read == DW_OK) {
-            p->unsettled = true;
+            p->in_doubt = true;
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "an earlier attempt at version %" PRIu64
                            ", which had been given up, arrived late. Publish again: the "
@@ -316,7 +316,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
             break;
         }
     }
-    p->unsettled = true;
+    p->in_doubt = true;
     return status == DW_CONFLICT
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "the store says that %s is there, but does not show it", key)
@@ -348,23 +348,23 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     return DW_OK;
 }
 
-dw_status dw_commit_settle(dw_publisher *p, dw_error *err)
+dw_status dw_commit_resolve(dw_publisher *p, dw_error *err)
 {
-    if (!p->unsettled)
+    if (!p->in_doubt)
         return DW_OK;
     bool ours;
     char write_id[DW_ID_TEXT];
     uint64_t version = dw_publisher_next(p);
     dw_status status = look_at_commit(p, version, &ours, write_id, err);
     if (status == DW_NOT_FOUND) {
-        p->unsettled = false; /* it never arrived */
+        p->in_doubt = false; /* it never arrived */
         return DW_OK;
     }
     if (status != DW_OK)
         return status;
     if (!ours)
         return fail_fenced(p, "its version was committed by another", err);
-    p->unsettled = false;
-    p->baseline_lost = true; /* what led there is gone: it is fetched */
+    p->in_doubt = false;
+    p->baseline.is_lost = true; /* what led there is gone: it is fetched */
     return DW_OK;
 }

@@ -16,15 +16,15 @@
 static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
                              dw_error *err)
 {
-    dw_tensor piece = p->live[i];
+    dw_tensor piece = p->live.views[i];
     uint16_t *rounded = NULL;
     dw_status status = DW_OK;
-    if (p->is_master[p->pieces.cut.items[i].tensor]) {
+    if (p->live.is_master[p->pieces.cut.items[i].tensor]) {
         piece = p->pieces.shapes.tensors[i];
         rounded = dw_alloc((size_t)piece.n_bytes);
         if (!rounded)
             return dw_fail_memory(err, NULL);
-        status = dw_cast_copy(rounded, p->live[i].data, piece.n_bytes / 2, err);
+        status = dw_cast_copy(rounded, p->live.views[i].data, piece.n_bytes / 2, err);
         piece.data = rounded;
     }
     if (status == DW_OK)
@@ -36,7 +36,7 @@ static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
 /* The baseline is the caller's to read. */
 static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
 {
-    *is_current = !p->baseline_lost && !p->unsettled;
+    *is_current = !p->baseline.is_lost && !p->in_doubt;
     for (size_t i = 0; *is_current && i < p->pieces.cut.n; i++) {
         dw_digest digest = 0;
         dw_status status = digest_live(&digest, p, i, err);
@@ -50,7 +50,7 @@ static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
 dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
 {
     pthread_mutex_lock(&p->lock);
-    while (p->busy || p->phase == DW_JOB_ENCODING || p->phase == DW_JOB_UPLOADING)
+    while (p->busy || p->job.phase == DW_JOB_ENCODING || p->job.phase == DW_JOB_UPLOADING)
         pthread_cond_wait(&p->changed, &p->lock);
     p->busy = true; /* the baseline stays as it is */
     pthread_mutex_unlock(&p->lock);

@@ -65,7 +65,7 @@ static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
     dw_uploaded uploaded;
     dw_fold_source *source = ends->source;
     const dw_position *to = &p->upkeep.at;
-    const dw_progress stop = {dw_upkeep_is_stopped, p};
+    const dw_progress stop = {dw_upkeep_cancelled, p};
     dw_status status = dw_random_id(write_id, err);
     if (status != DW_OK)
         return status;
@@ -206,7 +206,7 @@ static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_err
     dw_folds *f = &p->upkeep.folds;
     dw_fold_level *moved[DW_MAX_FOLDS];
     size_t n = 0;
-    const dw_progress stop = {dw_upkeep_is_stopped, p};
+    const dw_progress stop = {dw_upkeep_cancelled, p};
     if (moves[0])
         count_dropped(p);
     if (moves[f->n - 1]) {

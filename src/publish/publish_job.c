@@ -8,10 +8,10 @@
 
 dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket)
 {
-    return &p->fates[ticket % DW_KEPT_TICKETS];
+    return &p->job.fates[ticket % DW_KEPT_TICKETS];
 }
 
-int dw_job_stop(void *publisher, uint64_t n_done, uint64_t n_total)
+int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
 {
     dw_publisher *p = publisher;
     if (!p->has_thread) { /* still opening, on the caller's thread */
@@ -19,7 +19,7 @@ int dw_job_stop(void *publisher, uint64_t n_done, uint64_t n_total)
         return watch->report ? watch->report(watch->context, n_done, n_total) : 0;
     }
     pthread_mutex_lock(&p->lock);
-    bool stop = p->cancel;
+    bool stop = p->job.cancel;
     pthread_mutex_unlock(&p->lock);
     return stop;
 }
@@ -28,22 +28,22 @@ static void on_captured(void *publisher)
 {
     dw_publisher *p = publisher;
     pthread_mutex_lock(&p->lock);
-    dw_job_fate(p, p->ticket)->captured = true;
-    if (p->phase == DW_JOB_ENCODING)
-        p->phase = DW_JOB_UPLOADING;
+    dw_job_fate(p, p->job.ticket)->captured = true;
+    if (p->job.phase == DW_JOB_ENCODING)
+        p->job.phase = DW_JOB_UPLOADING;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
 
 /* Finds out where the stream stands, where that was left open. */
-static dw_status settle_past(dw_publisher *p, dw_error *err)
+static dw_status resolve_past(dw_publisher *p, dw_error *err)
 {
     if (p->fenced)
         return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                        "another writer took over the stream; open it again to take it "
                        "back");
-    dw_status status = dw_commit_settle(p, err);
-    if (status == DW_OK && p->baseline_lost) {
+    dw_status status = dw_commit_resolve(p, err);
+    if (status == DW_OK && p->baseline.is_lost) {
         status = dw_baseline_catch_up(p, err);
         if (status == DW_OK && p->options.rank == 0)
             (void)dw_hint_load(p, NULL);
@@ -54,13 +54,13 @@ static dw_status settle_past(dw_publisher *p, dw_error *err)
 static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
 {
     dw_live_choose(p);
-    const dw_progress stop = {dw_job_stop, p};
+    const dw_progress stop = {dw_job_cancelled, p};
     const dw_encode_version version = {
         .pieces = &p->pieces,
-        .base = p->base,
-        .next = p->next,
+        .base = p->baseline.views,
+        .next = p->live.chosen,
         .base_digests = p->pieces.digests,
-        .next_digests = p->pieces.next,
+        .next_digests = p->pieces.next_digests,
         .from = p->head.version,
         .to = p->head.version + 1,
         .store = p->store,
@@ -72,15 +72,15 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .captured = on_captured,
         .captured_context = p,
     };
-    return dw_encode_upload(&p->part, &version, err);
+    return dw_encode_upload(&p->job.part, &version, err);
 }
 
 /* From here on the job can no longer be given up. False where it was. */
 static bool enter_commit(dw_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
-    bool go = !p->cancel;
-    p->committing = go;
+    bool go = !p->job.cancel;
+    p->job.committing = go;
     pthread_mutex_unlock(&p->lock);
     return go;
 }
@@ -88,13 +88,13 @@ static bool enter_commit(dw_publisher *p)
 static dw_status commit_whole(dw_publisher *p, const char *write_id,
                               dw_position *position, dw_error *err)
 {
-    dw_commit_record commit = {.step = p->step,
-                               .notes = p->notes,
+    dw_commit_record commit = {.step = p->job.step,
+                               .notes = p->job.notes,
                                .content = DW_CONTENT_DELTA,
-                               .n_changed = p->part.n_changed,
-                               .objects = p->part.objects};
+                               .n_changed = p->job.part.n_changed,
+                               .objects = p->job.part.objects};
     memcpy(commit.write_id, write_id, sizeof commit.write_id);
-    commit.state = dw_pieces_state(&p->pieces, p->pieces.next);
+    commit.state = dw_pieces_state(&p->pieces, p->pieces.next_digests);
     commit.suspect_from = dw_sweep_suspect_from(p);
     return dw_commit_create(p, &commit, position, err);
 }
@@ -105,16 +105,16 @@ void dw_job_report(const dw_publisher *p, const dw_position *position,
     report->version = position->version;
     report->state = position->state;
     report->unchanged = report->n_changed == 0 && !report->restarted;
-    report->diff_ms = p->part.diff_ms;
-    report->upload_ms = p->part.upload_ms;
-    report->total_ms = dw_clock_ms() - p->t_start;
+    report->diff_ms = p->job.part.diff_ms;
+    report->upload_ms = p->job.part.upload_ms;
+    report->total_ms = dw_clock_ms() - p->job.t_start;
 }
 
 void dw_job_move_on(dw_publisher *p, const dw_position *position)
 {
-    p->suspect_from = 0;
-    dw_baseline_advance(p, position, &p->part);
-    dw_uploaded_release(&p->part);
+    p->baseline.suspect_from = 0;
+    dw_baseline_advance(p, position, &p->job.part);
+    dw_uploaded_release(&p->job.part);
 }
 
 static dw_status fail_cancelled(const dw_publisher *p, dw_error *err)
@@ -128,7 +128,7 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
                              dw_publish_report *report, dw_error *err)
 {
     dw_restart r;
-    dw_commit_record commit = {.step = p->step, .notes = p->notes};
+    dw_commit_record commit = {.step = p->job.step, .notes = p->job.notes};
     dw_status status = dw_restart_open(&r, p, err);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++)
         status = dw_live_read(p, t, r.model.tensors[t].data, err);
@@ -170,10 +170,10 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
                          dw_publish_report *report, dw_error *err)
 {
     char write_id[DW_ID_TEXT];
-    dw_uploaded_release(&p->part);
-    dw_live_tell(p, p->unchanged);
-    dw_status status = settle_past(p, err);
-    if (status == DW_OK && p->broken)
+    dw_uploaded_release(&p->job.part);
+    dw_live_note_unchanged(p, p->job.unchanged);
+    dw_status status = resolve_past(p, err);
+    if (status == DW_OK && p->baseline.is_broken)
         return run_restart(p, position, report, err);
     if (status == DW_OK)
         status =
@@ -193,14 +193,14 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
         status = dw_receipt_make(p, err);
         if (status != DW_OK || p->options.receipts == DW_RECEIPTS_CALLER)
             return status;
-        status = dw_receipts_exchange(p, &p->part.objects, position, report, err);
+        status = dw_receipts_exchange(p, &p->job.part.objects, position, report, err);
     } else {
         if (!enter_commit(p))
             return fail_cancelled(p, err);
         status = commit_whole(p, write_id, position, err);
-        report->n_changed = p->part.n_changed;
-        report->n_objects = p->part.objects.n;
-        report->n_bytes = dw_objects_bytes(&p->part.objects);
+        report->n_changed = p->job.part.n_changed;
+        report->n_objects = p->job.part.objects.n;
+        report->n_bytes = dw_objects_bytes(&p->job.part.objects);
         report->suspect_from = dw_sweep_suspect_from(p);
     }
     if (status == DW_OK)
@@ -211,7 +211,7 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
 void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                    const dw_publish_report *report)
 {
-    dw_ticket_fate *fate = dw_job_fate(p, p->ticket);
+    dw_ticket_fate *fate = dw_job_fate(p, p->job.ticket);
     fate->captured = true;
     fate->done = true;
     fate->status = status;
@@ -225,10 +225,10 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                                      : 0;
     /* the ranks may have heard different things: each looks before the next round */
     if (p->sharded && status != DW_OK)
-        p->unsettled = true;
+        p->in_doubt = true;
     p->round++;
-    p->committing = false;
-    p->cancel = false;
+    p->job.committing = false;
+    p->job.cancel = false;
 }
 
 void dw_job_follow_up(dw_publisher *p, const dw_position *position,
@@ -237,7 +237,7 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
     dw_error error = {0};
     dw_status status = DW_OK;
     if (report->restarted) {
-        p->suspect_from = 0;
+        p->baseline.suspect_from = 0;
         (void)dw_hint_load(p, NULL);
         (void)dw_hint_put(p, NULL);
         if (!dw_publisher_is_closing(p)) /* else the next publisher does it */
@@ -253,7 +253,7 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
         status = status == DW_OK ? put : status;
     }
     dw_upkeep_note(p, status, &error);
-    if (!p->baseline_lost)
+    if (!p->baseline.is_lost)
         dw_upkeep_ask(p);
 }
 
@@ -268,11 +268,11 @@ static void do_job(dw_publisher *p)
     dw_status status = run_job(p, &position, &report, &error);
     pthread_mutex_lock(&p->lock);
     if (status == DW_OK && p->sharded && p->options.receipts == DW_RECEIPTS_CALLER) {
-        p->phase = DW_JOB_UPLOADED;
+        p->job.phase = DW_JOB_UPLOADED;
         return;
     }
     dw_job_finish(p, status, &error, &report);
-    p->phase = DW_JOB_IDLE;
+    p->job.phase = DW_JOB_IDLE;
     if (status != DW_OK)
         return;
     pthread_cond_broadcast(&p->changed);
@@ -291,7 +291,7 @@ static void examine_doubt(dw_publisher *p)
     dw_status status = u->doubt;
     bool damaged = false;
     pthread_mutex_unlock(&p->lock);
-    if (!p->baseline_lost) {
+    if (!p->baseline.is_lost) {
         dw_error found = {0};
         dw_status swept = dw_sweep_all(p, &damaged, &found);
         if (swept != DW_OK || damaged) {
@@ -307,7 +307,7 @@ static void examine_doubt(dw_publisher *p)
 /* Whether there is something to do, and the baseline is free; the lock is held. */
 static bool has_work(const dw_publisher *p)
 {
-    return !p->busy && (p->phase == DW_JOB_ENCODING || p->upkeep.doubt != DW_OK);
+    return !p->busy && (p->job.phase == DW_JOB_ENCODING || p->upkeep.doubt != DW_OK);
 }
 
 void *dw_job_loop(void *publisher)
@@ -317,7 +317,7 @@ void *dw_job_loop(void *publisher)
     for (;;) {
         while (!has_work(p) && !p->closing)
             pthread_cond_wait(&p->changed, &p->lock);
-        if (p->closing && p->phase != DW_JOB_ENCODING)
+        if (p->closing && p->job.phase != DW_JOB_ENCODING)
             break;
         p->busy = true;
         if (p->upkeep.doubt != DW_OK)

@@ -30,31 +30,32 @@ dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor
 dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err)
 {
     const size_t n = p->pieces.n_table;
-    p->is_master = dw_alloc_zeroed(n, sizeof *p->is_master);
-    p->number = dw_alloc_array(n, sizeof *p->number);
-    p->is_known = dw_alloc_zeroed(n, sizeof *p->is_known);
-    p->unchanged = dw_alloc_zeroed(n, sizeof *p->unchanged);
-    p->live = dw_alloc_array(p->pieces.cut.n, sizeof *p->live);
-    p->next = dw_alloc_array(p->pieces.cut.n, sizeof *p->next);
-    if (!p->is_master || !p->number || !p->is_known || !p->unchanged || !p->live ||
-        !p->next)
+    p->live.is_master = dw_alloc_zeroed(n, sizeof *p->live.is_master);
+    p->live.number = dw_alloc_array(n, sizeof *p->live.number);
+    p->live.is_known = dw_alloc_zeroed(n, sizeof *p->live.is_known);
+    p->job.unchanged = dw_alloc_zeroed(n, sizeof *p->job.unchanged);
+    p->live.views = dw_alloc_array(p->pieces.cut.n, sizeof *p->live.views);
+    p->live.chosen = dw_alloc_array(p->pieces.cut.n, sizeof *p->live.chosen);
+    if (!p->live.is_master || !p->live.number || !p->live.is_known || !p->job.unchanged ||
+        !p->live.views || !p->live.chosen)
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < n; t++) {
-        p->number[t] = dw_name_index_find(names, p->pieces.table[t].name);
-        p->is_master[t] = p->options.as_bf16 && p->options.as_bf16[p->number[t]];
+        p->live.number[t] = dw_name_index_find(names, p->pieces.table[t].name);
+        p->live.is_master[t] =
+            p->options.as_bf16 && p->options.as_bf16[p->live.number[t]];
     }
-    dw_pieces_view_masters(&p->pieces, p->live, p->live_data, p->is_master);
+    dw_pieces_view_masters(&p->pieces, p->live.views, p->live.data, p->live.is_master);
     return DW_OK;
 }
 
 void dw_live_close(dw_publisher *p)
 {
-    dw_free(p->live_data);
-    dw_free(p->live);
-    dw_free(p->next);
-    dw_free(p->is_master);
-    dw_free(p->number);
-    dw_free(p->is_known);
+    dw_free(p->live.data);
+    dw_free(p->live.views);
+    dw_free(p->live.chosen);
+    dw_free(p->live.is_master);
+    dw_free(p->live.number);
+    dw_free(p->live.is_known);
 }
 
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
@@ -67,8 +68,8 @@ dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *er
 {
     const dw_slice *s = &p->pieces.owned.items[k];
     const size_t n = (size_t)dw_slice_bytes(p->pieces.table, s);
-    return p->is_master[s->tensor] ? dw_cast_copy(into, p->live_data[k], n / 2, err)
-                                   : dw_map_copy(into, p->live_data[k], n, err);
+    return p->live.is_master[s->tensor] ? dw_cast_copy(into, p->live.data[k], n / 2, err)
+                                        : dw_map_copy(into, p->live.data[k], n, err);
 }
 
 /* ---- all of it, as it is published ---- */
@@ -81,15 +82,15 @@ dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
     dw_status status = out->data && masters ? DW_OK : dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++) {
         /* the baseline in memory was filled with what is wanted here */
-        out->data[t] = p->memory ? p->base_data[t] : p->live_data[t];
-        if (!p->memory && p->is_master[t])
+        out->data[t] = p->baseline.memory ? p->baseline.data[t] : p->live.data[t];
+        if (!p->baseline.memory && p->live.is_master[t])
             masters[n++] = p->pieces.table[t];
     }
     if (status == DW_OK && n > 0)
         status =
             dw_scratch_model_make(&out->rounded, masters, n, p->options.spool_dir, err);
     for (size_t t = 0, k = 0; status == DW_OK && n > 0 && t < p->pieces.n_table; t++)
-        if (p->is_master[t]) {
+        if (p->live.is_master[t]) {
             out->data[t] = out->rounded.tensors[k++].data;
             status = dw_live_read(p, t, out->data[t], err);
         }
@@ -108,21 +109,21 @@ void dw_live_copy_release(dw_live_copy *copy)
 
 /* ---- what the caller says has not changed ---- */
 
-void dw_live_tell(dw_publisher *p, const bool *unchanged)
+void dw_live_note_unchanged(dw_publisher *p, const bool *unchanged)
 {
     for (size_t t = 0; t < p->pieces.n_table; t++)
-        p->is_known[t] = p->is_known[t] && unchanged[t];
+        p->live.is_known[t] = p->live.is_known[t] && unchanged[t];
 }
 
 void dw_live_choose(dw_publisher *p)
 {
     for (size_t i = 0; i < p->pieces.cut.n; i++) {
         const size_t t = p->pieces.cut.items[i].tensor;
-        p->next[i] = p->is_known[t] ? p->base[i] : p->live[i];
+        p->live.chosen[i] = p->live.is_known[t] ? p->baseline.views[i] : p->live.views[i];
     }
 }
 
-void dw_live_settle(dw_publisher *p, bool is_known)
+void dw_live_mark(dw_publisher *p, bool is_known)
 {
-    memset(p->is_known, is_known, p->pieces.n_table * sizeof *p->is_known);
+    memset(p->live.is_known, is_known, p->pieces.n_table * sizeof *p->live.is_known);
 }

@@ -51,12 +51,12 @@ static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t 
     if (status != DW_OK)
         return status;
     status = dw_slices_of_covers(owned, NULL, 0, s->tensors, s->n_tensors, err);
-    p->live_data = dw_alloc_zeroed(n_tensors, sizeof *p->live_data);
-    if (status == DW_OK && !p->live_data)
+    p->live.data = dw_alloc_zeroed(n_tensors, sizeof *p->live.data);
+    if (status == DW_OK && !p->live.data)
         status = dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
         const dw_tensor *mine = &tensors[dw_name_index_find(&names, s->tensors[t].name)];
-        p->live_data[t] = mine->data;
+        p->live.data[t] = mine->data;
         if (!mine->data && mine->n_bytes > 0)
             status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
     }
@@ -84,9 +84,9 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
     const size_t n = p->options.n_shards;
     size_t n_taken = 0;
     owned_shard *list = dw_alloc_array(n, sizeof *list);
-    p->live_data = dw_alloc_zeroed(n, sizeof *p->live_data);
+    p->live.data = dw_alloc_zeroed(n, sizeof *p->live.data);
     dw_name_index names;
-    dw_status status = list && p->live_data ? DW_OK : dw_fail_memory(err, NULL);
+    dw_status status = list && p->live.data ? DW_OK : dw_fail_memory(err, NULL);
     if (status == DW_OK)
         status = dw_name_index_init(&names, s->tensors, s->n_tensors, err);
     if (status != DW_OK) {
@@ -109,7 +109,7 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
     if (status == DW_OK && n_taken > 0)
         qsort(list, n_taken, sizeof *list, compare_shards);
     for (size_t i = 0; status == DW_OK && i < n_taken; i++) {
-        p->live_data[i] = list[i].data;
+        p->live.data[i] = list[i].data;
         status = dw_slices_append(owned, list[i].slice, err);
     }
     dw_name_index_release(&names);
@@ -130,9 +130,9 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;
-    p->base = dw_alloc_array(p->pieces.cut.n, sizeof *p->base);
-    p->base_data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *p->base_data);
-    if (!p->base || !p->base_data)
+    p->baseline.views = dw_alloc_array(p->pieces.cut.n, sizeof *p->baseline.views);
+    p->baseline.data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *p->baseline.data);
+    if (!p->baseline.views || !p->baseline.data)
         return dw_fail_memory(err, NULL);
     dw_name_index names;
     status = dw_name_index_init(&names, tensors, n_tensors, err);
@@ -206,7 +206,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
 {
     if (p->options.first != DW_FIRST_ANCHOR) {
         commit->content = DW_CONTENT_BASE;
-        const dw_replica *r = p->baseline->weights->now;
+        const dw_replica *r = p->baseline.follower->weights->now;
         commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
         commit->has_base_sha256 = true;
         return dw_base_hash(commit->base_sha256, r->tensors, r->n_tensors,
@@ -215,7 +215,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
     commit->content = DW_CONTENT_ANCHOR;
     return dw_anchor_upload(
         &commit->objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-        p->base_data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
+        p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
         commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
 }
 
@@ -243,9 +243,9 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_live_whole(p, &live, err);
     if (status == DW_OK) {
-        dw_pieces_view(&p->pieces, p->next, live.data);
-        status = dw_digest_tensors(p->pieces.digests, NULL, p->next, p->pieces.cut.n,
-                                   p->options.n_threads, NULL, err);
+        dw_pieces_view(&p->pieces, p->live.chosen, live.data);
+        status = dw_digest_tensors(p->pieces.digests, NULL, p->live.chosen,
+                                   p->pieces.cut.n, p->options.n_threads, NULL, err);
     }
     if (status == DW_OK) {
         commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
@@ -268,7 +268,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_commit_create(p, &commit, &position, err);
     if (status == DW_OK) {
         p->head = position;
-        status = dw_replica_adopt(p->baseline->weights->now, &position, err);
+        status = dw_replica_adopt(p->baseline.follower->weights->now, &position, err);
     }
     dw_objects_release(&commit.objects);
     return status;

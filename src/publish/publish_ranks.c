@@ -65,15 +65,16 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
         r.covers = &all;
         r.n_covers = 1;
     }
-    dw_writer_release(&p->receipt);
-    status = dw_receipt_record_write(&p->receipt, &r, p->options.sign_key, err);
+    dw_writer_release(&p->job.receipt);
+    status = dw_receipt_record_write(&p->job.receipt, &r, p->options.sign_key, err);
     dw_free(covers);
     return status;
 }
 
 dw_status dw_receipt_make(dw_publisher *p, dw_error *err)
 {
-    return write_receipt(p, &p->part.objects, p->pieces.next, p->part.n_changed, err);
+    return write_receipt(p, &p->job.part.objects, p->pieces.next_digests,
+                         p->job.part.n_changed, err);
 }
 
 /* ---- rank 0: all receipts ---- */
@@ -145,8 +146,8 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
                                dw_position *position, dw_publish_report *report,
                                dw_error *err)
 {
-    dw_commit_record commit = {.step = p->step ? p->step : "",
-                               .notes = p->notes ? p->notes : ""};
+    dw_commit_record commit = {.step = p->job.step ? p->job.step : "",
+                               .notes = p->job.notes ? p->job.notes : ""};
     if (dw_publisher_next(p) == 0) {
         commit.step = (char *)p->options.first_step;
         commit.notes = (char *)p->options.first_notes;
@@ -216,8 +217,9 @@ static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err
 {
     dw_writer found;
     dw_status status = dw_record_fetch(&found, p->store, key, err);
-    if (status == DW_OK && (found.n_bytes != p->receipt.n_bytes ||
-                            memcmp(found.bytes, p->receipt.bytes, found.n_bytes) != 0))
+    if (status == DW_OK &&
+        (found.n_bytes != p->job.receipt.n_bytes ||
+         memcmp(found.bytes, p->job.receipt.bytes, found.n_bytes) != 0))
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                          "%s is another's: two processes say that they are rank %" PRIu32
                          " of job '%s'",
@@ -232,8 +234,8 @@ static dw_status put_receipt(dw_publisher *p, dw_error *err)
     dw_key_receipt(key, dw_publisher_next(p), p->epoch, p->round, p->options.rank);
     dw_status status = DW_OK;
     for (unsigned tries = 0; tries < PUT_TRIES; tries++) {
-        status = dw_store_put_bytes(p->store, key, p->receipt.bytes, p->receipt.n_bytes,
-                                    DW_PUT_CREATE, err);
+        status = dw_store_put_bytes(p->store, key, p->job.receipt.bytes,
+                                    p->job.receipt.n_bytes, DW_PUT_CREATE, err);
         if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
             return status;
         dw_error reading = {0};
@@ -258,7 +260,7 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
                        "%s did not come in time: version %" PRIu64
                        " was not committed. The next one covers it",
                        what, dw_publisher_next(p));
-    if (dw_job_stop(p, 0, 0) != 0)
+    if (dw_job_cancelled(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                        "the wait for %s was given up", what);
     dw_sleep_ms(*pause);
@@ -293,8 +295,8 @@ static dw_status collect_and_commit(dw_publisher *p, dw_position *position,
     const uint64_t end = deadline(p);
     for (uint32_t i = 0; status == DW_OK && i < n; i++) {
         if (i == p->options.rank) {
-            bytes[i] = p->receipt.bytes;
-            n_bytes[i] = p->receipt.n_bytes;
+            bytes[i] = p->job.receipt.bytes;
+            n_bytes[i] = p->job.receipt.n_bytes;
             continue;
         }
         status = wait_for_receipt(p, i, end, &found[i], err);
@@ -362,17 +364,17 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
            DW_NOT_FOUND) {
         status = pause_for(p, &pause, end, "rank 0", err);
         if (status != DW_OK) {
-            p->unsettled = true; /* it may still come */
+            p->in_doubt = true; /* it may still come */
             return status;
         }
     }
     if (status != DW_OK) {
-        p->unsettled = true;
+        p->in_doubt = true;
         return status;
     }
     bool ours = c.epoch == p->epoch && strcmp(c.writer, p->writer) == 0;
     if (ours && !is_made_of(p, &c, mine)) {
-        p->baseline_lost = true;
+        p->baseline.is_lost = true;
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "version %" PRIu64 " was made of an earlier attempt. The next "
                          "one covers this one",
@@ -435,8 +437,8 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
         status = dw_anchor_upload(
             &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-            p->base_data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
-            write_id, p->options.max_anchor_bytes, &p->options.progress, err);
+            p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0,
+            false, write_id, p->options.max_anchor_bytes, &p->options.progress, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)

@@ -25,8 +25,8 @@ static uint64_t oldest_proof(const dw_publisher *p)
 {
     uint64_t oldest = p->head.version;
     for (size_t i = 0; i < p->pieces.cut.n; i++)
-        if (p->proven[i] < oldest)
-            oldest = p->proven[i];
+        if (p->baseline.proven[i] < oldest)
+            oldest = p->baseline.proven[i];
     return oldest;
 }
 
@@ -40,12 +40,12 @@ static dw_status note_proven(dw_publisher *p, dw_error *err)
 
 dw_status dw_sweep_begin(dw_publisher *p, dw_error *err)
 {
-    if (!p->proven)
-        p->proven = dw_alloc_array(p->pieces.cut.n, sizeof *p->proven);
-    if (!p->proven)
+    if (!p->baseline.proven)
+        p->baseline.proven = dw_alloc_array(p->pieces.cut.n, sizeof *p->baseline.proven);
+    if (!p->baseline.proven)
         return dw_fail_memory(err, NULL);
     for (size_t i = 0; i < p->pieces.cut.n; i++)
-        p->proven[i] = p->head.version;
+        p->baseline.proven[i] = p->head.version;
     return note_proven(p, err);
 }
 
@@ -53,8 +53,8 @@ dw_status dw_sweep_begin(dw_publisher *p, dw_error *err)
 
 void dw_sweep_suspect(dw_publisher *p, uint64_t version)
 {
-    if (p->suspect_from == 0 || version < p->suspect_from)
-        p->suspect_from = version;
+    if (p->baseline.suspect_from == 0 || version < p->baseline.suspect_from)
+        p->baseline.suspect_from = version;
 }
 
 void dw_sweep_suspect_all(dw_publisher *p)
@@ -64,7 +64,7 @@ void dw_sweep_suspect_all(dw_publisher *p)
 
 uint64_t dw_sweep_suspect_from(const dw_publisher *p)
 {
-    return p->suspect_from < dw_publisher_next(p) ? p->suspect_from : 0;
+    return p->baseline.suspect_from < dw_publisher_next(p) ? p->baseline.suspect_from : 0;
 }
 
 /* Reads the baseline back. If that fails, the next publish tries again. */
@@ -91,16 +91,17 @@ static dw_status compare(dw_publisher *p, size_t first, size_t n, bool *damaged,
                          dw_error *err)
 {
     dw_digest *digests = dw_alloc_array(n, sizeof *digests);
-    dw_status status = digests ? dw_digest_tensors(digests, NULL, p->base + first, n,
-                                                   p->options.n_threads, NULL, err)
-                               : dw_fail_memory(err, NULL);
+    dw_status status = digests
+                           ? dw_digest_tensors(digests, NULL, p->baseline.views + first,
+                                               n, p->options.n_threads, NULL, err)
+                           : dw_fail_memory(err, NULL);
     const dw_slice *bad = NULL;
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         if (digests[i] == p->pieces.digests[first + i]) {
-            p->proven[first + i] = p->head.version;
+            p->baseline.proven[first + i] = p->head.version;
         } else {
             bad = &p->pieces.cut.items[first + i];
-            dw_sweep_suspect(p, p->proven[first + i] + 1);
+            dw_sweep_suspect(p, p->baseline.proven[first + i] + 1);
         }
     }
     dw_free(digests);
@@ -119,23 +120,23 @@ dw_status dw_sweep_share(dw_publisher *p, dw_error *err)
 {
     const unsigned n_versions = p->options.sweep_every;
     const size_t n = p->pieces.cut.n;
-    if (n_versions == 0 || n == 0 || p->baseline_lost)
+    if (n_versions == 0 || n == 0 || p->baseline.is_lost)
         return DW_OK;
     uint64_t total = 0, done = 0;
     for (size_t i = 0; i < n; i++)
-        total += p->base[i].n_bytes;
+        total += p->baseline.views[i].n_bytes;
     const uint64_t wanted = total / n_versions + 1;
     dw_status status = DW_OK;
     bool damaged = false;
     for (size_t left = n; status == DW_OK && !damaged && left > 0 && done < wanted;) {
-        const size_t first = p->sweep_at;
+        const size_t first = p->baseline.sweep_at;
         size_t k = 0;
         while (first + k < n && k < left && done < wanted)
-            done += p->base[first + k++].n_bytes;
+            done += p->baseline.views[first + k++].n_bytes;
         left -= k;
-        p->sweep_at = (first + k) % n;
+        p->baseline.sweep_at = (first + k) % n;
         status = compare(p, first, k, &damaged, err);
-        if (status == DW_OK && !damaged && p->sweep_at == 0)
+        if (status == DW_OK && !damaged && p->baseline.sweep_at == 0)
             status = note_proven(p, err);
     }
     return status;

@@ -153,18 +153,18 @@ void dw_publisher_close(dw_publisher *p)
     if (p->has_thread)
         pthread_join(p->thread, NULL);
     dw_upkeep_stop(p);
-    dw_uploaded_release(&p->part);
-    dw_writer_release(&p->receipt);
-    dw_writer_release(&p->outcome);
-    dw_follower_close(p->baseline);
+    dw_uploaded_release(&p->job.part);
+    dw_writer_release(&p->job.receipt);
+    dw_writer_release(&p->job.outcome);
+    dw_follower_close(p->baseline.follower);
     dw_live_close(p);
-    dw_free(p->base_data);
-    dw_free(p->proven);
-    dw_free(p->base);
-    dw_free(p->memory);
-    dw_free(p->step);
-    dw_free(p->notes);
-    dw_free(p->unchanged);
+    dw_free(p->baseline.data);
+    dw_free(p->baseline.proven);
+    dw_free(p->baseline.views);
+    dw_free(p->baseline.memory);
+    dw_free(p->job.step);
+    dw_free(p->job.notes);
+    dw_free(p->job.unchanged);
     dw_free((char *)p->options.base_name);
     dw_free((char *)p->options.base);
     dw_free((char *)p->options.baseline_dir);
@@ -229,8 +229,9 @@ static bool replace_text(char **text, const char *new_text)
 /* The job under way, where that can still be; the lock is held. */
 static void give_up(dw_publisher *p)
 {
-    if ((p->phase == DW_JOB_ENCODING || p->phase == DW_JOB_UPLOADING) && !p->committing)
-        p->cancel = true;
+    if ((p->job.phase == DW_JOB_ENCODING || p->job.phase == DW_JOB_UPLOADING) &&
+        !p->job.committing)
+        p->job.cancel = true;
 }
 
 void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes)
@@ -250,15 +251,15 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                        "step and notes are UTF-8 of at most %d bytes", DW_MAX_NOTE);
     pthread_mutex_lock(&p->lock);
-    if (p->phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
+    if (p->job.phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
         pthread_mutex_unlock(&p->lock);
         return DW_OK;
     }
-    if (p->phase == DW_JOB_UPLOADED)
+    if (p->job.phase == DW_JOB_UPLOADED)
         status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
                          "the version before waits for dw_publisher_commit or "
                          "dw_publisher_accept");
-    while (status == DW_OK && p->phase != DW_JOB_IDLE) {
+    while (status == DW_OK && p->job.phase != DW_JOB_IDLE) {
         if (p->options.when_busy == DW_BUSY_FOLD)
             give_up(p);
         pthread_cond_wait(&p->changed, &p->lock);
@@ -267,16 +268,16 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                          "another writer took over the stream. This one has stopped "
                          "writing; open the stream again to take it back");
-    if (status == DW_OK &&
-        (!replace_text(&p->step, note.step) || !replace_text(&p->notes, note.notes)))
+    if (status == DW_OK && (!replace_text(&p->job.step, note.step) ||
+                            !replace_text(&p->job.notes, note.notes)))
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK) {
         for (size_t t = 0; t < p->pieces.n_table; t++)
-            p->unchanged[t] = note.unchanged && note.unchanged[p->number[t]];
-        *ticket = ++p->ticket;
+            p->job.unchanged[t] = note.unchanged && note.unchanged[p->live.number[t]];
+        *ticket = ++p->job.ticket;
         *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
-        p->t_start = dw_clock_ms();
-        p->phase = DW_JOB_ENCODING;
+        p->job.t_start = dw_clock_ms();
+        p->job.phase = DW_JOB_ENCODING;
         pthread_cond_broadcast(&p->changed);
     }
     pthread_mutex_unlock(&p->lock);
@@ -367,7 +368,7 @@ dw_status dw_publisher_wait(dw_publisher *p, uint64_t ticket, unsigned timeout_m
 
 static bool is_idle(const dw_publisher *p)
 {
-    return p->phase == DW_JOB_IDLE || p->phase == DW_JOB_UPLOADED;
+    return p->job.phase == DW_JOB_IDLE || p->job.phase == DW_JOB_UPLOADED;
 }
 
 /* Waits until IS_REACHED holds; false if the time is over first. */

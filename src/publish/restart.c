@@ -37,7 +37,7 @@ dw_status dw_restart_upload(dw_restart *r, dw_publisher *p, dw_error *err)
 {
     const dw_stream_record *s = &p->stream->record;
     const uint64_t max = p->options.max_anchor_bytes;
-    const dw_progress stop = {dw_job_stop, p};
+    const dw_progress stop = {dw_job_cancelled, p};
     dw_slices all = {0};
     void **data = dw_alloc_array(s->n_tensors, sizeof *data);
     dw_status status = data ? dw_random_id(r->write_id, err) : dw_fail_memory(err, NULL);

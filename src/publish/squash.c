@@ -173,7 +173,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
             .base = base,
             .next = next,
             .base_digests = pieces->digests,
-            .next_digests = pieces->next,
+            .next_digests = pieces->next_digests,
             .from = q->from.version,
             .to = q->to.version,
             .store = q->stream->store,
@@ -187,7 +187,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
         status = dw_encode_upload(&uploaded, &version, err);
     }
     /* what was diffed is what the commit names, or it must not be called that */
-    if (status == DW_OK && dw_pieces_state(pieces, pieces->next) != q->to.state)
+    if (status == DW_OK && dw_pieces_state(pieces, pieces->next_digests) != q->to.state)
         status = dw_fail(err, DW_CORRUPT, q->options->work_dir,
                          "the weights changed while they were diffed");
     if (status == DW_OK) {

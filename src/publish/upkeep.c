@@ -9,7 +9,7 @@
 #include "publish/publisher.h"
 #include "store/store.h"
 
-int dw_upkeep_is_stopped(void *publisher, uint64_t n_done, uint64_t n_total)
+int dw_upkeep_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
 {
     dw_publisher *p = publisher;
     (void)n_done;
@@ -94,7 +94,7 @@ static dw_status make_anchor(dw_publisher *p, dw_error *err)
     const dw_pieces *pieces = &p->pieces;
     const dw_position *at = &p->upkeep.at;
     const uint64_t before = dw_hint_anchor(&p->hint);
-    const dw_progress stop = {dw_upkeep_is_stopped, p};
+    const dw_progress stop = {dw_upkeep_cancelled, p};
     dw_status status = dw_random_id(write_id, err);
     if (status == DW_OK)
         status = dw_anchor_upload(
@@ -118,12 +118,12 @@ static dw_status make_due(dw_publisher *p, dw_error *err)
 {
     bool made = false;
     dw_status status = dw_folds_make(p, &made, err);
-    if (status != DW_CORRUPT && dw_upkeep_is_stopped(p, 0, 0) == 0 && anchor_due(p)) {
+    if (status != DW_CORRUPT && dw_upkeep_cancelled(p, 0, 0) == 0 && anchor_due(p)) {
         dw_status anchored = make_anchor(p, status == DW_OK ? err : NULL);
         made = made || anchored == DW_OK;
         status = status == DW_OK || anchored == DW_CORRUPT ? anchored : status;
     }
-    if (made && dw_upkeep_is_stopped(p, 0, 0) == 0) {
+    if (made && dw_upkeep_cancelled(p, 0, 0) == 0) {
         dw_status put = dw_hint_put(p, status == DW_OK ? err : NULL);
         status = status == DW_OK ? put : status;
     }
@@ -194,7 +194,7 @@ dw_status dw_upkeep_open(dw_publisher *p, dw_error *err)
     dw_status status = dw_held_open(&u->held, &p->pieces, p->options.spool_dir, err);
     if (status != DW_OK)
         return status;
-    if (!p->baseline_lost)
+    if (!p->baseline.is_lost)
         dw_baseline_show(p);
     u->status = dw_folds_open(p, &u->error);
     return DW_OK;

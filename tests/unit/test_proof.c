@@ -54,7 +54,7 @@ static void version_make(version *v)
         .base = v->base_views,
         .next = v->next_views,
         .base_digests = v->pieces.digests,
-        .next_digests = v->pieces.next,
+        .next_digests = v->pieces.next_digests,
         .from = 6,
         .to = 7,
         .store = v->store,
@@ -119,7 +119,7 @@ static void test_damaged_base(void **state)
 static void damage_digest(void *context)
 {
     version *v = context;
-    v->pieces.next[v->pieces.cut.n - 1] ^= 1;
+    v->pieces.next_digests[v->pieces.cut.n - 1] ^= 1;
 }
 
 static void test_wrong_digest(void **state)

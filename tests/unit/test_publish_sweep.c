@@ -50,7 +50,7 @@ static uint8_t *baseline_byte(fixture *x)
 {
     for (size_t i = 0; i < x->publisher->pieces.n_table; i++)
         if (strcmp(x->publisher->pieces.table[i].name, "bias") == 0)
-            return x->publisher->base_data[i];
+            return x->publisher->baseline.data[i];
     return NULL;
 }
 

@@ -31,7 +31,7 @@ static void rot(dw_publisher *p)
 {
     for (size_t t = 0; t < p->pieces.n_table; t++)
         if (strcmp(p->pieces.table[t].name, "layer.weight") == 0)
-            ((uint8_t *)p->base_data[t])[2 * 50 + 1] ^= 0x40;
+            ((uint8_t *)p->baseline.data[t])[2 * 50 + 1] ^= 0x40;
 }
 
 static dw_status publish(fixture *x, dw_publish_report *report)
@@ -181,9 +181,9 @@ static void test_folding(void **state)
     options.when_busy = DW_BUSY_FOLD;
     fixture_open(&x, "mem:restart-fold", &options);
     rot(x.publisher);
-    for (unsigned i = 0; i < EVERY + 1 && !x.publisher->broken; i++)
+    for (unsigned i = 0; i < EVERY + 1 && !x.publisher->baseline.is_broken; i++)
         assert_fine(&x, publish(&x, &report));
-    assert_true(x.publisher->broken);
+    assert_true(x.publisher->baseline.is_broken);
     uint64_t first, second;
     assert_fine(&x, dw_publisher_publish(x.publisher, &first, NULL, &x.err));
     assert_fine(&x, dw_publisher_captured(x.publisher, first, UINT_MAX, NULL, &x.err));
@@ -234,7 +234,7 @@ static _Noreturn void publish_and_die(const char *url, const char *dir, moment w
     rot(x.publisher);
     for (unsigned i = 0; i < EVERY + 2; i++) {
         assert_fine(&x, publish(&x, &report));
-        if (when == WHEN_NOTICED && x.publisher->baseline_lost)
+        if (when == WHEN_NOTICED && x.publisher->baseline.is_lost)
             raise(SIGKILL);
     }
     _exit(0); /* it was not noticed */

@@ -1,0 +1,38 @@
+/* latest.json, the hint for readers.
+ *
+ * Owner: any thread, under the hint's own lock.
+ */
+#ifndef DW_PUBLISH_HINT_H
+#define DW_PUBLISH_HINT_H
+
+#include <pthread.h>
+
+#include "deltawire/publish.h"
+#include "stream/graph.h"
+
+/* The lock is also held while the hint is put: so an older hint never replaces a newer
+ * one of this process. */
+typedef struct dw_hint {
+    pthread_mutex_t lock;
+    dw_graph graph;  /* edges from the newest anchor on */
+    uint64_t anchor; /* the newest version with an anchor, or DW_NO_VERSION */
+    uint64_t head;
+} dw_hint;
+
+void dw_hint_init(dw_hint *hint);
+void dw_hint_release(dw_hint *hint);
+/* Reads the edges that lead to p->head. If that fails, those that are known stay: the
+ * hint then lacks an edge or two, which only costs. */
+dw_status dw_hint_load(dw_publisher *p, dw_error *err);
+dw_status dw_hint_put(dw_publisher *p, dw_error *err);
+/* Version p->head was committed with these objects: adds its edge, and puts the hint. */
+dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
+                         dw_error *err);
+/* Adds a fold or an anchor. */
+dw_status dw_hint_add(dw_hint *hint, dw_edge edge, dw_error *err);
+/* The newest version with an anchor, or DW_NO_VERSION. */
+uint64_t dw_hint_anchor(dw_hint *hint);
+/* The bytes of the cheapest route from FROM to TO. False if none is known. */
+bool dw_hint_cost(dw_hint *hint, uint64_t from, uint64_t to, uint64_t *n_bytes);
+
+#endif
