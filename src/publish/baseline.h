@@ -50,7 +50,7 @@ bool dw_baseline_is_whole(const dw_publisher *p);
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);
 
-/* ---- publish_sweep.c ---- */
+/* ---- sweep.c ---- */
 
 /* The baseline was just compared with the stream, all of it. */
 dw_status dw_sweep_begin(dw_publisher *p, dw_error *err);
@@ -67,7 +67,7 @@ void dw_sweep_suspect_all(dw_publisher *p);
 /* The first of the committed versions of which that is so; 0: none. */
 uint64_t dw_sweep_suspect_from(const dw_publisher *p);
 
-/* ---- publish_mark.c ---- */
+/* ---- baseline_mark.c ---- */
 
 /* Whether DIR is a publisher's. *PROVEN takes the version at which all of the baseline
  * was last compared with STREAM; DW_NO_VERSION if that is not known. */

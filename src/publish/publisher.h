@@ -5,19 +5,19 @@
  * anchors, so that no version waits for them.
  *
  *     publisher.c         the calls, tickets
- *     publish_job.c       the thread: one publish after the other
- *     publish_by_caller.c receipts that the caller carries between ranks
- *     publish_open.c      opening: stream, epoch, baseline, version 0
- *     publish_live.c      the caller's weights: masters, and what has not changed
- *     publish_commit.c    committing, fencing, lost replies
- *     publish_current.c   whether the caller's weights are the newest version
- *     publish_baseline.c  the baseline and how it moves
- *     publish_mark.c      the mark of the baseline's directory
- *     publish_sweep.c     whether the baseline is still what was committed
- *     publish_ranks.c     receipts of a sharded publish
+ *     job.c       the thread: one publish after the other
+ *     ranks_by_caller.c receipts that the caller carries between ranks
+ *     publisher_begin.c      opening: stream, epoch, baseline, version 0
+ *     live_weights.c      the caller's weights: masters, and what has not changed
+ *     commits.c    committing, fencing, lost replies
+ *     current.c   whether the caller's weights are the newest version
+ *     baseline.c  the baseline and how it moves
+ *     baseline_mark.c      the mark of the baseline's directory
+ *     sweep.c     whether the baseline is still what was committed
+ *     ranks.c     receipts of a sharded publish
  *     hint.c              latest.json
  *     upkeep.c            the thread that makes folds and anchors
- *     publish_folds.c     folded deltas
+ *     folds.c     folded deltas
  *     held_version.c      the weights that it makes them from
  *     restart.c           a version that only its anchor leads to
  *     repair.c            making one without a publisher
@@ -31,7 +31,7 @@
 #include "publish/baseline.h"
 #include "publish/hint.h"
 #include "publish/job.h"
-#include "publish/live.h"
+#include "publish/live_weights.h"
 #include "publish/shortcut.h"
 #include "publish/upkeep.h"
 
@@ -84,7 +84,7 @@ void dw_publisher_fence(dw_publisher *p);
 dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
 dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err);
 
-/* ---- publish_open.c ---- */
+/* ---- publisher_begin.c ---- */
 
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err);
@@ -100,13 +100,13 @@ void dw_fork_follower_id(char out[65], const dw_publisher *p);
 /* Commits version 0 as a fork of another stream's. */
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err);
 
-/* ---- publish_current.c ---- */
+/* ---- current.c ---- */
 
 /* Publishes the caller's weights if they differ from the newest version, and waits until
  * they are committed. */
 dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err);
 
-/* ---- publish_commit.c ---- */
+/* ---- commits.c ---- */
 
 /* The version after the head. */
 uint64_t dw_publisher_next(const dw_publisher *p);
@@ -151,7 +151,7 @@ dw_status dw_restart_upload(dw_restart *restart, dw_publisher *p, dw_error *err)
 dw_status dw_restart_commit(const dw_restart *restart, dw_publisher *p,
                             dw_commit_record *commit, dw_error *err);
 
-/* ---- publish_ranks.c ---- */
+/* ---- ranks.c ---- */
 
 /* Draws an id for the objects of a rank. All ranks of one round begin it with the same
  * digits, so that their objects can be seen to belong together. */

@@ -63,7 +63,7 @@ int dw_upkeep_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
 /* Whether nothing is under way and nothing is due; the lock is held. */
 bool dw_upkeep_is_idle(const dw_publisher *p);
 
-/* ---- publish_folds.c ---- */
+/* ---- folds.c ---- */
 
 /* Finds what folds start from, or makes it. A failure means that there are no folds until
  * it can be made. */

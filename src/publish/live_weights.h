@@ -3,8 +3,8 @@
  * Owner: the thread that publishes a version, from the publish until the weights are
  * captured. Upkeep never reads them.
  */
-#ifndef DW_PUBLISH_LIVE_H
-#define DW_PUBLISH_LIVE_H
+#ifndef DW_PUBLISH_LIVE_WEIGHTS_H
+#define DW_PUBLISH_LIVE_WEIGHTS_H
 
 #include "deltawire/publish.h"
 #include "stream/transfer.h"
