@@ -67,6 +67,6 @@ dw_status dw_restart_commit(const dw_restart *r, dw_publisher *p,
     if (status != DW_OK)
         return status;
     p->head = position;
-    return dw_way_create(p->stream, NULL, &p->head, &r->objects, p->options.sign_key,
-                         err);
+    return dw_shortcut_create(p->stream, NULL, &p->head, &r->objects, p->options.sign_key,
+                              err);
 }

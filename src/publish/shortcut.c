@@ -90,8 +90,9 @@ dw_digest dw_whole_share(const dw_tensor *table, size_t n_tensors, dw_digest sta
 dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
                            size_t n_tensors, const dw_slices *slices, void *const *data,
                            dw_held_version *held, dw_digest share, uint64_t version,
-                           bool is_way, const char *write_id, uint64_t max_object_bytes,
-                           const dw_progress *progress, dw_error *err)
+                           bool is_shortcut, const char *write_id,
+                           uint64_t max_object_bytes, const dw_progress *progress,
+                           dw_error *err)
 {
     dw_digest found = 0;
     *out = (dw_objects){0};
@@ -119,7 +120,7 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
         memcpy(views, pieces.shapes.tensors, pieces.cut.n * sizeof *views);
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
-        dw_key_object(object->key, version, write_id, is_way ? "anchor" : NULL,
+        dw_key_object(object->key, version, write_id, is_shortcut ? "anchor" : NULL,
                       (unsigned)g);
         status = upload_group(object, &found, store, &pieces, &pieces.groups[g], views,
                               data ? NULL : held, &hook, err);
@@ -140,21 +141,22 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
 
 /* ---- records ---- */
 
-dw_status dw_way_create(dw_stream *stream, const dw_position *from, const dw_position *to,
-                        const dw_objects *objects, const dw_sign_key *key, dw_error *err)
+dw_status dw_shortcut_create(dw_stream *stream, const dw_position *from,
+                             const dw_position *to, const dw_objects *objects,
+                             const dw_sign_key *key, dw_error *err)
 {
-    dw_shortcut_record way = {.version = to->version,
-                              .from = from ? from->version : DW_NO_VERSION,
-                              .state = to->state,
-                              .objects = *objects};
-    memcpy(way.stream, stream->record.stream, sizeof way.stream);
-    memcpy(way.commit_sha256, to->commit_sha256, sizeof way.commit_sha256);
+    dw_shortcut_record record = {.version = to->version,
+                                 .from = from ? from->version : DW_NO_VERSION,
+                                 .state = to->state,
+                                 .objects = *objects};
+    memcpy(record.stream, stream->record.stream, sizeof record.stream);
+    memcpy(record.commit_sha256, to->commit_sha256, sizeof record.commit_sha256);
     if (from)
-        memcpy(way.from_sha256, from->commit_sha256, sizeof way.from_sha256);
+        memcpy(record.from_sha256, from->commit_sha256, sizeof record.from_sha256);
     char name[DW_KEY_TEXT];
-    dw_key_shortcut(name, way.version, way.from);
+    dw_key_shortcut(name, record.version, record.from);
     dw_writer bytes = {0};
-    dw_status status = dw_shortcut_record_write(&bytes, &way, key, err);
+    dw_status status = dw_shortcut_record_write(&bytes, &record, key, err);
     if (status == DW_OK)
         status = dw_store_put_bytes(stream->store, name, bytes.bytes, bytes.n_bytes,
                                     DW_PUT_CREATE, err);

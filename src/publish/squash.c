@@ -240,8 +240,8 @@ static bool same_objects(const dw_objects *a, const dw_objects *b)
 static dw_status create(squash *q, const dw_objects *objects, dw_error *err)
 {
     const bool anchor = q->from.version == DW_NO_VERSION;
-    dw_status status = dw_way_create(q->stream, anchor ? NULL : &q->from, &q->to, objects,
-                                     q->options->sign_key, err);
+    dw_status status = dw_shortcut_create(q->stream, anchor ? NULL : &q->from, &q->to,
+                                          objects, q->options->sign_key, err);
     if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
         return status;
     dw_shortcut_record found;
@@ -262,7 +262,7 @@ static dw_status create(squash *q, const dw_objects *objects, dw_error *err)
 
 /* Tells the hint, where it is still about the head: one that does not know the way only
  * costs. */
-static void refresh_latest(dw_stream *s, dw_edge way)
+static void refresh_latest(dw_stream *s, dw_edge made)
 {
     dw_latest_record latest;
     if (dw_stream_read_latest(s, &latest, NULL) != DW_OK)
@@ -270,9 +270,9 @@ static void refresh_latest(dw_stream *s, dw_edge way)
     uint64_t head;
     dw_graph graph = {latest.edges, latest.n_edges, latest.n_edges};
     dw_writer bytes = {0};
-    if (latest.version != DW_NO_VERSION && way.to <= latest.version &&
-        graph.n < DW_MAX_EDGES && !dw_graph_has(&graph, way.from, way.to) &&
-        dw_graph_add(&graph, way, NULL) == DW_OK) {
+    if (latest.version != DW_NO_VERSION && made.to <= latest.version &&
+        graph.n < DW_MAX_EDGES && !dw_graph_has(&graph, made.from, made.to) &&
+        dw_graph_add(&graph, made, NULL) == DW_OK) {
         latest.edges = graph.edges;
         latest.n_edges = graph.n;
         if (dw_latest_record_write(&bytes, &latest, NULL) == DW_OK &&
@@ -292,7 +292,7 @@ void dw_squash_options_init_sized(dw_squash_options *options, size_t struct_byte
 }
 
 dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *given,
-                           dw_edge *way, dw_error *err)
+                           dw_edge *out, dw_error *err)
 {
     dw_squash_options options;
     squash q = {.stream = stream,
@@ -323,8 +323,8 @@ dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *given,
                               .n_bytes = dw_objects_bytes(&objects),
                               .n_objects = objects.n};
         refresh_latest(stream, made);
-        if (way)
-            *way = made;
+        if (out)
+            *out = made;
     }
     dw_objects_release(&objects);
     dw_scratch_model_release(&q.old);

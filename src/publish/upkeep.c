@@ -36,7 +36,7 @@ dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
 {
     const dw_position *to = &p->upkeep.at;
     dw_status status =
-        dw_way_create(p->stream, from, to, objects, p->options.sign_key, err);
+        dw_shortcut_create(p->stream, from, to, objects, p->options.sign_key, err);
     if (status != DW_OK && status != DW_CONFLICT)
         return status;
     const dw_edge edge = {from ? from->version : DW_NO_VERSION, to->version,

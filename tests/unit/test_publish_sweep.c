@@ -220,7 +220,7 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
                                     version, true, id, 1 << 20, NULL, &x->err));
     *byte ^= 1;
     const dw_position to = dw_position_of(&c);
-    assert_fine(x, dw_way_create(s, NULL, &to, &objects, NULL, &x->err));
+    assert_fine(x, dw_shortcut_create(s, NULL, &to, &objects, NULL, &x->err));
     dw_objects_release(&objects);
     dw_slices_free(&all);
     dw_commit_record_release(&c);
