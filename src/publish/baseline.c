@@ -13,6 +13,25 @@ static dw_replica *replica_of(const dw_publisher *p)
     return p->baseline.follower->weights->now;
 }
 
+dw_status dw_baseline_open(dw_publisher *p, dw_error *err)
+{
+    dw_baseline *b = &p->baseline;
+    b->data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *b->data);
+    b->views = dw_alloc_array(p->pieces.cut.n, sizeof *b->views);
+    b->digests = dw_alloc_zeroed(p->pieces.cut.n, sizeof *b->digests);
+    return b->data && b->views && b->digests ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+void dw_baseline_close(dw_baseline *b)
+{
+    dw_follower_close(b->follower);
+    dw_free(b->memory);
+    dw_free(b->data);
+    dw_free(b->views);
+    dw_free(b->digests);
+    dw_free(b->proven);
+}
+
 /* Memory for all that is owned, holding what the caller's weights are now. */
 static dw_status copy_live(dw_publisher *p, dw_error *err)
 {
@@ -105,9 +124,9 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
         p->baseline.data[t] = r->tensors[t].data;
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
     /* a replica knows the digests of whole tensors: only pieces of them are read */
-    return r ? dw_slices_digest(p->pieces.digests, &p->pieces.cut, r->tensors,
+    return r ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, r->tensors,
                                 r->n_tensors, r->digests, p->options.n_threads, err)
-             : dw_digest_tensors(p->pieces.digests, NULL, p->baseline.views,
+             : dw_digest_tensors(p->baseline.digests, NULL, p->baseline.views,
                                  p->pieces.cut.n, p->options.n_threads, NULL, err);
 }
 
@@ -320,7 +339,7 @@ static void note_replica(dw_publisher *p, const dw_position *position)
     memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
     for (size_t i = 0; i < p->pieces.cut.n; i++) {
         dw_digest *d = &r->digests[p->pieces.cut.items[i].tensor];
-        *d = dw_digest_add(*d, p->pieces.digests[i]);
+        *d = dw_digest_add(*d, p->baseline.digests[i]);
     }
     r->at = *position;
     r->state = position->state;
@@ -339,8 +358,8 @@ static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < u->objects.n; i++)
         status = dw_delta_move(&p->pieces, &u->objects.items[i], u->deltas[i],
-                               p->baseline.views, p->pieces.digests, p->options.n_threads,
-                               NULL);
+                               p->baseline.views, p->baseline.digests,
+                               p->options.n_threads, NULL);
     if (status != DW_OK)
         dw_baseline_lose(p); /* some objects in, some not */
     return status;
@@ -373,8 +392,7 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     p->baseline.is_lost = status != DW_OK;
     if (status != DW_OK)
         return;
-    memcpy(p->pieces.digests, p->pieces.next_digests,
-           p->pieces.cut.n * sizeof(dw_digest));
+    memcpy(p->baseline.digests, uploaded->digests, p->pieces.cut.n * sizeof(dw_digest));
     dw_live_mark(p, true);
     if (!in_dir && !p->sharded)
         note_replica(p, position);

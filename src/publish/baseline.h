@@ -17,6 +17,7 @@ typedef struct dw_baseline {
     uint8_t *memory;       /* anonymous, of whole tensors or of shards */
     void **data;           /* [pieces.owned.n] */
     dw_tensor *views;      /* [pieces.cut.n] */
+    dw_digest *digests;    /* [pieces.cut.n] as they were committed */
     bool is_lost;          /* it must be brought to the head again */
     bool is_broken;   /* and cannot be: a version before the head does not decode. The
                          next version is a restart */
@@ -27,7 +28,10 @@ typedef struct dw_baseline {
                               says so. 0: none */
 } dw_baseline;
 
-/* Points the views at the caller's data and at the baseline's, and digests the latter. */
+/* Once the pieces are cut. */
+dw_status dw_baseline_open(dw_publisher *p, dw_error *err);
+void dw_baseline_close(dw_baseline *baseline);
+/* Points the views at the weights, and takes their digests. */
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err);
 /* Takes room for the baseline and copies the caller's weights into it. */
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err);

@@ -42,7 +42,7 @@ static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
         dw_status status = digest_live(&digest, p, i, err);
         if (status != DW_OK)
             return status;
-        *is_current = digest == p->pieces.digests[i];
+        *is_current = digest == p->baseline.digests[i];
     }
     return DW_OK;
 }

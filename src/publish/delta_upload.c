@@ -22,6 +22,7 @@ void dw_uploaded_release(dw_uploaded *e)
     dw_objects_release(&e->objects);
     for (size_t i = 0; i < e->n_spilled; i++)
         dw_blob_release(&e->spilled[i]);
+    dw_free(e->digests);
     dw_free(e->deltas);
     dw_free(e->spilled);
     *e = (dw_uploaded){0};
@@ -140,19 +141,20 @@ static dw_status spill(dw_uploaded *out, dw_delta **delta, uint64_t n_bytes,
     return DW_OK;
 }
 
-static dw_status encode_group(dw_delta **out, const dw_encode_version *v,
-                              const dw_piece_group *g, dw_error *err)
+/* DIGESTS takes those of the new weights. */
+static dw_status encode_group(dw_delta **out, dw_digest *digests,
+                              const dw_encode_version *v, const dw_piece_group *g,
+                              dw_error *err)
 {
     dw_diff_options options;
     dw_diff_options_init(&options);
     options.n_threads = v->n_threads;
     options.base_version = v->from;
     options.new_version = v->to;
-    options.update_base = v->update_base;
     options.round_next = true;
     options.base_digests = v->base_digests + g->first;
-    options.new_digests = v->next_digests + g->first;
-    if (v->stop && !v->update_base)
+    options.new_digests = digests + g->first;
+    if (v->stop)
         options.progress = *v->stop;
     return dw_delta_diff(out, v->base + g->first, v->next + g->first, g->n, &options,
                          err);
@@ -170,7 +172,8 @@ static dw_status fail_proof(const dw_encode_version *v, const dw_error *fault,
 
 /* Decodes the delta of one group, while its base is there. */
 static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g,
-                             const dw_delta *delta, dw_error *err)
+                             const dw_delta *delta, const dw_digest *digests,
+                             dw_error *err)
 {
     dw_digest *proven = dw_alloc_array(g->n, sizeof *proven);
     if (!proven)
@@ -182,8 +185,8 @@ static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g
     options.new_digests = proven;
     dw_error fault = {.text = "the digests differ"};
     dw_status status = dw_delta_verify(delta, v->base + g->first, g->n, &options, &fault);
-    const bool same = status == DW_OK && memcmp(proven, v->next_digests + g->first,
-                                                g->n * sizeof *proven) == 0;
+    const bool same =
+        status == DW_OK && memcmp(proven, digests + g->first, g->n * sizeof *proven) == 0;
     dw_free(proven);
     if (status == DW_NO_MEMORY)
         return dw_fail_memory(err, NULL);
@@ -234,13 +237,13 @@ static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version
     dw_delta *delta;
     dw_status status = v->load ? v->load(v->load_context, g, err) : DW_OK;
     if (status == DW_OK)
-        status = encode_group(&delta, v, g, err);
+        status = encode_group(&delta, out->digests, v, g, err);
     if (status != DW_OK)
         return status;
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
     if (v->load)
-        status = prove_group(v, g, delta, err);
+        status = prove_group(v, g, delta, out->digests, err);
     if (status != DW_OK || info.n_changed == 0) {
         dw_delta_close(delta);
         return status;
@@ -316,7 +319,7 @@ static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
                                 v->base_digests, proven, v->n_threads, &fault);
     }
     if (status == DW_OK && !failed(u) && n > 0 &&
-        memcmp(proven, v->next_digests, n * sizeof *proven) != 0)
+        memcmp(proven, out->digests, n * sizeof *proven) != 0)
         status = DW_CORRUPT;
     if (status == DW_NO_MEMORY)
         dw_fail_memory(err, NULL);
@@ -328,7 +331,10 @@ static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
 
 dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_error *err)
 {
-    *out = (dw_uploaded){0};
+    *out =
+        (dw_uploaded){.digests = dw_alloc_zeroed(v->pieces->cut.n, sizeof *out->digests)};
+    if (!out->digests)
+        return dw_fail_memory(err, NULL);
     uploader u = {.version = v,
                   .out = out,
                   .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -337,7 +343,7 @@ dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_erro
     dw_status status = encode_all(out, v, &u, err);
     if (v->captured)
         v->captured(v->captured_context);
-    if (status == DW_OK && !v->update_base && !v->load) /* while the objects travel */
+    if (status == DW_OK && !v->load) /* while the objects travel */
         status = prove_all(out, v, &u, err);
     pthread_mutex_lock(&u.lock);
     u.closed = true;

@@ -13,7 +13,7 @@
 #define DW_ANCHOR_BYTES (4ull << 30)
 
 typedef struct dw_encode_version {
-    dw_pieces *pieces;
+    const dw_pieces *pieces;
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
     const dw_digest *base_digests; /* [pieces->cut.n] */
@@ -21,8 +21,6 @@ typedef struct dw_encode_version {
      * was there of another group may be gone. NULL: all of them are there. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
-    dw_digest *next_digests; /* out */
-    bool update_base;
     uint64_t from; /* versions, for the deltas */
     uint64_t to;
     dw_store *store;
@@ -38,8 +36,9 @@ typedef struct dw_encode_version {
 
 typedef struct dw_uploaded {
     dw_objects objects;
-    dw_delta **deltas; /* [objects.n], kept to bring a baseline forward */
-    dw_blob *spilled;  /* what deltas point into */
+    dw_digest *digests; /* [pieces->cut.n] of NEXT */
+    dw_delta **deltas;  /* [objects.n], kept to bring a baseline forward */
+    dw_blob *spilled;   /* what deltas point into */
     size_t n_spilled;
     size_t n_spill_room;
     size_t n_room;
@@ -51,9 +50,8 @@ typedef struct dw_uploaded {
 } dw_uploaded;
 
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
- * to NEXT_DIGESTS (not with update_base: BASE has moved). With `load` each group is
- * proven by itself, before it becomes part of an object. DW_CORRUPT if that proof failed.
- * Release it in any case. */
+ * to NEXT. With `load` each group is proven by itself, before it becomes part of an
+ * object. DW_CORRUPT if a proof failed. Release OUT in any case. */
 dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *version,
                            dw_error *err);
 void dw_uploaded_release(dw_uploaded *uploaded);

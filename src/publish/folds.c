@@ -59,7 +59,7 @@ static dw_status load_ends(void *context, const dw_piece_group *group, dw_error 
  * are the weights it starts from, which the source, if there is one, brings. */
 static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
                              const dw_tensor *base, const dw_digest *digests,
-                             fold_ends *ends, dw_digest *next_digests, dw_error *err)
+                             fold_ends *ends, dw_error *err)
 {
     char write_id[DW_ID_TEXT];
     dw_uploaded uploaded;
@@ -76,7 +76,6 @@ static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
         .base_digests = digests,
         .load = load_ends,
         .load_context = ends,
-        .next_digests = next_digests,
         .from = level->at.version,
         .to = to->version,
         .store = p->store,
@@ -93,7 +92,7 @@ static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
         source->is_bad = true;
         status = DW_CORRUPT;
     }
-    if (status == DW_OK && dw_pieces_state(&p->pieces, next_digests) != to->state)
+    if (status == DW_OK && dw_pieces_state(&p->pieces, uploaded.digests) != to->state)
         status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
                          "no fold was made of version %" PRIu64
                          ": the baseline is not that version any more",
@@ -109,14 +108,10 @@ static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
                              dw_fold_source *source, dw_error *err)
 {
     fold_ends ends = {.source = source};
-    dw_digest *next = dw_alloc_zeroed(p->pieces.cut.n, sizeof *next);
     dw_status status = dw_held_group_open(&ends.next, &p->upkeep.held, err);
-    if (status == DW_OK && !next)
-        status = dw_fail_memory(err, NULL);
     if (status == DW_OK)
-        status = upload_ends(p, level, base, digests, &ends, next, err);
+        status = upload_ends(p, level, base, digests, &ends, err);
     dw_held_group_close(&ends.next);
-    dw_free(next);
     return status;
 }
 

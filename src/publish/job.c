@@ -3,8 +3,25 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/mem.h"
 #include "codec/digest.h"
 #include "publish/publisher.h"
+
+dw_status dw_job_open(dw_publisher *p, dw_error *err)
+{
+    p->job.unchanged = dw_alloc_zeroed(p->pieces.n_table, sizeof *p->job.unchanged);
+    return p->job.unchanged ? DW_OK : dw_fail_memory(err, NULL);
+}
+
+void dw_job_close(dw_job *job)
+{
+    dw_uploaded_release(&job->part);
+    dw_writer_release(&job->receipt);
+    dw_writer_release(&job->outcome);
+    dw_free(job->step);
+    dw_free(job->notes);
+    dw_free(job->unchanged);
+}
 
 dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket)
 {
@@ -59,8 +76,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .pieces = &p->pieces,
         .base = p->baseline.views,
         .next = p->live.chosen,
-        .base_digests = p->pieces.digests,
-        .next_digests = p->pieces.next_digests,
+        .base_digests = p->baseline.digests,
         .from = p->head.version,
         .to = p->head.version + 1,
         .store = p->store,
@@ -94,7 +110,7 @@ static dw_status commit_whole(dw_publisher *p, const char *write_id,
                                .n_changed = p->job.part.n_changed,
                                .objects = p->job.part.objects};
     memcpy(commit.write_id, write_id, sizeof commit.write_id);
-    commit.state = dw_pieces_state(&p->pieces, p->pieces.next_digests);
+    commit.state = dw_pieces_state(&p->pieces, p->job.part.digests);
     commit.suspect_from = dw_sweep_suspect_from(p);
     return dw_commit_create(p, &commit, position, err);
 }

@@ -44,6 +44,10 @@ typedef struct dw_job {
     dw_writer outcome;
 } dw_job;
 
+/* Once the pieces are cut. */
+dw_status dw_job_open(dw_publisher *p, dw_error *err);
+void dw_job_close(dw_job *job);
+
 /* The publisher's thread. */
 void *dw_job_loop(void *publisher);
 /* For dw_progress: not 0 if the job under way is to be given up. */

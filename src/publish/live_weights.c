@@ -29,33 +29,32 @@ dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor
 
 dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err)
 {
+    dw_live *live = &p->live;
     const size_t n = p->pieces.n_table;
-    p->live.is_master = dw_alloc_zeroed(n, sizeof *p->live.is_master);
-    p->live.number = dw_alloc_array(n, sizeof *p->live.number);
-    p->live.is_known = dw_alloc_zeroed(n, sizeof *p->live.is_known);
-    p->job.unchanged = dw_alloc_zeroed(n, sizeof *p->job.unchanged);
-    p->live.views = dw_alloc_array(p->pieces.cut.n, sizeof *p->live.views);
-    p->live.chosen = dw_alloc_array(p->pieces.cut.n, sizeof *p->live.chosen);
-    if (!p->live.is_master || !p->live.number || !p->live.is_known || !p->job.unchanged ||
-        !p->live.views || !p->live.chosen)
+    live->is_master = dw_alloc_zeroed(n, sizeof *live->is_master);
+    live->number = dw_alloc_array(n, sizeof *live->number);
+    live->is_known = dw_alloc_zeroed(n, sizeof *live->is_known);
+    live->views = dw_alloc_array(p->pieces.cut.n, sizeof *live->views);
+    live->chosen = dw_alloc_array(p->pieces.cut.n, sizeof *live->chosen);
+    if (!live->is_master || !live->number || !live->is_known || !live->views ||
+        !live->chosen)
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < n; t++) {
-        p->live.number[t] = dw_name_index_find(names, p->pieces.table[t].name);
-        p->live.is_master[t] =
-            p->options.as_bf16 && p->options.as_bf16[p->live.number[t]];
+        live->number[t] = dw_name_index_find(names, p->pieces.table[t].name);
+        live->is_master[t] = p->options.as_bf16 && p->options.as_bf16[live->number[t]];
     }
-    dw_pieces_view_masters(&p->pieces, p->live.views, p->live.data, p->live.is_master);
+    dw_pieces_view_masters(&p->pieces, live->views, live->data, live->is_master);
     return DW_OK;
 }
 
-void dw_live_close(dw_publisher *p)
+void dw_live_close(dw_live *live)
 {
-    dw_free(p->live.data);
-    dw_free(p->live.views);
-    dw_free(p->live.chosen);
-    dw_free(p->live.is_master);
-    dw_free(p->live.number);
-    dw_free(p->live.is_known);
+    dw_free(live->data);
+    dw_free(live->views);
+    dw_free(live->chosen);
+    dw_free(live->is_master);
+    dw_free(live->number);
+    dw_free(live->is_known);
 }
 
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)

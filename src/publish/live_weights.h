@@ -27,7 +27,7 @@ dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor
                          size_t n_tensors, dw_error *err);
 /* Once the pieces are cut; NAMES are those of the caller's list. */
 dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err);
-void dw_live_close(dw_publisher *p);
+void dw_live_close(dw_live *live);
 /* Asks the caller whether what was read may be committed. */
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err);
 /* Copies owned slice K as it is published. */

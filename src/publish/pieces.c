@@ -36,10 +36,6 @@ dw_status dw_pieces_open(dw_pieces *out, const dw_tensor *table, size_t n_table,
     if (status == DW_OK)
         status =
             dw_slices_open(&out->shapes, table, n_table, out->cut.items, out->cut.n, err);
-    out->digests = dw_alloc_zeroed(out->cut.n, sizeof *out->digests);
-    out->next_digests = dw_alloc_zeroed(out->cut.n, sizeof *out->next_digests);
-    if (status == DW_OK && (!out->digests || !out->next_digests))
-        status = dw_fail_memory(err, NULL);
     if (status != DW_OK)
         dw_pieces_release(out);
     return status;
@@ -51,8 +47,6 @@ void dw_pieces_release(dw_pieces *p)
     dw_slices_free(&p->cut);
     dw_slices_release(&p->shapes);
     dw_free(p->groups);
-    dw_free(p->digests);
-    dw_free(p->next_digests);
     *p = (dw_pieces){0};
 }
 

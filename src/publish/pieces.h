@@ -1,6 +1,7 @@
 /* What a writer owns of a model, cut into groups of slices of bounded size: the unit in
- * which a version is diffed and encoded. The cut is made once, so that the digest of each
- * piece can be kept from version to version.
+ * which a version is diffed and encoded. The cut is made once, so that the baseline can
+ * keep the digest of each piece from version to version. After that nothing changes here,
+ * and all threads may read it.
  */
 #ifndef DW_PUBLISH_PIECES_H
 #define DW_PUBLISH_PIECES_H
@@ -20,10 +21,7 @@ typedef struct dw_pieces {
     dw_slices cut;   /* the pieces */
     dw_piece_group *groups;
     size_t n_groups;
-    dw_slice_list
-        shapes;         /* the pieces as tensors; data is whatever was pointed at last */
-    dw_digest *digests; /* [cut.n] of the baseline */
-    dw_digest *next_digests; /* [cut.n] of the version under way */
+    dw_slice_list shapes; /* the pieces as tensors; nobody reads their data */
 } dw_pieces;
 
 /* Takes OWNED. */

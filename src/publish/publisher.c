@@ -153,18 +153,9 @@ void dw_publisher_close(dw_publisher *p)
     if (p->has_thread)
         pthread_join(p->thread, NULL);
     dw_upkeep_stop(p);
-    dw_uploaded_release(&p->job.part);
-    dw_writer_release(&p->job.receipt);
-    dw_writer_release(&p->job.outcome);
-    dw_follower_close(p->baseline.follower);
-    dw_live_close(p);
-    dw_free(p->baseline.data);
-    dw_free(p->baseline.proven);
-    dw_free(p->baseline.views);
-    dw_free(p->baseline.memory);
-    dw_free(p->job.step);
-    dw_free(p->job.notes);
-    dw_free(p->job.unchanged);
+    dw_job_close(&p->job);
+    dw_baseline_close(&p->baseline);
+    dw_live_close(&p->live);
     dw_free((char *)p->options.base_name);
     dw_free((char *)p->options.base);
     dw_free((char *)p->options.baseline_dir);

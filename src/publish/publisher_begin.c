@@ -130,21 +130,17 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;
-    p->baseline.views = dw_alloc_array(p->pieces.cut.n, sizeof *p->baseline.views);
-    p->baseline.data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *p->baseline.data);
-    if (!p->baseline.views || !p->baseline.data)
-        return dw_fail_memory(err, NULL);
+    for (size_t t = 0; t < s->n_tensors; t++)
+        p->model_bytes += s->tensors[t].n_bytes;
     dw_name_index names;
     status = dw_name_index_init(&names, tensors, n_tensors, err);
     if (status != DW_OK)
         return status;
     status = dw_live_open(p, &names, err);
     dw_name_index_release(&names);
-    if (status != DW_OK)
-        return status;
-    for (size_t t = 0; t < s->n_tensors; t++)
-        p->model_bytes += s->tensors[t].n_bytes;
-    return DW_OK;
+    if (status == DW_OK)
+        status = dw_job_open(p, err);
+    return status == DW_OK ? dw_baseline_open(p, err) : status;
 }
 
 /* ---- version 0 ---- */
@@ -215,8 +211,8 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
     commit->content = DW_CONTENT_ANCHOR;
     return dw_anchor_upload(
         &commit->objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-        p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0, false,
-        commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
+        p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->baseline.digests), 0,
+        false, commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
 }
 
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
@@ -244,11 +240,11 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_live_whole(p, &live, err);
     if (status == DW_OK) {
         dw_pieces_view(&p->pieces, p->live.chosen, live.data);
-        status = dw_digest_tensors(p->pieces.digests, NULL, p->live.chosen,
+        status = dw_digest_tensors(p->baseline.digests, NULL, p->live.chosen,
                                    p->pieces.cut.n, p->options.n_threads, NULL, err);
     }
     if (status == DW_OK) {
-        commit.state = position.state = dw_pieces_state(&p->pieces, p->pieces.digests);
+        commit.state = position.state = dw_pieces_state(&p->pieces, p->baseline.digests);
         status = dw_baseline_take_live(p, live.data, &position, err);
         /* into a directory they are read a second time */
         if (status == DW_MISMATCH || status == DW_CORRUPT)

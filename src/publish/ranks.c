@@ -73,7 +73,7 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
 
 dw_status dw_receipt_make(dw_publisher *p, dw_error *err)
 {
-    return write_receipt(p, &p->job.part.objects, p->pieces.next_digests,
+    return write_receipt(p, &p->job.part.objects, p->job.part.digests,
                          p->job.part.n_changed, err);
 }
 
@@ -437,12 +437,12 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
         status = dw_anchor_upload(
             &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-            p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->pieces.digests), 0,
+            p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->baseline.digests), 0,
             false, write_id, p->options.max_anchor_bytes, &p->options.progress, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)
-        status = write_receipt(p, &objects, p->pieces.digests, 0, err);
+        status = write_receipt(p, &objects, p->baseline.digests, 0, err);
     if (status == DW_OK)
         status = dw_receipts_exchange(p, &objects, &position, &report, err);
     dw_objects_release(&objects);

@@ -149,19 +149,21 @@ static dw_status fetch_models(squash *q, dw_error *err)
 }
 
 /* Diffs the models and uploads what differs. */
-static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_error *err)
+static dw_status upload_fold(squash *q, const dw_pieces *pieces, dw_objects *out,
+                             dw_error *err)
 {
     dw_tensor *base = dw_alloc_array(pieces->cut.n, sizeof *base);
     dw_tensor *next = dw_alloc_array(pieces->cut.n, sizeof *next);
-    dw_status status = base && next ? DW_OK : dw_fail_memory(err, NULL);
+    dw_digest *digests = dw_alloc_array(pieces->cut.n, sizeof *digests); /* of BASE */
+    dw_status status = base && next && digests ? DW_OK : dw_fail_memory(err, NULL);
     dw_uploaded uploaded = {0};
     if (status == DW_OK) {
         dw_pieces_view(pieces, base, q->old_data);
         dw_pieces_view(pieces, next, q->new_data);
-        status = dw_digest_tensors(pieces->digests, NULL, base, pieces->cut.n,
+        status = dw_digest_tensors(digests, NULL, base, pieces->cut.n,
                                    q->options->n_threads, NULL, err);
     }
-    if (status == DW_OK && dw_pieces_state(pieces, pieces->digests) != q->from.state)
+    if (status == DW_OK && dw_pieces_state(pieces, digests) != q->from.state)
         status = dw_fail(err, DW_CORRUPT, q->options->work_dir,
                          "the weights of version %" PRIu64
                          " changed before they were diffed. Run it again",
@@ -172,8 +174,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
             .pieces = pieces,
             .base = base,
             .next = next,
-            .base_digests = pieces->digests,
-            .next_digests = pieces->next_digests,
+            .base_digests = digests,
             .from = q->from.version,
             .to = q->to.version,
             .store = q->stream->store,
@@ -187,7 +188,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
         status = dw_encode_upload(&uploaded, &version, err);
     }
     /* what was diffed is what the commit names, or it must not be called that */
-    if (status == DW_OK && dw_pieces_state(pieces, pieces->next_digests) != q->to.state)
+    if (status == DW_OK && dw_pieces_state(pieces, uploaded.digests) != q->to.state)
         status = dw_fail(err, DW_CORRUPT, q->options->work_dir,
                          "the weights changed while they were diffed");
     if (status == DW_OK) {
@@ -197,6 +198,7 @@ static dw_status upload_fold(squash *q, dw_pieces *pieces, dw_objects *out, dw_e
         uploaded.objects = (dw_objects){0};
     }
     dw_uploaded_release(&uploaded);
+    dw_free(digests);
     dw_free(base);
     dw_free(next);
     return status;

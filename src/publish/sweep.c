@@ -97,7 +97,7 @@ static dw_status compare(dw_publisher *p, size_t first, size_t n, bool *damaged,
                            : dw_fail_memory(err, NULL);
     const dw_slice *bad = NULL;
     for (size_t i = 0; status == DW_OK && i < n; i++) {
-        if (digests[i] == p->pieces.digests[first + i]) {
+        if (digests[i] == p->baseline.digests[first + i]) {
             p->baseline.proven[first + i] = p->head.version;
         } else {
             bad = &p->pieces.cut.items[first + i];

@@ -14,6 +14,7 @@ typedef struct version {
     model base, next;
     dw_pieces pieces;
     dw_tensor *base_views, *next_views;
+    dw_digest *base_digests;
     dw_store *store;
     dw_encode_version encode;
 } version;
@@ -41,20 +42,20 @@ static void version_make(version *v)
               &err);
     v->base_views = calloc(v->pieces.cut.n, sizeof *v->base_views);
     v->next_views = calloc(v->pieces.cut.n, sizeof *v->next_views);
+    v->base_digests = calloc(v->pieces.cut.n, sizeof *v->base_digests);
     void **base_data = data_of(&v->base), **next_data = data_of(&v->next);
     dw_pieces_view(&v->pieces, v->base_views, base_data);
     dw_pieces_view(&v->pieces, v->next_views, next_data);
     free(base_data);
     free(next_data);
-    assert_ok(dw_digest_tensors(v->pieces.digests, NULL, v->base_views, v->pieces.cut.n,
-                                1, NULL, &err),
+    assert_ok(dw_digest_tensors(v->base_digests, NULL, v->base_views, v->pieces.cut.n, 1,
+                                NULL, &err),
               &err);
     v->encode = (dw_encode_version){
         .pieces = &v->pieces,
         .base = v->base_views,
         .next = v->next_views,
-        .base_digests = v->pieces.digests,
-        .next_digests = v->pieces.next_digests,
+        .base_digests = v->base_digests,
         .from = 6,
         .to = 7,
         .store = v->store,
@@ -69,6 +70,7 @@ static void version_free(version *v)
     dw_pieces_release(&v->pieces);
     free(v->base_views);
     free(v->next_views);
+    free(v->base_digests);
     model_free(&v->base);
     model_free(&v->next);
     dw_store_close(v->store);
@@ -118,8 +120,8 @@ static void test_damaged_base(void **state)
 /* What is to be recorded is another digest than the deltas lead to. */
 static void damage_digest(void *context)
 {
-    version *v = context;
-    v->pieces.next_digests[v->pieces.cut.n - 1] ^= 1;
+    dw_uploaded *uploaded = context;
+    uploaded->digests[0] ^= 1;
 }
 
 static void test_wrong_digest(void **state)
@@ -127,10 +129,10 @@ static void test_wrong_digest(void **state)
     (void)state;
     version v;
     version_make(&v);
-    v.encode.captured = damage_digest;
-    v.encode.captured_context = &v;
     dw_uploaded uploaded;
     dw_error err = {0};
+    v.encode.captured = damage_digest;
+    v.encode.captured_context = &uploaded;
     assert_fails(dw_encode_upload(&uploaded, &v.encode, &err), DW_CORRUPT, &err);
     dw_uploaded_release(&uploaded);
     version_free(&v);
