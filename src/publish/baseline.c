@@ -179,7 +179,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                 memcpy(p->baseline.data[k],
                        from + dw_slice_bytes(p->pieces.table, &before), (size_t)n);
         }
-        p->head = f->weights->now->at;
+        p->commits.head = f->weights->now->at;
     }
     dw_follower_close(f);
     dw_scratch_model_release(&model);
@@ -189,7 +189,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
 void dw_baseline_show(dw_publisher *p)
 {
     if (!p->sharded)
-        dw_held_set_baseline(&p->upkeep.held, &p->head, p->baseline.data,
+        dw_held_set_baseline(&p->upkeep.held, &p->commits.head, p->baseline.data,
                              p->options.baseline_dir ? replica_of(p)->target.ckpt : NULL);
 }
 
@@ -282,7 +282,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
             status = explain_broken(p->baseline.follower, status, err);
         }
         if (status == DW_OK)
-            p->head = replica_of(p)->at;
+            p->commits.head = replica_of(p)->at;
     }
     dw_live_mark(p, false);
     if (status == DW_OK)
@@ -388,7 +388,7 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
         in_dir ? advance_dir(p, position, uploaded) : advance_memory(p, uploaded);
     if (status == DW_IO && in_dir && dw_held_give_up_copy(&p->upkeep.held))
         status = advance_dir(p, position, uploaded); /* there may be room now */
-    p->head = *position;
+    p->commits.head = *position;
     p->baseline.is_lost = status != DW_OK;
     if (status != DW_OK)
         return;

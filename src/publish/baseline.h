@@ -45,7 +45,7 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
 /* It cannot be relied on: the next publish brings it to the head anew. */
 void dw_baseline_lose(dw_publisher *p);
 
-/* Lets upkeep see the baseline, which is version p->head. */
+/* Lets upkeep see the baseline, which is version p->commits.head. */
 void dw_baseline_show(dw_publisher *p);
 
 /* False if the files of a baseline in a directory shrank. */

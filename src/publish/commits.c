@@ -16,9 +16,9 @@
 #define JOIN_WAIT_MS  10
 #define JOIN_WAIT_MAX 500
 
-uint64_t dw_publisher_next(const dw_publisher *p)
+uint64_t dw_commit_next_version(const dw_publisher *p)
 {
-    return p->head.version == DW_NO_VERSION ? 0 : p->head.version + 1;
+    return p->commits.head.version == DW_NO_VERSION ? 0 : p->commits.head.version + 1;
 }
 
 static void fill_provenance(const dw_publisher *p, dw_provenance *out)
@@ -55,7 +55,7 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
     dw_epoch_record record = {.epoch = epoch,
                               .job = (char *)(p->options.job ? p->options.job : "")};
     memcpy(record.stream, p->stream->record.stream, sizeof record.stream);
-    memcpy(record.writer, p->writer, sizeof record.writer);
+    memcpy(record.writer, p->commits.writer, sizeof record.writer);
     fill_provenance(p, &record.made_by);
     char key[DW_KEY_TEXT];
     dw_key_epoch(key, epoch);
@@ -83,7 +83,7 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
             *err = reading;
         return read;
     }
-    *ours = strcmp(found.writer, p->writer) == 0;
+    *ours = strcmp(found.writer, p->commits.writer) == 0;
     dw_epoch_record_release(&found);
     return DW_OK;
 }
@@ -105,7 +105,7 @@ static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *
 dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
 {
     uint64_t highest = 0;
-    dw_status status = dw_random_id(p->writer, err);
+    dw_status status = dw_random_id(p->commits.writer, err);
     if (status == DW_OK)
         status = find_epoch_of_head(p, &highest, err);
     if (status == DW_OK)
@@ -114,7 +114,7 @@ dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
         bool ours;
         status = put_epoch(p, ++highest, &ours, err);
         if (status == DW_OK && ours) {
-            p->epoch = highest;
+            p->commits.epoch = highest;
             return DW_OK;
         }
     }
@@ -140,10 +140,10 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
             status = dw_stream_read_epoch(p->stream, highest, &record, err);
             if (status == DW_OK) {
                 bool ours = strcmp(record.job, p->options.job) == 0;
-                memcpy(p->writer, record.writer, sizeof p->writer);
+                memcpy(p->commits.writer, record.writer, sizeof p->commits.writer);
                 dw_epoch_record_release(&record);
                 if (ours) {
-                    p->epoch = highest;
+                    p->commits.epoch = highest;
                     return DW_OK;
                 }
             }
@@ -169,7 +169,7 @@ static void name_successor(dw_publisher *p, char *out, size_t size)
 {
     dw_epoch_record next;
     out[0] = '\0';
-    if (dw_stream_read_epoch(p->stream, p->epoch + 1, &next, NULL) != DW_OK)
+    if (dw_stream_read_epoch(p->stream, p->commits.epoch + 1, &next, NULL) != DW_OK)
         return;
     if (next.made_by.host[0])
         snprintf(out, size, " on host %s", next.made_by.host);
@@ -182,7 +182,7 @@ dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
     dw_status status = dw_stream_read_head(p->stream, DW_NO_VERSION, &c, err);
     if (status != DW_OK)
         return status;
-    p->head = dw_position_of(&c);
+    p->commits.head = dw_position_of(&c);
     dw_commit_record_release(&c);
     return DW_OK;
 }
@@ -201,10 +201,10 @@ static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
 dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
 {
     dw_commit_record c;
-    dw_status status = dw_stream_read_commit(p->stream, p->head.version, &c, err);
+    dw_status status = dw_stream_read_commit(p->stream, p->commits.head.version, &c, err);
     if (status != DW_OK)
         return status;
-    const bool replaced = c.epoch > p->epoch;
+    const bool replaced = c.epoch > p->commits.epoch;
     dw_commit_record_release(&c);
     return replaced ? fail_fenced(p, "the newest version is of a later epoch", err)
                     : DW_OK;
@@ -220,7 +220,7 @@ static dw_status fail_epoch_lost(dw_publisher *p, dw_error *err)
                          "the store was rolled back, or is an older copy. Bring the "
                          "newer one back; to go on from what is there, open the stream "
                          "again",
-                         p->epoch);
+                         p->commits.epoch);
 }
 
 /* Whether the next epoch was claimed. A commit under this epoch shows that its record is
@@ -229,18 +229,18 @@ static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
 {
     char key[DW_KEY_TEXT], own[DW_KEY_TEXT];
     uint64_t highest = 0;
-    dw_key_epoch(own, p->epoch);
-    dw_key_epoch(key, p->epoch + 1);
+    dw_key_epoch(own, p->commits.epoch);
+    dw_key_epoch(key, p->commits.epoch + 1);
     if (!is_first) {
         dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
         return status == DW_NOT_FOUND ? DW_OK
                : status == DW_OK      ? fail_fenced(p, key, err)
                                       : status;
     }
-    dw_status status = list_epochs(p, p->epoch, &highest, err);
-    if (status == DW_OK && highest > p->epoch)
+    dw_status status = list_epochs(p, p->commits.epoch, &highest, err);
+    if (status == DW_OK && highest > p->commits.epoch)
         return fail_fenced(p, key, err);
-    if (status == DW_OK && highest < p->epoch) /* gone, or the list is stale */
+    if (status == DW_OK && highest < p->commits.epoch) /* gone, or the list is stale */
         status = dw_store_stat(p->store, own, NULL, NULL, err);
     return status == DW_NOT_FOUND ? fail_epoch_lost(p, err) : status;
 }
@@ -251,9 +251,10 @@ static dw_status check_ground(dw_publisher *p, dw_error *err)
 {
     uint64_t epoch = 0;
     dw_status status = DW_OK;
-    if (p->head.version != DW_NO_VERSION)
-        status = dw_position_check(&p->head, p->stream, "this publisher", &epoch, err);
-    return status == DW_OK ? check_fence(p, epoch != p->epoch, err) : status;
+    if (p->commits.head.version != DW_NO_VERSION)
+        status =
+            dw_position_check(&p->commits.head, p->stream, "this publisher", &epoch, err);
+    return status == DW_OK ? check_fence(p, epoch != p->commits.epoch, err) : status;
 }
 
 /* Looks whose commit VERSION is: sets *OURS where this writer made it, and WRITE_ID to
@@ -265,7 +266,7 @@ static dw_status look_at_commit(dw_publisher *p, uint64_t version, bool *ours,
     dw_status status = dw_stream_read_commit(p->stream, version, &c, err);
     if (status != DW_OK)
         return status;
-    *ours = c.epoch == p->epoch && strcmp(c.writer, p->writer) == 0;
+    *ours = c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
     memcpy(write_id, c.write_id, sizeof c.write_id);
     dw_commit_record_release(&c);
     return DW_OK;
@@ -281,7 +282,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (tries > 0 && (status = check_ground(p, err)) == DW_UNAVAILABLE)
             continue;
         if (tries > 0 && status != DW_OK) {
-            p->in_doubt = true; /* whether the first try arrived is open */
+            p->commits.in_doubt = true; /* whether the first try arrived is open */
             return status;
         }
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
@@ -289,7 +290,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (status == DW_OK)
             return status;
         if (status == DW_DENIED || status == DW_INVALID) {
-            p->in_doubt = true; /* an earlier try may still arrive */
+            p->commits.in_doubt = true; /* an earlier try may still arrive */
             return status;
         }
         /* it may be there all the same: a reply can be lost */
@@ -302,7 +303,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
             return DW_OK;
         if (read == DW_OK) {
-            p->in_doubt = true;
+            p->commits.in_doubt = true;
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "an earlier attempt at version %" PRIu64
                            ", which had been given up, arrived late. Publish again: the "
@@ -316,7 +317,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
             break;
         }
     }
-    p->in_doubt = true;
+    p->commits.in_doubt = true;
     return status == DW_CONFLICT
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "the store says that %s is there, but does not show it", key)
@@ -327,11 +328,12 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
                            dw_position *position, dw_error *err)
 {
     memcpy(commit->stream, p->stream->record.stream, sizeof commit->stream);
-    memcpy(commit->parent_sha256, p->head.commit_sha256, sizeof commit->parent_sha256);
-    memcpy(commit->writer, p->writer, sizeof commit->writer);
+    memcpy(commit->parent_sha256, p->commits.head.commit_sha256,
+           sizeof commit->parent_sha256);
+    memcpy(commit->writer, p->commits.writer, sizeof commit->writer);
     fill_provenance(p, &commit->made_by);
-    commit->epoch = p->epoch;
-    commit->version = dw_publisher_next(p);
+    commit->epoch = p->commits.epoch;
+    commit->version = dw_commit_next_version(p);
     if (commit->version == 0)
         memset(commit->parent_sha256, 0, sizeof commit->parent_sha256);
     dw_writer bytes = {0};
@@ -350,21 +352,21 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
 
 dw_status dw_commit_resolve(dw_publisher *p, dw_error *err)
 {
-    if (!p->in_doubt)
+    if (!p->commits.in_doubt)
         return DW_OK;
     bool ours;
     char write_id[DW_ID_TEXT];
-    uint64_t version = dw_publisher_next(p);
+    uint64_t version = dw_commit_next_version(p);
     dw_status status = look_at_commit(p, version, &ours, write_id, err);
     if (status == DW_NOT_FOUND) {
-        p->in_doubt = false; /* it never arrived */
+        p->commits.in_doubt = false; /* it never arrived */
         return DW_OK;
     }
     if (status != DW_OK)
         return status;
     if (!ours)
         return fail_fenced(p, "its version was committed by another", err);
-    p->in_doubt = false;
+    p->commits.in_doubt = false;
     p->baseline.is_lost = true; /* what led there is gone: it is fetched */
     return DW_OK;
 }

@@ -36,7 +36,7 @@ static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
 /* The baseline is the caller's to read. */
 static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
 {
-    *is_current = !p->baseline.is_lost && !p->in_doubt;
+    *is_current = !p->baseline.is_lost && !p->commits.in_doubt;
     for (size_t i = 0; *is_current && i < p->pieces.cut.n; i++) {
         dw_digest digest = 0;
         dw_status status = digest_live(&digest, p, i, err);

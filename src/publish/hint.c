@@ -59,10 +59,10 @@ dw_status dw_hint_load(dw_publisher *p, dw_error *err)
 {
     dw_hint *h = &p->hint;
     dw_graph graph = {0};
-    dw_status status =
-        dw_graph_load(&graph, p->stream, DW_NO_VERSION, p->head.version, NULL, err);
+    dw_status status = dw_graph_load(&graph, p->stream, DW_NO_VERSION,
+                                     p->commits.head.version, NULL, err);
     pthread_mutex_lock(&h->lock);
-    h->head = p->head.version;
+    h->head = p->commits.head.version;
     if (status == DW_OK) { /* else what was known before stays */
         dw_graph_release(&h->graph);
         h->graph = graph;
@@ -86,9 +86,10 @@ dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                          dw_error *err)
 {
     dw_hint *h = &p->hint;
-    const dw_edge edge = {p->head.version - 1, p->head.version, n_bytes, n_objects};
+    const dw_edge edge = {p->commits.head.version - 1, p->commits.head.version, n_bytes,
+                          n_objects};
     pthread_mutex_lock(&h->lock);
-    h->head = p->head.version;
+    h->head = p->commits.head.version;
     dw_status status = dw_graph_add(&h->graph, edge, err);
     if (status == DW_OK)
         status = put(p, err);

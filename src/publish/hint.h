@@ -21,11 +21,12 @@ typedef struct dw_hint {
 
 void dw_hint_init(dw_hint *hint);
 void dw_hint_release(dw_hint *hint);
-/* Reads the edges that lead to p->head. If that fails, those that are known stay: the
- * hint then lacks an edge or two, which only costs. */
+/* Reads the edges that lead to p->commits.head. If that fails, those that are known stay:
+ * the hint then lacks an edge or two, which only costs. */
 dw_status dw_hint_load(dw_publisher *p, dw_error *err);
 dw_status dw_hint_put(dw_publisher *p, dw_error *err);
-/* Version p->head was committed with these objects: adds its edge, and puts the hint. */
+/* Version p->commits.head was committed with these objects: adds its edge, and puts the
+ * hint. */
 dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                          dw_error *err);
 /* Adds a fold or an anchor. */

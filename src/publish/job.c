@@ -1,11 +1,15 @@
 /* One publish after the other, on the publisher's own thread. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "store/store.h"
 #include "publish/publisher.h"
+#include "publish/ranks.h"
+#include "publish/restart.h"
 
 dw_status dw_job_open(dw_publisher *p, dw_error *err)
 {
@@ -26,6 +30,18 @@ void dw_job_close(dw_job *job)
 dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket)
 {
     return &p->job.fates[ticket % DW_KEPT_TICKETS];
+}
+
+dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket)
+{
+    dw_ticket_fate *fate = dw_job_fate(p, ticket);
+    return ticket != 0 && fate->ticket == ticket ? fate : NULL;
+}
+
+dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err)
+{
+    return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                   "ticket %" PRIu64 " is none of the last %d", ticket, DW_KEPT_TICKETS);
 }
 
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
@@ -77,8 +93,8 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .base = p->baseline.views,
         .next = p->live.chosen,
         .base_digests = p->baseline.digests,
-        .from = p->head.version,
-        .to = p->head.version + 1,
+        .from = p->commits.head.version,
+        .to = p->commits.head.version + 1,
         .store = p->store,
         .write_id = write_id,
         .max_object_bytes = p->options.max_object_bytes,
@@ -166,7 +182,7 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
         status = dw_restart_commit(&r, p, &commit, err);
     }
     if (status == DW_OK) {
-        *position = p->head;
+        *position = p->commits.head;
         dw_job_report(p, position, report);
     }
     dw_restart_close(&r);
@@ -241,10 +257,11 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                                      : 0;
     /* the ranks may have heard different things: each looks before the next round */
     if (p->sharded && status != DW_OK)
-        p->in_doubt = true;
-    p->round++;
+        p->commits.in_doubt = true;
+    p->commits.round++;
     p->job.committing = false;
     p->job.cancel = false;
+    p->job.phase = DW_JOB_IDLE;
 }
 
 void dw_job_follow_up(dw_publisher *p, const dw_position *position,
@@ -288,7 +305,6 @@ static void do_job(dw_publisher *p)
         return;
     }
     dw_job_finish(p, status, &error, &report);
-    p->job.phase = DW_JOB_IDLE;
     if (status != DW_OK)
         return;
     pthread_cond_broadcast(&p->changed);

@@ -9,6 +9,7 @@
 
 #include "deltawire/publish.h"
 #include "publish/delta_upload.h"
+#include "weights/replica.h"
 
 #define DW_KEPT_TICKETS 64
 
@@ -52,7 +53,12 @@ void dw_job_close(dw_job *job);
 void *dw_job_loop(void *publisher);
 /* For dw_progress: not 0 if the job under way is to be given up. */
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
+/* Where the fate of TICKET is kept. The caller holds the lock for this and the next. */
 dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
+/* The fate of TICKET, or NULL if the ticket is too old or was never given out. */
+dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
+dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err);
+
 /* Fills in what is known once a version is committed. */
 void dw_job_report(const dw_publisher *p, const dw_position *position,
                    dw_publish_report *report);
@@ -61,7 +67,9 @@ void dw_job_move_on(dw_publisher *p, const dw_position *position);
 /* What follows on a commit: the baseline moves, the hint is put, upkeep is asked for. */
 void dw_job_follow_up(dw_publisher *p, const dw_position *position,
                       const dw_publish_report *report);
-/* Ends the job under way with its fate; the lock is held. */
+/* Ends the job under way: notes its fate, and accepts the next. The caller holds the
+ * lock.
+ */
 void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                    const dw_publish_report *report);
 

@@ -1,7 +1,6 @@
 #include "publish/publisher.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -95,7 +94,7 @@ dw_publisher *dw_publisher_new(dw_store *store)
     p->upkeep.at = dw_nowhere;
     p->upkeep.version = DW_NO_VERSION;
     p->store = store;
-    p->head.version = DW_NO_VERSION;
+    p->commits.head.version = DW_NO_VERSION;
     return p;
 }
 
@@ -127,7 +126,7 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     dw_status status = copy_options(p, options, err);
     if (status == DW_OK)
         status = dw_publisher_begin(p, tensors, n_tensors, err);
-    p->version = p->head.version;
+    p->version = p->commits.head.version;
     if (status == DW_OK)
         status = start_threads(p, err);
     if (status == DW_OK && p->options.publish_changed && !p->sharded)
@@ -286,18 +285,6 @@ static struct timespec after_ms(unsigned timeout_ms)
         t.tv_nsec -= 1000000000;
     }
     return t;
-}
-
-dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket)
-{
-    dw_ticket_fate *fate = dw_job_fate(p, ticket);
-    return ticket != 0 && fate->ticket == ticket ? fate : NULL;
-}
-
-dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err)
-{
-    return dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                   "ticket %" PRIu64 " is none of the last %d", ticket, DW_KEPT_TICKETS);
 }
 
 /* One wait for a change, the lock held; not 0 where END has passed. */

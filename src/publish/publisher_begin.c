@@ -11,6 +11,7 @@
 #include "store/store.h"
 #include "follow/base.h"
 #include "publish/publisher.h"
+#include "publish/ranks.h"
 #include "tensor/tensor_list.h"
 
 /* Weights that are diffed at a time: enough to give every thread two blocks, and no more
@@ -263,7 +264,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_commit_create(p, &commit, &position, err);
     if (status == DW_OK) {
-        p->head = position;
+        p->commits.head = position;
         status = dw_replica_adopt(p->baseline.follower->weights->now, &position, err);
     }
     dw_objects_release(&commit.objects);

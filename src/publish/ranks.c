@@ -11,6 +11,7 @@
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
+#include "publish/ranks.h"
 
 #define TIMEOUT_MS  600000
 #define PUT_TRIES   3
@@ -32,7 +33,8 @@ dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error
     dw_status status = dw_random_id(out, err);
     if (status != DW_OK)
         return status;
-    snprintf(shared, sizeof shared, "%.8s%08" PRIx32, p->writer, (uint32_t)p->round);
+    snprintf(shared, sizeof shared, "%.8s%08" PRIx32, p->commits.writer,
+             (uint32_t)p->commits.round);
     memcpy(out, shared, DW_ATTEMPT_DIGITS);
     return DW_OK;
 }
@@ -43,9 +45,9 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                                const dw_digest *digests, uint64_t n_changed,
                                dw_error *err)
 {
-    dw_receipt_record r = {.version = dw_publisher_next(p),
-                           .epoch = p->epoch,
-                           .round = p->round,
+    dw_receipt_record r = {.version = dw_commit_next_version(p),
+                           .epoch = p->commits.epoch,
+                           .round = p->commits.round,
                            .rank = p->options.rank,
                            .n_ranks = p->options.n_ranks,
                            .share = dw_pieces_share(&p->pieces, digests),
@@ -53,7 +55,7 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                            .suspect_from = dw_sweep_suspect_from(p),
                            .objects = *objects};
     memcpy(r.stream, p->stream->record.stream, sizeof r.stream);
-    memcpy(r.writer, p->writer, sizeof r.writer);
+    memcpy(r.writer, p->commits.writer, sizeof r.writer);
     dw_cover all = {SIZE_MAX, 0, p->pieces.n_table};
     dw_cover *covers;
     dw_status status = dw_covers_of_slices(&covers, &r.n_covers, &p->pieces.owned,
@@ -84,8 +86,8 @@ static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r
 {
     const char *url = dw_store_url(p->store);
     if (strcmp(r->stream, p->stream->record.stream) != 0 ||
-        strcmp(r->writer, p->writer) != 0 || r->epoch != p->epoch ||
-        r->version != dw_publisher_next(p) || r->round != p->round ||
+        strcmp(r->writer, p->commits.writer) != 0 || r->epoch != p->commits.epoch ||
+        r->version != dw_commit_next_version(p) || r->round != p->commits.round ||
         r->n_ranks != p->options.n_ranks || r->rank >= r->n_ranks)
         return dw_fail(err, DW_MISMATCH, url,
                        "the receipt of rank %" PRIu32 " is for version %" PRIu64
@@ -93,7 +95,8 @@ static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r
                        " ranks; this is version %" PRIu64 ", epoch %" PRIu64
                        ", round %" PRIu64 " of %" PRIu32,
                        r->rank, r->version, r->epoch, r->round, r->n_ranks,
-                       dw_publisher_next(p), p->epoch, p->round, p->options.n_ranks);
+                       dw_commit_next_version(p), p->commits.epoch, p->commits.round,
+                       p->options.n_ranks);
     return dw_objects_check(&r->objects, p->pieces.table, p->pieces.n_table, false, url,
                             err);
 }
@@ -148,7 +151,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
 {
     dw_commit_record commit = {.step = p->job.step ? p->job.step : "",
                                .notes = p->job.notes ? p->job.notes : ""};
-    if (dw_publisher_next(p) == 0) {
+    if (dw_commit_next_version(p) == 0) {
         commit.step = (char *)p->options.first_step;
         commit.notes = (char *)p->options.first_notes;
         const bool anchor = p->options.first == DW_FIRST_ANCHOR;
@@ -231,7 +234,8 @@ static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err
 static dw_status put_receipt(dw_publisher *p, dw_error *err)
 {
     char key[DW_KEY_TEXT];
-    dw_key_receipt(key, dw_publisher_next(p), p->epoch, p->round, p->options.rank);
+    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
+                   p->options.rank);
     dw_status status = DW_OK;
     for (unsigned tries = 0; tries < PUT_TRIES; tries++) {
         status = dw_store_put_bytes(p->store, key, p->job.receipt.bytes,
@@ -259,7 +263,7 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
         return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                        "%s did not come in time: version %" PRIu64
                        " was not committed. The next one covers it",
-                       what, dw_publisher_next(p));
+                       what, dw_commit_next_version(p));
     if (dw_job_cancelled(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                        "the wait for %s was given up", what);
@@ -272,7 +276,8 @@ static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
                                   dw_writer *out, dw_error *err)
 {
     char key[DW_KEY_TEXT];
-    dw_key_receipt(key, dw_publisher_next(p), p->epoch, p->round, rank);
+    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
+                   rank);
     uint64_t pause = POLL_MS;
     for (;;) {
         dw_status status = dw_record_fetch(out, p->store, key, err);
@@ -356,7 +361,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
                                  dw_position *position, dw_publish_report *report,
                                  dw_error *err)
 {
-    const uint64_t end = deadline(p), version = dw_publisher_next(p);
+    const uint64_t end = deadline(p), version = dw_commit_next_version(p);
     uint64_t pause = POLL_MS;
     dw_commit_record c;
     dw_status status;
@@ -364,15 +369,15 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
            DW_NOT_FOUND) {
         status = pause_for(p, &pause, end, "rank 0", err);
         if (status != DW_OK) {
-            p->in_doubt = true; /* it may still come */
+            p->commits.in_doubt = true; /* it may still come */
             return status;
         }
     }
     if (status != DW_OK) {
-        p->in_doubt = true;
+        p->commits.in_doubt = true;
         return status;
     }
-    bool ours = c.epoch == p->epoch && strcmp(c.writer, p->writer) == 0;
+    bool ours = c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
     if (ours && !is_made_of(p, &c, mine)) {
         p->baseline.is_lost = true;
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
@@ -446,8 +451,8 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_receipts_exchange(p, &objects, &position, &report, err);
     dw_objects_release(&objects);
-    p->round++;
+    p->commits.round++;
     if (status == DW_OK)
-        p->head = position;
+        p->commits.head = position;
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "publish/publisher.h"
+#include "publish/ranks.h"
 
 /* The job is TICKET's, and its upload is over. */
 static dw_status wait_uploaded(dw_publisher *p, uint64_t ticket, dw_error *err)
@@ -44,7 +45,6 @@ static void end_job(dw_publisher *p, dw_status status, const dw_error *error,
 {
     pthread_mutex_lock(&p->lock);
     dw_job_finish(p, status, error, report);
-    p->job.phase = DW_JOB_IDLE;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
@@ -119,8 +119,8 @@ dw_status dw_publisher_accept(dw_publisher *p, uint64_t ticket, const void *outc
     dw_position position = {.version = DW_NO_VERSION};
     memcpy(position.stream, p->stream->record.stream, sizeof position.stream);
     if (!read_outcome(&position, outcome, n_outcome) ||
-        position.version != p->head.version + 1) {
-        p->in_doubt = true;
+        position.version != p->commits.head.version + 1) {
+        p->commits.in_doubt = true;
         status = dw_fail(&error, DW_UNAVAILABLE, dw_store_url(p->store),
                          "rank 0 did not commit the version");
     } else {

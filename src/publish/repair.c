@@ -10,6 +10,7 @@
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
+#include "publish/restart.h"
 
 #define MAX_BROKEN 1000 /* versions at the end of a stream that are passed over */
 
@@ -82,7 +83,7 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
         return status;
     f->fork_store = p->options.fork_store;
     dw_error fault = {0};
-    status = follow_on(f, p->head.version, &p->options.progress, &fault);
+    status = follow_on(f, p->commits.head.version, &p->options.progress, &fault);
     out->version = dw_follower_version(f);
     dw_follower_close(f);
     if (dw_follower_may_detour(status) && out->version == DW_NO_VERSION)
@@ -92,12 +93,12 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
                        fault.where, fault.text, dw_store_url(p->store));
     if (status != DW_OK && err)
         *err = fault;
-    if (status != DW_OK || out->version != p->head.version)
+    if (status != DW_OK || out->version != p->commits.head.version)
         return status;
     return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                    "there is nothing to repair: version %" PRIu64 ", the newest, can be "
                    "had. To restart the stream all the same, name a checkpoint",
-                   p->head.version);
+                   p->commits.head.version);
 }
 
 static dw_status take_source(source *out, dw_publisher *p, const dw_tensor *tensors,
@@ -162,7 +163,7 @@ static dw_status repair(dw_publisher *p, const dw_tensor *tensors, size_t n_tens
     if (status == DW_OK)
         status = commit_restart(p, &from, err);
     if (status == DW_OK && report)
-        *report = (dw_repair_report){.version = p->head.version,
+        *report = (dw_repair_report){.version = p->commits.head.version,
                                      .source = from.version,
                                      .state = from.restart.state,
                                      .n_bytes = dw_objects_bytes(&from.restart.objects),

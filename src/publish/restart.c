@@ -7,6 +7,7 @@
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
+#include "publish/restart.h"
 
 dw_status dw_restart_open(dw_restart *out, const dw_publisher *p, dw_error *err)
 {
@@ -48,7 +49,7 @@ dw_status dw_restart_upload(dw_restart *r, dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_anchor_upload(
             &r->objects, p->store, s->tensors, s->n_tensors, &all, data, NULL,
-            dw_whole_share(s->tensors, s->n_tensors, r->state), dw_publisher_next(p),
+            dw_whole_share(s->tensors, s->n_tensors, r->state), dw_commit_next_version(p),
             true, r->write_id, max > 0 ? max : DW_ANCHOR_BYTES, &stop, err);
     dw_slices_free(&all);
     dw_free(data);
@@ -66,7 +67,7 @@ dw_status dw_restart_commit(const dw_restart *r, dw_publisher *p,
     dw_status status = dw_commit_create(p, commit, &position, err);
     if (status != DW_OK)
         return status;
-    p->head = position;
-    return dw_shortcut_create(p->stream, NULL, &p->head, &r->objects, p->options.sign_key,
-                              err);
+    p->commits.head = position;
+    return dw_shortcut_create(p->stream, NULL, &p->commits.head, &r->objects,
+                              p->options.sign_key, err);
 }

@@ -23,7 +23,7 @@
 /* The version at which the piece that waits longest was last compared. */
 static uint64_t oldest_proof(const dw_publisher *p)
 {
-    uint64_t oldest = p->head.version;
+    uint64_t oldest = p->commits.head.version;
     for (size_t i = 0; i < p->pieces.cut.n; i++)
         if (p->baseline.proven[i] < oldest)
             oldest = p->baseline.proven[i];
@@ -45,7 +45,7 @@ dw_status dw_sweep_begin(dw_publisher *p, dw_error *err)
     if (!p->baseline.proven)
         return dw_fail_memory(err, NULL);
     for (size_t i = 0; i < p->pieces.cut.n; i++)
-        p->baseline.proven[i] = p->head.version;
+        p->baseline.proven[i] = p->commits.head.version;
     return note_proven(p, err);
 }
 
@@ -64,7 +64,8 @@ void dw_sweep_suspect_all(dw_publisher *p)
 
 uint64_t dw_sweep_suspect_from(const dw_publisher *p)
 {
-    return p->baseline.suspect_from < dw_publisher_next(p) ? p->baseline.suspect_from : 0;
+    return p->baseline.suspect_from < dw_commit_next_version(p) ? p->baseline.suspect_from
+                                                                : 0;
 }
 
 /* Reads the baseline back. If that fails, the next publish tries again. */
@@ -98,7 +99,7 @@ static dw_status compare(dw_publisher *p, size_t first, size_t n, bool *damaged,
     const dw_slice *bad = NULL;
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         if (digests[i] == p->baseline.digests[first + i]) {
-            p->baseline.proven[first + i] = p->head.version;
+            p->baseline.proven[first + i] = p->commits.head.version;
         } else {
             bad = &p->pieces.cut.items[first + i];
             dw_sweep_suspect(p, p->baseline.proven[first + i] + 1);

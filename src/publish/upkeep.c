@@ -188,7 +188,7 @@ static void *run(void *publisher)
 dw_status dw_upkeep_open(dw_publisher *p, dw_error *err)
 {
     dw_upkeep *u = &p->upkeep;
-    u->opened = p->head.version;
+    u->opened = p->commits.head.version;
     if (p->sharded)
         return DW_OK;
     dw_status status = dw_held_open(&u->held, &p->pieces, p->options.spool_dir, err);

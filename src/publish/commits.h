@@ -1,0 +1,44 @@
+/* The commits: where the stream stands, and this writer's claim on it (docs/PROTOCOL.md,
+ * section 3).
+ *
+ * Owner: the owner of the baseline.
+ */
+#ifndef DW_PUBLISH_COMMITS_H
+#define DW_PUBLISH_COMMITS_H
+
+#include "deltawire/publish.h"
+#include "stream/record.h"
+#include "weights/replica.h"
+
+typedef struct dw_commits {
+    dw_position head;        /* the next version follows on it */
+    char writer[DW_ID_TEXT]; /* this writer's id, the same for all ranks of a job */
+    uint64_t epoch;          /* that it claimed */
+    uint64_t round;          /* counts the publishes of a sharded job, failed ones too */
+    bool in_doubt;           /* nobody knows whether the last commit arrived */
+} dw_commits;
+
+/* The version after the head. */
+uint64_t dw_commit_next_version(const dw_publisher *p);
+
+/* Claims the next free epoch. */
+dw_status dw_epoch_claim(dw_publisher *p, dw_error *err);
+/* Waits for the epoch that rank 0 of this job claims, and takes part in it. */
+dw_status dw_epoch_join(dw_publisher *p, dw_error *err);
+
+/* DW_CONFLICT if a later writer made the head: this one may not add to it. */
+dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err);
+
+/* Sets p->commits.head to the stream's newest version. */
+dw_status dw_commit_find_head(dw_publisher *p, dw_error *err);
+/* Creates the commit of the next version. The caller fills in `write_id` and what is
+ * special to this version; the rest is filled in here. On success *POSITION is the new
+ * head. DW_CONFLICT: another writer took over. DW_UNAVAILABLE: the outcome is unknown,
+ * and the next publish resolves it first. */
+dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
+                           dw_position *position, dw_error *err);
+/* If the outcome of the last commit is unknown, reads the stream to find out. If it did
+ * arrive, the baseline is lost and must catch up. */
+dw_status dw_commit_resolve(dw_publisher *p, dw_error *err);
+
+#endif

@@ -1,0 +1,30 @@
+/* Sharded publish: each rank uploads its part and writes a receipt, and rank 0 makes one
+ * commit of all receipts (docs/PROTOCOL.md, section 6).
+ */
+#ifndef DW_PUBLISH_RANKS_H
+#define DW_PUBLISH_RANKS_H
+
+#include "deltawire/publish.h"
+#include "stream/record.h"
+#include "weights/replica.h"
+
+/* Draws an id for the objects of a rank. In one round the ids of all ranks begin with the
+ * same digits, which shows that the objects belong together. */
+dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err);
+
+/* Version 0 of a sharded stream. */
+dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err);
+/* Writes this rank's receipt for the uploaded part to p->job.receipt. */
+dw_status dw_receipt_make(dw_publisher *p, dw_error *err);
+/* Rank 0: makes one commit of the receipts of all ranks. */
+dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
+                             const size_t *n_bytes, size_t n_receipts,
+                             dw_position *position, dw_publish_report *report,
+                             dw_error *err);
+/* The same through the store: rank 0 collects the receipts and commits. The others put
+ * theirs and wait for the commit, which must name MINE, this rank's objects. */
+dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
+                               dw_position *position, dw_publish_report *report,
+                               dw_error *err);
+
+#endif
