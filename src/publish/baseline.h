@@ -1,9 +1,11 @@
-/* The baseline: the newest committed version, which the next one is diffed against.
+/* The baseline: the publisher's copy of the newest committed version. The next version is
+ * diffed against it.
  *
- * Owner: whoever set `busy` of the publisher: its thread for a version or to compare the
- * baseline, dw_publisher_is_current, or the caller's thread between
- * dw_publisher_receipt and dw_publisher_commit. Upkeep reads the weights through
- * held_version.h only.
+ * Owner: the thread that set `busy` of the publisher. That is the publisher's thread
+ * while it makes a version or checks the baseline, or a thread in
+ * dw_publisher_is_current. In phase DW_JOB_UPLOADED it is the caller's thread, in
+ * dw_publisher_commit or dw_publisher_accept. Upkeep reads the weights only through
+ * held_version.h.
  */
 #ifndef DW_PUBLISH_BASELINE_H
 #define DW_PUBLISH_BASELINE_H
@@ -14,18 +16,18 @@
 
 typedef struct dw_baseline {
     dw_follower *follower; /* the whole model, in a directory or in `memory` */
-    uint8_t *memory;       /* anonymous, of whole tensors or of shards */
+    uint8_t *memory;       /* whole tensors or shards; NULL if it is in a directory */
     void **data;           /* [pieces.owned.n] */
     dw_tensor *views;      /* [pieces.cut.n] */
     dw_digest *digests;    /* [pieces.cut.n] as they were committed */
-    bool is_lost;          /* it must be brought to the head again */
-    bool is_broken;   /* and cannot be: a version before the head does not decode. The
-                         next version is a restart */
-    uint64_t *proven; /* [pieces.cut.n] the version at which each piece was last
-                         compared with what was committed */
-    size_t sweep_at;  /* the piece that is compared next */
-    uint64_t suspect_from; /* followers may be wrong from this version on: the next commit
-                              says so. 0: none */
+    bool is_lost;          /* it must catch up with the head before it is used */
+    bool is_broken;        /* it cannot catch up: a version does not decode. The next
+                              version is a restart */
+    uint64_t *proven;      /* [pieces.cut.n] the version at which each piece was last
+                              compared with its committed digest */
+    size_t sweep_at;       /* the piece to compare next */
+    uint64_t suspect_from; /* from this version on followers may hold wrong weights. The
+                              next commit reports it. 0: none */
 } dw_baseline;
 
 /* Once the pieces are cut. */
@@ -33,51 +35,51 @@ dw_status dw_baseline_open(dw_publisher *p, dw_error *err);
 void dw_baseline_close(dw_baseline *baseline);
 /* Points the views at the weights, and takes their digests. */
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err);
-/* Takes room for the baseline and copies the caller's weights into it. */
+/* Opens the directory, or allocates memory and copies the caller's weights into it. */
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err);
-/* Brings it to the stream's head. If that does not decode, sets p->baseline.is_broken,
- * and the baseline stays lost. */
+/* Follows the stream to its head. If a version does not decode, returns DW_OK with
+ * `is_lost` and `is_broken` set. */
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);
-/* Moves it to version POSITION, which UPLOADED leads to. A failure loses it, not the
- * version. */
+/* Applies UPLOADED, which leads to version POSITION. After a failure the baseline is
+ * lost; the version is committed all the same. */
 void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded);
-/* It cannot be relied on: the next publish brings it to the head anew. */
+/* Gives the baseline up. The next publish lets it catch up. */
 void dw_baseline_lose(dw_publisher *p);
 
-/* Lets upkeep see the baseline, which is version p->commits.head. */
+/* Lets upkeep read the baseline, which is version p->commits.head. */
 void dw_baseline_show(dw_publisher *p);
 
-/* False if the files of a baseline in a directory shrank. */
+/* False if the baseline is in a directory and its files shrank. */
 bool dw_baseline_is_whole(const dw_publisher *p);
-/* Makes it the caller's weights DATA, as version POSITION: for version 0. */
+/* Version 0: copies the caller's weights, DATA, as version POSITION. */
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);
 
 /* ---- sweep.c ---- */
 
-/* The baseline was just compared with the stream, all of it. */
+/* Notes that all of the baseline was just compared with the stream. */
 dw_status dw_sweep_begin(dw_publisher *p, dw_error *err);
-/* Compares the next share of the baseline with what was committed. A baseline that is
- * damaged is read back from the stream; fails if it cannot be. */
+/* Compares the next share of the baseline with the committed digests. If it is damaged,
+ * reads it back from the stream, and fails if that fails. */
 dw_status dw_sweep_share(dw_publisher *p, dw_error *err);
-/* The same for all of it. *DAMAGED: whether it was. */
+/* The same for all of it. *DAMAGED: whether it was damaged. */
 dw_status dw_sweep_all(dw_publisher *p, bool *damaged, dw_error *err);
 
-/* Versions from VERSION on may not be the trainer's weights. */
+/* Notes that versions from VERSION on may differ from the trainer's weights. */
 void dw_sweep_suspect(dw_publisher *p, uint64_t version);
-/* All versions since the baseline was last compared may not be. */
+/* Notes it for all versions since the baseline was last compared. */
 void dw_sweep_suspect_all(dw_publisher *p);
-/* The first of the committed versions of which that is so; 0: none. */
+/* The first committed version that was noted; 0: none. */
 uint64_t dw_sweep_suspect_from(const dw_publisher *p);
 
 /* ---- baseline_mark.c ---- */
 
-/* Whether DIR is a publisher's. *PROVEN takes the version at which all of the baseline
- * was last compared with STREAM; DW_NO_VERSION if that is not known. */
+/* Whether DIR is marked as a baseline. *PROVEN takes the version at which all of it was
+ * last compared with STREAM; DW_NO_VERSION if the mark does not say. */
 bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven);
-/* If DIR is the baseline of another stream than STREAM, moves it to DIR.of-OTHER-TIME and
- * makes DIR anew. */
+/* If DIR is the baseline of a stream OTHER than STREAM, moves it to DIR.of-OTHER-TIME and
+ * makes an empty DIR. */
 dw_status dw_mark_set_aside(const char *dir, const char *stream, dw_error *err);
 dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
                         dw_error *err);

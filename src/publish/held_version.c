@@ -31,7 +31,7 @@ void dw_held_close(dw_held_version *h)
     pthread_mutex_destroy(&h->lock);
 }
 
-/* ---- the owner of the baseline; functions below are called with the lock held ---- */
+/* ---- for the owner of the baseline; the lock is held ---- */
 
 static void lose(dw_held_version *h, dw_status status, const dw_error *fault)
 {
@@ -46,12 +46,12 @@ static void lose_unreliable(dw_held_version *h)
 {
     dw_error fault = {0};
     dw_fail(&fault, DW_CANCELLED, NULL,
-            "the baseline was damaged or replaced while folds and anchors were made of "
-            "it. A later version makes them");
+            "the baseline was damaged or replaced while folds and anchors were made "
+            "from it. A later version makes them");
     lose(h, DW_CANCELLED, &fault);
 }
 
-/* Copies what is held out of the baseline. */
+/* Copies the held weights out of the baseline. */
 static dw_status make_copy(dw_held_version *h, dw_error *err)
 {
     const dw_pieces *pieces = h->pieces;
@@ -65,7 +65,7 @@ static dw_status make_copy(dw_held_version *h, dw_error *err)
     return status;
 }
 
-/* ---- the owner of the baseline ---- */
+/* ---- for the owner of the baseline ---- */
 
 void dw_held_set_baseline(dw_held_version *h, const dw_position *at, void *const *data,
                           const dw_checkpoint *files)
@@ -128,7 +128,7 @@ bool dw_held_give_up_copy(dw_held_version *h)
     return is_there;
 }
 
-/* ---- upkeep ---- */
+/* ---- for upkeep ---- */
 
 bool dw_held_take(dw_held_version *h, dw_position *at)
 {
@@ -152,7 +152,7 @@ void dw_held_release(dw_held_version *h)
     pthread_mutex_unlock(&h->lock);
 }
 
-/* Takes the lock if what is held can be read. */
+/* Takes the lock. If the held weights cannot be read, releases it and returns why. */
 static dw_status lock_to_read(dw_held_version *h, dw_error *err)
 {
     pthread_mutex_lock(&h->lock);

@@ -1,5 +1,5 @@
 /* latest.json, the hint for readers: the newest version, and the edges that lead to it.
- * It can be stale or missing without harm. */
+ * It may be old or missing: readers then look at the stream itself. */
 #include <string.h>
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 
 /* ---- the lock is held ---- */
 
-/* Edges from before the newest anchor are of no use to the hint. */
+/* Removes the edges from versions before the newest anchor. */
 static void prune(dw_hint *h)
 {
     h->anchor = dw_graph_newest_anchor(&h->graph);
@@ -63,7 +63,7 @@ dw_status dw_hint_load(dw_publisher *p, dw_error *err)
                                      p->commits.head.version, NULL, err);
     pthread_mutex_lock(&h->lock);
     h->head = p->commits.head.version;
-    if (status == DW_OK) { /* else what was known before stays */
+    if (status == DW_OK) { /* otherwise the old edges stay */
         dw_graph_release(&h->graph);
         h->graph = graph;
     } else {
@@ -119,13 +119,13 @@ uint64_t dw_hint_anchor(dw_hint *h)
 
 bool dw_hint_cost(dw_hint *h, uint64_t from, uint64_t to, uint64_t *n_bytes)
 {
-    dw_edge *path;
+    dw_edge *route;
     size_t n;
     pthread_mutex_lock(&h->lock);
     const bool found =
-        dw_graph_plan_from(&path, &n, n_bytes, &h->graph, from, to, NULL) == DW_OK;
+        dw_graph_plan_from(&route, &n, n_bytes, &h->graph, from, to, NULL) == DW_OK;
     pthread_mutex_unlock(&h->lock);
     if (found)
-        dw_free(path);
+        dw_free(route);
     return found;
 }

@@ -1,6 +1,6 @@
 /* latest.json, the hint for readers.
  *
- * Owner: any thread, under the hint's own lock.
+ * Owner: the thread that holds the hint's own lock.
  */
 #ifndef DW_PUBLISH_HINT_H
 #define DW_PUBLISH_HINT_H
@@ -10,8 +10,8 @@
 #include "deltawire/publish.h"
 #include "stream/graph.h"
 
-/* The lock is also held while the hint is put: so an older hint never replaces a newer
- * one of this process. */
+/* The lock is also held while the hint is put, so that an older hint of this process
+ * never replaces a newer one. */
 typedef struct dw_hint {
     pthread_mutex_t lock;
     dw_graph graph;  /* edges from the newest anchor on */
@@ -22,7 +22,7 @@ typedef struct dw_hint {
 void dw_hint_init(dw_hint *hint);
 void dw_hint_release(dw_hint *hint);
 /* Reads the edges that lead to p->commits.head. If that fails, those that are known stay:
- * the hint then lacks an edge or two, which only costs. */
+ * the hint then lacks some edges, and followers may choose a longer route. */
 dw_status dw_hint_load(dw_publisher *p, dw_error *err);
 dw_status dw_hint_put(dw_publisher *p, dw_error *err);
 /* Version p->commits.head was committed with these objects: adds its edge, and puts the

@@ -1,4 +1,4 @@
-/* One publish after the other, on the publisher's own thread. */
+/* The publisher's thread: one publish after the other. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -41,13 +41,14 @@ dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket)
 dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err)
 {
     return dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                   "ticket %" PRIu64 " is none of the last %d", ticket, DW_KEPT_TICKETS);
+                   "ticket %" PRIu64 " is unknown: only the last %d are kept", ticket,
+                   DW_KEPT_TICKETS);
 }
 
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
 {
     dw_publisher *p = publisher;
-    if (!p->has_thread) { /* still opening, on the caller's thread */
+    if (!p->has_thread) { /* still in open, on the caller's thread */
         const dw_progress *watch = &p->options.progress;
         return watch->report ? watch->report(watch->context, n_done, n_total) : 0;
     }
@@ -68,13 +69,11 @@ static void on_captured(void *publisher)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Finds out where the stream stands, where that was left open. */
+/* If an earlier commit is in doubt, or the baseline is lost, reads the stream. */
 static dw_status resolve_past(dw_publisher *p, dw_error *err)
 {
     if (p->fenced)
-        return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                       "another writer took over the stream; open it again to take it "
-                       "back");
+        return dw_publisher_fail_fenced(p, err);
     dw_status status = dw_commit_resolve(p, err);
     if (status == DW_OK && p->baseline.is_lost) {
         status = dw_baseline_catch_up(p, err);
@@ -107,7 +106,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
     return dw_encode_upload(&p->job.part, &version, err);
 }
 
-/* From here on the job can no longer be given up. False where it was. */
+/* From here on the job cannot be cancelled. False if it was cancelled before. */
 static bool enter_commit(dw_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
@@ -152,10 +151,10 @@ void dw_job_move_on(dw_publisher *p, const dw_position *position)
 static dw_status fail_cancelled(const dw_publisher *p, dw_error *err)
 {
     return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                   "given up for a newer version");
+                   "the version was cancelled before its commit");
 }
 
-/* The newest version does not decode, so this one holds the whole model. */
+/* The head does not decode, so this version is a restart: it holds the whole model. */
 static dw_status run_restart(dw_publisher *p, dw_position *position,
                              dw_publish_report *report, dw_error *err)
 {
@@ -164,7 +163,7 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
     dw_status status = dw_restart_open(&r, p, err);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++)
         status = dw_live_read(p, t, r.model.tensors[t].data, err);
-    /* its upload takes long: if newer versions made it give up, it would never end */
+    /* the upload takes long: if each newer version cancelled it, none would succeed */
     if (status == DW_OK && !enter_commit(p))
         status = fail_cancelled(p, err);
     on_captured(p);
@@ -189,7 +188,7 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
     return status;
 }
 
-/* A version failed its proof: if the baseline is damaged, it is repaired now. */
+/* A version failed its proof. If the baseline is damaged, repairs it. */
 static void examine_baseline(dw_publisher *p)
 {
     bool damaged;
@@ -197,7 +196,8 @@ static void examine_baseline(dw_publisher *p)
         dw_baseline_lose(p); /* the next publish tries again */
 }
 
-/* Up to the commit; or, where the caller carries the receipts, up to its own. */
+/* Makes the version and commits it. If the caller carries the receipts, ends when this
+ * rank's receipt is written. */
 static dw_status run_job(dw_publisher *p, dw_position *position,
                          dw_publish_report *report, dw_error *err)
 {
@@ -212,7 +212,7 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
             p->sharded ? dw_rank_write_id(write_id, p, err) : dw_random_id(write_id, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
-    on_captured(p); /* whatever became of it, the weights are read no more */
+    on_captured(p); /* also after a failure: the weights are not read again */
     if (!dw_baseline_is_whole(p))
         dw_baseline_lose(p);
     else if (status == DW_CORRUPT)
@@ -255,7 +255,8 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
     fate->report.upkeep_behind = status == DW_OK && p->upkeep.version != DW_NO_VERSION
                                      ? p->version - p->upkeep.version
                                      : 0;
-    /* the ranks may have heard different things: each looks before the next round */
+    /* the ranks may disagree on the outcome: each reads the stream before the next round
+     */
     if (p->sharded && status != DW_OK)
         p->commits.in_doubt = true;
     p->commits.round++;
@@ -273,7 +274,7 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
         p->baseline.suspect_from = 0;
         (void)dw_hint_load(p, NULL);
         (void)dw_hint_put(p, NULL);
-        if (!dw_publisher_is_closing(p)) /* else the next publisher does it */
+        if (!dw_publisher_is_closing(p)) /* otherwise the next publisher does it */
             status = dw_baseline_catch_up(p, &error);
         dw_upkeep_note(p, status, &error);
         return;
@@ -290,8 +291,8 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
         dw_upkeep_ask(p);
 }
 
-/* Does one job; called and left with the lock held. The next job is accepted as soon as
- * this one is committed, and begins when the baseline has moved. */
+/* Does one job. The lock is held on entry and on return. The next job is accepted as soon
+ * as this one is committed, and starts when the baseline has moved. */
 static void do_job(dw_publisher *p)
 {
     dw_error error = {0};
@@ -314,8 +315,8 @@ static void do_job(dw_publisher *p)
 }
 
 /* Upkeep found that the baseline is not the version that it should be. If it is damaged,
- * it is repaired, and a later version makes what was not made. Called and left with the
- * lock held. */
+ * repairs it; a later version then makes the folds and anchors. The lock is held on entry
+ * and on return. */
 static void examine_doubt(dw_publisher *p)
 {
     dw_upkeep *u = &p->upkeep;
@@ -336,7 +337,7 @@ static void examine_doubt(dw_publisher *p)
     u->doubt = DW_OK;
 }
 
-/* Whether there is something to do, and the baseline is free; the lock is held. */
+/* Whether there is something to do and nobody owns the baseline. The lock is held. */
 static bool has_work(const dw_publisher *p)
 {
     return !p->busy && (p->job.phase == DW_JOB_ENCODING || p->upkeep.doubt != DW_OK);

@@ -1,8 +1,8 @@
 /* The job: one publish, from the call to its outcome.
  *
- * Owner: the publisher's lock, except for what is marked. While a job is under way, the
- * publisher's thread reads its step, notes and flags without the lock: no call writes
- * them then.
+ * Owner: whoever holds the publisher's lock, except for the members at the end. While a
+ * job is under way, no call changes its step, notes and `unchanged`, so the publisher's
+ * thread reads them without the lock.
  */
 #ifndef DW_PUBLISH_JOB_H
 #define DW_PUBLISH_JOB_H
@@ -15,15 +15,15 @@
 
 typedef enum dw_job_phase {
     DW_JOB_IDLE,
-    DW_JOB_ENCODING,  /* the weights are to be read, or are being read */
-    DW_JOB_UPLOADING, /* they have been */
-    DW_JOB_UPLOADED,  /* sharded, receipts by the caller: waits for its calls */
+    DW_JOB_ENCODING,  /* the caller's weights are being read, or will be */
+    DW_JOB_UPLOADING, /* they were read: the caller may change them */
+    DW_JOB_UPLOADED, /* the caller carries the receipts, and must call commit or accept */
 } dw_job_phase;
 
 typedef struct dw_ticket_fate {
     uint64_t ticket;
-    bool captured;
-    bool done;
+    bool captured; /* the caller may change its weights */
+    bool done;     /* the rest is set */
     dw_status status;
     dw_error error;
     dw_publish_report report;
@@ -33,16 +33,16 @@ typedef struct dw_job {
     dw_job_phase phase;
     uint64_t ticket; /* of the job under way; tickets count from 1 */
     dw_ticket_fate fates[DW_KEPT_TICKETS]; /* ticket N at N % DW_KEPT_TICKETS */
-    bool cancel;                           /* the job under way is to be given up */
-    bool committing;                       /* too late for that */
+    bool cancel;                           /* the job under way should stop */
+    bool committing;                       /* it is too late to stop */
     char *step;
     char *notes;
-    bool *unchanged; /* [pieces.n_table] what the caller says has not changed */
+    bool *unchanged; /* [pieces.n_table] tensors that the caller did not change */
     uint64_t t_start;
-    /* the publisher's thread's; of a sharded job that is uploaded, its caller's */
+    /* Owner: the publisher's thread; in phase DW_JOB_UPLOADED the caller's thread. */
     dw_uploaded part;
-    dw_writer receipt;
-    dw_writer outcome;
+    dw_writer receipt; /* of a sharded job */
+    dw_writer outcome; /* what rank 0 sends to the others */
 } dw_job;
 
 /* Once the pieces are cut. */
@@ -51,7 +51,7 @@ void dw_job_close(dw_job *job);
 
 /* The publisher's thread. */
 void *dw_job_loop(void *publisher);
-/* For dw_progress: not 0 if the job under way is to be given up. */
+/* For dw_progress: not 0 if the job under way should stop. */
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
 /* Where the fate of TICKET is kept. The caller holds the lock for this and the next. */
 dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
@@ -59,12 +59,12 @@ dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
 dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
 dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err);
 
-/* Fills in what is known once a version is committed. */
+/* Fills in the members of the report that a commit determines. */
 void dw_job_report(const dw_publisher *p, const dw_position *position,
                    dw_publish_report *report);
-/* The version of the part that was uploaded is committed: the baseline moves. */
+/* Moves the baseline to the version that was uploaded and committed. */
 void dw_job_move_on(dw_publisher *p, const dw_position *position);
-/* What follows on a commit: the baseline moves, the hint is put, upkeep is asked for. */
+/* The work after a commit: moves the baseline, puts the hint, asks for upkeep. */
 void dw_job_follow_up(dw_publisher *p, const dw_position *position,
                       const dw_publish_report *report);
 /* Ends the job under way: notes its fate, and accepts the next. The caller holds the

@@ -1,4 +1,4 @@
-/* The caller's weights: what is read of them, as what, and what need not be read. */
+/* Which of the caller's weights are read, and as which type. */
 #include <string.h>
 
 #include "base/error.h"
@@ -71,7 +71,7 @@ dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *er
                                         : dw_map_copy(into, p->live.data[k], n, err);
 }
 
-/* ---- all of it, as it is published ---- */
+/* ---- all weights, as they are published ---- */
 
 dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
 {
@@ -80,7 +80,7 @@ dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
     size_t n = 0;
     dw_status status = out->data && masters ? DW_OK : dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++) {
-        /* the baseline in memory was filled with what is wanted here */
+        /* a baseline in memory already holds a rounded copy */
         out->data[t] = p->baseline.memory ? p->baseline.data[t] : p->live.data[t];
         if (!p->baseline.memory && p->live.is_master[t])
             masters[n++] = p->pieces.table[t];
@@ -106,7 +106,7 @@ void dw_live_copy_release(dw_live_copy *copy)
     *copy = (dw_live_copy){0};
 }
 
-/* ---- what the caller says has not changed ---- */
+/* ---- tensors that did not change ---- */
 
 void dw_live_note_unchanged(dw_publisher *p, const bool *unchanged)
 {

@@ -39,7 +39,7 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     dw_publish_options *o = &p->options, taken;
     dw_status status = DW_OPTIONS_TAKE(dw_publish_options, &taken, given, err);
     if (status != DW_OK)
-        return status; /* and O has no strings to free */
+        return status; /* O has no strings to free */
     *o = taken;
     if (!o->spool_dir)
         o->spool_dir = o->baseline_dir;
@@ -66,16 +66,18 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
             err, DW_INVALID, NULL,
             "a sharded publish needs a rank below n_ranks, shards, and the name "
             "of the job");
-    /* skipped on one rank and not on another, the rounds would never meet again */
+    /* if one rank skipped a publish and another did not, their rounds would differ for
+     * ever */
     if (p->sharded)
         o->when_busy = DW_BUSY_WAIT;
     for (size_t i = 0, before = 1; i < DW_MAX_FOLDS; i++) {
         if (o->folds[i] == 0)
             continue;
         if (o->folds[i] <= before || o->folds[i] % before != 0)
-            return dw_fail(err, DW_INVALID, NULL,
-                           "folds must be of 2 versions or more, each a multiple of the "
-                           "one before");
+            return dw_fail(
+                err, DW_INVALID, NULL,
+                "a fold must span 2 versions or more, and a multiple of the span "
+                "before it");
         before = o->folds[i];
     }
     return DW_OK;
@@ -131,7 +133,7 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
         status = start_threads(p, err);
     if (status == DW_OK && p->options.publish_changed && !p->sharded)
         status = dw_publisher_publish_changed(p, err);
-    p->options.shards = NULL; /* the caller's, for the call alone */
+    p->options.shards = NULL; /* they belong to the caller of open */
     p->options.as_bf16 = NULL;
     p->options.progress = (dw_progress){0};
     if (status == DW_OK)
@@ -164,6 +166,13 @@ void dw_publisher_close(dw_publisher *p)
     dw_free((char *)p->options.first_notes);
     dw_pieces_release(&p->pieces);
     dw_publisher_free(p);
+}
+
+dw_status dw_publisher_fail_fenced(const dw_publisher *p, dw_error *err)
+{
+    return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                   "another writer took over the stream. This one has stopped writing; "
+                   "open the stream again to take it back");
 }
 
 void dw_publisher_fence(dw_publisher *p)
@@ -216,8 +225,8 @@ static bool replace_text(char **text, const char *new_text)
     return true;
 }
 
-/* The job under way, where that can still be; the lock is held. */
-static void give_up(dw_publisher *p)
+/* Cancels the job under way, if it is not being committed. The lock is held. */
+static void cancel_job(dw_publisher *p)
 {
     if ((p->job.phase == DW_JOB_ENCODING || p->job.phase == DW_JOB_UPLOADING) &&
         !p->job.committing)
@@ -239,7 +248,7 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         return status;
     if (!note_valid(note.step) || !note_valid(note.notes))
         return dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                       "step and notes are UTF-8 of at most %d bytes", DW_MAX_NOTE);
+                       "step and notes must be UTF-8 of at most %d bytes", DW_MAX_NOTE);
     pthread_mutex_lock(&p->lock);
     if (p->job.phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
         pthread_mutex_unlock(&p->lock);
@@ -247,17 +256,15 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     }
     if (p->job.phase == DW_JOB_UPLOADED)
         status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                         "the version before waits for dw_publisher_commit or "
-                         "dw_publisher_accept");
+                         "the previous version is uploaded but not committed. First call "
+                         "dw_publisher_commit or dw_publisher_accept");
     while (status == DW_OK && p->job.phase != DW_JOB_IDLE) {
         if (p->options.when_busy == DW_BUSY_FOLD)
-            give_up(p);
+            cancel_job(p);
         pthread_cond_wait(&p->changed, &p->lock);
     }
     if (status == DW_OK && p->fenced)
-        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                         "another writer took over the stream. This one has stopped "
-                         "writing; open the stream again to take it back");
+        status = dw_publisher_fail_fenced(p, err);
     if (status == DW_OK && (!replace_text(&p->job.step, note.step) ||
                             !replace_text(&p->job.notes, note.notes)))
         status = dw_fail_memory(err, NULL);
@@ -287,15 +294,15 @@ static struct timespec after_ms(unsigned timeout_ms)
     return t;
 }
 
-/* One wait for a change, the lock held; not 0 where END has passed. */
+/* Waits for one change; not 0 if END has passed. The lock is held. */
 static int wait_changed(dw_publisher *p, unsigned timeout_ms, const struct timespec *end)
 {
     return timeout_ms == UINT_MAX ? pthread_cond_wait(&p->changed, &p->lock)
                                   : pthread_cond_timedwait(&p->changed, &p->lock, end);
 }
 
-/* Waits, the lock held, until TICKET is captured or, with UNTIL_DONE, done, or the time
- * is over. NULL where the ticket is not known, or not any more. */
+/* Waits until the weights of TICKET are captured or, with UNTIL_DONE, its outcome is
+ * known; or until the time is over. NULL if the ticket is unknown. The lock is held. */
 static dw_ticket_fate *wait_for(dw_publisher *p, uint64_t ticket, bool until_done,
                                 unsigned timeout_ms)
 {
@@ -330,7 +337,7 @@ dw_status dw_publisher_wait(dw_publisher *p, uint64_t ticket, unsigned timeout_m
         status = dw_job_fail_ticket(p, ticket, err);
     } else if (!over) {
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                         "the version is still under way");
+                         "the version is not committed yet");
     } else {
         status = fate->status;
         if (status != DW_OK && err)
@@ -349,7 +356,7 @@ static bool is_idle(const dw_publisher *p)
     return p->job.phase == DW_JOB_IDLE || p->job.phase == DW_JOB_UPLOADED;
 }
 
-/* Waits until IS_REACHED holds; false if the time is over first. */
+/* Waits until IS_REACHED returns true. False if the time is over first. */
 static bool wait_until(dw_publisher *p, bool (*is_reached)(const dw_publisher *p),
                        unsigned timeout_ms)
 {
@@ -380,7 +387,7 @@ bool dw_publisher_drained(dw_publisher *p, unsigned timeout_ms)
 void dw_publisher_cancel(dw_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
-    give_up(p);
+    cancel_job(p);
     pthread_mutex_unlock(&p->lock);
 }
 

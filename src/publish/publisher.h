@@ -86,6 +86,8 @@ void dw_publisher_free(dw_publisher *p);
 bool dw_publisher_is_closing(dw_publisher *p);
 /* Notes that another writer took over. Nothing more is published. */
 void dw_publisher_fence(dw_publisher *p);
+/* The error of a call after that; DW_CONFLICT. */
+dw_status dw_publisher_fail_fenced(const dw_publisher *p, dw_error *err);
 
 /* ---- publisher_begin.c ---- */
 

@@ -1,4 +1,4 @@
-/* Sharded publish where the caller carries the receipts between the ranks. */
+/* Sharded publish in which the caller carries the receipts between the ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "publish/publisher.h"
 #include "publish/ranks.h"
 
-/* The job is TICKET's, and its upload is over. */
+/* Waits until the part of TICKET is uploaded. DW_OK if it waits for a commit. */
 static dw_status wait_uploaded(dw_publisher *p, uint64_t ticket, dw_error *err)
 {
     pthread_mutex_lock(&p->lock);
@@ -19,10 +19,12 @@ static dw_status wait_uploaded(dw_publisher *p, uint64_t ticket, dw_error *err)
     if (!fate)
         status = dw_job_fail_ticket(p, ticket, err);
     else if (!p->sharded || p->options.receipts != DW_RECEIPTS_CALLER)
-        status = dw_fail(err, DW_INVALID, NULL,
-                         "receipts are for sharded publishes whose caller carries them");
+        status =
+            dw_fail(err, DW_INVALID, NULL,
+                    "there is no receipt to carry: the publish is not sharded, or its "
+                    "receipts go through the store");
     else if (fate->done && fate->status == DW_OK)
-        status = dw_fail(err, DW_INVALID, NULL, "the version is committed already");
+        status = dw_fail(err, DW_INVALID, NULL, "the version is already committed");
     else if (fate->done)
         status = fate->status;
     if (fate && fate->done && fate->status != DW_OK && err)
@@ -49,7 +51,7 @@ static void end_job(dw_publisher *p, dw_status status, const dw_error *error,
     pthread_mutex_unlock(&p->lock);
 }
 
-/* The outcome travels as the position's bytes in hex, or as nothing. */
+/* The outcome is text: version, state and SHA-256 of the commit. Empty: no commit. */
 static dw_status write_outcome(dw_publisher *p, const dw_position *position,
                                dw_error *err)
 {
@@ -70,7 +72,9 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
     *outcome = "";
     *n_outcome = 1;
     if (p->options.rank != 0)
-        return dw_fail(err, DW_INVALID, NULL, "rank 0 commits, this is rank %" PRIu32,
+        return dw_fail(err, DW_INVALID, NULL,
+                       "only rank 0 commits. This is rank %" PRIu32
+                       ": it calls dw_publisher_accept",
                        p->options.rank);
     dw_status status = wait_uploaded(p, ticket, err);
     if (status != DW_OK)
@@ -81,7 +85,8 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
     status =
         dw_receipts_commit(p, receipts, n_bytes, n_receipts, &position, &report, &error);
     if (status == DW_OK)
-        status = write_outcome(p, &position, &error); /* else the next round finds it */
+        status = write_outcome(
+            p, &position, &error); /* if this fails, the next round finds the commit */
     if (status == DW_OK) {
         dw_job_report(p, &position, &report);
         *outcome = p->job.outcome.bytes;
@@ -108,7 +113,7 @@ dw_status dw_publisher_accept(dw_publisher *p, uint64_t ticket, const void *outc
                               size_t n_outcome, dw_error *err)
 {
     if (p->options.rank == 0)
-        return dw_fail(err, DW_INVALID, NULL, "rank 0 commits, the others settle");
+        return dw_fail(err, DW_INVALID, NULL, "rank 0 calls dw_publisher_commit instead");
     dw_status status = wait_uploaded(p, ticket, err);
     if (status != DW_OK)
         return status;
@@ -122,11 +127,11 @@ dw_status dw_publisher_accept(dw_publisher *p, uint64_t ticket, const void *outc
         position.version != p->commits.head.version + 1) {
         p->commits.in_doubt = true;
         status = dw_fail(&error, DW_UNAVAILABLE, dw_store_url(p->store),
-                         "rank 0 did not commit the version");
+                         "rank 0 did not commit the version. Publish again");
     } else {
         dw_job_report(p, &position, &report);
         dw_job_move_on(p, &position);
-        (void)dw_sweep_share(p, NULL); /* what fails is tried again by the next publish */
+        (void)dw_sweep_share(p, NULL); /* if it fails, the next publish tries again */
     }
     end_job(p, status, &error, &report);
     if (status != DW_OK && err)

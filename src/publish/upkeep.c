@@ -1,6 +1,6 @@
 /* Upkeep: folds and anchors, which let followers catch up quickly. A thread makes them
- * after the commit, from the weights that held_version.h holds. All of it can fail or be
- * missing without harm to any version. */
+ * after the commit, from the weights that held_version.h holds. If it fails, no version
+ * is harmed. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ void dw_upkeep_note(dw_publisher *p, dw_status status, const dw_error *error)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A record that is there already is as good, and stays. */
+/* If the record already exists, it is as good, and stays. */
 dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
                         const dw_objects *objects, dw_error *err)
 {
@@ -61,8 +61,8 @@ static bool anchor_due(dw_publisher *p)
            (double)n_bytes > p->options.anchor_factor * (double)p->model_bytes;
 }
 
-/* A fork with an anchor of its own holds its source back no more. If the source may not
- * be written, the operator forgets it there. */
+/* A fork with an anchor of its own no longer needs its source, which may then collect the
+ * version. If this process may not write the source, the operator removes the entry. */
 static void unpin_source(dw_publisher *p)
 {
     char id[65], key[DW_KEY_TEXT];
@@ -73,7 +73,8 @@ static void unpin_source(dw_publisher *p)
     (void)dw_store_remove(p->options.fork_store, key, NULL);
 }
 
-/* An anchor was made. Counts those that were due by number since the one before. */
+/* An anchor was made. Counts the anchors that `anchor_every` asked for since anchor
+ * BEFORE and that were not made. */
 static void count_dropped(dw_publisher *p, uint64_t before)
 {
     const unsigned every = p->options.anchor_every;
@@ -113,7 +114,7 @@ static dw_status make_anchor(dw_publisher *p, dw_error *err)
 
 /* ---- the thread ---- */
 
-/* Makes what is due at the version that is held. */
+/* Makes the folds and the anchor that are due. */
 static dw_status make_due(dw_publisher *p, dw_error *err)
 {
     bool made = false;
@@ -130,8 +131,8 @@ static dw_status make_due(dw_publisher *p, dw_error *err)
     return status;
 }
 
-/* Works on the newest version, if something is due; called and left with the lock held.
- */
+/* Works on the newest version, if something is due. The lock is held on entry and on
+ * return. */
 static void do_work(dw_publisher *p)
 {
     dw_upkeep *u = &p->upkeep;
@@ -141,7 +142,7 @@ static void do_work(dw_publisher *p)
     u->busy = true;
     u->at.version = p->version;
     pthread_mutex_unlock(&p->lock);
-    /* if the baseline is no version right now, a later one asks again */
+    /* if the baseline is moving or lost, a later version asks again */
     if ((dw_folds_are_due(p) || anchor_due(p)) && dw_held_take(&u->held, &u->at)) {
         pthread_mutex_lock(&p->lock);
         u->version = u->at.version;
