@@ -1,4 +1,3 @@
-/* The baseline: the newest committed version, which the next one is diffed against. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -32,7 +31,7 @@ void dw_baseline_close(dw_baseline *b)
     dw_free(b->proven);
 }
 
-/* Memory for all that is owned, holding what the caller's weights are now. */
+/* Allocates memory for the owned slices, and copies the caller's weights into it. */
 static dw_status copy_live(dw_publisher *p, dw_error *err)
 {
     uint64_t total = 0;
@@ -52,7 +51,7 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
     return status;
 }
 
-/* How the publisher follows its own stream. */
+/* The publisher follows its own stream with these. */
 static dw_follow_options follow_options(const dw_publisher *p)
 {
     dw_follow_options options;
@@ -64,8 +63,8 @@ static dw_follow_options follow_options(const dw_publisher *p)
     return options;
 }
 
-/* Whether the directory held weights of a baseline that are no version. They may have
- * been like that when the last versions were made. */
+/* Whether the directory is a baseline whose weights are no version. They may have been
+ * damaged already when the last versions were made. */
 static bool is_damaged(const dw_replica *r)
 {
     return r->was_damaged ||
@@ -109,7 +108,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         if (is_damaged(replica_of(p)) && proven != DW_NO_VERSION)
             p->baseline.suspect_from = proven + 1;
     }
-    /* before it is filled: a killed publish must not leave weights without a mark */
+    /* first the mark: if the process is killed, no weights without a mark remain */
     if (status == DW_OK && options.into && !is_own && !replica_of(p)->has_weights)
         status =
             dw_mark_write(options.into, p->stream->record.stream, DW_NO_VERSION, err);
@@ -123,15 +122,16 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
     for (size_t t = 0; r && t < p->pieces.n_table; t++)
         p->baseline.data[t] = r->tensors[t].data;
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
-    /* a replica knows the digests of whole tensors: only pieces of them are read */
+    /* a replica knows the digests of whole tensors: only tensors in several pieces are
+     * read */
     return r ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, r->tensors,
                                 r->n_tensors, r->digests, p->options.n_threads, err)
              : dw_digest_tensors(p->baseline.digests, NULL, p->baseline.views,
                                  p->pieces.cut.n, p->options.n_threads, NULL, err);
 }
 
-/* The stream could not be followed to its head. If one of its objects is the cause, says
- * which version that is, and how the stream can go on. */
+/* The stream could not be followed to its head. If one of its objects is the cause, the
+ * error names the version and the next step. */
 static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
 {
     const uint64_t at = dw_follower_version(f), head = f->stream->head;
@@ -141,7 +141,7 @@ static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
     const dw_error fault = *err;
     if (at == DW_NO_VERSION &&
         (strcmp(fault.where, url) == 0 || strncmp(fault.where, url, strlen(url)) != 0))
-        return status; /* the base or the stream that this one forked from is missing */
+        return status; /* the base, or the source of a fork, is missing */
     return dw_fail(err, status, url,
                    "version %" PRIu64 " cannot be had: %.200s: %.300s. If `deltawire "
                    "verify %s` says so too, go on from a checkpoint with: deltawire "
@@ -150,7 +150,7 @@ static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
                    url);
 }
 
-/* A rank reads back the whole model, and keeps what it owns. */
+/* A rank reads the whole model, and keeps the slices that it owns. */
 static dw_status fetch_shards(dw_publisher *p, dw_error *err)
 {
     dw_scratch_model model;
@@ -204,8 +204,8 @@ bool dw_baseline_is_whole(const dw_publisher *p)
            dw_control_check(r->control, NULL) == DW_OK;
 }
 
-/* Opens the directory again if its files shrank, were replaced, or are links now: what is
- * damaged is made anew from the stream, and what others use is copied. */
+/* Opens the directory again if its files shrank, were replaced, or became links. Damaged
+ * files are made again from the stream, and files that others share are copied. */
 static dw_status reopen(dw_publisher *p, dw_error *err)
 {
     if (p->baseline.follower &&
@@ -216,8 +216,8 @@ static dw_status reopen(dw_publisher *p, dw_error *err)
     return dw_baseline_allocate(p, err);
 }
 
-/* Follows the stream to its head. If the baseline turns out not to be the version that it
- * should be, it is read back. */
+/* Follows the stream to its head. If the baseline is not the version that it should be,
+ * reads it back. */
 static dw_status follow(dw_publisher *p, dw_error *err)
 {
     dw_follower *f = p->baseline.follower;
@@ -232,9 +232,9 @@ static dw_status follow(dw_publisher *p, dw_error *err)
     return dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
 }
 
-/* The stream could not be followed. Returns the first version that nobody can have: one
- * that does not decode or, as the newest, a restart without its anchor. Unlike an object
- * that is damaged or missing, neither ever becomes good. 0: it is something else. */
+/* The stream could not be followed. Returns the first version that nobody can rebuild:
+ * one that does not decode or, if it is the head, a restart without its anchor. These
+ * never become good; a damaged or missing object may. 0: the fault is something else. */
 static uint64_t find_broken(dw_follower *f, dw_status status)
 {
     const uint64_t at = dw_follower_version(f), head = f->stream->head;
@@ -251,8 +251,8 @@ static uint64_t find_broken(dw_follower *f, dw_status status)
     return is_restart ? from : 0;
 }
 
-/* Version FROM cannot be had, and so the head cannot. It stays what the next version
- * follows on. */
+/* Nobody can rebuild version FROM, nor the head. The next version still follows on the
+ * head. */
 static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
 {
     p->baseline.is_lost = true;
@@ -301,7 +301,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err)
 {
     if (p->sharded)
-        return DW_OK; /* copied when it was allocated */
+        return DW_OK; /* dw_baseline_allocate copied them */
     dw_replica *r = replica_of(p);
     dw_tensor *live = dw_alloc_array(p->pieces.n_table, sizeof *live);
     if (!live)
@@ -317,8 +317,8 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                !r->is_own) {
         status =
             dw_fail(err, DW_CONFLICT, r->dir,
-                    "it holds weights that are not the ones to publish, and no record "
-                    "of a baseline. Name a directory of its own for the baseline");
+                    "the directory holds other weights, and is not a baseline. Name an "
+                    "empty directory for the baseline");
     } else if (r->state != position->state) {
         status = dw_replica_stage_copy(r, position, live, NULL, err);
         if (status == DW_OK)
@@ -332,7 +332,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 
 /* ---- moving on ---- */
 
-/* Tells the replica in memory what was done behind its back. */
+/* Updates the replica in memory, whose weights were changed without it. */
 static void note_replica(dw_publisher *p, const dw_position *position)
 {
     dw_replica *r = replica_of(p);
@@ -361,7 +361,7 @@ static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
                                p->baseline.views, p->baseline.digests,
                                p->options.n_threads, NULL);
     if (status != DW_OK)
-        dw_baseline_lose(p); /* some objects in, some not */
+        dw_baseline_lose(p); /* some objects were applied, some not */
     return status;
 }
 

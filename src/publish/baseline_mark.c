@@ -1,8 +1,8 @@
-/* The mark of a baseline directory: it says that the directory belongs to a publisher,
+/* The mark of a baseline: a file that shows that the directory belongs to a publisher,
  * and at which version all of it was last compared with the stream.
  *
- * A directory with a mark is made anew if its weights are damaged. One without a mark may
- * hold somebody's weights, and is left alone. */
+ * If the weights in a directory with a mark are damaged, the publisher makes them again.
+ * A directory without a mark may hold a user's weights, and is never changed. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 #define FORMAT    "deltawire-baseline/1"
 #define MAX_BYTES 4096
 
-/* Whether DIR holds copies to fold from: 0.1 made no mark, but these. */
+/* Whether DIR holds copies for folds: 0.1 made those, and no mark. */
 static bool has_folds(const char *path)
 {
     DIR *dir = opendir(path);

@@ -10,8 +10,8 @@
 #include "store/store.h"
 #include "publish/publisher.h"
 
-#define EPOCH_TRIES   100 /* others that claim at the same time */
-#define COMMIT_TRIES  3   /* rounds of asking, each with the store's own retries */
+#define EPOCH_TRIES   100 /* against writers that claim at the same time */
+#define COMMIT_TRIES  3   /* each with the store's own retries */
 #define JOIN_MS       600000
 #define JOIN_WAIT_MS  10
 #define JOIN_WAIT_MAX 500
@@ -49,7 +49,8 @@ static dw_status list_epochs(dw_publisher *p, uint64_t first, uint64_t *highest,
     return dw_store_list(p->store, "epochs/", after, visit_epoch, highest, err);
 }
 
-/* Creates epochs/EPOCH, or finds that its reply was lost. *OURS: whether it is. */
+/* Creates epochs/EPOCH. If the reply is lost, reads the record. *OURS: whether this
+ * writer has the epoch. */
 static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error *err)
 {
     dw_epoch_record record = {.epoch = epoch,
@@ -72,12 +73,12 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
     dw_error reading = {0};
     dw_status read = dw_stream_read_epoch(p->stream, epoch, &found, &reading);
     if (read == DW_CORRUPT && status == DW_CONFLICT)
-        return DW_OK; /* whatever it was meant to be, the number is taken */
+        return DW_OK; /* damaged, but the number is taken */
     if (read == DW_NOT_FOUND && status == DW_CONFLICT)
         return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                       "the store says that %s is there, but does not show it", key);
+                       "the store reports that %s exists, but does not return it", key);
     if (read == DW_NOT_FOUND)
-        return status; /* it may still arrive, and fence whoever writes by then */
+        return status; /* it may still arrive, and fence a later writer */
     if (read != DW_OK) {
         if (err)
             *err = reading;
@@ -88,8 +89,8 @@ static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error
     return DW_OK;
 }
 
-/* Sets *EPOCH to that of the newest commit, or to 0 if there is none. Its record may be
- * lost. The number is taken all the same: commits under it name another writer. */
+/* Sets *EPOCH to that of the newest commit, or to 0 if there is none. Even if the record
+ * of that epoch is lost, its number is taken: commits under it name another writer. */
 static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *err)
 {
     dw_commit_record c;
@@ -120,7 +121,8 @@ dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
     }
     return status != DW_OK ? status
                            : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                                     "too many others claim the stream for writing");
+                                     "other writers keep claiming the stream. Stop them, "
+                                     "then open it again");
 }
 
 dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
@@ -156,7 +158,7 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
                            p->options.job, limit / 1000);
         if (dw_job_cancelled(p, 0, 0) != 0)
             return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                           "the wait for rank 0 was given up");
+                           "cancelled while waiting for rank 0");
         dw_sleep_ms(pause);
         pause = pause * 2 < JOIN_WAIT_MAX ? pause * 2 : JOIN_WAIT_MAX;
     }
@@ -164,7 +166,7 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
 
 /* ---- commits ---- */
 
-/* Who claimed the epoch after this writer's: " on host X", or "" if it does not say. */
+/* The host of the writer that claimed the next epoch, as " on host X"; "" if unknown. */
 static void name_successor(dw_publisher *p, char *out, size_t size)
 {
     dw_epoch_record next;
@@ -187,15 +189,15 @@ dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-static dw_status fail_fenced(dw_publisher *p, const char *what, dw_error *err)
+dw_status dw_commit_fail_fenced(dw_publisher *p, const char *reason, dw_error *err)
 {
-    char where[DW_HOST_NAME_TEXT + 16];
+    char host[DW_HOST_NAME_TEXT + 16];
     dw_publisher_fence(p);
-    name_successor(p, where, sizeof where);
+    name_successor(p, host, sizeof host);
     return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                    "another writer%s took over the stream (%s). This one has stopped "
                    "writing; open the stream again to take it back",
-                   where, what);
+                   host, reason);
 }
 
 dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
@@ -206,8 +208,9 @@ dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
         return status;
     const bool replaced = c.epoch > p->commits.epoch;
     dw_commit_record_release(&c);
-    return replaced ? fail_fenced(p, "the newest version is of a later epoch", err)
-                    : DW_OK;
+    return replaced
+               ? dw_commit_fail_fenced(p, "the newest version is of a later epoch", err)
+               : DW_OK;
 }
 
 static dw_status fail_epoch_lost(dw_publisher *p, dw_error *err)
@@ -217,14 +220,14 @@ static dw_status fail_epoch_lost(dw_publisher *p, dw_error *err)
                ? status
                : dw_fail(err, DW_UNTRUSTED, dw_store_url(p->store),
                          "epoch %" PRIu64 ", which this publisher claimed, is missing: "
-                         "the store was rolled back, or is an older copy. Bring the "
-                         "newer one back; to go on from what is there, open the stream "
-                         "again",
+                         "the store was rolled back, or is an older copy. Restore the "
+                         "newer one. To continue from this one, open the stream again",
                          p->commits.epoch);
 }
 
-/* Whether the next epoch was claimed. A commit under this epoch shows that its record is
- * there. Before the first one a list shows both. */
+/* Fails if the next epoch was claimed, or if this one's record is gone. A commit under
+ * this epoch proves that its record was there. Before the first commit, IS_FIRST, the
+ * epochs are listed to see both. */
 static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
 {
     char key[DW_KEY_TEXT], own[DW_KEY_TEXT];
@@ -234,19 +237,19 @@ static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
     if (!is_first) {
         dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
         return status == DW_NOT_FOUND ? DW_OK
-               : status == DW_OK      ? fail_fenced(p, key, err)
+               : status == DW_OK      ? dw_commit_fail_fenced(p, key, err)
                                       : status;
     }
     dw_status status = list_epochs(p, p->commits.epoch, &highest, err);
     if (status == DW_OK && highest > p->commits.epoch)
-        return fail_fenced(p, key, err);
-    if (status == DW_OK && highest < p->commits.epoch) /* gone, or the list is stale */
+        return dw_commit_fail_fenced(p, key, err);
+    if (status == DW_OK && highest < p->commits.epoch) /* gone, or the list is old */
         status = dw_store_stat(p->store, own, NULL, NULL, err);
     return status == DW_NOT_FOUND ? fail_epoch_lost(p, err) : status;
 }
 
-/* What a commit builds on must still be there: the parent, and this writer's epoch. The
- * store may have been away, and may have come back as an older copy. */
+/* The parent and this writer's epoch must still exist: after an outage the store may have
+ * come back as an older copy. */
 static dw_status check_ground(dw_publisher *p, dw_error *err)
 {
     uint64_t epoch = 0;
@@ -257,8 +260,8 @@ static dw_status check_ground(dw_publisher *p, dw_error *err)
     return status == DW_OK ? check_fence(p, epoch != p->commits.epoch, err) : status;
 }
 
-/* Looks whose commit VERSION is: sets *OURS where this writer made it, and WRITE_ID to
- * the attempt that did. DW_NOT_FOUND: nobody's. */
+/* Reads the commit of VERSION. *OURS: whether this writer made it; WRITE_ID takes the
+ * attempt that did. DW_NOT_FOUND if there is no commit. */
 static dw_status look_at_commit(dw_publisher *p, uint64_t version, bool *ours,
                                 char write_id[DW_ID_TEXT], dw_error *err)
 {
@@ -282,7 +285,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (tries > 0 && (status = check_ground(p, err)) == DW_UNAVAILABLE)
             continue;
         if (tries > 0 && status != DW_OK) {
-            p->commits.in_doubt = true; /* whether the first try arrived is open */
+            p->commits.in_doubt = true; /* the first try may have arrived */
             return status;
         }
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
@@ -293,21 +296,21 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
             p->commits.in_doubt = true; /* an earlier try may still arrive */
             return status;
         }
-        /* it may be there all the same: a reply can be lost */
+        /* the commit may exist all the same: the reply may be lost */
         bool ours;
         char write_id[DW_ID_TEXT];
         dw_error reading = {0};
         dw_status read = look_at_commit(p, commit->version, &ours, write_id, &reading);
         if (read == DW_OK && !ours)
-            return fail_fenced(p, key, err);
+            return dw_commit_fail_fenced(p, key, err);
         if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
             return DW_OK;
         if (read == DW_OK) {
             p->commits.in_doubt = true;
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "an earlier attempt at version %" PRIu64
-                           ", which had been given up, arrived late. Publish again: the "
-                           "next version covers this one",
+                           ", which had failed, arrived late. Publish again: the next "
+                           "version covers this one",
                            commit->version);
         }
         if (read != DW_NOT_FOUND && read != DW_UNAVAILABLE) {
@@ -320,7 +323,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
     p->commits.in_doubt = true;
     return status == DW_CONFLICT
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                         "the store says that %s is there, but does not show it", key)
+                         "the store reports that %s exists, but does not return it", key)
                : status;
 }
 
@@ -359,14 +362,14 @@ dw_status dw_commit_resolve(dw_publisher *p, dw_error *err)
     uint64_t version = dw_commit_next_version(p);
     dw_status status = look_at_commit(p, version, &ours, write_id, err);
     if (status == DW_NOT_FOUND) {
-        p->commits.in_doubt = false; /* it never arrived */
+        p->commits.in_doubt = false; /* the commit did not arrive */
         return DW_OK;
     }
     if (status != DW_OK)
         return status;
     if (!ours)
-        return fail_fenced(p, "its version was committed by another", err);
+        return dw_commit_fail_fenced(p, "it committed the next version", err);
     p->commits.in_doubt = false;
-    p->baseline.is_lost = true; /* what led there is gone: it is fetched */
+    p->baseline.is_lost = true; /* its deltas are gone from memory */
     return DW_OK;
 }

@@ -40,5 +40,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
 /* If the outcome of the last commit is unknown, reads the stream to find out. If it did
  * arrive, the baseline is lost and must catch up. */
 dw_status dw_commit_resolve(dw_publisher *p, dw_error *err);
+/* Another writer took over, as REASON shows: stops this one. DW_CONFLICT. */
+dw_status dw_commit_fail_fenced(dw_publisher *p, const char *reason, dw_error *err);
 
 #endif

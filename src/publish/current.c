@@ -1,7 +1,7 @@
-/* Whether the caller's weights are the newest version; if not, opening may publish them.
+/* Whether the caller's weights are the newest version. If not, open may publish them.
  *
- * A trainer that goes on from an older checkpoint has other weights than the head, and
- * its followers hold weights that it has discarded.
+ * A trainer that continues from an older checkpoint has other weights than the head. Its
+ * followers then hold weights that it has discarded.
  */
 #include <limits.h>
 
@@ -10,7 +10,7 @@
 #include "codec/digest.h"
 #include "publish/publisher.h"
 
-#define WAIT_MS 100 /* between two looks at the caller's progress function */
+#define WAIT_MS 100 /* between two calls of the progress function */
 
 /* The digest of piece I of the caller's weights, as they are published. */
 static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
@@ -33,7 +33,7 @@ static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
     return status;
 }
 
-/* The baseline is the caller's to read. */
+/* Called by the owner of the baseline. */
 static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
 {
     *is_current = !p->baseline.is_lost && !p->commits.in_doubt;
@@ -52,7 +52,7 @@ dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *e
     pthread_mutex_lock(&p->lock);
     while (p->busy || p->job.phase == DW_JOB_ENCODING || p->job.phase == DW_JOB_UPLOADING)
         pthread_cond_wait(&p->changed, &p->lock);
-    p->busy = true; /* the baseline stays as it is */
+    p->busy = true; /* this thread owns the baseline */
     pthread_mutex_unlock(&p->lock);
     dw_status status = compare(p, is_current, err);
     pthread_mutex_lock(&p->lock);
@@ -62,7 +62,7 @@ dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *e
     return status;
 }
 
-/* Waits for the version of TICKET. The caller may stop that by its progress function. */
+/* Waits for the version of TICKET. The progress function may cancel it. */
 static dw_status wait_committed(dw_publisher *p, uint64_t ticket, dw_error *err)
 {
     const dw_progress *progress = &p->options.progress;

@@ -12,7 +12,7 @@
 #include "store/store.h"
 #include "publish/proof.h"
 
-/* Encoded bytes that are kept in memory; what comes after that is put into files. */
+/* Encoded bytes that are kept in memory. The rest goes to files. */
 #define IN_MEMORY_BYTES (16u << 20)
 
 void dw_uploaded_release(dw_uploaded *e)
@@ -70,7 +70,7 @@ static void *run_uploads(void *context)
             pthread_cond_wait(&u->changed, &u->lock);
         if (i >= u->n_ready || u->status != DW_OK)
             break;
-        /* the arrays may move while they grow, so the object travels as a copy */
+        /* uploads a copy, because the arrays may move when they grow */
         dw_object object = u->out->objects.items[i];
         dw_delta *delta = u->out->deltas[i];
         pthread_mutex_unlock(&u->lock);
@@ -116,7 +116,7 @@ static dw_status spill_sink(void *context, const void *bytes, size_t n_bytes,
     return DW_OK;
 }
 
-/* Moves a delta's bytes into a file. */
+/* Moves the bytes of a delta to a file. */
 static dw_status spill(dw_uploaded *out, dw_delta **delta, uint64_t n_bytes,
                        const char *spool_dir, dw_error *err)
 {
@@ -170,7 +170,7 @@ static dw_status fail_proof(const dw_encode_version *v, const dw_error *fault,
                    v->to, fault->text);
 }
 
-/* Decodes the delta of one group, while its base is there. */
+/* Decodes the delta of one group while its base is loaded. */
 static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g,
                              const dw_delta *delta, const dw_digest *digests,
                              dw_error *err)
@@ -193,7 +193,7 @@ static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g
     return same ? DW_OK : fail_proof(v, &fault, err);
 }
 
-/* Adds one to the objects; the deltas become one. */
+/* Merges the pending deltas to one object, and adds it to those that may be uploaded. */
 static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_version *v,
                               uploader *u, dw_error *err)
 {
@@ -229,8 +229,8 @@ static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_vers
     return status;
 }
 
-/* Encodes a group and lets it wait; what waits goes first where both are too much for one
- * object. */
+/* Encodes a group and adds it to the pending ones. If the object would become too large,
+ * closes it first. */
 static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version *v,
                            const dw_piece_group *g, uploader *u, dw_error *err)
 {
@@ -298,8 +298,8 @@ static dw_status encode_all(dw_uploaded *out, const dw_encode_version *v, upload
 
 /* ---- proving ---- */
 
-/* Decodes all objects against the base that they were made from, and compares the outcome
- * with the digests that are to be recorded. */
+/* Decodes all objects against their base, and compares the result with the digests of the
+ * new weights. */
 static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
                            uploader *u, dw_error *err)
 {
@@ -312,7 +312,7 @@ static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
     dw_error fault = {.text = "a tensor without changes has another digest"};
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < out->objects.n && !failed(u); i++) {
-        pthread_mutex_lock(&u->lock); /* its hash may just be noted */
+        pthread_mutex_lock(&u->lock); /* the uploader may just be setting its hash */
         const dw_object object = out->objects.items[i];
         pthread_mutex_unlock(&u->lock);
         status = dw_delta_prove(v->pieces, &object, out->deltas[i], v->base,
@@ -343,12 +343,12 @@ dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_erro
     dw_status status = encode_all(out, v, &u, err);
     if (v->captured)
         v->captured(v->captured_context);
-    if (status == DW_OK && !v->load) /* while the objects travel */
+    if (status == DW_OK && !v->load) /* while the objects are uploaded */
         status = prove_all(out, v, &u, err);
     pthread_mutex_lock(&u.lock);
     u.closed = true;
     if (status != DW_OK && u.status == DW_OK)
-        u.status = status; /* nothing more is uploaded */
+        u.status = status; /* the uploader stops */
     pthread_cond_broadcast(&u.changed);
     pthread_mutex_unlock(&u.lock);
     if (threaded)

@@ -1,6 +1,6 @@
-/* Encoding a version in groups and uploading it in objects, both at once: while one
- * object travels, the next is made. Memory stays bounded, whatever the change: what is
- * encoded and large lies in nameless files.
+/* Encodes a version group by group, and uploads it in objects. While one object is
+ * uploaded, the next is made. Memory is bounded: encoded bytes beyond a limit go to
+ * nameless files.
  */
 #ifndef DW_PUBLISH_DELTA_UPLOAD_H
 #define DW_PUBLISH_DELTA_UPLOAD_H
@@ -8,7 +8,7 @@
 #include "publish/pieces.h"
 #include "stream/transfer.h"
 
-/* Objects are no larger, where the caller does not say. */
+/* The largest objects, unless the caller sets a limit. */
 #define DW_OBJECT_BYTES (32ull << 20)
 #define DW_ANCHOR_BYTES (4ull << 30)
 
@@ -17,28 +17,28 @@ typedef struct dw_encode_version {
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
     const dw_digest *base_digests; /* [pieces->cut.n] */
-    /* Brings BASE, BASE_DIGESTS and NEXT of one group, before that group is read; what
-     * was there of another group may be gone. NULL: all of them are there. */
+    /* Loads BASE, BASE_DIGESTS and NEXT of one group before that group is read; those of
+     * other groups may go. NULL: all of them are loaded. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
     uint64_t from; /* versions, for the deltas */
     uint64_t to;
     dw_store *store;
-    const char *purpose; /* of the objects' names: NULL, "fold" */
+    const char *purpose; /* part of the objects' names: NULL or "fold" */
     const char *write_id;
     uint64_t max_object_bytes;
     const char *spool_dir;
     unsigned n_threads;
-    const dw_progress *stop;         /* asked now and then: not 0 gives up */
-    void (*captured)(void *context); /* everything of NEXT has been read; may be NULL */
+    const dw_progress *stop;         /* called now and then; not 0 stops */
+    void (*captured)(void *context); /* called when all of NEXT was read; may be NULL */
     void *captured_context;
 } dw_encode_version;
 
 typedef struct dw_uploaded {
     dw_objects objects;
     dw_digest *digests; /* [pieces->cut.n] of NEXT */
-    dw_delta **deltas;  /* [objects.n], kept to bring a baseline forward */
-    dw_blob *spilled;   /* what deltas point into */
+    dw_delta **deltas;  /* [objects.n], to be applied to the baseline */
+    dw_blob *spilled;   /* bytes of deltas */
     size_t n_spilled;
     size_t n_spill_room;
     size_t n_room;

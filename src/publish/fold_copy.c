@@ -14,11 +14,11 @@
 #include "tensor/tensor_list.h"
 
 #define DELTAS_NAME "deltas"
-#define WRITE_BYTES (4u << 20) /* of a copy, at a time */
+#define WRITE_BYTES (4u << 20) /* at a time */
 
 /* ---- directories ---- */
 
-/* A link could lead to weights of others: it is removed, not followed. */
+/* A link could lead to other weights, so it is removed. */
 static dw_status make_dir(const char *path, dw_error *err)
 {
     struct stat st;
@@ -51,15 +51,15 @@ void dw_fold_dir_remove(const char *dir)
     (void)dw_replica_empty_dir(dir, NULL);
     remove_made(dir, DW_REPLICA_STATE);
     remove_made(dir, DELTAS_NAME);
-    remove_made(dir, "weights"); /* the copies of 0.1 */
+    remove_made(dir, "weights"); /* a copy that 0.1 made */
     (void)rmdir(dir);
 }
 
-/* From now on the directory says of no version that it is there. */
+/* From now on the directory records no version. */
 static dw_status remove_record(const char *dir, dw_error *err)
 {
     char *path = dw_join_path(dir, DW_REPLICA_STATE);
-    if (path) /* the baseline is locked: nobody else writes here */
+    if (path) /* the baseline is locked: no other process writes here */
         dw_remove_leftovers(path);
     dw_status status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
     dw_free(path);
@@ -106,7 +106,7 @@ static dw_status write_bytes(const char *path, const dw_source *source, dw_error
     return status;
 }
 
-/* Writes what is held as one file. */
+/* Writes the held weights to one file. */
 static dw_status write_model(const char *dir, dw_held_version *held, dw_error *err)
 {
     const dw_pieces *pieces = held->pieces;
@@ -139,7 +139,7 @@ static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
     dw_status status = make_dir(copy->dir, err);
     if (status == DW_OK)
         status = remove_record(copy->dir, err);
-    if (status == DW_OK) /* first: there is not always room for two */
+    if (status == DW_OK) /* first, because there may be no room for two copies */
         status = dw_replica_empty_dir(copy->dir, err);
     if (status == DW_OK) {
         status = dw_held_clone_files(held, copy->dir, err);
@@ -178,7 +178,7 @@ dw_status dw_fold_copy_make(dw_fold_copy *copy, const dw_position *at,
     return status;
 }
 
-/* Where the tensors of the table lie in the copy. */
+/* Finds the tensors of the table in the copy. */
 static dw_status find_data(dw_fold_copy *copy, void **data, dw_error *err)
 {
     const dw_pieces *pieces = copy->pieces;
@@ -195,7 +195,7 @@ static dw_status find_data(dw_fold_copy *copy, void **data, dw_error *err)
             copy->dir ? dw_checkpoint_find(copy->ckpt, wanted->name) : NULL;
         if (copy->dir && (!found || found->n_bytes != wanted->n_bytes))
             return dw_fail_tensor(err, DW_CORRUPT, copy->dir, wanted->name,
-                                  "the copy lacks it");
+                                  "it is missing in the copy for folds");
         data[t] = found ? found->data : at;
         if (!found)
             at += dw_padded(wanted->n_bytes);
@@ -218,7 +218,7 @@ dw_status dw_fold_copy_open(dw_fold_copy *copy, dw_error *err)
                                    copy->n_threads, NULL, err);
     }
     if (status == DW_OK && dw_pieces_state(pieces, copy->digests) != copy->at.state)
-        status = dw_fail(err, DW_CORRUPT, copy->dir, "the copy was changed");
+        status = dw_fail(err, DW_CORRUPT, copy->dir, "the copy for folds is damaged");
     dw_free(data);
     if (status != DW_OK)
         dw_fold_copy_close(copy);
@@ -271,14 +271,14 @@ static dw_status write_deltas(dw_new_file *file, const dw_fold_copy *copy,
         status = dw_group_deltas_write(file, &diff, err);
     if (status == DW_OK && dw_pieces_state(copy->pieces, digests) != at->state)
         status = dw_fail(err, DW_CORRUPT, copy->dir,
-                         "the baseline is not version %" PRIu64 " any more", at->version);
+                         "the baseline no longer holds version %" PRIu64, at->version);
     dw_held_group_close(&next);
     dw_free(digests);
     return status;
 }
 
-/* FILE, under construction, becomes the deltas of the first level, and the others get
- * further names of it. */
+/* FILE, which is complete, becomes the deltas of the first level. The others get links to
+ * it. */
 static dw_status replace_deltas(dw_fold_level *const *levels, size_t n, dw_new_file *file,
                                 const dw_position *at, dw_error *err)
 {
@@ -316,7 +316,7 @@ static dw_status move_named(dw_fold_level *const *levels, size_t n,
     dw_new_file file = {.fd = -1};
     dw_status status = make_dir(levels[0]->dir, err);
     char *path = dw_join_path(levels[0]->dir, DELTAS_NAME);
-    if (path) /* the baseline is locked: nobody else writes here */
+    if (path) /* the baseline is locked: no other process writes here */
         dw_remove_leftovers(path);
     if (status == DW_OK)
         status = path ? dw_new_file_open(&file, path, err) : dw_fail_memory(err, NULL);
@@ -384,7 +384,7 @@ void dw_fold_level_drop(dw_fold_level *level, const dw_fold_copy *copy)
         dw_fold_dir_remove(level->dir);
 }
 
-/* ---- what a level starts from ---- */
+/* ---- the weights that a level starts from ---- */
 
 static dw_status open_deltas(dw_fold_source *s, const dw_fold_level *level, dw_error *err)
 {
@@ -434,7 +434,7 @@ dw_status dw_fold_source_load(void *context, const dw_piece_group *group, dw_err
     dw_fold_source *s = context;
     const size_t g = (size_t)(group - s->copy->pieces->groups);
     if (!dw_group_deltas_has(&s->deltas, g))
-        return DW_OK; /* the copy has it */
+        return DW_OK; /* as in the copy */
     dw_status status = DW_OK;
     uint8_t *at = s->room;
     for (size_t i = group->first; status == DW_OK && i < group->first + group->n; i++) {

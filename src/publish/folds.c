@@ -1,10 +1,10 @@
-/* Folded deltas: every so many versions one delta over all of them, so that whoever is
- * behind needs few. fold_copy.h says what is kept for them: one copy of the model for all
- * spans, and a delta for each span but the longest.
+/* Folds: one delta over a span of versions, so that a follower that is behind needs few
+ * steps. fold_copy.h describes what is kept for them: one copy of the model for all
+ * spans, and deltas for each span but the longest.
  *
- * A span folds when the version that upkeep works on is that many versions ahead of where
- * it last folded. If a longer span folds, the shorter ones do so too, because the copy
- * then moves to that version.
+ * A span folds when the version that upkeep works on is that many versions after its last
+ * fold. If a longer span folds, the shorter ones fold too, because the copy then moves to
+ * that version.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -17,9 +17,9 @@
 #include "base/mem.h"
 #include "publish/publisher.h"
 
-/* ---- starting anew ---- */
+/* ---- starting over ---- */
 
-/* Makes the copy, and lets all levels start there. */
+/* Makes the copy. All levels start from it. */
 static dw_status start_over(dw_publisher *p, dw_error *err)
 {
     dw_folds *f = &p->upkeep.folds;
@@ -43,7 +43,7 @@ static dw_status start_over(dw_publisher *p, dw_error *err)
 
 /* Both ends of a fold, group by group. */
 typedef struct fold_ends {
-    dw_fold_source *source; /* or NULL: it starts from the copy */
+    dw_fold_source *source; /* NULL: it starts from the copy */
     dw_held_group next;
 } fold_ends;
 
@@ -55,8 +55,8 @@ static dw_status load_ends(void *context, const dw_piece_group *group, dw_error 
     return status == DW_OK ? dw_held_group_load(&ends->next, group, err) : status;
 }
 
-/* Uploads the fold from where LEVEL starts to the version that is held. BASE and DIGESTS
- * are the weights it starts from, which the source, if there is one, brings. */
+/* Uploads the fold from the start of LEVEL to the held version. BASE and DIGESTS are the
+ * weights it starts from; if there is a source, it loads them. */
 static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
                              const dw_tensor *base, const dw_digest *digests,
                              fold_ends *ends, dw_error *err)
@@ -94,8 +94,8 @@ static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
     }
     if (status == DW_OK && dw_pieces_state(&p->pieces, uploaded.digests) != to->state)
         status = dw_fail(err, DW_CORRUPT, p->options.baseline_dir,
-                         "no fold was made of version %" PRIu64
-                         ": the baseline is not that version any more",
+                         "no fold was made to version %" PRIu64
+                         ": the baseline no longer holds it",
                          to->version);
     if (status == DW_OK)
         status = dw_upkeep_add(p, &level->at, &uploaded.objects, err);
@@ -115,8 +115,9 @@ static dw_status upload_fold(dw_publisher *p, const dw_fold_level *level,
     return status;
 }
 
-/* Folds the versions since where LEVEL starts. *MADE: a way was added. If the deltas of
- * the level are damaged, it starts from the copy next time, which is no error. */
+/* Makes the fold from the start of LEVEL. *MADE: whether a shortcut was added. If the
+ * deltas of the level are damaged, returns DW_OK; next time the level starts from the
+ * copy. */
 static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_error *err)
 {
     const dw_fold_copy *copy = &p->upkeep.folds.copy;
@@ -139,7 +140,7 @@ static dw_status fold(dw_publisher *p, dw_fold_level *level, bool *made, dw_erro
     return status;
 }
 
-/* Which levels fold now. */
+/* Finds the levels that fold now. False if there are none. */
 static bool find_due(const dw_publisher *p, bool due[DW_MAX_FOLDS])
 {
     const dw_folds *f = &p->upkeep.folds;
@@ -153,8 +154,9 @@ static bool find_due(const dw_publisher *p, bool due[DW_MAX_FOLDS])
     return any;
 }
 
-/* Folds each level that is due, and sets MOVES for those that start at the end now. A
- * level that starts where the next longer one does, which folds too, need not. */
+/* Folds each level that is due. Sets MOVES for the levels that then start at the held
+ * version. If a level and the next longer one start at the same version, one fold serves
+ * both. */
 static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
                           bool moves[DW_MAX_FOLDS], bool *made, dw_error *err)
 {
@@ -182,7 +184,7 @@ bool dw_folds_are_due(const dw_publisher *p)
     return f->n > 0 && (f->copy.at.version == DW_NO_VERSION || find_due(p, due));
 }
 
-/* The shortest span folded. Counts the times that it was due since it last did. */
+/* The shortest span folded. Counts the folds of it that were due before and not made. */
 static void count_dropped(dw_publisher *p)
 {
     const dw_fold_level *level = &p->upkeep.folds.levels[0];
@@ -195,7 +197,7 @@ static void count_dropped(dw_publisher *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Lets the levels that folded start at the version that is held. */
+/* Makes the levels that folded start at the held version. */
 static dw_status move_on(dw_publisher *p, const bool moves[DW_MAX_FOLDS], dw_error *err)
 {
     dw_folds *f = &p->upkeep.folds;
@@ -228,10 +230,10 @@ dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
     dw_status status = dw_fold_copy_open(&f->copy, err);
     if (status == DW_NO_MEMORY)
         return status;
-    if (status != DW_OK) /* damaged: the next folds are made from a new copy */
+    if (status != DW_OK) /* damaged: a new copy is made for the next folds */
         return start_over(p, err);
     status = fold_due(p, due, moves, made, err);
-    if (status != DW_CORRUPT) { /* else the baseline is repaired first */
+    if (status != DW_CORRUPT) { /* otherwise the baseline is repaired first */
         dw_status moved = move_on(p, moves, status == DW_OK ? err : NULL);
         status = status == DW_OK ? moved : status;
     }
@@ -241,7 +243,7 @@ dw_status dw_folds_make(dw_publisher *p, bool *made, dw_error *err)
 
 /* ---- opening and closing ---- */
 
-/* Whether DIR has the record of a version of this stream that can be folded from. */
+/* Whether DIR records a version of this stream. *AT takes it. */
 static bool read_position(dw_position *at, const dw_publisher *p, const char *dir)
 {
     dw_position next;
@@ -256,7 +258,7 @@ static bool read_position(dw_position *at, const dw_publisher *p, const char *di
     return dw_position_same(at, &there);
 }
 
-/* A level without good deltas starts from the copy. */
+/* Finds the start of LEVEL. Without good deltas it is the copy. */
 static void find_level(dw_publisher *p, dw_fold_level *level)
 {
     const dw_position copy = p->upkeep.folds.copy.at;
@@ -298,7 +300,7 @@ static void remove_copy(const char *dir)
     dw_fold_dir_remove(dir);
 }
 
-/* Names the directories, and removes what earlier runs with other spans left. */
+/* Names the directories. Removes those that earlier runs with other spans left. */
 static dw_status open_dirs(dw_publisher *p, dw_error *err)
 {
     dw_folds *f = &p->upkeep.folds;
@@ -378,7 +380,7 @@ dw_status dw_folds_open(dw_publisher *p, dw_error *err)
     if (!f->copy.dir || !read_position(&f->copy.at, p, f->copy.dir)) {
         f->copy.at = dw_nowhere;
         if (!dw_held_take(&p->upkeep.held, &p->upkeep.at))
-            return DW_OK; /* there is no baseline: it is made after a later version */
+            return DW_OK; /* the baseline is lost: a later version makes the copy */
         status = start_over(p, err);
         dw_held_release(&p->upkeep.held);
         return status;

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "codec/delta.h"
 
-/* The file: this, a range for each group, the deltas. */
+/* The file begins with this, then a range for each group, then the deltas. */
 typedef struct header {
     char magic[8];
     uint64_t n_groups;
@@ -128,7 +128,8 @@ dw_status dw_group_deltas_open(dw_group_deltas *out, int fd, const dw_pieces *pi
     dw_status status = read_at(fd, &head, sizeof head, 0, where, err);
     if (status == DW_OK &&
         (memcmp(head.magic, magic, sizeof magic) != 0 || head.n_groups != n))
-        status = dw_fail(err, DW_CORRUPT, where, "the deltas are of another cut");
+        status = dw_fail(err, DW_CORRUPT, where,
+                         "the deltas belong to another cut of the model");
     if (status == DW_OK)
         status =
             read_at(fd, out->ranges, n * sizeof *out->ranges, sizeof head, where, err);
@@ -153,7 +154,7 @@ dw_status dw_group_deltas_apply(dw_group_deltas *deltas, size_t g,
                                 const dw_tensor *tensors, const dw_digest *before,
                                 dw_digest *after, unsigned n_threads, dw_error *err)
 {
-    static const char where[] = "a delta to fold from";
+    static const char where[] = "a delta for folds";
     const dw_group_range *range = &deltas->ranges[g];
     dw_delta *delta = NULL;
     dw_free(deltas->bytes);

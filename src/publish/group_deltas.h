@@ -1,6 +1,6 @@
 /* A file that holds one delta for each group of pieces that changed between two versions.
- * Unlike the objects of a version, one group can be decoded without the others. The file
- * is never mapped, and its deltas prove themselves when they are decoded.
+ * One group can be decoded without the others, unlike the objects of a version. The file
+ * is never mapped. Decoding a delta compares its digests.
  */
 #ifndef DW_PUBLISH_GROUP_DELTAS_H
 #define DW_PUBLISH_GROUP_DELTAS_H
@@ -17,14 +17,14 @@ typedef struct dw_group_deltas {
     int fd; /* borrowed */
     const dw_pieces *pieces;
     dw_group_range *ranges; /* [pieces->n_groups] */
-    uint8_t *bytes;         /* of the delta that was read last */
+    uint8_t *bytes;         /* the delta that was read last */
 } dw_group_deltas;
 
 typedef struct dw_group_diff {
     const dw_pieces *pieces;
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
-    /* Brings NEXT of one group before that group is read; NULL: all of it is there. */
+    /* Loads NEXT of one group before that group is read. NULL: all of it is loaded. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
     const dw_digest *base_digests; /* [pieces->cut.n] */
@@ -35,12 +35,12 @@ typedef struct dw_group_diff {
     const dw_progress *stop;
 } dw_group_diff;
 
-/* Writes what leads from base to next into FILE, which is empty. */
+/* Writes the deltas from BASE to NEXT to FILE, which is empty. */
 dw_status dw_group_deltas_write(dw_new_file *file, const dw_group_diff *diff,
                                 dw_error *err);
 
-/* Reads the table of the file FD. DW_CORRUPT if it is no such file, or one of another
- * cut. WHERE is for errors. Close it in any case. */
+/* Reads the table of the file FD. DW_CORRUPT if it is damaged or belongs to another cut
+ * of the model. Errors name WHERE. Close OUT in any case. */
 dw_status dw_group_deltas_open(dw_group_deltas *out, int fd, const dw_pieces *pieces,
                                const char *where, dw_error *err);
 void dw_group_deltas_close(dw_group_deltas *deltas);
@@ -48,8 +48,8 @@ void dw_group_deltas_close(dw_group_deltas *deltas);
 /* Whether group G changed. */
 bool dw_group_deltas_has(const dw_group_deltas *deltas, size_t g);
 
-/* Does the delta of group G to TENSORS, the pieces of that group, whose digests are
- * BEFORE. AFTER takes those of the outcome. After a failure the tensors may be a mix. */
+/* Applies the delta of group G to TENSORS, the pieces of that group, whose digests are
+ * BEFORE. AFTER takes the new digests. After a failure the tensors may be a mix. */
 dw_status dw_group_deltas_apply(dw_group_deltas *deltas, size_t g,
                                 const dw_tensor *tensors, const dw_digest *before,
                                 dw_digest *after, unsigned n_threads, dw_error *err);

@@ -17,7 +17,7 @@ typedef struct dw_live {
     dw_tensor *views;  /* [pieces.cut.n]; masters are F32 */
     dw_tensor *chosen; /* [pieces.cut.n] the views to diff: the caller's or, if a tensor
                           is known, the baseline's */
-    /* for each tensor, [pieces.n_table]: */
+    /* for each tensor, [pieces.n_table]; the first two never change: */
     size_t *number;  /* its number in the caller's list */
     bool *is_master; /* the caller's data is F32, published as BF16 */
     bool *is_known;  /* the baseline holds what the last publish read, and the caller

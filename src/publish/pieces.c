@@ -58,7 +58,7 @@ void dw_pieces_view(const dw_pieces *p, dw_tensor *views, void *const *data)
 void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *data,
                             const bool *is_master)
 {
-    size_t k = 0; /* the owned slice that the piece lies in: both ascend */
+    size_t k = 0; /* the owned slice that contains the piece; both ascend */
     for (size_t i = 0; i < p->cut.n; i++) {
         const dw_slice *piece = &p->cut.items[i];
         const dw_slice *owned = &p->owned.items[k];
@@ -81,7 +81,7 @@ void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *d
 
 uint64_t dw_pieces_room(const dw_pieces *p)
 {
-    uint64_t n = 64; /* a model without elements takes room, too */
+    uint64_t n = 64; /* never 0, also for a model without elements */
     for (size_t k = 0; k < p->owned.n; k++)
         n += dw_padded(dw_slice_bytes(p->table, &p->owned.items[k]));
     return n;

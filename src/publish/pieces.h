@@ -1,5 +1,5 @@
-/* What a writer owns of a model, cut into groups of slices of bounded size: the unit in
- * which a version is diffed and encoded. The cut is made once, so that the baseline can
+/* The weights that a writer owns, cut into groups of slices of bounded size. A version is
+ * diffed and encoded group by group. The cut is made once, so that the baseline can
  * keep the digest of each piece from version to version. After that nothing changes here,
  * and all threads may read it.
  */
@@ -29,22 +29,22 @@ dw_status dw_pieces_open(dw_pieces *out, const dw_tensor *table, size_t n_table,
                          dw_slices *owned, uint64_t group_bytes, dw_error *err);
 void dw_pieces_release(dw_pieces *pieces);
 
-/* Points VIEWS, [cut.n] tensors, at data: DATA[k] holds owned slice k. */
+/* Points VIEWS, [cut.n] tensors, at the data. DATA[k] holds owned slice k. */
 void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data);
 
-/* The same where the data of some tensors, by number, is F32 and the table has BF16. */
+/* The same if some tensors are masters: their data is F32, and the table has BF16. */
 void dw_pieces_view_masters(const dw_pieces *pieces, dw_tensor *views, void *const *data,
                             const bool *is_master);
 
-/* Room for the data of all owned slices, each of them padded (dw_padded). */
+/* The bytes of all owned slices, each padded (dw_padded). */
 uint64_t dw_pieces_room(const dw_pieces *pieces);
-/* Room for the pieces of the largest group, each of them padded. */
+/* The bytes of the pieces of the largest group, each padded. */
 uint64_t dw_pieces_group_room(const dw_pieces *pieces);
 
-/* The model's state where its pieces, which are all of it, have these digests. */
+/* The state of a model whose pieces have these digests. The pieces are all of it. */
 dw_digest dw_pieces_state(const dw_pieces *pieces, const dw_digest *digests);
 
-/* The share of the pieces with these digests in the model's state. */
+/* What pieces with these digests add to the model's state. */
 dw_digest dw_pieces_share(const dw_pieces *pieces, const dw_digest *digests);
 
 #endif

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "codec/delta.h"
 
-/* The number of the piece that SLICE is. */
+/* The number of the piece that equals SLICE. */
 static size_t find_piece(const dw_pieces *pieces, const dw_slice *slice)
 {
     size_t low = 0, high = pieces->cut.n;

@@ -1,5 +1,5 @@
-/* The deltas of a version, against the pieces of the model that they were made from:
- * proving them before the commit, doing them to the baseline after it.
+/* The deltas of a version are proven before the commit and applied to the baseline after
+ * it.
  */
 #ifndef DW_PUBLISH_PROOF_H
 #define DW_PUBLISH_PROOF_H
@@ -15,7 +15,7 @@ dw_status dw_delta_prove(const dw_pieces *pieces, const dw_object *object,
                          const dw_digest *before, dw_digest *after, unsigned n_threads,
                          dw_error *err);
 
-/* Does a delta that was proven to BASE. After a failure BASE may be a mix. */
+/* Applies a delta that was proven to BASE. After a failure BASE may be a mix. */
 dw_status dw_delta_move(const dw_pieces *pieces, const dw_object *object,
                         const dw_delta *delta, const dw_tensor *base,
                         const dw_digest *before, unsigned n_threads, dw_error *err);

@@ -1,4 +1,4 @@
-/* Opening a stream for writing: whose it is, what is in it, version 0. */
+/* Opening a publisher: the stream, the cut of the model, version 0. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "publish/ranks.h"
 #include "tensor/tensor_list.h"
 
-/* Weights that are diffed at a time: enough to give every thread two blocks, and no more
- * than an object may have, for a group is not cut again. */
+/* Weights that are diffed at a time: enough to give each thread two blocks, but at most
+ * one object, because a group is not cut again. */
 #define BLOCK_BYTES       (2u << 20) /* of the codec's blocks, for types of two bytes */
 #define GROUP_BYTES       (16u << 20)
 #define LEAST_GROUP_BYTES (1u << 10)
@@ -37,12 +37,12 @@ dw_status dw_publisher_check_store(dw_publisher *p, dw_error *err)
     if (status != DW_OK || conditional || p->options.single_writer)
         return status;
     return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
-                   "this store cannot create an object only where there is none, so two "
+                   "this store cannot create an object only if it does not exist, so two "
                    "writers could overwrite each other. If you make sure that only one "
                    "process writes this stream at any time, set `single_writer`");
 }
 
-/* The slices that this process owns, in the order of the table, and their data. */
+/* All tensors, in the order of the table, and their data. */
 static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                               dw_slices *owned, dw_error *err)
 {
@@ -103,7 +103,7 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
         }
         size_t t = dw_name_index_find(&names, tensors[shard->tensor].name);
         const dw_slice slice = {t, shard->first, shard->n_elems};
-        /* an uneven split leaves some ranks nothing of a tensor */
+        /* after an uneven split some ranks own nothing of a tensor */
         if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
             list[n_taken++] = (owned_shard){slice, shard->data};
     }
@@ -151,8 +151,9 @@ void dw_fork_follower_id(char out[65], const dw_publisher *p)
     snprintf(out, 65, "fork-%s", p->stream->record.stream);
 }
 
-/* Keeps the source's version from being collected: the fork is listed as a follower of
- * it. Where that may not be written, the operator must see to it. */
+/* Lists the fork as a follower of its source, so that the source does not collect
+ * VERSION. If this process may not write the source, the operator must keep the version.
+ */
 static void pin_source(dw_publisher *p, const dw_stream *source, uint64_t version)
 {
     char key[DW_KEY_TEXT], note[] = "a fork starts from this version";
@@ -172,7 +173,7 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
 {
     if (!p->options.fork_store)
         return dw_fail(err, DW_INVALID, NULL,
-                       "a fork needs the store that it forks from");
+                       "a fork needs the store of its source: set `fork_store`");
     dw_stream *other;
     const dw_trust trust = {p->options.trust.keys, p->options.trust.n_keys, NULL};
     dw_status status = dw_stream_open(&other, p->options.fork_store, &trust, err);
@@ -198,7 +199,7 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
     return status;
 }
 
-/* Uploads this process's part of version 0, or only says what it is. */
+/* Fills in what version 0 is: uploads an anchor, or names the base. */
 static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_error *err)
 {
     if (p->options.first != DW_FIRST_ANCHOR) {
@@ -227,8 +228,8 @@ dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)
     return status == DW_OK ? dw_commit_create(p, &commit, &position, err) : status;
 }
 
-/* Version 0 is the caller's weights. They become the baseline before anything is told to
- * others. */
+/* Version 0 is the caller's weights. They become the baseline before anything is written
+ * to the store. */
 static dw_status first_version(dw_publisher *p, dw_error *err)
 {
     dw_commit_record commit = {.step = (char *)p->options.first_step,
@@ -247,12 +248,11 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
     if (status == DW_OK) {
         commit.state = position.state = dw_pieces_state(&p->pieces, p->baseline.digests);
         status = dw_baseline_take_live(p, live.data, &position, err);
-        /* into a directory they are read a second time */
+        /* a directory is filled by reading the weights a second time */
         if (status == DW_MISMATCH || status == DW_CORRUPT)
             status = dw_fail(err, DW_STALE, dw_store_url(p->store),
-                             "the weights changed while version 0 was made of them: "
-                             "nothing was published. Publish again when nobody writes "
-                             "them");
+                             "the weights changed while version 0 was made: nothing was "
+                             "published. Publish again when no process writes them");
     }
     dw_live_copy_release(&live);
     if (status == DW_OK)
@@ -282,8 +282,8 @@ static dw_status begin_stream(dw_publisher *p, dw_error *err)
     return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
 }
 
-/* A baseline of a stream that is not there: its store is absent, for instance not
- * mounted. A new stream must not be made in its place. */
+/* If the baseline belongs to a stream and there is none here, the store may be absent,
+ * for instance not mounted. Then no new stream may be made in its place. */
 static dw_status check_absent(const dw_publisher *p, dw_error *err)
 {
     const char *dir = p->options.baseline_dir;
@@ -295,7 +295,7 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
         return DW_OK;
     dw_status status = dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, err);
     if (status == DW_NOT_FOUND && dw_stream_check_vacant(p->store, err) == DW_CORRUPT)
-        return DW_CORRUPT; /* the store is there: only that one record is missing */
+        return DW_CORRUPT; /* the store is good, and only that record is missing */
     return status == DW_NOT_FOUND
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "there is no stream here, but the baseline in %.200s is version "
@@ -306,7 +306,7 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
                : status;
 }
 
-/* Opens or creates the stream, and sees whose tensors are what in it. */
+/* Opens or creates the stream, and finds the caller's tensors in it. */
 static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
 {
@@ -318,7 +318,7 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_stream_create(&p->stream, p->store, shapes, n_tensors,
                                   p->options.single_writer, p->options.sign_key,
                                   &p->options.trust, err);
-    if (status == DW_OK) /* the caller's keys are for the call alone */
+    if (status == DW_OK) /* the keys belong to the caller of open */
         p->options.trust = (dw_trust){
             (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust,
             p->options.trust.stream ? p->stream->record.stream : NULL};
@@ -328,8 +328,8 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
     return status;
 }
 
-/* Whose signature the next version should have: that of the newest commit or, if there is
- * no commit, of the stream's record. After an unsigned commit it needs none. */
+/* The signature that the next version should have: that of the newest commit or, if there
+ * is no commit, of the stream's record. */
 static dw_status read_signer(dw_publisher *p, dw_record_seal *out, dw_error *err)
 {
     dw_commit_record commit;
@@ -366,7 +366,7 @@ dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
         p->options.sign_key ? found : "");
 }
 
-/* Of a log with damage nothing is known: then an anchor is due. */
+/* If the stream is damaged, no edge is known, and an anchor is due. */
 static dw_status open_hint(dw_publisher *p, dw_error *err)
 {
     dw_status status = dw_hint_load(p, err);
@@ -382,7 +382,7 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     dw_status status = dw_publisher_check_store(p, err);
     if (status == DW_OK)
         status = open_stream(p, tensors, n_tensors, err);
-    /* what can fail here fails before the writer before is fenced */
+    /* do everything that can fail before the previous writer is fenced */
     if (status == DW_OK && p->options.rank == 0)
         status = dw_publisher_check_key(p, err);
     if (status == DW_OK)

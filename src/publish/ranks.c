@@ -1,6 +1,5 @@
-/* Sharded publish: every rank uploads what it owns and writes a receipt; rank 0 makes one
- * commit out of all of them (docs/PROTOCOL.md, section 6). Without all receipts there is
- * no commit, so a rank that dies leaves nothing but objects that no record names. */
+/* Sharded publish. Without the receipts of all ranks there is no commit, so a rank that
+ * dies leaves only objects that no record names. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +17,8 @@
 #define POLL_MS     10
 #define POLL_MS_MAX 1000
 
-/* Rank 0 waits twice as long: one that gave up on the round before is behind by the time
- * that it waited. */
+/* Rank 0 waits twice as long: a rank whose wait ended in the last round is late by that
+ * time. */
 static uint64_t deadline(const dw_publisher *p)
 {
     const uint64_t limit =
@@ -39,7 +38,7 @@ dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error
     return DW_OK;
 }
 
-/* ---- one's own receipt ---- */
+/* ---- the receipt of this rank ---- */
 
 static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
                                const dw_digest *digests, uint64_t n_changed,
@@ -63,7 +62,7 @@ static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
     if (status != DW_OK)
         return status;
     r.covers = covers;
-    if (!covers) { /* everything, which a receipt spells out */
+    if (!covers) { /* all of the model: a receipt must say so */
         r.covers = &all;
         r.n_covers = 1;
     }
@@ -79,7 +78,7 @@ dw_status dw_receipt_make(dw_publisher *p, dw_error *err)
                          p->job.part.n_changed, err);
 }
 
-/* ---- rank 0: all receipts ---- */
+/* ---- rank 0: the receipts of all ranks ---- */
 
 static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r,
                                dw_error *err)
@@ -164,7 +163,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
         status = dw_random_id(commit.write_id, err);
     if (status == DW_OK)
         status = join_receipts(p, receipts, &commit, err);
-    if (status == DW_OK) /* what no reader would take must not become a commit */
+    if (status == DW_OK) /* readers would refuse the commit */
         status = dw_objects_check(&commit.objects, p->pieces.table, p->pieces.n_table,
                                   commit.content == DW_CONTENT_ANCHOR,
                                   dw_store_url(p->store), err);
@@ -175,7 +174,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
         report->n_objects = commit.objects.n;
         report->n_bytes = dw_objects_bytes(&commit.objects);
     }
-    dw_free(commit.objects.items); /* what they point to is the receipts' */
+    dw_free(commit.objects.items); /* the receipts own the objects */
     return status;
 }
 
@@ -186,8 +185,9 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
 {
     const char *url = dw_store_url(p->store);
     if (n_receipts != p->options.n_ranks)
-        return dw_fail(err, DW_INVALID, url, "%zu receipts for %" PRIu32 " ranks",
-                       n_receipts, p->options.n_ranks);
+        return dw_fail(err, DW_INVALID, url,
+                       "there are %zu receipts, but %" PRIu32 " ranks", n_receipts,
+                       p->options.n_ranks);
     dw_receipt_record *parsed = dw_alloc_zeroed(n_receipts, sizeof *parsed);
     bool *seen = dw_alloc_zeroed(n_receipts, sizeof *seen);
     dw_status status = parsed && seen ? DW_OK : dw_fail_memory(err, url);
@@ -199,8 +199,8 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
         if (status == DW_OK)
             status = check_receipt(p, &parsed[i], err);
         if (status == DW_OK && seen[parsed[i].rank])
-            status = dw_fail(err, DW_INVALID, url, "two receipts of rank %" PRIu32,
-                             parsed[i].rank);
+            status = dw_fail(err, DW_INVALID, url,
+                             "there are two receipts of rank %" PRIu32, parsed[i].rank);
         if (status == DW_OK)
             seen[parsed[i].rank] = true;
     }
@@ -215,7 +215,7 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
 
 /* ---- through the store ---- */
 
-/* DW_OK where the receipt under KEY is this rank's, byte by byte. */
+/* DW_OK if the receipt under KEY equals this rank's, byte by byte. */
 static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err)
 {
     dw_writer found;
@@ -224,8 +224,8 @@ static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err
         (found.n_bytes != p->job.receipt.n_bytes ||
          memcmp(found.bytes, p->job.receipt.bytes, found.n_bytes) != 0))
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                         "%s is another's: two processes say that they are rank %" PRIu32
-                         " of job '%s'",
+                         "%s is the receipt of another process: two processes are rank "
+                         "%" PRIu32 " of job '%s'. Stop one of them",
                          key, p->options.rank, p->options.job);
     dw_writer_release(&found);
     return status;
@@ -255,7 +255,7 @@ static dw_status put_receipt(dw_publisher *p, dw_error *err)
     return status;
 }
 
-/* Sleeps a little longer each time; DW_UNAVAILABLE once END has passed. */
+/* Sleeps, longer each time. DW_UNAVAILABLE if END has passed. */
 static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
                            const char *what, dw_error *err)
 {
@@ -266,7 +266,7 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
                        what, dw_commit_next_version(p));
     if (dw_job_cancelled(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                       "the wait for %s was given up", what);
+                       "cancelled while waiting for %s", what);
     dw_sleep_ms(*pause);
     *pause = *pause * 2 < POLL_MS_MAX ? *pause * 2 : POLL_MS_MAX;
     return DW_OK;
@@ -326,7 +326,7 @@ static bool names_object(const dw_commit_record *commit, const char *key)
     return false;
 }
 
-/* Whether the object, which is one rank's, lies in what this rank owns. */
+/* Whether the object belongs to this rank's part. An object belongs to one rank. */
 static bool is_of_own_part(const dw_publisher *p, const dw_object *object)
 {
     dw_cover c = {SIZE_MAX, 0, p->pieces.n_table};
@@ -343,8 +343,8 @@ static bool is_of_own_part(const dw_publisher *p, const dw_object *object)
     return false;
 }
 
-/* Whether the commit was made of this rank's objects MINE: of all of them, and of no
- * others that are about this rank's part, as those of an earlier round would be. */
+/* Whether the commit names all of MINE, and no other objects of this rank's part, such as
+ * those of an earlier round. */
 static bool is_made_of(const dw_publisher *p, const dw_commit_record *c,
                        const dw_objects *mine)
 {
@@ -369,7 +369,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
            DW_NOT_FOUND) {
         status = pause_for(p, &pause, end, "rank 0", err);
         if (status != DW_OK) {
-            p->commits.in_doubt = true; /* it may still come */
+            p->commits.in_doubt = true; /* the commit may still arrive */
             return status;
         }
     }
@@ -381,8 +381,8 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
     if (ours && !is_made_of(p, &c, mine)) {
         p->baseline.is_lost = true;
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                         "version %" PRIu64 " was made of an earlier attempt. The next "
-                         "one covers this one",
+                         "version %" PRIu64 " was committed from an earlier attempt. "
+                         "Publish again: the next version covers this one",
                          version);
     }
     *position = dw_position_of(&c);
@@ -391,10 +391,9 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
     report->n_bytes = dw_objects_bytes(&c.objects);
     dw_commit_record_release(&c);
     if (!ours) {
-        dw_publisher_fence(p);
-        return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                       "another writer took over the stream: version %" PRIu64 " is its",
-                       version);
+        char reason[64];
+        snprintf(reason, sizeof reason, "it committed version %" PRIu64, version);
+        return dw_commit_fail_fenced(p, reason, err);
     }
     return status;
 }

@@ -14,7 +14,7 @@
 
 #define MAX_BROKEN 1000 /* versions at the end of a stream that are passed over */
 
-/* The restart, and where its weights are from. */
+/* The restart, and the version that its weights come from. */
 typedef struct source {
     dw_restart restart;
     uint64_t version; /* DW_NO_VERSION: the caller's */
@@ -53,7 +53,7 @@ static dw_status follow_on(dw_follower *f, uint64_t head, const dw_progress *pro
     uint64_t goal = head;
     dw_status status = dw_follower_sync(f, goal, progress, NULL, err);
     while (dw_follower_may_detour(status) && goal > 0 && head - goal < MAX_BROKEN) {
-        dw_error unread; /* what is wrong with the head matters */
+        dw_error unread; /* the fault of the head is reported */
         goal--;
         dw_status tried = dw_follower_sync(f, goal, progress, NULL, &unread);
         if (tried == DW_OK)
@@ -131,7 +131,7 @@ static dw_status commit_restart(dw_publisher *p, const source *from, dw_error *e
     return status;
 }
 
-/* Opens the stream for writing, as a publisher does that has no baseline. */
+/* Opens the stream for writing, without a baseline. */
 static dw_status open_stream(dw_publisher *p, dw_error *err)
 {
     dw_status status = dw_stream_open(&p->stream, p->store, &p->options.trust, err);
@@ -151,7 +151,7 @@ static dw_status repair(dw_publisher *p, const dw_tensor *tensors, size_t n_tens
     dw_status status = open_stream(p, err);
     if (status == DW_OK)
         status = take_source(&from, p, tensors, n_tensors, err);
-    /* what can fail here fails before the writer before is fenced */
+    /* do everything that can fail before the previous writer is fenced */
     if (status == DW_OK)
         status = dw_epoch_claim(p, err);
     if (status == DW_OK)

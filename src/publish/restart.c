@@ -1,5 +1,3 @@
-/* A restart: a version that is reached by its anchor and by nothing else, for a stream
- * whose newest versions cannot be had (docs/PROTOCOL.md, section 3). */
 #include <string.h>
 
 #include "base/error.h"

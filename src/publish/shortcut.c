@@ -14,9 +14,9 @@
 
 /* ---- anchors ---- */
 
-/* Points the anchor's tensors, which are those of the group, at their data, if there is
- * any, and notes which slice each of them is. */
-static dw_status connect(dw_anchor *anchor, size_t *place, const dw_tensor *views,
+/* Points the anchor's tensors, which are those of the group, at the data of VIEWS. SLICE
+ * takes the number of the view of each. */
+static dw_status connect(dw_anchor *anchor, size_t *slice, const dw_tensor *views,
                          size_t n_views, dw_error *err)
 {
     dw_name_index names;
@@ -25,14 +25,14 @@ static dw_status connect(dw_anchor *anchor, size_t *place, const dw_tensor *view
         return status;
     for (size_t i = 0; i < anchor->list.n; i++) {
         dw_tensor *t = &anchor->list.tensors[i];
-        place[i] = dw_name_index_find(&names, t->name);
-        t->data = views[place[i]].data;
+        slice[i] = dw_name_index_find(&names, t->name);
+        t->data = views[slice[i]].data;
     }
     dw_name_index_release(&names);
     return DW_OK;
 }
 
-/* Uploads one object, and adds what its very bytes are to *SHARE. */
+/* Uploads one object. Adds to *SHARE what the uploaded bytes add to the state. */
 static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *store,
                               const dw_pieces *pieces, const dw_piece_group *group,
                               const dw_tensor *views, dw_held_version *held,
@@ -44,37 +44,37 @@ static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *sto
                                       object->key, err);
     if (status != DW_OK)
         return status;
-    size_t *place = dw_alloc_array(anchor.list.n, sizeof *place);
+    size_t *slice = dw_alloc_array(anchor.list.n, sizeof *slice);
     size_t *tensors = dw_alloc_array(anchor.list.n, sizeof *tensors);
     dw_held_file file = {held, &anchor, tensors};
     const dw_source source =
         held ? dw_held_file_source(&file) : dw_anchor_source(&anchor);
     dw_anchor_check check;
     status = dw_anchor_check_open(&check, &anchor, err);
-    if (status == DW_OK && (!place || !tensors))
+    if (status == DW_OK && (!slice || !tensors))
         status = dw_fail_memory(err, object->key);
     if (status == DW_OK)
-        status = connect(&anchor, place, views + group->first, group->n, err);
+        status = connect(&anchor, slice, views + group->first, group->n, err);
     for (size_t i = 0; status == DW_OK && i < anchor.list.n; i++)
-        tensors[i] = slices.items[place[i]].tensor;
+        tensors[i] = slices.items[slice[i]].tensor;
     if (status == DW_OK)
         status = dw_object_put_watched(store, object, &source, dw_anchor_check_take,
                                        &check, progress, err);
     for (size_t i = 0; status == DW_OK && i < anchor.list.n; i++)
         *share =
-            dw_digest_add(*share, dw_slices_share(pieces->table, &slices.items[place[i]],
+            dw_digest_add(*share, dw_slices_share(pieces->table, &slices.items[slice[i]],
                                                   &check.shares[i], 1));
     if (status == DW_OK)
         status = dw_covers_of_slices(&object->covers, &object->n_covers, &slices,
                                      pieces->table, pieces->n_table, err);
     dw_anchor_check_release(&check);
-    dw_free(place);
+    dw_free(slice);
     dw_free(tensors);
     dw_anchor_release(&anchor);
     return status;
 }
 
-/* Nothing names them yet, and nobody else knows them. */
+/* No record names them yet. */
 static void remove_objects(dw_store *store, const dw_objects *objects)
 {
     for (size_t i = 0; i < objects->n; i++)
@@ -130,8 +130,8 @@ dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *ta
         remove_objects(store, out);
         status = dw_fail(err, DW_CORRUPT, dw_store_url(store),
                          "no anchor was made of version %" PRIu64
-                         ": the weights at hand are not that version. Their memory or "
-                         "the baseline is damaged",
+                         ": the weights that were read are not that version. The memory "
+                         "or the baseline is damaged",
                          version);
     }
     dw_free(views);

@@ -1,5 +1,4 @@
-/* Adding a way to a version that is committed: a delta over several versions, or the
- * whole model. */
+/* Adds a shortcut to a version of a stream, without a publisher: a fold or an anchor. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,12 +11,12 @@
 #include "store/store.h"
 #include "publish/publisher.h"
 
-#define GROUP_BYTES (32u << 20) /* of weights that are diffed at a time */
+#define GROUP_BYTES (32u << 20) /* of weights, diffed at a time */
 
-/* ---- asking the caller whether to go on ---- */
+/* ---- cancelling ---- */
 
-/* Uploads run on threads of their own, but the caller's function is called on the
- * caller's alone: there it sets what the others look at. */
+/* Uploads run on other threads, but the caller's progress function is called only on the
+ * caller's thread. There it sets `stop`, which the other threads read. */
 typedef struct stopper {
     const dw_progress *outer;
     pthread_t thread;
@@ -33,7 +32,7 @@ static int ask(void *context, uint64_t n_done, uint64_t n_total)
     return atomic_load(&s->stop);
 }
 
-/* ---- what is asked for ---- */
+/* ---- the versions ---- */
 
 static dw_status check_versions(dw_stream *s, const dw_squash_options *o, uint64_t *to,
                                 dw_error *err)
@@ -51,23 +50,24 @@ static dw_status check_versions(dw_stream *s, const dw_squash_options *o, uint64
                        head);
     if (anchor && *to == 0)
         return dw_fail(err, DW_INVALID, url,
-                       "version 0 cannot have an anchor besides what its commit says. "
-                       "Make one of a later version");
+                       "version 0 cannot get an anchor: its commit names its weights. "
+                       "Choose a later version");
     if (!anchor && o->from >= *to)
-        return dw_fail(err, DW_INVALID, url,
-                       "a way leads upwards: from version %" PRIu64 " to %" PRIu64
-                       " there is none",
-                       o->from, *to);
+        return dw_fail(
+            err, DW_INVALID, url,
+            "a fold leads to a later version: there is none from version %" PRIu64
+            " to %" PRIu64,
+            o->from, *to);
     if (!anchor && o->from + 1 == *to)
         return dw_fail(err, DW_INVALID, url,
                        "from version %" PRIu64 " to %" PRIu64
-                       " the commit itself is the way",
+                       " the commit itself leads. A fold spans two versions or more",
                        o->from, *to);
     char key[DW_KEY_TEXT];
     dw_key_shortcut(key, *to, o->from);
     status = dw_store_stat(s->store, key, NULL, NULL, err);
     if (status == DW_OK)
-        return dw_fail(err, DW_CONFLICT, url, "%s is there already", key);
+        return dw_fail(err, DW_CONFLICT, url, "%s already exists", key);
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
@@ -148,7 +148,7 @@ static dw_status fetch_models(squash *q, dw_error *err)
     return status;
 }
 
-/* Diffs the models and uploads what differs. */
+/* Diffs the models and uploads the deltas. */
 static dw_status upload_fold(squash *q, const dw_pieces *pieces, dw_objects *out,
                              dw_error *err)
 {
@@ -187,10 +187,12 @@ static dw_status upload_fold(squash *q, const dw_pieces *pieces, dw_objects *out
         };
         status = dw_encode_upload(&uploaded, &version, err);
     }
-    /* what was diffed is what the commit names, or it must not be called that */
+    /* the fold must lead to the state that the commit names */
     if (status == DW_OK && dw_pieces_state(pieces, uploaded.digests) != q->to.state)
         status = dw_fail(err, DW_CORRUPT, q->options->work_dir,
-                         "the weights changed while they were diffed");
+                         "the weights of version %" PRIu64
+                         " changed while they were diffed. Run it again",
+                         q->to.version);
     if (status == DW_OK) {
         for (size_t i = 0; i < uploaded.objects.n; i++)
             dw_delta_close(uploaded.deltas[i]);
@@ -237,8 +239,8 @@ static bool same_objects(const dw_objects *a, const dw_objects *b)
     return same;
 }
 
-/* Creates the record. Its reply may be lost; where another made the way meanwhile, what
- * was uploaded here is of no use. */
+/* Creates the record. If the reply is lost, reads it. If another process made the
+ * shortcut first, removes the objects. */
 static dw_status create(squash *q, const dw_objects *objects, dw_error *err)
 {
     const bool anchor = q->from.version == DW_NO_VERSION;
@@ -250,20 +252,20 @@ static dw_status create(squash *q, const dw_objects *objects, dw_error *err)
     if (dw_stream_read_shortcut(q->stream, q->to.version, q->from.version, &found,
                                 NULL) != DW_OK)
         return status;
-    /* a way without objects has nothing to be told from another's by, nor needs it */
+    /* a shortcut without objects is the same, whoever made it */
     bool ours = same_objects(&found.objects, objects);
     dw_shortcut_record_release(&found);
     for (size_t i = 0; !ours && i < objects->n; i++)
         dw_store_remove(q->stream->store, objects->items[i].key, NULL);
-    return ours
-               ? DW_OK
-               : dw_fail(err, DW_CONFLICT, dw_store_url(q->stream->store),
-                         "another process made this way to version %" PRIu64 " meanwhile",
-                         q->to.version);
+    return ours ? DW_OK
+                : dw_fail(err, DW_CONFLICT, dw_store_url(q->stream->store),
+                          "another process made this shortcut to version %" PRIu64
+                          " first",
+                          q->to.version);
 }
 
-/* Tells the hint, where it is still about the head: one that does not know the way only
- * costs. */
+/* Adds the shortcut to the hint, if the hint still names the head. A hint without it only
+ * costs followers a longer route. */
 static void refresh_latest(dw_stream *s, dw_edge made)
 {
     dw_latest_record latest;

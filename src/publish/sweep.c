@@ -1,14 +1,14 @@
-/* The sweep: after each version a share of the baseline is read and compared with the
- * digests of what was committed, so that all of it is read within `sweep_every` versions.
+/* The sweep: after each version a share of the baseline is compared with the committed
+ * digests, so that all of it is compared within `sweep_every` versions.
  *
- * A bit that flips in the baseline makes later deltas lead followers to other weights
- * than the trainer's, and nobody else can see that. If a share differs, the baseline is
- * read back from the stream: then it is what followers hold, and the next delta brings
- * them to the trainer's weights. That version's commit says from which version on
+ * If a bit of the baseline flips, later deltas lead followers to other weights than the
+ * trainer's, and only the publisher can see it. If a share differs, the baseline is read
+ * back from the stream. Then it holds what followers hold, and the next delta brings them
+ * to the trainer's weights. The commit of that version reports from which version on
  * followers may have been wrong.
  *
- * A bit of an exponent makes later deltas undecodable for everybody else. Then followers
- * stand still, and the stream cannot be read back. The next version is a restart.
+ * If the bit belongs to an exponent, followers cannot decode later deltas. They stop, and
+ * the baseline cannot be read back. Then the next version is a restart.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -18,9 +18,9 @@
 #include "codec/digest.h"
 #include "publish/publisher.h"
 
-/* ---- what is proven ---- */
+/* ---- the version at which each piece was compared ---- */
 
-/* The version at which the piece that waits longest was last compared. */
+/* The oldest version at which a piece was last compared. */
 static uint64_t oldest_proof(const dw_publisher *p)
 {
     uint64_t oldest = p->commits.head.version;
@@ -74,7 +74,7 @@ static dw_status repair(dw_publisher *p, const char *tensor, dw_error *err)
     dw_error fault = {0};
     dw_baseline_lose(p);
     if (dw_publisher_is_closing(p))
-        return DW_OK; /* the publisher is closing: the next one repairs it */
+        return DW_OK; /* the next publisher repairs it */
     dw_status status = dw_baseline_catch_up(p, &fault);
     if (status == DW_OK) {
         if (p->options.rank == 0)
@@ -83,11 +83,11 @@ static dw_status repair(dw_publisher *p, const char *tensor, dw_error *err)
     }
     return dw_fail_tensor(err, status, p->options.baseline_dir, tensor,
                           "the baseline is damaged, and could not be read back from the "
-                          "stream: %s. Nothing is published until it can",
+                          "stream: %s. Nothing is published until that succeeds",
                           fault.text);
 }
 
-/* Compares pieces [FIRST, FIRST + N) with what was committed. */
+/* Compares pieces [FIRST, FIRST + N) with their committed digests. */
 static dw_status compare(dw_publisher *p, size_t first, size_t n, bool *damaged,
                          dw_error *err)
 {

@@ -13,7 +13,7 @@ small_run 3
 url=$store/run
 
 it "refuses to publish, and says how to accept it"
-fails 7 "cannot create an object only where there is none" deltawire publish "$url" run/base
+fails 7 "cannot create an object only if it does not exist" deltawire publish "$url" run/base
 grep -q -- "--single-writer" err.last || die "no way out: $(cat err.last)"
 fails 6 "no stream" deltawire pull "$url" --into never
 
