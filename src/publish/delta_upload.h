@@ -8,9 +8,8 @@
 #include "publish/pieces.h"
 #include "stream/transfer.h"
 
-/* The largest objects, unless the caller sets a limit. */
+/* The largest object, unless the caller sets a limit. */
 #define DW_OBJECT_BYTES (32ull << 20)
-#define DW_ANCHOR_BYTES (4ull << 30)
 
 typedef struct dw_encode_version {
     const dw_pieces *pieces;

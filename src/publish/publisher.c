@@ -55,8 +55,6 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
         return dw_fail_memory(err, NULL);
     if (o->max_object_bytes == 0)
         o->max_object_bytes = DW_OBJECT_BYTES;
-    if (o->max_anchor_bytes == 0)
-        o->max_anchor_bytes = DW_ANCHOR_BYTES;
     if (o->n_ranks == 0)
         o->n_ranks = 1;
     p->sharded = o->n_ranks > 1 || o->shards;

@@ -107,6 +107,10 @@ void dw_fork_follower_id(char out[65], const dw_publisher *p);
 /* Commits version 0 as a fork of a version of another stream. */
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err);
 
+/* Uploads the baseline as the anchor of version 0; of a rank, its part. */
+dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *write_id,
+                                 dw_error *err);
+
 /* ---- current.c ---- */
 
 /* Publishes the caller's weights if they differ from the newest version, and waits until

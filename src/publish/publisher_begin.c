@@ -199,6 +199,24 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
     return status;
 }
 
+dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *write_id,
+                                 dw_error *err)
+{
+    const dw_anchor_spec spec = {
+        .store = p->store,
+        .table = p->pieces.table,
+        .n_table = p->pieces.n_table,
+        .slices = &p->pieces.owned,
+        .data = p->baseline.data,
+        .share = dw_pieces_share(&p->pieces, p->baseline.digests),
+        .version = 0,
+        .write_id = write_id,
+        .max_object_bytes = p->options.max_anchor_bytes,
+        .progress = &p->options.progress,
+    };
+    return dw_anchor_upload(out, &spec, err);
+}
+
 /* Fills in what version 0 is: uploads an anchor, or names the base. */
 static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_error *err)
 {
@@ -211,10 +229,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
                             p->options.n_threads, err);
     }
     commit->content = DW_CONTENT_ANCHOR;
-    return dw_anchor_upload(
-        &commit->objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-        p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->baseline.digests), 0,
-        false, commit->write_id, p->options.max_anchor_bytes, &p->options.progress, err);
+    return dw_first_anchor_upload(&commit->objects, p, commit->write_id, err);
 }
 
 dw_status dw_fork_first_version(dw_publisher *p, dw_error *err)

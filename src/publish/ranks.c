@@ -439,10 +439,7 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_rank_write_id(write_id, p, err);
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)
-        status = dw_anchor_upload(
-            &objects, p->store, p->pieces.table, p->pieces.n_table, &p->pieces.owned,
-            p->baseline.data, NULL, dw_pieces_share(&p->pieces, p->baseline.digests), 0,
-            false, write_id, p->options.max_anchor_bytes, &p->options.progress, err);
+        status = dw_first_anchor_upload(&objects, p, write_id, err);
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)

@@ -35,7 +35,6 @@ dw_status dw_restart_digest(dw_restart *r, const dw_publisher *p, dw_error *err)
 dw_status dw_restart_upload(dw_restart *r, dw_publisher *p, dw_error *err)
 {
     const dw_stream_record *s = &p->stream->record;
-    const uint64_t max = p->options.max_anchor_bytes;
     const dw_progress stop = {dw_job_cancelled, p};
     dw_slices all = {0};
     void **data = dw_alloc_array(s->n_tensors, sizeof *data);
@@ -44,11 +43,21 @@ dw_status dw_restart_upload(dw_restart *r, dw_publisher *p, dw_error *err)
         data[t] = r->model.tensors[t].data;
     if (status == DW_OK)
         status = dw_slices_of_covers(&all, NULL, 0, s->tensors, s->n_tensors, err);
+    const dw_anchor_spec spec = {
+        .store = p->store,
+        .table = s->tensors,
+        .n_table = s->n_tensors,
+        .slices = &all,
+        .data = data,
+        .share = dw_whole_share(s->tensors, s->n_tensors, r->state),
+        .version = dw_commit_next_version(p),
+        .is_shortcut = true,
+        .write_id = r->write_id,
+        .max_object_bytes = p->options.max_anchor_bytes,
+        .progress = &stop,
+    };
     if (status == DW_OK)
-        status = dw_anchor_upload(
-            &r->objects, p->store, s->tensors, s->n_tensors, &all, data, NULL,
-            dw_whole_share(s->tensors, s->n_tensors, r->state), dw_commit_next_version(p),
-            true, r->write_id, max > 0 ? max : DW_ANCHOR_BYTES, &stop, err);
+        status = dw_anchor_upload(&r->objects, &spec, err);
     dw_slices_free(&all);
     dw_free(data);
     return status;

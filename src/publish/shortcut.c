@@ -87,52 +87,56 @@ dw_digest dw_whole_share(const dw_tensor *table, size_t n_tensors, dw_digest sta
     return dw_digest_add(state, floor > 0 ? DW_DIGEST_PRIME - floor : 0);
 }
 
-dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
-                           size_t n_tensors, const dw_slices *slices, void *const *data,
-                           dw_held_version *held, dw_digest share, uint64_t version,
-                           bool is_shortcut, const char *write_id,
-                           uint64_t max_object_bytes, const dw_progress *progress,
-                           dw_error *err)
+static dw_status cut_pieces(dw_pieces *out, const dw_anchor_spec *spec, dw_error *err)
 {
-    dw_digest found = 0;
-    *out = (dw_objects){0};
-    dw_pieces pieces = {0};
+    const uint64_t max_bytes =
+        spec->max_object_bytes > 0 ? spec->max_object_bytes : DW_ANCHOR_BYTES;
     dw_slices owned = {0};
     dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < slices->n; i++)
-        status = dw_slices_append(&owned, slices->items[i], err);
+    *out = (dw_pieces){0};
+    for (size_t i = 0; status == DW_OK && i < spec->slices->n; i++)
+        status = dw_slices_append(&owned, spec->slices->items[i], err);
     if (status == DW_OK)
-        status = dw_pieces_open(&pieces, table, n_tensors, &owned, max_object_bytes, err);
+        status = dw_pieces_open(out, spec->table, spec->n_table, &owned, max_bytes, err);
     dw_slices_free(&owned);
+    return status;
+}
+
+dw_status dw_anchor_upload(dw_objects *out, const dw_anchor_spec *spec, dw_error *err)
+{
+    dw_digest found = 0;
+    dw_pieces pieces;
+    *out = (dw_objects){0};
+    dw_status status = cut_pieces(&pieces, spec, err);
     if (status != DW_OK)
         return status;
     dw_tensor *views = dw_alloc_array(pieces.cut.n, sizeof *views);
     out->items = dw_alloc_zeroed(pieces.n_groups, sizeof *out->items);
     if (!views || !out->items)
         status = dw_fail_memory(err, NULL);
-    dw_share bar = {.whole = progress};
-    for (size_t i = 0; status == DW_OK && i < slices->n; i++)
-        bar.total += dw_slice_bytes(table, &slices->items[i]);
+    dw_share bar = {.whole = spec->progress};
+    for (size_t i = 0; status == DW_OK && i < spec->slices->n; i++)
+        bar.total += dw_slice_bytes(spec->table, &spec->slices->items[i]);
     const dw_progress hook = dw_share_hook(&bar);
-    if (status == DW_OK && data)
-        dw_pieces_view(&pieces, views, data);
+    if (status == DW_OK && spec->data)
+        dw_pieces_view(&pieces, views, spec->data);
     else if (status == DW_OK && pieces.cut.n > 0)
         memcpy(views, pieces.shapes.tensors, pieces.cut.n * sizeof *views);
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
-        dw_key_object(object->key, version, write_id, is_shortcut ? "anchor" : NULL,
-                      (unsigned)g);
-        status = upload_group(object, &found, store, &pieces, &pieces.groups[g], views,
-                              data ? NULL : held, &hook, err);
+        dw_key_object(object->key, spec->version, spec->write_id,
+                      spec->is_shortcut ? "anchor" : NULL, (unsigned)g);
+        status = upload_group(object, &found, spec->store, &pieces, &pieces.groups[g],
+                              views, spec->data ? NULL : spec->held, &hook, err);
         bar.before += object->n_bytes;
     }
-    if (status == DW_OK && found != share) {
-        remove_objects(store, out);
-        status = dw_fail(err, DW_CORRUPT, dw_store_url(store),
+    if (status == DW_OK && found != spec->share) {
+        remove_objects(spec->store, out);
+        status = dw_fail(err, DW_CORRUPT, dw_store_url(spec->store),
                          "no anchor was made of version %" PRIu64
                          ": the weights that were read are not that version. The memory "
                          "or the baseline is damaged",
-                         version);
+                         spec->version);
     }
     dw_free(views);
     dw_pieces_release(&pieces);

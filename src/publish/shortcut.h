@@ -4,18 +4,28 @@
 
 #include "publish/held_version.h"
 
-/* Uploads the weights of SLICES, owned slice k at DATA[k] or, if DATA is NULL, as HELD
- * has them, as anchor objects of at most MAX_OBJECT_BYTES each; OUT, to be released in
- * any case, takes what was uploaded. IS_SHORTCUT: false for the anchor in the commit of
- * version 0. SHARE is what the
- * weights add to the version's state: if the bytes that were uploaded are other weights,
- * the objects are removed again and the call fails with DW_CORRUPT. */
-dw_status dw_anchor_upload(dw_objects *out, dw_store *store, const dw_tensor *table,
-                           size_t n_tensors, const dw_slices *slices, void *const *data,
-                           dw_held_version *held, dw_digest share, uint64_t version,
-                           bool is_shortcut, const char *write_id,
-                           uint64_t max_object_bytes, const dw_progress *progress,
-                           dw_error *err);
+/* The largest object of an anchor, unless the caller sets a limit. */
+#define DW_ANCHOR_BYTES (4ull << 30)
+
+/* An anchor to upload: the weights of `slices`. */
+typedef struct dw_anchor_spec {
+    dw_store *store;
+    const dw_tensor *table; /* the stream's */
+    size_t n_table;
+    const dw_slices *slices;
+    void *const *data;     /* [slices->n]; NULL: read `held` */
+    dw_held_version *held; /* whole tensors */
+    dw_digest share;       /* what the weights add to the version's state */
+    uint64_t version;
+    bool is_shortcut; /* false: the anchor in the commit of version 0 */
+    const char *write_id;
+    uint64_t max_object_bytes; /* 0: DW_ANCHOR_BYTES */
+    const dw_progress *progress;
+} dw_anchor_spec;
+
+/* Uploads the objects of an anchor. If the uploaded bytes are not weights with that
+ * share, removes the objects and fails with DW_CORRUPT. Release OUT in any case. */
+dw_status dw_anchor_upload(dw_objects *out, const dw_anchor_spec *spec, dw_error *err);
 
 /* What all tensors of a model add to its state. */
 dw_digest dw_whole_share(const dw_tensor *table, size_t n_tensors, dw_digest state);

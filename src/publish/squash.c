@@ -209,18 +209,27 @@ static dw_status upload_fold(squash *q, const dw_pieces *pieces, dw_objects *out
 static dw_status upload(squash *q, dw_objects *out, dw_error *err)
 {
     const dw_stream_record *r = &q->stream->record;
-    uint64_t max_bytes = q->options->max_object_bytes;
     dw_slices all = {0};
     dw_pieces pieces = {0};
     dw_status status = dw_random_id(q->write_id, err);
     if (status == DW_OK)
         status = dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, err);
-    if (status == DW_OK && q->from.version == DW_NO_VERSION)
-        status = dw_anchor_upload(
-            out, q->stream->store, r->tensors, r->n_tensors, &all, q->new_data, NULL,
-            dw_whole_share(r->tensors, r->n_tensors, q->to.state), q->to.version, true,
-            q->write_id, max_bytes > 0 ? max_bytes : DW_ANCHOR_BYTES, &q->stop, err);
-    else if (status == DW_OK) {
+    const dw_anchor_spec anchor = {
+        .store = q->stream->store,
+        .table = r->tensors,
+        .n_table = r->n_tensors,
+        .slices = &all,
+        .data = q->new_data,
+        .share = dw_whole_share(r->tensors, r->n_tensors, q->to.state),
+        .version = q->to.version,
+        .is_shortcut = true,
+        .write_id = q->write_id,
+        .max_object_bytes = q->options->max_object_bytes,
+        .progress = &q->stop,
+    };
+    if (status == DW_OK && q->from.version == DW_NO_VERSION) {
+        status = dw_anchor_upload(out, &anchor, err);
+    } else if (status == DW_OK) {
         status =
             dw_pieces_open(&pieces, r->tensors, r->n_tensors, &all, GROUP_BYTES, err);
         if (status == DW_OK)

@@ -96,12 +96,22 @@ static dw_status make_anchor(dw_publisher *p, dw_error *err)
     const dw_position *at = &p->upkeep.at;
     const uint64_t before = dw_hint_anchor(&p->hint);
     const dw_progress stop = {dw_upkeep_cancelled, p};
+    const dw_anchor_spec spec = {
+        .store = p->store,
+        .table = pieces->table,
+        .n_table = pieces->n_table,
+        .slices = &pieces->owned,
+        .held = &p->upkeep.held,
+        .share = dw_whole_share(pieces->table, pieces->n_table, at->state),
+        .version = at->version,
+        .is_shortcut = true,
+        .write_id = write_id,
+        .max_object_bytes = p->options.max_anchor_bytes,
+        .progress = &stop,
+    };
     dw_status status = dw_random_id(write_id, err);
     if (status == DW_OK)
-        status = dw_anchor_upload(
-            &objects, p->store, pieces->table, pieces->n_table, &pieces->owned, NULL,
-            &p->upkeep.held, dw_whole_share(pieces->table, pieces->n_table, at->state),
-            at->version, true, write_id, p->options.max_anchor_bytes, &stop, err);
+        status = dw_anchor_upload(&objects, &spec, err);
     if (status == DW_OK)
         status = dw_upkeep_add(p, NULL, &objects, err);
     if (status == DW_OK) {

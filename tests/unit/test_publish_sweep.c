@@ -205,19 +205,25 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
     assert_fine(
         x, dw_digest_tensors(digests, &state, tensors, r->n_tensors, 1, NULL, &x->err));
     assert_fine(x, dw_slices_of_covers(&all, NULL, 0, r->tensors, r->n_tensors, &x->err));
-    const dw_digest good = dw_whole_share(r->tensors, r->n_tensors, c.state);
-    const char *id = "00112233445566778899aabbccddeeff";
-    /* what is uploaded is proven: such an anchor is not made any more */
-    assert_int_equal(dw_anchor_upload(&objects, store, r->tensors, r->n_tensors, &all,
-                                      data, NULL, good, version, true, id, 1 << 20, NULL,
-                                      &x->err),
-                     DW_CORRUPT);
+    dw_anchor_spec spec = {
+        .store = store,
+        .table = r->tensors,
+        .n_table = r->n_tensors,
+        .slices = &all,
+        .data = data,
+        .share = dw_whole_share(r->tensors, r->n_tensors, c.state),
+        .version = version,
+        .is_shortcut = true,
+        .write_id = "00112233445566778899aabbccddeeff",
+        .max_object_bytes = 1 << 20,
+    };
+    /* the upload is proven: only deltawire 0.1 made such an anchor */
+    assert_int_equal(dw_anchor_upload(&objects, &spec, &x->err), DW_CORRUPT);
     assert_int_equal(dw_store_stat(store, objects.items[0].key, NULL, NULL, NULL),
                      DW_NOT_FOUND);
     dw_objects_release(&objects);
-    assert_fine(x, dw_anchor_upload(&objects, store, r->tensors, r->n_tensors, &all, data,
-                                    NULL, dw_whole_share(r->tensors, r->n_tensors, state),
-                                    version, true, id, 1 << 20, NULL, &x->err));
+    spec.share = dw_whole_share(r->tensors, r->n_tensors, state);
+    assert_fine(x, dw_anchor_upload(&objects, &spec, &x->err));
     *byte ^= 1;
     const dw_position to = dw_position_of(&c);
     assert_fine(x, dw_shortcut_create(s, NULL, &to, &objects, NULL, &x->err));
