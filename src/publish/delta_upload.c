@@ -31,7 +31,7 @@ void dw_uploaded_release(dw_uploaded *e)
 /* ---- the thread that uploads ---- */
 
 typedef struct uploader {
-    const dw_encode_version *version;
+    const dw_delta_spec *version;
     dw_uploaded *out;
     pthread_t thread;
 
@@ -142,9 +142,8 @@ static dw_status spill(dw_uploaded *out, dw_delta **delta, uint64_t n_bytes,
 }
 
 /* DIGESTS takes those of the new weights. */
-static dw_status encode_group(dw_delta **out, dw_digest *digests,
-                              const dw_encode_version *v, const dw_piece_group *g,
-                              dw_error *err)
+static dw_status encode_group(dw_delta **out, dw_digest *digests, const dw_delta_spec *v,
+                              const dw_piece_group *g, dw_error *err)
 {
     dw_diff_options options;
     dw_diff_options_init(&options);
@@ -160,8 +159,7 @@ static dw_status encode_group(dw_delta **out, dw_digest *digests,
                          err);
 }
 
-static dw_status fail_proof(const dw_encode_version *v, const dw_error *fault,
-                            dw_error *err)
+static dw_status fail_proof(const dw_delta_spec *v, const dw_error *fault, dw_error *err)
 {
     return dw_fail(err, DW_CORRUPT, dw_store_url(v->store),
                    "version %" PRIu64 " was not committed: its delta does not lead "
@@ -171,7 +169,7 @@ static dw_status fail_proof(const dw_encode_version *v, const dw_error *fault,
 }
 
 /* Decodes the delta of one group while its base is loaded. */
-static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g,
+static dw_status prove_group(const dw_delta_spec *v, const dw_piece_group *g,
                              const dw_delta *delta, const dw_digest *digests,
                              dw_error *err)
 {
@@ -194,7 +192,7 @@ static dw_status prove_group(const dw_encode_version *v, const dw_piece_group *g
 }
 
 /* Merges the pending deltas to one object, and adds it to those that may be uploaded. */
-static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_version *v,
+static dw_status close_object(dw_uploaded *out, pending *p, const dw_delta_spec *v,
                               uploader *u, dw_error *err)
 {
     if (p->n == 0)
@@ -231,7 +229,7 @@ static dw_status close_object(dw_uploaded *out, pending *p, const dw_encode_vers
 
 /* Encodes a group and adds it to the pending ones. If the object would become too large,
  * closes it first. */
-static dw_status add_group(dw_uploaded *out, pending *p, const dw_encode_version *v,
+static dw_status add_group(dw_uploaded *out, pending *p, const dw_delta_spec *v,
                            const dw_piece_group *g, uploader *u, dw_error *err)
 {
     dw_delta *delta;
@@ -277,7 +275,7 @@ static bool failed(uploader *u)
     return result;
 }
 
-static dw_status encode_all(dw_uploaded *out, const dw_encode_version *v, uploader *u,
+static dw_status encode_all(dw_uploaded *out, const dw_delta_spec *v, uploader *u,
                             dw_error *err)
 {
     pending p = {0};
@@ -300,8 +298,8 @@ static dw_status encode_all(dw_uploaded *out, const dw_encode_version *v, upload
 
 /* Decodes all objects against their base, and compares the result with the digests of the
  * new weights. */
-static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
-                           uploader *u, dw_error *err)
+static dw_status prove_all(const dw_uploaded *out, const dw_delta_spec *v, uploader *u,
+                           dw_error *err)
 {
     const size_t n = v->pieces->cut.n;
     dw_digest *proven = dw_alloc_array(n, sizeof *proven);
@@ -329,7 +327,7 @@ static dw_status prove_all(const dw_uploaded *out, const dw_encode_version *v,
     return status;
 }
 
-dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *v, dw_error *err)
+dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *v, dw_error *err)
 {
     *out =
         (dw_uploaded){.digests = dw_alloc_zeroed(v->pieces->cut.n, sizeof *out->digests)};

@@ -11,7 +11,7 @@
 /* The largest object, unless the caller sets a limit. */
 #define DW_OBJECT_BYTES (32ull << 20)
 
-typedef struct dw_encode_version {
+typedef struct dw_delta_spec {
     const dw_pieces *pieces;
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
@@ -31,7 +31,7 @@ typedef struct dw_encode_version {
     const dw_progress *stop;         /* called now and then; not 0 stops */
     void (*captured)(void *context); /* called when all of NEXT was read; may be NULL */
     void *captured_context;
-} dw_encode_version;
+} dw_delta_spec;
 
 typedef struct dw_uploaded {
     dw_objects objects;
@@ -51,8 +51,7 @@ typedef struct dw_uploaded {
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
  * to NEXT. With `load` each group is proven by itself, before it becomes part of an
  * object. DW_CORRUPT if a proof failed. Release OUT in any case. */
-dw_status dw_encode_upload(dw_uploaded *out, const dw_encode_version *version,
-                           dw_error *err);
+dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *spec, dw_error *err);
 void dw_uploaded_release(dw_uploaded *uploaded);
 
 #endif

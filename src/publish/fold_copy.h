@@ -84,7 +84,7 @@ dw_status dw_fold_source_open(dw_fold_source *out, const dw_fold_level *level,
                               const dw_fold_copy *copy, dw_error *err);
 void dw_fold_source_close(dw_fold_source *source);
 
-/* For dw_encode_version; CONTEXT is a dw_fold_source. */
+/* For dw_delta_spec; CONTEXT is a dw_fold_source. */
 dw_status dw_fold_source_load(void *context, const dw_piece_group *group, dw_error *err);
 
 /* Removes the files of a copy or of deltas, and then the directory. Other files stay, and

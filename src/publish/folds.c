@@ -69,7 +69,7 @@ static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
     dw_status status = dw_random_id(write_id, err);
     if (status != DW_OK)
         return status;
-    const dw_encode_version version = {
+    const dw_delta_spec version = {
         .pieces = &p->pieces,
         .base = base,
         .next = ends->next.views,
@@ -86,7 +86,7 @@ static dw_status upload_ends(dw_publisher *p, const dw_fold_level *level,
         .n_threads = p->options.n_threads,
         .stop = &stop,
     };
-    status = dw_encode_upload(&uploaded, &version, err);
+    status = dw_delta_upload(&uploaded, &version, err);
     if (status == DW_OK && source &&
         dw_pieces_state(&p->pieces, digests) != level->at.state) {
         source->is_bad = true;

@@ -87,7 +87,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
 {
     dw_live_choose(p);
     const dw_progress stop = {dw_job_cancelled, p};
-    const dw_encode_version version = {
+    const dw_delta_spec version = {
         .pieces = &p->pieces,
         .base = p->baseline.views,
         .next = p->live.chosen,
@@ -103,7 +103,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .captured = on_captured,
         .captured_context = p,
     };
-    return dw_encode_upload(&p->job.part, &version, err);
+    return dw_delta_upload(&p->job.part, &version, err);
 }
 
 /* From here on the job cannot be cancelled. False if it was cancelled before. */

@@ -170,7 +170,7 @@ static dw_status upload_fold(squash *q, const dw_pieces *pieces, dw_objects *out
                          q->from.version);
     if (status == DW_OK) {
         uint64_t max_bytes = q->options->max_object_bytes;
-        const dw_encode_version version = {
+        const dw_delta_spec version = {
             .pieces = pieces,
             .base = base,
             .next = next,
@@ -185,7 +185,7 @@ static dw_status upload_fold(squash *q, const dw_pieces *pieces, dw_objects *out
             .n_threads = q->options->n_threads,
             .stop = &q->stop,
         };
-        status = dw_encode_upload(&uploaded, &version, err);
+        status = dw_delta_upload(&uploaded, &version, err);
     }
     /* the fold must lead to the state that the commit names */
     if (status == DW_OK && dw_pieces_state(pieces, uploaded.digests) != q->to.state)

@@ -16,7 +16,7 @@ typedef struct version {
     dw_tensor *base_views, *next_views;
     dw_digest *base_digests;
     dw_store *store;
-    dw_encode_version encode;
+    dw_delta_spec encode;
 } version;
 
 static void **data_of(const model *m)
@@ -51,7 +51,7 @@ static void version_make(version *v)
     assert_ok(dw_digest_tensors(v->base_digests, NULL, v->base_views, v->pieces.cut.n, 1,
                                 NULL, &err),
               &err);
-    v->encode = (dw_encode_version){
+    v->encode = (dw_delta_spec){
         .pieces = &v->pieces,
         .base = v->base_views,
         .next = v->next_views,
@@ -83,7 +83,7 @@ static void test_good_version(void **state)
     version_make(&v);
     dw_uploaded uploaded;
     dw_error err = {0};
-    assert_ok(dw_encode_upload(&uploaded, &v.encode, &err), &err);
+    assert_ok(dw_delta_upload(&uploaded, &v.encode, &err), &err);
     assert_true(uploaded.objects.n > 1);
     dw_uploaded_release(&uploaded);
     version_free(&v);
@@ -107,12 +107,12 @@ static void test_damaged_base(void **state)
     v.encode.captured_context = &v;
     dw_uploaded uploaded;
     dw_error err = {0};
-    assert_fails(dw_encode_upload(&uploaded, &v.encode, &err), DW_CORRUPT, &err);
+    assert_fails(dw_delta_upload(&uploaded, &v.encode, &err), DW_CORRUPT, &err);
     assert_non_null(strstr(err.text, "version 7 was not committed"));
     dw_uploaded_release(&uploaded);
     damage_base(&v); /* undone */
     v.encode.captured = NULL;
-    assert_ok(dw_encode_upload(&uploaded, &v.encode, &err), &err);
+    assert_ok(dw_delta_upload(&uploaded, &v.encode, &err), &err);
     dw_uploaded_release(&uploaded);
     version_free(&v);
 }
@@ -133,7 +133,7 @@ static void test_wrong_digest(void **state)
     dw_error err = {0};
     v.encode.captured = damage_digest;
     v.encode.captured_context = &uploaded;
-    assert_fails(dw_encode_upload(&uploaded, &v.encode, &err), DW_CORRUPT, &err);
+    assert_fails(dw_delta_upload(&uploaded, &v.encode, &err), DW_CORRUPT, &err);
     dw_uploaded_release(&uploaded);
     version_free(&v);
 }
