@@ -159,7 +159,7 @@ static dw_status go_to_base(cli_source *s, dw_error *err)
                : status;
 }
 
-/* A version that cannot be had is passed over if a restart left it behind. */
+/* A version that cannot be rebuilt is passed over if a restart left it behind. */
 static dw_status go_in_stream(cli_source *s, uint64_t version,
                               const dw_progress *progress, dw_error *err)
 {

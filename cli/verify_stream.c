@@ -112,7 +112,8 @@ static void print_decoded(const decoding *d)
                       r->n_decoded, r->first);
     if (r->n_left > 0)
         cli_print_row("left behind",
-                      "%" PRIu64 " versions that cannot be had, by a restart", r->n_left);
+                      "%" PRIu64 " versions that cannot be rebuilt, by a restart",
+                      r->n_left);
 }
 
 static void print_text(const cli_stream *stream, const dw_verify_report *report,

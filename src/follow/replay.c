@@ -74,12 +74,13 @@ static void report_fault(replay *r, uint64_t version, dw_status code,
     const char *url = dw_store_url(r->stream->store);
     if (anchor == DW_NO_VERSION)
         dw_fail(&fault, code, url,
-                "version %" PRIu64 " cannot be had: %.400s. No follower gets past it. To "
+                "version %" PRIu64
+                " cannot be rebuilt: %.400s. No follower gets past it. To "
                 "go on, run: deltawire repair %s CHECKPOINT",
                 version, found->text, url);
     else
         dw_fail(&fault, code, url,
-                "version %" PRIu64 " cannot be had: %.400s. Followers pass it by the "
+                "version %" PRIu64 " cannot be rebuilt: %.400s. Followers pass it by the "
                 "anchor of version %" PRIu64,
                 version, found->text, anchor);
     if (r->report.n_faults++ == 0)
@@ -103,7 +104,7 @@ static uint64_t pass_over(replay *r, uint64_t from, uint64_t version, dw_status 
 
 /* ---- all of them ---- */
 
-/* From the first version that can be had on. */
+/* From the first version that can be rebuilt on. */
 static dw_status run(replay *r, uint64_t floor, dw_error *err)
 {
     uint64_t from = DW_NO_VERSION, to = floor;

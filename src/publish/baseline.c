@@ -143,7 +143,7 @@ static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
         (strcmp(fault.where, url) == 0 || strncmp(fault.where, url, strlen(url)) != 0))
         return status; /* the base, or the source of a fork, is missing */
     return dw_fail(err, status, url,
-                   "version %" PRIu64 " cannot be had: %.200s: %.300s. If `deltawire "
+                   "version %" PRIu64 " cannot be rebuilt: %.200s: %.300s. If `deltawire "
                    "verify %s` says so too, go on from a checkpoint with: deltawire "
                    "repair %s CHECKPOINT",
                    at == DW_NO_VERSION ? head : at + 1, fault.where, fault.text, url,

@@ -1,5 +1,5 @@
-/* Restarting a stream whose newest versions cannot be had, without a publisher: from a
- * checkpoint, or from the newest version that can be had. */
+/* Restarts a stream whose newest versions cannot be rebuilt, without a publisher: from a
+ * checkpoint, or from the newest version that can be rebuilt. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static dw_status take_tensors(source *out, const dw_stream_record *r,
     return status;
 }
 
-/* Follows the stream as far as it goes: to the newest version that can be had. */
+/* Follows the stream as far as it goes: to the newest version that can be rebuilt. */
 static dw_status follow_on(dw_follower *f, uint64_t head, const dw_progress *progress,
                            dw_error *err)
 {
@@ -87,17 +87,18 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
     out->version = dw_follower_version(f);
     dw_follower_close(f);
     if (dw_follower_may_detour(status) && out->version == DW_NO_VERSION)
-        return dw_fail(err, status, dw_store_url(p->store),
-                       "no version of this stream can be had: %.200s: %.300s. To go on, "
-                       "name a checkpoint: deltawire repair %s CHECKPOINT",
-                       fault.where, fault.text, dw_store_url(p->store));
+        return dw_fail(
+            err, status, dw_store_url(p->store),
+            "no version of this stream can be rebuilt: %.200s: %.300s. To go on, "
+            "name a checkpoint: deltawire repair %s CHECKPOINT",
+            fault.where, fault.text, dw_store_url(p->store));
     if (status != DW_OK && err)
         *err = fault;
     if (status != DW_OK || out->version != p->commits.head.version)
         return status;
     return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                    "there is nothing to repair: version %" PRIu64 ", the newest, can be "
-                   "had. To restart the stream all the same, name a checkpoint",
+                   "rebuilt. To restart the stream all the same, name a checkpoint",
                    p->commits.head.version);
 }
 
@@ -112,8 +113,8 @@ static dw_status take_source(source *out, dw_publisher *p, const dw_tensor *tens
     return status == DW_OK ? dw_restart_digest(&out->restart, p, err) : status;
 }
 
-/* A process that is killed between the commit and the record of its anchor leaves a
- * version that cannot be had, as the one before: the repair is run again. */
+/* If the process is killed between the commit and the record of its anchor, the head
+ * still cannot be rebuilt. Then the repair is run again. */
 static dw_status commit_restart(dw_publisher *p, const source *from, dw_error *err)
 {
     char notes[64] = "";

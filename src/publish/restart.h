@@ -1,5 +1,5 @@
 /* A restart: a version that only its anchor leads to, for a stream whose newest versions
- * cannot be read (docs/PROTOCOL.md, section 3).
+ * cannot be rebuilt (docs/PROTOCOL.md, section 3).
  */
 #ifndef DW_PUBLISH_RESTART_H
 #define DW_PUBLISH_RESTART_H
@@ -25,7 +25,8 @@ dw_status dw_restart_digest(dw_restart *restart, const dw_publisher *p, dw_error
 dw_status dw_restart_upload(dw_restart *restart, dw_publisher *p, dw_error *err);
 /* Commits it, then writes the record of its anchor, which names the commit. The caller
  * fills in step, notes and suspect_from of COMMIT. If the commit succeeds and the record
- * fails, p->commits.head is a version that nobody can read, and another restart is due.
+ * fails, p->commits.head is a version that nobody can rebuild, and another restart is
+ * due.
  */
 dw_status dw_restart_commit(const dw_restart *restart, dw_publisher *p,
                             dw_commit_record *commit, dw_error *err);

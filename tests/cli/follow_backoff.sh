@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# While a stream cannot be had, it is asked for as often as --interval says.
+# While a stream cannot be read, it is asked for as often as --interval says.
 . "$(dirname "$0")/stream_lib.sh"
 
 cat >server.py <<'END'

@@ -24,7 +24,7 @@ goes_on() {
 it "the only version lost its object: repair restarts the stream"
 again 0
 object_remove "$url" "$(object_of "$url" 0)"
-fails 6 'version 0 cannot be had: .*there is no such object.*deltawire repair .* CHECKPOINT' \
+fails 6 'version 0 cannot be rebuilt: .*there is no such object.*deltawire repair .* CHECKPOINT' \
     deltawire publish "$url" run/step_000001 --baseline fresh
 fails 6 'there is no such object' deltawire pull "$url" --into model
 grep -q '^try: deltawire verify' err.last
@@ -38,7 +38,7 @@ for kind in objects ways; do
     again 3 --anchor-every 2
     deltawire gc "$url" --keep 1 --quiet >/dev/null
     find "$root/$kind" -name '*-anchor*' -delete
-    fails 6 'version 3 cannot be had: .*deltawire repair .* CHECKPOINT' \
+    fails 6 'version 3 cannot be rebuilt: .*deltawire repair .* CHECKPOINT' \
         deltawire publish "$url" run/step_000004 --baseline fresh
     fails 6 'there is no such object' deltawire pull "$url" --into model
     grep -q '^try: deltawire verify' err.last

@@ -21,7 +21,7 @@ holds_version() { # DIR VERSION
 it "verify names the first version that does not decode"
 fresh
 fails 3 'found: see the list' deltawire verify "$url"
-grep -q '^fault: .*version 3 cannot be had.*deltawire repair' out.last
+grep -q '^fault: .*version 3 cannot be rebuilt.*deltawire repair' out.last
 deltawire verify "$url" --no-decode >/dev/null
 
 it "publish restarts the stream by itself, and says so"
@@ -43,7 +43,7 @@ grep -q 'version 3 could not be decoded, so version 4 restarts the stream' err.p
 it "publish names an object that is missing, and the command that helps"
 fresh
 object_remove "$url" "$(object_of "$url" 3)"
-fails 6 'version 3 cannot be had.*deltawire repair' deltawire publish "$url" at2
+fails 6 'version 3 cannot be rebuilt.*deltawire repair' deltawire publish "$url" at2
 head_is 3
 fresh
 
@@ -103,7 +103,7 @@ rm -rf empty
 deltawire pull "$url" --into empty --quiet >/dev/null
 same_weights empty newer
 
-it "continues from the newest version that can be had, without a checkpoint"
+it "continues from the newest version that can be rebuilt, without a checkpoint"
 fresh
 deltawire repair "$url" --json >out.repair
 holds 'o["version"] == 4 and o["source"] == 2' <out.repair
@@ -128,10 +128,10 @@ holds 'o["faults"] == [] and o["left_behind_faults"] == 1' <out.verify
 deltawire pull "$url" --into crossed --quiet >/dev/null
 holds_version crossed 5
 
-it "says so if no version can be had"
+it "says so if no version can be rebuilt"
 fresh
 object_remove "$url" "$(object_of "$url" 0)"
-fails 6 'no version .* can be had: .*objects/.*deltawire repair .* CHECKPOINT' \
+fails 6 'no version .* can be rebuilt: .*objects/.*deltawire repair .* CHECKPOINT' \
     deltawire repair "$url"
 deltawire repair "$url" new --quiet >/dev/null
 deltawire pull "$url" --into other --quiet >/dev/null
@@ -191,7 +191,7 @@ head_is 8
 deltawire verify "$url" --json >out.verify
 holds 'o["faults"] == [] and o["left_behind_faults"] == 1 and o["decoded"] == 7' <out.verify
 
-it "a damaged anchor whose version has a good delta: verify says what can be had"
+it "a damaged anchor whose version has a good delta: verify says what can be rebuilt"
 deltawire squash "$url" --anchor --quiet >/dev/null
 object_get "$url" "ways/$(basename "$(commit_key 8)" .json)-anchor.json" way.json
 object=$(json 'o["objects"][0]["key"]' <way.json)

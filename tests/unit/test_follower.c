@@ -510,7 +510,7 @@ static void test_trust(void **state)
 
 /* ---- ways around ---- */
 
-/* What was done to the store, and whether the head can be had all the same. */
+/* What was done to the store, and whether the head can be rebuilt all the same. */
 static void test_detours(void **state)
 {
     (void)state;
