@@ -353,6 +353,11 @@ void dw_baseline_lose(dw_publisher *p)
         dw_replica_distrust(replica_of(p));
 }
 
+void dw_baseline_fall_behind(dw_publisher *p)
+{
+    p->baseline.is_lost = true;
+}
+
 static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
 {
     dw_status status = DW_OK;

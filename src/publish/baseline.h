@@ -44,8 +44,11 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);
  * lost; the version is committed all the same. */
 void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded);
-/* Gives the baseline up. The next publish lets it catch up. */
+/* The baseline may be damaged. The next publish lets it catch up, and trusts none of it.
+ */
 void dw_baseline_lose(dw_publisher *p);
+/* The stream is ahead of the baseline. The next publish lets it catch up. */
+void dw_baseline_fall_behind(dw_publisher *p);
 
 /* Lets upkeep read the baseline, which is version p->commits.head. */
 void dw_baseline_show(dw_publisher *p);
@@ -72,6 +75,8 @@ void dw_sweep_suspect(dw_publisher *p, uint64_t version);
 void dw_sweep_suspect_all(dw_publisher *p);
 /* The first committed version that was noted; 0: none. */
 uint64_t dw_sweep_suspect_from(const dw_publisher *p);
+/* A commit reported them. */
+void dw_sweep_forget_suspects(dw_publisher *p);
 
 /* ---- baseline_mark.c ---- */
 

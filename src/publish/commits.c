@@ -370,6 +370,6 @@ dw_status dw_commit_resolve(dw_publisher *p, dw_error *err)
     if (!ours)
         return dw_commit_fail_fenced(p, "it committed the next version", err);
     p->commits.in_doubt = false;
-    p->baseline.is_lost = true; /* its deltas are gone from memory */
+    dw_baseline_fall_behind(p); /* its deltas are no longer in memory */
     return DW_OK;
 }

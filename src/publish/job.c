@@ -48,7 +48,7 @@ dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *e
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
 {
     dw_publisher *p = publisher;
-    if (!p->has_thread) { /* still in open, on the caller's thread */
+    if (!p->job.has_thread) { /* still in open, on the caller's thread */
         const dw_progress *watch = &p->options.progress;
         return watch->report ? watch->report(watch->context, n_done, n_total) : 0;
     }
@@ -67,6 +67,40 @@ static void on_captured(void *publisher)
         p->job.phase = DW_JOB_UPLOADING;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
+}
+
+static bool replace_text(char **text, const char *new_text)
+{
+    char *copy = dw_copy_string(new_text ? new_text : "");
+    if (!copy)
+        return false;
+    dw_free(*text);
+    *text = copy;
+    return true;
+}
+
+dw_status dw_job_submit(dw_publisher *p, uint64_t *ticket, const dw_publish_note *note,
+                        dw_error *err)
+{
+    dw_job *job = &p->job;
+    if (!replace_text(&job->step, note->step) || !replace_text(&job->notes, note->notes))
+        return dw_fail_memory(err, NULL);
+    for (size_t t = 0; t < p->pieces.n_table; t++)
+        job->unchanged[t] = note->unchanged && note->unchanged[p->live.number[t]];
+    *ticket = ++job->ticket;
+    *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
+    job->t_start = dw_clock_ms();
+    job->phase = DW_JOB_ENCODING;
+    pthread_cond_broadcast(&p->changed);
+    return DW_OK;
+}
+
+void dw_job_cancel(dw_publisher *p)
+{
+    dw_job *job = &p->job;
+    if ((job->phase == DW_JOB_ENCODING || job->phase == DW_JOB_UPLOADING) &&
+        !job->committing)
+        job->cancel = true;
 }
 
 /* If an earlier commit is in doubt, or the baseline is lost, reads the stream. */
@@ -143,7 +177,7 @@ void dw_job_report(const dw_publisher *p, const dw_position *position,
 
 void dw_job_move_on(dw_publisher *p, const dw_position *position)
 {
-    p->baseline.suspect_from = 0;
+    dw_sweep_forget_suspects(p);
     dw_baseline_advance(p, position, &p->job.part);
     dw_uploaded_release(&p->job.part);
 }
@@ -271,7 +305,7 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
     dw_error error = {0};
     dw_status status = DW_OK;
     if (report->restarted) {
-        p->baseline.suspect_from = 0;
+        dw_sweep_forget_suspects(p);
         (void)dw_hint_load(p, NULL);
         (void)dw_hint_put(p, NULL);
         if (!dw_publisher_is_closing(p)) /* otherwise the next publisher does it */
@@ -343,7 +377,7 @@ static bool has_work(const dw_publisher *p)
     return !p->busy && (p->job.phase == DW_JOB_ENCODING || p->upkeep.doubt != DW_OK);
 }
 
-void *dw_job_loop(void *publisher)
+static void *run(void *publisher)
 {
     dw_publisher *p = publisher;
     pthread_mutex_lock(&p->lock);
@@ -362,4 +396,17 @@ void *dw_job_loop(void *publisher)
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
+}
+
+dw_status dw_job_start(dw_publisher *p, dw_error *err)
+{
+    p->job.has_thread = pthread_create(&p->job.thread, NULL, run, p) == 0;
+    return p->job.has_thread ? DW_OK
+                             : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
+}
+
+void dw_job_stop(dw_publisher *p)
+{
+    if (p->job.has_thread)
+        pthread_join(p->job.thread, NULL);
 }

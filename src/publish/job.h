@@ -7,6 +7,8 @@
 #ifndef DW_PUBLISH_JOB_H
 #define DW_PUBLISH_JOB_H
 
+#include <pthread.h>
+
 #include "deltawire/publish.h"
 #include "publish/delta_upload.h"
 #include "weights/replica.h"
@@ -30,6 +32,8 @@ typedef struct dw_ticket_fate {
 } dw_ticket_fate;
 
 typedef struct dw_job {
+    pthread_t thread; /* the publisher's */
+    bool has_thread;
     dw_job_phase phase;
     uint64_t ticket; /* of the job under way; tickets count from 1 */
     dw_ticket_fate fates[DW_KEPT_TICKETS]; /* ticket N at N % DW_KEPT_TICKETS */
@@ -49,8 +53,10 @@ typedef struct dw_job {
 dw_status dw_job_open(dw_publisher *p, dw_error *err);
 void dw_job_close(dw_job *job);
 
-/* The publisher's thread. */
-void *dw_job_loop(void *publisher);
+/* Starts the publisher's thread. */
+dw_status dw_job_start(dw_publisher *p, dw_error *err);
+/* Waits for the end of the thread. `closing` of the publisher is set. */
+void dw_job_stop(dw_publisher *p);
 /* For dw_progress: not 0 if the job under way should stop. */
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
 /* Where the fate of TICKET is kept. The caller holds the lock for this and the next. */
@@ -59,6 +65,12 @@ dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
 dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
 dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err);
 
+/* Hands a job to the publisher's thread, which has none. The caller holds the lock. */
+dw_status dw_job_submit(dw_publisher *p, uint64_t *ticket, const dw_publish_note *note,
+                        dw_error *err);
+/* Lets the job under way stop, if it is not being committed. The caller holds the lock.
+ */
+void dw_job_cancel(dw_publisher *p);
 /* Fills in the members of the report that a commit determines. */
 void dw_job_report(const dw_publisher *p, const dw_position *position,
                    dw_publish_report *report);

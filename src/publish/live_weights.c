@@ -1,4 +1,5 @@
 /* Which of the caller's weights are read, and as which type. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -26,6 +27,93 @@ dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor
     }
     return DW_OK;
 }
+
+/* ---- the caller's tensors or shards ---- */
+
+/* All tensors, in the order of the table, and their data. */
+static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                              dw_slices *owned, dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_slices_of_covers(owned, NULL, 0, s->tensors, s->n_tensors, err);
+    p->live.data = dw_alloc_zeroed(n_tensors, sizeof *p->live.data);
+    if (status == DW_OK && !p->live.data)
+        status = dw_fail_memory(err, NULL);
+    for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
+        const dw_tensor *mine = &tensors[dw_name_index_find(&names, s->tensors[t].name)];
+        p->live.data[t] = mine->data;
+        if (!mine->data && mine->n_bytes > 0)
+            status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
+    }
+    dw_name_index_release(&names);
+    return status;
+}
+
+typedef struct owned_shard {
+    dw_slice slice;
+    void *data;
+} owned_shard;
+
+static int compare_shards(const void *left, const void *right)
+{
+    const dw_slice *a = &((const owned_shard *)left)->slice;
+    const dw_slice *b = &((const owned_shard *)right)->slice;
+    return a->tensor != b->tensor ? (a->tensor > b->tensor) - (a->tensor < b->tensor)
+                                  : (a->first > b->first) - (a->first < b->first);
+}
+
+static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                             dw_slices *owned, dw_error *err)
+{
+    const dw_stream_record *s = &p->stream->record;
+    const size_t n = p->options.n_shards;
+    size_t n_taken = 0;
+    owned_shard *list = dw_alloc_array(n, sizeof *list);
+    p->live.data = dw_alloc_zeroed(n, sizeof *p->live.data);
+    dw_name_index names;
+    dw_status status = list && p->live.data ? DW_OK : dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status = dw_name_index_init(&names, s->tensors, s->n_tensors, err);
+    if (status != DW_OK) {
+        dw_free(list);
+        return status;
+    }
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        const dw_shard *shard = &p->options.shards[i];
+        if (shard->tensor >= n_tensors || (!shard->data && shard->n_elems > 0)) {
+            status = dw_fail(err, DW_INVALID, NULL,
+                             "shard %zu names no tensor of the list, or has no data", i);
+            break;
+        }
+        size_t t = dw_name_index_find(&names, tensors[shard->tensor].name);
+        const dw_slice slice = {t, shard->first, shard->n_elems};
+        /* after an uneven split some ranks own nothing of a tensor */
+        if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
+            list[n_taken++] = (owned_shard){slice, shard->data};
+    }
+    if (status == DW_OK && n_taken > 0)
+        qsort(list, n_taken, sizeof *list, compare_shards);
+    for (size_t i = 0; status == DW_OK && i < n_taken; i++) {
+        p->live.data[i] = list[i].data;
+        status = dw_slices_append(owned, list[i].slice, err);
+    }
+    dw_name_index_release(&names);
+    dw_free(list);
+    return status;
+}
+
+dw_status dw_live_take(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                       dw_slices *owned, dw_error *err)
+{
+    return p->sharded ? take_shards(p, tensors, n_tensors, owned, err)
+                      : take_tensors(p, tensors, n_tensors, owned, err);
+}
+
+/* ---- opening and closing ---- */
 
 dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err)
 {

@@ -8,6 +8,7 @@
 #define DW_PUBLISH_LIVE_WEIGHTS_H
 
 #include "deltawire/publish.h"
+#include "publish/pieces.h"
 #include "stream/transfer.h"
 #include "tensor/tensor_list.h"
 #include "weights/replica.h"
@@ -27,6 +28,10 @@ typedef struct dw_live {
 /* The caller's tensors with the types that the stream has. Free *OUT in any case. */
 dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor *tensors,
                          size_t n_tensors, dw_error *err);
+/* Notes the data of the caller's tensors or, if the publish is sharded, of its shards.
+ * OWNED, which is empty, takes their slices in the order of the table. */
+dw_status dw_live_take(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
+                       dw_slices *owned, dw_error *err);
 /* Once the pieces are cut. NAMES are those of the caller's list. */
 dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *err);
 void dw_live_close(dw_live *live);

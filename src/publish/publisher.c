@@ -1,8 +1,6 @@
 #include "publish/publisher.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -11,7 +9,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/options.h"
-#include "codec/digest.h"
 #include "store/store.h"
 
 void dw_publish_options_init_sized(dw_publish_options *options, size_t struct_bytes)
@@ -90,9 +87,7 @@ dw_publisher *dw_publisher_new(dw_store *store)
     }
     pthread_mutex_init(&p->lock, NULL);
     dw_hint_init(&p->hint);
-    dw_held_init(&p->upkeep.held);
-    p->upkeep.at = dw_nowhere;
-    p->upkeep.version = DW_NO_VERSION;
+    dw_upkeep_init(&p->upkeep);
     p->store = store;
     p->commits.head.version = DW_NO_VERSION;
     return p;
@@ -108,13 +103,6 @@ void dw_publisher_free(dw_publisher *p)
     dw_free(p);
 }
 
-static dw_status start_threads(dw_publisher *p, dw_error *err)
-{
-    p->has_thread = pthread_create(&p->thread, NULL, dw_job_loop, p) == 0;
-    return p->has_thread ? dw_upkeep_start(p, err)
-                         : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
-}
-
 dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor *tensors,
                             size_t n_tensors, const dw_publish_options *options,
                             dw_error *err)
@@ -128,7 +116,9 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
         status = dw_publisher_begin(p, tensors, n_tensors, err);
     p->version = p->commits.head.version;
     if (status == DW_OK)
-        status = start_threads(p, err);
+        status = dw_job_start(p, err);
+    if (status == DW_OK)
+        status = dw_upkeep_start(p, err);
     if (status == DW_OK && p->options.publish_changed && !p->sharded)
         status = dw_publisher_publish_changed(p, err);
     p->options.shards = NULL; /* they belong to the caller of open */
@@ -149,8 +139,7 @@ void dw_publisher_close(dw_publisher *p)
     p->closing = true;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
-    if (p->has_thread)
-        pthread_join(p->thread, NULL);
+    dw_job_stop(p);
     dw_upkeep_stop(p);
     dw_job_close(&p->job);
     dw_baseline_close(&p->baseline);
@@ -213,24 +202,6 @@ static bool note_valid(const char *text)
     return !text || (strlen(text) <= DW_MAX_NOTE && dw_utf8_valid(text));
 }
 
-static bool replace_text(char **text, const char *new_text)
-{
-    char *copy = dw_copy_string(new_text ? new_text : "");
-    if (!copy)
-        return false;
-    dw_free(*text);
-    *text = copy;
-    return true;
-}
-
-/* Cancels the job under way, if it is not being committed. The lock is held. */
-static void cancel_job(dw_publisher *p)
-{
-    if ((p->job.phase == DW_JOB_ENCODING || p->job.phase == DW_JOB_UPLOADING) &&
-        !p->job.committing)
-        p->job.cancel = true;
-}
-
 void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes)
 {
     dw_options_init(note, struct_bytes, NULL, 0);
@@ -258,23 +229,13 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                          "dw_publisher_commit or dw_publisher_accept");
     while (status == DW_OK && p->job.phase != DW_JOB_IDLE) {
         if (p->options.when_busy == DW_BUSY_FOLD)
-            cancel_job(p);
+            dw_job_cancel(p);
         pthread_cond_wait(&p->changed, &p->lock);
     }
     if (status == DW_OK && p->fenced)
         status = dw_publisher_fail_fenced(p, err);
-    if (status == DW_OK && (!replace_text(&p->job.step, note.step) ||
-                            !replace_text(&p->job.notes, note.notes)))
-        status = dw_fail_memory(err, NULL);
-    if (status == DW_OK) {
-        for (size_t t = 0; t < p->pieces.n_table; t++)
-            p->job.unchanged[t] = note.unchanged && note.unchanged[p->live.number[t]];
-        *ticket = ++p->job.ticket;
-        *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
-        p->job.t_start = dw_clock_ms();
-        p->job.phase = DW_JOB_ENCODING;
-        pthread_cond_broadcast(&p->changed);
-    }
+    if (status == DW_OK)
+        status = dw_job_submit(p, ticket, &note, err);
     pthread_mutex_unlock(&p->lock);
     return status;
 }
@@ -385,18 +346,12 @@ bool dw_publisher_drained(dw_publisher *p, unsigned timeout_ms)
 void dw_publisher_cancel(dw_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
-    cancel_job(p);
+    dw_job_cancel(p);
     pthread_mutex_unlock(&p->lock);
 }
 
 dw_status dw_publisher_drain(dw_publisher *p, dw_error *err)
 {
     dw_publisher_drained(p, UINT_MAX);
-    pthread_mutex_lock(&p->lock);
-    dw_status status = p->upkeep.status;
-    if (status != DW_OK && err)
-        *err = p->upkeep.error;
-    p->upkeep.status = DW_OK;
-    pthread_mutex_unlock(&p->lock);
-    return status;
+    return dw_upkeep_take_fault(p, err);
 }

@@ -67,8 +67,6 @@ struct dw_publisher {
     dw_hint hint;
     dw_upkeep upkeep;
 
-    pthread_t thread;
-    bool has_thread;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* something that the lock guards has changed */
     /* guarded by the lock, like the job */

@@ -379,7 +379,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
     }
     bool ours = c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
     if (ours && !is_made_of(p, &c, mine)) {
-        p->baseline.is_lost = true;
+        dw_baseline_fall_behind(p);
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "version %" PRIu64 " was committed from an earlier attempt. "
                          "Publish again: the next version covers this one",

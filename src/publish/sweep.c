@@ -62,6 +62,11 @@ void dw_sweep_suspect_all(dw_publisher *p)
     dw_sweep_suspect(p, oldest_proof(p) + 1);
 }
 
+void dw_sweep_forget_suspects(dw_publisher *p)
+{
+    p->baseline.suspect_from = 0;
+}
+
 uint64_t dw_sweep_suspect_from(const dw_publisher *p)
 {
     return p->baseline.suspect_from < dw_commit_next_version(p) ? p->baseline.suspect_from

@@ -30,6 +30,17 @@ void dw_upkeep_note(dw_publisher *p, dw_status status, const dw_error *error)
     pthread_mutex_unlock(&p->lock);
 }
 
+dw_status dw_upkeep_take_fault(dw_publisher *p, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    const dw_status status = p->upkeep.status;
+    if (status != DW_OK && err)
+        *err = p->upkeep.error;
+    p->upkeep.status = DW_OK;
+    pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
 /* If the record already exists, it is as good, and stays. */
 dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
                         const dw_objects *objects, dw_error *err)
@@ -195,6 +206,12 @@ static void *run(void *publisher)
 }
 
 /* ---- for the other threads ---- */
+
+void dw_upkeep_init(dw_upkeep *u)
+{
+    *u = (dw_upkeep){.at = dw_nowhere, .version = DW_NO_VERSION};
+    dw_held_init(&u->held);
+}
 
 dw_status dw_upkeep_open(dw_publisher *p, dw_error *err)
 {

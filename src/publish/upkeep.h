@@ -43,6 +43,7 @@ typedef struct dw_upkeep {
     dw_error doubt_error;
 } dw_upkeep;
 
+void dw_upkeep_init(dw_upkeep *upkeep);
 /* Once the baseline is the head. A version does not need upkeep, so only
  * dw_publisher_drain reports its faults. */
 dw_status dw_upkeep_open(dw_publisher *p, dw_error *err);
@@ -54,6 +55,8 @@ void dw_upkeep_close(dw_publisher *p);
 void dw_upkeep_ask(dw_publisher *p);
 /* Keeps a fault for dw_publisher_drain. */
 void dw_upkeep_note(dw_publisher *p, dw_status status, const dw_error *error);
+/* Returns that fault once, or DW_OK. */
+dw_status dw_upkeep_take_fault(dw_publisher *p, dw_error *err);
 /* Creates the record of a fold or an anchor of version `at`, and adds it to the hint. */
 dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
                         const dw_objects *objects, dw_error *err);
