@@ -51,8 +51,7 @@ static dw_status copy_live(dw_publisher *p, dw_error *err)
     return status;
 }
 
-/* The publisher follows its own stream with these. */
-static dw_follow_options follow_options(const dw_publisher *p)
+dw_follow_options dw_publisher_follow_options(const dw_publisher *p)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
@@ -78,7 +77,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         status = copy_live(p, err);
     if (status != DW_OK || p->sharded)
         return status;
-    dw_follow_options options = follow_options(p);
+    dw_follow_options options = dw_publisher_follow_options(p);
     dw_tensor *memory = NULL;
     bool is_own = false;
     uint64_t proven = DW_NO_VERSION;
@@ -159,7 +158,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                                              p->options.spool_dir, err);
     if (status != DW_OK)
         return status;
-    dw_follow_options options = follow_options(p);
+    dw_follow_options options = dw_publisher_follow_options(p);
     options.tensors = model.tensors;
     options.n_tensors = p->pieces.n_table;
     options.tensors_empty = true;

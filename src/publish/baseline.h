@@ -30,6 +30,9 @@ typedef struct dw_baseline {
                               next commit reports it. 0: none */
 } dw_baseline;
 
+/* The options with which a publisher follows its own stream. */
+dw_follow_options dw_publisher_follow_options(const dw_publisher *p);
+
 /* Once the pieces are cut. */
 dw_status dw_baseline_open(dw_publisher *p, dw_error *err);
 void dw_baseline_close(dw_baseline *baseline);

@@ -289,8 +289,7 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
     fate->report.upkeep_behind = status == DW_OK && p->upkeep.version != DW_NO_VERSION
                                      ? p->version - p->upkeep.version
                                      : 0;
-    /* the ranks may disagree on the outcome: each reads the stream before the next round
-     */
+    /* the ranks may disagree on the outcome: each reads the stream before it goes on */
     if (p->sharded && status != DW_OK)
         p->commits.in_doubt = true;
     p->commits.round++;

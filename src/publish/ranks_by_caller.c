@@ -84,9 +84,9 @@ dw_status dw_publisher_commit(dw_publisher *p, uint64_t ticket,
     dw_position position;
     status =
         dw_receipts_commit(p, receipts, n_bytes, n_receipts, &position, &report, &error);
+    /* if this fails, the next round finds the commit */
     if (status == DW_OK)
-        status = write_outcome(
-            p, &position, &error); /* if this fails, the next round finds the commit */
+        status = write_outcome(p, &position, &error);
     if (status == DW_OK) {
         dw_job_report(p, &position, &report);
         *outcome = p->job.outcome.bytes;

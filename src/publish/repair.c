@@ -68,15 +68,10 @@ static dw_status follow_on(dw_follower *f, uint64_t head, const dw_progress *pro
 
 static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
 {
-    dw_follow_options options;
-    dw_follow_options_init(&options);
+    dw_follow_options options = dw_publisher_follow_options(p);
     options.tensors = out->restart.model.tensors;
     options.n_tensors = p->stream->record.n_tensors;
     options.tensors_empty = true;
-    options.base = p->options.base;
-    options.spool_dir = p->options.spool_dir;
-    options.trust = p->options.trust;
-    options.n_threads = p->options.n_threads;
     dw_follower *f;
     dw_status status = dw_follower_open(&f, p->store, &options, err);
     if (status != DW_OK)
