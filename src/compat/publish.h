@@ -2,7 +2,7 @@
  *
  *     publish.c            open, close
  *     publish_version.c    one version: is it there, whole or not, written, proven
- *     publish_baseline.c   the newest version in the store, kept as a directory
+ *     peer_baseline.c      the newest version in the store, kept as a directory
  *     publish_object.c     objects: created, never replaced; what a killed process left
  *     publish_changes.c    which tensors changed, packed frame by frame
  *     publish_trl.c, publish_slime.c, publish_skyrl.c     the three formats
@@ -24,7 +24,7 @@ struct dw_peer_publisher {
     size_t *order;   /* their numbers by name */
     dw_tensor *next; /* [n_tensors] names ascending, as they were at the last look */
 
-    /* the baseline (publish_baseline.c) */
+    /* the baseline (peer_baseline.c) */
     dw_peer *peer;            /* NULL while the store holds no version */
     dw_peer_replica *replica; /* NULL until something was read back */
     dw_checkpoint *base;      /* options.base, while there is no version */
