@@ -106,7 +106,10 @@ void dw_job_cancel(dw_publisher *p)
 /* If an earlier commit is in doubt, or the baseline is lost, reads the stream. */
 static dw_status resolve_past(dw_publisher *p, dw_error *err)
 {
-    if (p->fenced)
+    pthread_mutex_lock(&p->lock);
+    const bool fenced = p->fenced;
+    pthread_mutex_unlock(&p->lock);
+    if (fenced)
         return dw_publisher_fail_fenced(p, err);
     dw_status status = dw_commit_resolve(p, err);
     if (status == DW_OK && p->baseline.is_lost) {
