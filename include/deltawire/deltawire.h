@@ -16,8 +16,8 @@
  *     stream.h        stable         the versions of a model in a store
  *     publish.h       stable         writing versions: the trainer's side
  *     follow.h        stable         getting versions: the engine's side
- *     control.h       stable         the version of a mapped directory, without the
- * library snapshot.h      stable         reading a directory that a follower updates
+ *     control.h       stable         the version of a mapped directory
+ *     snapshot.h      stable         reading a directory that a follower updates
  *     engine.h        experimental   inference servers that take new weights
  *     rollout.h       experimental   a follower with its engines
  *     agent.h         experimental   health, status and metrics by HTTP

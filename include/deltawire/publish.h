@@ -61,7 +61,7 @@ typedef struct dw_publish_options {
     dw_first_version first;
     const char *base_name;    /* BASE: the name of the checkpoint, for people */
     const char *base;         /* the checkpoint that the stream starts from, if it was not
-                                 uploaded:         it replaces a baseline that was lost */
+                                 uploaded. It replaces a baseline that was lost */
     dw_store *fork_store;     /* FORK: the store of the other stream; must outlive the
                                  publisher ... */
     uint64_t fork_version;    /* ... and the version there; default DW_NEWEST */
@@ -145,9 +145,10 @@ DW_API dw_status dw_publisher_open(dw_publisher **out, dw_store *store,
                                    const dw_tensor *tensors, size_t n_tensors,
                                    const dw_publish_options *options, dw_error *err);
 
-/* Waits for the version that is under way, for as long as the store's deadlines allow, and
- * frees. Gives up the upkeep that is under way: call dw_publisher_drain first if folds and
- * anchors are to be made. What was given up is made after a version of a later publisher.
+/* Waits for the version that is under way, for as long as the store's deadlines allow,
+ * and frees. Gives up the upkeep that is under way: call dw_publisher_drain first if
+ * folds and anchors are to be made. What was given up is made after a version of a later
+ * publisher.
  */
 DW_API void dw_publisher_close(dw_publisher *publisher);
 
@@ -207,9 +208,9 @@ typedef struct dw_publish_report {
     uint64_t total_ms; /* from publish to commit */
     bool restarted;    /* the newest version did not decode: this one has an anchor, and
                           followers cross over to it by themselves */
-    uint64_t suspect_from; /* the baseline was damaged, or versions did not decode: the
-                              versions from this one up to VERSION - 1 may not be the
-                              weights that were published. 0: none */
+    uint64_t suspect_from;   /* the baseline was damaged, or versions did not decode: the
+                                versions from this one up to VERSION - 1 may not be the
+                                weights that were published. 0: none */
     uint64_t upkeep_dropped; /* folds and anchors since the publisher was opened that were
                                 due but not made, because those of an earlier version
                                 took too long. One of a later version was made instead */

@@ -62,6 +62,7 @@ typedef struct dw_rollout_step {
 
 /* Functions that report progress, called on the calling thread; each may be NULL. */
 typedef struct dw_rollout_watch {
+    /* must not call dw_rollout_engine or dw_rollout_is_serving */
     void (*phase)(void *context, dw_phase phase, uint64_t version);
     void (*step)(void *context, const dw_rollout_step *step);
     void (*engine)(void *context, size_t i, const dw_engine_status *status);

@@ -150,6 +150,9 @@ dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t 
     const dw_peer *p = replica->peer;
     size_t n_full;
     *out = (dw_peer_way){.start = DW_NO_VERSION};
+    if (goal == DW_NO_VERSION)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "the goal is DW_NO_VERSION: name a version, or DW_NEWEST");
     dw_status status = check_history(replica, err);
     if (status == DW_OK)
         status = dw_peer_full_count(replica->peer, &n_full, err);

@@ -317,7 +317,7 @@ dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
     dw_engine_answer answer;
     dw_status status = dw_engine_ask(http, &question, &answer, err);
     json_decref(answer.body);
-    if (status != DW_OK && answer.status != 404) /* an older engine cannot do this */
+    if (status != DW_OK && status != DW_UNSUPPORTED) /* an older engine cannot do this */
         return status;
     *label = (dw_engine_label){.version = DW_NO_VERSION};
     return DW_OK;

@@ -347,7 +347,8 @@ void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
     e->t_resumed = dw_clock_us();
     if (status == DW_OK) {
         take_event(e, RESUMED);
-        const bool is_new = update && dw_host_engine_serves(e, update->version);
+        const bool is_new = update && update->version != DW_NO_VERSION &&
+                            dw_host_engine_serves(e, update->version);
         if (e->status.state == DW_ENGINE_PAUSED)
             show(e, is_new ? DW_ENGINE_SERVING : DW_ENGINE_BEHIND, NULL);
     } else if (means_away(&err)) {

@@ -10,6 +10,8 @@
 #include "engine/four_phase.h"
 #include "follow/follower.h"
 
+#define N_TRIES 3 /* of an update */
+
 const char *dw_phase_name(dw_phase phase)
 {
     static const char *const names[] = {"idle",  "fetch",  "pause",
@@ -19,7 +21,7 @@ const char *dw_phase_name(dw_phase phase)
 
 void dw_rollout_options_init_sized(dw_rollout_options *options, size_t struct_bytes)
 {
-    const dw_rollout_options defaults = {.n_tries = 3};
+    const dw_rollout_options defaults = {.n_tries = N_TRIES};
     dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
@@ -126,9 +128,12 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
     dw_status status = DW_OPTIONS_TAKE(dw_follow_options, &follow, given_follow, err);
     if (status == DW_OK)
         status = DW_OPTIONS_TAKE(dw_rollout_options, &r->options, given, err);
-    r->n_copies = follow.n_copies;
-    if (status == DW_OK)
+    if (status == DW_OK) {
+        r->n_copies = follow.n_copies;
+        if (r->options.n_tries == 0)
+            r->options.n_tries = N_TRIES;
         status = make_engines(r, err);
+    }
     if (status == DW_OK && follow.into && r->n_engines > 0)
         status = dw_follower_pending(follow.into, &pending, err);
     if (status == DW_OK && pending)
@@ -223,8 +228,8 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
                           dw_error *err)
 {
     dw_follower *f = r->follower;
-    dw_status status = DW_OK;
-    if (goal == DW_NEWEST)
+    dw_status status = dw_follower_refuse_none(goal, err);
+    if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
     /* first the step that an earlier call did not finish, whatever the goal is now */
     while (status == DW_OK &&

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/map.h"
@@ -56,6 +57,8 @@ static dw_status make_copy(dw_held_version *h, dw_error *err)
 {
     const dw_pieces *pieces = h->pieces;
     dw_status status = dw_blob_map(&h->copy, dw_pieces_room(pieces), h->spool_dir, err);
+    if (status == DW_OK) /* a forked child would keep its room on the disk */
+        (void)madvise(h->copy.bytes, h->copy.n_bytes, MADV_DONTFORK);
     uint8_t *to = h->copy.bytes;
     for (size_t t = 0; status == DW_OK && t < pieces->n_table; t++) {
         status = dw_map_copy(to, h->data[t], (size_t)pieces->table[t].n_bytes, err);

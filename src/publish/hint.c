@@ -25,19 +25,38 @@ static void prune(dw_hint *h)
     h->graph.n = kept;
 }
 
-static dw_status put(dw_publisher *p, dw_error *err)
+/* Releases the lock while the store works. */
+static dw_status put_once(dw_publisher *p, dw_error *err)
 {
-    const dw_hint *h = &p->hint;
+    dw_hint *h = &p->hint;
     size_t skip = h->graph.n > DW_MAX_EDGES ? h->graph.n - DW_MAX_EDGES : 0;
     dw_latest_record latest = {
         .version = h->head, .edges = h->graph.edges + skip, .n_edges = h->graph.n - skip};
     memcpy(latest.stream, p->stream->record.stream, sizeof latest.stream);
     dw_writer bytes = {0};
     dw_status status = dw_latest_record_write(&bytes, &latest, err);
+    pthread_mutex_unlock(&h->lock);
     if (status == DW_OK)
         status = dw_store_put_bytes(p->store, DW_KEY_LATEST, bytes.bytes, bytes.n_bytes,
                                     DW_PUT_REPLACE, err);
     dw_writer_release(&bytes);
+    pthread_mutex_lock(&h->lock);
+    return status;
+}
+
+/* If another thread is putting the hint, that thread puts it once more. Nobody waits. */
+static dw_status put(dw_publisher *p, dw_error *err)
+{
+    dw_hint *h = &p->hint;
+    dw_status status = DW_OK;
+    h->is_stale = true;
+    if (h->is_put)
+        return DW_OK;
+    for (h->is_put = true; h->is_stale;) {
+        h->is_stale = false;
+        status = put_once(p, err);
+    }
+    h->is_put = false;
     return status;
 }
 
@@ -107,6 +126,14 @@ dw_status dw_hint_add(dw_hint *h, dw_edge edge, dw_error *err)
         prune(h);
     pthread_mutex_unlock(&h->lock);
     return status;
+}
+
+uint64_t dw_hint_head(dw_hint *h)
+{
+    pthread_mutex_lock(&h->lock);
+    const uint64_t head = h->head;
+    pthread_mutex_unlock(&h->lock);
+    return head;
 }
 
 uint64_t dw_hint_anchor(dw_hint *h)

@@ -249,11 +249,13 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
             p->sharded ? dw_rank_write_id(write_id, p, err) : dw_random_id(write_id, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
-    on_captured(p); /* also after a failure: the weights are not read again */
-    if (!dw_baseline_is_whole(p))
-        dw_baseline_lose(p);
-    else if (status == DW_CORRUPT)
-        examine_baseline(p);
+    on_captured(p);             /* also after a failure: the weights are not read again */
+    if (!p->baseline.is_lost) { /* otherwise it may not even be open */
+        if (!dw_baseline_is_whole(p))
+            dw_baseline_lose(p);
+        else if (status == DW_CORRUPT)
+            examine_baseline(p);
+    }
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status != DW_OK)
@@ -336,6 +338,8 @@ static void do_job(dw_publisher *p)
     dw_publish_report report = {0};
     pthread_mutex_unlock(&p->lock);
     dw_status status = run_job(p, &position, &report, &error);
+    if (status == DW_IO) /* versions come first: the next one may have room */
+        (void)dw_held_give_up_copy(&p->upkeep.held);
     pthread_mutex_lock(&p->lock);
     if (status == DW_OK && p->sharded && p->options.receipts == DW_RECEIPTS_CALLER) {
         p->job.phase = DW_JOB_UPLOADED;

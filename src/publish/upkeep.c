@@ -152,6 +152,12 @@ static dw_status make_due(dw_publisher *p, dw_error *err)
     return status;
 }
 
+/* Whether the hint knows the version. If not, its publish asks again once it does. */
+static bool hint_knows(dw_publisher *p)
+{
+    return dw_hint_head(&p->hint) >= p->upkeep.at.version;
+}
+
 /* Works on the newest version, if something is due. The lock is held on entry and on
  * return. */
 static void do_work(dw_publisher *p)
@@ -164,11 +170,13 @@ static void do_work(dw_publisher *p)
     u->at.version = p->version;
     pthread_mutex_unlock(&p->lock);
     /* if the baseline is moving or lost, a later version asks again */
-    if ((dw_folds_are_due(p) || anchor_due(p)) && dw_held_take(&u->held, &u->at)) {
+    if (hint_knows(p) && (dw_folds_are_due(p) || anchor_due(p)) &&
+        dw_held_take(&u->held, &u->at)) {
         pthread_mutex_lock(&p->lock);
         u->version = u->at.version;
         pthread_mutex_unlock(&p->lock);
-        status = make_due(p, &error);
+        if (hint_knows(p))
+            status = make_due(p, &error);
         dw_held_release(&u->held);
     }
     pthread_mutex_lock(&p->lock);
@@ -179,13 +187,13 @@ static void do_work(dw_publisher *p)
         u->status = status;
         u->error = error;
     }
-    const bool give_up = u->give_up_copy;
-    pthread_mutex_unlock(&p->lock);
-    if (give_up)
+    while (u->give_up_copy) {
+        u->give_up_copy = false;
+        pthread_mutex_unlock(&p->lock);
         dw_folds_remove_copy(p);
-    pthread_mutex_lock(&p->lock);
+        pthread_mutex_lock(&p->lock);
+    }
     u->version = DW_NO_VERSION;
-    u->give_up_copy = false;
     u->busy = false;
 }
 

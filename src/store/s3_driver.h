@@ -24,7 +24,8 @@
 #define DW_S3_REGION_SIZE   64
 #define DW_S3_ERROR_BYTES   (1u << 20)
 #define DW_S3_PAGE_BYTES    (16u << 20)
-#define DW_S3_BUFFER_BYTES  (32u << 20) /* for sources that must be read */
+#define DW_S3_BUFFER_BYTES  (48u << 20) /* for sources that must be read ... */
+#define DW_S3_BUFFER_KEPT   (16u << 20) /* ... of which so much for uploads without any */
 #define DW_S3_MAX_REDIRECTS 3
 
 typedef enum dw_s3_conditional {

@@ -43,11 +43,12 @@ typedef struct upload {
     size_t n_free;
 } upload;
 
-/* ---- buffers: every one has a ticket, and there are tickets for 32 MiB ---- */
+/* ---- buffers: every one has a ticket, and there are tickets for 48 MiB ---- */
 
 static uint64_t ticket_bytes(uint64_t n_bytes)
 {
-    return n_bytes < DW_S3_BUFFER_BYTES ? n_bytes : DW_S3_BUFFER_BYTES;
+    const uint64_t most = DW_S3_BUFFER_BYTES - DW_S3_BUFFER_KEPT;
+    return n_bytes < most ? n_bytes : most;
 }
 
 /* Waits up to WAIT_MS, which only those may do that hold none: two uploads could wait for
@@ -64,7 +65,8 @@ static bool take_ticket(dw_s3 *s3, uint64_t n_bytes, unsigned wait_ms)
     while (wait_ms > 0 && s3->buffer_bytes_left < n_bytes)
         if (pthread_cond_timedwait(&s3->buffer_back, &s3->lock, &until) != 0)
             break;
-    bool got = s3->buffer_bytes_left >= n_bytes;
+    /* an anchor that is uploaded for minutes must not keep a version waiting */
+    bool got = s3->buffer_bytes_left >= n_bytes + (wait_ms > 0 ? 0 : DW_S3_BUFFER_KEPT);
     if (got)
         s3->buffer_bytes_left -= n_bytes;
     pthread_mutex_unlock(&s3->lock);

@@ -87,7 +87,8 @@ static dw_status visit_shortcut(void *context, const dw_store_entry *entry, dw_e
 static void visit_follower(void *context, const dw_follower_info *follower)
 {
     collection *c = context;
-    if (follower->version != DW_NO_VERSION && follower->version > c->head) {
+    if (follower->version != DW_NO_VERSION && follower->version > c->head &&
+        (c->ahead == DW_NO_VERSION || follower->version > c->ahead)) {
         c->ahead = follower->version;
         dw_key_follower(c->ahead_key, follower->id);
     }

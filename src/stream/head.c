@@ -266,7 +266,7 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
         status = read_hint(s, &known, err);
         if (status == DW_OK && known != DW_NO_VERSION)
             status = commit_exists(s, known, &exists, err);
-        s->lost = exists ? DW_NO_VERSION : known;
+        s->lost = exists || status != DW_OK ? DW_NO_VERSION : known;
         if (!exists)
             known = DW_NO_VERSION;
         s->evidence = known;

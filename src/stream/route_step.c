@@ -121,6 +121,13 @@ dw_status dw_stream_route(dw_stream *s, uint64_t from, uint64_t to, const dw_edg
     dw_graph graph;
     dw_edge *path = NULL;
     size_t n = 0;
+    if (s->head == DW_NO_VERSION || to > s->head) {
+        char key[DW_KEY_TEXT];
+        dw_key_commit(key, to);
+        dw_status missing = dw_store_stat(s->store, key, NULL, NULL, err);
+        if (missing != DW_OK)
+            return missing;
+    }
     dw_status status = dw_graph_load(&graph, s, from, to, NULL, err);
     if (status == DW_OK)
         status = dw_graph_plan(&path, &n, NULL, &graph, from, to, err);

@@ -168,6 +168,7 @@ static dw_status parse_secret(dw_sign_key *key, const char *pem, size_t n_bytes,
 dw_status dw_sign_key_open(dw_sign_key **out, const char *path, dw_error *err)
 {
     size_t n_bytes = 0;
+    *out = NULL;
     char *pem = dw_alloc(MAX_FILE_BYTES + 1);
     dw_sign_key *key = dw_alloc_zeroed(1, sizeof *key);
     dw_status status = pem && key ? read_key_file(pem, &n_bytes, true, path, err)

@@ -206,6 +206,8 @@ const char *dw_replica_staged_path(const dw_replica *r)
 dw_status dw_replica_stage_same(dw_replica *r, const dw_replica *other, dw_error *err)
 {
     const char *from = dw_replica_staged_path(other);
+    if (!r->has_weights)
+        return dw_fail(err, DW_CONFLICT, r->dir, "this copy of the weights is empty");
     dw_status status = dw_replica_discard(r, err);
     if (status != DW_OK)
         return status;

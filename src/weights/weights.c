@@ -50,7 +50,11 @@ static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
         return dw_replica_fill(twin, &now->at, dw_fill_from_tensors, now->tensors, err);
     if (twin->state == now->state)
         return dw_replica_adopt(twin, &now->at, err);
-    if (twin->at.version == DW_NO_VERSION && twin->record != DW_RECORD_DAMAGED)
+    /* a sweep found it damaged: the record names no version */
+    const bool is_distrusted =
+        twin->record == DW_RECORD_SEALED && twin->was_next.version == DW_NO_VERSION;
+    if (twin->at.version == DW_NO_VERSION && twin->record != DW_RECORD_DAMAGED &&
+        !is_distrusted)
         return dw_fail(err, DW_CONFLICT, twin->dir,
                        "it holds weights that are not those of the other copy, and no "
                        "record of which they are. Remove them");
@@ -126,7 +130,15 @@ dw_status dw_weights_stage_copy(dw_weights *w, const dw_position *position,
     dw_status status = dw_weights_align(w, err);
     if (status == DW_OK)
         status = dw_replica_stage_copy(w->now, position, source, progress, err);
-    return stage_twin(w, status, err);
+    /* if the copy to read is damaged, the copies differ: each gets a patch of its own */
+    const bool differ =
+        w->twin && w->twin->has_weights && w->now->at.version == DW_NO_VERSION;
+    if (status != DW_OK || !differ)
+        return stage_twin(w, status, err);
+    status = dw_replica_stage_copy(w->twin, position, source, progress, err);
+    if (status != DW_OK)
+        dw_weights_discard(w, NULL);
+    return status;
 }
 
 dw_status dw_weights_stage_model(dw_weights *w, const dw_position *position,

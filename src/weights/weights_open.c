@@ -94,6 +94,10 @@ dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err)
         return dw_fail_errno(err, into, "lock");
     char id[24] = "";
     const long holder = dw_lock_holder(fd);
+    if (holder == (long)getpid())
+        return dw_fail(err, DW_CONFLICT, into,
+                       "this process keeps the directory up to date already. Close that "
+                       "follower, or name another directory");
     if (holder > 0)
         snprintf(id, sizeof id, " (%ld)", holder);
     return dw_fail(err, DW_CONFLICT, into,

@@ -33,9 +33,10 @@ class Progress(ctypes.Structure):
 
 
 class DiffOptions(ctypes.Structure):
-    _fields_ = [("codec", ctypes.c_int), ("trl_layout", ctypes.c_uint),
-                ("n_threads", ctypes.c_uint), ("base_version", u64), ("new_version", u64),
-                ("update_base", ctypes.c_bool), ("base_digests", ctypes.POINTER(u64)),
+    _fields_ = [("struct_bytes", size), ("codec", ctypes.c_int),
+                ("trl_layout", ctypes.c_uint), ("n_threads", ctypes.c_uint),
+                ("base_version", u64), ("new_version", u64), ("update_base", ctypes.c_bool),
+                ("round_next", ctypes.c_bool), ("base_digests", ctypes.POINTER(u64)),
                 ("new_digests", ctypes.POINTER(u64)), ("progress", Progress)]
 
 
@@ -44,7 +45,7 @@ class Info(ctypes.Structure):
                 ("has_digests", ctypes.c_bool), ("base_version", u64), ("new_version", u64),
                 ("base_state", u64), ("new_state", u64), ("n_model_tensors", u64),
                 ("n_model_elems", u64), ("n_changed", u64), ("n_bytes", u64),
-                ("n_tensors", size)]
+                ("n_tensors", size), ("reserved", u64 * 4)]
 
 
 class TensorInfo(ctypes.Structure):
@@ -52,7 +53,7 @@ class TensorInfo(ctypes.Structure):
                 ("dtype", ctypes.c_int), ("n_dims", u32), ("dims", ctypes.POINTER(u64)),
                 ("n_elems", u64), ("n_changed", u64), ("n_bytes", u64), ("base_digest", u64),
                 ("new_digest", u64), ("n_blocks", u64), ("n_class_blocks", u64),
-                ("n_packed_blocks", u64), ("n_stored_blocks", u64)]
+                ("n_packed_blocks", u64), ("n_stored_blocks", u64), ("reserved", u64 * 4)]
 
 
 lib = ctypes.CDLL(os.environ.get("DW_LIB", str(ROOT / "build" / "libdeltawire.so")))
@@ -137,8 +138,8 @@ class Delta:
 
 def options_of(codec, base_version=0, new_version=1):
     number, layout = CODECS[codec]
-    return DiffOptions(codec=number, trl_layout=layout, n_threads=1,
-                       base_version=base_version, new_version=new_version)
+    return DiffOptions(struct_bytes=ctypes.sizeof(DiffOptions), codec=number, trl_layout=layout,
+                       n_threads=1, base_version=base_version, new_version=new_version)
 
 
 def diff(base, new, codec="class", **versions):

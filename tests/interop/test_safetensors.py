@@ -34,7 +34,8 @@ class Pair(ctypes.Structure):
 
 
 class WriteOptions(ctypes.Structure):
-    _fields_ = [("metadata", ctypes.POINTER(Pair)), ("n_metadata", ctypes.c_size_t),
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("metadata", ctypes.POINTER(Pair)),
+                ("n_metadata", ctypes.c_size_t),
                 ("max_shard_bytes", ctypes.c_uint64)]
 
 
@@ -69,7 +70,8 @@ def write(path, tensors, metadata=None, max_shard_bytes=0):
         slot.dims, slot.n_bytes = dims, len(data)
         slot.data = ctypes.addressof(buffer)
     pairs = [Pair(k.encode(), v.encode()) for k, v in (metadata or {}).items()]
-    options = WriteOptions((Pair * len(pairs))(*pairs), len(pairs), max_shard_bytes)
+    options = WriteOptions(ctypes.sizeof(WriteOptions), (Pair * len(pairs))(*pairs),
+                           len(pairs), max_shard_bytes)
     error = Error()
     if lib.dw_checkpoint_write(os.fsencode(path), array, ctypes.c_size_t(len(tensors)),
                                ctypes.byref(options), ctypes.byref(error)):
