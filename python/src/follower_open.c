@@ -45,14 +45,33 @@ static bool is_missing(dw_store *store, const dw_trust *trust)
     return !is_there;
 }
 
+/* Whether the stream has a version. It has none while its first publish runs. */
+static dw_status check_first_version(dw_follower *follower, dw_error *err)
+{
+    uint64_t newest;
+    return dw_follower_version(follower) == DW_NO_VERSION
+               ? dw_follower_poll(follower, &newest, err)
+               : DW_OK;
+}
+
+/* Sets *MAY_COME if the stream, its first version or the store may still come. */
 static dw_status try_open(follower_object *self, const dw_follow_options *options,
                           dw_store *store, bool *may_come, dw_error *err)
 {
     dw_status status;
     Py_BEGIN_ALLOW_THREADS status =
         dw_follower_open(&self->follower, store, options, err);
-    *may_come = status == DW_UNAVAILABLE ||
-                (status == DW_NOT_FOUND && is_missing(store, &options->trust));
+    if (status == DW_OK) {
+        status = check_first_version(self->follower, err);
+        *may_come = status == DW_UNAVAILABLE || status == DW_NOT_FOUND;
+    } else {
+        *may_come = status == DW_UNAVAILABLE ||
+                    (status == DW_NOT_FOUND && is_missing(store, &options->trust));
+    }
+    if (status != DW_OK) {
+        dw_follower_close(self->follower);
+        self->follower = NULL;
+    }
     Py_END_ALLOW_THREADS return status;
 }
 
@@ -77,7 +96,8 @@ static void log_waiting(const dw_error *err, const char *url)
     dwpy_log(err->where[0] ? err->where : url, text);
 }
 
-/* Waits for a stream that is not there yet, and for a store that is away. */
+/* Waits for a stream or a first version that is not there yet, and for a store that is
+ * away. */
 static dw_status open_waiting(follower_object *self, const arguments *a, dw_store *store,
                               dw_error *err)
 {

@@ -284,8 +284,8 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
         s->lost = DW_NO_VERSION; /* it has come since, or a restart is above it */
     if (known == DW_NO_VERSION)
         return dw_fail(err, DW_NOT_FOUND, dw_store_url(s->store),
-                       "the stream has no version yet: its first publish was not "
-                       "finished. Publish again");
+                       "the stream has no version yet: its first publish is running, "
+                       "or was killed. Wait for it, or publish again");
     *head = known;
     return DW_OK;
 }

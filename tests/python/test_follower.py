@@ -52,6 +52,31 @@ def test_a_stream_that_does_not_exist_yet_is_waited_for(url, caplog):
     assert len(told) == 1 and "no stream" in told[0] and "open_timeout" in told[0], told
 
 
+def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog):
+    dw.Publisher(f"file://{tmp_path}/other", model(1)).close()
+    whole, stream = tmp_path / "other", url.removeprefix("file://")
+    os.makedirs(stream)
+    shutil.copy(whole / "stream.json", stream)
+    with pytest.raises(dw.NotFound, match="no version yet"):
+        dw.Follower(url, tensors=model(), open_timeout=0)
+
+    def finish():
+        while not logged(caplog):
+            time.sleep(0.05)
+        shutil.copytree(whole, stream, dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns("commits", "latest.json"))
+        shutil.copytree(whole / "commits", stream + "/commits.new")
+        os.rename(stream + "/commits.new", stream + "/commits")
+    thread = threading.Thread(target=finish)
+    thread.start()
+    into = model()
+    with dw.Follower(url, tensors=into) as follower:
+        follower.sync()
+    thread.join()
+    assert into["w"][0] == 1
+    assert len(logged(caplog)) == 1 and "no version yet" in logged(caplog)[0]
+
+
 def test_waiting_has_a_limit(url):
     for limit in (0, 0.3):
         with pytest.raises(dw.NotFound, match="no stream"):

@@ -103,6 +103,7 @@ static void check_fails(engine_call call, const char *reply, dw_status code,
     const bool resumes = call == call_resume;
     const char *replies[] = {UPDATED, reply};
     script_start(&s, resumes ? replies : &reply, resumes ? 2 : 1);
+    set_limit(reply);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
     bool whole = true;

@@ -63,6 +63,7 @@ static void check_probe_fails(const char *const *replies, unsigned n, dw_status 
 {
     scripted_server s;
     script_start(&s, replies, n);
+    set_limit(replies[n - 1]);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_engine_info info;
     dw_error err = {0};
@@ -160,6 +161,7 @@ static void test_pause_resume_fail(void **state)
             replies[at] = f->reply;
             scripted_server s;
             script_start(&s, replies, at + 1);
+            set_limit(f->reply);
             dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
             dw_error err = {0};
             dw_status status = dw_engine_pause(engine, &a_patch, &err);
@@ -244,6 +246,7 @@ static void test_apply_fails(void **state)
                 replies[at] = f->reply;
                 scripted_server s;
                 script_start(&s, replies, at + 1);
+                set_limit(f->reply);
                 dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
                 dw_error err = {0};
                 assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
