@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "error.h"
+#include "fail.h"
 #include "hook.h"
-#include "json.h"
+#include "json_out.h"
 #include "outage.h"
-#include "progress.h"
+#include "progress_bar.h"
 
 void cli_command_set_due(cli_command *command)
 {

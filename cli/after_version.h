@@ -4,7 +4,7 @@
 
 #include <deltawire/stream.h>
 
-#include "options.h"
+#include "command_line.h"
 
 typedef struct cli_command {
     const char *text;  /* --exec; NULL: none */

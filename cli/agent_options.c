@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "json.h"
+#include "fail.h"
+#include "json_out.h"
 #include "secret_file.h"
 
 void cli_agent_options_init(cli_agent_options *options)

@@ -6,7 +6,7 @@
 
 #include <deltawire/agent.h>
 
-#include "options.h"
+#include "command_line.h"
 
 enum {
     CLI_OPT_LISTEN = 1280,

@@ -18,7 +18,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "path.h"
-#include "store.h"
+#include "stream_open.h"
 
 #define HASH_DIGITS 16
 #define NOTE        ".deltawire-cache"

@@ -5,14 +5,14 @@
 #include <deltawire/deltawire.h>
 
 #include "base/error.h"
+#include "checkpoint_copy.h"
+#include "checkpoint_read.h"
+#include "command_line.h"
 #include "commands.h"
-#include "copy.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
-#include "progress.h"
-#include "weights.h"
+#include "progress_bar.h"
 
 static const char help[] =
     "usage: deltawire apply DELTA... --to CKPT [--out NEWCKPT]\n"

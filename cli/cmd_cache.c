@@ -2,10 +2,10 @@
 #include <time.h>
 
 #include "cache_dir.h"
+#include "command_line.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
 
 static const char help[] =

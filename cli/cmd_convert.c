@@ -1,15 +1,15 @@
 
 #include <deltawire/deltawire.h>
 
+#include "checkpoint_read.h"
+#include "command_line.h"
 #include "commands.h"
 #include "delta_report.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "path.h"
 #include "print.h"
-#include "progress.h"
-#include "weights.h"
+#include "progress_bar.h"
 
 static const char help[] =
     "usage: deltawire convert DELTA -o OUT --base CKPT [--codec CODEC] [--trl v1|v3]\n"

@@ -3,12 +3,12 @@
 
 #include <deltawire/stream.h>
 
+#include "command_line.h"
 #include "commands.h"
-#include "json.h"
-#include "options.h"
+#include "json_out.h"
 #include "print.h"
-#include "progress.h"
-#include "store.h"
+#include "progress_bar.h"
+#include "stream_open.h"
 
 static const char help[] =
     "usage: deltawire cp URL TO-URL [OPTION...]\n"

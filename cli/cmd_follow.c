@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd_follow.h"
 #include "commands.h"
-#include "follow.h"
-#include "json.h"
-#include "peer.h"
-#include "progress.h"
+#include "json_out.h"
+#include "peer_verbs.h"
+#include "progress_bar.h"
 #include "snapshot_options.h"
 #include "stream_info.h"
 #include "sync_report.h"

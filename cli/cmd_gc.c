@@ -3,13 +3,13 @@
 
 #include <deltawire/stream.h>
 
+#include "command_line.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
-#include "progress.h"
-#include "store.h"
+#include "progress_bar.h"
+#include "stream_open.h"
 
 static const char help[] =
     "usage: deltawire gc URL --keep N [--dry-run] [OPTION...]\n"

@@ -7,10 +7,10 @@
 #include <deltawire/sign.h>
 
 #include "base/error.h"
+#include "command_line.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
 
 static const char help[] =

@@ -5,14 +5,14 @@
 
 #include <deltawire/stream.h>
 
+#include "command_line.h"
 #include "commands.h"
-#include "json.h"
-#include "options.h"
-#include "peer.h"
+#include "json_out.h"
+#include "peer_verbs.h"
 #include "print.h"
-#include "progress.h"
-#include "store.h"
+#include "progress_bar.h"
 #include "stream_info.h"
+#include "stream_open.h"
 
 static const char help[] =
     "usage: deltawire log URL [-n N] [OPTION...]\n"

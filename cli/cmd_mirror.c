@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "cache_dir.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
+#include "fail.h"
+#include "json_out.h"
 #include "mirror.h"
 
 static const char help[] =

@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd_publish.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
+#include "fail.h"
+#include "json_out.h"
 #include "peer_options.h"
 #include "print.h"
-#include "publish.h"
-#include "store.h"
 #include "stream_info.h"
+#include "stream_open.h"
 
 static const char help[] =
     "usage: deltawire publish URL CKPT [OPTION...]\n"

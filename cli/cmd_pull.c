@@ -2,15 +2,15 @@
 
 #include <deltawire/follow.h>
 
+#include "command_line.h"
 #include "commands.h"
-#include "json.h"
-#include "options.h"
-#include "peer.h"
+#include "json_out.h"
+#include "peer_verbs.h"
 #include "print.h"
-#include "progress.h"
+#include "progress_bar.h"
 #include "snapshot_options.h"
-#include "store.h"
 #include "stream_info.h"
+#include "stream_open.h"
 #include "sync_report.h"
 
 static const char help[] =

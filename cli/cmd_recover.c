@@ -1,10 +1,10 @@
 
 #include <deltawire/deltawire.h>
 
+#include "command_line.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
 
 static const char help[] =

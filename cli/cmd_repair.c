@@ -3,14 +3,14 @@
 
 #include <deltawire/publish.h>
 
+#include "checkpoint_read.h"
+#include "command_line.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
-#include "progress.h"
-#include "store.h"
-#include "weights.h"
+#include "progress_bar.h"
+#include "stream_open.h"
 
 static const char help[] =
     "usage: deltawire repair URL [CKPT] [OPTION...]\n"

@@ -7,13 +7,13 @@
 
 #include "agent_followers.h"
 #include "agent_options.h"
+#include "command_line.h"
 #include "commands.h"
-#include "json.h"
-#include "options.h"
+#include "json_out.h"
 #include "outage.h"
-#include "progress.h"
-#include "store.h"
+#include "progress_bar.h"
 #include "stream_info.h"
+#include "stream_open.h"
 
 #define DEFAULT_LISTEN "127.0.0.1:9470"
 

@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "command_line.h"
 #include "commands.h"
-#include "error.h"
-#include "json.h"
-#include "options.h"
+#include "fail.h"
+#include "json_out.h"
 #include "path.h"
 #include "stats.h"
 #include "stats_source.h"

@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "json.h"
+#include "json_out.h"
 #include "print.h"
 
 #define TRL_INDEX_BYTES 4

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "fail.h"
 #include "secret_file.h"
 
 void cli_engines_init(cli_engines *e)

@@ -4,7 +4,7 @@
 
 #include <deltawire/rollout.h>
 
-#include "options.h"
+#include "command_line.h"
 
 #define CLI_ENGINE_HELP                                                                  \
     "  --engine SPEC        an engine that serves the weights, and is paused while "     \

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "agent_followers.h"
-#include "follow.h"
-#include "json.h"
-#include "progress.h"
+#include "cmd_follow.h"
+#include "json_out.h"
+#include "progress_bar.h"
 #include "stream_info.h"
 
 #define N_OLD_VERSIONS 32   /* that the charts begin with */

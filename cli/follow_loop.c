@@ -5,9 +5,9 @@
  */
 #include <stdio.h>
 
-#include "follow.h"
-#include "json.h"
-#include "progress.h"
+#include "cmd_follow.h"
+#include "json_out.h"
+#include "progress_bar.h"
 #include "stream_info.h"
 #include "sync_report.h"
 

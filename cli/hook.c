@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "progress.h"
+#include "progress_bar.h"
 
 #define T_GRACE 2.0 /* seconds from SIGTERM to SIGKILL, and from there to giving up */
 
@@ -63,7 +63,7 @@ static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
         posix_spawn_file_actions_destroy(&actions);
         return refused;
     }
-    /* this process ignores it (progress.c); the command did not ask for that */
+    /* this process ignores it (progress_bar.c); the command did not ask for that */
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGXFSZ);
     posix_spawnattr_setsigdefault(&attributes, &defaults);

@@ -4,7 +4,7 @@
 
 #include <deltawire/error.h>
 
-#include "options.h"
+#include "command_line.h"
 
 typedef struct cli_hook_end {
     int status; /* as waitpid has it */

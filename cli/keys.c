@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "error.h"
+#include "fail.h"
 
 static void add_trusted(cli_keys *keys, const cli_session *s, const char *text_or_path)
 {

@@ -4,7 +4,7 @@
 
 #include <deltawire/stream.h>
 
-#include "options.h"
+#include "command_line.h"
 
 enum { CLI_OPT_TRUST = 1040, CLI_OPT_STREAM };
 

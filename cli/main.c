@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "commands.h"
-#include "error.h"
-#include "progress.h"
+#include "fail.h"
+#include "progress_bar.h"
 
 static const struct verb {
     const char *name;

@@ -15,11 +15,11 @@
 #include <deltawire/peer.h>
 #include <deltawire/publish.h>
 
+#include "command_line.h"
 #include "keys.h"
-#include "options.h"
 #include "peer_options.h"
-#include "progress.h"
-#include "store.h"
+#include "progress_bar.h"
+#include "stream_open.h"
 
 /* ---- the end that is read (mirror_source.c) ---- */
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "json.h"
+#include "json_out.h"
 #include "mirror.h"
 #include "outage.h"
 #include "print.h"

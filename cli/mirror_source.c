@@ -2,11 +2,11 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "checkpoint_read.h"
 #include "mirror.h"
 #include "path.h"
-#include "progress.h"
+#include "progress_bar.h"
 #include "stream_info.h"
-#include "weights.h"
 
 static dw_status open_follower(cli_source *s, dw_error *err)
 {

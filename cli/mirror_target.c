@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cmd_publish.h"
 #include "mirror.h"
 #include "path.h"
-#include "progress.h"
-#include "publish.h"
+#include "progress_bar.h"
 
 #define WAIT_MS   100
 #define NOTE_SIZE 1024

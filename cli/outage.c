@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "error.h"
-#include "json.h"
+#include "fail.h"
+#include "json_out.h"
 #include "print.h"
-#include "progress.h"
+#include "progress_bar.h"
 
 #define T_FIRST 1.0 /* seconds */
 #define T_MOST  60.0

@@ -5,7 +5,7 @@
 
 #include <deltawire/error.h>
 
-#include "options.h"
+#include "command_line.h"
 
 typedef struct cli_outage {
     const char *subject; /* the URL or the directory, for messages */

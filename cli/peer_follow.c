@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "error.h"
-#include "json.h"
-#include "peer.h"
+#include "fail.h"
+#include "json_out.h"
+#include "peer_verbs.h"
 
 #define T_FIRST_ASK 0.1 /* seconds between the first two questions after a version */
 

@@ -4,10 +4,10 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "json.h"
-#include "peer.h"
+#include "json_out.h"
+#include "peer_verbs.h"
 #include "print.h"
-#include "store.h"
+#include "stream_open.h"
 
 #define TIME_TEXT 24
 

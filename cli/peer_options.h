@@ -5,7 +5,7 @@
 
 #include <deltawire/peer_publish.h>
 
-#include "options.h"
+#include "command_line.h"
 
 enum {
     CLI_OPT_AS = 1280,

@@ -1,10 +1,10 @@
 /* `deltawire pull` of another system's versions. */
 #include <stdio.h>
 
-#include "json.h"
-#include "peer.h"
+#include "json_out.h"
+#include "peer_verbs.h"
 #include "print.h"
-#include "store.h"
+#include "stream_open.h"
 
 int cli_peer_pull(dw_peer *peer, const cli_session *s, const char *url,
                   const dw_follow_options *follow, uint64_t goal)

@@ -7,12 +7,12 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "cache_dir.h"
+#include "checkpoint_read.h"
+#include "cmd_publish.h"
 #include "path.h"
 #include "print.h"
-#include "progress.h"
-#include "publish.h"
-#include "store.h"
-#include "weights.h"
+#include "progress_bar.h"
+#include "stream_open.h"
 
 #define WAIT_MS 100
 

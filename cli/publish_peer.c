@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "progress.h"
-#include "publish.h"
+#include "cmd_publish.h"
+#include "progress_bar.h"
 
 static bool has_same_weights(const dw_peer_publisher *publisher,
                              const cli_weights *weights)

@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cmd_publish.h"
 #include "print.h"
-#include "publish.h"
-#include "store.h"
+#include "stream_open.h"
 
 bool cli_publish_folds(const cli_publish *p)
 {

@@ -1,7 +1,7 @@
 #include "sha256.h"
 
 #include "base/hash.h"
-#include "progress.h"
+#include "progress_bar.h"
 
 #define PIECE_BYTES (16u << 20)
 

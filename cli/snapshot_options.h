@@ -5,7 +5,7 @@
 
 #include <deltawire/follow.h>
 
-#include "options.h"
+#include "command_line.h"
 
 enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
 

@@ -13,8 +13,8 @@
 
 #include <deltawire/stream.h>
 
-#include "options.h"
-#include "progress.h"
+#include "command_line.h"
+#include "progress_bar.h"
 #include "stats_count.h"
 #include "stats_model.h"
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "error.h"
+#include "fail.h"
 #include "stats_source.h"
 
 static dw_status first(void *context, stats_model *model, const dw_progress *progress,

@@ -1,7 +1,7 @@
 #include <math.h>
 
 #include "delta_report.h"
-#include "json.h"
+#include "json_out.h"
 #include "print.h"
 #include "stats.h"
 #include "stats_entropy.h"

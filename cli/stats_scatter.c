@@ -6,7 +6,7 @@
 #include <deltawire/delta.h>
 
 #include "base/error.h"
-#include "progress.h"
+#include "progress_bar.h"
 #include "stats.h"
 
 #define N_ELEMS     (UINT64_C(1) << 25) /* of 2 bytes: more than caches hold */

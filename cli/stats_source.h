@@ -4,9 +4,9 @@
 
 #include <deltawire/follow.h>
 
+#include "checkpoint_read.h"
 #include "stats.h"
-#include "store.h"
-#include "weights.h"
+#include "stream_open.h"
 
 /* ---- a stream ---- */
 

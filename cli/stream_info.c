@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "json.h"
+#include "json_out.h"
 #include "print.h"
 
 #define N_CHECKED 1000 /* newest versions that dw_stream_check_log looks at */

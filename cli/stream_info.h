@@ -8,8 +8,8 @@
 #include <deltawire/stream.h>
 #include <jansson.h>
 
+#include "command_line.h"
 #include "keys.h"
-#include "options.h"
 
 /* "delta", "anchor", "base", "fork". */
 const char *cli_content_name(dw_content content);

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "json.h"
+#include "json_out.h"
 #include "print.h"
 
 void cli_sync_counts_json(json_t *object, const dw_follow_report *report)

@@ -6,7 +6,7 @@
 
 #include <deltawire/follow.h>
 
-#include "options.h"
+#include "command_line.h"
 
 /* Members `from`, `version`, `hops` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);

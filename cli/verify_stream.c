@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "error.h"
-#include "json.h"
-#include "peer.h"
+#include "fail.h"
+#include "json_out.h"
+#include "peer_verbs.h"
 #include "print.h"
-#include "progress.h"
+#include "progress_bar.h"
 #include "stream_info.h"
 
 json_t *cli_verify_fault_json(const dw_error *fault)

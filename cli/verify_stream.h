@@ -4,8 +4,8 @@
 
 #include <jansson.h>
 
-#include "progress.h"
-#include "store.h"
+#include "progress_bar.h"
+#include "stream_open.h"
 
 typedef struct cli_verify_options {
     const char *base; /* the checkpoint behind a version 0 that is not in the stream, or

@@ -72,7 +72,7 @@ bool dwpy_row_type_add(PyObject *module, dwpy_row_type *type);
 /* Takes VALUES, a tuple or NULL after a failure. */
 PyObject *dwpy_row(const dwpy_row_type *type, PyObject *values);
 
-/* ---- hook.c: long calls without the GIL, which signals and callbacks can stop ---- */
+/* ---- long_call.c: long calls without the GIL, which signals and callbacks can stop ---- */
 typedef struct dwpy_hook {
     dw_progress progress; /* for the library's call */
     PyObject *callable;
@@ -88,7 +88,7 @@ bool dwpy_hook_begin(dwpy_hook *hook, PyObject *callable, const struct dwpy_guar
 bool dwpy_hook_end(dwpy_hook *hook, dw_status status, const dw_error *err);
 uint64_t dwpy_now_ms(void);
 
-/* ---- guard.c: a handle that several threads share, and that a fork must not ---- */
+/* ---- handle_guard.c: a handle that several threads share, and that a fork must not ---- */
 typedef struct dwpy_guard {
     pthread_mutex_t lock;
     pthread_t owner;

@@ -1,5 +1,5 @@
 /* diff(). */
-#include "delta.h"
+#include "delta_type.h"
 
 static dw_delta *diff_now(PyObject *base, PyObject *next, dw_diff_options *options,
                           PyObject *progress)

@@ -1,5 +1,5 @@
 /* The many arguments of deltawire.Follower. */
-#include "follower.h"
+#include "follower_type.h"
 
 #include <limits.h>
 #include <stdio.h>

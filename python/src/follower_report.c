@@ -1,5 +1,5 @@
 /* What a follower says in the stream by itself, as `deltawire follow` does. */
-#include "follower.h"
+#include "follower_type.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The arguments of deltawire.Layout, and the memory that it is bound to. */
-#include "layout.h"
+#include "layout_type.h"
 
 /* Of a mapping name -> (dtype, shape). */
 typedef struct shapes {

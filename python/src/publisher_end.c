@@ -1,6 +1,6 @@
 /* How a publisher ends. Everywhere here the guard is held, or nobody else knows of the
  * object. */
-#include "publisher.h"
+#include "publisher_type.h"
 
 #include <stddef.h>
 

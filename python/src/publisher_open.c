@@ -1,7 +1,7 @@
 /* The many arguments of deltawire.Publisher. */
 #include <limits.h>
 
-#include "publisher.h"
+#include "publisher_type.h"
 
 /* Arguments on their way into dw_publish_options; what is new here is released at the
  * end, whatever became of the call. */

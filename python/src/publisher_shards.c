@@ -1,6 +1,6 @@
 /* Names of tensors as the library's lists have them: masters, what is unchanged, shards;
  * and receipts that the caller carries between ranks. */
-#include "publisher.h"
+#include "publisher_type.h"
 
 #include <limits.h>
 

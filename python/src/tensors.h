@@ -39,7 +39,7 @@ bool dwpy_dlpack_take(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
                       const char *name, bool writable);
 void dwpy_dlpack_release(dwpy_hold *hold);
 
-/* ---- tensor.c: deltawire.Tensor ---- */
+/* ---- tensor_type.c: deltawire.Tensor ---- */
 
 /* A view of TENSOR, whose strings and memory live as long as OWNER. */
 PyObject *dwpy_tensor_new(PyObject *owner, const dw_tensor *tensor, bool readonly);

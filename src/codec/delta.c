@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 
 dw_delta *dw_delta_new(const char *label)
 {

@@ -7,7 +7,7 @@
 #include "codec/digest.h"
 #include "codec/encode.h"
 #include "codec/stage.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 #include "tensor/tensor_list.h"
 
 void dw_diff_options_init_sized(dw_diff_options *options, size_t struct_bytes)

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/digest.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 
 /* One block of one pair. */
 typedef struct item {

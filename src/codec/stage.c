@@ -8,7 +8,7 @@
 #include "base/parallel.h"
 #include "codec/digest.h"
 #include "codec/scatter.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 #include "tensor/tensor_list.h"
 
 #define NO_ENTRY SIZE_MAX

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 #include "codec/seal.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 #include "tensor/tensor_list.h"
 
 bool dw_trl_detect(const dw_safetensors *file)

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "codec/patch.h"
 #include "codec/seal.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 
 /* The changes of one tensor: patch segments [begin, end). */
 typedef struct range {

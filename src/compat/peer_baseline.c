@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "compat/peer.h"
-#include "compat/publish.h"
+#include "compat/peer_publish.h"
 #include "tensor/tensor_list.h"
 
 /* ---- what is in the store ---- */

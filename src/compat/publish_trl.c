@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "codec/delta.h"
-#include "codec/trl.h"
-#include "compat/publish.h"
+#include "codec/trl_delta.h"
+#include "compat/peer_publish.h"
 #include "tensor/dtype.h"
 
 static void write_names(dw_writer *w, const dw_peer_job *job)

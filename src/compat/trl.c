@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/json_tree.h"
-#include "codec/trl.h"
+#include "codec/trl_delta.h"
 #include "compat/peer.h"
 
 static const char *text_of(const dw_json *object, const char *key)

@@ -106,6 +106,15 @@ def test_the_walks_of_the_design():
             assert re.search(rf"^[\w].*\b{function}\(", source, re.M), f"{file}: {function}"
 
 
+def test_a_file_name_stands_in_one_folder():
+    """A file of C is known by its name only: a header and its source lie in one folder."""
+    folders = {}
+    for path in map(pathlib.PurePath, files()):
+        if path.parts[0] in ("src", "cli", "bench", "python") and path.suffix in (".c", ".h"):
+            folders.setdefault(path.stem, set()).add(str(path.parent))
+    assert {stem: sorted(found) for stem, found in folders.items() if len(found) > 1} == {}
+
+
 def test_sizes():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
     terms = re.findall(r"^\| \*\*(\w+)\*\*", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.M)

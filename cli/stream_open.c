@@ -1,0 +1,175 @@
+#include "stream_open.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "fail.h"
+#include "peer_verbs.h"
+#include "print.h"
+
+static unsigned parse_timeout_ms(const cli_session *s, const char *text)
+{
+    double seconds = cli_parse_seconds(s, "--timeout", text);
+    /* 0 would mean the default */
+    return (unsigned)(1000 * seconds) + (1000 * seconds < 1);
+}
+
+bool cli_store_option(dw_store_options *options, const cli_session *s, int option)
+{
+    if (option == CLI_OPT_ENDPOINT)
+        options->endpoint = optarg;
+    else if (option == CLI_OPT_REGION)
+        options->region = optarg;
+    else if (option == CLI_OPT_PROFILE)
+        options->profile = optarg;
+    else if (option == CLI_OPT_TIMEOUT)
+        options->deadline_ms = parse_timeout_ms(s, optarg);
+    else
+        return false;
+    return true;
+}
+
+static bool has_scheme(const char *text)
+{
+    const char *colon = strchr(text, ':');
+    if (!colon || !isalpha((unsigned char)text[0]))
+        return false;
+    for (const char *at = text; at < colon; at++)
+        if (!isalnum((unsigned char)*at) && *at != '+' && *at != '-' && *at != '.')
+            return false;
+    return true;
+}
+
+bool cli_is_stream(const char *text)
+{
+    if (has_scheme(text))
+        return true;
+    char *record = dw_join_path(text, "stream.json");
+    bool is_stream = record && access(record, F_OK) == 0;
+    dw_free(record);
+    return is_stream;
+}
+
+const char *cli_store_path(const char *url)
+{
+    static const char scheme[] = "file://";
+    return strncmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : NULL;
+}
+
+/* Wipes a progress bar on a terminal first. */
+static void print_wait(void *context, const dw_error *wait)
+{
+    (void)context;
+    fprintf(stderr, "%sdeltawire: ", isatty(STDERR_FILENO) ? "\r\033[K" : "");
+    cli_print_text(stderr, wait->where);
+    fprintf(stderr, ": %s\n", wait->text);
+}
+
+dw_status cli_store_open_at(dw_store **out, const char *url,
+                            const dw_store_options *options, dw_error *err)
+{
+    dw_store_options o = *options; /* zeros, and what cli_store_option set */
+    o.struct_bytes = sizeof o;
+    o.on_wait = cli_wants_remarks() ? print_wait : NULL;
+    dw_status status = dw_store_open(out, url, &o, err);
+    /* the library leaves out a URL that may hold a secret, and so does the command */
+    if (status != DW_OK && !err->where[0])
+        snprintf(err->where, sizeof err->where, "the store's URL");
+    return status;
+}
+
+int cli_store_open(dw_store **out, const cli_session *s, const char *url,
+                   const dw_store_options *options)
+{
+    dw_error err;
+    if (cli_store_open_at(out, url, options, &err) == DW_OK)
+        return 0;
+    return cli_fail(s, &err, NULL, NULL);
+}
+
+/* A path without a scheme is a directory's. */
+static bool same_scheme(const char *a, const char *b)
+{
+    const char *scheme_a = has_scheme(a) ? a : "file:";
+    const char *scheme_b = has_scheme(b) ? b : "file:";
+    size_t n = strcspn(scheme_a, ":");
+    return n == strcspn(scheme_b, ":") && strncmp(scheme_a, scheme_b, n) == 0;
+}
+
+dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
+                              dw_error *err)
+{
+    const cli_fork_opener *opener = context;
+    const dw_store_options elsewhere = {.deadline_ms = opener->options->deadline_ms};
+    const bool beside = same_scheme(url, opener->url);
+    return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
+}
+
+/* If the store was opened but has no stream, *ERR says why. */
+static int open_stream(cli_stream *stream, const cli_session *s, dw_error *err)
+{
+    err->code = DW_OK;
+    int exit_code = cli_keys_load(&stream->keys, s);
+    if (exit_code == 0)
+        exit_code = cli_store_open(&stream->store, s, stream->url, &stream->options);
+    if (exit_code != 0)
+        return exit_code;
+    dw_trust trust = cli_keys_trust(&stream->keys);
+    dw_stream_open(&stream->stream, stream->store, &trust, err);
+    return 0;
+}
+
+int cli_stream_open(cli_stream *stream, const cli_session *s)
+{
+    dw_error err;
+    int exit_code = open_stream(stream, s, &err);
+    if (exit_code != 0 || stream->stream)
+        return exit_code;
+    return cli_stream_fail(s, &err, stream->url);
+}
+
+int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s)
+{
+    dw_error err;
+    *peer = NULL;
+    int exit_code = open_stream(stream, s, &err);
+    if (exit_code != 0 || stream->stream)
+        return exit_code;
+    if (cli_peer_found(peer, stream->store, &err))
+        return cli_peer_check_trust(*peer, s, &stream->keys, stream->url);
+    return cli_stream_fail(s, &err, stream->url);
+}
+
+void cli_stream_close(cli_stream *stream)
+{
+    dw_stream_close(stream->stream);
+    dw_store_close(stream->store);
+    cli_keys_release(&stream->keys);
+    stream->stream = NULL;
+    stream->store = NULL;
+}
+
+int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
+{
+    /* looking at the stream does not help with a local directory, and a verb does not
+     * suggest itself */
+    const bool elsewhere = err->where[0] && !strstr(err->where, url) &&
+                           strncmp(err->where, "objects/", 8) != 0;
+    const bool verifies = strcmp(s->verb, "verify") == 0;
+    const bool logs = strcmp(s->verb, "log") == 0;
+    const bool lacks_object =
+        err->code == DW_NOT_FOUND &&
+        (strstr(err->where, "/objects/") || strstr(err->where, "/ways/"));
+    if ((err->code == DW_CORRUPT || lacks_object) && !elsewhere && !verifies)
+        return cli_fail(s, err, url, "deltawire verify %s", url);
+    if (err->code == DW_UNTRUSTED && !elsewhere && !logs)
+        return cli_fail(s, err, url, "deltawire log %s", url);
+    if (err->code == DW_CONFLICT && !elsewhere && strcmp(s->verb, "publish") == 0)
+        return cli_fail(s, err, url, "deltawire status %s", url);
+    return cli_fail(s, err, url, NULL);
+}

@@ -1,0 +1,86 @@
+/* Stores and streams as the verbs open them: a URL, the options that say how to reach it,
+ * the keys that are trusted. */
+#ifndef CLI_STREAM_OPEN_H
+#define CLI_STREAM_OPEN_H
+
+#include <stdbool.h>
+
+#include <deltawire/peer.h>
+#include <deltawire/store.h>
+#include <deltawire/stream.h>
+
+#include "command_line.h"
+#include "keys.h"
+
+enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT };
+
+/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+#define CLI_STORE_OPTIONS                                                                \
+    {"endpoint", required_argument, NULL, CLI_OPT_ENDPOINT},                             \
+        {"region", required_argument, NULL, CLI_OPT_REGION},                             \
+        {"profile", required_argument, NULL, CLI_OPT_PROFILE},                           \
+    {                                                                                    \
+        "timeout", required_argument, NULL, CLI_OPT_TIMEOUT                              \
+    }
+
+/* Their lines in a verb's help. */
+#define CLI_STORE_HELP                                                                   \
+    "  --endpoint URL       the S3 server; default: the environment, or Amazon\n"        \
+    "  --region NAME  --profile NAME\n"                                                  \
+    "  --timeout S          give a request up after so many seconds of retries (180)\n"
+
+/* Takes an option of the table above; false if it is none. */
+bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
+
+/* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
+ * stream in it. */
+bool cli_is_stream(const char *text);
+
+/* The directory of a store whose URL, from dw_store_url, is file://DIR; else NULL. */
+const char *cli_store_path(const char *url);
+
+/* Like dw_store_open, but an error always has a `where`. Callers must not put the URL
+ * there: a URL that is refused for its secrets would be printed with them. */
+dw_status cli_store_open_at(dw_store **out, const char *url,
+                            const dw_store_options *options, dw_error *err);
+
+/* Returns 0, or the exit code of the error it reported. */
+int cli_store_open(dw_store **out, const cli_session *s, const char *url,
+                   const dw_store_options *options);
+
+/* Of a stream that may be a fork. */
+typedef struct cli_fork_opener {
+    const char *url;
+    const dw_store_options *options;
+} cli_fork_opener;
+
+/* Opens the store of a stream that another forks from; CONTEXT is a cli_fork_opener. The
+ * two lie beside each other as a rule, so the same options hold; but the URL comes from a
+ * record, and an endpoint or a profile is not for a store of another kind. */
+dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
+                              dw_error *err);
+
+typedef struct cli_stream {
+    const char *url;
+    dw_store_options options;
+    cli_keys keys;
+    dw_store *store;
+    dw_stream *stream;
+} cli_stream;
+
+/* The store and the stream at URL, with the trusted keys. Returns 0, or the exit code of
+ * the error it reported. */
+int cli_stream_open(cli_stream *stream, const cli_session *s);
+
+/* The same. If there is no stream but another system's versions, *PEER is them, which the
+ * caller closes first; else NULL. */
+int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s);
+
+/* Closes both, frees the keys. */
+void cli_stream_close(cli_stream *stream);
+
+/* Reports ERR, which came up with the stream at URL, with the command that helps best,
+ * if there is one; returns the exit code. */
+int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url);
+
+#endif

@@ -1,0 +1,374 @@
+/* deltawire.Follower: the steps, and how it ends. */
+#include "follower_type.h"
+
+#include <limits.h>
+#include <stddef.h>
+#include <unistd.h>
+
+enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, at the end */
+
+static dwpy_row_type report_row = {
+    "FollowReport", "What was done to bring weights to a version.",
+    "start version n_hops n_objects n_bytes n_changed fetch_ms stage_ms apply_ms", NULL};
+
+static PyObject *row_of(const dw_follow_report *r)
+{
+    return dwpy_row(
+        &report_row,
+        Py_BuildValue("NNKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
+                      (unsigned long long)r->n_steps, (unsigned long long)r->n_objects,
+                      (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
+                      (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
+                      (unsigned long long)r->apply_ms));
+}
+
+/* ---- closing ---- */
+
+/* Nobody is in a call. What was made before a fork is left to the process that made it.
+ */
+static void end(follower_object *self)
+{
+    dw_follower *follower = self->follower;
+    dwpy_live_remove(&self->live);
+    self->guard.is_closed = true;
+    self->follower = NULL;
+    if (self->name_fd >= 0)
+        close(self->name_fd);
+    self->name_fd = -1;
+    if (follower && !dwpy_guard_is_ours(&self->guard)) {
+        self->tensors = (dwpy_tensors){0};
+        self->store = NULL;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS dw_follower_close(follower);
+    Py_END_ALLOW_THREADS dwpy_tensors_release(&self->tensors);
+    PyObject *kept = self->store;
+    self->store = NULL;
+    dwpy_store_leave(kept);
+}
+
+void dwpy_follower_end(dwpy_live *live)
+{
+    follower_object *self =
+        (follower_object *)(void *)((char *)live - offsetof(follower_object, live));
+    Py_INCREF((PyObject *)self);
+    self->guard.is_closing = true;
+    if (!dwpy_guard_is_ours(&self->guard)) {
+        end(self);
+    } else if (dwpy_guard_try(&self->guard, OTHERS_END_MS)) {
+        end(self);
+        dwpy_guard_leave(&self->guard);
+    } else {
+        return; /* somebody is stuck in it: it stays, with all it holds */
+    }
+    Py_DECREF((PyObject *)self);
+}
+
+static PyObject *follower_close(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    follower_object *self = (follower_object *)object;
+    if (self->guard.is_closed)
+        Py_RETURN_NONE;
+    if (!dwpy_guard_check(&self->guard))
+        return NULL;
+    self->guard.is_closing = true; /* another thread's wait or sync ends */
+    if (!dwpy_guard_enter(&self->guard)) {
+        if (!self->guard.is_closed) {
+            self->guard.is_closing = false;
+            return NULL;
+        }
+        PyErr_Clear(); /* somebody else closed it */
+        Py_RETURN_NONE;
+    }
+    dwpy_follower_stop(self);
+    end(self);
+    dwpy_guard_leave(&self->guard);
+    Py_RETURN_NONE;
+}
+
+static void follower_dealloc(PyObject *object)
+{
+    PyObject *error[3];
+    PyErr_Fetch(&error[0], &error[1], &error[2]);
+    end((follower_object *)object);
+    PyErr_Restore(error[0], error[1], error[2]);
+    dwpy_object_free(object);
+}
+
+/* ---- the steps ---- */
+
+static void leave(follower_object *self, dw_status status, const dw_error *err)
+{
+    self->version = dw_follower_version(self->follower);
+    dwpy_follower_tell(self, status, err);
+    dwpy_guard_leave(&self->guard);
+}
+
+typedef dw_status (*step_function)(dw_follower *, dw_error *);
+
+static PyObject *do_step(PyObject *object, step_function function)
+{
+    follower_object *self = (follower_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    dw_error err = {0};
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status = function(self->follower, &err);
+    Py_END_ALLOW_THREADS leave(self, status, &err);
+    return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
+}
+
+static PyObject *follower_commit(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return do_step(self, dw_follower_prepare);
+}
+
+static PyObject *follower_apply(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return do_step(self, dw_follower_apply);
+}
+
+static PyObject *follower_settle(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return do_step(self, dw_follower_finish);
+}
+
+static PyObject *follower_poll(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    follower_object *self = (follower_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    uint64_t newest = DW_NO_VERSION;
+    dw_error err = {0};
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status = dw_follower_poll(self->follower, &newest, &err);
+    Py_END_ALLOW_THREADS if (status == DW_NOT_FOUND)
+    {
+        newest = DW_NO_VERSION;
+        status = DW_OK;
+    }
+    leave(self, status, &err);
+    return status == DW_OK ? dwpy_version(newest) : dwpy_raise(status, &err);
+}
+
+static bool is_above(const follower_object *self, uint64_t newest)
+{
+    const uint64_t at = dw_follower_version(self->follower);
+    return newest != DW_NO_VERSION && (at == DW_NO_VERSION || newest > at);
+}
+
+static PyObject *follower_wait(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"timeout", "max_wait", "progress", NULL};
+    follower_object *self = (follower_object *)object;
+    unsigned timeout_ms = UINT_MAX, max_wait_ms = 5000;
+    PyObject *progress = NULL, *out = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&O&$O:wait", names,
+                                     dwpy_timeout_arg, &timeout_ms, dwpy_timeout_arg,
+                                     &max_wait_ms, &progress) ||
+        !dwpy_guard_enter(&self->guard))
+        return NULL;
+    uint64_t newest = DW_NO_VERSION;
+    dw_error err = {0};
+    dw_status status = DW_CANCELLED;
+    dwpy_hook hook;
+    if (dwpy_hook_begin(&hook, progress, &self->guard)) {
+        dwpy_waiting waiting = {self, &hook};
+        const dw_progress beat = {dwpy_follower_beat, &waiting};
+        status = dw_follower_wait(self->follower, &newest, timeout_ms, max_wait_ms, &beat,
+                                  &err);
+        if (status == DW_NOT_FOUND || (status == DW_OK && !is_above(self, newest))) {
+            newest = DW_NO_VERSION; /* the time is over */
+            status = DW_OK;
+        }
+        if (dwpy_hook_end(&hook, status, &err))
+            out = dwpy_version(newest);
+    }
+    leave(self, status, &err);
+    return out;
+}
+
+static bool parse_goal(PyObject *args, PyObject *keywords, uint64_t *goal,
+                       PyObject **progress)
+{
+    static char *names[] = {"goal", "progress", NULL};
+    *goal = DW_NEWEST;
+    *progress = NULL;
+    return PyArg_ParseTupleAndKeywords(args, keywords, "|O&$O", names, dwpy_number_arg,
+                                       goal, progress) != 0;
+}
+
+static PyObject *follower_stage(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    follower_object *self = (follower_object *)object;
+    uint64_t goal, staged = DW_NO_VERSION;
+    PyObject *progress, *out = NULL;
+    if (!parse_goal(args, keywords, &goal, &progress) || !dwpy_guard_enter(&self->guard))
+        return NULL;
+    dw_error err = {0};
+    dw_status status = DW_CANCELLED;
+    dwpy_hook hook;
+    if (dwpy_hook_begin(&hook, progress, &self->guard)) {
+        status = dw_follower_stage(self->follower, goal, &staged, &hook.progress, &err);
+        if (dwpy_hook_end(&hook, status, &err))
+            out = dwpy_version(staged);
+    }
+    leave(self, status, &err);
+    return out;
+}
+
+static PyObject *follower_sync(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    follower_object *self = (follower_object *)object;
+    uint64_t goal;
+    PyObject *progress, *out = NULL;
+    if (!parse_goal(args, keywords, &goal, &progress) || !dwpy_guard_enter(&self->guard))
+        return NULL;
+    dw_follow_report report = {0};
+    dw_error err = {0};
+    dw_status status = DW_CANCELLED;
+    dwpy_hook hook;
+    if (dwpy_hook_begin(&hook, progress, &self->guard)) {
+        status = dw_follower_sync(self->follower, goal, &hook.progress, &report, &err);
+        if (dwpy_hook_end(&hook, status, &err))
+            out = row_of(&report);
+    }
+    leave(self, status, &err);
+    return out;
+}
+
+static PyObject *follower_report(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"status", "message", NULL};
+    follower_object *self = (follower_object *)object;
+    const char *word, *message = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|z:report", names, &word,
+                                     &message) ||
+        !dwpy_guard_enter(&self->guard))
+        return NULL;
+    dw_error err = {0};
+    dw_status status;
+    self->report.by_caller = true;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_follower_report(self->follower, word, message, &err);
+    Py_END_ALLOW_THREADS leave(self, status, &err);
+    return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
+}
+
+/* ---- the type ---- */
+
+static PyObject *get_version(PyObject *object, void *unused)
+{
+    (void)unused;
+    follower_object *self = (follower_object *)object;
+    return dwpy_guard_check(&self->guard) ? dwpy_version(self->version) : NULL;
+}
+
+typedef PyObject *(*read_function)(dw_follower *);
+
+/* What may change during a call is read between calls. */
+static PyObject *read_with(PyObject *object, read_function function)
+{
+    follower_object *self = (follower_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = function(self->follower);
+    dwpy_guard_leave(&self->guard);
+    return out;
+}
+
+static PyObject *read_path(const char *path)
+{
+    return path ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
+}
+
+static PyObject *read_staged_path(dw_follower *follower)
+{
+    return read_path(dw_follower_staged_path(follower));
+}
+
+static PyObject *read_dir(dw_follower *follower)
+{
+    return read_path(dw_follower_dir(follower));
+}
+
+static PyObject *read_staged(dw_follower *follower)
+{
+    uint64_t version = DW_NO_VERSION;
+    return dwpy_version(dw_follower_staged(follower, &version, NULL) ? version
+                                                                     : DW_NO_VERSION);
+}
+
+static PyObject *read_state(dw_follower *follower)
+{
+    return dw_follower_version(follower) == DW_NO_VERSION
+               ? Py_NewRef(Py_None)
+               : dwpy_digest(dw_follower_state(follower));
+}
+
+static PyObject *read_totals(dw_follower *follower)
+{
+    dw_follow_report totals;
+    dw_follower_totals(follower, &totals);
+    return row_of(&totals);
+}
+
+/* CLOSURE points at a reader's name in this table. */
+static const read_function readers[] = {read_staged_path, read_dir, read_staged,
+                                        read_state, read_totals};
+
+static PyObject *get_any(PyObject *object, void *closure)
+{
+    return read_with(object, *(const read_function *)closure);
+}
+
+static PyMethodDef methods[] = {
+    {"poll", follower_poll, METH_NOARGS, "The newest version of the stream."},
+    {"wait", DWPY_KEYWORDS(follower_wait), METH_VARARGS | METH_KEYWORDS,
+     "Until there is a version above the weights'; None if the time is over."},
+    {"stage", DWPY_KEYWORDS(follower_stage), METH_VARARGS | METH_KEYWORDS,
+     "Fetches and proves the next step; the weights stay as they are."},
+    {"commit", follower_commit, METH_NOARGS, "Makes what is staged durable."},
+    {"apply", follower_apply, METH_NOARGS, "The stores: what an engine pauses for."},
+    {"settle", follower_settle, METH_NOARGS, "Makes the stores durable and checks them."},
+    {"sync", DWPY_KEYWORDS(follower_sync), METH_VARARGS | METH_KEYWORDS,
+     "All of it, step by step."},
+    {"report", DWPY_KEYWORDS(follower_report), METH_VARARGS | METH_KEYWORDS,
+     "Says in the stream how it goes."},
+    {"close", follower_close, METH_NOARGS, "Ends calls of other threads, too."},
+    DWPY_CONTEXT,
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef members[] = {
+    {"version", get_version, NULL, "the version the weights are at", NULL},
+    {"staged_path", get_any, NULL, "the staged list, as a file", (void *)&readers[0]},
+    {"dir", get_any, NULL, "the checkpoint directory of the version",
+     (void *)&readers[1]},
+    {"staged", get_any, NULL, "the version that is staged", (void *)&readers[2]},
+    {"state", get_any, NULL, "the digest of the version", (void *)&readers[3]},
+    {"totals", get_any, NULL, "sums since it was opened", (void *)&readers[4]},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Brings weights to versions of a stream."},
+    {Py_tp_new, dwpy_follower_new},
+    {Py_tp_dealloc, follower_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, members},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"deltawire.Follower", sizeof(follower_object), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
+
+bool dwpy_follower_add(PyObject *module)
+{
+    return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &report_row);
+}

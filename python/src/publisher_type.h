@@ -1,0 +1,68 @@
+/* The inside of deltawire.Publisher.
+ *
+ * Calls take turns by the guard, but for those that wait for a ticket, which any thread
+ * may do beside others: they hold `alive` for reading, in slices, and close takes it for
+ * writing before it frees.
+ */
+#ifndef DWPY_PUBLISHER_TYPE_H
+#define DWPY_PUBLISHER_TYPE_H
+
+#include "store_type.h"
+#include "tensors.h"
+
+typedef struct publisher_object {
+    PyObject_HEAD dw_publisher *publisher; /* NULL: closed */
+    pthread_rwlock_t alive;
+    dwpy_guard guard;
+    dwpy_live live;
+    PyObject *store;
+    PyObject *fork_store;
+    dw_sign_key *sign_key;
+    dwpy_tensors tensors;
+    dwpy_tensors shards;
+    PyObject *numbers; /* of the tensors, by name */
+    bool by_caller;    /* who carries receipts */
+    dw_when_busy when_busy;
+    unsigned exit_ms;
+    uint64_t ticket;           /* the last one, 0: none */
+    uint64_t reported_ticket;  /* the last one whose result the caller has */
+    bool has_opening;          /* opening published the weights, ... */
+    dw_publish_report opening; /* ... and this became of them */
+} publisher_object;
+
+/* ---- publisher_open.c ---- */
+PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
+
+/* ---- publisher_type.c ---- */
+
+/* 1: nothing is under way, 0: the time is over or it is closed, -1 with an exception: a
+ * signal came. The guard is held. */
+int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms);
+
+/* ---- publisher_shards.c ---- */
+
+/* Fills `numbers`. */
+bool dwpy_publisher_number(publisher_object *self);
+/* Which tensors NAMES has; NULL for None. PyMem_Free. */
+bool dwpy_publisher_flags(const publisher_object *self, PyObject *names, const char *what,
+                          bool **out);
+/* Takes the arrays of SHARDS into the object; *OUT is PyMem_Free's in any case. */
+bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **out,
+                           size_t *n);
+PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
+PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
+PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args);
+
+/* ---- publisher_end.c ---- */
+
+/* Lets go of the caller's memory. */
+void dwpy_publisher_drop(publisher_object *self);
+
+/* Frees the handle and lets go of all it used. */
+void dwpy_publisher_close_handle(publisher_object *self);
+/* The same in bounded time, whatever the store does: what cannot be ended is left behind.
+ */
+void dwpy_publisher_end_bounded(publisher_object *self);
+void dwpy_publisher_end(dwpy_live *live);
+
+#endif

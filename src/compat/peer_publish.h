@@ -1,0 +1,145 @@
+/* The inside of a publisher for peers, shared by the files that make one version of it.
+ *
+ *     peer_publish.c       open, close
+ *     publish_version.c    one version: is it there, whole or not, written, proven
+ *     peer_baseline.c      the newest version in the store, kept as a directory
+ *     publish_object.c     objects: created, never replaced; what a killed process left
+ *     publish_changes.c    which tensors changed, packed frame by frame
+ *     publish_trl.c, publish_slime.c, publish_skyrl.c     the three formats
+ */
+#ifndef DW_COMPAT_PEER_PUBLISH_H
+#define DW_COMPAT_PEER_PUBLISH_H
+
+#include "base/bytes.h"
+#include "compat/payload.h"
+#include "deltawire/checkpoint.h"
+#include "deltawire/peer_publish.h"
+#include "store/store.h"
+
+struct dw_peer_publisher {
+    dw_store *store;
+    dw_peer_publish_options options; /* strings are copies */
+    const dw_tensor *tensors;        /* the caller's */
+    size_t n_tensors;
+    size_t *order;   /* their numbers by name */
+    dw_tensor *next; /* [n_tensors] names ascending, as they were at the last look */
+
+    /* the baseline (peer_baseline.c) */
+    dw_peer *peer;            /* NULL while the store holds no version */
+    dw_peer_replica *replica; /* NULL until something was read back */
+    dw_checkpoint *base;      /* options.base, while there is no version */
+    bool owns_dir;            /* options.baseline_dir is a temporary one */
+
+    uint64_t newest; /* in the store, or DW_NO_VERSION */
+    bool looked;     /* newest is known to be so */
+
+    /* the version that was begun and is not proven; DW_NO_VERSION: there is none */
+    uint64_t unsure;
+    bool written;           /* all its objects, by this handle */
+    bool disproven;         /* what was read back is damaged, or not the weights */
+    dw_digest unsure_state; /* of the weights that were written */
+};
+
+/* One version to be written. */
+typedef struct dw_peer_job {
+    uint64_t version;
+    uint64_t base_version; /* if there is a base */
+    const dw_tensor *base; /* [n] names ascending; NULL: there is none */
+    const dw_tensor *next; /* [n] the same names, types and shapes */
+    size_t n;
+    bool whole;
+} dw_peer_job;
+
+/* Fills NEXT: the tensors by name, with the data they have now. */
+void dw_peer_look_at_tensors(dw_peer_publisher *p);
+
+/* ---- the baseline ---- */
+
+/* Asks the store for its newest version. */
+dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);
+
+/* If the store holds no version: whether the directory can take what is read back. */
+dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
+
+/* Brings the baseline to that version, and checks that it is the same model. */
+dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
+
+/* Its tensors, names ascending; NULL if there is no version and no base. */
+const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
+
+/* Whether the newest version is the damaged one: what comes before it can be read. */
+bool dw_peer_baseline_blames_newest(dw_peer_publisher *p);
+
+/* Empties it: all is read back at the next follow. */
+void dw_peer_baseline_reset(dw_peer_publisher *p);
+
+void dw_peer_baseline_release(dw_peer_publisher *p);
+
+/* ---- objects ---- */
+
+/* Creates an object, and counts it. One that is there with the same bytes is taken for
+ * this one, whose reply was lost; with others it is DW_CONFLICT. */
+dw_status dw_peer_put(dw_peer_publisher *p, const char *key, const dw_source *source,
+                      dw_peer_publish_report *report, dw_error *err);
+dw_status dw_peer_put_text(dw_peer_publisher *p, const char *key, const dw_writer *text,
+                           dw_peer_publish_report *report, dw_error *err);
+
+/* Removes all objects under PREFIX: of a version that was never finished, for RECORD,
+ * which comes last, is not there. */
+dw_status dw_peer_clear(dw_peer_publisher *p, const char *prefix, const char *record,
+                        dw_error *err);
+
+/* A safetensors file under KEY. */
+dw_status dw_peer_put_file(dw_peer_publisher *p, const char *key,
+                           const dw_tensor *tensors, size_t n_tensors,
+                           const dw_pair *metadata, size_t n_metadata,
+                           dw_peer_publish_report *report, dw_error *err);
+
+/* ---- what changed ---- */
+
+typedef struct dw_peer_changes {
+    dw_tensor *base; /* the tensors that differ, names ascending */
+    dw_tensor *next;
+    size_t n;
+    uint64_t n_elems; /* that differ */
+} dw_peer_changes;
+
+dw_status dw_peer_changes_find(dw_peer_changes *out, const dw_peer_job *job,
+                               unsigned n_threads, dw_error *err);
+void dw_peer_changes_release(dw_peer_changes *changes);
+
+/* Some of the changed tensors, each as one zstd frame. */
+typedef struct dw_peer_pack {
+    dw_tensor *frames;                   /* [n] U8, under the tensors' own names */
+    char (*checksums)[DW_CHECKSUM_TEXT]; /* [n] of the new tensors */
+    uint64_t *raw_bytes;                 /* [n] in each frame */
+    size_t n;
+    dw_writer *bytes; /* [n] what the frames point into */
+    uint64_t *dims;
+} dw_peer_pack;
+
+dw_status dw_peer_pack_make(dw_peer_pack *out, const dw_peer_changes *changes,
+                            size_t first, size_t n,
+                            const dw_peer_publish_options *options, dw_error *err);
+void dw_peer_pack_release(dw_peer_pack *pack);
+
+/* ---- the formats ---- */
+
+/* The objects with which a version is there: one, or two that it may be. */
+#define DW_PEER_RECORDS 2
+#define DW_PEER_KEY     128
+
+/* The largest number that names.c reads. */
+#define DW_PEER_MAX_VERSION 999999999999999u
+
+size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,
+                           uint64_t version);
+
+dw_status dw_publish_trl(dw_peer_publisher *p, const dw_peer_job *job,
+                         dw_peer_publish_report *report, dw_error *err);
+dw_status dw_publish_slime(dw_peer_publisher *p, const dw_peer_job *job,
+                           dw_peer_publish_report *report, dw_error *err);
+dw_status dw_publish_skyrl(dw_peer_publisher *p, const dw_peer_job *job,
+                           dw_peer_publish_report *report, dw_error *err);
+
+#endif
