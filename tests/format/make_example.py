@@ -35,11 +35,13 @@ def delta():
 
 
 def table(head, rows):
-    yield "| " + " | ".join(head) + " |\n"
-    yield "|" + "---|" * len(head) + "\n"
-    for row in rows:
-        yield "| " + " | ".join(str(cell) for cell in row) + " |\n"
-    yield "\n"
+    """A block of text with aligned columns."""
+    lines = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    yield "```\n"
+    for line in lines:
+        yield "  ".join(map(str.ljust, line, widths)).rstrip() + "\n"
+    yield "```\n\n"
 
 
 def hex_dump(content):
@@ -57,11 +59,11 @@ def index_fields(content, first):
         start = r.at
         value = read()
         spelled = content[start:r.at].hex(" ")
-        rows.append((f"{first + start:04x}", f"`{spelled}`", name, show(value)))
+        rows.append((f"{first + start:04x}", spelled, name, show(value)))
         return value
     field("bytes shared with the name before", r.varint)
     n = field("further bytes", r.varint)
-    field("name", lambda: r.take(n), lambda raw: f"`{raw.decode()}`")
+    field("name", lambda: r.take(n), bytes.decode)
     field("dtype", lambda: r.number(1), lambda v: f"{v}: {DTYPES[v][0]}")
     for d in range(field("dimensions", r.varint)):
         field(f"dimension {d}", r.varint)
@@ -100,7 +102,7 @@ class Trace:
         n = self.bits.bit - first
         word = int.from_bytes(self.bits.data, "little")
         order = "".join(str(word >> b & 1) for b in range(first, first + n))
-        self.bit_rows.append((first, f"`{order}`", what, show(value)))
+        self.bit_rows.append((first, order, what, show(value)))
         return value
 
     def get_symbol(self, what, q):
@@ -114,7 +116,7 @@ class Trace:
         self.rans_rows.append((f"{before:08x}", q, before & 4095,
                                "FAR" if symbol == FAR else symbol,
                                (before & 4095) - place, size, f"{inner:08x}",
-                               f"`{word.hex(' ')}`" if word else "", what))
+                               word.hex(" "), what))
         return symbol
 
     def read_parameters(self):
@@ -191,12 +193,8 @@ def section():
                  next(c for c in used if i in t.members[c]), f"{rank(OLD[i]):04x}",
                  f"{rank(x):04x}", t.changes[i][0]) for i, x in CHANGES.items()]),
         f"The whole delta, {len(content)} bytes:\n\n```hexdump\n", *hex_dump(content), "```\n\n",
-        "**Header.**\n\n",
-        *table(("offset", "bytes", "field", "value"),
-               [("0000", f"`{content[:8].hex(' ')}`", "length of the JSON header", len(header)),
-                ("0008", f"{len(header)} bytes", "JSON header, padded with spaces",
-                 f"{len(metadata)} metadata keys; `index` {len(index)} bytes, "
-                 f"`blocks` {len(blocks)} bytes")]),
+        f"**Header.** `{content[:8].hex(' ')}` is the length of the JSON header, {len(header)}. It is "
+        f"padded with spaces; `index` has {len(index)} bytes, `blocks` {len(blocks)}.\n\n",
         "**Seal.** XXH64 over the JSON header with sixteen `0` in place of the digits, then the "
         f"index: `{metadata['seal']}`.\n\n**Index.**\n\n", *table(("offset", "bytes", "field", "value"), rows),
         "**State digests.** A term is weight x (digest + 1) modulo p; the sum of the terms is "
