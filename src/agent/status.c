@@ -161,6 +161,8 @@ static json_t *totals_json(const dw_report *report, bool *failed)
     set_count(o, "failures", report->n_failures);
     set_count(o, "verified", report->n_verified);
     set_count(o, "verify_failures", report->n_verify_failures);
+    if (report->stream_only)
+        set_count(o, "upkeep_dropped", report->upkeep_dropped);
     return o.json;
 }
 

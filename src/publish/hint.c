@@ -31,7 +31,11 @@ static dw_status put_once(dw_publisher *p, dw_error *err)
     dw_hint *h = &p->hint;
     size_t skip = h->graph.n > DW_MAX_EDGES ? h->graph.n - DW_MAX_EDGES : 0;
     dw_latest_record latest = {
-        .version = h->head, .edges = h->graph.edges + skip, .n_edges = h->graph.n - skip};
+        .version = h->head,
+        .edges = h->graph.edges + skip,
+        .n_edges = h->graph.n - skip,
+        .upkeep_dropped = dw_upkeep_dropped(p),
+    };
     memcpy(latest.stream, p->stream->record.stream, sizeof latest.stream);
     dw_writer bytes = {0};
     dw_status status = dw_latest_record_write(&bytes, &latest, err);

@@ -10,9 +10,10 @@
 #include "deltawire/publish.h"
 #include "stream/graph.h"
 
-/* Only one thread puts the hint at a time, and without the lock. If the hint changes
- * meanwhile, that thread puts it once more, so an older hint of this process never
- * replaces a newer one. */
+/* A thread may take the publisher's lock while it holds the hint's, never the other way
+ * round. Only one thread puts the hint at a time, and without the lock. If the hint
+ * changes meanwhile, that thread puts it once more, so an older hint of this process
+ * never replaces a newer one. */
 typedef struct dw_hint {
     pthread_mutex_t lock;
     dw_graph graph;  /* edges from the newest anchor on */

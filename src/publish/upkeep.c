@@ -267,6 +267,14 @@ void dw_upkeep_ask(dw_publisher *p)
     pthread_mutex_unlock(&p->lock);
 }
 
+uint64_t dw_upkeep_dropped(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const uint64_t n = p->upkeep.n_dropped;
+    pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
 bool dw_upkeep_is_idle(const dw_publisher *p)
 {
     const dw_upkeep *u = &p->upkeep;

@@ -62,6 +62,8 @@ dw_status dw_upkeep_add(dw_publisher *p, const dw_position *from,
                         const dw_objects *objects, dw_error *err);
 /* For dw_progress: not 0 if the work should stop. */
 int dw_upkeep_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
+/* The folds and anchors that were due and never made. */
+uint64_t dw_upkeep_dropped(dw_publisher *p);
 /* Whether it has nothing to do. The caller holds the lock. */
 bool dw_upkeep_is_idle(const dw_publisher *p);
 

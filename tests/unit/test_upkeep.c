@@ -66,6 +66,19 @@ static bool has_way(const scene *x, uint64_t from, uint64_t to)
     return kit_find(x->slow.inner, "ways/", key, NULL) == 1;
 }
 
+/* What readers of the stream learn about dropped folds and anchors. */
+static uint64_t shown_dropped(scene *x)
+{
+    dw_stream *stream;
+    uint64_t head;
+    assert_ok(dw_stream_open(&stream, x->slow.inner, NULL, &x->err), &x->err);
+    assert_int_equal(dw_stream_upkeep_dropped(stream), 0); /* nothing was read yet */
+    assert_ok(dw_stream_head(stream, &head, &x->err), &x->err);
+    const uint64_t n = dw_stream_upkeep_dropped(stream);
+    dw_stream_close(stream);
+    return n;
+}
+
 /* Pulls VERSION from nothing, which its anchor makes one step. */
 static void check_anchor(scene *x, uint64_t version)
 {
@@ -106,6 +119,7 @@ static void test_publish_during_anchor(void **state)
         assert_false(dw_publisher_drained(x.p, 1));
         assert_true(dw_publisher_idle(x.p, UINT_MAX));
         assert_false(has_way(&x, DW_NO_VERSION, 8));
+        assert_int_equal(shown_dropped(&x), 0);
         x.slow.is_shut = false;
         assert_ok(dw_publisher_drain(x.p, &x.err), &x.err);
         assert_true(has_way(&x, DW_NO_VERSION, 8));
@@ -114,6 +128,7 @@ static void test_publish_during_anchor(void **state)
         assert_true(has_way(&x, DW_NO_VERSION, 38));
         check_anchor(&x, 38);
         assert_int_equal(kit_find(x.slow.inner, "ways/", "-anchor", NULL), 2);
+        assert_int_equal(shown_dropped(&x), 3);
         publish(&x, 1);
         assert_int_equal(x.report.upkeep_dropped, 3);
         assert_int_equal(x.report.upkeep_behind, 0);
@@ -149,9 +164,11 @@ static void test_publish_during_fold(void **state)
         assert_true(has_way(&x, 4, 13)); /* those of 6, 8, 10 and 12 were dropped */
         publish(&x, 1);
         assert_int_equal(x.report.upkeep_dropped, 4);
+        assert_int_equal(shown_dropped(&x), 4);
         if (in_dir) {
             dw_publisher_close(x.p);
             x.p = kit_open(&x.k, x.store, &x.options);
+            assert_int_equal(shown_dropped(&x), 0); /* another publisher's count */
         }
         publish(&x, 1);
         assert_ok(dw_publisher_drain(x.p, &x.err), &x.err);
