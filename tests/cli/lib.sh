@@ -60,9 +60,9 @@ prints() {
     grep -q -e "$pattern" <<<"$out" || die "not '$pattern': $out"
 }
 
-# wait_until COMMAND...: tries for a while
+# wait_until COMMAND...: tries until it succeeds; the limit only ends a test that hangs
 wait_until() {
-    for _ in $(seq 600); do
+    for _ in $(seq 1800); do
         "$@" >/dev/null 2>&1 && return
         sleep 0.1
     done

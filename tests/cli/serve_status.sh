@@ -85,12 +85,11 @@ it "has nothing to pin"
 
 it "tells when the store goes away, goes on, and tells when it is back"
 mv store/run store/away
-wait_until status_holds 'o["error"] is not None'
+wait_until grep -q '^deltawire: .*the store is absent' err.one
 status_holds 'o["head"]["version"] == 4 and o["totals"]["failures"] > 0'
 [ "$(code healthz)" = 200 ]
 mv store/away store/run
 wait_until status_holds 'o["error"] is None'
-grep -q '^deltawire: .*the store is absent' err.one
 wait_until grep -q 'works again' err.one
 
 it "ends by SIGINT"

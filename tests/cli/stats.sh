@@ -133,18 +133,25 @@ limited() {
 fails 6 "cannot take .* for scratch" limited stats "$url"
 [ -z "$(ls -A "$TMPDIR")" ]
 
-# walking ID: the process has mapped its scratch file
-walking() {
-    grep -q "$TMPDIR" "/proc/$1/maps"
+# stopped_by SIGNAL CODE: sends the signal while the command walks over its scratch file.
+# False if it had ended before.
+stopped_by() {
+    local status=0
+    start "$1" stats --base long/base long/deltas/*.safetensors --json
+    until grep -qs "$TMPDIR" "/proc/$!/maps"; do
+        kill -0 $! 2>/dev/null || break
+        sleep 0.01
+    done
+    kill "-$1" $! 2>/dev/null || true
+    wait $! || status=$?
+    [ $status -ne 0 ] || return 1
+    [ $status -eq "$2" ] || die "exit code $status, not $2"
 }
 
 it "leaves nothing behind when it is stopped or killed"
 deltawire synth -o long --params 8M --steps 12 --quiet >/dev/null
 for signal in INT:130 TERM:143 KILL:137; do
-    start "${signal%:*}" stats --base long/base long/deltas/*.safetensors --json
-    wait_until walking $!
-    kill "-${signal%:*}" $!
-    ends $! "${signal#*:}"
+    until stopped_by "${signal%:*}" "${signal#*:}"; do :; done
     [ -z "$(ls -A "$TMPDIR")" ] || die "left behind: $(ls -A "$TMPDIR")"
 done
 holds 'o["error"]["code"] == "cancelled"' <out.INT

@@ -26,7 +26,7 @@ endpoint=http://127.0.0.1:$(cat port.txt)
 it "says that it waits"
 "$deltawire" log s3://bucket/run --endpoint "$endpoint" >out.txt 2>err.txt &
 client=$!
-wait_until grep -q '^deltawire: s3://bucket/run: no answer for [0-9]* s (1 try), still trying$' err.txt
+wait_until grep -q '^deltawire: s3://bucket/run: no answer for [0-9]* s ([0-9]* tr[a-z]*), still trying$' err.txt
 kill -KILL $client
 wait $client 2>/dev/null || true
 

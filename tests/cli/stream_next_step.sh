@@ -132,10 +132,7 @@ done
 it "a directory in use: the message names the process"
 start follow follow "$url" --into kept --no-report
 follower=$!
-for _ in $(seq 600); do
-    if grep -q '^version 0' out.follow; then break; fi
-    sleep 0.1
-done
+wait_until grep -q '^version 0' out.follow
 fails 8 "another process ($follower) keeps this directory up to date. Stop it, or name another" \
     deltawire pull "$url" --into kept
 kill "$follower"

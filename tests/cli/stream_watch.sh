@@ -46,6 +46,7 @@ it "survives rotation"
 mkdir output/checkpoint-1300
 touch -d '1 hour' output/checkpoint-1300/optimizer.pt.tmp # it is never complete
 cp run/step_000005/model.safetensors output/checkpoint-1300/
+rm output/checkpoint-1300/model.safetensors # first: without the other file it is complete
 rm -r output/checkpoint-1300 output/checkpoint-100
 cp -r run/step_000006 output/checkpoint-1400
 wait_until head_is 5

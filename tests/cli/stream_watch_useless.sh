@@ -19,12 +19,13 @@ it "says that it waits"
 wait_until told 'output: no checkpoint yet'
 
 it "says what is wrong with a directory"
-mkdir -p output/checkpoint-10 output/checkpoint-20 output/global_step_7/actor output/runs \
-    output/final output/tmp-checkpoint-30
-echo weights >output/checkpoint-20/pytorch_model.bin
-echo state >output/checkpoint-20/optimizer.pt
-echo events >output/runs/events.out.tfevents
-cp run/base/model.safetensors output/final/
+mkdir -p made/checkpoint-10 made/checkpoint-20 made/global_step_7/actor made/runs made/final \
+    made/tmp-checkpoint-30
+echo weights >made/checkpoint-20/pytorch_model.bin
+echo state >made/checkpoint-20/optimizer.pt
+echo events >made/runs/events.out.tfevents
+cp run/base/model.safetensors made/final/
+mv made/* output/ # each appears as a whole
 wait_until told 'output/checkpoint-10: it is empty'
 wait_until told 'output/checkpoint-20: its weights are not safetensors files (pytorch_model.bin'
 wait_until told 'output/global_step_7: there are no .safetensors files in it'

@@ -10,7 +10,7 @@ import time
 
 from blocks import Fault, commands, same_output
 
-PATIENCE = 120  # seconds that a command or a Python block may take
+PATIENCE = 300  # seconds that a command or a Python block may take
 # Commands that run until they are stopped.
 ENDLESS = re.compile(r"deltawire (follow (?!.*--until)|serve-status |publish .*--watch |"
                      r"mirror (?!.*--once))", re.S)
@@ -101,14 +101,24 @@ class Shell(Session):
         status, _ = self.shell(what, f"( exec {command.text}\n) & echo $! >'{self.scratch}/pid'")
         pid = (self.scratch / "pid").read_text().strip()
         deadline = time.monotonic() + PATIENCE
-        while not (printed := self.file.read_text()) and time.monotonic() < deadline:
+        while not self.has_printed(command, printed := self.file.read_text(errors="replace")):
+            if self.shell(what, f"kill -0 {pid}", keep=True)[0] != 0:
+                raise Fault(f"{what}: ends by itself\n{printed}")
+            if time.monotonic() > deadline:
+                self.compare(what, command, printed)
+                raise Fault(f"{what}: prints nothing in {PATIENCE} s")
             time.sleep(0.1)
         if self.shell(what, f"kill -0 {pid}", keep=True)[0] != 0:
             raise Fault(f"{what}: ends by itself\n{printed}")
-        if not printed:
-            raise Fault(f"{what}: prints nothing in {PATIENCE} s")
-        self.compare(what, command, printed)
         return [(what, pid)]
+
+    @staticmethod
+    def has_printed(command, printed):
+        """Whether it has printed what the document shows; it may have gone on since."""
+        shown = list(command.shown)
+        lines = [line for line in printed.splitlines() if ": no answer for " not in line]
+        return bool(printed) and (not shown or any(
+            same_output(shown, lines[:n]) for n in range(1, len(lines) + 1)))
 
     def shell(self, what, text, keep=False):
         """Gives the exit status and what was printed."""

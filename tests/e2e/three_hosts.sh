@@ -68,11 +68,11 @@ done
 
 it "has no way between trainer and rollouts"
 # prints what a connection to a port that is listened on ends with
-connect() { # FROM ADDRESS
-    on "$1" python3 - "$2" <<'END'
+connect() { # FROM ADDRESS SECONDS
+    on "$1" python3 - "$2" "$3" <<'END'
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 7777), 2).close()
+    socket.create_connection((sys.argv[1], 7777), float(sys.argv[2])).close()
     print("connected")
 except OSError as e:
     print(type(e).__name__, e)
@@ -86,7 +86,7 @@ print("ready", flush=True)
 while True:
     s.accept()[0].close()' >"$dir/listen.$1" &
     disown
-    local until_s=$((SECONDS + 60))
+    local until_s=$((SECONDS + 180))
     until [ -s "$dir/listen.$1" ]; do
         [ $SECONDS -lt $until_s ] || die "nobody listens on $1"
         sleep 0.05
@@ -94,17 +94,17 @@ while True:
 }
 listen trainer
 listen rollouts
-[ "$(connect store 10.77.1.2)" = connected ] || die "the store does not reach the trainer"
-[ "$(connect store 10.77.2.2)" = connected ] || die "the store does not reach rollouts"
+[ "$(connect store 10.77.1.2 60)" = connected ] || die "the store does not reach the trainer"
+[ "$(connect store 10.77.2.2 60)" = connected ] || die "the store does not reach rollouts"
 for pair in "trainer 10.77.2.2" "rollouts 10.77.1.2"; do
     # shellcheck disable=SC2086 # two words
-    outcome=$(connect $pair)
+    outcome=$(connect $pair 2)
     [ "$outcome" != connected ] || die "${pair% *} reaches ${pair#* }"
     echo "  ${pair% *} to ${pair#* }: $outcome"
 done
 # not even where somebody adds a route: the store passes nothing on
 on trainer ip route add 10.77.2.0/24 via 10.77.1.1
-[ "$(connect trainer 10.77.2.2)" != connected ] || die "the store passes packets on"
+[ "$(connect trainer 10.77.2.2 2)" != connected ] || die "the store passes packets on"
 on trainer ip route del 10.77.2.0/24
 
 it "has a store that both reach"

@@ -9,7 +9,7 @@
 
 enum { OPENING, PUBLISHING, DONE, FAILED };
 
-#define HANG_MS 90000
+#define HANG_MS 300000
 
 static bool append_truth(const trainer *t, const soak_model *model, uint64_t version)
 {

@@ -22,7 +22,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 arguments = TrainingArguments(output_dir=str(directory / "out"), use_cpu=True)
 state = TrainerState(is_world_process_zero=dist.get_rank() == 0)
-callback = deltawire.trl.PublishCallback(url, rank_timeout=60)
+callback = deltawire.trl.PublishCallback(url, rank_timeout=300)
 
 
 def tell(event):

@@ -37,7 +37,7 @@ class Gate:
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
     def _forward(self, path, body):
-        connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=600)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -70,7 +70,7 @@ class Gate:
         """Nothing is generated for the rollouts meanwhile."""
         with self._may_pass:
             self._is_closed = True
-            assert self._may_pass.wait_for(lambda: self._n_inside == 0, timeout=120)
+            assert self._may_pass.wait_for(lambda: self._n_inside == 0, timeout=600)
         try:
             yield
         finally:

@@ -69,9 +69,9 @@ def test_an_engine_whose_weights_may_be_a_mix_stays_paused(server):
         server.fails.update(fails)
         if fails:
             with pytest.raises(EngineError):
-                engine.update(1, 10)
+                engine.update(1, 60)
         else:
-            engine.update(1, 10)
+            engine.update(1, 60)
         return "/resume" in server.asked
 
     assert update(["/start_weight_update"])  # nothing was touched
@@ -178,7 +178,7 @@ def test_servers_that_never_have_a_version_end_the_wait(
     loop = object.__new__(worker._Loop)  # without TRL's datasets and tokenizers
     loop._servers = [worker._Server(f"http://127.0.0.1:{server.port}")]
     loop._counters = collections.Counter()
-    loop.request_timeout, loop.max_tokens, loop.temperature, loop.top_p = 10, 4, 1.0, 1.0
+    loop.request_timeout, loop.max_tokens, loop.temperature, loop.top_p = 60, 4, 1.0, 1.0
     loop.top_k, loop.min_p, loop.repetition_penalty = -1, None, 1.0
 
     async def generate():
@@ -188,6 +188,6 @@ def test_servers_that_never_have_a_version_end_the_wait(
 
     with pytest.raises(RuntimeError, match=told):
         asyncio.run(generate())
-    assert loop._counters["rollout/unlabelled_total"] > 1
+    assert loop._counters["rollout/unlabelled_total"] >= 1
     server.answers[worker.GENERATE] = {"choices": [token("3")]}
     assert asyncio.run(generate()) == ([7], [-1.0])

@@ -1,6 +1,7 @@
 """A real vLLM server on a checkpoint directory, with the back end of watched.py."""
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -41,7 +42,7 @@ def environment(plugin, **more):
     } | more
 
 
-def wait_until(condition, what, limit_s=120):
+def wait_until(condition, what, limit_s=300):
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
@@ -49,9 +50,15 @@ def wait_until(condition, what, limit_s=120):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below those that the system hands out: nobody takes it while its server is away."""
+    while True:
+        with socket.socket() as s:
+            port = random.randrange(12000, 32000)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Server:

@@ -25,7 +25,7 @@ def __getattr__(name):
         def receive_weights(self, update_info):
             with UPDATES.open("a") as f:
                 f.write(json.dumps(dataclasses.asdict(update_info)) + "\n")
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 600
             while UPDATES.with_suffix(".hold").exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
             refuse = UPDATES.with_suffix(".refuse")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -33,9 +34,22 @@ def crowd():
 
 
 @pytest.fixture
+def wait_until():
+    """Waits until a condition is true, and gives what it gave. The limit only ends a test that
+    hangs: a busy machine may let a process stand still for many seconds."""
+    def wait(condition, limit_s=300):
+        deadline = time.monotonic() + limit_s
+        while not (found := condition()):
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.05)
+        return found
+    return wait
+
+
+@pytest.fixture
 def python(tmp_path):
     """Runs a script in another interpreter, and gives its output. A crash or a hang fails."""
-    def run(script, *args, status=0, timeout=60, **variables):
+    def run(script, *args, status=0, timeout=300, **variables):
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script),
              *map(str, args)],

@@ -1,5 +1,6 @@
-"""As much of an S3 server as a stream needs, which can be told to leave uploads unanswered: a
-store that hangs. Whether streams work over S3 is asked of real servers, in tests/e2e."""
+"""As much of an S3 server as a stream needs, which can leave uploads unanswered: a store that
+hangs. Later it can refuse them. Whether streams work over S3 is asked of real servers, in
+tests/e2e."""
 import hashlib
 import http.server
 import threading
@@ -32,6 +33,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "/objects/" in self.path and self.server.hangs.is_set():
             self.server.reached.set()
             self.server.ended.wait()
+            self.answer(403)
         elif self.headers.get("If-None-Match") == "*" and self.key() in self.server.objects:
             self.answer(412)
         else:

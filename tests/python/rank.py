@@ -47,7 +47,7 @@ def train():
     frozen = model.model.layers[0].self_attn.q_proj.weight
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     with deltawire.torch.Publisher(model, optimizer, url=url, publish_every=2,
-                                   rank_timeout=120) as publisher:
+                                   rank_timeout=300) as publisher:
         tensors = deltawire.torch.named_tensors(model)
         assert "lm_head.weight" not in tensors and len(tensors) == 24, tensors.keys()
         keep(publisher, tensors, 0)
@@ -87,7 +87,7 @@ def layouts():
     }
     if rank == 3:
         model["of_the_last_rank"] = torch.full((4,), 2.0)
-    with deltawire.torch.Publisher(model, url=url, rank_timeout=120) as publisher:
+    with deltawire.torch.Publisher(model, url=url, rank_timeout=300) as publisher:
         named = {name: tensor for name, tensor in model.items() if name != "of_the_last_rank"}
         keep(publisher, named, 0)
         for _ in range(3):
@@ -111,12 +111,12 @@ def layouts():
             assert text in str(error), error
 
 
-def simple(publish):
+def simple(publish, rank_timeout=300):
     mesh = init_device_mesh("cpu", (ranks,))
     torch.manual_seed(0)
     model = {name: distribute_tensor(torch.randn(rows, 64), mesh, [Shard(0)])
              for name, rows in [("a", 501), ("b", 3), ("c", 2048)]}
-    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=8)
+    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=rank_timeout)
     publish(publisher, model)
     publisher.close()
 
@@ -147,7 +147,7 @@ def die(amid):
         except dw.Unavailable as error:
             print("failed:", error, file=said)
         os._exit(0)  # gloo cannot say goodbye to a dead rank
-    simple(publish)
+    simple(publish, rank_timeout=30)  # rank 0 waits for the dead one so long
 
 
 def resume():

@@ -72,13 +72,13 @@ def test_a_redirect_gets_no_token(servers, code):
     with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
         Engine(engine.url, "secret").label()
     with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
-        Engine(engine.url, "secret").update(1, 10)
+        Engine(engine.url, "secret").update(1, 60)
     assert engine.requests == [("/weight_info", "Bearer secret"), ("/pause", "Bearer secret")]
     assert other.requests == []
 
 
 def test_an_update(servers):
-    Engine(servers[0].url).update(1, 10)
+    Engine(servers[0].url).update(1, 60)
     assert servers[0].paths() == ["/pause", "/start_weight_update", "/update_weights",
                                   "/finish_weight_update", "/resume"]
 
@@ -92,6 +92,6 @@ def test_a_200_that_says_something_else_is_no_success(servers, path, body):
     servers[0].answers[path] = body
     engine = Engine(servers[0].url)
     with pytest.raises(EngineError, match="is this vLLM"):
-        engine.update(1, 10)
+        engine.update(1, 60)
     assert engine.is_mixed
     assert "/resume" not in servers[0].paths()

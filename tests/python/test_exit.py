@@ -117,8 +117,8 @@ def test_a_store_that_hangs(monkeypatch, end, exit_timeout, said):
         server.hangs.set()
         child.stdin.write("\n")
         child.stdin.flush()
-        assert server.reached.wait(60)
-        out, err = child.communicate("\n", timeout=60)
+        assert server.reached.wait(300)
+        out, err = child.communicate("\n", timeout=300)
         assert (child.returncode, out) == (0, said), err
         server.hangs.clear()
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")

@@ -1,6 +1,5 @@
 """A follower in a user's program: it waits, it reports, it takes parameters."""
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -24,35 +23,30 @@ def follower_infos(url):
         return {f.id: f for f in stream.followers()}
 
 
-def logged(caplog):
-    return [r.getMessage() for r in caplog.records if r.name == "deltawire"]
-
-
-def publish_once_logged(url, caplog):
-    """In a thread, which is to be joined."""
-    def work():
-        while not logged(caplog):
-            time.sleep(0.05)
-        dw.Publisher(url, model(1)).close()
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
+def logged(caplog, text):
+    """What was logged about TEXT: on a slow machine, slow waits are logged too."""
+    return [r.getMessage() for r in caplog.records
+            if r.name == "deltawire" and text in r.getMessage()]
 
 
 # ---- waiting ----
 
-def test_a_stream_that_does_not_exist_yet_is_waited_for(url, caplog):
-    thread = publish_once_logged(url, caplog)
+def test_a_stream_that_does_not_exist_yet_is_waited_for(url, caplog, wait_until):
+    def publish():
+        wait_until(lambda: logged(caplog, "no stream"))
+        dw.Publisher(url, model(1)).close()
+    thread = threading.Thread(target=publish)
+    thread.start()
     into = model()
     with dw.Follower(url, tensors=into) as follower:
         follower.sync()
     thread.join()
     assert into["w"][0] == 1
-    told = logged(caplog)
-    assert len(told) == 1 and "no stream" in told[0] and "open_timeout" in told[0], told
+    told = logged(caplog, "no stream")
+    assert len(told) == 1 and "open_timeout" in told[0], told
 
 
-def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog):
+def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog, wait_until):
     dw.Publisher(f"file://{tmp_path}/other", model(1)).close()
     whole, stream = tmp_path / "other", url.removeprefix("file://")
     os.makedirs(stream)
@@ -61,8 +55,7 @@ def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog):
         dw.Follower(url, tensors=model(), open_timeout=0)
 
     def finish():
-        while not logged(caplog):
-            time.sleep(0.05)
+        wait_until(lambda: logged(caplog, "no version yet"))
         shutil.copytree(whole, stream, dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("commits", "latest.json"))
         shutil.copytree(whole / "commits", stream + "/commits.new")
@@ -74,7 +67,7 @@ def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog):
         follower.sync()
     thread.join()
     assert into["w"][0] == 1
-    assert len(logged(caplog)) == 1 and "no version yet" in logged(caplog)[0]
+    assert len(logged(caplog, "no version yet")) == 1
 
 
 def test_waiting_has_a_limit(url):
@@ -117,24 +110,22 @@ def test_wait_returns_none_if_the_time_is_over(url):
 
 # ---- reporting ----
 
-def served_status(command, url):
+def served_status(command, url, wait_until):
     """The followers that `deltawire serve-status` shows."""
+    def rows():
+        with urllib.request.urlopen(place + "/status") as answer:
+            return json.load(answer).get("followers")
+
     with subprocess.Popen([command, "serve-status", url, "--listen", "127.0.0.1:0", "--json"],
                           stdout=subprocess.PIPE, text=True) as server:
         try:
             place = json.loads(server.stdout.readline())["url"].rstrip("/")
-            deadline = time.monotonic() + 30
-            while time.monotonic() < deadline:
-                with urllib.request.urlopen(place + "/status") as answer:
-                    rows = json.load(answer).get("followers")
-                if rows:
-                    return [(row["id"], row["version"], row["status"]) for row in rows]
-                time.sleep(0.1)
+            return [(row["id"], row["version"], row["status"]) for row in wait_until(rows)]
         finally:
             server.terminate()
 
 
-def test_it_is_in_status_and_serve_status(url, tmp_path):
+def test_it_is_in_status_and_serve_status(url, tmp_path, wait_until):
     command = os.environ["DELTAWIRE"]
     into = tmp_path / "model"
     with dw.Publisher(url, model()) as publisher, \
@@ -150,7 +141,7 @@ def test_it_is_in_status_and_serve_status(url, tmp_path):
                                            capture_output=True).stdout)
         (shown,) = status["followers"]
         assert (shown["id"], shown["version"], shown["status"]) == (name, 1, "following")
-        assert served_status(command, url) == [(name, 1, "following")]
+        assert served_status(command, url, wait_until) == [(name, 1, "following")]
     stopped = follower_infos(url)[name]
     assert (stopped.status, stopped.version) == ("stopped", 1)
     # the command gives the directory the same name
@@ -225,8 +216,8 @@ def test_a_report_that_fails_is_logged_once(url, caplog):
                 publisher.wait(publisher.publish())
                 follower.sync()
             assert follower.version == 3
-    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert len(told) == 1 and "followers" in told[0] and "report=False" in told[0], told
+    told = logged(caplog, "followers")
+    assert len(told) == 1 and "report=False" in told[0], told
 
 
 def test_no_directory_is_made_above_the_stream(tmp_path):
@@ -298,7 +289,7 @@ def test_the_follower_of_pytorch(url):
     assert follower_infos(url)["torch"].status == "stopped"
 
 
-def test_a_thread_of_pytorch_that_ended_is_reported(url):
+def test_a_thread_of_pytorch_that_ended_is_reported(url, wait_until):
     torch = pytest.importorskip("torch")
     import deltawire.torch
     source, served = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
@@ -307,10 +298,8 @@ def test_a_thread_of_pytorch_that_ended_is_reported(url):
         raise RuntimeError("the engine is gone")
     with deltawire.torch.Publisher(source, url=url, dtype=None):
         follower = deltawire.torch.Follower(served, url, pause=pause, id="torch").start(0.05)
-        deadline = time.monotonic() + 30
-        while follower.error is None or follower_infos(url)["torch"].status != "error":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: follower.error is not None
+                   and follower_infos(url)["torch"].status == "error")
         assert "the engine is gone" in follower_infos(url)["torch"].message
         with pytest.raises(RuntimeError):
             follower.close()

@@ -22,7 +22,7 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(RANK), str(folder), "train:2", "layouts:4",
-         "die,resume:2", "die_amid,resume:2"], capture_output=True, text=True, timeout=600,
+         "die,resume:2", "die_amid,resume:2"], capture_output=True, text=True, timeout=1200,
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
 
     def of(job):

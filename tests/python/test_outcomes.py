@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class BrokenObjects:
 
 def settled(publisher):
     """Until nothing is under way, without asking what became of it."""
-    assert publisher.native.idle(60)
+    assert publisher.native.idle(300)
 
 
 def followed(url, model):
@@ -87,8 +88,8 @@ def test_a_failed_version_warns_once_and_the_next_covers_it(tmp_path, url, model
             for _ in range(4):
                 step(model, optimizer)
                 settled(publisher)
-        assert [w.category for w in seen] == [dw.PublishWarning]
-        assert "objects" in str(seen[0].message)
+        seen = [w for w in seen if w.category is dw.PublishWarning]
+        assert len(seen) == 1 and "objects" in str(seen[0].message)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             step(model, optimizer)
@@ -159,21 +160,27 @@ def test_folding_is_no_failure(url, model):
     assert followed(url, model)
 
 
-def test_a_long_wait_for_the_store_is_logged(monkeypatch, caplog, model):
+def test_a_long_wait_for_the_store_is_logged(monkeypatch, caplog, model, wait_until):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setattr(_outcomes, "SLOW_S", 0.1)
     optimizer = optimizer_of(model)
     with HangingS3() as server:
-        store = dw.Store("s3://bucket/run", endpoint=server.endpoint, deadline=3)
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint)
         publisher = deltawire.torch.Publisher(model, optimizer, url=store, exit_timeout=0)
         server.hangs.set()
         step(model, optimizer)
-        assert server.reached.wait(60)
+        assert server.reached.wait(300)
+
+        def refuse():
+            wait_until(lambda: "waiting for the store" in caplog.text)
+            server.ended.set()
+        thread = threading.Thread(target=refuse)
+        thread.start()
         with caplog.at_level(logging.WARNING, "deltawire"), pytest.warns(dw.PublishWarning):
             step(model, optimizer)
             step(model, optimizer)
-        assert any("waiting for the store" in record.message for record in caplog.records)
+        thread.join()
         server.hangs.clear()
         publisher.native.cancel()
         settled(publisher)
@@ -194,7 +201,7 @@ def test_the_end_of_the_program_does_not_hide_it(tmp_path, url):
         publisher.publish()
     """)
     done = subprocess.run([sys.executable, "-c", script, url, tmp_path], capture_output=True,
-                          text=True, timeout=60, env=os.environ)
+                          text=True, timeout=300, env=os.environ)
     assert done.returncode == 0
     assert "PublishWarning: the last version was not published" in done.stderr
     assert "objects" in done.stderr

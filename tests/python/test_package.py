@@ -117,7 +117,7 @@ def test_examples(path, tmp_path):
     for library in ("torch", "transformers"):
         if f"import {library}\n" in path.read_text() or f"from {library} " in path.read_text():
             pytest.importorskip(library)
-    subprocess.run([sys.executable, path, tmp_path / "stream"], check=True, timeout=120)
+    subprocess.run([sys.executable, path, tmp_path / "stream"], check=True, timeout=300)
     shown = subprocess.run([sys.executable, path, "--help"], check=True, capture_output=True)
     assert b"usage: " in shown.stdout
 

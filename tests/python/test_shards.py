@@ -22,7 +22,7 @@ class Rank:
         mine = [("w", 0, w[:130])] if rank == 0 else [("w", 130, w[130:]), ("b", 0, weights["b"])]
         self.publisher = dw.Publisher(
             url, {"w": (None, "F32", (40, 5)), "b": (None, "I64", (7,))}, shards=mine,
-            rank=rank, n_ranks=2, **{"job": "one", "rank_timeout": 30, **options})
+            rank=rank, n_ranks=2, **{"job": "one", "rank_timeout": 120, **options})
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ def test_close_ends_a_wait_of_another_thread(url):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(300)
         assert follower.version == 0  # is answered meanwhile
         follower.close()
         thread.join()

@@ -141,7 +141,8 @@ start_server() {
     make_keys
     # Two calls: the gateway may listen elsewhere than the rest.
     mon_port=$(free_ports 127.0.0.1 1)
-    port=$(free_ports "$host" 1)
+    port=$mon_port
+    while [ "$port" = "$mon_port" ]; do port=$(free_ports "$host" 1); done
     fsid=$(cat /proc/sys/kernel/random/uuid)
     osd=$(cat /proc/sys/kernel/random/uuid)
     make_data

@@ -112,8 +112,9 @@ start_server() {
     make_keys
     make_data
     conf=$dir/data/conf
-    port=$(free_ports "$host" 1)
     ports=$(free_ports 127.0.0.1 4)
+    port=${ports%% *}
+    while case " $ports " in *" $port "*) ;; *) false ;; esac; do port=$(free_ports "$host" 1); done
     cache_port=${ports##* }
 
     daemon memcached memcached -u "$(id -un)" -l 127.0.0.1 -p "$cache_port" -m 64

@@ -231,7 +231,7 @@ def test_answers_of_its_own(start, server):
 @pytest.mark.parametrize("fault", ["stall", "stall-reply"])
 def test_stall_ends_when_the_client_leaves(start, fault):
     proxy = start(f"1 {fault}\n")
-    proxy.connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=0.3)
+    proxy.connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=1)
     with pytest.raises(TimeoutError):
         proxy.request("GET", "/big")
     assert proxy.request("GET", "/one") == (200, b"1")

@@ -9,7 +9,7 @@ dw_status soak_store_open(dw_store **out, const char *url, dw_error *err)
     const dw_store_options options = {.struct_bytes = sizeof options,
                                       .endpoint = getenv("DW_TEST_S3_ENDPOINT"),
                                       .n_connections = 4,
-                                      .deadline_ms = 30000};
+                                      .deadline_ms = 300000};
     return dw_store_open(out, url, &options, err);
 }
 

@@ -21,7 +21,7 @@
 #include "truth.h"
 
 #define VERSIONS    20
-#define DEADLINE_MS 240000 /* for all of it; a few seconds are usual */
+#define DEADLINE_MS 500000 /* for all of it; a few seconds are usual */
 #define MOST        1000
 
 typedef struct follower {

@@ -28,7 +28,7 @@
 #define HEAD    24      /* of the stream: the writer goes up and down */
 #define ELEMS   1000003 /* of the large tensor: a digest takes longer than a flip */
 #define READERS 3
-#define HANG_MS 180000
+#define HANG_MS 300000
 
 /* What the processes share. */
 static struct shared {
@@ -132,7 +132,7 @@ static int write_on(uint64_t luck)
     options.into = into;
     options.n_copies = shared->n_copies;
     options.n_threads = 2;
-    options.reader_wait_ms = 30000;
+    options.reader_wait_ms = 300000;
     options.sweep_every = 7;
     dw_status status = soak_store_open(&store, url, &err);
     if (status == DW_OK)

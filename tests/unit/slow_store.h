@@ -9,7 +9,7 @@
 #include "unit/stream_kit.h"
 
 #define SLOW_CHUNK 1000 /* bytes in a millisecond: 1 MB/s */
-#define SLOW_LIMIT 120000
+#define SLOW_LIMIT 300000
 
 typedef struct slow_store {
     dw_store *inner;

@@ -160,7 +160,7 @@ static dw_status hang(toy *t, dw_error *err)
     const toy *other = t->other;
     t->other = NULL;
     const uint64_t start = dw_clock_ms();
-    for (unsigned i = 0; i < 3000 && t->hangs; i++) {
+    for (unsigned i = 0; i < 30000 && t->hangs; i++) {
         if (other && other->n_resumed > 0 && other->n_resumed == other->n_paused &&
             dw_clock_ms() - start > DW_PAUSE_GRACE_MS)
             return say(err, DW_UNAVAILABLE);
@@ -217,7 +217,7 @@ static dw_status toy_apply(void *self, const dw_engine_update *update, bool *who
         return say(err, DW_CONFLICT);
     }
     for (unsigned i = 0; t->faster && t->faster->n_resumed < t->faster->n_paused; i++) {
-        assert_true(i < 3000); /* it waits for the slower one */
+        assert_true(i < 30000); /* it waits for the slower one */
         dw_sleep_ms(10);
     }
     t->holds = update->state;
@@ -645,7 +645,7 @@ static void test_away(void **state)
 static void follow_patiently(dw_rollout *r, uint64_t goal)
 {
     dw_error err = {0};
-    for (unsigned i = 0; i < 3000; i++) {
+    for (unsigned i = 0; i < 30000; i++) {
         for (size_t e = 0; e < r->n_engines; e++)
             r->engines[e].try_at = 0;
         if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&

@@ -45,7 +45,7 @@ static void begin_at(dw_s3_place place, const char *const *replies, unsigned n)
     dw_store_options options = {.struct_bytes = sizeof options,
                                 .n_connections = 1,
                                 .n_tries = 3,
-                                .deadline_ms = 20000};
+                                .deadline_ms = 300000};
     expect(DW_OK, dw_s3_store_open_at(&store, "s3://bucket/pre", &place, &options, &err));
 }
 

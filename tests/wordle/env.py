@@ -118,7 +118,7 @@ def test_a_list_of_ones_own():
 
 
 def run(*arguments):
-    return subprocess.run([ENV, *arguments], capture_output=True, text=True, timeout=30,
+    return subprocess.run([ENV, *arguments], capture_output=True, text=True, timeout=180,
                           check=False)
 
 

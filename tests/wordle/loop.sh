@@ -30,7 +30,7 @@ leaves_nothing() { [ -z "$(left)" ] || die "$(left) is still there"; }
 start_until() { # FILE [OPTION...]
     "$demo" --deltawire "$deltawire" --warmup 100000 "${@:2}" >"$dir/out" &
     pid=$!
-    local until_s=$((SECONDS + 120))
+    local until_s=$((SECONDS + 180))
     until [ -n "$(find "$dir" -path "*wordle-demo-*/$1" 2>/dev/null)" ]; do
         kill -0 $pid || die "it ended by itself"
         [ $SECONDS -lt $until_s ] || die "it has not written $1"
@@ -101,7 +101,7 @@ processes=$(pgrep -P $pid)
 [ "$(wc -w <<<"$processes")" -ge 7 ] || die "only $processes are running"
 kill -KILL $pid
 wait $pid || true
-until_s=$((SECONDS + 10))
+until_s=$((SECONDS + 180))
 for process in $processes; do
     while kill -0 "$process" 2>/dev/null; do
         [ $SECONDS -lt $until_s ] || die "$(ps -o pid,args -p "$process") is still there"

@@ -15,7 +15,7 @@ import threading
 import urllib.parse
 
 import tiny_qwen3 as tiny
-from lib import (Server, in_parallel, program, run_tests, scratch, start, wait_until)
+from lib import (DEADLINE_S, Server, in_parallel, program, run_tests, scratch, start, wait_until)
 
 ROLLOUT, DELTAWIRE = program("WORDLE_ROLLOUT"), program("DELTAWIRE")
 BUCKET, INTO, MODEL = f"file://{scratch}/bucket", scratch / "weights", scratch / "model"
@@ -56,7 +56,7 @@ def serve(listen="127.0.0.1:0", *options, weights=INTO):
 
 def stop(process, number=signal.SIGTERM):
     process.send_signal(number)
-    process.wait(30)
+    process.wait(DEADLINE_S)
 
 
 def wait_for_label(at):
@@ -544,7 +544,7 @@ def test_many_connections():
     clients = [socket.create_connection((server.at.hostname, server.at.port))
                for _ in range(600)]
     try:
-        other = http.client.HTTPConnection(server.at.hostname, server.at.port, timeout=20,
+        other = http.client.HTTPConnection(server.at.hostname, server.at.port, timeout=DEADLINE_S,
                                            source_address=("127.0.0.2", 0))
         other.request("GET", "/health")
         assert other.getresponse().status == 200
@@ -603,7 +603,7 @@ def test_use():
                               check=False).returncode == 2
     for listen in ("127.0.0.1:123456", "127.0.0.1:70000", "127.0.0.1:0x", "[::1]:0 ", "\x1b[1m"):
         said = subprocess.run([ROLLOUT, "--weights", "x", "--listen", listen], text=True,
-                              capture_output=True, check=False, timeout=20)
+                              capture_output=True, check=False, timeout=DEADLINE_S)
         assert said.returncode == 1 and "HOST:PORT" in said.stderr, said
         assert "\x1b" not in said.stderr
     said = subprocess.run([ROLLOUT, "--help"], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ import time
 from damage import content
 from truth import parse_safetensors
 
-DEADLINE = float(os.environ.get("DEADLINE", 60))
+DEADLINE = float(os.environ.get("DEADLINE", 300))
 DELTAWIRE = os.environ["DELTAWIRE"]
 LIVE = os.environ["SOAK_LIVE"]
 

@@ -91,7 +91,7 @@ class BucketStore(Store):
     def ask(self, method, url, body=b""):
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with direct.open(signed(method, url, body), timeout=30) as reply:
+            with direct.open(signed(method, url, body), timeout=300) as reply:
                 return reply.read()
         except urllib.error.HTTPError as error:
             if error.code == 404:
