@@ -25,7 +25,7 @@ static void check(dw_status status, const dw_error *err)
     exit(1);
 }
 
-static void print_hop(void *context, const dw_rollout_step *h)
+static void print_step(void *context, const dw_rollout_step *h)
 {
     const bench_workload *w = context;
     if (h->from == DW_NO_VERSION)
@@ -77,7 +77,7 @@ static dw_rollout *open_rollout(dw_store *store, const char *dir, dw_engine **en
     dw_rollout_options_init(&options);
     options.engines = engine;
     options.n_engines = 1;
-    options.watch = (dw_rollout_watch){.step = print_hop, .context = w};
+    options.watch = (dw_rollout_watch){.step = print_step, .context = w};
     check(dw_rollout_open(&rollout, store, &follow, &options, &err), &err);
     return rollout;
 }

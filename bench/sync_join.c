@@ -73,16 +73,17 @@ static join_cost worst_join(dw_store *store, dw_graph *all, unsigned n_steps,
 {
     dw_error err = {0};
     dw_stream *stream;
-    const dw_edge *ways;
-    size_t n_ways;
+    const dw_edge *shortcuts;
+    size_t n_shortcuts;
     sync_check(dw_stream_open(&stream, store, NULL, &err), &err);
-    sync_check(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
+    sync_check(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
     *n_anchors = 0;
     bool first_known = false;
-    for (size_t i = 0; i < n_ways; i++) {
-        sync_check(dw_graph_add(all, ways[i], &err), &err);
-        *n_anchors += ways[i].from == DW_NO_VERSION;
-        first_known = first_known || (ways[i].from == DW_NO_VERSION && ways[i].to == 0);
+    for (size_t i = 0; i < n_shortcuts; i++) {
+        sync_check(dw_graph_add(all, shortcuts[i], &err), &err);
+        *n_anchors += shortcuts[i].from == DW_NO_VERSION;
+        first_known =
+            first_known || (shortcuts[i].from == DW_NO_VERSION && shortcuts[i].to == 0);
     }
     if (!first_known) { /* version 0 is an anchor by its commit */
         dw_version_info v;

@@ -176,19 +176,19 @@ void dw_agent_report_phase(dw_agent *agent, dw_phase phase, uint64_t version)
     unlock(agent);
 }
 
-void dw_agent_report_step(dw_agent *agent, const dw_rollout_step *hop)
+void dw_agent_report_step(dw_agent *agent, const dw_rollout_step *step)
 {
     if (!agent)
         return;
     dw_report *report = lock(agent);
     report->n_steps++;
-    report->n_objects += hop->n_objects;
-    report->n_bytes += hop->n_bytes;
-    report->n_changed += hop->n_changed;
-    for (size_t i = 0; i < DW_N_HOP_TIMES; i++)
-        dw_histogram_add(&report->times[i], dw_hop_time_us(hop, &dw_hop_times[i]));
-    dw_histogram_add(&report->stopped, hop->stopped_us);
-    dw_history_add_hop(&report->history, hop, dw_wall_clock_ms());
+    report->n_objects += step->n_objects;
+    report->n_bytes += step->n_bytes;
+    report->n_changed += step->n_changed;
+    for (size_t i = 0; i < DW_N_STEP_TIMES; i++)
+        dw_histogram_add(&report->times[i], dw_step_time_us(step, &dw_step_times[i]));
+    dw_histogram_add(&report->stopped, step->stopped_us);
+    dw_history_add_step(&report->history, step, dw_wall_clock_ms());
     unlock(agent);
 }
 

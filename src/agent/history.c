@@ -23,7 +23,7 @@ size_t dw_history_above(const dw_history *history, uint64_t version)
     size_t low = 0, high = history->n_rows;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (history->rows[middle].hop.version > version)
+        if (history->rows[middle].step.version > version)
             high = middle;
         else
             low = middle + 1;
@@ -36,14 +36,14 @@ static dw_history_row *find(const dw_history *h, uint64_t version, size_t *above
 {
     *above = dw_history_above(h, version);
     dw_history_row *row = *above > 0 ? &h->rows[*above - 1] : NULL;
-    return row && row->hop.version == version ? row : NULL;
+    return row && row->step.version == version ? row : NULL;
 }
 
 /* Adds a row, unless there is only room for higher ones. */
 static void put(dw_history *h, dw_history_row row)
 {
     size_t at;
-    dw_history_row *same = find(h, row.hop.version, &at);
+    dw_history_row *same = find(h, row.step.version, &at);
     const bool is_full = h->n_rows == h->n_room;
     if (!same && at == 0 && is_full)
         return;
@@ -65,17 +65,18 @@ void dw_history_add_commit(dw_history *history, const dw_version_info *version)
     if (find(history, number, &above))
         return; /* commits do not change, and a step has more to say */
     const bool is_delta = version->content == DW_CONTENT_DELTA && number > 0;
-    put(history, (dw_history_row){.hop = {.from = is_delta ? number - 1 : DW_NO_VERSION,
-                                          .version = number,
-                                          .n_objects = version->n_objects,
-                                          .n_bytes = version->n_bytes,
-                                          .n_changed = version->n_changed},
+    put(history, (dw_history_row){.step = {.from = is_delta ? number - 1 : DW_NO_VERSION,
+                                           .version = number,
+                                           .n_objects = version->n_objects,
+                                           .n_bytes = version->n_bytes,
+                                           .n_changed = version->n_changed},
                                   .time_ms = dw_time_parse(version->created)});
 }
 
-void dw_history_add_hop(dw_history *history, const dw_rollout_step *hop, int64_t time_ms)
+void dw_history_add_step(dw_history *history, const dw_rollout_step *step,
+                         int64_t time_ms)
 {
-    put(history, (dw_history_row){*hop, time_ms, true});
+    put(history, (dw_history_row){*step, time_ms, true});
 }
 
 void dw_history_copy(dw_history *to, const dw_history *from)
@@ -85,14 +86,14 @@ void dw_history_copy(dw_history *to, const dw_history *from)
     to->sequence = from->sequence;
 }
 
-double dw_hop_bits_per_change(const dw_rollout_step *hop)
+double dw_step_bits_per_change(const dw_rollout_step *step)
 {
-    if (hop->from == DW_NO_VERSION || hop->n_changed == 0)
+    if (step->from == DW_NO_VERSION || step->n_changed == 0)
         return -1;
-    return 8 * (double)hop->n_bytes / (double)hop->n_changed;
+    return 8 * (double)step->n_bytes / (double)step->n_changed;
 }
 
-const dw_hop_time dw_hop_times[DW_N_HOP_TIMES] = {
+const dw_step_time dw_step_times[DW_N_STEP_TIMES] = {
     {"fetch", offsetof(dw_rollout_step, fetch_us)},
     {"decode", offsetof(dw_rollout_step, decode_us)},
     {"pause", offsetof(dw_rollout_step, pause_us)},
@@ -102,9 +103,9 @@ const dw_hop_time dw_hop_times[DW_N_HOP_TIMES] = {
     {"settle", offsetof(dw_rollout_step, finish_us)},
 };
 
-uint64_t dw_hop_time_us(const dw_rollout_step *hop, const dw_hop_time *time)
+uint64_t dw_step_time_us(const dw_rollout_step *step, const dw_step_time *time)
 {
     uint64_t us;
-    memcpy(&us, (const char *)hop + time->offset, sizeof us);
+    memcpy(&us, (const char *)step + time->offset, sizeof us);
     return us;
 }

@@ -13,9 +13,9 @@
 #include "deltawire/rollout.h"
 
 typedef struct dw_history_row {
-    dw_rollout_step hop; /* `version` is the row's key */
-    int64_t time_ms;     /* of the apply, or of the commit */
-    bool applied;        /* by this process: the times are measured */
+    dw_rollout_step step; /* `version` is the row's key */
+    int64_t time_ms;      /* of the apply, or of the commit */
+    bool applied;         /* by this process: the times are measured */
 } dw_history_row;
 
 typedef struct dw_history {
@@ -30,7 +30,8 @@ bool dw_history_init(dw_history *history, size_t n_room);
 void dw_history_release(dw_history *history);
 
 void dw_history_add_commit(dw_history *history, const dw_version_info *version);
-void dw_history_add_hop(dw_history *history, const dw_rollout_step *hop, int64_t time_ms);
+void dw_history_add_step(dw_history *history, const dw_rollout_step *step,
+                         int64_t time_ms);
 
 /* The index of the first row above VERSION; n_rows if there is none. */
 size_t dw_history_above(const dw_history *history, uint64_t version);
@@ -40,17 +41,17 @@ void dw_history_copy(dw_history *to, const dw_history *from);
 
 /* Bits fetched for each changed element; -1 if nothing changed, or if the step does not
  * start from another version. */
-double dw_hop_bits_per_change(const dw_rollout_step *hop);
+double dw_step_bits_per_change(const dw_rollout_step *step);
 
 /* The durations of a step, by name. */
-typedef struct dw_hop_time {
+typedef struct dw_step_time {
     const char *name; /* "fetch", ... */
     size_t offset;    /* in dw_rollout_step */
-} dw_hop_time;
+} dw_step_time;
 
-#define DW_N_HOP_TIMES 7
-extern const dw_hop_time dw_hop_times[DW_N_HOP_TIMES];
+#define DW_N_STEP_TIMES 7
+extern const dw_step_time dw_step_times[DW_N_STEP_TIMES];
 
-uint64_t dw_hop_time_us(const dw_rollout_step *hop, const dw_hop_time *time);
+uint64_t dw_step_time_us(const dw_rollout_step *step, const dw_step_time *time);
 
 #endif

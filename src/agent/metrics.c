@@ -80,8 +80,8 @@ static const dw_rollout_step *last_step(const dw_report *report)
     for (size_t i = h->n_rows; i > 0; i--) {
         const dw_history_row *row = &h->rows[i - 1];
         if ((row->applied || report->stream_only) &&
-            dw_hop_bits_per_change(&row->hop) >= 0)
-            return &row->hop;
+            dw_step_bits_per_change(&row->step) >= 0)
+            return &row->step;
     }
     return NULL;
 }
@@ -101,7 +101,7 @@ static void write_stream(dw_exposition *e, const dw_report *report)
     dw_metric_begin(e, "deltawire_bytes_per_change", GAUGE, NULL,
                     "Size of the last step for each element that it changed; eight times "
                     "that are bits.");
-    dw_metric_real(e, DW_NO_LABELS, dw_hop_bits_per_change(step) / 8);
+    dw_metric_real(e, DW_NO_LABELS, dw_step_bits_per_change(step) / 8);
     if (n_elems == 0)
         return;
     dw_metric_begin(e, "deltawire_density_ratio", GAUGE, "ratio",
@@ -134,8 +134,8 @@ static void write_follower(dw_exposition *e, const dw_report *report, int64_t no
             "Elements that they changed.");
     dw_metric_begin(e, "deltawire_phase_seconds", DW_METRIC_HISTOGRAM, "seconds",
                     "How long the phases of a step took.");
-    for (size_t i = 0; i < DW_N_HOP_TIMES; i++)
-        dw_metric_histogram(e, DW_LABELS({"phase", dw_hop_times[i].name}),
+    for (size_t i = 0; i < DW_N_STEP_TIMES; i++)
+        dw_metric_histogram(e, DW_LABELS({"phase", dw_step_times[i].name}),
                             &report->times[i]);
     dw_metric_begin(e, "deltawire_pause_seconds", DW_METRIC_HISTOGRAM, "seconds",
                     "How long the engines stood still for a step.");

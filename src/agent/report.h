@@ -54,7 +54,7 @@ typedef struct dw_report {
     uint64_t upkeep_dropped; /* shown only with stream_only */
 
     uint64_t n_steps, n_objects, n_bytes, n_changed; /* of all steps */
-    dw_histogram times[DW_N_HOP_TIMES];
+    dw_histogram times[DW_N_STEP_TIMES];
     dw_histogram stopped;
     uint64_t n_failures, n_verified, n_verify_failures;
     bool verify_failed;  /* the last one */

@@ -214,7 +214,7 @@ static json_t *errors_json(const dw_report *report, bool *failed)
     return array;
 }
 
-static void set_hop_time(object o, const char *name, bool is_known, uint64_t us)
+static void set_step_time(object o, const char *name, bool is_known, uint64_t us)
 {
     char key[32];
     snprintf(key, sizeof key, "%s_ms", name);
@@ -229,21 +229,21 @@ static json_t *history_json(const dw_report *report, uint64_t since, bool *faile
     size_t i = since == DW_NO_VERSION ? 0 : dw_history_above(h, since);
     for (; i < h->n_rows; i++) {
         const dw_history_row *row = &h->rows[i];
-        const dw_rollout_step *hop = &row->hop;
-        const double bits = dw_hop_bits_per_change(hop);
+        const dw_rollout_step *step = &row->step;
+        const double bits = dw_step_bits_per_change(step);
         object o = new_object(failed);
-        set_version(o, "version", hop->version);
-        set_version(o, "from", hop->from);
+        set_version(o, "version", step->version);
+        set_version(o, "from", step->from);
         set_time(o, "time", row->time_ms);
-        set_count(o, "bytes", hop->n_bytes);
-        set_count(o, "objects", hop->n_objects);
-        set_count(o, "changed", hop->n_changed);
-        set_real(o, "density", n_elems > 0, (double)hop->n_changed / (double)n_elems);
+        set_count(o, "bytes", step->n_bytes);
+        set_count(o, "objects", step->n_objects);
+        set_count(o, "changed", step->n_changed);
+        set_real(o, "density", n_elems > 0, (double)step->n_changed / (double)n_elems);
         set_real(o, "bits_per_change", bits >= 0, bits);
-        for (size_t k = 0; k < DW_N_HOP_TIMES; k++)
-            set_hop_time(o, dw_hop_times[k].name, row->applied,
-                         dw_hop_time_us(hop, &dw_hop_times[k]));
-        set_hop_time(o, "stopped", row->applied, hop->stopped_us);
+        for (size_t k = 0; k < DW_N_STEP_TIMES; k++)
+            set_step_time(o, dw_step_times[k].name, row->applied,
+                          dw_step_time_us(step, &dw_step_times[k]));
+        set_step_time(o, "stopped", row->applied, step->stopped_us);
         set(o, "applied", json_boolean(row->applied));
         append(array, o);
     }

@@ -7,7 +7,7 @@
  *     packed.c      a version of packed tensors as deltas of our own
  *     whole.c       a version that is a whole checkpoint
  *     step.c        a version fetched, proven, and ready to be done to weights
- *     peer_replica.c, way.c   a directory that goes from version to version
+ *     peer_replica.c, peer_route.c   a directory that goes from version to version
  *     peer_verify.c           all versions, in memory
  */
 #ifndef DW_COMPAT_PEER_H

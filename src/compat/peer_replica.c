@@ -301,16 +301,16 @@ dw_status dw_peer_replica_fill_base(dw_peer_replica *r, uint64_t version, dw_err
 
 /* ---- many ---- */
 
-static dw_status follow_way(dw_peer_replica *r, const dw_peer_way *way,
-                            const dw_progress *progress, dw_error *err)
+static dw_status follow_route(dw_peer_replica *r, const dw_peer_route *route,
+                              const dw_progress *progress, dw_error *err)
 {
-    dw_share share = {progress, 0, way->n_bytes};
+    dw_share share = {progress, 0, route->n_bytes};
     const dw_progress hook = dw_share_hook(&share);
     dw_status status =
-        way->from_base ? dw_peer_replica_fill_base(r, way->start, err) : DW_OK;
-    for (size_t i = 0; status == DW_OK && i < way->n; i++) {
+        route->from_base ? dw_peer_replica_fill_base(r, route->start, err) : DW_OK;
+    for (size_t i = 0; status == DW_OK && i < route->n; i++) {
         const dw_peer_record *record;
-        status = dw_peer_record_get(r->peer, way->versions[i], &record, err);
+        status = dw_peer_record_get(r->peer, route->versions[i], &record, err);
         if (status == DW_OK)
             status = dw_peer_replica_take(r, record, &hook, err);
         if (status == DW_OK)
@@ -345,7 +345,7 @@ dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
 {
     const uint64_t *versions;
     size_t n_versions;
-    dw_peer_way way = {0};
+    dw_peer_route route = {0};
     dw_status status = check_files(r, err);
     if (status == DW_OK)
         status = dw_peer_replica_finish(r, err);
@@ -355,14 +355,14 @@ dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
     if (status == DW_OK)
         status = dw_peer_list(r->peer, &versions, &n_versions, err);
     if (status == DW_OK)
-        status = dw_peer_way_find(&way, r, goal, err);
+        status = dw_peer_route_find(&route, r, goal, err);
     if (status == DW_OK) {
-        r->report.n_missing = way.n_missing;
-        status = follow_way(r, &way, progress, err);
+        r->report.n_missing = route.n_missing;
+        status = follow_route(r, &route, progress, err);
     }
     if (status == DW_OK)
         status = check_files(r, err);
-    dw_peer_way_release(&way);
+    dw_peer_route_release(&route);
     r->report.version = dw_peer_replica_version(r);
     if (report)
         *report = r->report;

@@ -41,11 +41,11 @@ dw_status dw_peer_replica_take(dw_peer_replica *replica, const dw_peer_record *r
 /* Finishes what was prepared. */
 dw_status dw_peer_replica_finish(dw_peer_replica *replica, dw_error *err);
 
-/* ---- ways (way.c) ---- */
+/* ---- routes (peer_route.c) ---- */
 
 /* The route to a version: the last whole one, or the weights as they are, or the base
  * checkpoint, and then version by version. */
-typedef struct dw_peer_way {
+typedef struct dw_peer_route {
     uint64_t *versions; /* in the order they are taken; a whole one first */
     size_t n;
     size_t n_room;
@@ -53,11 +53,11 @@ typedef struct dw_peer_way {
     bool from_base; /* START is the base checkpoint */
     uint64_t n_bytes;
     uint64_t n_missing; /* numbers without a file */
-} dw_peer_way;
+} dw_peer_route;
 
-/* The way to GOAL for a replica; release it also after a failure. */
-dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t goal,
-                           dw_error *err);
-void dw_peer_way_release(dw_peer_way *way);
+/* The route to GOAL for a replica; release it also after a failure. */
+dw_status dw_peer_route_find(dw_peer_route *out, dw_peer_replica *replica, uint64_t goal,
+                             dw_error *err);
+void dw_peer_route_release(dw_peer_route *route);
 
 #endif

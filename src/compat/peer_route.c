@@ -5,24 +5,24 @@
 #include "base/mem.h"
 #include "compat/peer_replica.h"
 
-void dw_peer_way_release(dw_peer_way *way)
+void dw_peer_route_release(dw_peer_route *route)
 {
-    dw_free(way->versions);
-    *way = (dw_peer_way){0};
+    dw_free(route->versions);
+    *route = (dw_peer_route){0};
 }
 
-static dw_status add(dw_peer_way *way, const dw_peer_record *r, dw_error *err)
+static dw_status add(dw_peer_route *route, const dw_peer_record *r, dw_error *err)
 {
-    if (!dw_grow_array((void **)&way->versions, &way->n_room, way->n,
-                       sizeof *way->versions))
+    if (!dw_grow_array((void **)&route->versions, &route->n_room, route->n,
+                       sizeof *route->versions))
         return dw_fail_memory(err, NULL);
-    way->versions[way->n++] = r->version;
-    way->n_bytes += r->n_bytes;
+    route->versions[route->n++] = r->version;
+    route->n_bytes += r->n_bytes;
     return DW_OK;
 }
 
 /* A version that is not listed: the model that all began with, or a hole. */
-static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
+static dw_status end_at(dw_peer_route *route, const dw_peer_replica *replica,
                         uint64_t version, uint64_t base, dw_error *err)
 {
     const dw_peer *p = replica->peer;
@@ -44,8 +44,8 @@ static dw_status end_at(dw_peer_way *way, const dw_peer_replica *replica,
                        ", which is the engine's own model and not here: name that "
                        "checkpoint with `base`",
                        version, base);
-    way->start = base;
-    way->from_base = true;
+    route->start = base;
+    route->from_base = true;
     return DW_OK;
 }
 
@@ -76,23 +76,23 @@ static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
                    at->version);
 }
 
-static void reverse(dw_peer_way *way)
+static void reverse(dw_peer_route *route)
 {
-    for (size_t i = 0; i < way->n / 2; i++) {
-        uint64_t v = way->versions[i];
-        way->versions[i] = way->versions[way->n - 1 - i];
-        way->versions[way->n - 1 - i] = v;
+    for (size_t i = 0; i < route->n / 2; i++) {
+        uint64_t v = route->versions[i];
+        route->versions[i] = route->versions[route->n - 1 - i];
+        route->versions[route->n - 1 - i] = v;
     }
 }
 
 /* TRL writes no file for a step that changed nothing, and one that was lost looks the
  * same. */
-static void tell_missing(dw_peer_way *way, const dw_peer_replica *replica, uint64_t base,
-                         uint64_t version)
+static void note_missing(dw_peer_route *route, const dw_peer_replica *replica,
+                         uint64_t base, uint64_t version)
 {
     if (replica->peer->format != DW_PEER_TRL || version - base < 2) /* 0 has no base */
         return;
-    way->n_missing += version - base - 1;
+    route->n_missing += version - base - 1;
     if (version - base == 2)
         dw_peer_note(replica,
                      "version %" PRIu64
@@ -107,7 +107,7 @@ static void tell_missing(dw_peer_way *way, const dw_peer_replica *replica, uint6
                      base + 1, version - 1);
 }
 
-static dw_status walk_back(dw_peer_way *way, dw_peer_replica *replica, uint64_t goal,
+static dw_status walk_back(dw_peer_route *route, dw_peer_replica *replica, uint64_t goal,
                            size_t n_full, dw_error *err)
 {
     const dw_peer *p = replica->peer;
@@ -117,39 +117,39 @@ static dw_status walk_back(dw_peer_way *way, dw_peer_replica *replica, uint64_t 
         const dw_peer_record *r;
         status = dw_peer_record_get(replica->peer, version, &r, err);
         if (status == DW_OK)
-            status = add(way, r, err);
+            status = add(route, r, err);
         if (status != DW_OK)
             return status;
         const uint64_t base = dw_peer_base(p, r, n_full);
         if (base == DW_NO_VERSION && r->is_whole)
             return DW_OK; /* from nothing */
-        tell_missing(way, replica, base, version);
+        note_missing(route, replica, base, version);
         if (base == DW_NO_VERSION || (base != at && !dw_peer_has(p, base, NULL)))
-            return end_at(way, replica, version, base, err);
+            return end_at(route, replica, version, base, err);
         version = base; /* below: this ends */
     }
-    way->start = at;
+    route->start = at;
     return status;
 }
 
 /* An oldest anchor that is not the first one may lack what had not changed. */
-static void tell_oldest(const dw_peer_way *way, const dw_peer_replica *replica)
+static void note_oldest(const dw_peer_route *route, const dw_peer_replica *replica)
 {
     const dw_peer *p = replica->peer;
-    if (p->format == DW_PEER_TRL && !replica->weights && way->n > 0 &&
-        way->versions[0] == p->versions[0] && p->versions[0] > 1)
+    if (p->format == DW_PEER_TRL && !replica->weights && route->n > 0 &&
+        route->versions[0] == p->versions[0] && p->versions[0] > 1)
         dw_peer_note(replica,
                      "version %" PRIu64 " is the oldest anchor here, and taken for the "
                      "whole model: TRL's later anchors may leave out what did not change",
                      p->versions[0]);
 }
 
-dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t goal,
-                           dw_error *err)
+dw_status dw_peer_route_find(dw_peer_route *out, dw_peer_replica *replica, uint64_t goal,
+                             dw_error *err)
 {
     const dw_peer *p = replica->peer;
     size_t n_full;
-    *out = (dw_peer_way){.start = DW_NO_VERSION};
+    *out = (dw_peer_route){.start = DW_NO_VERSION};
     if (goal == DW_NO_VERSION)
         return dw_fail(err, DW_INVALID, NULL,
                        "the goal is DW_NO_VERSION: name a version, or DW_NEWEST");
@@ -175,6 +175,6 @@ dw_status dw_peer_way_find(dw_peer_way *out, dw_peer_replica *replica, uint64_t 
     status = walk_back(out, replica, goal, n_full, err);
     reverse(out);
     if (status == DW_OK)
-        tell_oldest(out, replica);
+        note_oldest(out, replica);
     return status;
 }

@@ -85,7 +85,7 @@ dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
 
 /* ---- a checkpoint ---- */
 
-static dw_status prove(const dw_base *base, const dw_hop *step, const char *path,
+static dw_status prove(const dw_base *base, const dw_route_step *step, const char *path,
                        unsigned n_threads, dw_error *err)
 {
     const dw_replica *r = base->source;
@@ -100,7 +100,7 @@ static dw_status prove(const dw_base *base, const dw_hop *step, const char *path
                                  : DW_OK;
 }
 
-dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_hop *step,
+dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_route_step *step,
                        const char *path, unsigned n_threads, dw_error *err)
 {
     *out = (dw_base){0};
@@ -128,10 +128,10 @@ void dw_base_close(dw_base *base)
 dw_status dw_stream_check_base(dw_stream *s, const char *path, unsigned n_threads,
                                dw_error *err)
 {
-    dw_hop step;
+    dw_route_step step;
     dw_base base;
     dw_status status =
-        dw_hop_read(&step, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, err);
+        dw_route_step_read(&step, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, err);
     if (status != DW_OK)
         return status;
     if (step.content == DW_CONTENT_BASE) {
@@ -141,6 +141,6 @@ dw_status dw_stream_check_base(dw_stream *s, const char *path, unsigned n_thread
         status = dw_fail(err, DW_INVALID, dw_store_url(s->store),
                          "version 0 is in the stream or a fork: it has no base to check");
     }
-    dw_hop_release(&step);
+    dw_route_step_release(&step);
     return status;
 }

@@ -21,7 +21,7 @@ typedef struct dw_base {
     dw_replica *source; /* its tensors, in the order of the stream's table */
 } dw_base;
 
-dw_status dw_base_open(dw_base *out, const dw_stream *stream, const dw_hop *step,
+dw_status dw_base_open(dw_base *out, const dw_stream *stream, const dw_route_step *step,
                        const char *path, unsigned n_threads, dw_error *err);
 void dw_base_close(dw_base *base);
 

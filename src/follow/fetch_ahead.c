@@ -29,7 +29,7 @@ dw_status dw_fetch_step(dw_fetched *out, dw_stream *stream, const dw_edge *edge,
 {
     *out = (dw_fetched){0};
     uint64_t start = dw_clock_ms();
-    dw_status status = dw_hop_read(&out->step, stream, edge, err);
+    dw_status status = dw_route_step_read(&out->step, stream, edge, err);
     if (status == DW_OK && out->step.content == DW_CONTENT_DELTA)
         status = fetch_objects(out, stream, spool_dir, progress, err);
     out->t_ms = dw_clock_ms() - start;
@@ -43,7 +43,7 @@ void dw_fetched_release(dw_fetched *f)
     for (size_t i = 0; f->blobs && i < f->step.objects.n; i++)
         dw_blob_release(&f->blobs[i]);
     dw_free(f->blobs);
-    dw_hop_release(&f->step);
+    dw_route_step_release(&f->step);
     *f = (dw_fetched){0};
 }
 

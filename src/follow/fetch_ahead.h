@@ -8,7 +8,7 @@
 #include "stream/transfer.h"
 
 typedef struct dw_fetched {
-    dw_hop step;
+    dw_route_step step;
     dw_blob *blobs;   /* [step.objects.n], for deltas */
     uint64_t n_bytes; /* fetched */
     uint64_t t_ms;    /* how long it took */

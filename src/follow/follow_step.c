@@ -14,7 +14,7 @@
 
 #define MAX_FORKS 16
 
-static dw_position position_of(const dw_follower *f, const dw_hop *step)
+static dw_position position_of(const dw_follower *f, const dw_route_step *step)
 {
     dw_position p = {.version = step->to, .state = step->state};
     memcpy(p.stream, f->stream->record.stream, sizeof p.stream);
@@ -25,7 +25,8 @@ static dw_position position_of(const dw_follower *f, const dw_hop *step)
 }
 
 /* The step must start from the very version that the weights are. */
-static dw_status check_departure(const dw_follower *f, const dw_hop *step, dw_error *err)
+static dw_status check_departure(const dw_follower *f, const dw_route_step *step,
+                                 dw_error *err)
 {
     const char *url = dw_store_url(f->stream->store);
     if (step->from != DW_NO_VERSION &&
@@ -73,7 +74,7 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
     return status;
 }
 
-static dw_status take_anchor(dw_follower *f, const dw_hop *step,
+static dw_status take_anchor(dw_follower *f, const dw_route_step *step,
                              const dw_progress *progress, dw_error *err)
 {
     dw_position position = position_of(f, step);
@@ -88,7 +89,7 @@ static dw_status take_anchor(dw_follower *f, const dw_hop *step,
 }
 
 /* Version 0 is a checkpoint outside the stream, which the caller names. */
-static dw_status take_base(dw_follower *f, const dw_hop *step,
+static dw_status take_base(dw_follower *f, const dw_route_step *step,
                            const dw_progress *progress, dw_error *err)
 {
     if (!f->options.base)
@@ -117,7 +118,7 @@ static dw_status open_other_store(const dw_follower *f, dw_store **out, const ch
                : dw_store_open(out, url, NULL, err);
 }
 
-static dw_status fail_fork(const dw_hop *step, dw_error *err)
+static dw_status fail_fork(const dw_route_step *step, dw_error *err)
 {
     return dw_fail(err, DW_UNTRUSTED, step->fork.url,
                    "version %" PRIu64 " there is not the one that was forked from: "
@@ -126,7 +127,7 @@ static dw_status fail_fork(const dw_hop *step, dw_error *err)
 }
 
 /* DW_UNTRUSTED if the version that was forked from is another one now. */
-static dw_status check_source(dw_stream *source, const dw_hop *step, dw_error *err)
+static dw_status check_source(dw_stream *source, const dw_route_step *step, dw_error *err)
 {
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(source, step->fork.version, &c, err);
@@ -140,7 +141,7 @@ static dw_status check_source(dw_stream *source, const dw_hop *step, dw_error *e
 }
 
 /* Whether weights are the very version that was forked from. */
-static bool is_source(const dw_replica *r, const dw_hop *step)
+static bool is_source(const dw_replica *r, const dw_route_step *step)
 {
     return r->at.version != DW_NO_VERSION && r->at.state == step->state &&
            memcmp(r->at.commit_sha256, step->fork.commit_sha256, DW_SHA256_BYTES) == 0;
@@ -148,7 +149,7 @@ static bool is_source(const dw_replica *r, const dw_hop *step)
 
 /* Brings WEIGHTS to the version of STREAM that was forked from. */
 static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_weights *weights,
-                               const dw_hop *step, const dw_progress *progress,
+                               const dw_route_step *step, const dw_progress *progress,
                                dw_error *err)
 {
     dw_follower other = {.stream = stream,
@@ -170,8 +171,9 @@ static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_weights *we
 }
 
 /* The same in scratch, from a copy of the weights if they are a version of STREAM. */
-static dw_status stage_source(dw_follower *f, dw_stream *stream, const dw_hop *step,
-                              const dw_progress *progress, dw_error *err)
+static dw_status stage_source(dw_follower *f, dw_stream *stream,
+                              const dw_route_step *step, const dw_progress *progress,
+                              dw_error *err)
 {
     const dw_replica *r = f->weights->now;
     const bool starts_here = r->at.version != DW_NO_VERSION &&
@@ -200,7 +202,7 @@ static dw_status stage_source(dw_follower *f, dw_stream *stream, const dw_hop *s
     return status;
 }
 
-static dw_status adopt_source(dw_follower *f, const dw_hop *step, dw_error *err)
+static dw_status adopt_source(dw_follower *f, const dw_route_step *step, dw_error *err)
 {
     const dw_position position = position_of(f, step);
     dw_status status = dw_weights_adopt(f->weights, &position, err);
@@ -210,7 +212,7 @@ static dw_status adopt_source(dw_follower *f, const dw_hop *step, dw_error *err)
 
 /* Version 0 is a version of another stream. Weights that are there stay as they are until
  * it is staged like any other. */
-static dw_status take_fork(dw_follower *f, const dw_hop *step,
+static dw_status take_fork(dw_follower *f, const dw_route_step *step,
                            const dw_progress *progress, dw_error *err)
 {
     dw_store *store = NULL;
@@ -256,7 +258,7 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
                                            f->options.spool_dir, progress, err);
     if (status != DW_OK)
         return status;
-    const dw_hop *step = &fetched.step;
+    const dw_route_step *step = &fetched.step;
     uint64_t start = dw_clock_ms();
     f->tally.fetch_ms += fetched.t_ms;
     status = check_departure(f, step, err);

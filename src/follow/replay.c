@@ -182,7 +182,7 @@ dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
         status = dw_stream_find_head(r.stream, DW_NO_VERSION, &r.head, err);
     }
     if (status == DW_OK)
-        status = dw_graph_load_ways(&r.shortcuts, r.stream, 0, DW_NO_VERSION, err);
+        status = dw_graph_load_shortcuts(&r.shortcuts, r.stream, 0, DW_NO_VERSION, err);
     if (status == DW_OK)
         status = dw_stream_find_restart(r.stream, 0, &r.restart, err);
     if (r.restart == DW_NO_VERSION)

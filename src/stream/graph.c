@@ -98,10 +98,11 @@ static size_t best_to(const dw_edge *edges, const reach *found, size_t n,
     return best;
 }
 
-static dw_status plan(dw_edge **path, size_t *n, uint64_t *n_bytes, const dw_graph *graph,
-                      uint64_t at, bool from_nothing, uint64_t goal, dw_error *err)
+static dw_status plan(dw_edge **route, size_t *n, uint64_t *n_bytes,
+                      const dw_graph *graph, uint64_t at, bool from_nothing,
+                      uint64_t goal, dw_error *err)
 {
-    *path = NULL;
+    *route = NULL;
     *n = 0;
     if (n_bytes)
         *n_bytes = 0;
@@ -139,14 +140,14 @@ static dw_status plan(dw_edge **path, size_t *n, uint64_t *n_bytes, const dw_gra
     }
     for (size_t i = last; i != SIZE_MAX; i = found[i].before)
         (*n)++;
-    *path = dw_alloc_array(*n, sizeof **path);
-    if (!*path) {
+    *route = dw_alloc_array(*n, sizeof **route);
+    if (!*route) {
         status = dw_fail_memory(err, NULL);
         goto out;
     }
-    size_t place = *n;
+    size_t left = *n;
     for (size_t i = last; i != SIZE_MAX; i = found[i].before) {
-        (*path)[--place] = edges[i];
+        (*route)[--left] = edges[i];
         if (n_bytes)
             *n_bytes += edges[i].n_bytes;
     }
@@ -156,15 +157,15 @@ out:
     return status;
 }
 
-dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
+dw_status dw_graph_plan(dw_edge **route, size_t *n, uint64_t *n_bytes,
                         const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err)
 {
-    return plan(path, n, n_bytes, graph, at, true, goal, err);
+    return plan(route, n, n_bytes, graph, at, true, goal, err);
 }
 
-dw_status dw_graph_plan_from(dw_edge **path, size_t *n, uint64_t *n_bytes,
+dw_status dw_graph_plan_from(dw_edge **route, size_t *n, uint64_t *n_bytes,
                              const dw_graph *graph, uint64_t at, uint64_t goal,
                              dw_error *err)
 {
-    return plan(path, n, n_bytes, graph, at, false, goal, err);
+    return plan(route, n, n_bytes, graph, at, false, goal, err);
 }

@@ -16,7 +16,7 @@ dw_status dw_graph_add(dw_graph *graph, dw_edge edge, dw_error *err);
 /* For qsort over dw_edge: by end, then by beginning. */
 int dw_edge_compare(const void *left, const void *right);
 
-/* In N edges sorted by dw_edge_compare: the place of the first that ends at VERSION or
+/* In N edges sorted by dw_edge_compare: the index of the first that ends at VERSION or
  * above it. */
 size_t dw_edges_find(const dw_edge *edges, size_t n, uint64_t version);
 
@@ -39,21 +39,21 @@ dw_status dw_graph_load(dw_graph *out, dw_stream *stream, uint64_t at, uint64_t 
 
 /* The shortcuts to versions FIRST to LAST, with their sizes: folded deltas and anchors.
  */
-dw_status dw_graph_load_ways(dw_graph *out, dw_stream *stream, uint64_t first,
-                             uint64_t last, dw_error *err);
+dw_status dw_graph_load_shortcuts(dw_graph *out, dw_stream *stream, uint64_t first,
+                                  uint64_t last, dw_error *err);
 
 /* A request costs as much as so many bytes: keeps many tiny objects from being
  * preferred to one that is a little larger. */
 #define DW_REQUEST_BYTES (64u << 10)
 
-/* The cheapest route from AT to GOAL in bytes. Sets *PATH to edges of the graph in the
- * order of travel, dw_free; *N is 0 and *PATH NULL if AT is GOAL. DW_NOT_FOUND if
+/* The cheapest route from AT to GOAL in bytes. Sets *ROUTE to edges of the graph in the
+ * order of travel, dw_free; *N is 0 and *ROUTE NULL if AT is GOAL. DW_NOT_FOUND if
  * no route leads there. A route from nothing is considered too, whatever AT is. */
-dw_status dw_graph_plan(dw_edge **path, size_t *n, uint64_t *n_bytes,
+dw_status dw_graph_plan(dw_edge **route, size_t *n, uint64_t *n_bytes,
                         const dw_graph *graph, uint64_t at, uint64_t goal, dw_error *err);
 
 /* The same without routes from nothing. */
-dw_status dw_graph_plan_from(dw_edge **path, size_t *n, uint64_t *n_bytes,
+dw_status dw_graph_plan_from(dw_edge **route, size_t *n, uint64_t *n_bytes,
                              const dw_graph *graph, uint64_t at, uint64_t goal,
                              dw_error *err);
 

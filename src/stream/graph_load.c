@@ -1,6 +1,7 @@
 /* Loading the edges that lead to a version. What is read depends on what is needed, in
  * this order: the commit of the next version; the hint; the names of the shortcuts, and
- * the records on one path along them; and everything, if something is damaged or missing.
+ * the records on one route along them; and everything, if something is damaged or
+ * missing.
  */
 #include <stdlib.h>
 
@@ -41,10 +42,10 @@ static void leave_out(dw_graph *graph, const dw_graph *avoid)
 
 static bool leads_there(const dw_graph *graph, uint64_t at, uint64_t goal)
 {
-    dw_edge *path;
+    dw_edge *route;
     size_t n;
-    bool leads = dw_graph_plan(&path, &n, NULL, graph, at, goal, NULL) == DW_OK;
-    dw_free(path);
+    bool leads = dw_graph_plan(&route, &n, NULL, graph, at, goal, NULL) == DW_OK;
+    dw_free(route);
     return leads;
 }
 
@@ -74,10 +75,10 @@ static bool hint_is_enough(const dw_graph *hint, uint64_t at, uint64_t goal)
 {
     if (at >= goal)
         return leads_there(hint, at, goal);
-    dw_edge *path;
+    dw_edge *route;
     size_t n;
-    bool leads = dw_graph_plan_from(&path, &n, NULL, hint, at, goal, NULL) == DW_OK;
-    dw_free(path);
+    bool leads = dw_graph_plan_from(&route, &n, NULL, hint, at, goal, NULL) == DW_OK;
+    dw_free(route);
     return leads;
 }
 
@@ -124,8 +125,8 @@ static dw_status add_shortcut(dw_graph *graph, dw_stream *s, dw_edge edge, dw_er
     return dw_graph_add(graph, edge, err);
 }
 
-dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, uint64_t first, uint64_t last,
-                             dw_error *err)
+dw_status dw_graph_load_shortcuts(dw_graph *out, dw_stream *s, uint64_t first,
+                                  uint64_t last, dw_error *err)
 {
     dw_graph found = {0};
     dw_status status = list_shortcuts(&found, s, first, last, err);
@@ -139,7 +140,7 @@ dw_status dw_graph_load_ways(dw_graph *out, dw_stream *s, uint64_t first, uint64
     return status;
 }
 
-/* ---- one path ---- */
+/* ---- one route ---- */
 
 /* The names of the shortcuts to the versions from FIRST up to the goal. */
 typedef struct near_shortcuts {
@@ -185,8 +186,8 @@ static dw_edge longest_shortcut(const dw_graph *shortcuts, uint64_t version,
     return longest;
 }
 
-/* Adds the edges of a path from LEAST to the goal. If a commit on it is missing or bad,
- * the path ends there, and the caller finds that it does not lead on. */
+/* Adds the edges of a route from LEAST to the goal. If a commit on it is missing or bad,
+ * the route ends there, and the caller finds that it does not lead on. */
 static dw_status add_path(dw_graph *graph, near_shortcuts *w, uint64_t least,
                           dw_error *err)
 {
@@ -211,7 +212,7 @@ static dw_status add_path(dw_graph *graph, near_shortcuts *w, uint64_t least,
     return status;
 }
 
-/* Adds a path from the newest anchor that is good or, if there is none, from version 0.
+/* Adds a route from the newest anchor that is good or, if there is none, from version 0.
  */
 static dw_status add_path_from_nothing(dw_graph *graph, near_shortcuts *w, dw_error *err)
 {
@@ -238,18 +239,18 @@ static dw_status add_path_from_nothing(dw_graph *graph, near_shortcuts *w, dw_er
 static bool is_cheap(const dw_graph *graph, const dw_stream *s, uint64_t at,
                      uint64_t goal)
 {
-    dw_edge *path;
+    dw_edge *route;
     size_t n;
     uint64_t n_bytes, model_bytes = 0;
-    if (dw_graph_plan_from(&path, &n, &n_bytes, graph, at, goal, NULL) != DW_OK)
+    if (dw_graph_plan_from(&route, &n, &n_bytes, graph, at, goal, NULL) != DW_OK)
         return false;
-    dw_free(path);
+    dw_free(route);
     for (size_t i = 0; i < s->record.n_tensors; i++)
         model_bytes += s->record.tensors[i].n_bytes;
     return n_bytes + n * DW_REQUEST_BYTES < model_bytes;
 }
 
-/* A path from AT and, unless that is cheap, one from nothing. The cheapest route is the
+/* A route from AT and, unless that is cheap, one from nothing. The cheapest route is the
  * one or the other. */
 static dw_status load_paths(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                             const dw_graph *avoid, dw_error *err)
@@ -322,7 +323,7 @@ static uint64_t find_lowest(const dw_graph *graph, dw_stream *s, uint64_t at)
 static dw_status load_all(dw_graph *graph, dw_stream *s, uint64_t at, uint64_t goal,
                           const dw_graph *avoid, dw_error *err)
 {
-    dw_status status = dw_graph_load_ways(graph, s, 0, DW_NO_VERSION, err);
+    dw_status status = dw_graph_load_shortcuts(graph, s, 0, DW_NO_VERSION, err);
     if (status != DW_OK)
         return status;
     leave_out(graph, avoid);

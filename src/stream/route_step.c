@@ -14,12 +14,12 @@ static bool is_shortcut(const dw_edge *edge)
     return edge->to != 0 && (edge->from == DW_NO_VERSION || edge->from + 1 != edge->to);
 }
 
-void dw_hop_release(dw_hop *hop)
+void dw_route_step_release(dw_route_step *step)
 {
-    dw_objects_release(&hop->objects);
-    dw_free(hop->fork.url);
-    dw_free(hop->base);
-    *hop = (dw_hop){0};
+    dw_objects_release(&step->objects);
+    dw_free(step->fork.url);
+    dw_free(step->base);
+    *step = (dw_route_step){0};
 }
 
 /* A shortcut must lead to the very version that was committed. */
@@ -37,9 +37,10 @@ static dw_status check_shortcut(dw_stream *s, const dw_shortcut_record *shortcut
                    shortcut->version);
 }
 
-dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *err)
+dw_status dw_route_step_read(dw_route_step *out, dw_stream *s, const dw_edge *edge,
+                             dw_error *err)
 {
-    *out = (dw_hop){.from = edge->from, .to = edge->to};
+    *out = (dw_route_step){.from = edge->from, .to = edge->to};
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(s, edge->to, &c, err);
     if (status != DW_OK)
@@ -78,7 +79,7 @@ dw_status dw_hop_read(dw_hop *out, dw_stream *s, const dw_edge *edge, dw_error *
     }
     dw_commit_record_release(&c);
     if (status != DW_OK)
-        dw_hop_release(out);
+        dw_route_step_release(out);
     return status;
 }
 
@@ -95,24 +96,25 @@ static void lend(dw_stream *s, dw_edge *edges, size_t n, const dw_edge **out,
 }
 
 dw_status dw_stream_shortcuts_to(dw_stream *s, uint64_t first, uint64_t last,
-                                 const dw_edge **ways, size_t *n_ways, dw_error *err)
+                                 const dw_edge **shortcuts, size_t *n_shortcuts,
+                                 dw_error *err)
 {
     dw_graph graph = {0};
-    dw_status status = dw_graph_load_ways(&graph, s, first, last, err);
+    dw_status status = dw_graph_load_shortcuts(&graph, s, first, last, err);
     if (status != DW_OK) {
         dw_graph_release(&graph);
         return status;
     }
     if (graph.n > 0)
         qsort(graph.edges, graph.n, sizeof *graph.edges, dw_edge_compare);
-    lend(s, graph.edges, graph.n, ways, n_ways);
+    lend(s, graph.edges, graph.n, shortcuts, n_shortcuts);
     return DW_OK;
 }
 
-dw_status dw_stream_shortcuts(dw_stream *s, const dw_edge **ways, size_t *n_ways,
-                              dw_error *err)
+dw_status dw_stream_shortcuts(dw_stream *s, const dw_edge **shortcuts,
+                              size_t *n_shortcuts, dw_error *err)
 {
-    return dw_stream_shortcuts_to(s, 0, DW_NO_VERSION, ways, n_ways, err);
+    return dw_stream_shortcuts_to(s, 0, DW_NO_VERSION, shortcuts, n_shortcuts, err);
 }
 
 dw_status dw_stream_route(dw_stream *s, uint64_t from, uint64_t to, const dw_edge **edges,

@@ -104,7 +104,7 @@ dw_status dw_stream_read_head(dw_stream *stream, uint64_t known, dw_commit_recor
 dw_status dw_stream_check_vacant(dw_store *store, dw_error *err);
 
 /* One step of a route, as its commit or shortcut describes it. */
-typedef struct dw_hop {
+typedef struct dw_route_step {
     uint64_t from; /* DW_NO_VERSION: from nothing */
     uint64_t to;
     dw_digest state;
@@ -117,12 +117,13 @@ typedef struct dw_hop {
     bool has_base_sha256;
     uint8_t base_sha256[DW_SHA256_BYTES];
     uint64_t epoch;
-} dw_hop;
+} dw_route_step;
 
 /* Reads the records behind EDGE: for a shortcut also the commit it leads to, which it
  * must agree with. */
-dw_status dw_hop_read(dw_hop *out, dw_stream *stream, const dw_edge *edge, dw_error *err);
-void dw_hop_release(dw_hop *hop);
+dw_status dw_route_step_read(dw_route_step *out, dw_stream *stream, const dw_edge *edge,
+                             dw_error *err);
+void dw_route_step_release(dw_route_step *step);
 
 /* The floor that a collector recorded; 0 if there is none, or it cannot be read. */
 dw_status dw_stream_read_floor(dw_stream *stream, uint64_t *floor, dw_error *err);

@@ -25,14 +25,14 @@ static void tell(dw_agent *agent)
                                   .n_changed = 9000 + 13 * v,
                                   .n_objects = 1,
                                   .n_bytes = 8000 + 7 * v};
-        dw_rollout_step hop = {
+        dw_rollout_step step = {
             v - 1,         v,       1,       8000 + 7 * v, 9000 + 13 * v, 90 * v * v,
             1000 + 40 * v, 300 + v, 120 * v, 5000 + v,     200,           30000 + 100 * v,
             6000 + 121 * v};
         if (v <= 20)
             dw_agent_report_commit(agent, &commit);
         else
-            dw_agent_report_step(agent, &hop);
+            dw_agent_report_step(agent, &step);
     }
     dw_agent_report_head(agent, 45, CREATED, "450");
     dw_agent_report_version(agent, 42, CREATED);

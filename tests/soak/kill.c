@@ -166,7 +166,7 @@ static void start(size_t i)
         ARG("id=%s", i == INTO_DIR ? "dir" : "memory");
         ARG("pace=%u", (unsigned)soak_below(&a->luck, 15));
         if (soak_below(&a->luck, 2) == 0)
-            ARG("hops=1");
+            ARG("steps=1");
         break;
     case SQUASHER:
         ARG("work=%s", soak.work);

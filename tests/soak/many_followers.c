@@ -88,7 +88,7 @@ static void start_follower(size_t i)
     const char *more[5] = {id, until, pace};
     size_t n = 3;
     if (i % 3 == 0)
-        more[n++] = "hops=1";
+        more[n++] = "steps=1";
     if (has_dir(i)) {
         dir_of(dir, i);
         snprintf(into, sizeof into, "into=%s", dir);

@@ -3,7 +3,7 @@
  *     soak_role ROLE URL SEED [NAME=VALUE...]
  *
  *     publish    n=VERSIONS pace=MS busy=0..2 baseline=DIR acked=FILE skip=1 ahead=STEPS
- *     follow     into=DIR id=ID until=VERSION pace=MS hops=1
+ *     follow     into=DIR id=ID until=VERSION pace=MS steps=1
  *     collect    keep=N pace=MS
  *     squash     work=DIR pace=MS
  *
@@ -250,7 +250,7 @@ static int follow_on(dw_follower *f)
     const uint64_t until = number("until", DW_NO_VERSION);
     uint64_t checked = DW_NO_VERSION;
     while (!stopping) {
-        dw_status status = setting("hops")
+        dw_status status = setting("steps")
                                ? step_by_step(f)
                                : dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err);
         if (status != DW_OK)

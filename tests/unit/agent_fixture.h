@@ -95,7 +95,7 @@ static inline void tell_identity(void)
                                                          .n_bytes = 2000});
 }
 
-static inline dw_rollout_step hop_to(uint64_t version)
+static inline dw_rollout_step step_to(uint64_t version)
 {
     return (dw_rollout_step){.from = version - 1,
                              .version = version,

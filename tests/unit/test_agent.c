@@ -45,12 +45,12 @@ static void test_new(void **state)
 static void test_told(void **state)
 {
     (void)state;
-    const dw_rollout_step hop = hop_to(6);
+    const dw_rollout_step step = step_to(6);
     tell_identity();
     dw_agent_report_head(agent, 8, CREATED, "80");
     dw_agent_report_version(agent, 6, CREATED);
     dw_agent_report_phase(agent, DW_PHASE_FETCH, 8);
-    dw_agent_report_step(agent, &hop);
+    dw_agent_report_step(agent, &step);
     tell_engine(1, DW_ENGINE_SERVING);
     dw_agent_report_verified(agent, true);
     dw_agent_report_counts(agent, &(dw_store_counts){.n_requests = 12, .n_retries = 3});
@@ -109,8 +109,8 @@ static void test_since(void **state)
 {
     (void)state;
     for (uint64_t v = 1; v <= 600; v++) {
-        dw_rollout_step hop = hop_to(v);
-        dw_agent_report_step(agent, &hop);
+        dw_rollout_step step = step_to(v);
+        dw_agent_report_step(agent, &step);
     }
     json_t *json = agent_json("/status");
     assert_int_equal(json_array_size(json_at(json, "history")), 512);

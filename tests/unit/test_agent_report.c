@@ -19,17 +19,17 @@ static void *report_all(void *argument)
     const uint64_t reporter = *(const uint64_t *)argument;
     for (uint64_t i = 0; i < N_TELLS; i++) {
         const uint64_t v = N_REPORTERS * i + reporter;
-        dw_rollout_step hop = {.from = v,
-                               .version = v + 1,
-                               .n_bytes = 10 * (v + 1),
-                               .n_changed = 20 * (v + 1)};
+        dw_rollout_step step = {.from = v,
+                                .version = v + 1,
+                                .n_bytes = 10 * (v + 1),
+                                .n_changed = 20 * (v + 1)};
         dw_error err = {DW_UNAVAILABLE, "where", "text"};
         dw_follower_info follower = {"id", v, "host", "following", "", CREATED};
         tell_identity();
         dw_agent_report_head(agent, v, CREATED, "step");
         dw_agent_report_version(agent, v, CREATED);
         dw_agent_report_phase(agent, DW_PHASE_APPLY, v);
-        dw_agent_report_step(agent, &hop);
+        dw_agent_report_step(agent, &step);
         tell_engine(reporter, i % 2 ? DW_ENGINE_SERVING : DW_ENGINE_AWAY);
         dw_agent_report_error(agent, i % 2 ? &err : NULL);
         dw_agent_report_followers(agent, &follower, 1);
@@ -78,12 +78,12 @@ static void test_null(void **state)
 {
     (void)state;
     uint64_t version;
-    dw_rollout_step hop = hop_to(1);
+    dw_rollout_step step = step_to(1);
     dw_agent_report_identity(NULL, &(dw_agent_identity){0});
     dw_agent_report_head(NULL, 1, CREATED, "");
     dw_agent_report_version(NULL, 1, NULL);
     dw_agent_report_phase(NULL, DW_PHASE_FETCH, 1);
-    dw_agent_report_step(NULL, &hop);
+    dw_agent_report_step(NULL, &step);
     dw_agent_report_engine(NULL, 0, &(dw_engine_status){0});
     dw_agent_report_commit(NULL, &(dw_version_info){0});
     dw_agent_report_error(NULL, NULL);

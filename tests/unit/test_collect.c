@@ -230,11 +230,11 @@ static void test_hints_are_not_believed(void **state)
 
     fixture_make(&x, "mem:collect-damaged", 10, 4, 0);
     dw_stream *s;
-    dw_shortcut_record way;
+    dw_shortcut_record shortcut;
     assert_fine(&x, dw_stream_open(&s, x.store, NULL, &x.err));
-    assert_fine(&x, dw_stream_read_shortcut(s, 8, DW_NO_VERSION, &way, &x.err));
-    fixture_put(&x, way.objects.items[0].key, "short", 5);
-    dw_shortcut_record_release(&way);
+    assert_fine(&x, dw_stream_read_shortcut(s, 8, DW_NO_VERSION, &shortcut, &x.err));
+    fixture_put(&x, shortcut.objects.items[0].key, "short", 5);
+    dw_shortcut_record_release(&shortcut);
     dw_stream_close(s);
     assert_fine(&x, collect(&x, x.store, 1, false, &report));
     assert_int_equal(report.floor, 4);

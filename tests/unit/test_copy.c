@@ -189,11 +189,11 @@ static void test_conflicts(void **state)
     fixture_close(&x);
 
     fixture_make(&x, "mem:copy-missing", 4, 2, 0);
-    dw_shortcut_record way;
+    dw_shortcut_record shortcut;
     assert_fine(&x, dw_stream_open(&s, x.store, NULL, &x.err));
-    assert_fine(&x, dw_stream_read_shortcut(s, 2, DW_NO_VERSION, &way, &x.err));
-    memcpy(key, way.objects.items[0].key, sizeof key);
-    dw_shortcut_record_release(&way);
+    assert_fine(&x, dw_stream_read_shortcut(s, 2, DW_NO_VERSION, &shortcut, &x.err));
+    memcpy(key, shortcut.objects.items[0].key, sizeof key);
+    dw_shortcut_record_release(&shortcut);
     dw_stream_close(s);
     assert_fine(&x, dw_store_remove(x.store, key, &x.err));
     mirror = open_mirror(&x);

@@ -1,5 +1,5 @@
 /* Followers: positions, exact versions, directories that are not theirs, history that
- * was rewritten, trust, and ways around what is missing or damaged. */
+ * was rewritten, trust, and routes around what is missing or damaged. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -508,7 +508,7 @@ static void test_trust(void **state)
     kit_free(&k);
 }
 
-/* ---- ways around ---- */
+/* ---- routes around damage ---- */
 
 /* What was done to the store, and whether the head can be rebuilt all the same. */
 static void test_detours(void **state)
@@ -576,7 +576,7 @@ static void test_detours(void **state)
     kit_free(&k);
 }
 
-/* A way that was made for another history is passed over where the commits are good. */
+/* A shortcut that was made for another history is passed over if the commits are good. */
 /* A stream that is gone is told from one in which nothing is new. */
 static void test_gone(void **state)
 {
@@ -611,11 +611,12 @@ static void test_foreign_way(void **state)
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.folds[0] = 4;
     part(&p, &publish);
-    /* the twin's writer opened at 2 and folded to 6; take its way, renamed by nobody */
-    char way[512], object[512];
-    kit_find(p.twin, "ways/", "-from-", way);
+    /* the twin's writer opened at 2 and folded to 6; take its shortcut, renamed by nobody
+     */
+    char shortcut[512], object[512];
+    kit_find(p.twin, "ways/", "-from-", shortcut);
     kit_find(p.twin, "objects/", "-fold-", object);
-    kit_copy_store(p.twin, p.store, way);
+    kit_copy_store(p.twin, p.store, shortcut);
     kit_copy_store(p.twin, p.store, object);
     fill_stream(&p.k, p.store, &publish, 7);
     kit_read_log(&p.k, p.store, p.log);

@@ -185,18 +185,20 @@ static void test_log(void **state)
     (void)state;
     dw_error err = {0};
     dw_stream *stream;
-    const dw_edge *ways;
-    size_t n_ways;
+    const dw_edge *shortcuts;
+    size_t n_shortcuts;
     uint64_t head, floor;
     counting_reset(&counter);
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
     assert_ok(dw_stream_head(stream, &head, &err), &err);
     assert_int_equal(head, HEAD);
     assert_ok(dw_stream_floor(stream, &floor, &err), &err);
-    assert_ok(dw_stream_shortcuts_to(stream, HEAD - 4, HEAD, &ways, &n_ways, &err), &err);
-    assert_int_equal(n_ways, 3); /* to 1996, and two to 2000 */
-    for (size_t i = 0; i < n_ways; i++)
-        assert_true(ways[i].to >= HEAD - 4 && ways[i].n_bytes > 0);
+    assert_ok(
+        dw_stream_shortcuts_to(stream, HEAD - 4, HEAD, &shortcuts, &n_shortcuts, &err),
+        &err);
+    assert_int_equal(n_shortcuts, 3); /* to 1996, and two to 2000 */
+    for (size_t i = 0; i < n_shortcuts; i++)
+        assert_true(shortcuts[i].to >= HEAD - 4 && shortcuts[i].n_bytes > 0);
     for (uint64_t v = HEAD - 4; v <= HEAD; v++) {
         dw_version_info info;
         assert_ok(dw_stream_version(stream, v, &info, &err), &err);
@@ -205,8 +207,8 @@ static void test_log(void **state)
     counting_reset(&counter);
     assert_ok(dw_stream_check_log(stream, &err), &err);
     assert_reads("check of the newest part", 10);
-    assert_ok(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
-    assert_int_equal(n_ways, HEAD / 4 + HEAD / 16 + HEAD / 64 + HEAD / ANCHOR_EVERY);
+    assert_ok(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
+    assert_int_equal(n_shortcuts, HEAD / 4 + HEAD / 16 + HEAD / 64 + HEAD / ANCHOR_EVERY);
     dw_stream_close(stream);
 }
 

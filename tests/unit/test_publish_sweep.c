@@ -237,17 +237,18 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
 static void damage_anchor(fixture *x, dw_store *store, uint64_t version)
 {
     dw_stream *s;
-    dw_shortcut_record way;
+    dw_shortcut_record shortcut;
     assert_fine(x, dw_stream_open(&s, store, NULL, &x->err));
-    assert_fine(x, dw_stream_read_shortcut(s, version, DW_NO_VERSION, &way, &x->err));
+    assert_fine(x,
+                dw_stream_read_shortcut(s, version, DW_NO_VERSION, &shortcut, &x->err));
     dw_writer bytes = {0};
-    const char *key = way.objects.items[0].key;
+    const char *key = shortcut.objects.items[0].key;
     assert_fine(x, dw_store_get_all(store, key, 1u << 30, &bytes, &x->err));
     bytes.bytes[bytes.n_bytes - 5] ^= 1;
     assert_fine(x, dw_store_put_bytes(store, key, bytes.bytes, bytes.n_bytes,
                                       DW_PUT_REPLACE, &x->err));
     dw_writer_release(&bytes);
-    dw_shortcut_record_release(&way);
+    dw_shortcut_record_release(&shortcut);
     dw_stream_close(s);
 }
 

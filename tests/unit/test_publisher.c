@@ -805,15 +805,15 @@ static void test_folds_and_anchors(void **state)
     dw_publisher_close(p);
     assert_int_equal(kit_find(store, "ways/", "-from-", NULL), 5);
     dw_stream *stream;
-    const dw_edge *ways;
-    size_t n_ways;
+    const dw_edge *shortcuts;
+    size_t n_shortcuts;
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
-    assert_ok(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
-    assert_int_equal(n_ways, 5);
+    assert_ok(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
+    assert_int_equal(n_shortcuts, 5);
     static const uint64_t ends[][2] = {{0, 4}, {4, 8}, {8, 12}, {0, 16}, {12, 16}};
     for (size_t i = 0; i < 5; i++) {
-        assert_int_equal(ways[i].from, ends[i][0]);
-        assert_int_equal(ways[i].to, ends[i][1]);
+        assert_int_equal(shortcuts[i].from, ends[i][0]);
+        assert_int_equal(shortcuts[i].to, ends[i][1]);
     }
     dw_stream_close(stream);
     /* a late joiner: version 0, the fold of 16, three commits */
@@ -884,7 +884,8 @@ static void test_folds_and_anchors(void **state)
 }
 
 /* Three spans share one copy, in a directory and in nameless files. A publisher that
- * starts again goes on where the one before was. The ways are those of three copies. */
+ * starts again goes on where the one before was. The shortcuts are those of three copies.
+ */
 static void test_folds_share_a_copy(void **state)
 {
     (void)state;
@@ -920,14 +921,15 @@ static void test_folds_share_a_copy(void **state)
         dw_publisher_close(p);
         dw_stream *stream;
         assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
-        const dw_edge *ways;
-        size_t n_ways, n_found = 0;
-        assert_ok(dw_stream_shortcuts(stream, &ways, &n_ways, &err), &err);
-        assert_int_equal(n_ways, sizeof ends / sizeof *ends);
-        for (size_t i = 0; i < n_ways; i++)
-            for (size_t j = 0; j < n_ways; j++)
-                n_found += ways[i].from == ends[j][0] && ways[i].to == ends[j][1];
-        assert_int_equal(n_found, n_ways);
+        const dw_edge *shortcuts;
+        size_t n_shortcuts, n_found = 0;
+        assert_ok(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
+        assert_int_equal(n_shortcuts, sizeof ends / sizeof *ends);
+        for (size_t i = 0; i < n_shortcuts; i++)
+            for (size_t j = 0; j < n_shortcuts; j++)
+                n_found +=
+                    shortcuts[i].from == ends[j][0] && shortcuts[i].to == ends[j][1];
+        assert_int_equal(n_found, n_shortcuts);
         dw_stream_close(stream);
         kit_check_stream(&k, store, NULL);
         dw_store_close(store);

@@ -3,7 +3,7 @@
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
-static dw_status squash(fixture *x, uint64_t from, uint64_t to, dw_edge *way)
+static dw_status squash(fixture *x, uint64_t from, uint64_t to, dw_edge *shortcut)
 {
     dw_stream *s;
     const dw_squash_options options = {.struct_bytes = sizeof options,
@@ -13,7 +13,7 @@ static dw_status squash(fixture *x, uint64_t from, uint64_t to, dw_edge *way)
                                        .n_threads = 1};
     dw_status status = dw_stream_open(&s, x->store, NULL, &x->err);
     if (status == DW_OK)
-        status = dw_stream_squash(s, &options, way, &x->err);
+        status = dw_stream_squash(s, &options, shortcut, &x->err);
     dw_stream_close(s);
     return status;
 }
@@ -22,16 +22,16 @@ static void test_fold(void **state)
 {
     (void)state;
     fixture x;
-    dw_edge way;
+    dw_edge shortcut;
     dw_follow_report before, after;
     dw_verify_report found;
     fixture_make(&x, "mem:squash-fold", 9, 0, 0);
     assert_fine(&x, fixture_pull(&x, x.store, 9, &before));
     assert_int_equal(before.n_steps, 10);
-    assert_fine(&x, squash(&x, 0, DW_NEWEST, &way));
-    assert_int_equal(way.from, 0);
-    assert_int_equal(way.to, 9);
-    assert_true(way.n_objects == 1 && way.n_bytes > 0);
+    assert_fine(&x, squash(&x, 0, DW_NEWEST, &shortcut));
+    assert_int_equal(shortcut.from, 0);
+    assert_int_equal(shortcut.to, 9);
+    assert_true(shortcut.n_objects == 1 && shortcut.n_bytes > 0);
     assert_fine(&x, fixture_pull(&x, x.store, 9, &after));
     assert_int_equal(after.n_steps, 2);
     assert_true(after.n_bytes < before.n_bytes);
@@ -52,12 +52,12 @@ static void test_anchor(void **state)
 {
     (void)state;
     fixture x;
-    dw_edge way;
+    dw_edge shortcut;
     dw_follow_report report;
     dw_verify_report found;
     fixture_make(&x, "mem:squash-anchor", 6, 0, 0);
-    assert_fine(&x, squash(&x, DW_NO_VERSION, 4, &way));
-    assert_int_equal(way.from, DW_NO_VERSION);
+    assert_fine(&x, squash(&x, DW_NO_VERSION, 4, &shortcut));
+    assert_int_equal(shortcut.from, DW_NO_VERSION);
     assert_fine(&x, fixture_pull(&x, x.store, 6, &report));
     assert_int_equal(report.n_steps, 3);
     fixture_verify(&x, x.store, &found);
@@ -69,21 +69,21 @@ static void test_refused(void **state)
 {
     (void)state;
     fixture x;
-    dw_edge way;
+    dw_edge shortcut;
     fixture_make(&x, "mem:squash-refused", 5, 0, 0);
     size_t n_before = fixture_count(&x, x.store, "");
-    assert_int_equal(squash(&x, 3, 3, &way), DW_INVALID);
-    assert_int_equal(squash(&x, 4, 2, &way), DW_INVALID);
-    assert_int_equal(squash(&x, 9, DW_NEWEST, &way), DW_INVALID);
-    assert_int_equal(squash(&x, 4, 5, &way), DW_INVALID);
-    assert_int_equal(squash(&x, DW_NO_VERSION, 0, &way), DW_INVALID);
-    assert_int_equal(squash(&x, 1, 6, &way), DW_NOT_FOUND);
-    assert_int_equal(squash(&x, DW_NO_VERSION, 6, &way), DW_NOT_FOUND);
+    assert_int_equal(squash(&x, 3, 3, &shortcut), DW_INVALID);
+    assert_int_equal(squash(&x, 4, 2, &shortcut), DW_INVALID);
+    assert_int_equal(squash(&x, 9, DW_NEWEST, &shortcut), DW_INVALID);
+    assert_int_equal(squash(&x, 4, 5, &shortcut), DW_INVALID);
+    assert_int_equal(squash(&x, DW_NO_VERSION, 0, &shortcut), DW_INVALID);
+    assert_int_equal(squash(&x, 1, 6, &shortcut), DW_NOT_FOUND);
+    assert_int_equal(squash(&x, DW_NO_VERSION, 6, &shortcut), DW_NOT_FOUND);
     assert_int_equal(fixture_count(&x, x.store, ""), n_before);
-    assert_fine(&x, squash(&x, 1, 5, &way));
+    assert_fine(&x, squash(&x, 1, 5, &shortcut));
     n_before = fixture_count(&x, x.store, "");
-    assert_int_equal(squash(&x, 1, 5, &way), DW_CONFLICT);
-    assert_int_equal(squash(&x, 1, DW_NEWEST, &way), DW_CONFLICT);
+    assert_int_equal(squash(&x, 1, 5, &shortcut), DW_CONFLICT);
+    assert_int_equal(squash(&x, 1, DW_NEWEST, &shortcut), DW_CONFLICT);
     assert_int_equal(fixture_count(&x, x.store, ""), n_before);
     fixture_close(&x);
 }
@@ -96,7 +96,7 @@ typedef struct meanwhile {
     dw_fault_kind kind;
 } meanwhile;
 
-/* The record of the way is about to be created. */
+/* The record of the shortcut is about to be created. */
 static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
                             const char *key)
 {

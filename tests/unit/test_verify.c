@@ -79,7 +79,7 @@ static void test_objects(void **state)
 {
     (void)state;
     fixture x;
-    char key[DW_KEY_TEXT], way[DW_KEY_TEXT];
+    char key[DW_KEY_TEXT], shortcut[DW_KEY_TEXT];
     fixture_make(&x, "mem:verify-objects", 6, 5, 0);
     dw_writer bytes;
     const uint64_t victims[] = {0, 3, 6}; /* the anchor's, and two deltas */
@@ -103,12 +103,12 @@ static void test_objects(void **state)
         dw_writer_release(&bytes);
     }
     /* the anchor at 5 passes version 3, but nothing passes 6 */
-    dw_key_shortcut(way, 5, DW_NO_VERSION);
+    dw_key_shortcut(shortcut, 5, DW_NO_VERSION);
     fixture_object(&x, 3, key);
     fixture_put(&x, key, "", 0);
-    assert_fault(&x, DW_CORRUPT, key, way);
-    fixture_object(&x, 6, way);
-    fixture_put(&x, way, "", 0);
+    assert_fault(&x, DW_CORRUPT, key, shortcut);
+    fixture_object(&x, 6, shortcut);
+    fixture_put(&x, shortcut, "", 0);
     faults f;
     dw_verify_report report;
     assert_int_equal(verify(&x, NULL, &f, &report), DW_CORRUPT);
@@ -262,19 +262,19 @@ static void test_ways(void **state)
     (void)state;
     fixture x;
     char key[DW_KEY_TEXT];
-    fixture_make(&x, "mem:verify-ways", 6, 0, 3);
+    fixture_make(&x, "mem:verify-shortcuts", 6, 0, 3);
     dw_key_shortcut(key, 6, 3);
     assert_true(fixture_has(&x, key));
     dw_writer bytes;
     fixture_get(&x, key, &bytes);
-    dw_shortcut_record way;
-    assert_fine(&x,
-                dw_shortcut_record_parse(&way, bytes.bytes, bytes.n_bytes, key, &x.err));
-    uint8_t *ends[] = {way.commit_sha256, way.from_sha256};
+    dw_shortcut_record shortcut;
+    assert_fine(
+        &x, dw_shortcut_record_parse(&shortcut, bytes.bytes, bytes.n_bytes, key, &x.err));
+    uint8_t *ends[] = {shortcut.commit_sha256, shortcut.from_sha256};
     for (size_t i = 0; i < 2; i++) {
         dw_writer changed = {0};
         ends[i][5] ^= 1;
-        assert_fine(&x, dw_shortcut_record_write(&changed, &way, NULL, &x.err));
+        assert_fine(&x, dw_shortcut_record_write(&changed, &shortcut, NULL, &x.err));
         ends[i][5] ^= 1;
         fixture_put(&x, key, changed.bytes, changed.n_bytes);
         assert_fault(&x, DW_UNTRUSTED, key, i ? "made from" : "made for");
@@ -283,11 +283,11 @@ static void test_ways(void **state)
     fixture_put(&x, key, bytes.bytes, bytes.n_bytes - 1);
     assert_fault(&x, DW_CORRUPT, key, "Remove it");
     char object[DW_KEY_TEXT];
-    memcpy(object, way.objects.items[0].key, sizeof object);
+    memcpy(object, shortcut.objects.items[0].key, sizeof object);
     fixture_put(&x, key, bytes.bytes, bytes.n_bytes);
     assert_fine(&x, dw_store_remove(x.store, object, &x.err));
     assert_fault(&x, DW_NOT_FOUND, object, "missing");
-    dw_shortcut_record_release(&way);
+    dw_shortcut_record_release(&shortcut);
     dw_writer_release(&bytes);
     fixture_close(&x);
 }

@@ -221,7 +221,7 @@ static void test_ends(void **state)
     static const uint64_t goals[] = {5, 6, 2, 3, 9, 0}; /* up, and down */
     for (size_t i = 0; i < sizeof goals / sizeof *goals; i++)
         for (int step = 0; step < N_STEPS; step++) {
-            /* a hop may lead less far than the goal: then it is gone to from there */
+            /* a step may lead less far than the goal; the next one starts there */
             f = open_two();
             uint64_t staged;
             dw_error err = {0};
