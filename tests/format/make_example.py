@@ -45,10 +45,9 @@ def table(head, rows):
 
 
 def hex_dump(content):
-    for at in range(0, len(content), 16):
-        row = content[at:at + 16]
-        text = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
-        yield f"{at:04x}  {row.hex(' '):<47}  {text}\n"
+    """What `xxd -p` prints, 32 bytes a line."""
+    for at in range(0, len(content), 32):
+        yield content[at:at + 32].hex() + "\n"
 
 
 def index_fields(content, first):
@@ -192,9 +191,10 @@ def section():
                [(i, f"{OLD[i]:04x}", f"{x:04x}",
                  next(c for c in used if i in t.members[c]), f"{rank(OLD[i]):04x}",
                  f"{rank(x):04x}", t.changes[i][0]) for i, x in CHANGES.items()]),
-        f"The whole delta, {len(content)} bytes:\n\n```hexdump\n", *hex_dump(content), "```\n\n",
+        f"The whole delta, {len(content)} bytes (`xxd -r -p` reads this):\n\n```hexdump\n",
+        *hex_dump(content), "```\n\n",
         f"**Header.** `{content[:8].hex(' ')}` is the length of the JSON header, {len(header)}. It is "
-        f"padded with spaces; `index` has {len(index)} bytes, `blocks` {len(blocks)}.\n\n",
+        f"padded with spaces:\n\n```\n{header.decode().rstrip()}\n```\n\n",
         "**Seal.** XXH64 over the JSON header with sixteen `0` in place of the digits, then the "
         f"index: `{metadata['seal']}`.\n\n**Index.**\n\n", *table(("offset", "bytes", "field", "value"), rows),
         "**State digests.** A term is weight x (digest + 1) modulo p; the sum of the terms is "

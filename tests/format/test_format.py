@@ -403,7 +403,7 @@ def test_the_example_is_what_the_library_writes():
 def test_the_hex_dump_decodes_to_the_stated_values():
     text = section(14)
     dump = text.split("```hexdump\n")[1].split("```")[0]
-    content = b"".join(bytes.fromhex(line[6:53]) for line in dump.splitlines())
+    content = bytes.fromhex(dump)
     rows = text.split("as bit patterns:\n\n```\n")[1].split("```")[0].split()
     old = [int(word, 16) for word in rows]
     new = list(old)
