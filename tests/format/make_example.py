@@ -1,10 +1,10 @@
-"""Makes the worked example of docs/FORMAT.md from what the library writes.
+"""Makes docs/format-example.txt, the worked example of docs/FORMAT.md, from what the library writes.
 
     python3 tests/format/make_example.py [--update]
 
-Prints the section, or puts it into docs/FORMAT.md between its two markers. The bytes
-come from the library (DW_LIB, see dwlib.py); every value is read out of them again with
-the parts of decoder.py, and the outcome is compared with what went in.
+Prints the example, or writes the file. The bytes come from the library (DW_LIB, see
+dwlib.py); every value is read out of them again with the parts of decoder.py, and the
+outcome is compared with what went in.
 """
 import struct
 import sys
@@ -14,8 +14,7 @@ import dwlib
 from decoder import DTYPES, FAR, Bits, Bytes, Rans, Tensor
 
 FORMAT = dwlib.ROOT / "docs" / "FORMAT.md"
-BEGIN = "<!-- the worked example: made by tests/format/make_example.py -->\n"
-END = "<!-- end of the worked example -->\n"
+EXAMPLE = dwlib.ROOT / "docs" / "format-example.txt"
 
 OLD = [0x3C12, 0xBC90, 0x3D04, 0x3C85, 0xBC33, 0x3D11, 0x3C07, 0xBD20, 0x3CF1, 0xBC4E, 0x3C9A,
        0x3C60, 0xBD3C, 0x3C22, 0x3CA7, 0xBC01, 0x3D48, 0x3C5B, 0xBCC3, 0x3C19, 0x3D09, 0xBC77,
@@ -35,19 +34,18 @@ def delta():
 
 
 def table(head, rows):
-    """A block of text with aligned columns."""
+    """Aligned columns."""
     lines = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    yield "```\n"
     for line in lines:
-        yield "  ".join(map(str.ljust, line, widths)).rstrip() + "\n"
-    yield "```\n\n"
+        yield "    " + "  ".join(map(str.ljust, line, widths)).rstrip() + "\n"
+    yield "\n"
 
 
 def hex_dump(content):
     """What `xxd -p` prints, 32 bytes a line."""
     for at in range(0, len(content), 32):
-        yield content[at:at + 32].hex() + "\n"
+        yield "    " + content[at:at + 32].hex() + "\n"
 
 
 def index_fields(content, first):
@@ -169,7 +167,7 @@ def rank(x):
     return x ^ 0xFFFF if x & 0x8000 else x | 0x8000
 
 
-def section():
+def example():
     base, new = models()
     content = delta()
     header, metadata, parts = decoder.read_safetensors(content)
@@ -182,23 +180,25 @@ def section():
     used = [c for c in range(16) if t.members[c]]
 
     out = [
-        "A model of two tensors: `norm`, F32 [2], holds 1.0 and 0.5 in both versions; `proj`, "
+        "The worked example of FORMAT.md, made by tests/format/make_example.py\n\n"
+        "A model of two tensors: norm, F32 [2], holds 1.0 and 0.5 in both versions; proj,\n"
         f"BF16 [4, 6], has {len(CHANGES)} changes in 24 elements. Versions 41 -> 42.\n\n"
-        "`proj` before, as bit patterns:\n\n```\n",
-        *("  ".join(f"{x:04x}" for x in OLD[r:r + 6]) + "\n" for r in range(0, 24, 6)),
-        "```\n\nChanges:\n\n",
+        "proj before, as bit patterns:\n\n",
+        *("    " + "  ".join(f"{x:04x}" for x in OLD[r:r + 6]) + "\n" for r in range(0, 24, 6)),
+        "\nChanges:\n\n",
         *table(("element", "old", "new", "class", "rank old", "rank new", "move as coded"),
                [(i, f"{OLD[i]:04x}", f"{x:04x}",
                  next(c for c in used if i in t.members[c]), f"{rank(OLD[i]):04x}",
                  f"{rank(x):04x}", t.changes[i][0]) for i, x in CHANGES.items()]),
-        f"The whole delta, {len(content)} bytes (`xxd -r -p` reads this):\n\n```hexdump\n",
-        *hex_dump(content), "```\n\n",
-        f"**Header.** `{content[:8].hex(' ')}` is the length of the JSON header, {len(header)}. It is "
-        f"padded with spaces:\n\n```\n{header.decode().rstrip()}\n```\n\n",
-        "**Seal.** XXH64 over the JSON header with sixteen `0` in place of the digits, then the "
-        f"index: `{metadata['seal']}`.\n\n**Index.**\n\n", *table(("offset", "bytes", "field", "value"), rows),
-        "**State digests.** A term is weight x (digest + 1) modulo p; the sum of the terms is "
-        "the state.\n\n",
+        f"The whole delta, {len(content)} bytes (xxd -r -p reads this):\n\n",
+        *hex_dump(content), "\n",
+        f"Header. {content[:8].hex(' ')} is the length of the JSON header, {len(header)}. It is\n"
+        f"padded with spaces:\n\n    {header.decode().rstrip()}\n\n",
+        "Seal. XXH64 over the JSON header with sixteen 0 in place of the digits, then the\n"
+        f"index: {metadata['seal']}.\n\nIndex.\n\n",
+        *table(("offset", "bytes", "field", "value"), rows),
+        "State digests. A term is weight x (digest + 1) modulo p; the sum of the terms is the\n"
+        "state.\n\n",
     ]
     digests = [{n: decoder.digest(x.data) for n, x in m.items()} for m in (base, new)]
     out += table(("tensor", "weight", "base digest", "base term", "new digest", "new term"), [
@@ -209,32 +209,30 @@ def section():
                                       f"{metadata['new_digest']}")])
     n_ans, a, b = t.split
     out += [
-        f"**Classes.** base = {class_base}: exponent field {class_base} and below is class 0.\n\n",
+        f"Classes. base = {class_base}: exponent field {class_base} and below is class 0.\n\n",
         *table(("class", "exponent field", "elements"),
                [(c, class_base + c, ", ".join(map(str, t.members[c]))) for c in used]),
-        f"**Block**, at {n_header + len(index):04x}: `{blocks[:1].hex()}` says that A takes "
-        f"{n_ans} bytes. A: `{a.hex(' ')}`. B: `{b.hex(' ')}`.\n\n",
+        f"Block, at {n_header + len(index):04x}: {blocks[:1].hex()} says that A takes {n_ans} bytes.\n"
+        f"A: {a.hex(' ')}. B: {b.hex(' ')}.\n\n",
         "B, bits in the order they are read:\n\n",
         *table(("bit", "bits", "meaning", "value"), t.bit_rows),
-        f"The last {t.left} bits are zeros that fill the byte. " if t.left else
-        "No bit is left over. ",
-        "A begins with the two states, little-endian, which take turns; each further 16-bit "
+        f"The last {t.left} bits are zeros that fill the byte.\n\n" if t.left else
+        "No bit is left over.\n\n",
+        "A begins with the two states, little-endian, which take turns; each further 16-bit\n"
         "word is taken when a state falls below 2^16:\n\n",
         *table(("state", "q", "slot", "symbol", "start", "size", "next state", "word taken",
                 "meaning"), t.rans_rows),
-        f"After the last symbol both states are {t.rans.states[0]:08x} = 2^16 and A is used up, "
-        "as it must be.\n\n",
+        f"After the last symbol both states are {t.rans.states[0]:08x} = 2^16 and A is used up, as\n"
+        "it must be.\n",
     ]
     return "".join(out)
 
 
 def main(update):
-    if not update:
-        print(section(), end="")
-        return
-    text = FORMAT.read_text()
-    before, rest = text.split(BEGIN)
-    FORMAT.write_text(before + BEGIN + "\n" + section() + END + rest.split(END)[1])
+    if update:
+        EXAMPLE.write_text(example())
+    else:
+        print(example(), end="")
 
 
 if __name__ == "__main__":

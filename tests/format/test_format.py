@@ -395,19 +395,16 @@ def section(number):
 
 
 def test_the_example_is_what_the_library_writes():
-    text = make_example.FORMAT.read_text()
-    _, rest = text.split(make_example.BEGIN)
-    assert rest.split(make_example.END)[0] == "\n" + make_example.section()
+    assert make_example.EXAMPLE.read_text() == make_example.example()
 
 
 def test_the_hex_dump_decodes_to_the_stated_values():
-    text = section(14)
-    dump = text.split("```hexdump\n")[1].split("```")[0]
-    content = bytes.fromhex(dump)
-    rows = text.split("as bit patterns:\n\n```\n")[1].split("```")[0].split()
+    text = make_example.EXAMPLE.read_text()
+    content = bytes.fromhex(text.split("reads this):\n\n")[1].split("\n\n")[0])
+    rows = text.split("as bit patterns:\n\n")[1].split("\n\n")[0].split()
     old = [int(word, 16) for word in rows]
     new = list(old)
-    for element, before, after in re.findall(r"^(\d+) +(\w{4})  (\w{4})  ", text, re.M):
+    for element, before, after in re.findall(r"^    (\d+) +(\w{4})  (\w{4})  ", text, re.M):
         assert old[int(element)] == int(before, 16)
         new[int(element)] = int(after, 16)
     norm = Tensor("F32", (2,), struct.pack("<2f", 1.0, 0.5))
