@@ -8,6 +8,7 @@
 #include "follow/follower.h"
 #include "measure.h"
 #include "sync_bench.h"
+#include "weights/replica.h"
 #include "workload.h"
 
 /* Every weight of NEW_ another one than in OLD, by a few steps of its last bits. */

@@ -6,6 +6,7 @@
 #     cli             its own, those of bench, and src/base
 #     python/src, examples    their own
 #
+# weights/replica.h, the inside of weights, is only for src/weights and bench.
 # Public headers may be included anywhere. A folder of src that is not in the list is
 # refused too, so that a new layer takes its place in it.
 set -eu
@@ -34,6 +35,7 @@ cd "$(dirname "$0")/.."
         split(name, header, "/")
         if (header[1] == "deltawire") return 1
         if (!quoted && !(header[1] in rank)) return 1 # of the system
+        if (name == "weights/replica.h" && file[1] == "src" && file[2] != "weights") return 0
         if (header[2] == "") return file[1] == "src" || is_beside(file[1], name)
         if (!(header[1] in rank)) return 0
         if (file[1] == "src") return file[2] in rank && rank[header[1]] <= rank[file[2]]

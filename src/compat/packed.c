@@ -23,7 +23,7 @@
 
 /* A tensor that waits for its group. */
 typedef struct waiting {
-    size_t tensor; /* number in the replica */
+    size_t tensor; /* number in the weights */
     dw_payload payload;
 } waiting;
 
@@ -31,7 +31,7 @@ typedef struct builder {
     dw_peer_step *step;
     const dw_peer_settings *settings;
     const dw_peer_record *record;
-    const dw_replica *now;
+    const dw_peer_start *now;
     dw_digest *digests; /* [now->n_tensors] of the weights to come */
     size_t n_room;      /* objects and deltas */
 
@@ -297,7 +297,7 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
 }
 
 dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_settings *settings,
-                              const dw_peer_record *r, const dw_replica *now,
+                              const dw_peer_record *r, const dw_peer_start *now,
                               dw_error *err)
 {
     builder b = {.step = step, .settings = settings, .record = r, .now = now};

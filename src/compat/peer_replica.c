@@ -36,10 +36,9 @@ void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
 
 /* Whether the record of the weights is damaged. These formats have no digest by which to
  * find their version, so they are fetched again. */
-static bool is_unknown(const dw_replica *r)
+static bool is_unknown(const dw_weights *w)
 {
-    return r->record == DW_RECORD_DAMAGED && r->at.version == DW_NO_VERSION &&
-           r->has_weights;
+    return dw_weights_record(w) == DW_RECORD_DAMAGED && dw_weights_is_unknown(w);
 }
 
 static dw_status open_weights(dw_peer_replica *r, dw_error *err)
@@ -63,8 +62,8 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     options.reader_wait_ms = r->reader_wait_ms;
     dw_status status =
         dw_weights_open_dir(&r->weights, table, n, stream, &options, false, err);
-    if (status == DW_OK && is_unknown(r->weights->now)) {
-        status = dw_replica_empty_dir(r->into, err);
+    if (status == DW_OK && is_unknown(r->weights)) {
+        status = dw_weights_empty_dir(r->into, err);
         dw_weights_close(r->weights);
         r->weights = NULL;
         if (status == DW_OK)
@@ -73,21 +72,21 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     }
     if (status != DW_OK)
         return status;
-    const dw_replica *now = r->weights->now;
-    if (now->at.version == DW_NO_VERSION && now->has_weights)
+    const dw_position *at = dw_weights_at(r->weights);
+    if (dw_weights_is_unknown(r->weights))
         return dw_fail(err, DW_CONFLICT, r->into,
                        "it holds weights, and no record of which version they are. Name "
                        "an empty directory, or remove them");
-    if (now->at.version != DW_NO_VERSION && strcmp(now->at.stream, stream) != 0)
+    if (at->version != DW_NO_VERSION && strcmp(at->stream, stream) != 0)
         return dw_fail(err, DW_MISMATCH, r->into,
                        "the weights are version %" PRIu64 " of another stream, not of "
                        "this %s one. Name another directory",
-                       now->at.version, dw_peer_format_name(r->peer->format));
+                       at->version, dw_peer_format_name(r->peer->format));
     status = dw_weights_accept(r->weights, err);
-    if (status == DW_OK && r->weights->n_private > 0)
+    if (status == DW_OK && dw_weights_n_private(r->weights) > 0)
         dw_peer_note(
             r, "%s: %" PRIu64 " weight files were links, and are private copies now",
-            r->into, r->weights->n_private);
+            r->into, dw_weights_n_private(r->weights));
     return status == DW_OK ? dw_weights_align(r->weights, err) : status;
 }
 
@@ -187,19 +186,21 @@ void dw_peer_replica_close(dw_peer_replica *r)
 
 uint64_t dw_peer_replica_version(const dw_peer_replica *r)
 {
-    return r->weights && !r->lost ? r->weights->now->at.version : DW_NO_VERSION;
+    return r->weights && !r->lost ? dw_weights_at(r->weights)->version : DW_NO_VERSION;
 }
 
 const dw_tensor *dw_peer_replica_tensors(const dw_peer_replica *r, size_t *n_tensors)
 {
-    const bool has_version = dw_peer_replica_version(r) != DW_NO_VERSION;
-    *n_tensors = has_version ? r->weights->now->n_tensors : 0;
-    return has_version ? r->weights->now->tensors : NULL;
+    *n_tensors = 0;
+    return dw_peer_replica_version(r) != DW_NO_VERSION
+               ? dw_weights_tensors(r->weights, n_tensors)
+               : NULL;
 }
 
 dw_digest dw_peer_replica_state(const dw_peer_replica *r)
 {
-    return dw_peer_replica_version(r) != DW_NO_VERSION ? r->weights->now->at.state : 0;
+    return dw_peer_replica_version(r) != DW_NO_VERSION ? dw_weights_at(r->weights)->state
+                                                       : 0;
 }
 
 /* ---- one version ---- */
@@ -223,10 +224,10 @@ static dw_status apply(dw_peer_replica *r, dw_status status, bool sweep, dw_erro
 static dw_status do_step(dw_peer_replica *r, const dw_peer_step *s, dw_error *err)
 {
     dw_weights *w = r->weights;
-    const dw_replica *now = w->now;
-    if (now->at.version == DW_NO_VERSION)
+    const dw_position *at = dw_weights_at(w);
+    if (at->version == DW_NO_VERSION)
         return dw_weights_fill(w, &s->position, dw_fill_from_tensors, s->tensors, err);
-    if (now->at.state == s->position.state)
+    if (at->state == s->position.state)
         return dw_weights_adopt(w, &s->position, err); /* nothing changed */
     return s->tensors
                ? apply(r, dw_weights_stage_copy(w, &s->position, s->tensors, NULL, err),
@@ -241,11 +242,16 @@ dw_status dw_peer_replica_take(dw_peer_replica *r, const dw_peer_record *record,
                                const dw_progress *progress, dw_error *err)
 {
     const dw_peer_settings settings = {r->peer, r->spool_dir, r->n_threads, progress};
-    const dw_replica *now =
-        dw_peer_replica_version(r) != DW_NO_VERSION ? r->weights->now : NULL;
+    const bool is_empty = dw_peer_replica_version(r) == DW_NO_VERSION;
+    dw_peer_start now = {0};
+    if (!is_empty) {
+        now.tensors = dw_weights_tensors(r->weights, &now.n_tensors);
+        now.digests = dw_weights_digests(r->weights);
+    }
     dw_peer_step step;
-    dw_status status = dw_peer_step_make(&step, &settings, record, now, err);
-    if (status == DW_OK && !now)
+    dw_status status =
+        dw_peer_step_make(&step, &settings, record, is_empty ? NULL : &now, err);
+    if (status == DW_OK && is_empty)
         status = learn_model(r, step.tensors, step.n_whole, err);
     if (status == DW_OK)
         status = do_step(r, &step, err);
@@ -280,15 +286,18 @@ dw_status dw_peer_replica_fill_base(dw_peer_replica *r, uint64_t version, dw_err
     const bool is_empty = dw_peer_replica_version(r) == DW_NO_VERSION;
     if (status == DW_OK && is_empty)
         status = learn_model(r, tensors, n, err);
-    if (status == DW_OK && !is_empty && n != r->weights->now->n_tensors)
+    size_t n_here = n;
+    if (!is_empty)
+        dw_weights_tensors(r->weights, &n_here);
+    if (status == DW_OK && n != n_here)
         status = dw_fail(err, DW_MISMATCH, r->base,
                          "it has %zu tensors, the weights here have %zu: it is another "
                          "model",
-                         n, r->weights->now->n_tensors);
+                         n, n_here);
     if (status == DW_OK && is_empty)
         status = dw_weights_fill(r->weights, &position, dw_fill_from_tensors,
                                  (void *)(uintptr_t)tensors, err);
-    else if (status == DW_OK && r->weights->now->at.state == position.state)
+    else if (status == DW_OK && dw_weights_at(r->weights)->state == position.state)
         status = dw_weights_adopt(r->weights, &position, err);
     else if (status == DW_OK)
         status =
@@ -335,7 +344,7 @@ static dw_status check_files(dw_peer_replica *r, dw_error *err)
     dw_status status = r->weights ? dw_weights_check_files(r->weights, err) : DW_OK;
     r->lost = status != DW_OK;
     if (r->lost)
-        dw_control_abandon(r->weights->control);
+        dw_weights_stop_readers(r->weights);
     return status;
 }
 

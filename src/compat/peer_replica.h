@@ -6,6 +6,7 @@
 #ifndef DW_COMPAT_PEER_REPLICA_H
 #define DW_COMPAT_PEER_REPLICA_H
 
+#include "codec/patch.h"
 #include "compat/step.h"
 #include "weights/weights.h"
 

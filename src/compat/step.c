@@ -110,7 +110,8 @@ dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *r,
 
 /* The digests after, and so the state that the delta leads to. */
 static dw_status find_state(dw_peer_step *s, const dw_peer_settings *settings,
-                            const dw_delta *delta, const dw_replica *now, dw_error *err)
+                            const dw_delta *delta, const dw_peer_start *now,
+                            dw_error *err)
 {
     dw_digest *digests = dw_alloc_array(now->n_tensors, sizeof *digests);
     if (!digests)
@@ -129,7 +130,8 @@ static dw_status find_state(dw_peer_step *s, const dw_peer_settings *settings,
 }
 
 static dw_status step_trl(dw_peer_step *s, const dw_peer_settings *settings,
-                          const dw_peer_record *r, const dw_replica *now, dw_error *err)
+                          const dw_peer_record *r, const dw_peer_start *now,
+                          dw_error *err)
 {
     char where[DW_STORE_WHERE];
     dw_store_where(settings->peer->store, r->files[0].key, where, sizeof where);
@@ -178,7 +180,8 @@ static dw_status check_readable(const dw_peer_settings *settings, const dw_peer_
 }
 
 dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
-                            const dw_peer_record *r, const dw_replica *now, dw_error *err)
+                            const dw_peer_record *r, const dw_peer_start *now,
+                            dw_error *err)
 {
     *out = (dw_peer_step){.position.version = r->version};
     dw_peer_stream_id(out->position.stream, settings->peer->format);

@@ -4,7 +4,8 @@
 #define DW_COMPAT_STEP_H
 
 #include "compat/peer.h"
-#include "weights/replica.h"
+#include "stream/transfer.h"
+#include "weights/position.h"
 #include "tensor/safetensors.h"
 
 /* A file of a version. */
@@ -41,6 +42,13 @@ typedef struct dw_peer_step {
     size_t n_files;
 } dw_peer_step;
 
+/* The weights that a step starts from. */
+typedef struct dw_peer_start {
+    const dw_tensor *tensors; /* names ascending */
+    size_t n_tensors;
+    const dw_digest *digests;
+} dw_peer_start;
+
 /* The settings of a step. */
 typedef struct dw_peer_settings {
     dw_peer *peer;
@@ -53,7 +61,7 @@ typedef struct dw_peer_settings {
  * are none: then the version must be whole. Nothing of NOW changes. Release it also after
  * a failure. */
 dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
-                            const dw_peer_record *record, const dw_replica *now,
+                            const dw_peer_record *record, const dw_peer_start *now,
                             dw_error *err);
 void dw_peer_step_release(dw_peer_step *step);
 
@@ -63,12 +71,12 @@ dw_status dw_peer_step_look(const dw_peer_settings *settings,
 
 /* Packed tensors as deltas of our own (packed.c). */
 dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_settings *settings,
-                              const dw_peer_record *record, const dw_replica *now,
+                              const dw_peer_record *record, const dw_peer_start *now,
                               dw_error *err);
 
 /* A version that is a checkpoint (whole.c). */
 dw_status dw_peer_step_whole(dw_peer_step *step, const dw_peer_settings *settings,
-                             const dw_peer_record *record, const dw_replica *now,
+                             const dw_peer_record *record, const dw_peer_start *now,
                              dw_error *err);
 
 /* What the packed tensor of ENTRY is, in FILE; NULL for THERE if it is missing. */

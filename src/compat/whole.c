@@ -83,7 +83,7 @@ static dw_status check_index(const dw_peer_step *s, const dw_peer_record *r,
 
 /* The same model as the weights. What a version lacks that MAY_LACK some is taken from
  * them. */
-static dw_status complete(dw_peer_step *s, const dw_replica *now, bool may_lack,
+static dw_status complete(dw_peer_step *s, const dw_peer_start *now, bool may_lack,
                           const char *where, dw_error *err)
 {
     dw_tensor *all = dw_alloc_array(now->n_tensors, sizeof *all);
@@ -117,7 +117,7 @@ static dw_status complete(dw_peer_step *s, const dw_replica *now, bool may_lack,
 }
 
 dw_status dw_peer_step_whole(dw_peer_step *s, const dw_peer_settings *settings,
-                             const dw_peer_record *r, const dw_replica *now,
+                             const dw_peer_record *r, const dw_peer_start *now,
                              dw_error *err)
 {
     char where[DW_STORE_WHERE];

@@ -3,7 +3,7 @@
 #define DW_ENGINE_FOUR_PHASE_H
 
 #include "engine/rollout.h"
-#include "weights/replica.h"
+#include "weights/position.h"
 
 /* Goes one step of the route to GOAL, or finishes the one that is under way. */
 dw_status dw_four_phases(dw_rollout *rollout, uint64_t goal, const dw_progress *progress,

@@ -86,8 +86,8 @@ static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
     dw_engine_update update;
     dw_handover handover;
     /* the follower may have failed at a later request to the store */
-    if (dw_follower_recover(follow, NULL) == DW_OK &&
-        dw_follower_recovered(&at, &dir, follow, NULL) == DW_OK &&
+    if (dw_weights_recover(follow, NULL) == DW_OK &&
+        dw_weights_recovered(&at, &dir, follow, NULL) == DW_OK &&
         dw_update_of_position(&update, &paths, &at, dir, NULL) == DW_OK) {
         r->recovering = false;
         dw_host_engines_each(r, ask_label, NULL);

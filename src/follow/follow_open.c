@@ -29,43 +29,9 @@ void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_byte
     dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
-/* If two copies are not the same version, the older one is written when they are opened.
- */
-static bool copies_differ(const char *into)
-{
-    dw_position at[2], next;
-    bool exists[2] = {false, false};
-    dw_record_kind kind;
-    for (int i = 0; i < 2; i++) {
-        char *dir = dw_join_path(into, i == 0 ? DW_COPY_NAME "0" : DW_COPY_NAME "1");
-        exists[i] = dir &&
-                    dw_replica_state_read(&at[i], &next, &kind, dir, NULL) == DW_OK &&
-                    (kind == DW_RECORD_SEALED || kind == DW_RECORD_UNSEALED);
-        dw_free(dir);
-    }
-    return exists[0] && exists[1] &&
-           (at[0].version != at[1].version || strcmp(at[0].stream, at[1].stream) != 0);
-}
-
 dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
 {
-    static const char *const names[] = {"", DW_COPY_NAME "0", DW_COPY_NAME "1"};
-    *pending = false;
-    for (size_t i = 0; !*pending && i < sizeof names / sizeof *names; i++) {
-        char *dir = *names[i] ? dw_join_path(into, names[i]) : dw_copy_string(into);
-        dw_error fault = {0};
-        dw_status status = dir ? dw_checkpoint_pending(dir, pending, &fault)
-                               : dw_fail_memory(&fault, into);
-        dw_free(dir);
-        if (status != DW_OK &&
-            status != DW_NOT_FOUND) { /* no weights: nothing to write */
-            if (err)
-                *err = fault;
-            return status;
-        }
-    }
-    *pending = *pending || copies_differ(into);
-    return DW_OK;
+    return dw_weights_interrupted(into, pending, err);
 }
 
 /* Compares weights that no record names the version of with VERSION. */
@@ -75,12 +41,14 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    const dw_replica *r = f->weights->now;
-    const bool is_like = c.state == r->state;
-    if (is_like && c.has_base_sha256)
-        status =
-            dw_base_hash_check(c.base_sha256, r->tensors, r->n_tensors,
-                               f->options.n_threads, r->dir ? r->dir : "memory", err);
+    const bool is_like = c.state == dw_weights_state(f->weights);
+    if (is_like && c.has_base_sha256) {
+        size_t n;
+        const dw_tensor *tensors = dw_weights_tensors(f->weights, &n);
+        const char *dir = dw_weights_dir(f->weights);
+        status = dw_base_hash_check(c.base_sha256, tensors, n, f->options.n_threads,
+                                    dir ? dir : "memory", err);
+    }
     if (is_like && status == DW_OK) {
         const dw_position p = dw_position_of(&c);
         status = dw_weights_adopt(f->weights, &p, err);
@@ -95,7 +63,7 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
 static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_error *fault,
                               dw_error *err)
 {
-    const bool search = f->weights->now->record != DW_RECORD_NONE;
+    const bool search = dw_weights_record(f->weights) != DW_RECORD_NONE;
     const uint64_t likely[] = {f->options.at, 0};
     const uint64_t n_search = !search ? 1 : head < MAX_SEARCH ? head + 1 : MAX_SEARCH;
     dw_status status = DW_OK;
@@ -118,23 +86,21 @@ static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_err
 static dw_status refuse_unknown(dw_follower *f, uint64_t head, const dw_error *fault,
                                 dw_error *err)
 {
-    const dw_replica *r = f->weights->now;
-    const bool is_distrusted =
-        r->record == DW_RECORD_SEALED && r->was_next.version == DW_NO_VERSION;
-    if (r->record == DW_RECORD_DAMAGED || is_distrusted || r->is_own)
-        return DW_OK; /* the directory is a replica: it is brought to a version anew */
+    const char *dir = dw_weights_dir(f->weights);
+    if (dw_weights_may_replace(f->weights))
+        return DW_OK; /* the next stage brings it to a version */
     if (fault->code != DW_OK) {
         if (err)
             *err = *fault;
         return fault->code;
     }
-    if (r->record == DW_RECORD_UNSEALED)
-        return dw_fail(err, DW_CORRUPT, r->dir,
-                       "the weights are not the version that " DW_REPLICA_STATE
+    if (dw_weights_record(f->weights) == DW_RECORD_UNSEALED)
+        return dw_fail(err, DW_CORRUPT, dir,
+                       "the weights are not the version that " DW_POSITION_NAME
                        " names, nor any other of the stream: somebody changed them, or "
                        "that file. Remove the directory: the next run fills it from the "
                        "stream");
-    return dw_fail(err, DW_CONFLICT, r->dir,
+    return dw_fail(err, DW_CONFLICT, dir,
                    "it holds weights that are neither version 0 nor version %" PRIu64
                    " of the stream, and no record of which they are. Name an empty "
                    "directory, or remove them",
@@ -152,20 +118,21 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
     status = find_version(f, head, &found, &fault, err);
     if (status != DW_OK || found)
         return status;
-    if (f->weights->now->dir)
+    if (dw_weights_dir(f->weights))
         return refuse_unknown(f, head, &fault, err);
-    f->weights->now->has_weights = false; /* memory that holds no version */
+    dw_weights_forget(f->weights); /* memory that holds no version */
     return DW_OK;
 }
 
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
 {
-    const dw_position *at = &f->weights->now->at;
+    const dw_position *at = dw_weights_at(f->weights);
     const dw_position *highest = dw_follower_highest(f);
+    const char *dir = dw_weights_dir(f->weights);
     char holder[DW_ERROR_WHERE_SIZE];
     uint64_t epoch = 0;
-    snprintf(holder, sizeof holder, "%s%s", f->weights->now->dir ? "the weights in " : "",
-             f->weights->now->dir ? f->weights->now->dir : "this process");
+    snprintf(holder, sizeof holder, "%s%s", dir ? "the weights in " : "",
+             dir ? dir : "this process");
     dw_status status = DW_OK;
     if (dw_follower_version(f) != DW_NO_VERSION)
         status = dw_position_check(at, f->stream, holder, &f->epoch, err);
@@ -183,7 +150,7 @@ dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
  * what a directory follows. */
 static dw_status check_other_stream(dw_follower *f, dw_error *err)
 {
-    const dw_position *at = &f->weights->now->at;
+    const dw_position *at = dw_weights_at(f->weights);
     const char *id = f->stream->record.stream;
     if (f->options.trust.stream || strcmp(at->follows, id) == 0)
         return DW_OK;
@@ -195,7 +162,7 @@ static dw_status check_other_stream(dw_follower *f, dw_error *err)
                    strcmp(c.fork.stream, at->stream) == 0;
     if (status == DW_OK)
         dw_commit_record_release(&c);
-    return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, f->weights->now->dir,
+    return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, dw_weights_dir(f->weights),
                    "the weights are version %" PRIu64 " of stream %s, but %s is now "
                    "stream %s%s. Name another directory, or, if you want the weights "
                    "here to become that stream's, name its id with `stream`: %s",
@@ -213,7 +180,6 @@ static dw_status check_start(dw_follower *f, dw_error *err)
  * decide: they may be another version than it says. */
 static dw_status check_unsealed(dw_follower *f, dw_error *err)
 {
-    const dw_position claim = f->weights->now->at;
     uint64_t head;
     bool found = false;
     dw_error fault = {0};
@@ -223,25 +189,25 @@ static dw_status check_unsealed(dw_follower *f, dw_error *err)
     dw_status looked = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, NULL);
     if (looked == DW_OK)
         looked = find_version(f, head, &found, &fault, NULL);
-    if (looked != DW_OK || !found) {
-        f->weights->now->at = claim;
+    if (looked != DW_OK || !found)
         return status;
-    }
     f->rewritten = false;
     return check_start(f, err);
 }
 
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
-    const dw_replica *r = f->weights->now;
     dw_status status = dw_follower_load_highest(f, err);
     if (status != DW_OK)
         return status;
-    if (r->at.version == DW_NO_VERSION) {
+    if (dw_weights_at(f->weights)->version == DW_NO_VERSION) {
         status = dw_follower_check_history(f, err); /* of the highest that they were */
-        return status == DW_OK && r->has_weights ? dw_follower_recognise(f, err) : status;
+        return status == DW_OK && dw_weights_is_unknown(f->weights)
+                   ? dw_follower_recognise(f, err)
+                   : status;
     }
-    return r->record == DW_RECORD_UNSEALED ? check_unsealed(f, err) : check_start(f, err);
+    return dw_weights_record(f->weights) == DW_RECORD_UNSEALED ? check_unsealed(f, err)
+                                                               : check_start(f, err);
 }
 
 static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
@@ -300,7 +266,7 @@ dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
     f->lost = true;
     f->arrived = false;
     dw_fetch_ahead_end(&f->ahead);
-    dw_control_abandon(f->weights->control);
+    dw_weights_stop_readers(f->weights);
     const size_t n = strlen(fault.text);
     snprintf(fault.text + n, sizeof fault.text - n, ". What is there now is opened anew");
     if (err)
@@ -320,20 +286,18 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
             dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
     if (status != DW_OK)
         return status;
-    const uint64_t n_private = f->weights->n_private;
     const dw_position highest = *dw_follower_highest(f);
+    f->n_private += dw_weights_n_private(f->weights);
     dw_weights_close(f->weights); /* and with it the lock goes */
     f->weights = NULL;
     f->epoch = f->next_epoch = 0;
     f->lost = false;
     status = open_weights(f, err);
     if (status == DW_OK) {
-        f->weights->n_private += n_private;
         dw_weights_close(none);
     } else {
         dw_weights_close(f->weights);
         f->weights = none;
-        none->n_private = n_private;
     }
     /* the highest version stays known, even if its record is gone with the directory */
     const uint64_t known = dw_follower_highest(f)->version;
@@ -355,7 +319,7 @@ static void recover_without_stream(const dw_follow_options *options)
     bool pending = false;
     if (options->into && dw_follower_pending(options->into, &pending, NULL) == DW_OK &&
         pending)
-        dw_follower_recover(options, NULL);
+        dw_weights_recover(options, NULL);
 }
 
 dw_status dw_follower_open_as(dw_follower **out, dw_store *store,

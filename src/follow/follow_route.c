@@ -132,8 +132,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK)
         return status;
     /* weights that were there before the stream had a version: are they one now? */
-    const bool unknown =
-        f->weights->now->at.version == DW_NO_VERSION && f->weights->now->has_weights;
+    const bool unknown = dw_weights_is_unknown(f->weights);
     if (unknown)
         status = dw_follower_recognise(f, err);
     if (status != DW_OK)
@@ -142,7 +141,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (unknown && *staged == goal)
         f->arrived = true; /* with nothing to store */
     if (dw_weights_update(f->weights) > DW_UPDATE_STAGED)
-        return dw_fail(err, DW_INVALID, f->weights->now->dir,
+        return dw_fail(err, DW_INVALID, dw_weights_dir(f->weights),
                        "the version before is prepared but not finished");
     if (*staged == goal)
         return DW_OK;

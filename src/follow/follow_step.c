@@ -30,8 +30,8 @@ static dw_status check_departure(const dw_follower *f, const dw_route_step *step
 {
     const char *url = dw_store_url(f->stream->store);
     if (step->from != DW_NO_VERSION &&
-        memcmp(step->from_sha256, f->weights->now->at.commit_sha256, DW_SHA256_BYTES) !=
-            0)
+        memcmp(step->from_sha256, dw_weights_at(f->weights)->commit_sha256,
+               DW_SHA256_BYTES) != 0)
         return dw_fail(err, DW_UNTRUSTED, url,
                        "version %" PRIu64 " was not made after the version %" PRIu64
                        " that the weights are: history was rewritten. Find out by whom; "
@@ -48,17 +48,17 @@ static dw_status check_departure(const dw_follower *f, const dw_route_step *step
 /* Room for a whole model that is proven before it is used. */
 static dw_status make_scratch(const dw_follower *f, dw_scratch_model *out, dw_error *err)
 {
-    const dw_replica *r = f->weights->now;
-    return dw_scratch_model_make(out, r->tensors, r->n_tensors, f->options.spool_dir,
-                                 err);
+    size_t n;
+    const dw_tensor *table = dw_weights_tensors(f->weights, &n);
+    return dw_scratch_model_make(out, table, n, f->options.spool_dir, err);
 }
 
-/* Whole weights: into an empty replica, or staged for the one that is there. */
+/* Whole weights: filled in if there are none, else staged. */
 static dw_status take_model(dw_follower *f, const dw_position *position,
                             dw_fill_fn source, void *context, const dw_progress *progress,
                             dw_error *err)
 {
-    if (dw_replica_is_empty(f->weights->now)) {
+    if (dw_weights_is_empty(f->weights)) {
         dw_status status = dw_weights_fill(f->weights, position, source, context, err);
         f->arrived = status == DW_OK;
         return status;
@@ -67,7 +67,7 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
     dw_status status = make_scratch(f, &model, err);
     if (status != DW_OK)
         return status;
-    status = source(context, model.tensors, f->weights->now->n_tensors, err);
+    status = source(context, model.tensors, f->stream->record.n_tensors, err);
     if (status == DW_OK)
         status = dw_weights_stage_model(f->weights, position, &model, progress, err);
     dw_scratch_model_release(&model);
@@ -103,8 +103,10 @@ static dw_status take_base(dw_follower *f, const dw_route_step *step,
         dw_base_open(&base, f->stream, step, f->options.base, f->options.n_threads, err);
     if (status == DW_OK) {
         dw_position position = position_of(f, step);
-        status = take_model(f, &position, dw_fill_from_tensors, base.source->tensors,
-                            progress, err);
+        size_t n;
+        const dw_tensor *tensors = dw_weights_tensors(base.source, &n);
+        status = take_model(f, &position, dw_fill_from_tensors, (void *)tensors, progress,
+                            err);
     }
     dw_base_close(&base);
     return status;
@@ -141,10 +143,11 @@ static dw_status check_source(dw_stream *source, const dw_route_step *step, dw_e
 }
 
 /* Whether weights are the very version that was forked from. */
-static bool is_source(const dw_replica *r, const dw_route_step *step)
+static bool is_source(const dw_weights *weights, const dw_route_step *step)
 {
-    return r->at.version != DW_NO_VERSION && r->at.state == step->state &&
-           memcmp(r->at.commit_sha256, step->fork.commit_sha256, DW_SHA256_BYTES) == 0;
+    const dw_position *at = dw_weights_at(weights);
+    return at->version != DW_NO_VERSION && at->state == step->state &&
+           memcmp(at->commit_sha256, step->fork.commit_sha256, DW_SHA256_BYTES) == 0;
 }
 
 /* Brings WEIGHTS to the version of STREAM that was forked from. */
@@ -166,8 +169,7 @@ static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_weights *we
     dw_fetch_ahead_end(&other.ahead);
     dw_graph_release(&other.avoid);
     dw_free(other.route);
-    return status == DW_OK && !is_source(weights->now, step) ? fail_fork(step, err)
-                                                             : status;
+    return status == DW_OK && !is_source(weights, step) ? fail_fork(step, err) : status;
 }
 
 /* The same in scratch, from a copy of the weights if they are a version of STREAM. */
@@ -175,24 +177,24 @@ static dw_status stage_source(dw_follower *f, dw_stream *stream,
                               const dw_route_step *step, const dw_progress *progress,
                               dw_error *err)
 {
-    const dw_replica *r = f->weights->now;
-    const bool starts_here = r->at.version != DW_NO_VERSION &&
-                             strcmp(r->at.stream, stream->record.stream) == 0;
+    const dw_position *at = dw_weights_at(f->weights);
+    const bool starts_here =
+        at->version != DW_NO_VERSION && strcmp(at->stream, stream->record.stream) == 0;
     const dw_position position = position_of(f, step);
+    size_t n;
+    const dw_tensor *tensors = dw_weights_tensors(f->weights, &n);
     dw_scratch_model model;
     dw_weights *weights = NULL;
     dw_status status = make_scratch(f, &model, err);
     if (status != DW_OK)
         return status;
     if (starts_here)
-        status = dw_fill_from_tensors(r->tensors, model.tensors, r->n_tensors, err);
+        status = dw_fill_from_tensors((void *)tensors, model.tensors, n, err);
     if (status == DW_OK)
-        status = dw_weights_open_memory(&weights, r->tensors, r->n_tensors, model.tensors,
-                                        !starts_here, f->options.n_threads, err);
+        status = dw_weights_open_memory(&weights, tensors, n, model.tensors, !starts_here,
+                                        f->options.n_threads, err);
     if (status == DW_OK && starts_here)
-        status = dw_replica_check(weights->now, &r->at, err);
-    if (status == DW_OK && starts_here)
-        status = dw_weights_adopt(weights, &r->at, err);
+        status = dw_weights_adopt(weights, at, err);
     if (status == DW_OK)
         status = follow_source(f, stream, weights, step, progress, err);
     dw_weights_close(weights);
@@ -235,8 +237,8 @@ static dw_status take_fork(dw_follower *f, const dw_route_step *step,
                          stream->record.stream, step->fork.stream);
     if (status == DW_OK)
         status = check_source(stream, step, err);
-    if (status == DW_OK && !is_source(f->weights->now, step)) {
-        if (dw_replica_is_empty(f->weights->now))
+    if (status == DW_OK && !is_source(f->weights, step)) {
+        if (dw_weights_is_empty(f->weights))
             status = follow_source(f, stream, f->weights, step, progress, err);
         else
             status = stage_source(f, stream, step, progress, err);

@@ -12,7 +12,7 @@
 
 uint64_t dw_follower_version(const dw_follower *f)
 {
-    const dw_position *at = &f->weights->now->at;
+    const dw_position *at = dw_weights_at(f->weights);
     return !f->lost && strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
                                                                          : DW_NO_VERSION;
 }
@@ -24,18 +24,17 @@ dw_stream *dw_follower_stream(dw_follower *f)
 
 const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
 {
-    *n_tensors = f->weights->now->n_tensors;
-    return f->weights->now->tensors;
+    return dw_weights_tensors(f->weights, n_tensors);
 }
 
 dw_digest dw_follower_state(const dw_follower *f)
 {
-    return dw_follower_version(f) != DW_NO_VERSION ? f->weights->now->at.state : 0;
+    return dw_follower_version(f) != DW_NO_VERSION ? dw_weights_at(f->weights)->state : 0;
 }
 
 const char *dw_follower_dir(const dw_follower *f)
 {
-    return f->weights->now->dir;
+    return dw_weights_dir(f->weights);
 }
 
 /* ---- polling ---- */
@@ -111,7 +110,7 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
 
 const char *dw_follower_staged_path(const dw_follower *f)
 {
-    return !f->lost ? dw_replica_staged_path(dw_weights_pending(f->weights)) : NULL;
+    return !f->lost ? dw_weights_staged_path(f->weights) : NULL;
 }
 
 bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
@@ -119,7 +118,7 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
     const dw_weights *w = f->weights;
     if (f->lost || (!f->arrived && dw_weights_update(w) == DW_UPDATE_NONE))
         return false;
-    const dw_position *p = f->arrived ? &w->now->at : &dw_weights_pending(w)->next;
+    const dw_position *p = f->arrived ? dw_weights_at(w) : dw_weights_next(w);
     if (version)
         *version = p->version;
     if (state)
@@ -132,7 +131,8 @@ static dw_status check_before(dw_follower *f, dw_error *err)
 {
     return !f->lost && dw_weights_update(f->weights) != DW_UPDATE_NONE
                ? dw_follower_check_files(f, err)
-               : dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is staged");
+               : dw_fail(err, DW_INVALID, dw_weights_dir(f->weights),
+                         "nothing is staged");
 }
 
 /* After a verb: if the files were replaced meanwhile, that is the result, whatever STATUS
@@ -178,8 +178,8 @@ dw_status dw_follower_finish(dw_follower *f, dw_error *err)
         return DW_OK;
     }
     if (f->lost || dw_weights_update(f->weights) < DW_UPDATE_APPLIED)
-        return dw_fail(err, DW_INVALID, f->weights->now->dir, "nothing is applied");
-    const uint64_t n_changed = dw_weights_pending(f->weights)->n_changed;
+        return dw_fail(err, DW_INVALID, dw_weights_dir(f->weights), "nothing is applied");
+    const uint64_t n_changed = dw_weights_n_changed(f->weights);
     dw_status status = check_after(f, dw_weights_finish(f->weights, false, err), err);
     if (status != DW_OK)
         return status;
@@ -233,7 +233,7 @@ void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
 {
     *out = f->tally;
     out->version = dw_follower_version(f);
-    out->n_private = f->weights->n_private;
+    out->n_private = f->n_private + dw_weights_n_private(f->weights);
 }
 
 void dw_follower_since(const dw_follower *f, const dw_follow_report *before,

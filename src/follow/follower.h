@@ -34,8 +34,9 @@ struct dw_follower {
     bool rewritten;       /* history was rewritten: no other route helps */
     uint64_t epoch;       /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
-    bool arrived;     /* the last step was filled in place: nothing is left to apply */
-    uint64_t seen_ms; /* when the stream was last known to be there; 0: never */
+    bool arrived;       /* the last step was filled in place: nothing is left to apply */
+    uint64_t seen_ms;   /* when the stream was last known to be there; 0: never */
+    uint64_t n_private; /* files of earlier weights that were links (start_over) */
     dw_follow_report tally; /* since it was opened */
 };
 
@@ -78,22 +79,10 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err);
  * were. */
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 
-/* ---- without the stream (follow_recover.c) ---- */
-
-/* Finishes an interrupted update of the directory that OPTIONS name, and makes two copies
- * the same. */
-dw_status dw_follower_recover(const dw_follow_options *options, dw_error *err);
-
-/* Which version the directory is that OPTIONS name, by its record, and in *DIR, to be
- * freed with dw_free, where its weights are. */
-dw_status dw_follower_recovered(dw_position *at, char **dir,
-                                const dw_follow_options *options, dw_error *err);
-
 /* Whether the next stage writes to memory of the caller's, which was declared empty. */
 static inline bool dw_follower_stage_fills(const dw_follower *f)
 {
-    const dw_replica *r = f->weights->now;
-    return !r->dir && dw_replica_is_empty(r);
+    return !dw_weights_dir(f->weights) && dw_weights_is_empty(f->weights);
 }
 
 /* ---- versions that were used (follow_history.c) ---- */

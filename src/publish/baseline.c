@@ -7,9 +7,9 @@
 #include "publish/proof.h"
 #include "publish/publisher.h"
 
-static dw_replica *replica_of(const dw_publisher *p)
+static dw_weights *weights_of(const dw_publisher *p)
 {
-    return p->baseline.follower->weights->now;
+    return p->baseline.follower->weights;
 }
 
 dw_status dw_baseline_open(dw_publisher *p, dw_error *err)
@@ -62,14 +62,6 @@ dw_follow_options dw_publisher_follow_options(const dw_publisher *p)
     return options;
 }
 
-/* Whether the directory is a baseline whose weights are no version. They may have been
- * damaged already when the last versions were made. */
-static bool is_damaged(const dw_replica *r)
-{
-    return r->was_damaged ||
-           (r->is_own && r->has_weights && r->at.version == DW_NO_VERSION);
-}
-
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -102,13 +94,14 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
     status = dw_follower_open_as(&p->baseline.follower, p->store, &options, is_own, err);
     if (status == DW_OK) {
         p->baseline.follower->fork_store = p->options.fork_store;
-        /* nobody else reads the memory of a baseline */
-        replica_of(p)->may_fill = memory && !replica_of(p)->has_weights;
-        if (is_damaged(replica_of(p)) && proven != DW_NO_VERSION)
+        if (memory) /* nobody else reads it */
+            dw_weights_allow_fill(weights_of(p));
+        /* the weights may have been damaged already when the last versions were made */
+        if (dw_weights_was_damaged(weights_of(p)) && proven != DW_NO_VERSION)
             p->baseline.suspect_from = proven + 1;
     }
     /* first the mark: if the process is killed, no weights without a mark remain */
-    if (status == DW_OK && options.into && !is_own && !replica_of(p)->has_weights)
+    if (status == DW_OK && options.into && !is_own && dw_weights_is_empty(weights_of(p)))
         status =
             dw_mark_write(options.into, p->stream->record.stream, DW_NO_VERSION, err);
     dw_free(memory);
@@ -117,14 +110,15 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
 
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
 {
-    const dw_replica *r = p->sharded ? NULL : replica_of(p);
-    for (size_t t = 0; r && t < p->pieces.n_table; t++)
-        p->baseline.data[t] = r->tensors[t].data;
+    const dw_weights *w = p->sharded ? NULL : weights_of(p);
+    size_t n = 0;
+    const dw_tensor *tensors = w ? dw_weights_tensors(w, &n) : NULL;
+    for (size_t t = 0; t < n; t++)
+        p->baseline.data[t] = tensors[t].data;
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
-    /* a replica knows the digests of whole tensors: only tensors in several pieces are
-     * read */
-    return r ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, r->tensors,
-                                r->n_tensors, r->digests, p->options.n_threads, err)
+    /* the digests of whole tensors are known: only tensors in several pieces are read */
+    return w ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, tensors, n,
+                                dw_weights_digests(w), p->options.n_threads, err)
              : dw_digest_tensors(p->baseline.digests, NULL, p->baseline.views,
                                  p->pieces.cut.n, p->options.n_threads, NULL, err);
 }
@@ -178,7 +172,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                 memcpy(p->baseline.data[k],
                        from + dw_slice_bytes(p->pieces.table, &before), (size_t)n);
         }
-        p->commits.head = f->weights->now->at;
+        p->commits.head = *dw_weights_at(f->weights);
     }
     dw_follower_close(f);
     dw_scratch_model_release(&model);
@@ -189,26 +183,21 @@ void dw_baseline_show(dw_publisher *p)
 {
     if (!p->sharded)
         dw_held_set_baseline(&p->upkeep.held, &p->commits.head, p->baseline.data,
-                             p->options.baseline_dir ? replica_of(p)->target.ckpt : NULL);
+                             dw_weights_checkpoint(weights_of(p)));
 }
 
 bool dw_baseline_is_whole(const dw_publisher *p)
 {
     if (p->sharded || !p->options.baseline_dir)
         return true;
-    if (!p->baseline.follower)
-        return false;
-    const dw_replica *r = replica_of(p);
-    return (!r->target.ckpt || dw_checkpoint_check(r->target.ckpt, NULL) == DW_OK) &&
-           dw_control_check(r->control, NULL) == DW_OK;
+    return p->baseline.follower && dw_weights_check_size(weights_of(p), NULL) == DW_OK;
 }
 
 /* Opens the directory again if its files shrank, were replaced, or became links. Damaged
  * files are made again from the stream, and files that others share are copied. */
 static dw_status reopen(dw_publisher *p, dw_error *err)
 {
-    if (p->baseline.follower &&
-        dw_weights_check_files(p->baseline.follower->weights, NULL) == DW_OK)
+    if (p->baseline.follower && dw_weights_check_files(weights_of(p), NULL) == DW_OK)
         return DW_OK;
     dw_follower_close(p->baseline.follower);
     p->baseline.follower = NULL;
@@ -281,7 +270,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
             status = explain_broken(p->baseline.follower, status, err);
         }
         if (status == DW_OK)
-            p->commits.head = replica_of(p)->at;
+            p->commits.head = *dw_weights_at(weights_of(p));
     }
     dw_live_mark(p, false);
     if (status == DW_OK)
@@ -301,7 +290,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 {
     if (p->sharded)
         return DW_OK; /* dw_baseline_allocate copied them */
-    dw_replica *r = replica_of(p);
+    dw_weights *w = weights_of(p);
     dw_tensor *live = dw_alloc_array(p->pieces.n_table, sizeof *live);
     if (!live)
         return dw_fail_memory(err, NULL);
@@ -310,20 +299,22 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
         live[t].data = data[t];
     }
     dw_status status = DW_OK;
-    if (!r->has_weights) {
-        status = dw_replica_fill(r, position, dw_fill_from_tensors, live, err);
-    } else if (r->state != position->state && r->dir && r->record == DW_RECORD_NONE &&
-               !r->is_own) {
+    const char *dir = dw_weights_dir(w);
+    const bool is_same = dw_weights_state(w) == position->state;
+    if (dw_weights_is_empty(w)) {
+        status = dw_weights_fill(w, position, dw_fill_from_tensors, live, err);
+    } else if (!is_same && dir && dw_weights_record(w) == DW_RECORD_NONE &&
+               !p->baseline.follower->is_own) {
         status =
-            dw_fail(err, DW_CONFLICT, r->dir,
+            dw_fail(err, DW_CONFLICT, dir,
                     "the directory holds other weights, and is not a baseline. Name an "
                     "empty directory for the baseline");
-    } else if (r->state != position->state) {
-        status = dw_replica_stage_copy(r, position, live, NULL, err);
+    } else if (!is_same) {
+        status = dw_weights_stage_copy(w, position, live, NULL, err);
         if (status == DW_OK)
-            status = dw_replica_apply(r, err);
+            status = dw_weights_apply(w, true, err);
         if (status == DW_OK)
-            status = dw_replica_finish(r, true, err);
+            status = dw_weights_finish(w, true, err);
     }
     dw_free(live);
     return status;
@@ -331,25 +322,12 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 
 /* ---- moving on ---- */
 
-/* Updates the replica in memory, whose weights were changed without it. */
-static void note_replica(dw_publisher *p, const dw_position *position)
-{
-    dw_replica *r = replica_of(p);
-    memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
-    for (size_t i = 0; i < p->pieces.cut.n; i++) {
-        dw_digest *d = &r->digests[p->pieces.cut.items[i].tensor];
-        *d = dw_digest_add(*d, p->baseline.digests[i]);
-    }
-    r->at = *position;
-    r->state = position->state;
-}
-
 void dw_baseline_lose(dw_publisher *p)
 {
     p->baseline.is_lost = true;
     dw_held_lose(&p->upkeep.held);
     if (!p->sharded)
-        dw_replica_distrust(replica_of(p));
+        dw_weights_distrust(weights_of(p));
 }
 
 void dw_baseline_fall_behind(dw_publisher *p)
@@ -372,14 +350,14 @@ static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
 static dw_status advance_dir(dw_publisher *p, const dw_position *position,
                              const dw_uploaded *u)
 {
-    dw_replica *r = replica_of(p);
-    dw_status status = dw_weights_check_files(p->baseline.follower->weights, NULL);
+    dw_weights *w = weights_of(p);
+    dw_status status = dw_weights_check_files(w, NULL);
     if (status == DW_OK)
-        status = dw_replica_stage_deltas(r, position, &u->objects, u->deltas, NULL);
+        status = dw_weights_stage_deltas(w, position, &u->objects, u->deltas, NULL);
     if (status == DW_OK)
-        status = dw_replica_apply(r, NULL);
+        status = dw_weights_apply(w, false, NULL);
     if (status == DW_OK)
-        status = dw_replica_finish(r, false, NULL);
+        status = dw_weights_finish(w, false, NULL);
     return status;
 }
 
@@ -399,6 +377,6 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     memcpy(p->baseline.digests, uploaded->digests, p->pieces.cut.n * sizeof(dw_digest));
     dw_live_mark(p, true);
     if (!in_dir && !p->sharded)
-        note_replica(p, position);
+        dw_weights_note(weights_of(p), position, &p->pieces.cut, p->baseline.digests);
     dw_baseline_show(p);
 }

@@ -94,7 +94,7 @@ dw_status dw_mark_set_aside(const char *dir, const char *stream, dw_error *err)
 {
     dw_position at, next;
     dw_record_kind kind;
-    if (dw_replica_state_read(&at, &next, &kind, dir, NULL) != DW_OK ||
+    if (dw_position_read(&at, &next, &kind, dir, NULL) != DW_OK ||
         at.version == DW_NO_VERSION || strcmp(at.stream, stream) == 0)
         return DW_OK;
     char *aside = name_aside(dir, at.stream);

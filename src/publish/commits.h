@@ -8,7 +8,7 @@
 
 #include "deltawire/publish.h"
 #include "stream/record.h"
-#include "weights/replica.h"
+#include "weights/position.h"
 
 typedef struct dw_commits {
     dw_position head;        /* the next version follows on it */

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "codec/digest.h"
 #include "tensor/tensor_list.h"
+#include "weights/weights.h"
 
 #define DELTAS_NAME "deltas"
 #define WRITE_BYTES (4u << 20) /* at a time */
@@ -48,8 +49,8 @@ void dw_fold_dir_remove(const char *dir)
         (void)unlink(dir);
         return;
     }
-    (void)dw_replica_empty_dir(dir, NULL);
-    remove_made(dir, DW_REPLICA_STATE);
+    (void)dw_weights_empty_dir(dir, NULL);
+    remove_made(dir, DW_POSITION_NAME);
     remove_made(dir, DELTAS_NAME);
     remove_made(dir, "weights"); /* a copy that 0.1 made */
     (void)rmdir(dir);
@@ -58,7 +59,7 @@ void dw_fold_dir_remove(const char *dir)
 /* From now on the directory records no version. */
 static dw_status remove_record(const char *dir, dw_error *err)
 {
-    char *path = dw_join_path(dir, DW_REPLICA_STATE);
+    char *path = dw_join_path(dir, DW_POSITION_NAME);
     if (path) /* the baseline is locked: no other process writes here */
         dw_remove_leftovers(path);
     dw_status status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
@@ -140,14 +141,14 @@ static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
     if (status == DW_OK)
         status = remove_record(copy->dir, err);
     if (status == DW_OK) /* first, because there may be no room for two copies */
-        status = dw_replica_empty_dir(copy->dir, err);
+        status = dw_weights_empty_dir(copy->dir, err);
     if (status == DW_OK) {
         status = dw_held_clone_files(held, copy->dir, err);
         if (status == DW_UNSUPPORTED)
             status = write_model(copy->dir, held, err);
     }
     if (status == DW_OK)
-        status = dw_replica_state_write(at, NULL, copy->dir, err);
+        status = dw_position_write(at, NULL, copy->dir, err);
     if (status != DW_OK)
         dw_fold_dir_remove(copy->dir);
     return status;
@@ -302,7 +303,7 @@ static dw_status replace_deltas(dw_fold_level *const *levels, size_t n, dw_new_f
         if (i > 0 && status == DW_OK)
             status = dw_link_file(first, path, err);
         if (status == DW_OK)
-            status = dw_replica_state_write(at, NULL, levels[i]->dir, err);
+            status = dw_position_write(at, NULL, levels[i]->dir, err);
         dw_free(path);
     }
     dw_free(first);

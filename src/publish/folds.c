@@ -249,7 +249,7 @@ static bool read_position(dw_position *at, const dw_publisher *p, const char *di
     dw_position next;
     dw_record_kind kind;
     dw_commit_record c;
-    if (dw_replica_state_read(at, &next, &kind, dir, NULL) != DW_OK ||
+    if (dw_position_read(at, &next, &kind, dir, NULL) != DW_OK ||
         at->version == DW_NO_VERSION || at->version > p->commits.head.version ||
         dw_stream_read_commit(p->stream, at->version, &c, NULL) != DW_OK)
         return false;

@@ -17,7 +17,7 @@
 #include "stream/anchor.h"
 #include "stream/transfer.h"
 #include "weights/own_files.h"
-#include "weights/replica.h"
+#include "weights/position.h"
 
 typedef struct dw_held_version {
     const dw_pieces *pieces; /* of a whole model; NULL: nothing is ever held */

@@ -11,7 +11,7 @@
 
 #include "deltawire/publish.h"
 #include "publish/delta_upload.h"
-#include "weights/replica.h"
+#include "weights/position.h"
 
 #define DW_KEPT_TICKETS 64
 

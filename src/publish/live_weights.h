@@ -11,7 +11,7 @@
 #include "publish/pieces.h"
 #include "stream/transfer.h"
 #include "tensor/tensor_list.h"
-#include "weights/replica.h"
+#include "weights/whole_model.h"
 
 typedef struct dw_live {
     void **data;       /* [pieces.owned.n] */

@@ -144,11 +144,11 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
 {
     if (p->options.first != DW_FIRST_ANCHOR) {
         commit->content = DW_CONTENT_BASE;
-        const dw_replica *r = p->baseline.follower->weights->now;
+        size_t n;
+        const dw_tensor *tensors = dw_weights_tensors(p->baseline.follower->weights, &n);
         commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
         commit->has_base_sha256 = true;
-        return dw_base_hash(commit->base_sha256, r->tensors, r->n_tensors,
-                            p->options.n_threads, err);
+        return dw_base_hash(commit->base_sha256, tensors, n, p->options.n_threads, err);
     }
     commit->content = DW_CONTENT_ANCHOR;
     return dw_first_anchor_upload(&commit->objects, p, commit->write_id, err);
@@ -202,7 +202,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_commit_create(p, &commit, &position, err);
     if (status == DW_OK) {
         p->commits.head = position;
-        status = dw_replica_adopt(p->baseline.follower->weights->now, &position, err);
+        status = dw_weights_adopt(p->baseline.follower->weights, &position, err);
     }
     dw_objects_release(&commit.objects);
     return status;
@@ -226,8 +226,7 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
     const char *dir = p->options.baseline_dir;
     dw_position at = dw_nowhere, next;
     dw_record_kind kind;
-    if (!dir || p->sharded ||
-        dw_replica_state_read(&at, &next, &kind, dir, NULL) != DW_OK ||
+    if (!dir || p->sharded || dw_position_read(&at, &next, &kind, dir, NULL) != DW_OK ||
         at.version == DW_NO_VERSION)
         return DW_OK;
     dw_status status = dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, err);

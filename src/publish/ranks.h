@@ -6,7 +6,7 @@
 
 #include "deltawire/publish.h"
 #include "stream/record.h"
-#include "weights/replica.h"
+#include "weights/position.h"
 
 /* Draws an id for the objects of a rank. In one round the ids of all ranks begin with the
  * same digits, which shows that the objects belong together. */

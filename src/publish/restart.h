@@ -7,7 +7,7 @@
 #include "deltawire/publish.h"
 #include "stream/record.h"
 #include "stream/transfer.h"
-#include "weights/replica.h"
+#include "weights/position.h"
 
 typedef struct dw_restart {
     dw_scratch_model model; /* its weights, copied to a nameless file, because the

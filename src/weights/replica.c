@@ -10,21 +10,6 @@
 #include "weights/widen.h"
 #include "tensor/tensor_list.h"
 
-dw_position dw_position_of(const dw_commit_record *commit)
-{
-    dw_position p = {.version = commit->version, .state = commit->state};
-    memcpy(p.stream, commit->stream, sizeof p.stream);
-    memcpy(p.commit_sha256, commit->seal.sha256, sizeof p.commit_sha256);
-    return p;
-}
-
-bool dw_position_same(const dw_position *a, const dw_position *b)
-{
-    return a->version == b->version && a->state == b->state &&
-           strcmp(a->stream, b->stream) == 0 &&
-           memcmp(a->commit_sha256, b->commit_sha256, sizeof a->commit_sha256) == 0;
-}
-
 /* ---- opening ---- */
 
 dw_status dw_replica_new(dw_replica **out, const dw_tensor *table, size_t n_tensors,
@@ -141,10 +126,13 @@ const char *dw_replica_where(const dw_replica *r)
 
 dw_status dw_replica_adopt(dw_replica *r, const dw_position *position, dw_error *err)
 {
+    dw_status status = dw_replica_check(r, position, err);
+    if (status != DW_OK)
+        return status;
     r->at = *position;
     r->may_fill = false;
     dw_replica_update_control(r);
-    return r->dir ? dw_replica_state_write(&r->at, NULL, r->dir, err) : DW_OK;
+    return r->dir ? dw_position_write(&r->at, NULL, r->dir, err) : DW_OK;
 }
 
 /* ---- filling ---- */
@@ -242,7 +230,7 @@ void dw_replica_distrust(dw_replica *r)
     /* a directory is patched to another version, from the weights as they are now */
     dw_control_mark_written(r->control, r->copy);
     if (dw_replica_digest(r, NULL, NULL) != DW_OK ||
-        dw_replica_state_write(&dw_nowhere, NULL, r->dir, NULL) != DW_OK)
+        dw_position_write(&dw_nowhere, NULL, r->dir, NULL) != DW_OK)
         return; /* the next open finds it out */
     r->record = DW_RECORD_DAMAGED;
 }

@@ -1,16 +1,18 @@
-/* A replica: one copy of the weights, in a directory or in memory, and the update that
- * brings it to the next version. weights.h has the states, the files on disk, and what a
- * crash leaves. A follower's weights are one replica or two; a publisher's baseline is
- * one.
+/* The inside of weights (weights.h): their copies. Only src/weights includes this.
  *
+ * A replica is one copy of the weights, in a directory or in memory, and the update that
+ * brings it to the next version. dw_weights has one, or two in a directory with two
+ * copies; `deltawire apply` has one without a version (checkpoint_apply.c).
+ *
+ *     weights.c          the verbs, for one copy or two
+ *     weights_open.c     opening: the directory and its lock, copies and links
+ *     weights_recover.c  finishing an interrupted update without the stream
  *     replica.c          memory; adopting a version, filling; comparing with digests
  *     replica_dir.c      a directory: finding out which version it is
  *     replica_recover.c  the files: lock, map, finish an interrupted update
  *     replica_stage.c    stage, discard
  *     replica_apply.c    prepare, apply, finish
  *     replica_file.c     the file of the weights, made and filled
- *     replica_fill.c     whole weights from an anchor or from other tensors
- *     replica_state.c    the record
  */
 #ifndef DW_WEIGHTS_REPLICA_H
 #define DW_WEIGHTS_REPLICA_H
@@ -19,51 +21,11 @@
 #include "weights/checkpoint_target.h"
 #include "weights/control.h"
 #include "weights/own_files.h"
-#include "stream/stream.h"
-#include "stream/transfer.h"
+#include "weights/weights.h"
 
-#define DW_REPLICA_STATE ".deltawire-state.json"
-
-/* A version of a stream, and its weights' digest. */
-typedef struct dw_position {
-    char stream[DW_ID_TEXT];
-    char follows[DW_ID_TEXT]; /* the fork whose follower goes through this version; "":
-                                 none */
-    uint64_t version;         /* DW_NO_VERSION: none */
-    uint8_t commit_sha256[DW_SHA256_BYTES];
-    dw_digest state;
-} dw_position;
-
-static const dw_position dw_nowhere = {.version = DW_NO_VERSION};
-
-dw_position dw_position_of(const dw_commit_record *commit);
-bool dw_position_same(const dw_position *a, const dw_position *b);
-
-/* Room for all weights of a model in a nameless mapped file. */
-typedef struct dw_scratch_model {
-    dw_tensor *tensors; /* names ascending */
-    dw_blob blob;
-} dw_scratch_model;
-
-/* Whether the record of a directory can be believed. */
-typedef enum dw_record_kind {
-    DW_RECORD_NONE,     /* there is no such file */
-    DW_RECORD_SEALED,   /* it is as it was written */
-    DW_RECORD_UNSEALED, /* written by 0.1, without a seal: check it before use */
-    DW_RECORD_DAMAGED,  /* its bytes changed: it names no version */
-} dw_record_kind;
-
-/* How far the weights are on their way to the next version (weights.h). */
-typedef enum dw_update_state {
-    DW_UPDATE_NONE,     /* nothing is staged */
-    DW_UPDATE_STAGED,   /* the patch is written; discard drops it */
-    DW_UPDATE_NAMED,    /* the patch file has its name, which may not be durable yet.
-                           From here there is only forward */
-    DW_UPDATE_PREPARED, /* it is durable, and the pages to store to are present */
-    DW_UPDATE_APPLIED,  /* the stores are done */
-    DW_UPDATE_SYNCED,   /* they are durable and proven, the patch file is removed; the
-                           record does not say so yet */
-} dw_update_state;
+#define DW_COPY_NAME    "copy-" /* and a digit */
+#define DW_CURRENT_NAME "current"
+#define DW_WEIGHTS_NAME "model.safetensors"
 
 typedef struct dw_widened dw_widened;
 
@@ -145,17 +107,15 @@ dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
 dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
                            dw_error *err);
 
-/* Whether dw_replica_fill may be called: no weights are there. */
-static inline bool dw_replica_is_empty(const dw_replica *r)
+/* Whether weights of no version may be replaced: a sweep, or the open, found them or
+ * their record damaged. */
+static inline bool dw_replica_may_replace(const dw_replica *r)
 {
-    return !r->has_weights && (r->dir || r->may_fill);
+    const bool is_distrusted =
+        r->record == DW_RECORD_SEALED && r->was_next.version == DW_NO_VERSION;
+    return r->is_own || r->record == DW_RECORD_DAMAGED || is_distrusted;
 }
 
-/* Fills an empty replica. SOURCE stores every weight into the tensors it is given; the
- * result must have the digest of POSITION. A directory is filled completely or not at
- * all. */
-typedef dw_status (*dw_fill_fn)(void *context, const dw_tensor *tensors, size_t n_tensors,
-                                dw_error *err);
 dw_status dw_replica_fill(dw_replica *replica, const dw_position *position,
                           dw_fill_fn source, void *context, dw_error *err);
 
@@ -269,46 +229,32 @@ dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
  * Files that somebody put in their place stay. */
 dw_status dw_replica_drop_shrunk(const dw_replica *replica, dw_error *err);
 
-#define DW_WEIGHTS_NAME "model.safetensors"
-
 /* Makes the file of the weights, in the directory or in the one for weights, and maps it
  * (replica_file.c). */
 dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
                               dw_fill_fn source, void *context, dw_error *err);
 
-/* Removes the weights of a replica, their patch and staged file and their record. The
- * control block stays, and so does every other file. */
-dw_status dw_replica_empty_dir(const char *dir, dw_error *err);
+/* ---- one copy or two ---- */
 
-/* Whether a directory holds a file of a checkpoint, whole or not. */
-bool dw_dir_has_weights(const char *dir);
+struct dw_weights {
+    dw_replica *now;  /* the copy to read */
+    dw_replica *twin; /* the other one, or NULL */
 
-/* ---- the record (replica_state.c) ---- */
+    /* two copies: PREPARED once the twin is at the next version, APPLIED once it is the
+     * one to read; else NONE, and the copies know */
+    dw_update_state both;
 
-/* AT and NEXT have the version DW_NO_VERSION if the file is not there, names none, or is
- * damaged. A damaged file is not an error. */
-dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
-                                const char *dir, dw_error *err);
-dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
-                                 const char *dir, dw_error *err);
+    /* a directory */
+    char *into;
+    char *weights_dir; /* or NULL */
+    int lock;
+    dw_control_writer *control;
+    unsigned reader_wait_ms;
+    uint64_t n_private; /* files that were links, and were replaced with private copies */
+};
 
-/* ---- sources for fill (replica_fill.c) ---- */
-
-/* A dw_fill_fn: the objects of an anchor. CONTEXT is a dw_anchor_fill. */
-typedef struct dw_anchor_fill {
-    dw_store *store;
-    const dw_objects *objects;
-    const dw_progress *progress;
-} dw_anchor_fill;
-dw_status dw_fill_from_anchor(void *context, const dw_tensor *tensors, size_t n_tensors,
-                              dw_error *err);
-
-/* A dw_fill_fn: other tensors, names ascending. CONTEXT is a const dw_tensor array. */
-dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n_tensors,
-                               dw_error *err);
-
-dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
-                                size_t n_tensors, const char *spool_dir, dw_error *err);
-void dw_scratch_model_release(dw_scratch_model *model);
+/* Makes `current` name the copy to read, and links into the copies what else a checkpoint
+ * has (weights_open.c). */
+dw_status dw_weights_link(const dw_weights *weights, dw_error *err);
 
 #endif

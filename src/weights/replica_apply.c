@@ -174,7 +174,7 @@ dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
         return DW_OK;
     }
     dw_status status = r->dir && r->update == DW_UPDATE_STAGED
-                           ? dw_replica_state_write(&r->at, &r->next, r->dir, err)
+                           ? dw_position_write(&r->at, &r->next, r->dir, err)
                            : DW_OK;
     return status == DW_OK ? dw_replica_prepare_files(r, err) : status;
 }
@@ -212,7 +212,7 @@ dw_status dw_replica_finish(dw_replica *r, bool sweep, dw_error *err)
     dw_status status =
         r->update == DW_UPDATE_APPLIED ? finish_data(r, sweep, err) : DW_OK;
     if (status == DW_OK && r->dir)
-        status = dw_replica_state_write(&r->next, NULL, r->dir, err);
+        status = dw_position_write(&r->next, NULL, r->dir, err);
     if (status != DW_OK)
         return status;
     r->at = r->next;

@@ -45,7 +45,7 @@ static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *
 static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
     dw_position at;
-    dw_status status = dw_replica_state_read(&at, &r->was_next, &r->record, r->dir, err);
+    dw_status status = dw_position_read(&at, &r->was_next, &r->record, r->dir, err);
     if (status == DW_OK)
         status = dw_replica_digest(r, progress, err);
     if (status != DW_OK)
@@ -66,7 +66,7 @@ dw_status dw_replica_forget_next(dw_replica *r, dw_error *err)
 {
     if (r->at.version == DW_NO_VERSION || r->was_next.version == DW_NO_VERSION)
         return DW_OK;
-    dw_status status = dw_replica_state_write(&r->at, NULL, r->dir, err);
+    dw_status status = dw_position_write(&r->at, NULL, r->dir, err);
     if (status == DW_OK)
         r->was_next = dw_nowhere;
     return status;
@@ -195,9 +195,9 @@ static bool is_damage(dw_status status)
            status == DW_UNSUPPORTED || status == DW_INVALID || status == DW_NOT_FOUND;
 }
 
-dw_status dw_replica_empty_dir(const char *path, dw_error *err)
+dw_status dw_weights_empty_dir(const char *path, dw_error *err)
 {
-    static const char *const names[] = {DW_REPLICA_STATE, DW_SHARD_INDEX_NAME,
+    static const char *const names[] = {DW_POSITION_NAME, DW_SHARD_INDEX_NAME,
                                         ".deltawire-patch", ".deltawire-staged"};
     DIR *dir = opendir(path);
     if (!dir)
@@ -227,7 +227,7 @@ static dw_status start_over(dw_replica *r, dw_error *err)
     r->has_weights = false;
     r->was_damaged = true;
     dw_control_mark_written(r->control, r->copy);
-    return dw_replica_empty_dir(r->dir, err);
+    return dw_weights_empty_dir(r->dir, err);
 }
 
 static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)

@@ -158,7 +158,7 @@ static dw_status make_file(dw_replica *r, const char *path, const char *dir,
     if (status == DW_OK)
         status = fill_file(r, &file, &l, position, source, context, err);
     if (status == DW_OK)
-        status = dw_replica_state_write(&dw_nowhere, position, r->dir, err);
+        status = dw_position_write(&dw_nowhere, position, r->dir, err);
     if (status == DW_OK)
         status = dw_new_file_commit(&file, err);
     else

@@ -15,8 +15,7 @@
 #include "base/mem.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/delta.h"
-#include "weights/control.h"
-#include "weights/weights.h"
+#include "weights/replica.h"
 
 #define YIELDS 50 /* before it sleeps: most writes are short */
 

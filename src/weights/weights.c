@@ -1,10 +1,11 @@
-#include "weights/weights.h"
-
+#include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "codec/digest.h"
+#include "weights/replica.h"
 
 void dw_weights_close(dw_weights *w)
 {
@@ -29,9 +30,88 @@ dw_update_state dw_weights_update(const dw_weights *w)
                                                             : w->now->update;
 }
 
-const dw_replica *dw_weights_pending(const dw_weights *w)
+/* The copy that is still to get what is staged. */
+static const dw_replica *pending(const dw_weights *w)
 {
     return w->both == DW_UPDATE_APPLIED ? w->twin : w->now;
+}
+
+const dw_position *dw_weights_next(const dw_weights *w)
+{
+    return &pending(w)->next;
+}
+
+uint64_t dw_weights_n_changed(const dw_weights *w)
+{
+    return pending(w)->n_changed;
+}
+
+const char *dw_weights_staged_path(const dw_weights *w)
+{
+    return dw_replica_staged_path(pending(w));
+}
+
+/* ---- what they are ---- */
+
+const dw_position *dw_weights_at(const dw_weights *w)
+{
+    return &w->now->at;
+}
+
+dw_digest dw_weights_state(const dw_weights *w)
+{
+    return w->now->state;
+}
+
+const dw_tensor *dw_weights_tensors(const dw_weights *w, size_t *n_tensors)
+{
+    *n_tensors = w->now->n_tensors;
+    return w->now->tensors;
+}
+
+const dw_digest *dw_weights_digests(const dw_weights *w)
+{
+    return w->now->digests;
+}
+
+const char *dw_weights_dir(const dw_weights *w)
+{
+    return w->now->dir;
+}
+
+const dw_checkpoint *dw_weights_checkpoint(const dw_weights *w)
+{
+    return w->now->target.ckpt;
+}
+
+bool dw_weights_is_empty(const dw_weights *w)
+{
+    return !w->now->has_weights && (w->now->dir || w->now->may_fill);
+}
+
+bool dw_weights_is_unknown(const dw_weights *w)
+{
+    return w->now->has_weights && w->now->at.version == DW_NO_VERSION;
+}
+
+dw_record_kind dw_weights_record(const dw_weights *w)
+{
+    return w->now->record;
+}
+
+bool dw_weights_may_replace(const dw_weights *w)
+{
+    return dw_replica_may_replace(w->now);
+}
+
+bool dw_weights_was_damaged(const dw_weights *w)
+{
+    return w->now->was_damaged || (w->now->is_own && dw_weights_is_unknown(w));
+}
+
+uint64_t dw_weights_n_private(const dw_weights *w)
+{
+    return w->n_private;
 }
 
 /* Brings the twin to what is staged for it. */
@@ -50,11 +130,7 @@ static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
         return dw_replica_fill(twin, &now->at, dw_fill_from_tensors, now->tensors, err);
     if (twin->state == now->state)
         return dw_replica_adopt(twin, &now->at, err);
-    /* a sweep found it damaged: the record names no version */
-    const bool is_distrusted =
-        twin->record == DW_RECORD_SEALED && twin->was_next.version == DW_NO_VERSION;
-    if (twin->at.version == DW_NO_VERSION && twin->record != DW_RECORD_DAMAGED &&
-        !is_distrusted)
+    if (twin->at.version == DW_NO_VERSION && !dw_replica_may_replace(twin))
         return dw_fail(err, DW_CONFLICT, twin->dir,
                        "it holds weights that are not those of the other copy, and no "
                        "record of which they are. Remove them");
@@ -100,6 +176,32 @@ dw_status dw_weights_fill(dw_weights *w, const dw_position *position, dw_fill_fn
     return status == DW_OK ? dw_weights_align(w, err) : status;
 }
 
+/* ---- versions that are there without an update ---- */
+
+void dw_weights_forget(dw_weights *w)
+{
+    w->now->at = dw_nowhere;
+    w->now->has_weights = false;
+}
+
+void dw_weights_allow_fill(dw_weights *w)
+{
+    w->now->may_fill = !w->now->dir && !w->now->has_weights;
+}
+
+void dw_weights_note(dw_weights *w, const dw_position *position, const dw_slices *cut,
+                     const dw_digest *digests)
+{
+    dw_replica *r = w->now;
+    memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
+    for (size_t i = 0; i < cut->n; i++) {
+        dw_digest *d = &r->digests[cut->items[i].tensor];
+        *d = dw_digest_add(*d, digests[i]);
+    }
+    r->at = *position;
+    r->state = position->state;
+}
+
 /* ---- the verbs ---- */
 
 /* After the copy to read has its patch, which STATUS reports. */
@@ -121,6 +223,13 @@ dw_status dw_weights_stage(dw_weights *w, const dw_position *position,
     if (status == DW_OK)
         status = dw_replica_stage(w->now, position, objects, blobs, progress, err);
     return stage_twin(w, status, err);
+}
+
+dw_status dw_weights_stage_deltas(dw_weights *w, const dw_position *position,
+                                  const dw_objects *objects, dw_delta *const *deltas,
+                                  dw_error *err)
+{
+    return dw_replica_stage_deltas(w->now, position, objects, deltas, err);
 }
 
 dw_status dw_weights_stage_copy(dw_weights *w, const dw_position *position,
@@ -165,7 +274,7 @@ dw_status dw_weights_prepare(dw_weights *w, bool sweep, dw_error *err)
     if (w->both != DW_UPDATE_NONE)
         return DW_OK;
     /* after a crash this record names the other copy as the one to read */
-    dw_status status = dw_replica_state_write(&now->at, &now->next, now->dir, err);
+    dw_status status = dw_position_write(&now->at, &now->next, now->dir, err);
     if (status == DW_OK)
         status = write_twin(w, sweep, err);
     if (status == DW_OK)
@@ -223,4 +332,21 @@ dw_status dw_weights_sweep(dw_weights *w, unsigned n_versions, dw_error *err)
     if (status == DW_CORRUPT)
         dw_replica_distrust(w->now);
     return status;
+}
+
+void dw_weights_distrust(dw_weights *w)
+{
+    dw_replica_distrust(w->now);
+}
+
+dw_status dw_weights_check_size(const dw_weights *w, dw_error *err)
+{
+    dw_status status =
+        w->now->target.ckpt ? dw_checkpoint_check(w->now->target.ckpt, err) : DW_OK;
+    return status == DW_OK ? dw_control_check(w->control, err) : status;
+}
+
+void dw_weights_stop_readers(dw_weights *w)
+{
+    dw_control_abandon(w->control);
 }

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "weights/weights.h"
+#include "weights/replica.h"
 #include "weights/widen.h"
 
 /* Weights without copies yet. */

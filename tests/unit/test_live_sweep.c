@@ -2,6 +2,7 @@
  * found within `sweep_every` versions, no version is told any more, and the weights are
  * fetched anew. */
 #include "follow/follower.h"
+#include "weights/replica.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 

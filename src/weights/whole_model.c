@@ -1,4 +1,5 @@
-/* Whole weights from elsewhere: the objects of an anchor, another set of tensors. */
+#include "weights/whole_model.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,7 +8,6 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "stream/anchor.h"
-#include "weights/replica.h"
 
 static dw_status fill_object(dw_store *store, const dw_object *object,
                              const dw_tensor *tensors, size_t n_tensors,

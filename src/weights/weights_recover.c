@@ -7,8 +7,46 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "deltawire/checkpoint.h"
-#include "follow/follower.h"
 #include "tensor/tensor_list.h"
+#include "weights/replica.h"
+
+/* If two copies are not the same version, the older one is written when they are opened.
+ */
+static bool copies_differ(const char *into)
+{
+    dw_position at[2], next;
+    bool exists[2] = {false, false};
+    dw_record_kind kind;
+    for (int i = 0; i < 2; i++) {
+        char *dir = dw_join_path(into, i == 0 ? DW_COPY_NAME "0" : DW_COPY_NAME "1");
+        exists[i] = dir && dw_position_read(&at[i], &next, &kind, dir, NULL) == DW_OK &&
+                    (kind == DW_RECORD_SEALED || kind == DW_RECORD_UNSEALED);
+        dw_free(dir);
+    }
+    return exists[0] && exists[1] &&
+           (at[0].version != at[1].version || strcmp(at[0].stream, at[1].stream) != 0);
+}
+
+dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *err)
+{
+    static const char *const names[] = {"", DW_COPY_NAME "0", DW_COPY_NAME "1"};
+    *interrupted = false;
+    for (size_t i = 0; !*interrupted && i < sizeof names / sizeof *names; i++) {
+        char *dir = *names[i] ? dw_join_path(into, names[i]) : dw_copy_string(into);
+        dw_error fault = {0};
+        dw_status status = dir ? dw_checkpoint_pending(dir, interrupted, &fault)
+                               : dw_fail_memory(&fault, into);
+        dw_free(dir);
+        if (status != DW_OK &&
+            status != DW_NOT_FOUND) { /* no weights: nothing to write */
+            if (err)
+                *err = fault;
+            return status;
+        }
+    }
+    *interrupted = *interrupted || copies_differ(into);
+    return DW_OK;
+}
 
 /* The checkpoint whose names and shapes are those of the stream: DIR itself, or a copy.
  */
@@ -42,7 +80,7 @@ static dw_status sort_table(dw_tensor **out, const dw_checkpoint *checkpoint, si
     return DW_OK;
 }
 
-dw_status dw_follower_recover(const dw_follow_options *options, dw_error *err)
+dw_status dw_weights_recover(const dw_follow_options *options, dw_error *err)
 {
     dw_checkpoint *checkpoint = NULL;
     dw_tensor *table = NULL;
@@ -68,8 +106,8 @@ dw_status dw_follower_recover(const dw_follow_options *options, dw_error *err)
     return status;
 }
 
-dw_status dw_follower_recovered(dw_position *at, char **dir,
-                                const dw_follow_options *options, dw_error *err)
+dw_status dw_weights_recovered(dw_position *at, char **dir,
+                               const dw_follow_options *options, dw_error *err)
 {
     dw_position next;
     dw_record_kind kind;
@@ -77,7 +115,7 @@ dw_status dw_follower_recovered(dw_position *at, char **dir,
                                   : dw_copy_string(options->into);
     if (!*dir)
         return dw_fail_memory(err, options->into);
-    dw_status status = dw_replica_state_read(at, &next, &kind, *dir, err);
+    dw_status status = dw_position_read(at, &next, &kind, *dir, err);
     if (status == DW_OK &&
         (at->version == DW_NO_VERSION || next.version != DW_NO_VERSION))
         status = dw_fail(err, DW_NOT_FOUND, *dir, "no record says which version it is");

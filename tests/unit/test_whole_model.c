@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "weights/replica.h"
+#include "weights/whole_model.h"
 
 static void check_refused(uint64_t n_first, uint64_t n_second)
 {

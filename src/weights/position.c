@@ -1,5 +1,6 @@
-/* The record of a directory: the version that its weights are and, during an update, the
- * next one. A seal covers the file, so that damage is found. */
+/* A seal covers the record, so that damage is found. */
+#include "weights/position.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,11 +9,27 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "codec/seal.h"
-#include "weights/replica.h"
 #include "tensor/safetensors.h"
 
 #define FORMAT    "deltawire-replica/1"
 #define MAX_BYTES (1u << 20)
+
+/* ---- positions ---- */
+
+dw_position dw_position_of(const dw_commit_record *commit)
+{
+    dw_position p = {.version = commit->version, .state = commit->state};
+    memcpy(p.stream, commit->stream, sizeof p.stream);
+    memcpy(p.commit_sha256, commit->seal.sha256, sizeof p.commit_sha256);
+    return p;
+}
+
+bool dw_position_same(const dw_position *a, const dw_position *b)
+{
+    return a->version == b->version && a->state == b->state &&
+           strcmp(a->stream, b->stream) == 0 &&
+           memcmp(a->commit_sha256, b->commit_sha256, sizeof a->commit_sha256) == 0;
+}
 
 /* ---- writing ---- */
 
@@ -34,8 +51,8 @@ static void write_position(dw_writer *w, const dw_position *p)
     dw_write_u8(w, '}');
 }
 
-dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
-                                 const char *dir, dw_error *err)
+dw_status dw_position_write(const dw_position *at, const dw_position *next,
+                            const char *dir, dw_error *err)
 {
     dw_writer w = {0};
     dw_write_text(&w, "{\"format\":\"" FORMAT "\"");
@@ -53,7 +70,7 @@ dw_status dw_replica_state_write(const dw_position *at, const dw_position *next,
         dw_write_text(&w, ",\"next\":");
         write_position(&w, next);
     }
-    return dw_seal_write(&w, dir, DW_REPLICA_STATE, err);
+    return dw_seal_write(&w, dir, DW_POSITION_NAME, err);
 }
 
 /* ---- reading ---- */
@@ -123,12 +140,12 @@ static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind 
     return status;
 }
 
-dw_status dw_replica_state_read(dw_position *at, dw_position *next, dw_record_kind *kind,
-                                const char *dir, dw_error *err)
+dw_status dw_position_read(dw_position *at, dw_position *next, dw_record_kind *kind,
+                           const char *dir, dw_error *err)
 {
     *kind = DW_RECORD_NONE;
     *at = *next = dw_nowhere;
-    char *path = dw_join_path(dir, DW_REPLICA_STATE);
+    char *path = dw_join_path(dir, DW_POSITION_NAME);
     if (!path)
         return dw_fail_memory(err, dir);
     bool exists;

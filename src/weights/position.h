@@ -1,0 +1,44 @@
+/* Which version weights are, and the record of it beside them.
+ *
+ * The record, .deltawire-state.json, names the version that the weights of a directory
+ * are and, while an update is under way, the next one. Its format is in docs/FORMAT.md. */
+#ifndef DW_WEIGHTS_POSITION_H
+#define DW_WEIGHTS_POSITION_H
+
+#include "stream/stream.h"
+
+#define DW_POSITION_NAME ".deltawire-state.json"
+
+/* A version of a stream, and its weights' digest. */
+typedef struct dw_position {
+    char stream[DW_ID_TEXT];
+    char follows[DW_ID_TEXT]; /* the fork whose follower passes through this version; "":
+                                 none */
+    uint64_t version;         /* DW_NO_VERSION: none */
+    uint8_t commit_sha256[DW_SHA256_BYTES];
+    dw_digest state;
+} dw_position;
+
+static const dw_position dw_nowhere = {.version = DW_NO_VERSION};
+
+dw_position dw_position_of(const dw_commit_record *commit);
+bool dw_position_same(const dw_position *a, const dw_position *b);
+
+/* Whether the record of a directory can be trusted. */
+typedef enum dw_record_kind {
+    DW_RECORD_NONE,     /* there is no such file */
+    DW_RECORD_SEALED,   /* it is as it was written */
+    DW_RECORD_UNSEALED, /* written by 0.1, without a seal: check it before use */
+    DW_RECORD_DAMAGED,  /* its bytes changed: it names no version */
+} dw_record_kind;
+
+/* Reads the record of DIR. AT and NEXT are dw_nowhere if it names no such version, is
+ * damaged, or is not there. A damaged record is not an error. */
+dw_status dw_position_read(dw_position *at, dw_position *next, dw_record_kind *kind,
+                           const char *dir, dw_error *err);
+
+/* Replaces the record of DIR, durably. NEXT may be NULL. */
+dw_status dw_position_write(const dw_position *at, const dw_position *next,
+                            const char *dir, dw_error *err);
+
+#endif
