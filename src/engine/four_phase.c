@@ -194,10 +194,19 @@ static void ask_version(dw_host_engine *e, void *context)
     e->part = done ? DW_PART_DONE : DW_PART_FULL;
 }
 
+/* The step does not go on: an engine whose last resume was lost does not wait for it. */
+static void resume_if_there(dw_host_engine *e, void *context)
+{
+    (void)context;
+    if (e->status.state != DW_ENGINE_AWAY)
+        dw_host_engine_resume(e, NULL);
+}
+
 /* Fails if one is away: then no other engine needs to be paused. */
 static dw_status check_engines(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;
+    const dw_host_engine *missing = NULL;
     dw_host_engines_collect_retries(r);
     dw_host_engines_each(r, ask_version, s);
     for (size_t i = 0; i < r->n_engines; i++) {
@@ -206,10 +215,13 @@ static dw_status check_engines(step *s, dw_error *err)
             dw_host_engine_judge_absence(e);
             dw_host_engine_retry_pause(e);
         }
-        if (e->part == DW_PART_FULL && e->status.state == DW_ENGINE_AWAY)
-            return dw_host_engine_fail(e, err);
+        if (e->part == DW_PART_FULL && e->status.state == DW_ENGINE_AWAY && !missing)
+            missing = e;
     }
-    return DW_OK;
+    if (!missing)
+        return DW_OK;
+    dw_host_engines_each(r, resume_if_there, NULL);
+    return dw_host_engine_fail(missing, err);
 }
 
 /* The last of phase 1: makes the staged version durable, and asks for the engines. */

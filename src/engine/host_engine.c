@@ -349,7 +349,7 @@ void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
         take_event(e, RESUMED);
         const bool is_new = update && update->version != DW_NO_VERSION &&
                             dw_host_engine_serves(e, update->version);
-        if (e->status.state == DW_ENGINE_PAUSED)
+        if (e->status.state == DW_ENGINE_PAUSED || e->status.state == DW_ENGINE_UNKNOWN)
             show(e, is_new ? DW_ENGINE_SERVING : DW_ENGINE_BEHIND, NULL);
     } else if (means_away(&err)) {
         is_away(e, &err);

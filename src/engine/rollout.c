@@ -187,14 +187,19 @@ bool dw_rollout_is_serving(const dw_rollout *r)
     return true;
 }
 
-/* UPDATE is the version of the weights; NULL: the engine is only asked. */
+/* UPDATE is the version of the weights. NULL: a step is prepared, or there is no version
+ * yet, so the engine gets none. */
 static void check_engine(dw_host_engine *e, void *context)
 {
     const dw_engine_update *update = context;
     dw_host_engine_probe(e);
     dw_host_engine_retry_pause(e); /* if it hangs */
-    if (dw_host_engine_hangs(e) || e->status.state == DW_ENGINE_AWAY || !update)
+    if (dw_host_engine_hangs(e) || e->status.state == DW_ENGINE_AWAY)
         return;
+    if (!update) {
+        dw_host_engine_resume(e, NULL); /* its last resume may have been lost */
+        return;
+    }
     if (dw_host_engine_serves(e, update->version)) {
         dw_host_engine_confirm(e, update);
         return;

@@ -641,6 +641,57 @@ static void test_away(void **state)
     bed_free(&b);
 }
 
+/* The resume of one engine is lost while the other one is away and a step is prepared.
+ * The step cannot go on, but the engine that is there serves again. */
+static void test_resume_lost(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (int i_case = 0; i_case < 4; i_case++) {
+        const bool own_copy = i_case & 1, by_check = i_case & 2;
+        char *dir = new_dir();
+        toy toys[2];
+        dw_engine *engines[2];
+        pull_first(&b, dir, 1);
+        for (size_t i = 0; i < 2; i++) {
+            toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
+            start(&toys[i]);
+            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err),
+                      &err);
+        }
+        dw_rollout_options options;
+        dw_rollout_options_init(&options);
+        options.engines = engines;
+        options.n_engines = 2;
+        dw_follow_options follow = follow_into(dir, 1);
+        dw_rollout *r;
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        follow_to(r, 1);
+        toys[0].fail_at = toys[0].n_calls + 3; /* probe, pause, resume */
+        toys[0].fault = SILENT;
+        toys[1].fail_at = toys[1].n_calls + 2; /* probe, pause */
+        toys[1].fault = DIES;
+        assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
+        assert_false(toys[0].running);
+        toys[1].is_down = true; /* still */
+        if (by_check)
+            assert_ok(dw_rollout_check(r, &err), &err);
+        else
+            assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
+        assert_true(toys[0].running);
+        assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_BEHIND);
+        assert_true(digest_dir(dir) == b.truth[1]);
+        follow_to(r, LAST);
+        dw_rollout_close(r);
+        for (size_t i = 0; i < 2; i++)
+            dw_engine_close(engines[i]);
+        free(dir);
+    }
+    bed_free(&b);
+}
+
 /* Like follow_to, with time between the tries. */
 static void follow_patiently(dw_rollout *r, uint64_t goal)
 {
@@ -851,6 +902,7 @@ int main(void)
         cmocka_unit_test(test_hang),        cmocka_unit_test(test_hang_in_place),
         cmocka_unit_test(test_away),        cmocka_unit_test(test_open_without_store),
         cmocka_unit_test(test_phases),      cmocka_unit_test(test_slow_update),
+        cmocka_unit_test(test_resume_lost),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
