@@ -307,9 +307,9 @@ uint64_t dw_engine_label_version(const char *label)
 }
 
 dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
-                               uint64_t version, dw_error *err)
+                               dw_error *err)
 {
-    if (!label->unsure && label->version != version)
+    if (!label->unsure && label->version == DW_NO_VERSION)
         return DW_OK;
     const dw_engine_question question = {
         "POST", "/update_weight_version",

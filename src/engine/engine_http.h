@@ -61,14 +61,18 @@ uint64_t dw_engine_label_version(const char *label);
  */
 typedef struct dw_engine_label {
     uint64_t version; /* when the engine was last asked or updated; or DW_NO_VERSION */
-    bool unsure;      /* an update has failed since: it may be another one now */
+    bool unsure;      /* it was not asked yet, or an update has failed since */
 } dw_engine_label;
 
-/* Takes the label away before an update to VERSION, if the engine may carry that label
- * already. If the update then fails half way and this process is killed, the next process
- * must not take the engine for one that holds VERSION. */
+#define DW_LABEL_UNKNOWN ((dw_engine_label){.version = DW_NO_VERSION, .unsure = true})
+
+/* Takes the label away before an update, unless the engine is known to name no version.
+ * From the first store on the weights are not those of the label, whichever version it
+ * names. If the update fails half way and this process is killed, the next process must
+ * not take the engine for one that holds that version: the directory may be at it by
+ * then, because the version is loaded once more or because somebody went back to it. */
 dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
-                               uint64_t version, dw_error *err);
+                               dw_error *err);
 
 /* Whether the engine NAME may be resumed. It may if it is known to be whole, or if its
  * LABEL is UPDATE's version, since an engine sets the label at the end of an update: then

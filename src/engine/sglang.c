@@ -2,9 +2,9 @@
  *
  *     probe     GET  /model_info, before 0.5.6 /get_model_info
  *     pause     POST /pause_generation              requests go back to the queue
- *     apply     POST /update_weights_from_disk      the directory, whole
+ *     apply     POST /update_weight_version         no version is named until the end
+ *               POST /update_weights_from_disk      the directory, whole
  *     resume    POST /continue_generation
- *     relabel   POST /update_weight_version, before a version is loaded once more
  */
 #include "engine/engine.h"
 
@@ -139,7 +139,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     if (!dw_utf8_valid(update->dir))
         return dw_fail(err, DW_INVALID, update->dir,
                        "the path is not UTF-8: JSON cannot carry it");
-    dw_status status = dw_engine_drop_label(&g->http, &g->label, update->version, err);
+    dw_status status = dw_engine_drop_label(&g->http, &g->label, err);
     if (status != DW_OK)
         return status;
     dw_writer json = {0};
@@ -189,7 +189,7 @@ dw_status dw_sglang_open(dw_engine **out, const char *url,
     sglang *g = dw_alloc_zeroed(1, sizeof *g);
     if (!g)
         return dw_fail_memory(err, url);
-    g->label.version = DW_NO_VERSION;
+    g->label = DW_LABEL_UNKNOWN;
     dw_status status = dw_engine_http_init(&g->http, url, options, err);
     if (status == DW_OK)
         status = dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);

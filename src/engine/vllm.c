@@ -2,10 +2,10 @@
  *
  *     probe     GET  /version, /weight_info
  *     pause     POST /pause?mode=keep     requests wait, caches are dropped
- *     apply     POST /start_weight_update, GET /is_paused,
+ *     apply     POST /update_weight_version: no version is named until the end,
+ *               POST /start_weight_update, GET /is_paused,
  *               POST /update_weights, /finish_weight_update
  *     resume    POST /resume
- *     relabel   POST /update_weight_version, before a version is loaded once more
  *
  * An update's session is a flag in vLLM's workers. It outlives the process that set it.
  */
@@ -283,7 +283,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     vllm *v = self;
     dw_status status = check_update(v, update, err);
     if (status == DW_OK)
-        status = dw_engine_drop_label(&v->http, &v->label, update->version, err);
+        status = dw_engine_drop_label(&v->http, &v->label, err);
     if (status == DW_OK)
         status = start(v, err);
     if (status == DW_OK) {
@@ -327,7 +327,7 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
     vllm *v = dw_alloc_zeroed(1, sizeof *v);
     if (!v)
         return dw_fail_memory(err, url);
-    v->label.version = DW_NO_VERSION;
+    v->label = DW_LABEL_UNKNOWN;
     dw_status status = dw_engine_http_init(&v->http, url, options, err);
     if (status == DW_OK)
         status = dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);

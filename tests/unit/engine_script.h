@@ -16,7 +16,7 @@ static unsigned limit_ms = LONG_LIMIT_MS;
     "HTTP/1.1 " status                                                                   \
     "\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" json
 
-/* The label was taken away, before an update to a version that the engine may name. */
+/* The label was taken away, before an update. */
 #define UNLABELLED REPLY("200 OK", "{\"success\":true,\"new_version\":\"none\"}")
 
 /* A way for a call to fail, and the code that it must get. */

@@ -101,8 +101,14 @@ static void check_fails(engine_call call, const char *reply, dw_status code,
     scripted_server s;
     /* it is resumed only once it is known to be whole */
     const bool resumes = call == call_resume;
-    const char *replies[] = {UPDATED, reply};
-    script_start(&s, resumes ? replies : &reply, resumes ? 2 : 1);
+    const char *replies[3];
+    unsigned n = 0;
+    if (resumes || call == call_apply)
+        replies[n++] = UNLABELLED;
+    if (resumes)
+        replies[n++] = UPDATED;
+    replies[n++] = reply;
+    script_start(&s, replies, n);
     set_limit(reply);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
@@ -162,7 +168,7 @@ static void test_calls(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s, (const char *const[]){OK_REPLY, UPDATED, OK_REPLY}, 3);
+    script_start(&s, (const char *const[]){OK_REPLY, UNLABELLED, UPDATED, OK_REPLY}, 4);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
     bool whole = false;
@@ -174,12 +180,12 @@ static void test_calls(void **state)
     script_end(&s);
     assert_memory_equal(s.requests[0], "POST /pause_generation HTTP/1.1\r\n", 33);
     assert_string_equal(s.bodies[0], "{\"mode\":\"retract\"}");
-    assert_memory_equal(s.requests[1], "POST /update_weights_from_disk HTTP/1.1\r\n", 41);
+    assert_memory_equal(s.requests[2], "POST /update_weights_from_disk HTTP/1.1\r\n", 41);
     assert_string_equal(
-        s.bodies[1], "{\"model_path\":\"/models/a \\\"b\\\"\",\"weight_version\":\"7\","
+        s.bodies[2], "{\"model_path\":\"/models/a \\\"b\\\"\",\"weight_version\":\"7\","
                      "\"flush_cache\":true,\"abort_all_requests\":false}");
-    assert_memory_equal(s.requests[2], "POST /continue_generation HTTP/1.1\r\n", 36);
-    assert_string_equal(s.bodies[2], "{}");
+    assert_memory_equal(s.requests[3], "POST /continue_generation HTTP/1.1\r\n", 36);
+    assert_string_equal(s.bodies[3], "{}");
 }
 
 /* An engine is whole if it took an update over and none has failed since. */
@@ -189,8 +195,8 @@ static void test_whole(void **state)
     static const char denied[] = REPLY("401 X", "");
     static const char failed[] = REPLY("400 X", "{\"success\":false}");
     scripted_server s;
-    const char *replies[] = {UPDATED, UNLABELLED, denied, UNLABELLED,
-                             failed,  UNLABELLED, denied, failed};
+    const char *replies[] = {UNLABELLED, UPDATED,    UNLABELLED, denied, UNLABELLED,
+                             failed,     UNLABELLED, denied,     failed};
     script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
@@ -211,10 +217,47 @@ static void test_whole(void **state)
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
     dw_engine_close(engine);
     script_end(&s);
-    assert_memory_equal(s.requests[1], "POST /update_weight_version ", 28);
-    assert_memory_equal(s.requests[7], "POST /update_weight_version ", 28);
-    assert_string_equal(s.bodies[1],
+    assert_memory_equal(s.requests[2], "POST /update_weight_version ", 28);
+    assert_memory_equal(s.requests[8], "POST /update_weight_version ", 28);
+    assert_string_equal(s.bodies[2],
                         "{\"new_version\":\"none\",\"abort_all_requests\":false}");
+}
+
+/* Whatever version an engine names, an update that stops half way makes the label wrong.
+ * An engine that names none keeps its label. */
+static void test_label_goes(void **state)
+{
+    (void)state;
+    static const uint64_t versions[] = {9, 7, 5}; /* the engine names 7 */
+    dw_engine_info info;
+    dw_error err = {0};
+    bool whole;
+    for (size_t i = 0; i < 3; i++) {
+        scripted_server s;
+        script_start(
+            &s, (const char *const[]){INFO, SERVER, UNLABELLED, REPLY("500 X", "")}, 4);
+        dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+        dw_engine_update update = a_patch;
+        update.version = versions[i];
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(dw_engine_apply(engine, &update, &whole, &err), DW_CONFLICT);
+        dw_engine_close(engine);
+        script_end(&s);
+        assert_memory_equal(s.requests[2], "POST /update_weight_version ", 28);
+        assert_memory_equal(s.requests[3], "POST /update_weights_from_disk ", 31);
+    }
+    scripted_server s;
+    script_start(
+        &s,
+        (const char *const[]){REPLY("200 OK", "{\"weight_version\":\"default\"}"), SERVER,
+                              UPDATED},
+        3);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[2], "POST /update_weights_from_disk ", 31);
 }
 
 static void test_gone(void **state)
@@ -247,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_every_call_fails),
         cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_label_goes),
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_allocations),
     };

@@ -183,8 +183,8 @@ static void test_apply(void **state)
 {
     (void)state;
     scripted_server s;
-    const char *replies[] = {DONE,       STOPPED, DONE,    DONE, /* the patch */
-                             UNLABELLED, DONE,    STOPPED, DONE, DONE};
+    const char *replies[] = {UNLABELLED, DONE, STOPPED, DONE, DONE, /* the patch */
+                             UNLABELLED, DONE, STOPPED, DONE, DONE};
     script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
@@ -196,23 +196,65 @@ static void test_apply(void **state)
     assert_int_equal(dw_engine_apply(engine, &snapshot, &whole, &err), DW_OK);
     dw_engine_close(engine);
     script_end(&s);
-    assert_memory_equal(s.requests[0], "POST /start_weight_update HTTP/1.1\r\n", 36);
-    assert_string_equal(s.bodies[0], "{}");
-    assert_memory_equal(s.requests[1], "GET /is_paused HTTP/1.1\r\n", 25);
-    assert_memory_equal(s.requests[2], "POST /update_weights HTTP/1.1\r\n", 31);
-    assert_non_null(strstr(s.requests[2], "Content-Type: application/json\r\n"));
-    assert_string_equal(s.bodies[2],
+    assert_memory_equal(s.requests[0], "POST /update_weight_version ", 28);
+    assert_string_equal(s.bodies[0],
+                        "{\"new_version\":\"none\",\"abort_all_requests\":false}");
+    assert_memory_equal(s.requests[1], "POST /start_weight_update HTTP/1.1\r\n", 36);
+    assert_string_equal(s.bodies[1], "{}");
+    assert_memory_equal(s.requests[2], "GET /is_paused HTTP/1.1\r\n", 25);
+    assert_memory_equal(s.requests[3], "POST /update_weights HTTP/1.1\r\n", 31);
+    assert_non_null(strstr(s.requests[3], "Content-Type: application/json\r\n"));
+    assert_string_equal(s.bodies[3],
                         "{\"update_info\":{\"format\":\"deltawire/1\",\"kind\":\"patch\","
                         "\"stream\":\"0123456789abcdef0123456789abcdef\",\"from_"
                         "version\":6,\"version\":7,"
                         "\"state\":\"0000000000abcdef\",\"dir\":\"/models/a \\\"b\\\"\","
                         "\"patch\":\"/models/a \\\"b\\\"/.deltawire-patch\"}}");
-    assert_memory_equal(s.requests[3], "POST /finish_weight_update HTTP/1.1\r\n", 37);
-    assert_string_equal(s.bodies[3], "{\"weight_version\":\"7\"}");
-    assert_memory_equal(s.requests[4], "POST /update_weight_version ", 28);
-    assert_non_null(strstr(s.bodies[7], "\"kind\":\"snapshot\""));
-    assert_non_null(strstr(s.bodies[7], "\"from_version\":null"));
-    assert_non_null(strstr(s.bodies[7], "\"patch\":null"));
+    assert_memory_equal(s.requests[4], "POST /finish_weight_update HTTP/1.1\r\n", 37);
+    assert_string_equal(s.bodies[4], "{\"weight_version\":\"7\"}");
+    assert_memory_equal(s.requests[5], "POST /update_weight_version ", 28);
+    assert_non_null(strstr(s.bodies[8], "\"kind\":\"snapshot\""));
+    assert_non_null(strstr(s.bodies[8], "\"from_version\":null"));
+    assert_non_null(strstr(s.bodies[8], "\"patch\":null"));
+}
+
+/* Whatever version an engine names, an update that stops half way makes the label wrong:
+ * a directory may go back to that version. An engine that names none keeps its label. */
+static void test_label_goes(void **state)
+{
+    (void)state;
+    static const uint64_t versions[] = {9, 7, 5}; /* the engine names 7 */
+    dw_engine_info info;
+    dw_error err = {0};
+    bool whole;
+    for (size_t i = 0; i < 3; i++) {
+        scripted_server s;
+        script_start(&s,
+                     (const char *const[]){VERSION, LABEL, UNLABELLED, DONE, STOPPED,
+                                           REPLY("500 X", "")},
+                     6);
+        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+        dw_engine_update update = a_patch;
+        update.version = versions[i];
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(dw_engine_apply(engine, &update, &whole, &err), DW_CONFLICT);
+        dw_engine_close(engine);
+        script_end(&s);
+        assert_memory_equal(s.requests[2], "POST /update_weight_version ", 28);
+        assert_memory_equal(s.requests[5], "POST /update_weights ", 21);
+    }
+    scripted_server s;
+    script_start(&s,
+                 (const char *const[]){VERSION,
+                                       REPLY("200 OK", "{\"weight_version\":\"none\"}"),
+                                       DONE, STOPPED, DONE, DONE},
+                 6);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[2], "POST /start_weight_update ", 26);
 }
 
 /* An engine that restarted after the pause is paused again before its update. */
@@ -220,15 +262,16 @@ static void test_restarted(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s, (const char *const[]){DONE, SERVING, PAUSED, DONE, DONE}, 5);
+    script_start(&s, (const char *const[]){UNLABELLED, DONE, SERVING, PAUSED, DONE, DONE},
+                 6);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole = false;
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
     dw_engine_close(engine);
     script_end(&s);
-    assert_memory_equal(s.requests[2], "POST /pause?mode=keep ", 22);
-    assert_memory_equal(s.requests[3], "POST /update_weights ", 21);
+    assert_memory_equal(s.requests[3], "POST /pause?mode=keep ", 22);
+    assert_memory_equal(s.requests[4], "POST /update_weights ", 21);
 }
 
 /* Each call of an update fails in each way. WHOLE must be true only if nothing was
@@ -236,13 +279,18 @@ static void test_restarted(void **state)
 static void test_apply_fails(void **state)
 {
     (void)state;
-    enum { START = 2, ASK, UPDATE, FINISH, N_CALLS };
+    enum { LABEL_OFF = 2, START, ASK, UPDATE, FINISH, N_CALLS };
     for (size_t i = 0; i < N_CALL_FAULTS; i++)
-        for (unsigned at = START; at < N_CALLS; at++)
+        for (unsigned at = LABEL_OFF; at < N_CALLS; at++)
             for (unsigned was_paused = 0; was_paused < 2; was_paused++) {
                 const call_fault *f = &call_faults[i];
-                const char *replies[] = {
-                    was_paused ? STOPPED : SERVING, PAUSED, DONE, STOPPED, DONE, DONE};
+                const char *replies[] = {was_paused ? STOPPED : SERVING,
+                                         PAUSED,
+                                         UNLABELLED,
+                                         DONE,
+                                         STOPPED,
+                                         DONE,
+                                         DONE};
                 replies[at] = f->reply;
                 scripted_server s;
                 script_start(&s, replies, at + 1);
@@ -254,7 +302,7 @@ static void test_apply_fails(void **state)
                 assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err),
                                  f->code);
                 assert_non_null(strstr(err.text, f->words));
-                bool untouched = at == START || (at == UPDATE && f->code == DW_DENIED);
+                bool untouched = at <= START || (at == UPDATE && f->code == DW_DENIED);
                 assert_int_equal(whole, untouched && !was_paused);
                 dw_engine_close(engine);
                 script_end(&s);
@@ -267,10 +315,10 @@ static void test_whole_again(void **state)
     (void)state;
     static const char failed[] = REPLY("500 X", "");
     const char *replies[] = {
-        SERVING,    PAUSED,     DONE,       STOPPED, failed, /* update */
-        STOPPED,    PAUSED,     UNLABELLED, failed,          /* start */
-        UNLABELLED, DONE,       STOPPED,    DONE,    DONE,   /* all of it */
-        PAUSED,     UNLABELLED, failed};                     /* start */
+        SERVING,    PAUSED,     UNLABELLED, DONE,   STOPPED, failed, /* update */
+        STOPPED,    PAUSED,     UNLABELLED, failed,                  /* start */
+        UNLABELLED, DONE,       STOPPED,    DONE,   DONE,            /* all of it */
+        PAUSED,     UNLABELLED, failed};                             /* start */
     scripted_server s;
     script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
@@ -297,18 +345,21 @@ static void test_session_left_open(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s, (const char *const[]){ACTIVE, DONE, DONE, STOPPED, DONE, DONE}, 6);
+    script_start(
+        &s, (const char *const[]){UNLABELLED, ACTIVE, DONE, DONE, STOPPED, DONE, DONE},
+        7);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole;
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
     dw_engine_close(engine);
     script_end(&s);
-    assert_memory_equal(s.requests[1], "POST /finish_weight_update ", 27);
-    assert_string_equal(s.bodies[1], "{\"weight_version\":null}");
-    assert_memory_equal(s.requests[2], "POST /start_weight_update ", 26);
+    assert_memory_equal(s.requests[2], "POST /finish_weight_update ", 27);
+    assert_string_equal(s.bodies[2], "{\"weight_version\":null}");
+    assert_memory_equal(s.requests[3], "POST /start_weight_update ", 26);
 
-    script_start(&s, (const char *const[]){SERVING, PAUSED, ACTIVE, ACTIVE}, 4);
+    script_start(&s, (const char *const[]){SERVING, PAUSED, UNLABELLED, ACTIVE, ACTIVE},
+                 5);
     engine = open_engine("vllm", s.endpoint, NULL);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
@@ -321,11 +372,12 @@ static void test_no_back_end(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s,
-                 (const char *const[]){
-                     REPLY("500 X", "{\"error\":{\"message\":\"Weight transfer not "
-                                    "configured. Please set it.\"}}")},
-                 1);
+    script_start(
+        &s,
+        (const char *const[]){
+            UNLABELLED, REPLY("500 X", "{\"error\":{\"message\":\"Weight transfer not "
+                                       "configured. Please set it.\"}}")},
+        2);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_error err = {0};
     bool whole;
@@ -452,10 +504,10 @@ static void test_wrong_success(void **state)
         REPLY("204 No Content", ""),
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        for (unsigned at = 0; at < 4; at++) {
-            if (at == 1)
+        for (unsigned at = 1; at < 5; at++) {
+            if (at == 2)
                 continue; /* /is_paused */
-            const char *replies[] = {DONE, STOPPED, DONE, DONE};
+            const char *replies[] = {UNLABELLED, DONE, STOPPED, DONE, DONE};
             replies[at] = wrong[i];
             scripted_server s;
             script_start(&s, replies, at + 1);
@@ -522,6 +574,7 @@ int main(void)
         cmocka_unit_test(test_found_paused),
         cmocka_unit_test(test_pause_resume_fail),
         cmocka_unit_test(test_apply),
+        cmocka_unit_test(test_label_goes),
         cmocka_unit_test(test_restarted),
         cmocka_unit_test(test_apply_fails),
         cmocka_unit_test(test_whole_again),
