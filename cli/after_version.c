@@ -70,7 +70,7 @@ dw_status cli_after_version(const cli_session *s, cli_command *command, const ch
     dw_version_info info;
     char state[17] = "";
     const char *step = "";
-    /* the weights are there all the same, and whoever waits for them wants to know */
+    /* the weights are there even without this text, so the command still runs */
     if (dw_stream_version(stream, version, &info, err) == DW_OK) {
         step = info.step;
         snprintf(state, sizeof state, "%016" PRIx64, info.state);
@@ -113,7 +113,8 @@ dw_status cli_after_weights(const cli_session *s, cli_command *command, const ch
     command->is_due = status != DW_OK;
     command->n_failed = status == DW_OK ? 0 : command->n_failed + 1;
     if (status != DW_OK && status != DW_CANCELLED)
-        err->code = DW_UNAVAILABLE; /* whatever it is: it is tried again */
+        err->code =
+            DW_UNAVAILABLE; /* so that the command is run again, whatever the error was */
     return status == DW_OK || status == DW_CANCELLED ? status : DW_UNAVAILABLE;
 }
 

@@ -9,13 +9,13 @@
 typedef struct cli_command {
     const char *text;  /* --exec; NULL: none */
     double limit;      /* --exec-timeout, seconds */
-    bool is_due;       /* it has not ended well for the version that is there */
+    bool is_due;       /* it has not succeeded for the current version */
     unsigned n_failed; /* runs for that version */
 } cli_command;
 
 #define CLI_COMMAND_LIMIT 600.0
 
-/* A version is there, and the command has not run for it. */
+/* Notes that a new version arrived: the command must run for it. */
 void cli_command_set_due(cli_command *command);
 
 /* Runs COMMAND for the version that DIR is at now, with DELTAWIRE_VERSION and so on in
@@ -25,13 +25,13 @@ void cli_command_set_due(cli_command *command);
 dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
                             dw_stream *stream, uint64_t version, dw_error *err);
 
-/* The same without a stream to ask: STEP and STATE are the version's. */
+/* The same for a version without a stream: STEP and STATE are given. */
 dw_status cli_after_weights(const cli_session *s, cli_command *command, const char *dir,
                             uint64_t version, const char *step, const char *state,
                             dw_error *err);
 
-/* Ends the process's work because COMMAND failed for the last version that was asked for:
- * prints ERR and returns the exit code. */
+/* For a COMMAND that failed for the version of --until: prints ERR and returns the exit
+ * code. */
 int cli_command_fail(const cli_session *s, const dw_error *err);
 
 #endif

@@ -4,9 +4,9 @@
 
 #include <deltawire/agent.h>
 
-/* Reads the reports of all followers, and AGENT shows them. DW_CORRUPT if one of
- * them cannot go on to HEAD, because its next version is missing. HEAD can be
- * DW_NO_VERSION: then this is not checked. */
+/* Reads the reports of all followers and passes them to AGENT. DW_CORRUPT if one of them
+ * cannot go on to HEAD, because its next version is missing. If HEAD is DW_NO_VERSION,
+ * this is not checked. */
 dw_status cli_agent_show_followers(dw_agent *agent, dw_stream *stream, uint64_t head,
                                    dw_error *err);
 

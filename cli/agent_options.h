@@ -1,4 +1,4 @@
-/* The options of verbs that answer over HTTP, and the agent that answers. */
+/* The options of verbs with an HTTP server, and the start of its agent. */
 #ifndef CLI_AGENT_OPTIONS_H
 #define CLI_AGENT_OPTIONS_H
 
@@ -16,7 +16,7 @@ enum {
     CLI_OPT_PLAIN,
 };
 
-/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_AGENT_OPTIONS                                                                \
     {"listen", required_argument, NULL, CLI_OPT_LISTEN},                                 \
         {"token-file", required_argument, NULL, CLI_OPT_TOKEN_FILE},                     \
@@ -26,7 +26,8 @@ enum {
         "plain", no_argument, NULL, CLI_OPT_PLAIN                                        \
     }
 
-/* Their lines in a verb's help, after the one of --listen, whose default differs. */
+/* Their lines in a verb's help. The line of --listen comes before, because its default
+ * differs. */
 #define CLI_AGENT_HELP                                                                   \
     "  --token-file F       ask for the token in this file (Authorization: Bearer)\n"    \
     "  --tls-cert F  --tls-key F   speak HTTPS, with these PEM files\n"                  \
@@ -39,11 +40,11 @@ typedef struct cli_agent_options {
 
 void cli_agent_options_init(cli_agent_options *options);
 
-/* Takes an option of the table above; false if it is none. */
+/* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_agent_option(cli_agent_options *options, int option);
 
-/* Call it after the last option: without --listen, the options that configure it are a
- * usage error. */
+/* Call it after the last option. It is a usage error if --listen is missing but other
+ * options of the table were given. */
 void cli_agent_options_check(const cli_agent_options *options, const cli_session *s);
 
 /* Reads the token, starts to answer, and prints the URL: a line on stderr, or with --json

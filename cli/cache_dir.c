@@ -22,14 +22,15 @@
 
 #define HASH_DIGITS 16
 #define NOTE        ".deltawire-cache"
-#define ASIDE       ".of-" /* the library puts it behind the name of what it set aside */
-#define MAX_URL     4096
-#define DIR_TEXT    64
-#define MAX_FILES   16 /* that are open at a time while a tree is walked */
+#define ASIDE                                                                            \
+    ".of-" /* the library appends it to the name of a directory that it set aside */
+#define MAX_URL   4096
+#define DIR_TEXT  64
+#define MAX_FILES 16 /* open at the same time during a walk */
 
 /* ---- paths ---- */
 
-/* The parts with line ends between them, on the heap. */
+/* Joins the parts with line ends. The caller frees the result. */
 static char *join(const char *const *parts, size_t n_parts)
 {
     size_t n_bytes = 1;
@@ -43,7 +44,7 @@ static char *join(const char *const *parts, size_t n_parts)
     return text;
 }
 
-/* The cache's own directory, on the heap. */
+/* The cache's own directory; the caller frees it. */
 static char *find_root(const char *option, dw_error *err)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -92,7 +93,7 @@ static int open_note(const char *dir, int flags)
     return file;
 }
 
-/* Whether there is nothing in a directory but the note. */
+/* Whether a directory holds nothing but the note. */
 static bool is_empty(const char *path)
 {
     DIR *dir = opendir(path);
@@ -105,7 +106,7 @@ static bool is_empty(const char *path)
     return empty;
 }
 
-/* FSID:INODE of a directory, or "-" if it is not there. */
+/* FSID:INODE of a directory, or "-" if it does not exist. */
 static void describe_dir(char out[DIR_TEXT], const char *path)
 {
     struct statvfs disk;
@@ -115,7 +116,7 @@ static void describe_dir(char out[DIR_TEXT], const char *path)
         snprintf(out, DIR_TEXT, "%lx:%jx", disk.f_fsid, (uintmax_t)found.st_ino);
 }
 
-/* Which directory a store lies in, and that one's parent. */
+/* The identities of a store's directory and of its parent. */
 typedef struct store_place {
     bool is_dir;
     char root[DIR_TEXT];
@@ -135,7 +136,7 @@ static store_place find_place(const char *url)
     return place;
 }
 
-/* The note: the URL, the root and its parent, a line each. */
+/* The note has a line each for the URL, the root and its parent. */
 static bool names_place(int file, const store_place *now)
 {
     char note[MAX_URL + 2 * DIR_TEXT] = "", root[DIR_TEXT], parent[DIR_TEXT];
@@ -161,7 +162,7 @@ static dw_status write_note(int file, const char *dir, const char *url, dw_error
     return DW_OK;
 }
 
-/* Whether the note of DIR is the file that is open: it may have been removed since. */
+/* Whether the open file is still the note of DIR. It may have been removed since. */
 static bool is_note_of(int file, const char *dir)
 {
     struct stat held, named;
@@ -187,7 +188,7 @@ static int lock_note(const char *dir, int flags)
     return file;
 }
 
-/* The lock lasts as long as the file is open, and so the process. */
+/* The lock lasts as long as the file is open: until the process ends. */
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err)
 {
@@ -226,7 +227,7 @@ dw_status cli_cache_note(const char *dir, const char *url, dw_error *err)
     return status;
 }
 
-/* Gives DIR another name, which *ASIDE takes, on the heap. */
+/* Renames DIR. *ASIDE takes the new name; the caller frees it. */
 static dw_status move_aside(char **aside, const char *dir, dw_error *err)
 {
     char name[64];
@@ -302,7 +303,7 @@ static bool add_cached(cache_list *list, const char *dir, const char *name)
     return c->url != NULL;
 }
 
-/* A kind that has no directory has nothing cached. */
+/* If a kind has no directory, nothing of it is cached. */
 static bool list_kind(cache_list *list, const char *root, const char *kind)
 {
     char *path = dw_join_path(root, kind);
@@ -364,13 +365,14 @@ static int remove_one(const char *path, const struct stat *found, int kind,
 
 dw_status cli_cache_remove(const cli_cached *c, dw_error *err)
 {
-    int file = open_note(c->path, O_RDONLY); /* 0.1 made none, and locked nothing */
+    int file =
+        open_note(c->path, O_RDONLY); /* version 0.1 made no note and locked nothing */
     if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
         close(file);
         return dw_fail(err, DW_CONFLICT, c->path,
                        "a deltawire process uses it; stop it first");
     }
-    /* under another name first: whoever comes now begins with an empty directory */
+    /* rename it first: a process that starts now begins with an empty directory */
     char *aside = NULL;
     dw_status status = move_aside(&aside, c->path, err);
     if (status == DW_OK && nftw(aside, remove_one, MAX_FILES, FTW_DEPTH | FTW_PHYS) != 0)

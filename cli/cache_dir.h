@@ -4,9 +4,9 @@
  *     ~/.cache/deltawire/baselines/HASH    the copy that `publish` compares with
  *     ~/.cache/deltawire/mirrors/HASH      the copies of `mirror`
  *
- * Each holds a note, .deltawire-cache, with the URL it is for. Whoever uses the directory
- * holds a shared lock on the note; `deltawire cache --prune` removes a directory only if
- * it gets the exclusive one.
+ * Each holds a note, .deltawire-cache, with the URL it is for. A process that uses the
+ * directory holds a shared lock on the note. `deltawire cache --prune` removes a
+ * directory only if it gets the exclusive lock.
  */
 #ifndef CLI_CACHE_DIR_H
 #define CLI_CACHE_DIR_H
@@ -18,15 +18,16 @@
 
 #include <deltawire/error.h>
 
-/* ~/.cache/deltawire/KIND/HASH, the hash of PARTS, each of which may be NULL; free it
- * with dw_free. NULL with ERR filled, which says to give OPTION instead. */
+/* Returns ~/.cache/deltawire/KIND/HASH, with the hash of PARTS, each of which may be
+ * NULL. Free it with dw_free. After an error it returns NULL, and ERR advises to give
+ * OPTION. */
 char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                     const char *option, dw_error *err);
 
 typedef struct cli_cache_state {
-    bool is_new;     /* nothing is in it yet */
-    bool same_place; /* a directory store lies, or would lie, in the directory it lay in
-                        at the last use: if the stream is gone, it was removed, not
+    bool is_new;     /* it is still empty */
+    bool same_place; /* the parent directory of a directory store is the same as at the
+                        last use. If the stream is gone, it was then removed, not
                         unmounted or moved. Always true for other stores */
 } cli_cache_state;
 
@@ -34,12 +35,12 @@ typedef struct cli_cache_state {
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err);
 
-/* Locks the directory, if it is there, and replaces the lock in *LOCK, which is -1 at
- * first. For a process that only starts those that use the directory: the copy is not
- * removed between two of them. */
+/* Locks the directory, if it exists, and replaces the lock in *LOCK, which is -1 at
+ * first. For a process whose children use the directory: the copy is not removed between
+ * two of them. */
 void cli_cache_hold(int *lock, const char *dir);
 
-/* Notes that the copy in DIR is of the stream that lies at URL now, and the time. */
+/* Notes the time, and that the copy in DIR is of the stream that is at URL now. */
 dw_status cli_cache_note(const char *dir, const char *url, dw_error *err);
 
 /* Renames DIR to DIR.of-TIME: its copy is of a stream that was removed. */
@@ -50,15 +51,15 @@ typedef struct cli_cached {
     char *url;        /* "" if it is not known: 0.1 made no note */
     uint64_t n_bytes; /* on disk */
     time_t t_used;
-    bool is_aside; /* of a stream that was replaced by another at the same URL */
+    bool is_aside; /* its stream was replaced by another one at the same URL */
     bool in_use;
 } cli_cached;
 
-/* All that is in the cache, by path; free with cli_cache_free. */
+/* Lists the cache, sorted by path. Free the list with cli_cache_free. */
 dw_status cli_cache_list(cli_cached **out, size_t *n, dw_error *err);
 void cli_cache_free(cli_cached *list, size_t n);
 
-/* Removes one and all in it. DW_CONFLICT if it is in use. */
+/* Removes a directory with its contents. DW_CONFLICT if it is in use. */
 dw_status cli_cache_remove(const cli_cached *cached, dw_error *err);
 
 #endif

@@ -17,7 +17,7 @@
 #define PATCH_NAME   ".deltawire-patch" /* as the library names them */
 #define STAGED_NAME  ".deltawire-staged"
 #define CONTROL_NAME ".deltawire-control"
-#define TEMPORARY    ".tmp-" /* as the library has it */
+#define TEMPORARY    ".tmp-" /* the library's name for temporaries */
 #define MAX_NAMES    10000   /* temporary names to try */
 
 /* Whether NAME is [FILE]SUFFIX[.tmp-PID-N]. */
@@ -43,7 +43,7 @@ static dw_status sync_path(const char *path, dw_error *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return dw_fail_errno(err, path, "open");
-    /* some filesystems cannot sync a directory and say so with EINVAL */
+    /* some filesystems cannot sync a directory: EINVAL */
     dw_status status =
         fsync(fd) == 0 || errno == EINVAL ? DW_OK : dw_fail_errno(err, path, "sync");
     close(fd);
@@ -52,8 +52,8 @@ static dw_status sync_path(const char *path, dw_error *err)
 
 /* ---- one file ---- */
 
-/* Bytes copied, 0 at the end, -1 with errno. The kernel's own copy shares blocks if
- * the filesystem can; between two filesystems, or on old kernels, it refuses. */
+/* Returns the bytes copied, 0 at the end, or -1 with errno. copy_file_range shares blocks
+ * if the filesystem can. It may refuse between two filesystems and on old kernels. */
 static ssize_t copy_piece(int from, int to, void *buffer)
 {
     ssize_t n = copy_file_range(from, NULL, to, NULL, PIECE_BYTES, 0);
@@ -93,7 +93,8 @@ static dw_status copy_bytes(copying *c, int from, int to, const char *path,
     }
 }
 
-/* Writable for us, whatever the original is: the delta goes into it. */
+/* The copy is writable even if the original is not, because the delta is applied to it.
+ */
 static int create_file(const char *path, mode_t mode)
 {
     return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode & 0777) | S_IWUSR);
@@ -138,7 +139,7 @@ static dw_status copy_entry(copying *c, const char *dir, const char *to_dir,
     return status;
 }
 
-/* Twice over the entries: sizes for the bar, then the copies. */
+/* Reads the entries twice: first the sizes, for the progress bar, then copies. */
 static dw_status copy_directory(copying *c, const char *dir, const char *to_dir,
                                 dw_error *err)
 {
@@ -195,9 +196,9 @@ static char *temporary_name(const char *path, unsigned n)
     return name;
 }
 
-/* Makes NAME, a directory or an empty file with its descriptor in *FD. A file beside
- * which a patch stands counts as taken: the patch is of another copy, and it would be
- * found by the apply to this one. */
+/* Makes NAME: a directory, or an empty file with its descriptor in *FD. If there is a
+ * patch beside a file's name, the name counts as taken: the apply to this copy would find
+ * the patch of another one. */
 static bool make_name(const char *name, bool is_directory, mode_t mode, int *fd)
 {
     if (is_directory)
@@ -211,8 +212,8 @@ static bool make_name(const char *name, bool is_directory, mode_t mode, int *fd)
     return *fd >= 0;
 }
 
-/* Sets COPY's temporary once it is made, so that nothing else is ever removed. A name
- * that is taken is what a killed process left, or somebody's own: the next one is tried.
+/* Sets COPY's temporary only after making it, so that nothing else is ever removed. If a
+ * name is taken, by a killed process or by somebody else, tries the next one.
  */
 static dw_status make_temporary(cli_copy *copy, const char *destination, mode_t mode,
                                 int *fd, dw_error *err)
@@ -242,7 +243,7 @@ static bool is_index(const dw_checkpoint *ckpt, const struct stat *st)
     return S_ISREG(st->st_mode) && dw_checkpoint_index(ckpt);
 }
 
-/* Where to open the copy. */
+/* The path at which to open the copy. */
 static char *checkpoint_in(const cli_copy *copy, const char *source, bool by_index)
 {
     const char *slash = strrchr(source, '/');
@@ -292,7 +293,7 @@ dw_status cli_copy_make(cli_copy *out, const char *source, const dw_checkpoint *
 
 dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err)
 {
-    /* another one that appeared meanwhile is not replaced, if the filesystem can do that
+    /* does not replace a file that appeared meanwhile, if the filesystem supports that
      */
     int moved =
         renameat2(AT_FDCWD, copy->temporary, AT_FDCWD, destination, RENAME_NOREPLACE);
@@ -305,7 +306,7 @@ dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err
     return dw_sync_parent(destination, err);
 }
 
-/* The file, and the patch that a failed apply left beside it. */
+/* Removes the file, and the patch that a failed apply left beside it. */
 static void remove_file(const char *path)
 {
     char *patch = patch_of(path);

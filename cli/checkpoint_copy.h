@@ -1,5 +1,5 @@
-/* A copy of a checkpoint that is worked on under a temporary name and appears under its
- * own when it is done.
+/* A copy of a checkpoint. It has a temporary name while it is worked on, and gets its own
+ * when it is complete.
  *
  *     a file        its bytes
  *     a directory   every regular file in it, and the files that symbolic links point to;
@@ -21,7 +21,7 @@ typedef struct cli_copy {
 } cli_copy;
 
 /* Copies CKPT, which was opened as SOURCE. Refuses an existing destination. A failure
- * leaves nothing behind, and nothing is removed that was not made here. */
+ * leaves nothing behind. Only files that were made here are removed. */
 dw_status cli_copy_make(cli_copy *out, const char *source, const dw_checkpoint *ckpt,
                         const char *destination, cli_progress *progress, dw_error *err);
 

@@ -55,7 +55,8 @@ static bool same_id(const cli_file_id *a, const cli_file_id *b)
            same_time(a->modified, b->modified) && same_time(a->changed, b->changed);
 }
 
-/* Whether the file was written so lately that one more write might not show. */
+/* Whether the file was written so recently that another write might not change its time.
+ */
 static bool is_fresh(const cli_file_id *id)
 {
     struct timespec now;
@@ -97,7 +98,8 @@ dw_status cli_weights_unchanged(const cli_weights *w, dw_error *err)
 
 dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *err)
 {
-    /* opened a first time to learn its files: headers must be read after they are noted
+    /* open it once to learn its files: their sizes and times must be noted before the
+     * headers are read
      */
     cli_weights first;
     dw_status status = cli_weights_load(&first, path, err);

@@ -10,7 +10,7 @@
 
 #include "command_line.h"
 
-/* What a file was before it was read. */
+/* The identity of a file before it was read. */
 typedef struct cli_file_id {
     dev_t device;
     ino_t inode;
@@ -29,11 +29,11 @@ typedef struct cli_weights {
 /* DW_STALE if an apply to the checkpoint was interrupted, or is under way. */
 dw_status cli_weights_check_whole(const char *path, dw_error *err);
 
-/* Opens a checkpoint for reading. One that an interrupted apply left is refused: it is a
- * mix of two versions. Returns 0, or the exit code of the error it reported. */
+/* Opens a checkpoint for reading. Refuses one with an interrupted apply: it is a mix of
+ * two versions. Returns 0, or the exit code of the error it reported. */
 int cli_weights_open(cli_weights *out, const cli_session *s, const char *path);
 
-/* Opens it whatever state it is in, and reports nothing. */
+/* Opens it in any state, and reports nothing. */
 dw_status cli_weights_load(cli_weights *out, const char *path, dw_error *err);
 
 /* The same for files that somebody may be writing: notes their sizes and times first. */
@@ -45,16 +45,16 @@ dw_status cli_weights_unchanged(const cli_weights *weights, dw_error *err);
 
 void cli_weights_close(cli_weights *weights);
 
-/* Digests of all tensors, [n_tensors] in OUT, and of the whole; with a progress bar. */
+/* Computes the digests of all tensors, [n_tensors] in OUT, and of the model, with a
+ * progress bar. */
 dw_status cli_weights_digest(dw_digest *out, dw_digest *state, const cli_weights *weights,
                              const cli_session *s, dw_error *err);
 
-/* Only the digest of the whole. */
+/* Computes only the digest of the model. */
 dw_status cli_weights_state(dw_digest *state, const cli_weights *weights,
                             const cli_session *s, dw_error *err);
 
-/* Whether PATH is one of the files behind the checkpoint, its index among them, by
- * whatever name. */
+/* Whether PATH is one of the checkpoint's files or its index, by any name. */
 bool cli_weights_own_file(const cli_weights *weights, const char *path);
 
 #endif

@@ -66,8 +66,8 @@ static dw_status apply_one(item *it, const char *path, const cli_session *s,
     return status;
 }
 
-/* How many of the deltas, from the first, the checkpoint has behind it: its digest is
- * that of the last of them. */
+/* How many of the deltas were applied to the checkpoint before: its digest is the new
+ * digest of the last of them. */
 static dw_status count_applied(size_t *n, const job *j, const char *path,
                                const cli_session *s, dw_error *err)
 {
@@ -88,9 +88,9 @@ static dw_status count_applied(size_t *n, const job *j, const char *path,
     return status;
 }
 
-/* A run that was killed between two deltas is repeated with all of them: the first is
- * stale then, and those that are done with are passed over. Sets *N to their number, or
- * leaves ERR as it is if there are none. */
+/* If a run was killed between two deltas, the user repeats it with all of them. The first
+ * is then stale, and the ones applied before are skipped. Sets *N to their number. If
+ * there are none, ERR stays as it is. */
 static dw_status pass_over_applied(size_t *n, const job *j, const char *path,
                                    const cli_session *s, dw_error *err)
 {
@@ -194,7 +194,7 @@ static int apply_in_place(const job *j, const cli_session *s)
 
 static int apply_to_copy(const job *j, const cli_session *s)
 {
-    /* refuses a half-written source: a copy of it would be half-written too */
+    /* refuse a half-written source: its copy would be half-written too */
     cli_weights source;
     int exit_code = cli_weights_open(&source, s, j->checkpoint);
     if (exit_code != 0)
@@ -224,7 +224,7 @@ static int apply_to_copy(const job *j, const cli_session *s)
 
 /* ---- the verb ---- */
 
-/* All deltas are opened, and so their checksums checked, before the first is applied. */
+/* Opens all deltas, which checks their checksums, before the first is applied. */
 static int open_deltas(job *j, char **paths, size_t n, const cli_session *s)
 {
     j->items = calloc(n, sizeof *j->items);

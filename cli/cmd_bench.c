@@ -36,7 +36,7 @@ static const char help[] =
 
 enum { OPT_TRACE = CLI_OPT_OWN, OPT_SIZE, OPT_ROUNDS, OPT_JSON_FILE };
 
-/* Late enough in a trace for its density to have settled, at about 1.1 %. */
+/* Late enough in a trace that its density is stable, at about 1.1 %. */
 enum { TRACE_STEP = 10 };
 
 static bool talking;
@@ -150,7 +150,7 @@ static void print_report(const bench_report *r, unsigned n_threads)
     }
 }
 
-/* The table is printed even if the file cannot be written: it took long to make. */
+/* Prints the table even if the file cannot be written, because the run took long. */
 static int present(const bench_report *r, const char *json_file, const cli_session *s)
 {
     dw_error err;

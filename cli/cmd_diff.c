@@ -80,7 +80,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
     return a;
 }
 
-/* The lists are sorted, so the first name that differs is missing on one side. */
+/* Both lists are sorted, so the first name that differs is missing on one side. */
 static dw_status check_same_names(const cli_weights *old, const cli_weights *new,
                                   const char *new_path, dw_error *err)
 {
@@ -99,7 +99,7 @@ static dw_status check_same_names(const cli_weights *old, const cli_weights *new
                          : "the old checkpoint has no tensor of that name");
 }
 
-/* What the disk holds is opened anew, and with --check decoded against OLD too. */
+/* Opens the written file again and, with --check, decodes it against OLD. */
 static dw_status check_written(const arguments *a, const cli_weights *old,
                                const cli_delta_report *written, const cli_session *s,
                                dw_error *err)

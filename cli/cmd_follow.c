@@ -158,9 +158,9 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_sessi
 
 /* ---- running ---- */
 
-/* A stream that is not there yet, a store that is away, or an engine that cannot be
- * paused for what a killed process left, is waited for; what waiting does not mend is
- * not. */
+/* Waits for a stream that does not exist yet, for a store that is away, and for an engine
+ * that must pause before an interrupted apply can be finished. Other errors end the verb.
+ */
 static dw_status open_rollout(cli_follow *f, dw_error *err)
 {
     dw_rollout_options options;
@@ -224,7 +224,7 @@ static int run(cli_follow *f)
     if (f->session->json && (status == DW_OK || status == DW_CANCELLED))
         report_stopped(f);
     dw_rollout_close(f->rollout);
-    /* to be stopped is how following ends */
+    /* a signal is the normal end */
     if (status == DW_OK || status == DW_CANCELLED)
         return 0;
     if (f->is_by_command)

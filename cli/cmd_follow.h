@@ -30,7 +30,7 @@ typedef struct cli_follow {
     dw_store *store;
     dw_rollout *rollout;
     dw_follower *follower; /* the rollout's */
-    dw_peer *peer;         /* another system's versions, instead; or NULL */
+    dw_peer *peer;         /* another system's versions, in place of a stream; or NULL */
     dw_agent *agent;       /* NULL: none */
     cli_outage outage;
     bool is_by_command; /* the last error: the command failed */
@@ -38,13 +38,13 @@ typedef struct cli_follow {
     bool is_lost;       /* the newest version was lost, and that was printed */
 
     uint64_t newest;     /* as far as known, or DW_NO_VERSION */
-    uint64_t agent_head; /* that the agent shows */
+    uint64_t agent_head; /* the head that the agent shows */
     double t_followers;  /* when the agent last got the other followers */
     double t_report;     /* when this follower last reported to the stream */
-    double t_check;      /* when the engines were last looked at */
+    double t_check;      /* when the engines were last checked */
 
-    /* of the current move */
-    uint64_t stopped_us; /* the engines, in all */
+    /* for the current sync */
+    uint64_t stopped_us; /* how long the engines were stopped, in all */
     uint64_t n_stops;
 } cli_follow;
 
@@ -52,8 +52,8 @@ typedef struct cli_follow {
  * something fails that waiting cannot cure. */
 dw_status cli_follow_loop(cli_follow *f, dw_error *err);
 
-/* Reports to the stream, unless --no-report. If that fails, following goes on. It is
- * printed once, and so is its end. */
+/* Reports to the stream, unless --no-report. If that fails, following goes on. The
+ * failure is printed once, and its end too. */
 void cli_follow_report(cli_follow *f, const char *status, const char *message);
 
 /* ---- the agent (follow_agent.c): all do nothing if there is none ---- */
@@ -61,10 +61,10 @@ void cli_follow_report(cli_follow *f, const char *status, const char *message);
 /* Hooks for the rollout. */
 dw_rollout_watch cli_follow_watch(cli_follow *f);
 
-/* The stream, and its last versions, once it is open. */
+/* Shows the stream and its last versions, once it is open. */
 void cli_follow_introduce_stream(cli_follow *f);
 
-/* The version of the weights, and new versions of the stream. */
+/* Shows the version of the weights, and new versions of the stream. */
 void cli_follow_update_agent(cli_follow *f);
 
 #endif

@@ -68,7 +68,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
         cli_usage_error(s,
                         "--keep N is missing: how many of the newest versions to keep");
     if (a.forget && a.collect.n_keep > 0)
-        cli_usage_error(s, "--forget stands alone: run gc --keep after it");
+        cli_usage_error(s,
+                        "--forget takes no other options of gc: run gc --keep after it");
     a.stream.url = argv[optind];
     return a;
 }

@@ -25,7 +25,7 @@ static const char help[] =
 
 /* ---- shapes ---- */
 
-#define SHAPE_SIZE 256 /* longer ones are cut: DW_MAX_DIMS of 20 digits are no use */
+#define SHAPE_SIZE 256 /* longer ones are cut */
 
 static const char *format_shape(char out[SHAPE_SIZE], uint32_t n_dims,
                                 const uint64_t *dims)
@@ -205,9 +205,9 @@ static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
 
 /* ---- the verb ---- */
 
-/* A delta is a safetensors file too, so what opens as a checkpoint may be one. What is
- * no delta at all is 'unsupported' to dw_delta_open, as is one of a newer format: the
- * metadata distinguishes them. */
+/* A delta is a safetensors file too, so it also opens as a checkpoint. dw_delta_open
+ * returns DW_UNSUPPORTED both for a file that is no delta and for a delta of a newer
+ * format. The metadata distinguishes them. */
 static bool is_delta(const dw_checkpoint *ckpt, const char *path, dw_status delta_status)
 {
     if (dw_checkpoint_file_count(ckpt) != 1 ||

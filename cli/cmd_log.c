@@ -40,7 +40,7 @@ static const char help[] =
 typedef struct log_list {
     const cli_session *s;
     dw_stream *stream;
-    dw_edge *shortcuts; /* to the versions that are shown */
+    dw_edge *shortcuts; /* to the listed versions */
     size_t n_shortcuts;
     uint64_t floor;
     json_t *rows; /* with --json */
@@ -121,8 +121,8 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     return row;
 }
 
-/* The trainer's own text in a column of STEP_COLUMNS. One that is longer is cut; --json
- * has all of it. */
+/* Prints the training step in a column of STEP_COLUMNS. A longer text is cut; --json has
+ * all of it. */
 static void print_step(const char *step)
 {
     char shown[4 * STEP_COLUMNS + 8];
@@ -132,7 +132,7 @@ static void print_step(const char *step)
         n_columns += (step[n] & 0xc0) != 0x80; /* UTF-8: a byte that begins a character */
         shown[n] = step[n];
     }
-    if (step[n]) { /* the last character gives way to an ellipsis */
+    if (step[n]) { /* an ellipsis replaces the last character */
         while ((shown[--n] & 0xc0) == 0x80)
             ;
         n += (size_t)snprintf(shown + n, sizeof shown - n, "\u2026");
@@ -197,7 +197,8 @@ static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
         status = cli_check_signal(err);
         if (status == DW_OK)
             status = dw_stream_version(list->stream, *head - n, &info, err);
-        if (status == DW_NOT_FOUND && n > 0) { /* lost, and a restart left it behind */
+        if (status == DW_NOT_FOUND &&
+            n > 0) { /* lost; a later restart made it unneeded */
             if (*head - n < list->floor)
                 break;
             if (!list->rows)

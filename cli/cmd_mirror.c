@@ -146,8 +146,8 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
 
 /* ---- the format of TO ---- */
 
-/* Where --as does not say it: what is there; deltawire where nothing is, which two
- * streams of ours are told about later. */
+/* The format of TO if --as is not given: that of the versions in TO. If there are none,
+ * it is deltawire; two deltawire streams are refused later. */
 static dw_status find_format(const arguments *a, dw_peer_format *format, bool *is_peer,
                              dw_error *err)
 {
@@ -188,8 +188,8 @@ static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err
 
 /* ---- running ---- */
 
-/* The user's cache, one directory a pair of places, to be freed with dw_free; NULL with
- * ERR filled. */
+/* A directory in the user's cache for this pair of URLs. Free it with dw_free. NULL after
+ * an error. */
 static char *default_work(const arguments *a, dw_error *err)
 {
     dw_store *from = NULL, *to = NULL;
@@ -243,7 +243,7 @@ static int run(cli_mirror *m, const char *work)
     dw_free(into);
     if (status == DW_OK || status == DW_CANCELLED)
         report_end(m, status == DW_OK ? "done" : "stopped");
-    /* to be stopped is how a mirror ends, unless it was to end by itself */
+    /* a signal is the normal end, unless --once or --until was given */
     if (status == DW_OK || (status == DW_CANCELLED && !m->once))
         return 0;
     return cli_fail(m->session, &err, m->target.url, NULL);

@@ -61,7 +61,8 @@ static const char help[] =
 typedef struct arguments {
     cli_publish publish;
     cli_peer_options peer;
-    const char *not_for_peers; /* the last option given that only a stream of ours has */
+    const char
+        *not_for_peers; /* the last option given that only works for a deltawire stream */
     const char *checkpoint;
     const char *watch;
 } arguments;
@@ -91,7 +92,7 @@ static void parse_folds(unsigned folds[4], const cli_session *s, const char *tex
     }
 }
 
-/* URL@N: the last @ counts, and only if nothing but digits follows. TEXT is cut. */
+/* Splits URL@N at the last @, if only digits follow it. TEXT is cut there. */
 static void parse_fork(cli_publish *p, const cli_session *s, char *text)
 {
     char *at = strrchr(text, '@');
@@ -109,7 +110,8 @@ static void check(const arguments *a, const cli_session *s, bool base)
     if (base && a->publish.fork_url)
         cli_usage_error(s, "--base and --fork exclude each other");
     if (a->watch && a->publish.step)
-        cli_usage_error(s, "--step: with --watch the names of the checkpoints say it");
+        cli_usage_error(s,
+                        "--step: with --watch the step comes from the checkpoint's name");
     if (a->publish.notes && strlen(a->publish.notes) > 4096)
         cli_usage_error(s, "--notes: at most 4096 bytes");
 }
@@ -121,7 +123,7 @@ static void check_peer(arguments *a, const cli_session *s)
         if (cli_peer_options_given(&a->peer))
             cli_usage_error(s,
                             "--trl, --codec, --checksum, --whole-every and --max-shard "
-                            "go with --as alone");
+                            "go only with --as");
         return;
     }
     if (!dw_peer_format_from_name(&format, a->peer.as))
@@ -227,7 +229,7 @@ static void take_option(arguments *a, const cli_session *s, int option)
     }
 }
 
-/* Options that only make sense for a stream of ours. */
+/* Options that only work for a deltawire stream. */
 static bool is_for_streams(int option)
 {
     switch (option) {
@@ -363,7 +365,7 @@ static void print_rows(const cli_published *done, const char *url)
     cli_print_row("time", "%.3f s", 1e-3 * (double)r->total_ms);
 }
 
-/* What had been damaged, and was put right by this version. */
+/* Reports damage that this version repaired. */
 static void print_recovery(const dw_publish_report *r, const char *url)
 {
     char suspect[CLI_SUSPECT_SIZE];

@@ -1,4 +1,4 @@
-/* Publishing a checkpoint: once, or each that a trainer saves. */
+/* Publishes one checkpoint, or each one that a trainer saves. */
 #ifndef CLI_CMD_PUBLISH_H
 #define CLI_CMD_PUBLISH_H
 
@@ -24,39 +24,40 @@ typedef struct cli_publish {
     uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
     dw_digest past_state; /* DW_NO_VERSION: none */
     uint64_t expect_head; /* DW_CONFLICT if the head is another; DW_NO_VERSION: any */
-    uint64_t known_head;  /* was there: a stream without it is absent or rolled back;
-                             DW_NO_VERSION: none */
-    bool no_folds_reported; /* a lack of room for them was reported before */
+    uint64_t known_head; /* known to have existed: a stream without it is absent or rolled
+                            back; DW_NO_VERSION: none */
+    bool no_folds_reported; /* that there is no room for folds was reported before */
 } cli_publish;
 
 typedef struct cli_published {
-    bool opened;   /* the checkpoint could be opened: what failed, failed after that */
-    bool changed;  /* it failed, and the checkpoint was written to while it was read */
-    bool as_peer;  /* written for another system: diff and upload are one time */
+    bool opened;   /* the checkpoint could be opened; an error came later */
+    bool changed;  /* it failed because the checkpoint was written to while it was read */
+    bool as_peer;  /* written for another system: there is one time for diff and upload */
     bool created;  /* the stream is new, and this is its version 0 */
     bool skipped;  /* skip_same: it was published already ... */
     uint64_t same; /* ... as this version; the report's is the head */
-    bool without_folds; /* there was no room for the copy that they start from */
+    bool without_folds; /* there was no room for the copy that folds start from */
     uint64_t n_model_bytes;
     uint64_t n_model_elems;
     dw_publish_report report;
     dw_error aftermath; /* an error after the commit; DW_OK: nothing */
 } cli_published;
 
-/* The directory in the user's cache, to be freed with dw_free; NULL with ERR filled. */
+/* The baseline's directory in the user's cache. Free it with dw_free. NULL after an
+ * error. */
 char *cli_publish_cache_dir(const cli_publish *p, dw_error *err);
 
 /* Publishes the checkpoint. *OUT is filled as far as it went. */
 dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
                            const char *checkpoint, cli_published *out, dw_error *err);
 
-/* The same with all open, in another system's format. */
+/* The same for another system's format, with everything opened. */
 dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store *store,
                            const cli_weights *weights, const char *baseline,
                            cli_published *out, dw_error *err);
 
-/* Publishes; a version that is read back damaged is read once more. If it is still
- * damaged, it is removed and written again. */
+/* Publishes. If the version is damaged when it is read back, reads it once more. If it is
+ * still damaged, removes it and writes it again. */
 dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
                              dw_peer_publish_report *report, dw_error *err);
 
@@ -66,12 +67,12 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);
 
 /* ---- publish_room.c ---- */
 
-/* Whether folded deltas are asked for. */
+/* Whether the options ask for folds. */
 bool cli_publish_folds(const cli_publish *p);
 
-/* Fails before the first write if the disk of DIR has no room for the copy of the model
- * to compare with and, if the stream IS_NEW and lies on the same disk, for version 0. If
- * only the copy that folds start from finds no room, *WITHOUT_FOLDS is set. */
+/* Fails before the first write if the disk of DIR has no room for the baseline and, if
+ * the stream IS_NEW and on the same disk, for version 0. Sets *WITHOUT_FOLDS if there is
+ * only no room for the copy that folds start from. */
 dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bool is_new,
                                  const cli_weights *weights, const char *dir,
                                  bool *without_folds, dw_error *err);
@@ -82,8 +83,7 @@ void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
 
 /* ---- cmd_publish.c ---- */
 
-/* Prints what was published: rows or a JSON object, and as an EVENT (a word, or NULL) one
- * line. */
+/* Prints what was published: rows or a JSON object. If EVENT is not NULL, one line. */
 void cli_published_print(const cli_published *done, const cli_session *s, const char *url,
                          const char *checkpoint, const char *event);
 

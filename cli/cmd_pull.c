@@ -102,7 +102,7 @@ static void print_report(const arguments *a, const cli_session *s,
     cli_sync_report_line(report, seconds);
 }
 
-/* There is no stream of ours: another system's versions, or the error. */
+/* There is no deltawire stream: pulls another system's versions, or reports the error. */
 static int pull_peer(const arguments *a, const cli_session *s, dw_store *store,
                      const dw_error *err)
 {

@@ -37,10 +37,8 @@ static const char help[] =
     "  deltawire serve-status s3://bucket/run --listen 0.0.0.0:9470 \\\n"
     "      --token-file token --tls-cert cert.pem --tls-key key.pem\n";
 
-#define N_COMMITS 200 /* shown of those that are there at the start */
-#define T_FOLLOWERS                                                                      \
-    60.0 /* seconds between looks at the followers while nobody watches                  \
-          */
+#define N_COMMITS   200  /* how many of the existing versions to show at the start */
+#define T_FOLLOWERS 60.0 /* seconds between reads of the reports while nobody watches */
 
 typedef struct server {
     const cli_session *s;
@@ -49,10 +47,10 @@ typedef struct server {
     cli_stream stream;
     dw_agent *agent;
     cli_outage outage;
-    uint64_t head;    /* that is shown, or DW_NO_VERSION */
+    uint64_t head;    /* the head that is shown, or DW_NO_VERSION */
     uint64_t n_older; /* versions below `oldest` that are not shown yet */
     uint64_t oldest;
-    double t_followers; /* when they were asked for last; 0: never */
+    double t_followers; /* when they were last read; 0: never */
 } server;
 
 /* ---- versions ---- */
@@ -70,8 +68,8 @@ static dw_status show_version(server *v, uint64_t version, bool is_head, dw_erro
     return status;
 }
 
-/* The head's record is read each time: that nothing is new and that nothing is there any
- * more look alike otherwise. */
+/* Reads the head's record each time. Otherwise a stream that is gone would look like one
+ * without news. */
 static dw_status look_at_head(server *v, dw_error *err)
 {
     uint64_t head = 0;
@@ -97,13 +95,13 @@ static dw_status look_at_head(server *v, dw_error *err)
     return status;
 }
 
-/* Tells those that were there before, newest first, for as long as there is time. */
+/* Reports older versions, newest first, as long as there is time. */
 static dw_status show_older(server *v, double t_end, dw_error *err)
 {
     dw_status status = DW_OK;
     while (v->n_older > 0 && cli_now() < t_end) {
         status = show_version(v, v->oldest - 1, false, err);
-        if (status == DW_NOT_FOUND) { /* of a mirror that begins later */
+        if (status == DW_NOT_FOUND) { /* a mirror that begins later */
             v->n_older = 0;
             return DW_OK;
         }
@@ -133,7 +131,7 @@ static dw_status look_at_followers(server *v, dw_error *err)
 
 /* ---- rounds ---- */
 
-/* A stream that is not there yet, or a store that is away, is waited for. */
+/* Waits for a stream that does not exist yet, or for a store that is away. */
 static dw_status open_stream(server *v, dw_error *err)
 {
     dw_trust trust = cli_keys_trust(&v->stream.keys);
@@ -206,7 +204,7 @@ static int run(server *v)
     dw_agent_stop(v->agent);
     if (status != DW_CANCELLED)
         return cli_stream_fail(v->s, &err, v->stream.url);
-    /* to be stopped is how serving ends */
+    /* a signal is the normal end */
     if (v->s->json) {
         json_t *object = json_object();
         cli_json_text(object, "event", "stopped");

@@ -26,8 +26,8 @@ static const char help[] =
     "  deltawire status s3://bucket/run\n"
     "  deltawire status s3://bucket/run --json | jq '.followers[] | select(.lag > 5)'\n";
 
-/* Versions whose records are read to find suspect ones: as many as a publisher needs by
- * default to compare its whole baseline. */
+/* How many records to read in search of suspect versions: within as many versions, a
+ * publisher compares its whole baseline by default. */
 #define N_RECENT 64
 
 typedef struct findings {
@@ -35,15 +35,15 @@ typedef struct findings {
     uint64_t head; /* DW_NO_VERSION: none yet */
     double age;
     json_t *writer;        /* of the head: epoch, library, host; or NULL */
-    uint64_t suspect_from; /* as in dw_verify_report, of the newest versions */
+    uint64_t suspect_from; /* as in dw_verify_report */
     uint64_t suspect_end;
     uint64_t floor;
     uint64_t anchor; /* the newest version with one, or DW_NO_VERSION */
     uint64_t n_stored_bytes, n_anchor_bytes, n_fold_bytes;
     bool is_reachable; /* a route leads to the head from nothing */
     uint64_t n_catch_up_bytes;
-    json_t *followers; /* array of objects: what is printed too */
-    dw_error fault;    /* the first of the followers */
+    json_t *followers; /* array of objects; the text output prints them too */
+    dw_error fault;    /* the first fault of a follower */
     dw_stream *stream;
 } findings;
 
@@ -67,7 +67,7 @@ static dw_status look_at_first(findings *f, dw_error *err)
     if (f->floor > 0)
         return DW_OK;
     dw_status status = dw_stream_version(f->stream, 0, &info, err);
-    if (status != DW_OK) /* it may be lost, and a restart left it behind */
+    if (status != DW_OK) /* it may be lost; then a later restart made it unneeded */
         return status == DW_NOT_FOUND ? DW_OK : status;
     if (info.content == DW_CONTENT_ANCHOR)
         f->n_anchor_bytes += info.n_bytes;
@@ -76,8 +76,8 @@ static dw_status look_at_first(findings *f, dw_error *err)
     return DW_OK;
 }
 
-/* What a follower that has nothing fetches: the newest anchor, or what version 0 is, and
- * the cheapest route on from there. */
+/* What an empty follower fetches: the newest anchor or version 0, and the cheapest route
+ * from there. */
 static dw_status count_catch_up(findings *f, dw_error *err)
 {
     const dw_edge *edges;
@@ -107,7 +107,7 @@ static dw_status look_at_recent(findings *f, dw_error *err)
         if (status == DW_OK)
             status = dw_stream_version(f->stream, v, &info, err);
         if (status == DW_NOT_FOUND && v < f->head) {
-            status = DW_OK; /* lost, and a restart left it behind */
+            status = DW_OK; /* lost; a later restart made it unneeded */
             continue;
         }
         if (status == DW_OK && info.suspect_from > 0) {
@@ -191,7 +191,7 @@ static dw_status look(findings *f, cli_stream *stream, dw_error *err)
 
 /* ---- printing ---- */
 
-/* Leftovers of failed attempts are among the deltas until gc removes them. */
+/* The deltas include leftovers of failed attempts until gc removes them. */
 static uint64_t delta_bytes(const findings *f)
 {
     uint64_t n_other = f->n_anchor_bytes + f->n_fold_bytes;
@@ -286,7 +286,7 @@ static void print_sizes(const findings *f)
                       cli_format_size(a, f->n_catch_up_bytes), f->anchor);
 }
 
-/* Who wrote the head. The row is left out if the commit does not say. */
+/* Who wrote the head. There is no row if the commit does not record it. */
 static void print_writer(const json_t *writer)
 {
     const char *library = member(writer, "library"), *host = member(writer, "host");

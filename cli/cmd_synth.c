@@ -138,7 +138,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
 
 /* ---- files ---- */
 
-/* A new directory: a run never mixes with an older one. */
+/* Makes a new directory, so that a run never mixes with an older one. */
 static dw_status make_directory(const char *path, dw_error *err)
 {
     return mkdir(path, 0777) == 0 ? DW_OK
@@ -149,7 +149,7 @@ static dw_status make_directory(const char *path, dw_error *err)
 static dw_status write_weights(const arguments *a, const char *dir,
                                const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
-    const dw_pair metadata = {"format", "pt"}; /* which the stock loaders require */
+    const dw_pair metadata = {"format", "pt"}; /* the stock loaders require it */
     const dw_checkpoint_write_options options = {.struct_bytes = sizeof options,
                                                  .metadata = &metadata,
                                                  .n_metadata = 1,
@@ -271,7 +271,7 @@ static json_t *step_json(const step_report *r, uint64_t step)
     return object;
 }
 
-/* STEPS takes a row each. If it is NULL, they are printed, unless S is quiet. */
+/* Adds a row for each step to STEPS. If that is NULL, prints them, unless S is quiet. */
 static dw_status run_steps(const arguments *a, const cli_session *s, synth_run *run,
                            json_t *steps, dw_error *err)
 {

@@ -23,17 +23,16 @@ static const char help[] =
     "       deltawire verify URL [--base CKPT] [--no-decode] [--work DIR] [--trust "
     "KEY]...\n"
     "\n"
-    "Reads a whole checkpoint and prints its state digest. With DELTA: says whether the\n"
-    "checkpoint stands at the version the delta starts from, in which case the delta is\n"
-    "decoded and checked too, or at the one it leads to; neither is exit code 4. A\n"
-    "directory that pull or follow made must hold the version it says it does; of two\n"
-    "copies (--copies 2) both must.\n"
+    "Reads a whole checkpoint and prints its state digest. With DELTA: reports if the\n"
+    "checkpoint is at the version that the delta starts from or at the one it leads to.\n"
+    "In the first case it also decodes and checks the delta; if neither, the exit code\n"
+    "is 4. A directory that pull or follow made must hold the version of its record; of\n"
+    "two copies (--copies 2) both must.\n"
     "\n"
-    "Of a stream (a URL, or a directory with stream.json) every record and every object\n"
-    "that is kept is read and checked, and every version is decoded from the one before\n"
-    "it; the first that does not decode is named. So is every version of TRL, slime or\n"
-    "SkyRL, as far as their formats allow. Nothing is written to the "
-    "store.\n"
+    "For a stream (a URL, or a directory with stream.json) it reads and checks every\n"
+    "record and every object that is kept, decodes every version from the one before,\n"
+    "and names the first that does not decode. It checks versions of TRL, slime and\n"
+    "SkyRL as far as their formats allow. It writes nothing to the store.\n"
     "\n"
     "  --sha256             also SHA-256 over all tensor bytes in order of their "
     "names\n"
@@ -41,7 +40,7 @@ static const char help[] =
     "it;\n"
     "                       or the model that the versions of slime or SkyRL start "
     "from\n"
-    "  --no-decode          of a stream, only records and objects: needs no room\n"
+    "  --no-decode          check only records and objects of a stream: needs no room\n"
     "  --work DIR           room for a copy of the model; default: "
     "TMPDIR\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
@@ -50,7 +49,7 @@ static const char help[] =
     "  deltawire verify s3://bucket/run --trust trainer.key.pub\n"
     "  deltawire verify /shared/slime-deltas --base Qwen3-4B/\n";
 
-/* Where the checkpoint stands, seen from the delta. */
+/* The checkpoint's version, relative to the delta. */
 typedef enum standing {
     NO_DELTA,
     AT_BASE,
@@ -148,7 +147,8 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_print_row("version", "unknown: the delta fits, but names no digests");
 }
 
-/* A directory that follows a stream says which version it is; the weights decide. */
+/* A directory that follows a stream has a record of its version; the weights must agree.
+ */
 static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
 {
     dw_status status = cli_snapshot_state_read(&f->snapshot, path, err);
@@ -161,7 +161,7 @@ static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
                    f->state, f->snapshot.version, f->snapshot.stream, f->snapshot.state);
 }
 
-/* What is asked of a checkpoint. */
+/* The user's request for a checkpoint. */
 typedef struct question {
     const cli_session *session;
     const char *delta_path; /* or NULL */
@@ -219,7 +219,7 @@ static bool is_in_work(const char *path, const cli_snapshot_state *before)
            (pending || now.version != before->version || now.state != before->state);
 }
 
-/* *ERR says what is wrong with a bad one. */
+/* *ERR describes the fault, if there is one. */
 static copy_state examine_copy(findings *f, const char *path, const question *q,
                                dw_error *err)
 {
@@ -236,9 +236,9 @@ static copy_state examine_copy(findings *f, const char *path, const question *q,
     return is_in_work(path, &before) ? COPY_IN_WORK : COPY_BAD;
 }
 
-/* Of the copies of DIR the one to read must be good. The other one must be, unless it is
- * being written. COPIES are as cli_copies_find found them; they change places while a
- * follower runs. */
+/* The copy of DIR that is to be read must be good. The other one must be too, unless it
+ * is being written. COPIES are from cli_copies_find; they change places while a follower
+ * runs. */
 static int verify_copies(char *copies[2], const char *dir, const question *q)
 {
     enum { N_TRIES = 5 };

@@ -54,16 +54,16 @@ static void list_shorts(char out[MAX_SHORTS], const struct option *options)
     out[n] = '\0';
 }
 
-/* getopt takes any prefix that is unique for a long option: what a script says would
- * mean something else, or nothing, as soon as there is another option. AT is the option's
- * number in the table, or -1 for a short one. */
+/* Refuses abbreviated long options. getopt accepts any unique prefix, so a new option
+ * could change what a script means. AT is the option's number in the table, or -1 for a
+ * short one. */
 static void refuse_abbreviation(const cli_session *s, char **argv,
                                 const struct option *options, int at)
 {
     if (at < 0)
         return;
     const char *word = argv[optind - 1];
-    if (optarg == word) /* the value stands alone, behind the option */
+    if (optarg == word) /* the value is an argument of its own */
         word = argv[optind - 2];
     size_t n = strcspn(word + 2, "=");
     if (n != strlen(options[at].name))
@@ -114,8 +114,8 @@ int cli_next_option(cli_session *s, int argc, char **argv, const struct option *
     }
 }
 
-/* Argument N, counted from 0, as the usage line calls it. The words "usage: deltawire
- * VERB" come first; options, their values and what stands in brackets do not count. */
+/* The name of argument N, counted from 0, in the usage line. Skips "usage: deltawire
+ * VERB", options with their values, and everything in brackets. */
 static void find_argument_name(char out[32], const cli_session *s, int n)
 {
     char line[256], *rest;

@@ -1,4 +1,4 @@
-/* Command lines: the options that every verb takes, and values of its own. */
+/* Command lines: the options that every verb takes, and the parsing of values. */
 #ifndef CLI_COMMAND_LINE_H
 #define CLI_COMMAND_LINE_H
 
@@ -12,7 +12,8 @@ typedef struct cli_session {
     const char *verb;
     const char *help; /* for --help */
     bool json;
-    bool json_given; /* as an option: the look ahead may have seen a value */
+    bool json_given; /* given as an option; the look ahead may have mistaken a value for
+                        it */
     bool quiet;
     unsigned n_threads; /* 0: all cores */
 } cli_session;
@@ -32,12 +33,12 @@ enum { CLI_OPT_JSON = 256, CLI_OPT_THREADS, CLI_OPT_OWN };
 /* Looks ahead for --json, so that errors of the command line itself obey it. */
 cli_session cli_session_start(int argc, char **argv, const char *help);
 
-/* The verb's next own option, its value in optarg, or -1 after the last: the other
- * arguments then stand from argv[optind]. Help and wrong options, abbreviated ones among
- * them, end the process. */
+/* Returns the verb's next own option, with its value in optarg, or -1 after the last. The
+ * other arguments then begin at argv[optind]. --help and wrong or abbreviated options end
+ * the process. */
 int cli_next_option(cli_session *s, int argc, char **argv, const struct option *options);
 
-/* Whether remarks belong on stderr: neither --quiet nor --json was given. */
+/* Whether to print remarks on stderr: neither --quiet nor --json was given. */
 bool cli_wants_remarks(void);
 
 /* Reports an error in the command line and ends the process with exit code 2. */
@@ -47,14 +48,14 @@ _Noreturn void cli_usage_error(const cli_session *s, const char *format, ...)
 /* Checks the number of arguments besides the options. */
 void cli_expect_arguments(const cli_session *s, int argc, int n_least, int n_most);
 
-/* Values; a wrong one is a usage error that names the option. */
+/* Parse values. A wrong one is a usage error that names the option. */
 uint64_t cli_parse_count(const cli_session *s, const char *option, const char *text);
 uint64_t cli_parse_version(const cli_session *s, const char *option, const char *text);
 uint64_t cli_parse_scaled(const cli_session *s, const char *option, const char *text);
 double cli_parse_positive(const cli_session *s, const char *option, const char *text);
 double cli_parse_seconds(const cli_session *s, const char *option, const char *text);
 
-/* --codec and --trl, which are not independent: v1 has no gaps, and class is no TRL. */
+/* --codec and --trl depend on each other: v1 has no gap, and TRL has no class. */
 typedef struct cli_codec_choice {
     const char *codec; /* as given, or NULL */
     const char *trl;

@@ -7,7 +7,8 @@
 
 #define TRL_INDEX_BYTES 4
 
-/* Bytes of the unit that a delta changes: C64 goes as two F32, sub-byte types as bytes.
+/* The bytes of a unit that a delta changes: C64 counts as two F32, sub-byte types as
+ * bytes.
  */
 static unsigned unit_bytes(dw_dtype dtype)
 {

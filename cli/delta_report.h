@@ -23,8 +23,8 @@ double cli_bits_a_change(uint64_t n_bytes, uint64_t n_changed);
 /* "class", "gap (TRL v3)", "raw (TRL v1)", ... */
 const char *cli_codec_title(const dw_delta_info *info);
 
-/* Rows on stdout; a new object for JSON. FULL_BYTES is the size of the whole model, or
- * 0 if it is not known. */
+/* Prints rows on stdout; makes a new JSON object. FULL_BYTES is the size of the whole
+ * model, or 0 if it is not known. */
 void cli_delta_report_print(const cli_delta_report *report, uint64_t full_bytes);
 json_t *cli_delta_report_json(const cli_delta_report *report, uint64_t full_bytes);
 

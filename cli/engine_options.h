@@ -34,7 +34,7 @@ enum {
     CLI_OPT_ENGINE_CHECK,
 };
 
-/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_ENGINE_OPTIONS                                                               \
     {"engine", required_argument, NULL, CLI_OPT_ENGINE},                                 \
         {"pause", required_argument, NULL, CLI_OPT_PAUSE},                               \
@@ -62,7 +62,8 @@ typedef struct cli_engines {
 
 void cli_engines_init(cli_engines *engines);
 
-/* Takes an option of the table above, its value in optarg; false if it is none. */
+/* Handles an option of the table above, with its value in optarg; false if OPTION is not
+ * in it. */
 bool cli_engines_option(cli_engines *engines, const cli_session *s, int option);
 
 /* Checks the options, and opens the engines. Returns 0, or the exit code of the error

@@ -103,7 +103,8 @@ int cli_fail(const cli_session *s, const dw_error *err, const char *fallback,
              const char *hint, ...)
 {
     const char *where = err->where[0] || !fallback ? err->where : fallback;
-    /* the library only knows that its caller asked to stop; here it is known why */
+    /* the library only knows that its caller asked to stop; the command knows the signal
+     */
     const char *text = err->code == DW_CANCELLED ? strsignal(cli_signal()) : err->text;
     va_list args;
     va_start(args, hint);

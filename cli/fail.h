@@ -22,17 +22,17 @@ enum {
 
 int cli_exit_code(dw_status code);
 
-/* The text of an error or a note of the library, with the command's flags for the options
- * that it names: `single_writer` becomes --single-writer. Returns OUT. */
+/* Copies the text of a library error or note, with its options replaced by the command's
+ * flags: `single_writer` becomes --single-writer. Returns OUT. */
 const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text);
 
-/* Reports ERR and returns its exit code. FALLBACK names the object if the library did
- * not: it knows arrays, not the files they came from. HINT, a format, is the command to
+/* Reports ERR and returns its exit code. FALLBACK names the object if ERR does not: the
+ * library sees arrays, not the files they came from. HINT, a format, is the command to
  * try next; may be NULL. */
 int cli_fail(const cli_session *s, const dw_error *err, const char *fallback,
              const char *hint, ...) __attribute__((format(printf, 4, 5)));
 
-/* The same for a fault that has no code in the library: exit code 1. */
+/* The same for a fault without a dw_status: exit code 1. */
 int cli_fail_as(const cli_session *s, const char *code, const char *where,
                 const char *text, const char *hint, ...)
     __attribute__((format(printf, 5, 6)));

@@ -7,8 +7,8 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 
-#define N_OLD_VERSIONS 32   /* that the charts begin with */
-#define T_FOLLOWERS    10.0 /* seconds between two looks at the other followers */
+#define N_OLD_VERSIONS 32   /* how many the charts begin with */
+#define T_FOLLOWERS    10.0 /* seconds between reads of the followers' reports */
 
 /* ---- as it happens ---- */
 
@@ -83,7 +83,7 @@ void cli_follow_introduce_stream(cli_follow *f)
     show_old_versions(f, stream);
 }
 
-/* When a version was committed, to be freed; NULL if that is unknown. */
+/* When a version was committed; NULL if that is unknown. The caller frees it. */
 static char *find_created(dw_stream *stream, uint64_t version)
 {
     dw_version_info info;

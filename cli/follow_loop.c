@@ -1,7 +1,7 @@
-/* The loop of `follow`: ask for news, go there, look after the engines, wait.
+/* The loop of `follow`: ask for a new version, go to it, check the engines, wait.
  *
- * While nothing is new the store is asked often at first, then less, up to --interval: a
- * trainer's steps come at even distances, and the next one is rarely right after this.
+ * While nothing is new, the loop asks the store often at first and then less, at least
+ * every --interval seconds.
  */
 #include <stdio.h>
 
@@ -12,11 +12,11 @@
 #include "sync_report.h"
 
 #define T_HEARTBEAT 60.0 /* seconds between reports while nothing is new */
-#define T_REPORT    5.0  /* the least between two reports */
+#define T_REPORT    5.0  /* the least time between two reports */
 #define T_FIRST_ASK 0.1  /* between the first two questions after a version */
 #define T_SLICE     0.1  /* how late a signal may be noticed */
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static void report_version(const cli_follow *f, const dw_follow_report *report,
                            double seconds)
@@ -74,7 +74,8 @@ void cli_follow_report(cli_follow *f, const char *status, const char *message)
     f->t_report = cli_now();
 }
 
-/* Where this one is. Who reads `following` takes the version for one that is served. */
+/* This follower's status word. Readers take `following` to mean that the version is
+ * served. */
 static bool send_place(cli_follow *f)
 {
     const bool is_serving = dw_rollout_is_serving(f->rollout);
@@ -87,7 +88,7 @@ static void report_outage(cli_follow *f, const dw_error *err)
 {
     dw_error shown = *err;
     cli_outage_add(&f->outage, f->session, err);
-    if (f->is_by_command) /* which may hold secrets */
+    if (f->is_by_command) /* its text may hold secrets */
         snprintf(shown.where, sizeof shown.where, "--exec");
     dw_agent_report_error(f->agent, &shown);
     if (err->code == DW_CORRUPT)
@@ -103,7 +104,7 @@ static void report_recovery(cli_follow *f)
 
 /* ---- deciding ---- */
 
-/* The version of --until is there and served. */
+/* Whether the version of --until is there and served. */
 static bool is_there(const cli_follow *f)
 {
     uint64_t version = dw_follower_version(f->follower);
@@ -116,7 +117,7 @@ static bool is_reached(const cli_follow *f)
     return is_there(f) && !f->command.is_due;
 }
 
-/* The version to go to now; that of the weights if there is nothing to do. */
+/* The version to go to now; the weights' own version if there is nothing to do. */
 static uint64_t choose_goal(const cli_follow *f)
 {
     uint64_t version = dw_follower_version(f->follower), pinned;
@@ -153,7 +154,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
     cli_report_private(f->session, f->follow.into, report.n_private);
-    /* one that failed may have applied some steps */
+    /* a sync that failed may have applied some steps */
     if (report.n_steps == 0 || report.version == DW_NO_VERSION)
         return status;
     report_version(f, &report, cli_now() - bar.t_start);
@@ -161,7 +162,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     return status;
 }
 
-/* Asks for news, and goes there. Sets *MOVED if the weights changed. */
+/* Asks for a new version and goes to it. Sets *MOVED if the weights changed. */
 static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
 {
     const uint64_t before = dw_follower_version(f->follower);
@@ -171,8 +172,9 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
         status = DW_OK;
     }
     if (status != DW_OK) {
-        *moved = dw_follower_version(f->follower) != before; /* its files are gone */
-        /* of a log with a hole: how far this one is behind */
+        *moved = dw_follower_version(f->follower) !=
+                 before; /* changed also if its files are gone */
+        /* the log has a gap: shows how far this follower is behind */
         if (*moved || status == DW_CORRUPT)
             cli_follow_update_agent(f);
         return status;
@@ -182,7 +184,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
                             : cli_warn_lost(f->session, stream);
     cli_follow_update_agent(f);
     const uint64_t goal = choose_goal(f);
-    /* finishes what an earlier try left, even if nothing is new */
+    /* finishes an earlier try, even if nothing is new */
     if (goal != dw_follower_version(f->follower) ||
         (goal != DW_NO_VERSION && dw_follower_staged(f->follower, NULL, NULL)))
         status = move(f, goal, err);
@@ -205,8 +207,8 @@ static dw_status run_command(cli_follow *f, dw_error *err)
     return status;
 }
 
-/* The command runs also if the store fails: the version is there. If both fail, ERR is
- * the command's at --until, which nothing else can mend, and the store's otherwise. */
+/* The command runs also if the store fails, because the version is there. If both fail,
+ * ERR is the store's error or, at --until, the command's. */
 static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
 {
     dw_error failed = {0};
@@ -229,7 +231,7 @@ static size_t count_away(const cli_follow *f)
     return n;
 }
 
-/* Looks after the engines. Sets *BACK if one came back that was away. */
+/* Checks the engines. Sets *BACK if one came back that was away. */
 static dw_status check_engines(cli_follow *f, bool *back, dw_error *err)
 {
     const size_t n_away = count_away(f);
@@ -270,16 +272,16 @@ static bool report_is_due(const cli_follow *f, bool has_news)
 dw_status cli_follow_loop(cli_follow *f, dw_error *err)
 {
     double wait = T_FIRST_ASK;
-    bool has_news = false; /* that were not reported */
+    bool has_news = false; /* not reported yet */
     bool reported_serving; /* by the last report */
     bool back;
     dw_status status = f->engines.n > 0 ? check_engines(f, &back, err) : DW_OK;
-    /* a process before this one may have been killed before its command ran */
+    /* an earlier process may have been killed before its command ran */
     if (dw_follower_version(f->follower) != DW_NO_VERSION)
         cli_command_set_due(&f->command);
     reported_serving = send_place(f);
     if (status == DW_OK && is_reached(f))
-        return DW_OK; /* before it started */
+        return DW_OK; /* reached before this process started */
     for (;;) {
         bool moved = false;
         status = follow_once(f, &moved, err);
@@ -304,7 +306,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
                 return status;
         } else {
             report_outage(f, err);
-            /* a store that is away takes no reports, and long to say so */
+            /* a store that is away takes no reports, and the attempt would take long */
             if (status != DW_UNAVAILABLE || f->is_by_command ||
                 !dw_rollout_is_serving(f->rollout)) {
                 char line[DW_ERROR_LINE_SIZE];

@@ -31,7 +31,8 @@ static bool is_replaced(const char *entry, char *const *extra)
     return false;
 }
 
-/* The environment with EXTRA in it, to be freed; the strings are borrowed. */
+/* The environment with EXTRA added. The caller frees the array; the strings are borrowed.
+ */
 static char **extend_environment(char *const *extra)
 {
     size_t n = 0, n_all = 0;
@@ -63,14 +64,14 @@ static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
         posix_spawn_file_actions_destroy(&actions);
         return refused;
     }
-    /* this process ignores it (progress_bar.c); the command did not ask for that */
+    /* this process ignores it (progress_bar.c), but the command should not */
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGXFSZ);
     posix_spawnattr_setsigdefault(&attributes, &defaults);
-    /* a group of its own, so that a signal reaches all of it, and once */
+    /* a process group of its own, so that a signal reaches all its processes once */
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-    /* its group is not in the foreground: a read from the terminal would stop it */
+    /* its group is in the background: a read from the terminal would stop it */
     refused = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
                                                O_RDONLY, 0);
     if (s->json && !refused)
@@ -92,9 +93,9 @@ static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
 static bool end_group(pid_t pid, int *status)
 {
     kill(-pid, SIGTERM);
-    kill(-pid, SIGCONT); /* one that is stopped would not get it */
+    kill(-pid, SIGCONT); /* a stopped process would not get the signal */
     bool ended = cli_wait_child_for(pid, T_GRACE, status);
-    kill(-pid, SIGKILL); /* also those that its leader left behind */
+    kill(-pid, SIGKILL); /* also processes that the leader left behind */
     return ended || cli_wait_child_for(pid, T_GRACE, status);
 }
 

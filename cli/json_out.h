@@ -11,7 +11,8 @@
 
 void cli_json_text(json_t *object, const char *key, const char *text);
 
-/* JSON integers are signed here: a number above 2^63 - 1 becomes a string of digits. */
+/* Adds a number. One above 2^63 - 1 becomes a string of digits, because jansson's
+ * integers are signed. */
 json_t *cli_json_integer(uint64_t n);
 void cli_json_count(json_t *object, const char *key, uint64_t n);
 void cli_json_version(json_t *object, const char *key, uint64_t version); /* or null */
@@ -20,13 +21,14 @@ void cli_json_digest(json_t *object, const char *key, dw_digest digest);
 /* Rounded to six digits; null if it is not finite. */
 void cli_json_real(json_t *object, const char *key, double v);
 
-/* Prints the object on one line; takes it. */
+/* Prints the object on one line and frees it. */
 void cli_json_print(json_t *object);
 
-/* The same, and at once: for a stream of events. */
+/* The same, and flushes: for events. */
 void cli_json_event(json_t *object);
 
-/* The same line as a file, which appears whole or not at all; borrows the object. */
+/* Writes the same line to a file, which appears whole or not at all. Borrows the object.
+ */
 dw_status cli_json_save(const json_t *object, const char *path, dw_error *err);
 
 #endif

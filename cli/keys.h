@@ -1,4 +1,4 @@
-/* Keys on the command line: --trust KEY, as often as wanted, and --sign-key FILE. */
+/* Keys on the command line: --trust KEY, repeatable, and --sign-key FILE. */
 #ifndef CLI_KEYS_H
 #define CLI_KEYS_H
 
@@ -8,7 +8,7 @@
 
 enum { CLI_OPT_TRUST = 1040, CLI_OPT_STREAM };
 
-/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_TRUST_OPTIONS                                                                \
     {"trust", required_argument, NULL, CLI_OPT_TRUST},                                   \
     {                                                                                    \
@@ -28,11 +28,11 @@ typedef struct cli_keys {
     dw_sign_key *sign_key;
 } cli_keys;
 
-/* Whether OPTION is one of the table above, and takes its value. */
+/* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_keys_takes(int option);
 void cli_keys_take(cli_keys *keys, const cli_session *s, int option);
 
-/* Reads them all, the secret one too. Returns 0, or the exit code of the error it
+/* Reads all keys, also the secret one. Returns 0, or the exit code of the error it
  * reported. */
 int cli_keys_load(cli_keys *keys, const cli_session *s);
 

@@ -90,7 +90,7 @@ static int refuse_verb(int argc, char **argv)
     return cli_fail(&s, &err, NULL, "deltawire --help");
 }
 
-/* Output that never reached its reader, say for a full disk, is a failure too. */
+/* It is a failure too if the output could not be written, for example to a full disk. */
 static int finish_output(int exit_code)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -99,8 +99,9 @@ static int finish_output(int exit_code)
     return exit_code != 0 ? exit_code : CLI_EXIT_IO;
 }
 
-/* glibc raises the size from which blocks are given back to the system to the largest
- * that was freed, up to 32 MiB: the codec's scratch would stay. */
+/* glibc returns freed blocks to the system only above a threshold. It raises the
+ * threshold to the largest block that was freed, up to 32 MiB, so the codec's scratch
+ * memory would stay. */
 static void give_memory_back(void)
 {
 #ifdef __GLIBC__
@@ -108,7 +109,7 @@ static void give_memory_back(void)
 #endif
 }
 
-/* A verb that read a file while it shrank may have printed nonsense: it says so. */
+/* A verb that read a file while it shrank may have printed wrong results: report that. */
 static int report_guard(const dw_error *error)
 {
     fprintf(stderr, "deltawire: %s: %s\n", error->where, error->text);
@@ -119,7 +120,7 @@ int main(int argc, char **argv)
 {
     static char line[1024];
     give_memory_back();
-    /* a line at once: letter by letter they mix with those of other processes */
+    /* write whole lines, so that they do not mix with those of other processes */
     setvbuf(stderr, line, _IOLBF, sizeof line);
     if (argc < 2) {
         print_help(stderr);

@@ -1,11 +1,11 @@
-/* Mirroring: one end is read version by version, the other is written; each is a stream
- * of ours or another system's.
+/* Mirroring reads one place version by version and writes another. Each is a deltawire
+ * stream or another system's.
  *
  *     FROM ──▶ WORK/from, a checkpoint directory ──▶ TO
  *
- * Which version of FROM stands in TO is written in TO itself: the number of a peer's
- * version, the step of one of ours. So a mirror that is killed continues after the
- * newest version in TO, and everything else that it keeps can be made again.
+ * TO itself records which version of FROM it holds: in the number of a peer's version, or
+ * in the training step of a deltawire version. So a mirror that was killed continues
+ * after the newest version in TO. Everything else that it keeps can be made again.
  */
 #ifndef CLI_MIRROR_H
 #define CLI_MIRROR_H
@@ -21,7 +21,7 @@
 #include "progress_bar.h"
 #include "stream_open.h"
 
-/* ---- the end that is read (mirror_source.c) ---- */
+/* ---- the source (mirror_source.c) ---- */
 
 typedef struct cli_source {
     const char *url;
@@ -33,21 +33,21 @@ typedef struct cli_source {
 
     dw_store *store;
     cli_fork_opener fork_opener;
-    dw_follower *follower; /* a stream of ours */
+    dw_follower *follower; /* a deltawire stream */
     dw_peer *peer;         /* or another system's */
     dw_peer_replica *replica;
-    dw_checkpoint *base_ckpt; /* while the weights are the peer's base */
+    dw_checkpoint *base_ckpt; /* open while the weights are the peer's base */
     uint64_t base_version;
 } cli_source;
 
-/* Opens the stream, ours or a peer's. DW_NOT_FOUND if there is none. */
+/* Opens the stream, deltawire's or a peer's. DW_NOT_FOUND if there is none. */
 dw_status cli_source_open(cli_source *source, dw_error *err);
 void cli_source_close(cli_source *source);
 
 bool cli_source_is_peer(const cli_source *source);
 
-/* The lowest version above AFTER (DW_NO_VERSION: of all) that can be reached, or
- * DW_NO_VERSION if there is none yet. */
+/* The lowest version above AFTER that can be reached, or DW_NO_VERSION if there is none
+ * yet. AFTER may be DW_NO_VERSION: then all versions count. */
 dw_status cli_source_next(cli_source *source, uint64_t after, uint64_t *version,
                           dw_error *err);
 
@@ -60,7 +60,7 @@ const dw_tensor *cli_source_tensors(const cli_source *source, size_t *n_tensors)
 uint64_t cli_source_version(const cli_source *source);
 dw_status cli_source_state(const cli_source *source, dw_digest *state, dw_error *err);
 
-/* ---- the end that is written (mirror_target.c) ---- */
+/* ---- the target (mirror_target.c) ---- */
 
 typedef struct cli_target {
     const char *url;
@@ -77,12 +77,12 @@ typedef struct cli_target {
     dw_store *store;
     dw_publisher *publisher;
     dw_peer_publisher *peer_publisher;
-    const dw_tensor *tensors; /* that the publisher was opened with */
+    const dw_tensor *tensors; /* those that the publisher was opened with */
     const void *data;         /* of the first of them */
     char *base; /* the checkpoint that SkyRL's first version starts from; or NULL */
 } cli_target;
 
-/* What a version of FROM became. */
+/* What was written for a version of FROM. */
 typedef struct cli_mirrored {
     uint64_t from_version;
     uint64_t version; /* in TO */
@@ -94,20 +94,21 @@ typedef struct cli_mirrored {
     uint64_t n_bytes;
 } cli_mirrored;
 
-/* Opens the store, and sets which version of FROM its newest is; DW_NO_VERSION if there
- * is none. */
+/* Opens the store. Sets which version of FROM its newest version is; DW_NO_VERSION if
+ * there is none. */
 dw_status cli_target_open(cli_target *target, uint64_t *from_version, dw_error *err);
 void cli_target_close(cli_target *target);
 
-/* SkyRL's first version starts from a checkpoint, which is kept in WORK. Whether it must
- * be made anew, and of which version of FROM; and making it, once SOURCE is there. */
+/* SkyRL's first version starts from a checkpoint, which is kept in WORK. The first
+ * function reports if it must be made, and of which version of FROM. The second makes it,
+ * once SOURCE is at that version. */
 dw_status cli_target_lacks_base(cli_target *target, bool *lacks, uint64_t *version,
                                 dw_error *err);
 dw_status cli_target_make_base(cli_target *target, const cli_source *source,
                                dw_error *err);
 
-/* Writes SOURCE's weights as its version, and proves that they are what TO holds. If
- * TO has that version already, this only proves it. */
+/* Writes SOURCE's weights as a version of TO, and proves that TO holds them. If TO has
+ * that version already, this only proves it. */
 dw_status cli_target_write(cli_target *target, const cli_source *source,
                            const dw_progress *progress, cli_mirrored *out, dw_error *err);
 
@@ -122,15 +123,15 @@ typedef struct cli_mirror {
     const cli_session *session;
     cli_progress bar;
 
-    uint64_t at; /* the version of FROM that stands in TO, or DW_NO_VERSION */
+    uint64_t at; /* the version of FROM that TO holds, or DW_NO_VERSION */
     bool has_source;
     bool has_target;
     bool is_proven; /* AT's weights are in TO, as far as FROM still has them */
     uint64_t n_done;
 } cli_mirror;
 
-/* Until a signal asks to stop (DW_CANCELLED), --until is reached, or, with --once, all is
- * mirrored. */
+/* Runs until a signal asks to stop (DW_CANCELLED), --until is reached, or, with --once,
+ * all is mirrored. */
 dw_status cli_mirror_loop(cli_mirror *m, dw_error *err);
 
 #endif

@@ -1,6 +1,7 @@
-/* The loop of `mirror`: what is next in FROM, go there, write it to TO, wait.
+/* The loop of `mirror`: find the next version in FROM, fetch it, write it to TO, wait.
  *
- * While nothing is new FROM is asked often at first, then less, up to --interval.
+ * While nothing is new, the loop asks FROM often at first and then less, at least every
+ * --interval seconds.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 
 #define T_FIRST_ASK 0.1 /* seconds between the first two questions after a version */
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static void report_json(const cli_mirrored *done, double seconds)
 {
@@ -67,7 +68,7 @@ static dw_status go(cli_mirror *m, uint64_t version, dw_error *err)
     return status;
 }
 
-/* Writes what the source stands at. */
+/* Writes the version that the source is at. */
 static dw_status put(cli_mirror *m, double t_start, dw_error *err)
 {
     cli_mirrored done;
@@ -97,7 +98,7 @@ static dw_status restore_base(cli_mirror *m, dw_error *err)
     return status;
 }
 
-/* What TO ended with is compared with FROM, as long as FROM has it. */
+/* Compares the newest version in TO with FROM, if FROM still has it. */
 static dw_status prove_last(cli_mirror *m, dw_error *err)
 {
     if (m->is_proven || m->at == DW_NO_VERSION) {
@@ -142,7 +143,7 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     return status;
 }
 
-/* Mirrors one version more. Sets *MOVED if there was one. */
+/* Mirrors the next version. Sets *MOVED if there was one. */
 static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
 {
     uint64_t next;
@@ -162,7 +163,7 @@ static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
     return status;
 }
 
-/* What waiting mends, or may. */
+/* Whether waiting may cure the error. */
 static bool passes(const cli_mirror *m, dw_status status)
 {
     return !m->once && (status == DW_UNAVAILABLE || status == DW_NOT_FOUND);

@@ -97,8 +97,8 @@ static dw_status next_of_stream(cli_source *s, uint64_t after, uint64_t *version
     return DW_OK;
 }
 
-/* The first version to begin with: one that is whole, or, if the base is at hand, the
- * base itself, which the first one names. */
+/* The version to begin with: the first whole one or, if the user named the base, the base
+ * that the first version starts from. */
 static dw_status first_of_peer(cli_source *s, const uint64_t *versions, size_t n,
                                uint64_t *version, dw_error *err)
 {
@@ -159,7 +159,7 @@ static dw_status go_to_base(cli_source *s, dw_error *err)
                : status;
 }
 
-/* A version that cannot be rebuilt is passed over if a restart left it behind. */
+/* Skips a version that does not decode, if a later restart made it unneeded. */
 static dw_status go_in_stream(cli_source *s, uint64_t version,
                               const dw_progress *progress, dw_error *err)
 {

@@ -20,7 +20,7 @@
 
 #define NOTE "mirrored from version "
 
-/* The step of a version of ours that a mirror wrote is FROM's number. */
+/* If a mirror wrote a deltawire version, its training step is FROM's number. */
 static bool read_step(const dw_version_info *info, uint64_t *version)
 {
     char *end;
@@ -71,7 +71,7 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, dw_error 
     return read_head(t, &has_head, &head, from_version, &state, err);
 }
 
-/* Of SkyRL, if TO has versions, the base is the one that the first names. */
+/* For SkyRL: if TO has versions, the base is the one that its first version names. */
 static dw_status look_at_peer(cli_target *t, uint64_t *from_version, dw_error *err)
 {
     dw_peer *peer = NULL;
@@ -119,7 +119,7 @@ void cli_target_close(cli_target *t)
     t->base = NULL;
 }
 
-/* A publisher reads the weights where they were when it was opened. */
+/* A publisher reads the weights at the addresses that it was opened with. */
 static void forget_moved(cli_target *t, const dw_tensor *tensors, size_t n)
 {
     const void *data = n > 0 ? tensors[0].data : NULL;
@@ -135,7 +135,7 @@ static dw_status make_baseline(const cli_target *t, char **out, dw_error *err)
     return *out ? cli_path_make_directories(*out, err) : dw_fail_memory(err, t->work);
 }
 
-/* ---- a stream of ours ---- */
+/* ---- a deltawire stream ---- */
 
 static dw_status wait_for(cli_target *t, uint64_t ticket, const dw_progress *progress,
                           dw_publish_report *report, dw_error *err)
@@ -197,7 +197,7 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     if (status == DW_OK && !out->was_there && !t->publisher) {
         status = open_publisher(t, tensors, n, &note, progress, err);
         if (status == DW_OK && !has_head) {
-            /* opening made version 0 of them */
+            /* opening committed these weights as version 0 */
             status = read_head(t, &has_head, &out->version, &there, &state, err);
             out->is_whole = has_head = true;
             there = out->from_version;
@@ -209,7 +209,8 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
         status = dw_publisher_publish(t->publisher, &ticket, &note, err);
         if (status == DW_OK)
             status = wait_for(t, ticket, progress, &report, err);
-        /* anchors that are due: what fails there harms no version, and is due again */
+        /* makes the anchors that are due; a failure harms no version, and they stay due
+         */
         if (status == DW_OK)
             dw_publisher_drain(t->publisher, NULL);
         state = report.state;
@@ -276,8 +277,8 @@ static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
     dw_peer_publish_options *o = &t->peer_options;
     o->progress = *progress;
     o->first_version = cli_source_version(source);
-    /* what SkyRL's versions begin with is none of them; a file of that name may be left
-     * from another run */
+    /* the base of SkyRL's versions is not in the store; the file may be from another run
+     */
     const bool begins = o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION;
     if (begins)
         o->base_version = o->first_version;

@@ -33,7 +33,7 @@ void cli_report_error(const cli_session *s, const char *event, const char *fallb
     fputc('\n', stderr);
 }
 
-/* Whether two texts say the same, but for numbers: a count or an age may grow. */
+/* Whether two texts are the same except for numbers: a count or an age may grow. */
 static bool is_same_text(const char *a, const char *b)
 {
     static const char digits[] = "0123456789";

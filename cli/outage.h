@@ -1,5 +1,5 @@
-/* Errors that a verb that runs for ever survives. Each is reported once, not at every
- * try; the tries become less frequent; and the recovery is reported too. */
+/* Errors that a long-running verb survives. Each is reported once, not at every try. The
+ * tries become less frequent. The recovery is reported too. */
 #ifndef CLI_OUTAGE_H
 #define CLI_OUTAGE_H
 
@@ -20,7 +20,7 @@ void cli_outage_add(cli_outage *outage, const cli_session *s, const dw_error *er
 /* Seconds to wait before the next try: 1, 2, 4, up to 60, and never above `max_wait`. */
 double cli_outage_wait(const cli_outage *outage);
 
-/* Sleeps so long; a signal ends it. */
+/* Sleeps until then; a signal ends it. */
 void cli_outage_sleep(const cli_outage *outage);
 
 /* Reports the recovery, if there was an outage. */

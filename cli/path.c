@@ -18,7 +18,7 @@ dw_status cli_path_check_output(const char *path, dw_error *err)
         errno = n == 0 ? ENOENT : EISDIR;
         return dw_fail_errno(err, path, "write");
     }
-    /* a rename would put a file in its place */
+    /* a rename would replace it with a file */
     if (exists && !S_ISREG(st.st_mode))
         return dw_fail(err, DW_IO, path, "cannot replace it: not a regular file");
     char *dir = dw_parent_path(path);

@@ -4,8 +4,8 @@
 
 #include <deltawire/error.h>
 
-/* Fails if no file can be made or replaced at PATH: called before the long work, so that
- * the error does not come after it. */
+/* Fails if no file can be made or replaced at PATH. Called before long work, so that the
+ * error comes first. */
 dw_status cli_path_check_output(const char *path, dw_error *err);
 
 /* Makes the directory and those above it that are missing. Only this user can read them.

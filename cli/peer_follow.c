@@ -1,6 +1,5 @@
-/* `deltawire follow` of another system's versions: into a directory only. Engines, an
- * HTTP face and reports belong to streams of our own, which such a bucket is mirrored
- * into. */
+/* `deltawire follow` of another system's versions, only into a directory. For engines, an
+ * HTTP agent or reports, mirror the bucket into a deltawire stream. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -45,7 +44,7 @@ static dw_status run_command(loop *l, dw_error *err)
                              "", state, err);
 }
 
-/* The version to go to; that of the weights if there is none. */
+/* The version to go to; the weights' own version if there is nothing to do. */
 static dw_status choose_goal(loop *l, uint64_t *goal, dw_error *err)
 {
     const uint64_t *versions, at = dw_peer_replica_version(l->replica);
@@ -54,7 +53,7 @@ static dw_status choose_goal(loop *l, uint64_t *goal, dw_error *err)
     if (status != DW_OK)
         return status;
     const uint64_t newest = n > 0 ? versions[n - 1] : DW_NO_VERSION;
-    /* a newest that is below is that of a run which was started again */
+    /* if the newest version is lower, the run was started again */
     const bool is_near = at != DW_NO_VERSION && newest != DW_NO_VERSION && newest > at &&
                          newest - at <= l->f->max_behind &&
                          (l->f->until == DW_NO_VERSION || newest < l->f->until);
@@ -79,7 +78,7 @@ static dw_status follow_once(loop *l, bool *moved, dw_error *err)
     cli_progress_end(&bar);
     l->notes.bar = NULL;
     *moved = dw_peer_replica_version(l->replica) != before;
-    /* one that failed may have applied some versions */
+    /* a sync that failed may have applied some versions */
     if (*moved) {
         report_version(l, &report, cli_now() - bar.t_start);
         cli_command_set_due(&l->f->command);
@@ -102,7 +101,7 @@ static dw_status run_loop(loop *l, dw_error *err)
         dw_status status = is_reached(l) ? DW_OK : follow_once(l, &moved, err);
         if (status == DW_OK)
             status = run_command(l, err);
-        /* a run that was started again is not mended by waiting */
+        /* waiting does not help if the run was started again */
         if (status == DW_CANCELLED || status == DW_INVALID || status == DW_STALE)
             return status;
         if (f->command.n_failed > 0 && is_reached(l))
@@ -163,7 +162,7 @@ int cli_peer_follow(dw_peer *peer, cli_follow *f)
     }
     dw_peer_replica_close(l.replica);
     json_decref(l.notes.list);
-    /* to be stopped is how following ends */
+    /* a signal is the normal end */
     if (status == DW_OK || status == DW_CANCELLED)
         return 0;
     if (status == DW_UNAVAILABLE)

@@ -55,7 +55,8 @@ static void print_row(const dw_peer_version_info *v)
     putchar('\n');
 }
 
-/* "5 and 7" is no gap for slime, whose versions name the version they start from. */
+/* A missing number is no gap for slime, whose versions name the version they start from.
+ */
 static void print_gap(const dw_peer_version_info *v)
 {
     if (v->base == DW_NO_VERSION || v->base_is_named || v->version - v->base < 2)
@@ -64,7 +65,7 @@ static void print_gap(const dw_peer_version_info *v)
            v->version - v->base - 1, v->version - v->base == 2 ? "" : "s");
 }
 
-/* One record is damaged; the others are listed all the same. */
+/* One record is damaged: list the others nevertheless. */
 static bool is_damage(dw_status status)
 {
     return status == DW_CORRUPT || status == DW_MISMATCH || status == DW_UNSUPPORTED ||

@@ -21,7 +21,7 @@ bool cli_peer_options_given(const cli_peer_options *o)
     return o->trl || o->codec || o->checksum || o->whole_every || o->max_shard;
 }
 
-/* The place of TEXT among two names, or a usage error. */
+/* The index of TEXT among two names, or a usage error. */
 static int choose(const cli_session *s, const char *option, const char *text,
                   const char *first, const char *second)
 {

@@ -16,7 +16,7 @@ enum {
     CLI_OPT_MAX_SHARD
 };
 
-/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_PEER_OPTIONS                                                                 \
     {"as", required_argument, NULL, CLI_OPT_AS},                                         \
         {"trl", required_argument, NULL, CLI_OPT_TRL},                                   \
@@ -27,7 +27,7 @@ enum {
         "max-shard", required_argument, NULL, CLI_OPT_MAX_SHARD                          \
     }
 
-/* Their lines in a verb's help, but for --as. */
+/* Their lines in a verb's help, except for --as. */
 #define CLI_PEER_HELP                                                                    \
     "  --trl v1|v3          TRL: the layout (v3)\n"                                      \
     "  --codec CODEC        TRL: gap, or raw, which is all that v1 has; slime: xor, "    \
@@ -49,13 +49,13 @@ typedef struct cli_peer_options {
     const char *max_shard;
 } cli_peer_options;
 
-/* Takes an option of the table above; false if it is none. */
+/* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_peer_option(cli_peer_options *options, int option);
 
-/* Whether any but --as was given. */
+/* Whether any option except --as was given. */
 bool cli_peer_options_given(const cli_peer_options *options);
 
-/* What they mean for FORMAT; a wrong one is a usage error. */
+/* Fills the options for FORMAT. A wrong one is a usage error. */
 dw_peer_publish_options cli_peer_options_read(const cli_peer_options *options,
                                               const cli_session *s,
                                               dw_peer_format format);

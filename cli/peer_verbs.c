@@ -41,7 +41,7 @@ bool cli_peer_is_dir(const char *path)
     dw_peer_format format;
     dw_checkpoint *ckpt;
     if (dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, NULL) == DW_OK) {
-        dw_checkpoint_close(ckpt); /* whatever else lies in it */
+        dw_checkpoint_close(ckpt); /* the directory may hold other files */
         return false;
     }
     if (dw_store_open(&store, path, NULL, NULL) != DW_OK)
@@ -98,7 +98,7 @@ dw_peer_replica_options cli_peer_replica_options(const dw_follow_options *follow
     return options;
 }
 
-/* What both kinds of reports have. */
+/* Members that both kinds of reports have. */
 static dw_follow_report common_part(const dw_peer_sync_report *report)
 {
     return (dw_follow_report){.from = report->from,

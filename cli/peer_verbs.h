@@ -1,5 +1,5 @@
-/* The buckets of other systems, for the verbs that read them besides our own streams:
- * pull, follow, log, verify. Each looks for a stream of ours first. */
+/* The buckets of other systems, for the verbs that read them as well as deltawire
+ * streams: pull, follow, log, verify. Each looks for a deltawire stream first. */
 #ifndef CLI_PEER_VERBS_H
 #define CLI_PEER_VERBS_H
 
@@ -22,11 +22,11 @@ typedef struct cli_peer_notes {
 /* A dw_peer_note_fn; CONTEXT is a cli_peer_notes. */
 void cli_peer_note(void *context, const char *note);
 
-/* Whether STORE is a peer's; then it is opened. ERR, which came up when a stream of ours
- * was looked for, stays as it is. */
+/* Opens STORE if it holds a peer's versions; else returns false. ERR, the error of the
+ * search for a deltawire stream, stays as it is. */
 bool cli_peer_found(dw_peer **out, dw_store *store, const dw_error *err);
 
-/* Whether PATH, without a scheme, is a directory of a peer's. */
+/* Whether PATH, without a scheme, is a directory with a peer's versions. */
 bool cli_peer_is_dir(const char *path);
 
 /* Refuses --trust: a peer's versions are not signed. Returns 0 or the exit code. */
@@ -39,11 +39,11 @@ int cli_peer_check_options(const dw_peer *peer, const cli_session *s,
                            const dw_follow_options *follow, const cli_keys *keys,
                            const char *url);
 
-/* The replica that such options ask for. */
+/* Opens the replica with these options. */
 dw_peer_replica_options cli_peer_replica_options(const dw_follow_options *follow,
                                                  cli_peer_notes *notes);
 
-/* The members of a report, and its lines on stdout. */
+/* Make the JSON members of a report, and print its lines on stdout. */
 void cli_peer_report_json(json_t *object, const dw_peer *peer,
                           const dw_peer_sync_report *report, double seconds);
 void cli_peer_report_line(const dw_peer *peer, const dw_peer_sync_report *report,

@@ -32,7 +32,7 @@ const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes)
     return out;
 }
 
-/* U+0080 to U+009F in UTF-8: to a terminal, what ESC and another byte are. */
+/* U+0080 to U+009F in UTF-8: a terminal takes them for escape sequences. */
 static bool is_c1(const unsigned char *text)
 {
     return text[0] == 0xc2 && text[1] >= 0x80 && text[1] <= 0x9f;

@@ -13,18 +13,18 @@ const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n);
 /* "33.6 MB", decimal units. Returns OUT. */
 const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes);
 
-/* Text from outside, control characters as \xNN, C1 too: a name must not drive the
- * terminal. */
+/* Prints text from outside, with control characters, C1 included, as \xNN: a name must
+ * not control the terminal. */
 void cli_print_text(FILE *out, const char *text);
 
-/* One row of a report on stdout: a label, and a value at the column all rows share. */
+/* Prints one row of a report on stdout: a label, and a value in a common column. */
 void cli_print_row(const char *label, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* The same with text from outside. */
 void cli_print_text_row(const char *label, const char *text);
 
-/* 0 if B is 0. */
+/* A / B, or 0 if B is 0. */
 double cli_ratio(double a, double b);
 
 #endif

@@ -21,8 +21,8 @@
 
 static volatile sig_atomic_t caught;
 
-/* What a sleep waits for: a signal that comes between the look and the sleep, or that
- * another thread takes, would be slept over. */
+/* A sleep waits for this pipe. Otherwise it would miss a signal that arrives just before
+ * the sleep or in another thread. */
 static int wake_pipe[2] = {-1, -1};
 
 static void on_signal(int number)
@@ -31,7 +31,7 @@ static void on_signal(int number)
     caught = number;
     if (wake_pipe[1] >= 0) {
         ssize_t n = write(wake_pipe[1], "", 1);
-        (void)n; /* if the pipe is full, the sleep is over */
+        (void)n; /* if the pipe is full, the sleep ends anyway */
     }
     errno = before;
 }
@@ -61,7 +61,7 @@ static void catch_stops(int flags)
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
         struct sigaction before;
-        /* one that the parent had ignored, as nohup does, stays ignored */
+        /* a signal that the parent ignored, as nohup does, stays ignored */
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i], &action, NULL);
     }
@@ -71,7 +71,7 @@ void cli_catch_signals(void)
 {
     /* a write past `ulimit -f` must fail like one to a full disk */
     signal(SIGXFSZ, SIG_IGN);
-    /* if the parent had ignored it, nobody could wait for a child */
+    /* if the parent ignored it, waitpid would not work */
     signal(SIGCHLD, SIG_DFL);
     catch_stops((int)(SA_RESETHAND | SA_RESTART));
 }
@@ -178,7 +178,7 @@ void cli_sleep(double seconds)
     double t_end = cli_now() + seconds;
     for (double left; !caught && (left = t_end - cli_now()) > 0;) {
         struct pollfd wake = {.fd = wake_pipe[0], .events = POLLIN};
-        /* without a pipe in slices */
+        /* without a pipe, sleeps in slices */
         const double most = wake_pipe[0] < 0 ? T_FRAME : 60;
         poll(&wake, 1, (int)(1000 * (left < most ? left : most)) + 1);
     }
@@ -193,7 +193,7 @@ bool cli_wait_child_for(pid_t pid, double seconds, int *status)
     while (waitpid(pid, status, WNOHANG) == 0) {
         if (caught && !passed_on) {
             kill(-pid, caught);
-            kill(-pid, SIGCONT); /* one that is stopped would not get it */
+            kill(-pid, SIGCONT); /* a stopped process would not get the signal */
             passed_on = true;
         }
         if (cli_now() >= end)

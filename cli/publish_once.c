@@ -16,7 +16,7 @@
 
 #define WAIT_MS 100
 
-/* What is there before. */
+/* The state of the stream before the publish. */
 typedef struct prior {
     bool has_head;
     uint64_t head;
@@ -41,7 +41,7 @@ static void count_weights(cli_published *out, const cli_weights *weights)
     }
 }
 
-/* Whether there is a version decides whether opening makes one. */
+/* If there is no version, opening the publisher makes one. */
 static dw_status look_before(prior *out, const cli_publish *p, dw_store *store,
                              dw_error *err)
 {
@@ -86,7 +86,7 @@ static dw_status check_head(const cli_publish *p, const prior *before, dw_error 
                    p->expect_head, before->head);
 }
 
-/* Finds out whether the stream has the weights already, and as which version. */
+/* Finds the version that has these weights already, if there is one. */
 static dw_status skip_same(cli_published *out, const cli_publish *p, const prior *before,
                            const cli_weights *weights, const cli_session *s,
                            dw_error *err)
@@ -104,11 +104,11 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
     return DW_OK;
 }
 
-/* The user's cache, one directory a stream, to be freed with dw_free; NULL with ERR
- * filled. */
+/* A directory in the user's cache for this stream. Free it with dw_free. NULL after an
+ * error. */
 static char *default_baseline(const cli_publish *p, const dw_store *store, dw_error *err)
 {
-    /* the same URL at another server is another stream, and so is another format there */
+    /* another server or another format makes it another stream */
     const char *place[] = {dw_store_url(store), p->store.endpoint,
                            dw_peer_format_name(p->peer.format)};
     return cli_cache_dir("baselines", place, p->as_peer ? 3 : 2, "--baseline", err);
@@ -124,8 +124,8 @@ char *cli_publish_cache_dir(const cli_publish *p, dw_error *err)
     return dir;
 }
 
-/* The wait is cut into pieces: a signal ends it, and the bar moves. What is under way is
- * then finished or given up by dw_publisher_close. */
+/* Waits in short pieces, so that a signal ends it and the bar moves. After a signal
+ * dw_publisher_close finishes or cancels the version in progress. */
 static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *store,
                           dw_publish_report *report, const cli_session *s, dw_error *err)
 {
@@ -149,7 +149,7 @@ static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *st
     return status;
 }
 
-/* Opening the stream made version 0: its record has the figures. */
+/* Opening the stream committed version 0: takes the figures from its record. */
 static dw_status report_first(cli_published *out, const cli_publish *p, dw_store *store,
                               double t_start, dw_error *err)
 {
@@ -171,7 +171,7 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
     return status;
 }
 
-/* Whether the weights that were read may be committed. */
+/* Confirms that the weights that were read may be committed. */
 static dw_status confirm(void *context, dw_error *err)
 {
     return cli_weights_unchanged(context, err);
@@ -196,7 +196,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     dw_error unreported = {.code = DW_OK};
     if (is_new && o.first != DW_FIRST_FORK) {
         out->created = true;
-        /* version 0 is committed, whether its record can be read just now or not */
+        /* version 0 is committed even if its record cannot be read now */
         if (report_first(out, p, store, t_start, err) != DW_OK)
             unreported = *err;
     } else {
@@ -214,7 +214,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     return status;
 }
 
-/* With the weights open: everything that needs the store. */
+/* Does everything that needs the store, with the weights open. */
 static dw_status publish_weights(const cli_publish *p, const cli_session *s,
                                  dw_store *store, const cli_weights *weights,
                                  const char *baseline, cli_published *out, dw_error *err)
@@ -249,7 +249,7 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     return status;
 }
 
-/* Nobody asked for the copies in the cache, so the first publish names them. */
+/* The user did not ask for the copies in the cache, so the first publish reports them. */
 static void announce_copies(const cli_publish *p, const cli_session *s,
                             const cli_published *done, const char *dir)
 {
@@ -270,11 +270,11 @@ static dw_status take_any(void *context, const dw_store_entry *entry, dw_error *
 {
     (void)entry, (void)err;
     *(bool *)context = true;
-    return DW_CANCELLED; /* one is enough */
+    return DW_CANCELLED; /* stop the list at the first one */
 }
 
-/* Whether the stream is gone with all its commits. If only stream.json is missing, no new
- * stream is made: the library refuses. */
+/* Whether the stream is gone with all its commits. If only stream.json is missing, the
+ * library refuses to make a new stream. */
 static bool is_removed(dw_store *store)
 {
     dw_error err;
@@ -286,8 +286,8 @@ static bool is_removed(dw_store *store)
     return status == DW_OK && !has_commits;
 }
 
-/* The directory of the baseline: the user's, or one in the cache. If the stream of a
- * cached copy was removed, a new one begins, and the copy is set aside. */
+/* Finds the directory of the baseline: the user's, or one in the cache. If the stream of
+ * a cached copy was removed, sets the copy aside and begins a new one. */
 static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
                                dw_store *store, const char *dir, bool *is_new,
                                dw_error *err)
@@ -328,7 +328,7 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
                             : publish_weights(p, s, store, weights, baseline, out, err);
     if (status == DW_OK && is_new)
         announce_copies(p, s, out, own);
-    if (status == DW_OK && own) /* a version is published, with or without the note */
+    if (status == DW_OK && own) /* the version is published even if the note fails */
         (void)cli_cache_note(own, dw_store_url(store), &(dw_error){0});
     dw_free(own);
     return status;

@@ -10,7 +10,7 @@ static bool has_same_weights(const dw_peer_publisher *publisher,
 {
     size_t n;
     const dw_tensor *there = dw_peer_publisher_baseline(publisher, &n);
-    /* both are in order of their names, and the same model's */
+    /* both are sorted by name and of the same model */
     for (size_t i = 0; there && i < n; i++) {
         const dw_tensor *ours = &weights->tensors[i];
         if (ours->n_bytes > 0 && memcmp(there[i].data, ours->data, ours->n_bytes) != 0)
@@ -27,7 +27,7 @@ dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
     if (status != DW_CORRUPT)
         return status;
     status = dw_peer_publisher_publish(publisher, version, &again, err);
-    /* if the second look found it good, the first report is still right */
+    /* if the second read found it good, the first report is right */
     if (status == DW_OK && !again.was_there)
         *report = again;
     return status;

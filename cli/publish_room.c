@@ -30,7 +30,7 @@ static bool holds(const char *path, const char *prefix)
     return found;
 }
 
-/* The device of PATH, or of the directory in which it would be made. */
+/* The device of PATH or, if it does not exist, of the directory it would be made in. */
 static bool find_device(dev_t *out, const char *path)
 {
     struct stat found;

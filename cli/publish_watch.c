@@ -1,7 +1,6 @@
-/* Each checkpoint is published by a child process. The checkpoint is mapped, and a
- * trainer that cuts a file short while it is read would end the process that reads it; so
- * that is a child's end, and the watch goes on. The child reports its outcome through a
- * pipe. */
+/* A child process publishes each checkpoint, because the checkpoint is mapped: a trainer
+ * that truncates a file would end the process that reads it. If that ends a child, the
+ * watch goes on. The child reports its outcome through a pipe. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +21,7 @@
 #include "watch_dir.h"
 #include "watch_past.h"
 
-#define T_LOOK 1.0 /* seconds between two looks */
+#define T_LOOK 1.0 /* seconds between two scans */
 
 typedef struct outcome {
     dw_status status;
@@ -61,7 +60,7 @@ static bool read_outcome(outcome *out, int pipe_end)
     return true;
 }
 
-/* The outcome fits into the pipe, so the child ends whether it is read or not. */
+/* The outcome fits into the pipe, so the child can end before the parent reads it. */
 _Static_assert(sizeof(outcome) < 4096, "larger than what a pipe takes at once");
 
 static void publish_in_child(outcome *out, const cli_publish *p, const cli_session *s,
@@ -69,7 +68,7 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
 {
     int ends[2];
     *out = (outcome){0};
-    /* an error here is not the checkpoint's fault: it is tried again */
+    /* an error here is not the checkpoint's fault: try again */
     out->done.opened = true;
     fflush(stdout);
     if (pipe(ends) != 0) {
@@ -85,15 +84,16 @@ static void publish_in_child(outcome *out, const cli_publish *p, const cli_sessi
     if (pid < 0) {
         out->status = dw_fail_errno(&out->err, checkpoint, "start a process");
     } else {
-        setpgid(pid, pid); /* here too, or a signal could come before the child does it */
+        setpgid(pid,
+                pid); /* here too, because a signal could come before the child does it */
         int fate = cli_wait_child(pid);
         if (!read_outcome(out, ends[0])) {
             const bool changed = WIFSIGNALED(fate) && WTERMSIG(fate) == SIGBUS;
             *out = (outcome){.done.opened = !changed};
             out->status =
                 dw_fail(&out->err, DW_STALE, checkpoint,
-                        changed ? "it changed while it was read: it is looked at again"
-                                : "the process that published it ended without a word");
+                        changed ? "it changed while it was read: it will be read again"
+                                : "the process that published it ended without a report");
         }
     }
     close(ends[0]);
@@ -106,7 +106,7 @@ static bool is_gone(const char *path)
     return access(path, F_OK) != 0;
 }
 
-/* One that is passed over harms nothing: the next delta covers it. */
+/* Skipping one harms nothing: the next delta covers it. */
 static void report_passed_over(const cli_session *s, const char *path,
                                const dw_error *err)
 {
@@ -118,8 +118,8 @@ static void report_passed_over(const cli_session *s, const char *path,
     cli_report_error(s, "passed over", path, &reported);
 }
 
-/* The trainer started again from an older checkpoint. What it had written after that one
- * by then, and nobody published, is discarded. */
+/* The trainer started again from an older checkpoint. Later checkpoints that were not
+ * published yet are discarded. */
 static void report_rollback(cli_watch *watch, const cli_session *s,
                             const cli_watched *item)
 {
@@ -146,7 +146,7 @@ static void report_rollback(cli_watch *watch, const cli_session *s,
 static void report_published(cli_watch *watch, const cli_publish *p, const cli_session *s,
                              cli_watched *item, const cli_published *done)
 {
-    /* DIR itself counts as published only under its own name */
+    /* DIR itself counts as published only by its own path */
     if (!done->skipped || item->has_step)
         cli_published_print(done, s, p->url, item->path, "published");
     if (done->skipped || !item->has_step)
@@ -164,8 +164,8 @@ static bool is_final(dw_status status)
            status == DW_INVALID;
 }
 
-/* The children use the copies of the model, and this process keeps them from being
- * removed meanwhile. Only a lock is missing if this fails. */
+/* The children use the copies of the model. This process locks them, so that nobody
+ * removes them between two children. If this fails, only the lock is missing. */
 static void hold_copies(const cli_publish *p)
 {
     static int lock = -1;
@@ -176,7 +176,7 @@ static void hold_copies(const cli_publish *p)
     dw_free(dir);
 }
 
-/* Publishes one; if it returns an error, the watch ends because of *ERR. */
+/* Publishes one checkpoint. If it returns an error, the watch ends with *ERR. */
 static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watch,
                            cli_watched *item, cli_outage *outage, dw_error *err)
 {
@@ -201,7 +201,7 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     }
     if (cli_signal())
         return cli_check_signal(err);
-    if (o.done.changed) { /* it is published when it has been quiet for two looks */
+    if (o.done.changed) { /* it is published once two scans find it unchanged */
         cli_report_error(s, "changed", item->path, &o.err);
         return DW_OK;
     }
@@ -209,7 +209,7 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
         *err = o.err;
         return o.status;
     }
-    /* not a checkpoint yet, or no more, or another model's: until its files change */
+    /* no checkpoint yet or any more, or another model's: wait until its files change */
     if (!o.done.opened || o.status == DW_MISMATCH || is_gone(item->path)) {
         cli_watch_done(item);
         report_passed_over(s, item->path, &o.err);
@@ -222,7 +222,7 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
 
 /* ---- the watch ---- */
 
-/* Whether there is any version of another system's. */
+/* Whether the store has a version of another system. */
 static dw_status has_peer_version(bool *has, const cli_publish *p, dw_error *err)
 {
     dw_store *store = NULL;
@@ -240,8 +240,8 @@ static dw_status has_peer_version(bool *has, const cli_publish *p, dw_error *err
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
-/* Their versions carry no training step: if there are any, the checkpoints in DIR were
- * published already, except perhaps the newest, which covers the others. */
+/* Peers' versions carry no training step. If there are any, assume that the checkpoints
+ * in DIR were published, except perhaps the newest, which covers the others. */
 static void skip_all_but_newest(cli_watch *watch)
 {
     uint64_t newest = 0;
@@ -252,7 +252,7 @@ static void skip_all_but_newest(cli_watch *watch)
         cli_watch_skip(watch, newest - 1);
 }
 
-/* Marks checkpoints that the stream has already; a missing stream has none. */
+/* Marks the checkpoints that the stream already has. */
 static dw_status skip_published(cli_watch *watch, cli_publish *p, dw_error *err)
 {
     dw_store *store = NULL;
@@ -282,7 +282,7 @@ static dw_status skip_published_as_peer(cli_watch *watch, cli_publish *p, dw_err
     return status;
 }
 
-/* The checkpoints that are there when the watch begins. */
+/* Handles the checkpoints that exist when the watch begins. */
 static void report_start(const cli_watch *watch, const cli_session *s)
 {
     size_t n_new = 0, n_done = 0;
@@ -307,7 +307,7 @@ static void report_start(const cli_watch *watch, const cli_session *s)
             n_done, n_done > 1 ? "s" : "", n_done > 1 ? "them" : "it");
 }
 
-/* What an earlier watch published is not published again. */
+/* Does not publish again what an earlier watch published. */
 static dw_status start(cli_watch *watch, cli_publish *p, const cli_session *s,
                        cli_outage *outage, dw_error *err)
 {
@@ -343,7 +343,7 @@ static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s
         dw_status status = cli_check_signal(err);
         if (status != DW_OK)
             return status;
-        /* a directory that is away may come back: a mount, a clean start */
+        /* a missing directory may come back: a mount, or a trainer that starts afresh */
         if (cli_watch_look(watch, err) != DW_OK) {
             cli_outage_add(&lost, s, err);
             cli_outage_sleep(&lost);
@@ -375,6 +375,6 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
         cli_json_text(object, "event", "stopped");
         cli_json_event(object);
     }
-    /* to be stopped is how a watch ends */
+    /* a signal is the normal end */
     return status == DW_CANCELLED ? 0 : cli_stream_fail(s, &err, p->url);
 }

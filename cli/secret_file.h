@@ -4,8 +4,9 @@
 
 #include <deltawire/error.h>
 
-/* Reads it, without the end of its line; to be freed. Refuses one that is empty, longer
- * than 4,096 bytes, or holds anything but printable ASCII: it goes into a header. */
+/* Reads it without the line end. The caller frees it. Refuses a secret that is empty,
+ * longer than 4,096 bytes, or not printable ASCII, because it goes into an HTTP header.
+ */
 dw_status cli_secret_file_read(char **out, const char *path, dw_error *err);
 
 #endif

@@ -1,5 +1,4 @@
-/* The layout of a directory that engines map: the options of pull
- * and follow. */
+/* The options of pull and follow for a directory that engines map. */
 #ifndef CLI_SNAPSHOT_OPTIONS_H
 #define CLI_SNAPSHOT_OPTIONS_H
 
@@ -9,7 +8,7 @@
 
 enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
 
-/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_SNAPSHOT_OPTIONS                                                             \
     {"copies", required_argument, NULL, CLI_OPT_COPIES},                                 \
         {"weights-dir", required_argument, NULL, CLI_OPT_WEIGHTS_DIR},                   \
@@ -28,7 +27,7 @@ enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
     "                       link to it\n"                                                \
     "  --reader-wait S      wait so long for readers that hold the weights (10)\n"
 
-/* Takes an option of the table above; false if it is none. */
+/* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int option);
 
 #endif

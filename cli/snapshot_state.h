@@ -1,5 +1,5 @@
-/* The record that a follower keeps in its directory: which version of which stream the
- * weights there are. */
+/* The record that a follower keeps in its directory: the stream and the version of its
+ * weights. */
 #ifndef CLI_SNAPSHOT_STATE_H
 #define CLI_SNAPSHOT_STATE_H
 
@@ -18,14 +18,14 @@ typedef struct cli_snapshot_state {
     dw_digest state;
 } cli_snapshot_state;
 
-/* Reads the record in the checkpoint PATH; if that is no directory, or has no
- * record, `present` is false. */
+/* Reads the record in the checkpoint PATH. `present` is false if PATH is no directory or
+ * has no record. */
 dw_status cli_snapshot_state_read(cli_snapshot_state *out, const char *path,
                                   dw_error *err);
 
-/* The two copies in a directory that --copies 2 keeps: OUT[0] is the one that its link
- * `current` names, OUT[1] the other, each to be freed. False, with nothing to free, if
- * DIR is no such directory. */
+/* Finds the two copies in a directory of --copies 2: OUT[0] is the one that the link
+ * `current` names, OUT[1] the other. The caller frees both. False, with nothing to free,
+ * if DIR is no such directory. */
 bool cli_copies_find(char *out[2], const char *dir);
 
 #endif

@@ -1,7 +1,7 @@
-/* Analytics of a run: what `deltawire stats` finds out, and the parts it is made of.
+/* Analytics of a run: the results of `deltawire stats`, and its parts.
  *
  *     stats_stream.c, stats_deltas.c   versions, from a stream or from files
- *     stats_walk.c                     step by step over them
+ * stats_walk.c the walk over them, step by step
  *     stats_count.c                    the pass over memory
  *     stats_forecast.c                 other learning rates, other models
  *     stats_text.c, stats_json.c, stats_html.c   the report
@@ -25,28 +25,28 @@
 typedef struct stats_step {
     uint64_t from, to; /* versions */
     const char *path;  /* of the delta; NULL for streams */
-    uint64_t n_bytes;  /* as they travel */
+    uint64_t n_bytes;  /* of its objects */
     uint64_t n_objects;
     stats_counts sum;
-    uint64_t n_union[STATS_N_FOLDS]; /* changed in the last 2^i steps at least once; 0:
-                                        the walk is not as old */
+    uint64_t n_union[STATS_N_FOLDS]; /* changed at least once in the last 2^i steps; 0:
+                                        the walk is shorter */
     bool is_judged;                  /* the predictors had something to learn from */
-    double plain_bits;               /* of the mask, by density only */
+    double plain_bits;               /* bits of the mask, by density only */
     double predictor_bits[STATS_N_PREDICTORS];
 } stats_step;
 
 /* A shortcut of a stream within the steps that were walked. */
 typedef struct stats_shortcut {
     dw_edge edge;
-    uint64_t n_deltas, n_delta_bytes; /* that it stands for; of an anchor: all walked up
-                                         to it */
+    uint64_t n_deltas,
+        n_delta_bytes; /* that it replaces; for an anchor: all deltas walked up to it */
 } stats_shortcut;
 
 typedef struct stats_forecast_row {
     double lr_factor;
     double density;
     double bits_a_change;
-    double changes_a_second; /* of the scatter */
+    double changes_a_second; /* the rate of the stores */
 } stats_forecast_row;
 
 #define STATS_N_FACTORS 4
@@ -57,8 +57,8 @@ typedef struct stats_forecast {
     uint64_t n_params[STATS_MAX_SIZES];
     size_t n_sizes;
     double elem_bytes; /* of the model at hand, on average */
-    double overhead;   /* codec's bits over the bound's */
-    bool measured;     /* the scatter, here; else it was given */
+    double overhead;   /* the codec's bits divided by the bound's */
+    bool measured;     /* the rate was measured here; else the user gave it */
 } stats_forecast;
 
 typedef struct stats_report {
@@ -90,7 +90,8 @@ static inline double stats_bound_bits(const stats_counts *c)
     return c->mask_bits + c->move_bits;
 }
 
-/* Changes over a fold's steps, summed and as a union, over all windows of that length. */
+/* Changes over a fold's steps, as a sum and as a union, added up over all windows of that
+ * length. */
 typedef struct stats_fold {
     unsigned n_steps;
     uint64_t n_windows, n_sum, n_union;
@@ -98,20 +99,20 @@ typedef struct stats_fold {
 
 stats_fold stats_fold_of(const stats_report *report, unsigned i);
 
-/* Bits for the direction of all changes: given nothing, and given the history. */
+/* Bits for the direction of all changes: without and with knowledge of the history. */
 void stats_direction_bits(const stats_counts *counts, double *plain, double *given);
 
 /* Changes by direction, of all types. */
 uint64_t stats_ups(const stats_counts *counts);
 
-/* How often what changed had changed before. The first step has no past and does not
+/* How often changed elements had changed before. The first step has no past and does not
  * count. */
 typedef struct stats_recurrence {
     uint64_t n_changed;
     uint64_t n_again;     /* in the step before, or within 15 */
-    double by_density;    /* what chance would give: by the density of those steps, */
-    double by_exponent;   /* and by exponent and tensor */
-    uint64_t n_same_sign; /* in the step before: in the same direction */
+    double by_density;    /* expected by chance: given the density of those steps, */
+    double by_exponent;   /* and given exponent and tensor */
+    uint64_t n_same_sign; /* changed in the step before in the same direction */
 } stats_recurrence;
 
 stats_recurrence stats_recurrence_of(const stats_report *report, bool any);
@@ -129,8 +130,8 @@ typedef struct stats_bar {
 
 /* ---- versions ---- */
 
-/* Where versions come from. `first` brings `now` to the first version, `next` to the one
- * after, and says what it was. */
+/* A source of versions. `first` brings `now` to the first version, `next` to the
+ * following one, and describes the step. */
 typedef struct stats_source {
     void *self;
     size_t n_steps;
@@ -142,8 +143,8 @@ typedef struct stats_source {
                       stats_step *step, const dw_progress *progress, dw_error *err);
 } stats_source;
 
-/* Walks all steps. The report's steps and sums are filled, also if it fails
- * midway; release it in any case. */
+/* Walks all steps. Fills the report's steps and sums, also if it fails midway; release
+ * the report in any case. */
 dw_status stats_walk(stats_report *report, stats_model *model, const stats_source *source,
                      const char *work_dir, const cli_session *s, dw_error *err);
 void stats_report_release(stats_report *report);
@@ -166,7 +167,7 @@ double stats_forecast_bytes(const stats_forecast *f, const stats_forecast_row *r
 double stats_forecast_trl_bytes(const stats_forecast *f, const stats_forecast_row *row,
                                 double n_params);
 
-/* Changes that this machine stores in a second, at that density. */
+/* Measures how many changes this machine stores in a second at that density. */
 dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
                                 dw_error *err);
 
@@ -175,7 +176,7 @@ dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
 void stats_print_text(const stats_report *report);
 json_t *stats_report_json(const stats_report *report);
 
-/* One page without outside requests; it appears whole or not at all. */
+/* Writes one page that requests nothing from outside. It appears whole or not at all. */
 dw_status stats_save_html(const json_t *report, const char *path, dw_error *err);
 
 #endif

@@ -11,14 +11,14 @@
 
 /* ---- tensors that are being counted ---- */
 
-/* From the first item of a tensor to its last. */
+/* Lives from the first item of a tensor to its last. */
 typedef struct open_tensor {
     pthread_mutex_t lock; /* guards sums and n_left */
     size_t n_left;        /* items */
     stats_table table;
     stats_line_counts rows, columns;
     stats_prediction prediction;
-    struct open_tensor *next; /* if it is spare */
+    struct open_tensor *next; /* in the list of spare ones */
 } open_tensor;
 
 typedef struct item {
@@ -26,11 +26,11 @@ typedef struct item {
     uint64_t first, n;
 } item;
 
-/* A tensor, from before it is counted until all are. */
+/* Holds a tensor's results until all tensors are counted. */
 typedef struct tensor_slot {
     size_t n_items;
     open_tensor *open; /* guarded by the lock of the pass */
-    /* what does not add up to the same in any order */
+    /* sums whose rounding depends on the order */
     double mask_bits, move_bits;
     double expected_by_age[STATS_N_AGES];
 } tensor_slot;
@@ -47,7 +47,7 @@ typedef struct pass {
     tensor_slot *slots; /* [n_tensors] */
 
     pthread_mutex_t lock; /* guards `out`, which tensors are open, and: */
-    open_tensor *spare;   /* tables are large, so they are used again */
+    open_tensor *spare;   /* kept for reuse, because tables are large */
 } pass;
 
 static bool lines_init(stats_line_counts *lines, bool wanted, uint64_t n)
@@ -149,7 +149,7 @@ static void add_exponents(pass *p, const stats_tensor *t, const stats_table *tab
     stats_add(to->n_changed, k, STATS_MAX_EXPONENTS);
 }
 
-/* Alone with the tensor: all its items are done. */
+/* All items of the tensor are done, so no lock is needed. */
 static bool finish_tensor(pass *p, size_t i, open_tensor *o)
 {
     stats_tensor *t = &p->model->tensors[i];
@@ -177,7 +177,7 @@ static bool finish_tensor(pass *p, size_t i, open_tensor *o)
     return fine;
 }
 
-/* In the order of tensors, so that rounding does not depend on threads. */
+/* Adds in the order of tensors, so that rounding does not depend on threads. */
 static void add_reals(const pass *p)
 {
     for (size_t i = 0; i < p->model->n_tensors; i++) {

@@ -1,13 +1,13 @@
 /* The pass over memory: what one step changed, counted tensor by tensor on all threads.
  *
- * Each element falls into a cell: the exponent of its old value, and a class of its own
- * history. From how many elements a cell holds, and how many of them changed, follow the
- * bound, recurrence, unions and most predictors; only rows and columns need more.
+ * Each element belongs to a cell: the exponent of its old value, and a class of its own
+ * history. The bound, recurrence, unions and most predictors follow from the number of
+ * elements in each cell and how many of them changed. Only rows and columns need more.
  *
- * What earlier steps taught (stats_learn.h) predicts a rate for each cell, row and
- * column. The product of all three sorts the element into a bin, an eighth of an octave
- * wide: the elements of a bin share a prediction, and the share that changed shows how
- * good that was.
+ * Earlier steps give a predicted rate for each cell, row and column (stats_learn.h). The
+ * product of the three puts the element into a bin, an eighth of an octave wide. All
+ * elements of a bin have the same prediction, and the share that changed shows how good
+ * it was.
  */
 #ifndef CLI_STATS_COUNT_H
 #define CLI_STATS_COUNT_H
@@ -19,9 +19,9 @@
 /* ---- classes of history ---- */
 
 #define STATS_N_HISTORIES   16
-#define STATS_HISTORY_STEPS 15 /* that are remembered */
+#define STATS_HISTORY_STEPS 15 /* the steps that are remembered */
 
-/* By how long ago the last change was: 1 step, 2 to 3, 4 to 7, 8 to 15, longer. */
+/* Ages, by the time since the last change: 1 step, 2 to 3, 4 to 7, 8 to 15, longer. */
 typedef enum stats_age {
     STATS_AGE_1,
     STATS_AGE_3,
@@ -31,7 +31,7 @@ typedef enum stats_age {
     STATS_N_AGES
 } stats_age;
 
-/* The age that a class of histories stands for. */
+/* The age of a class of histories. */
 stats_age stats_history_age(unsigned history_class);
 
 /* ---- what is counted ---- */
@@ -44,19 +44,20 @@ enum { STATS_DOWN, STATS_UP };
 typedef struct stats_counts {
     uint64_t n_elems, n_changed;
     double mask_bits, move_bits; /* order-0, by tensor and exponent of the old value */
-    uint64_t n_class_bytes; /* what the codec `class` takes for the changed tensors */
-    uint64_t n_trl_bytes;   /* index and value of each change */
+    uint64_t n_class_bytes;      /* size of the changed tensors in the codec `class` */
+    uint64_t n_trl_bytes;        /* size of index and value of each change */
     /* moves of floats */
     uint64_t ulps[STATS_N_ULPS][2];
     uint64_t n_across_zero;
-    uint64_t n_special;   /* from or to NaN or infinity */
-    uint64_t n_no_ulps;   /* changes of other types */
-    uint64_t n_away;      /* of those in `ulps`: away from zero */
-    uint64_t n_with_past; /* changes in steps after the first: those below are of them */
-    /* changes by when the element had changed last, and what chance would give */
+    uint64_t n_special; /* from or to NaN or infinity */
+    uint64_t n_no_ulps; /* changes of other types */
+    uint64_t n_away;    /* changes in `ulps` that went away from zero */
+    uint64_t
+        n_with_past; /* changes in steps after the first; the counts below are of these */
+    /* changes by the element's last change, and the number expected by chance */
     uint64_t n_by_age[STATS_N_AGES];
     double expected_by_age[STATS_N_AGES];
-    uint64_t n_quiet[STATS_N_AGES]; /* not changed now, but so long ago */
+    uint64_t n_quiet[STATS_N_AGES]; /* elements not changed now, by their last change */
     uint64_t n_same_sign;           /* changed in the step before in the same direction */
     /* directions by class of history and last direction */
     uint64_t directions[STATS_N_HISTORIES][2][2];
@@ -97,7 +98,7 @@ typedef struct stats_exponents {
     uint64_t n_changed[STATS_MAX_EXPONENTS];
 } stats_exponents;
 
-/* One step. */
+/* The counts of one step. */
 typedef struct stats_step_counts {
     stats_counts *groups;                         /* [n_groups] */
     stats_bins bins[STATS_N_PREDICTORS];          /* empty before the third step */

@@ -1,22 +1,21 @@
 /* Other learning rates and other models.
  *
- * A master weight moves by u, its rounded copy flips when that crosses the edge of a
- * rounding interval: with the chance min(1, |u| / ulp). Under Adam, u is about normal
- * with a deviation that is the learning rate times a constant. With s, the deviation in
- * ulps of a class of exponents,
+ * A master weight moves by u. Its rounded copy changes if u crosses the edge of a
+ * rounding interval, which has the probability min(1, |u| / ulp). Under Adam, u is about
+ * normal, with a deviation that is the learning rate times a constant. If s is the
+ * deviation in ulps of a class of exponents,
  *
- *     rate(s) = E min(1, s |z|) = s sqrt(2/pi) (1 - exp(-1 / (2 s^2))) + erfc(1 / (s sqrt
- * 2))
+ *     rate(s) = E min(1, s |z|)
+ *             = s sqrt(2/pi) (1 - exp(-1 / (2 s^2))) + erfc(1 / (s sqrt(2)))
  *
- * which is linear while rare and saturates at 1. So the rate that was measured for a
- * class gives its s, the factor of the learning rate multiplies s, and that gives the
- * rate again. The mask then costs H(rate) an element. The size of a move, given that
- * there is one, has the chances
+ * which is linear for small s and saturates at 1. So the measured rate of a class gives
+ * its s. The factor of the learning rate multiplies s, and the new s gives the new rate.
+ * The mask then costs H(rate) bits an element. The size of a move has the probabilities
  *
  *     P(j) = g(j - 1) - 2 g(j) + g(j + 1)    with g(x) = E max(0, s |z| - x)
  *
- * for what |u| / ulp rounds up or down to. Bits a change are scaled so that they are at
- * a factor of 1 what the codec took.
+ * where j is |u| / ulp rounded up or down. The bits a change are scaled so that a factor
+ * of 1 gives the codec's own figure.
  */
 #include <math.h>
 #include <string.h>
@@ -25,7 +24,7 @@
 #include "stats.h"
 
 #define PI         3.14159265358979323846
-#define MANY_ULPS  64.0 /* from here on sizes are as good as continuous */
+#define MANY_ULPS  64.0 /* from here on sizes are treated as continuous */
 #define N_HALVINGS 100
 
 static const double lr_factors[STATS_N_FACTORS] = {0.3, 1, 3, 10};
@@ -89,7 +88,7 @@ typedef struct sums {
 static void add_class(sums *to, uint64_t n_elems, uint64_t n_changed, double factor)
 {
     const double n = (double)n_elems;
-    /* that all changed does not mean that all must */
+    /* even if all elements changed, the rate may be below 1 */
     double rate = (double)n_changed / n;
     rate = rate > 1 - 0.5 / n ? 1 - 0.5 / n : rate;
     const double s = factor * spread_of(rate);
@@ -112,7 +111,7 @@ static sums sum_classes(const stats_report *r, double factor)
     return total;
 }
 
-/* The model's bits a change; the sign is a coin. */
+/* The model's bits a change, with one bit for the sign. */
 static double class_bits(const sums *s)
 {
     return 1 + cli_ratio(s->mask_bits + s->size_bits, s->n_changed);
@@ -163,7 +162,7 @@ double stats_forecast_changes(const stats_forecast_row *row, double n_params)
     return row->density * n_params;
 }
 
-/* A block that changed densely is packed whole: never more than the model. */
+/* The codec packs a dense block whole, so a delta is never larger than the model. */
 double stats_forecast_bytes(const stats_forecast *f, const stats_forecast_row *row,
                             double n_params)
 {

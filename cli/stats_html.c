@@ -6,12 +6,12 @@
 #include "base/file.h"
 #include "stats.h"
 
-/* stats.html, as the build embeds it. */
+/* stats.html, embedded by the build. */
 extern const unsigned char stats_page[];
 
 #define MARK "\"DELTAWIRE_REPORT\"" /* where the report goes */
 
-/* A name may hold anything: no `<` means no end of the script. */
+/* Escapes `<`, so that no name can end the script. */
 static void write_json(dw_writer *out, const char *text)
 {
     for (; *text; text++)

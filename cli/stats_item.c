@@ -6,10 +6,10 @@
 
 /* ---- classes of history ---- */
 
-/* Class 0 is 'not within 15 steps'. Others by steps since the last change, and changes
- * within 15 steps: what flips often flips again. */
+/* Class 0: no change within 15 steps. The others depend on the steps since the last
+ * change and the number of changes within 15 steps. */
 static const struct history_class {
-    unsigned first_step, last_step; /* of the last change, backwards from 1 */
+    unsigned first_step, last_step; /* steps since the last change, from 1 */
     unsigned min_changes;
     stats_age age;
 } history_classes[STATS_N_HISTORIES] = {
@@ -21,7 +21,7 @@ static const struct history_class {
     {8, 15, 2, STATS_AGE_15},
 };
 
-/* By the low 15 bits of an element's history. */
+/* Indexed by the low 15 bits of an element's history. */
 static unsigned history_class(unsigned history)
 {
     if (history == 0)
@@ -53,12 +53,11 @@ void stats_classes_init(stats_classes *classes)
 INLINE uint64_t load(const uint8_t *at, unsigned width)
 {
     uint64_t v = 0;
-    memcpy(&v, at, width); /* little-endian, as the library's */
+    memcpy(&v, at, width); /* little-endian, as in the library */
     return v;
 }
 
-/* Position on a line that orders all bit patterns, as the codec has it: -0 lies just
- * below +0. */
+/* The position in the codec's order of all bit patterns: -0 is just below +0. */
 static uint64_t rank(const stats_format *f, uint64_t x)
 {
     const uint64_t sign = 1ull << (f->n_bits - 1);
@@ -163,7 +162,7 @@ INLINE void count_run(stats_worker *w, const stats_tensor *t, const stats_predic
                 w->columns.n_changed[i]++;
             memcpy(then + i * width, &new, width);
         }
-        if (next != history) /* a page that stays as it is need not be written */
+        if (next != history) /* do not dirty a page that stays the same */
             histories[i] = (uint16_t)next;
     }
 }

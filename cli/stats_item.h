@@ -1,4 +1,4 @@
-/* The loop over elements: a run of whole rows, or of a flat tensor. */
+/* The loop over the elements of an item: some whole rows, or a piece of a flat tensor. */
 #ifndef CLI_STATS_ITEM_H
 #define CLI_STATS_ITEM_H
 
@@ -9,11 +9,11 @@
 /* A worker's scratch. */
 typedef struct stats_worker {
     stats_table table;
-    stats_line_counts rows;    /* [rows of an item], the first being the item's first */
+    stats_line_counts rows;    /* [rows of an item] */
     stats_line_counts columns; /* [n_columns] */
 } stats_worker;
 
-/* The classes of all histories; made once. */
+/* The classes of all histories, computed once. */
 typedef struct stats_classes {
     uint8_t of[1 << STATS_HISTORY_STEPS];
 } stats_classes;

@@ -7,7 +7,7 @@
 #include "stats_entropy.h"
 
 #define BINS_AN_OCTAVE 8
-#define LINE_WEIGHT    128 /* changes that a row must show before it counts for much */
+#define LINE_WEIGHT    128 /* a row needs about this many changes to count for much */
 #define MAX_SHIFT      64  /* a factor of 256 */
 
 /* ---- bins ---- */
@@ -29,7 +29,7 @@ static uint32_t fixed_of(double rate)
     return fixed < 1 ? 1 : (uint32_t)fixed;
 }
 
-/* ---- rates, as they lie in a tensor ----
+/* ---- the array of a tensor's rates ----
  *
  *     [n_exponents][STATS_N_HISTORIES]  p_eh
  *     [n_exponents]                     p_e
@@ -222,7 +222,7 @@ static void learn_lines(stats_line *lines, uint64_t n_lines, const stats_line_co
 bool stats_learn(stats_tensor *t, unsigned step, const stats_table *table,
                  const stats_line_counts *rows, const stats_line_counts *columns)
 {
-    if (step > 0) { /* the first step had no rates to expect anything by */
+    if (step > 0) { /* the first step had no rates to compare with */
         learn_lines(t->rows, t->n_rows, rows);
         learn_lines(t->columns, t->n_columns, columns);
     }

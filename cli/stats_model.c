@@ -7,8 +7,8 @@
 
 #define ALIGNMENT 64
 #define MAX_BYTES (UINT64_C(1) << 56)
-#define MIN_LINE  64        /* shorter rows and columns show too little */
-#define MAX_LINE  (1 << 20) /* longer ones are no rows of a matrix */
+#define MIN_LINE  64        /* shorter rows and columns have too few elements */
+#define MAX_LINE  (1 << 20) /* longer ones are not rows of a matrix */
 
 /* ---- names ---- */
 
@@ -33,8 +33,8 @@ static const struct kind_name {
     {STATS_OTHER, "other"},
 };
 
-/* The first that the name holds decides: a norm of q is a norm, an expert's up_proj an
- * expert. */
+/* The first entry that the name contains decides: q_norm is a norm, an expert's up_proj
+ * is an expert. */
 static const struct kind_name patterns[] = {
     {STATS_EXPERTS, ".experts."},
     {STATS_NORM, "norm"},
@@ -114,7 +114,7 @@ static stats_format fnuz_format(dw_dtype dtype, unsigned n_exponent, unsigned n_
 {
     stats_format f = float_format(dtype, 8, n_exponent, n_mantissa);
     f.is_fnuz = true;
-    f.first_special = 0x80; /* no magnitude is that large */
+    f.first_special = 0x80; /* larger than any magnitude */
     return f;
 }
 
@@ -161,7 +161,7 @@ static void describe(stats_tensor *out, const dw_tensor *t)
     uint64_t last = t->n_dims > 1 ? t->dims[t->n_dims - 1] : 0;
     if (t->dtype == DW_C64)
         last *= 2;
-    /* rows of packed types may share a byte: those are not looked at */
+    /* rows of packed types may share a byte, so they are not counted */
     if (last < 2 || last > MAX_LINE || out->n_elems % last != 0 || out->n_elems == last ||
         dw_dtype_bits(t->dtype) < 8)
         return;

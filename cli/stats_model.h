@@ -1,5 +1,5 @@
-/* The model that `deltawire stats` looks at: its tensors, what each is in a transformer,
- * and where two versions of it and the history of each element lie.
+/* The model that `deltawire stats` analyses: its tensors, the role of each in a
+ * transformer, and the memory for two versions and for the history of each element.
  *
  *     then     the version before a step      [elements], a nameless mapped file
  *     now      the version after it           [elements]
@@ -57,7 +57,7 @@ const char *stats_kind_name(stats_kind kind);
 
 #define STATS_NO_LAYER UINT32_MAX
 
-/* What rows and columns did in the steps before: see stats_learn.h. */
+/* The changes of a row or column in past steps: see stats_learn.h. */
 typedef struct stats_line {
     double n_changed;
     double n_expected;
@@ -66,12 +66,12 @@ typedef struct stats_line {
 typedef struct stats_tensor {
     stats_kind kind;
     uint32_t layer;
-    size_t group; /* of its kind in its layer */
+    size_t group; /* the group of its kind in its layer */
     stats_format format;
     uint64_t n_elems;
-    uint64_t n_rows, n_columns; /* a column is the last dimension; 1 x n_elems if lines
-                                   are not looked at */
-    bool has_rows, has_columns; /* long enough to show something */
+    uint64_t n_rows, n_columns; /* n_columns is the last dimension; 1 x n_elems if lines
+                                   are not counted */
+    bool has_rows, has_columns; /* long enough to be counted */
     uint8_t *then, *now;        /* [n_elems] of the format */
     uint16_t *history;          /* [n_elems] */
 
@@ -79,7 +79,7 @@ typedef struct stats_tensor {
     double density;
     uint32_t first_exponent, n_exponents;
     uint32_t *rates;            /* [n_exponents][STATS_N_HISTORIES], fixed point */
-    stats_line *rows, *columns; /* [n_rows], [n_columns]; NULL if not looked at */
+    stats_line *rows, *columns; /* [n_rows], [n_columns]; NULL if not counted */
 } stats_tensor;
 
 /* A kind of tensors in a layer. */
@@ -99,13 +99,13 @@ typedef struct stats_model {
     size_t n_scratch_bytes;
 } stats_model;
 
-/* Room for two versions of these tensors, zeros, in a nameless file in WORK_DIR (NULL:
- * TMPDIR, or /tmp). Names and shapes of TENSORS are borrowed. */
+/* Makes room, filled with zeros, for two versions of these tensors in a nameless file in
+ * WORK_DIR (NULL: TMPDIR, or /tmp). Names and shapes of TENSORS are borrowed. */
 dw_status stats_model_init(stats_model *out, const dw_tensor *tensors, size_t n_tensors,
                            const char *work_dir, dw_error *err);
 void stats_model_release(stats_model *model);
 
-/* A mapped file without a name: it goes with the process, however that ends. */
+/* Maps a file without a name. The system removes it when the process ends. */
 dw_status stats_scratch_map(uint8_t **out, uint64_t n_bytes, const char *work_dir,
                             dw_error *err);
 void stats_scratch_unmap(uint8_t *scratch, size_t n_bytes);

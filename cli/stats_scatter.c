@@ -1,4 +1,4 @@
-/* How fast this machine stores changes: what an engine pauses for. */
+/* Measures how fast this machine stores changes. An engine pauses for these stores. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,11 @@
 #include "progress_bar.h"
 #include "stats.h"
 
-#define N_ELEMS     (UINT64_C(1) << 25) /* of 2 bytes: more than caches hold */
-#define MIN_ROUNDS  5
-#define T_ROUNDS    0.15 /* seconds; the best counts, for others use the machine too */
+#define N_ELEMS    (UINT64_C(1) << 25) /* of 2 bytes each: larger than the caches */
+#define MIN_ROUNDS 5
+#define T_ROUNDS                                                                         \
+    0.15 /* seconds; the best round counts, because other processes use the machine too  \
+          */
 #define MAX_DENSITY 0.5
 
 static uint64_t mix(uint64_t x) /* splitmix64's */
@@ -21,7 +23,7 @@ static uint64_t mix(uint64_t x) /* splitmix64's */
     return x ^ (x >> 31);
 }
 
-/* Changes at random places: gaps of DENSITY are geometric. */
+/* Changes at random positions with this density: the gaps are geometric. */
 static void change_some(uint16_t *weights, double density)
 {
     const double scale = 1 / log1p(-density);
@@ -70,7 +72,7 @@ dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
     const uint64_t dims[1] = {N_ELEMS};
     dw_tensor old = {.name = "scatter", .dtype = DW_BF16, .n_dims = 1, .dims = dims};
     old.n_bytes = 2 * N_ELEMS;
-    /* plain memory: in a mapped file the system takes its share of the time */
+    /* plain memory: a mapped file would cost time in the system */
     uint8_t *room = malloc((size_t)(2 * old.n_bytes));
     if (!room)
         return dw_fail_memory(err, "");
@@ -84,7 +86,7 @@ dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
     old.data = room;
     new.data = room + old.n_bytes;
     memcpy(new.data, old.data, (size_t)old.n_bytes);
-    /* at least some, so that there is something to time */
+    /* enough changes to measure */
     change_some(new.data, fmin(fmax(density, 1e-5), MAX_DENSITY));
     dw_status status = time_stores(out, &old, &new, n_threads, err);
     free(room);

@@ -36,7 +36,8 @@ dw_status stats_scratch_map(uint8_t **out, uint64_t n_bytes, const char *work_di
     int fd = open_nameless(dir);
     if (fd < 0)
         return dw_fail_errno(err, dir, "make a scratch file");
-    /* taken at once: a store to a page that the disk has no room for would kill */
+    /* allocate it now: a store to a page without room on the disk would kill the process
+     */
     errno = n_bytes > 0 ? posix_fallocate(fd, 0, (off_t)n_bytes) : 0;
     void *at = NULL;
     if (errno == 0 && n_bytes > 0)

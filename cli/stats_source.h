@@ -1,4 +1,4 @@
-/* Where the versions come from that `deltawire stats` walks over. */
+/* The sources of the versions that `deltawire stats` walks over. */
 #ifndef CLI_STATS_SOURCE_H
 #define CLI_STATS_SOURCE_H
 
@@ -11,7 +11,7 @@
 /* ---- a stream ---- */
 
 typedef struct stats_stream {
-    cli_stream stream; /* url, options and keys are the caller's to set */
+    cli_stream stream; /* the caller sets url, options and keys */
     const char *base;  /* the checkpoint behind a version 0 that was not uploaded */
     const char *work_dir;
     uint64_t from, to; /* DW_NO_VERSION: the last 16 steps */
@@ -45,7 +45,7 @@ typedef struct stats_deltas {
     size_t at;
 } stats_deltas;
 
-/* Opens base and deltas, and so checks all of them before the first step. */
+/* Opens the base and all deltas, which checks them before the first step. */
 int stats_deltas_open(stats_source *out, stats_deltas *self, const cli_session *s);
 void stats_deltas_close(stats_deltas *self);
 

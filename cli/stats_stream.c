@@ -108,7 +108,7 @@ void stats_stream_close(stats_stream *self)
 
 /* ---- shortcuts ---- */
 
-/* The deltas that the shortcut stands for, as far as they were walked. */
+/* The deltas that the shortcut replaces, as far as they were walked. */
 static stats_shortcut measure(const dw_edge *edge, const stats_report *r)
 {
     stats_shortcut shortcut = {.edge = *edge};

@@ -1,4 +1,4 @@
-/* What the report says, out of what was counted. */
+/* Computes the report's figures from the counts. */
 #include "stats.h"
 #include "stats_entropy.h"
 
@@ -70,7 +70,7 @@ stats_recurrence stats_recurrence_of(const stats_report *r, bool any)
     stats_recurrence out = {0};
     for (size_t i = 1; i < r->n_steps; i++) {
         const stats_counts *c = &r->steps[i].sum;
-        uint64_t n_before = 0; /* elements that had changed, whatever they do now */
+        uint64_t n_before = 0; /* elements that had changed before */
         out.n_changed += c->n_changed;
         out.n_same_sign += c->n_same_sign;
         for (unsigned age = 0; age < (any ? STATS_AGE_NONE : STATS_AGE_1 + 1u); age++) {

@@ -18,7 +18,7 @@ void stats_table_release(stats_table *table)
     table->moves = NULL;
 }
 
-/* The next touched stretch of an exponent from AT on, or STATS_N_STRETCHES. */
+/* The first touched stretch of an exponent from AT on, or STATS_N_STRETCHES. */
 static unsigned next_touched(const stats_table *table, unsigned exponent, unsigned at)
 {
     const uint8_t *found = at < STATS_N_STRETCHES ? memchr(table->touched[exponent] + at,
@@ -77,8 +77,8 @@ void stats_table_exponents(const stats_table *table,
     }
 }
 
-/* Changes of an exponent by age, and what it would be if an element's past meant nothing
- * beyond its exponent. */
+/* Changes of an exponent by age, and their expected number if only the exponent mattered.
+ */
 static void count_ages(stats_counts *counts, const stats_table *table, unsigned exponent,
                        uint64_t n_elems, uint64_t n_changed)
 {

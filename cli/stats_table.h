@@ -1,5 +1,5 @@
-/* What is counted of one tensor in one step, before anything is made of it. A worker has
- * one for the item it is at; a tensor's is the sum over its items. */
+/* The raw counts of one tensor in one step. A worker has a table for its current item; a
+ * tensor's table is the sum over its items. */
 #ifndef CLI_STATS_TABLE_H
 #define CLI_STATS_TABLE_H
 
@@ -7,8 +7,9 @@
 
 #define STATS_N_CELLS (STATS_MAX_EXPONENTS * STATS_N_HISTORIES)
 
-/* Moves by size: up to 2^15 each for itself, which are all of 16-bit types; beyond that
- * 64 buckets an octave, the place inside one as plain bits. */
+/* Moves by size. Each size up to 2^15 has its own count, which covers all 16-bit types.
+ * Beyond that there are 64 buckets an octave, and the position inside a bucket costs
+ * plain bits. */
 #define STATS_EXACT_OCTAVE 15
 #define STATS_N_EXACT      (1u << STATS_EXACT_OCTAVE)
 #define STATS_N_SIZES      (STATS_N_EXACT + (64 - STATS_EXACT_OCTAVE) * 64)
@@ -29,8 +30,8 @@ static inline unsigned stats_size_plain_bits(unsigned bucket)
                : (bucket - STATS_N_EXACT) / 64 + STATS_EXACT_OCTAVE - 6;
 }
 
-/* A stretch of 64 sizes, which is added and cleared only if it was touched: most of
- * the table, of 70 MB in all, never is, and so takes no memory. */
+/* A stretch of 64 sizes is added and cleared only if it was touched. Most of the table's
+ * 70 MB is never touched and takes no memory. */
 #define STATS_STRETCH     64
 #define STATS_N_STRETCHES (STATS_N_SIZES / STATS_STRETCH)
 
@@ -42,7 +43,7 @@ typedef struct stats_table {
     uint64_t n_elems[STATS_N_CELLS]; /* by exponent, then history */
     uint64_t n_changed[STATS_N_CELLS];
     stats_bins bins;     /* by all predictors together */
-    stats_counts counts; /* what needs no cells: moves and directions */
+    stats_counts counts; /* counts without cells: moves and directions */
     stats_moves *moves;  /* [exponents] */
     uint8_t touched[STATS_MAX_EXPONENTS][STATS_N_STRETCHES];
 } stats_table;

@@ -278,7 +278,7 @@ static void print_folds(const stats_report *r)
     print_ways(r);
     cli_print_row(
         "anchor",
-        "the model is as much as %.0f deltas: cheaper for who is farther behind",
+        "the model is as large as %.0f deltas: cheaper for followers farther behind",
         cli_ratio((double)r->model->n_bytes, mean));
 }
 

@@ -8,7 +8,7 @@
 #include "stats.h"
 #include "stats_entropy.h"
 
-#define BATCH_BYTES (256u << 20) /* of weights that are encoded at a time */
+#define BATCH_BYTES (256u << 20) /* weights that are encoded at a time */
 #define COPY_BYTES  (UINT64_C(16) << 20)
 
 /* ---- progress ---- */
@@ -21,7 +21,8 @@ static int report_phase(void *context, uint64_t done, uint64_t total)
     return cli_progress_report(&bar->bar, now, bar->total);
 }
 
-/* Begins the next phase, which is SHARE of the total. The hook is good until the next. */
+/* Begins the next phase, which is SHARE of the total. The result is valid until the next
+ * phase. */
 static dw_progress start_phase(stats_bar *bar, uint64_t share)
 {
     bar->done += bar->share;
@@ -77,9 +78,9 @@ static dw_status copy_first(const stats_model *model, unsigned n_threads,
     return status;
 }
 
-/* ---- what the codec takes ---- */
+/* ---- the codec's bytes ---- */
 
-/* A walk under way. */
+/* The state of a walk. */
 typedef struct walk {
     stats_report *report;
     stats_model *model;
@@ -101,8 +102,8 @@ static size_t batch_end(const stats_model *model, size_t first)
     return end;
 }
 
-/* Bytes by tensor, found by name: unchanged ones are not in the delta. Both lists are in
- * the same order as a rule, so each search begins where the last one ended. */
+/* Finds the bytes of each tensor by name; unchanged tensors are not in the delta. Both
+ * lists usually have the same order, so each search begins where the last one ended. */
 static void note_sizes(walk *w, const dw_delta *delta, size_t first, size_t end)
 {
     dw_delta_info info;

@@ -10,7 +10,7 @@
 #include "json_out.h"
 #include "print.h"
 
-#define N_CHECKED 1000 /* newest versions that dw_stream_check_log looks at */
+#define N_CHECKED 1000 /* newest versions that dw_stream_check_log checks */
 
 const char *cli_content_name(dw_content content)
 {

@@ -14,14 +14,14 @@
 /* "delta", "anchor", "base", "fork". */
 const char *cli_content_name(dw_content content);
 
-/* A time of a record, in whole seconds; -1 if it does not parse. */
+/* Parses a time of a record, in whole seconds; -1 if it does not parse. */
 time_t cli_time(const char *rfc3339);
 
 /* Seconds between a time of a record and now; -1 if it does not parse. */
 double cli_age(const char *rfc3339);
 
-/* The lowest restart above VERSION, which left behind what lies between; DW_NO_VERSION:
- * none. */
+/* The lowest restart above VERSION; versions between the two are not needed.
+ * DW_NO_VERSION: none. */
 dw_status cli_restart_after(uint64_t *restart, dw_stream *stream, uint64_t version,
                             dw_error *err);
 
@@ -35,11 +35,11 @@ cli_model_size cli_model_count(const dw_stream *stream);
 
 #define CLI_SUSPECT_SIZE 128
 
-/* Versions FROM to END - 1 "may differ from the trainer's weights". Returns OUT. */
+/* Writes a phrase: versions FROM to END - 1 may differ from the trainer's weights.
+ * Returns OUT. */
 const char *cli_format_suspect(char out[CLI_SUSPECT_SIZE], uint64_t from, uint64_t end);
 
-/* Versions FROM to END - 1 may not be the trainer's weights. The row is left out if FROM
- * is 0. */
+/* Prints a row with that phrase; no row if FROM is 0. */
 void cli_print_suspect(uint64_t from, uint64_t end);
 json_t *cli_suspect_json(uint64_t from, uint64_t end);
 
@@ -48,28 +48,28 @@ json_t *cli_suspect_json(uint64_t from, uint64_t end);
 /* "12 s", "3 min", "5.2 h", "9 days"; "unknown" for less than 0. Returns OUT. */
 const char *cli_format_age(char out[CLI_AGE_SIZE], double seconds);
 
-/* A copy of the shortcuts to versions FIRST to LAST: those of the stream live until
- * the next call with it. To be freed; NULL if there are none. */
+/* Copies the shortcuts to versions FIRST to LAST, because those of the stream live only
+ * until the next call. The caller frees them; NULL if there are none. */
 dw_status cli_copy_shortcuts(dw_stream *stream, uint64_t first, uint64_t last,
                              dw_edge **shortcuts, size_t *n_shortcuts, dw_error *err);
 
 /* DW_CORRUPT if the version after VERSION, which is far below HEAD, is missing: a
- * follower at VERSION cannot go on. Near the head dw_stream_check_log looks. */
+ * follower at VERSION cannot go on. dw_stream_check_log does this near the head. */
 dw_status cli_check_next(dw_stream *stream, uint64_t version, uint64_t head,
                          dw_error *err);
 
-/* Member "base_sha256": the hash, or null if the record has none. */
+/* Adds the member "base_sha256": the hash, or null if the record has none. */
 void cli_json_base_sha256(json_t *object, const dw_version_info *info);
 
-/* Members "library" and "host": what wrote the version, each if it is recorded. */
+/* Adds the members "library" and "host" of the writer, if they are recorded. */
 void cli_json_provenance(json_t *object, const dw_version_info *info);
 
 /* Warns on stderr if the newest version was lost: latest.json names it, but it is
  * missing. Returns whether it was. */
 bool cli_warn_lost(const cli_session *s, const dw_stream *stream);
 
-/* Warns on stderr if trust was asked for, the checkpoint BASE (or NULL) was named, and
- * the stream has no SHA-256 to prove it by. */
+/* Warns on stderr if keys are trusted and a checkpoint BASE is given (it may be NULL),
+ * but the stream has no SHA-256 to prove it. */
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
                    const char *base);
 

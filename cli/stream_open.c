@@ -73,11 +73,12 @@ static void print_wait(void *context, const dw_error *wait)
 dw_status cli_store_open_at(dw_store **out, const char *url,
                             const dw_store_options *options, dw_error *err)
 {
-    dw_store_options o = *options; /* zeros, and what cli_store_option set */
+    dw_store_options o = *options; /* zeros, except for what cli_store_option set */
     o.struct_bytes = sizeof o;
     o.on_wait = cli_wants_remarks() ? print_wait : NULL;
     dw_status status = dw_store_open(out, url, &o, err);
-    /* the library leaves out a URL that may hold a secret, and so does the command */
+    /* the library does not name a URL that may hold a secret, so the command must not
+     * either */
     if (status != DW_OK && !err->where[0])
         snprintf(err->where, sizeof err->where, "the store's URL");
     return status;
@@ -92,7 +93,7 @@ int cli_store_open(dw_store **out, const cli_session *s, const char *url,
     return cli_fail(s, &err, NULL, NULL);
 }
 
-/* A path without a scheme is a directory's. */
+/* A path without a scheme names a directory. */
 static bool same_scheme(const char *a, const char *b)
 {
     const char *scheme_a = has_scheme(a) ? a : "file:";
@@ -110,7 +111,7 @@ dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
     return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
 }
 
-/* If the store was opened but has no stream, *ERR says why. */
+/* If the store was opened but has no stream, *ERR has the reason. */
 static int open_stream(cli_stream *stream, const cli_session *s, dw_error *err)
 {
     err->code = DW_OK;
@@ -156,8 +157,8 @@ void cli_stream_close(cli_stream *stream)
 
 int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
 {
-    /* looking at the stream does not help with a local directory, and a verb does not
-     * suggest itself */
+    /* for an error of a local directory, looking at the stream does not help; and a verb
+     * does not suggest itself */
     const bool elsewhere = err->where[0] && !strstr(err->where, url) &&
                            strncmp(err->where, "objects/", 8) != 0;
     const bool verifies = strcmp(s->verb, "verify") == 0;

@@ -1,5 +1,5 @@
-/* Stores and streams as the verbs open them: a URL, the options that say how to reach it,
- * the keys that are trusted. */
+/* Opens stores and streams for the verbs: a URL, the options to reach it, and the trusted
+ * keys. */
 #ifndef CLI_STREAM_OPEN_H
 #define CLI_STREAM_OPEN_H
 
@@ -14,7 +14,7 @@
 
 enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT };
 
-/* Stands in a verb's table of options, before CLI_COMMON_OPTIONS. */
+/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_STORE_OPTIONS                                                                \
     {"endpoint", required_argument, NULL, CLI_OPT_ENDPOINT},                             \
         {"region", required_argument, NULL, CLI_OPT_REGION},                             \
@@ -29,7 +29,7 @@ enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT
     "  --region NAME  --profile NAME\n"                                                  \
     "  --timeout S          give a request up after so many seconds of retries (180)\n"
 
-/* Takes an option of the table above; false if it is none. */
+/* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
 
 /* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
@@ -48,15 +48,15 @@ dw_status cli_store_open_at(dw_store **out, const char *url,
 int cli_store_open(dw_store **out, const cli_session *s, const char *url,
                    const dw_store_options *options);
 
-/* Of a stream that may be a fork. */
+/* Options for a stream that may be a fork. */
 typedef struct cli_fork_opener {
     const char *url;
     const dw_store_options *options;
 } cli_fork_opener;
 
-/* Opens the store of a stream that another forks from; CONTEXT is a cli_fork_opener. The
- * two lie beside each other as a rule, so the same options hold; but the URL comes from a
- * record, and an endpoint or a profile is not for a store of another kind. */
+/* Opens the store of the stream that a fork starts from; CONTEXT is a cli_fork_opener.
+ * The two are usually in the same store, so the same options apply. But the URL comes
+ * from a record: an endpoint or a profile is not passed to a store of another kind. */
 dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
                               dw_error *err);
 
@@ -68,19 +68,19 @@ typedef struct cli_stream {
     dw_stream *stream;
 } cli_stream;
 
-/* The store and the stream at URL, with the trusted keys. Returns 0, or the exit code of
- * the error it reported. */
+/* Opens the store and the stream at URL, with the trusted keys. Returns 0, or the exit
+ * code of the error it reported. */
 int cli_stream_open(cli_stream *stream, const cli_session *s);
 
-/* The same. If there is no stream but another system's versions, *PEER is them, which the
- * caller closes first; else NULL. */
+/* The same. If there are another system's versions in place of a stream, sets *PEER,
+ * which the caller closes first; else it is NULL. */
 int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s);
 
-/* Closes both, frees the keys. */
+/* Closes both and frees the keys. */
 void cli_stream_close(cli_stream *stream);
 
-/* Reports ERR, which came up with the stream at URL, with the command that helps best,
- * if there is one; returns the exit code. */
+/* Reports ERR, an error of the stream at URL, and the command that helps best, if there
+ * is one. Returns the exit code. */
 int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url);
 
 #endif

@@ -37,7 +37,7 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds)
         fputs("nothing", stdout);
     else
         printf("%" PRIu64, report->from);
-    printf(": %" PRIu64 " hop%s, %" PRIu64 " object%s, %s in %.3f s\n", report->n_steps,
+    printf(": %" PRIu64 " step%s, %" PRIu64 " object%s, %s in %.3f s\n", report->n_steps,
            report->n_steps == 1 ? "" : "s", report->n_objects,
            report->n_objects == 1 ? "" : "s", cli_format_size(size, report->n_bytes),
            seconds);

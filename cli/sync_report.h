@@ -1,4 +1,4 @@
-/* What it took to bring a directory to a version. */
+/* The report of a sync: what it took to bring a directory to a version. */
 #ifndef CLI_SYNC_REPORT_H
 #define CLI_SYNC_REPORT_H
 
@@ -8,17 +8,17 @@
 
 #include "command_line.h"
 
-/* Members `from`, `version`, `hops` and so on. */
+/* Adds the members `from`, `version`, `hops` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
 
-/* Only the counts, without times. */
+/* Adds only the counts, without times. */
 void cli_sync_counts_json(json_t *object, const dw_follow_report *report);
 
-/* "version 12 from 10: 2 hops, 4 objects, 1.2 MB in 0.213 s", on stdout. */
+/* Prints "version 12 from 10: 2 steps, 4 objects, 1.2 MB in 0.213 s" on stdout. */
 void cli_sync_report_line(const dw_follow_report *report, double seconds);
 
-/* Reports that N files of the weights in INTO were links, and are private copies now;
- * says nothing if N is 0. */
+/* Reports that N files of the weights in INTO were links and are private copies now.
+ * Prints nothing if N is 0. */
 void cli_report_private(const cli_session *s, const char *into, uint64_t n);
 
 #endif

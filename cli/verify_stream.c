@@ -58,10 +58,10 @@ static bool has_base(const cli_stream *stream, dw_version_info *first)
            first->content == DW_CONTENT_BASE;
 }
 
-/* The result of decoding the stream; `tried` if it was tried. */
+/* The result of decoding the stream. */
 typedef struct decoding {
     bool tried;
-    bool is_hindered; /* by faults of records and objects */
+    bool is_hindered; /* faults of records and objects made it impossible */
     dw_replay_report report;
 } decoding;
 
@@ -101,7 +101,7 @@ static void print_decoded(const decoding *d)
 {
     const dw_replay_report *r = &d->report;
     if (d->is_hindered)
-        cli_print_row("decoded", "nothing: mend the faults above, then verify again");
+        cli_print_row("decoded", "nothing: repair the faults above, then verify again");
     if (!d->tried)
         return;
     if (r->first == DW_NO_VERSION)
@@ -130,7 +130,7 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report,
                           ? "named by its SHA-256"
                           : "named only by its digest, which can be forged: "
                             "the stream has no SHA-256 of it");
-    cli_print_row("versions", "%" PRIu64 ", and %" PRIu64 " further ways",
+    cli_print_row("versions", "%" PRIu64 ", and %" PRIu64 " shortcuts",
                   report->n_versions, report->n_shortcuts);
     cli_print_row("objects", "%" PRIu64 ", %s", report->n_objects,
                   cli_format_size(size, report->n_bytes));
@@ -153,7 +153,7 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report,
     cli_print_row("faults", "%" PRIu64, report->n_faults + d->report.n_faults);
 }
 
-/* Decodes all versions: objects may be whole and lead to other weights all the same. */
+/* Decodes all versions: intact objects may still lead to other weights. */
 static dw_status decode(decoding *out, const cli_stream *stream, const cli_session *s,
                         const cli_verify_options *options, cli_verify_faults *faults,
                         dw_error *err)

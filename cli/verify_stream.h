@@ -10,15 +10,15 @@
 typedef struct cli_verify_options {
     const char *base; /* the checkpoint behind a version 0 that is not in the stream, or
                          that the versions of slime or SkyRL start from; or NULL */
-    bool no_decode;   /* of our own streams: only records and objects */
+    bool no_decode;   /* for deltawire streams: check only records and objects */
     const char *work; /* takes a copy of the model; NULL: TMPDIR */
 } cli_verify_options;
 
-/* Opens, sweeps, decodes, reports and closes; returns the exit code. */
+/* Opens, checks, decodes, reports and closes. Returns the exit code. */
 int cli_verify_stream(cli_stream *stream, const cli_session *s,
                       const cli_verify_options *options);
 
-/* Where faults go: into a list for --json, else on stdout. */
+/* Takes faults: collected for --json, otherwise printed on stdout. */
 typedef struct cli_verify_faults {
     cli_progress *bar; /* wiped before a line */
     json_t *list;      /* NULL: lines */
@@ -30,8 +30,8 @@ typedef struct cli_verify_faults {
 void cli_verify_fault(void *context, const dw_error *fault);
 json_t *cli_verify_fault_json(const dw_error *fault);
 
-/* The exit code of a verify that ended with ERR. Prints ERR, but not a fault once more
- * that was printed already: then only how many there were. */
+/* Prints the ERR that ended a verify, and returns its exit code. If ERR is a fault that
+ * was printed already, prints only the number of faults. */
 int cli_verify_fail(const cli_session *s, const cli_verify_faults *faults,
                     const dw_error *err, const char *url);
 

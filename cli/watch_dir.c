@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-/* ---- a look at a directory ---- */
+/* ---- scanning a directory ---- */
 
 static bool ends_with(const char *name, const char *end)
 {
@@ -21,7 +21,8 @@ static bool ends_with(const char *name, const char *end)
     return n > n_end && strcmp(name + n - n_end, end) == 0;
 }
 
-/* Names that writers use until a file is whole: ours and Hugging Face's among them. */
+/* Names that writers use until a file is complete, such as deltawire's and Hugging
+ * Face's. */
 static bool is_temporary(const char *name)
 {
     return strstr(name, ".tmp") || strncmp(name, "tmp", 3) == 0 ||
@@ -45,9 +46,9 @@ static uint64_t print_of(const char *name, const struct stat *st)
     return dw_load64(hash);
 }
 
-/* What one look finds in a directory. */
+/* The result of scanning a directory once. */
 typedef struct glance {
-    uint64_t sum; /* of the weights and their index, under their final names */
+    uint64_t sum; /* covers the weights and their index, under their final names */
     bool is_empty, has_weights, has_bin;
     struct timespec newest, newest_temporary, newest_weights;
 } glance;
@@ -66,7 +67,7 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
     }
     note_time(&g->newest, st);
     g->has_bin |= strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin");
-    /* logs, optimizers and results may change at any time: they make no new checkpoint */
+    /* changes of logs, optimizers and results make no new checkpoint */
     const bool is_weights = ends_with(name, ".safetensors");
     if (is_weights || ends_with(name, ".safetensors.index.json"))
         g->sum += print_of(name, st);
@@ -164,8 +165,8 @@ static bool parse_step(const char *name, uint64_t *step)
     return false;
 }
 
-/* DIR/NAME: a checkpoint of some step, or a directory with weights whose name has none.
- * Others are no business of the watch. */
+/* Adds DIR/NAME if it is a checkpoint of some step, or a directory with weights but no
+ * step in its name. Ignores others. */
 static dw_status look_at(cli_watch *watch, const char *name, dw_error *err)
 {
     uint64_t step = 0;
@@ -251,7 +252,7 @@ void cli_watch_skip(cli_watch *watch, uint64_t step)
             cli_watch_done(&watch->items[i]);
 }
 
-/* A trainer may make a directory some time before the files in it. */
+/* A trainer may make a directory some time before its files. */
 #define USELESS_LOOKS 5
 
 cli_watched *cli_watch_useless(cli_watch *watch)

@@ -1,9 +1,8 @@
-/* A trainer's output directory, looked at again and again: which checkpoints in it are
- * complete and new.
+/* Scans a trainer's output directory repeatedly for complete new checkpoints.
  *
- * Nobody says when a checkpoint is complete. It counts as such when its files had the
- * same sizes and times at two looks, and no file that is still under a temporary name is
- * newer than they are; whether it opens is the caller's to try.
+ * Trainers do not signal that a checkpoint is complete. It counts as complete if its
+ * files had the same sizes and times in two scans, and no file with a temporary name is
+ * newer. The caller then tries to open it.
  */
 #ifndef CLI_WATCH_DIR_H
 #define CLI_WATCH_DIR_H
@@ -17,7 +16,7 @@
 #include <deltawire/error.h>
 #include <deltawire/stream.h>
 
-/* What a directory lacks to be published. */
+/* The reason why a directory is not published. */
 typedef enum cli_watch_fault {
     CLI_WATCH_GOOD,
     CLI_WATCH_EMPTY,
@@ -31,18 +30,18 @@ typedef struct cli_watched {
     bool has_step;
     uint64_t step;
     uint64_t
-        print; /* of names, sizes and times at the last look; 0: not to be used yet */
-    bool is_stable; /* the same at the look before */
-    uint64_t done;  /* the print that it had when it was dealt with; 0: never */
-    bool seen;      /* at this look */
-    time_t written; /* when its weights were */
+        print; /* a hash of names, sizes and times at the last scan; 0: not usable yet */
+    bool is_stable; /* it was the same in the scan before */
+    uint64_t done;  /* its print when it was handled; 0: never */
+    bool seen;      /* in this scan */
+    time_t written; /* when its weights were written */
 
-    /* a version of this step that was there when the watch began; DW_NO_VERSION: none */
+    /* a version of this step that existed when the watch began; DW_NO_VERSION: none */
     uint64_t version;
     dw_digest state;
 
     cli_watch_fault fault;
-    unsigned n_useless; /* looks since it has a fault */
+    unsigned n_useless; /* scans since it has a fault */
     bool reported;      /* its fault was reported */
 } cli_watched;
 
@@ -54,24 +53,24 @@ typedef struct cli_watch {
     uint64_t step;
 } cli_watch;
 
-/* Takes a look. What has gone is forgotten. */
+/* Scans once. Forgets what is gone. */
 dw_status cli_watch_look(cli_watch *watch, dw_error *err);
 
-/* The complete checkpoint to deal with next: that of the lowest step, DIR itself last; or
- * NULL. Lives until the next look. */
+/* The complete checkpoint to handle next: that of the lowest step, DIR itself last; or
+ * NULL. Valid until the next scan. */
 cli_watched *cli_watch_next(cli_watch *watch);
 
-/* It was published, or never will be, until its files change. */
+/* Marks it as handled until its files change. */
 void cli_watch_done(cli_watched *item);
 
-/* The same for all there are with a step up to that: they were published earlier. */
+/* The same for all checkpoints up to this step: they were published earlier. */
 void cli_watch_skip(cli_watch *watch, uint64_t step);
 
-/* A directory that cannot be published and has been like that for some looks; each is
- * given once. NULL: none. Lives until the next look. */
+/* A directory that could not be published for some scans; each is returned once. NULL:
+ * none. Valid until the next scan. */
 cli_watched *cli_watch_useless(cli_watch *watch);
 
-/* The fault, and what to do. */
+/* Describes the fault, and what to do. */
 const char *cli_watch_fault_text(cli_watch_fault fault);
 
 void cli_watch_release(cli_watch *watch);

@@ -15,7 +15,7 @@ static bool parse_number(const char *text, uint64_t *step)
     return text[0] >= '0' && text[0] <= '9' && !*end && errno == 0;
 }
 
-/* A version, as far as it matters here. */
+/* The parts of a version that matter here. */
 typedef struct mark {
     uint64_t version;
     bool has_step;
@@ -36,16 +36,16 @@ static dw_status read_mark(mark *out, dw_stream *stream, uint64_t version, dw_er
     return DW_OK;
 }
 
-/* A checkpoint that is there, but of which nothing is known yet. */
+/* Whether it is an existing checkpoint of which nothing is known yet. */
 static bool is_open(const cli_watched *item)
 {
     return item->has_step && item->print != 0 && item->done != item->print &&
            item->version == DW_NO_VERSION;
 }
 
-/* Whether AT, or a version below it, may be one that the checkpoint became. For files
- * that are younger than the head the search ends below their step: they were written
- * again, or copied. */
+/* Whether the checkpoint may have been published as AT or a version below it. If the
+ * files are younger than the head, they were written again or copied: then the search
+ * ends below their step. */
 static bool may_find(const cli_watched *item, const mark *at, const mark *head)
 {
     if (!is_open(item))
@@ -62,7 +62,7 @@ static bool is_any_left(const cli_watch *watch, const mark *at, const mark *head
     return false;
 }
 
-/* Files that are older than a version of their step are that version. */
+/* Files that are older than a version of their step were published as that version. */
 static void match(cli_watch *watch, const mark *at)
 {
     for (size_t i = 0; i < watch->n_items; i++) {
@@ -78,7 +78,7 @@ static void match(cli_watch *watch, const mark *at)
     }
 }
 
-/* Goes back from the head as far as there is something to find. */
+/* Goes back from the head as long as a checkpoint may have a version there. */
 static dw_status search(cli_watch *watch, dw_stream *stream, const mark *head,
                         dw_error *err)
 {
@@ -88,12 +88,12 @@ static dw_status search(cli_watch *watch, dw_stream *stream, const mark *head,
         if (at.version == 0 || !is_any_left(watch, &at, head))
             return DW_OK;
         dw_status status = read_mark(&at, stream, at.version - 1, err);
-        if (status != DW_OK) /* below the floor there is nothing */
+        if (status != DW_OK) /* below the floor there are no records */
             return status == DW_NOT_FOUND ? DW_OK : status;
     }
 }
 
-/* The checkpoint that the head was made of, or NULL. */
+/* The checkpoint that was published as the head, or NULL. */
 static const cli_watched *find_head(const cli_watch *watch, const mark *head)
 {
     for (size_t i = 0; head->has_step && i < watch->n_items; i++)
@@ -102,8 +102,8 @@ static const cli_watched *find_head(const cli_watch *watch, const mark *head)
     return NULL;
 }
 
-/* A checkpoint that no version has, and none will: the head is of a later step and
- * younger, or it is of an earlier step and the trainer wrote that one after this. */
+/* Whether a checkpoint has no version and gets none: the head is of a later step and
+ * younger, or the head is of an earlier step, which the trainer wrote after this one. */
 static bool is_passed(const cli_watched *item, const mark *head, const cli_watched *of)
 {
     if (!is_open(item) || !head->has_step)
@@ -112,7 +112,7 @@ static bool is_passed(const cli_watched *item, const mark *head, const cli_watch
                                     : of && item->written < of->written;
 }
 
-/* DIR itself is passed, too, if there are checkpoints in it and they are newer. */
+/* Skips DIR itself too, if it has newer checkpoints in it. */
 static void pass_old(cli_watch *watch, const mark *head)
 {
     const cli_watched *of = find_head(watch, head);
@@ -127,8 +127,8 @@ static void pass_old(cli_watch *watch, const mark *head)
     }
 }
 
-/* If the newest checkpoint that is there is from before the head, those after it were
- * removed, and the trainer goes on from this one. */
+/* If the newest checkpoint is older than the head, later ones were removed, and the
+ * trainer goes on from this one. */
 static void take_back(cli_watch *watch, const mark *head)
 {
     cli_watched *newest = NULL;
@@ -137,7 +137,7 @@ static void take_back(cli_watch *watch, const mark *head)
         if (!item->has_step || item->print == 0)
             continue;
         if (item->done != item->print)
-            return; /* it is published, or compared, anyway */
+            return; /* it will be published or compared anyway */
         if (!newest || item->step > newest->step)
             newest = item;
     }

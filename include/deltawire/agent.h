@@ -3,11 +3,11 @@
  *
  *     GET  /          the page
  *     GET  /healthz   200 while the process works
- *     GET  /readyz    200 while a version is served without errors; else 503 and the
- * reason GET  /status    JSON; ?since=N leaves out the history up to version N GET
- * /metrics   Prometheus' text format, or OpenMetrics if the client asks for it POST /pin
- * {"version": N}: hold that version; no body: the current one POST /unpin     follow the
- * newest again
+ *     GET  /readyz    200 while a version is served without errors; else 503
+ *     GET  /status    JSON; ?since=N leaves out the history up to version N
+ *     GET  /metrics   Prometheus' text format, or OpenMetrics if asked for
+ *     POST /pin       {"version": N}: hold that version; no body: the current one
+ *     POST /unpin     follow the newest again
  *
  * docs/OPERATIONS.md describes each. The server has a thread of its own. It shows what
  * was reported to it. The report functions copy their arguments, never wait for the

@@ -14,8 +14,8 @@
  *     look twice    begin; read; end. If end returns false, the data may be a mix of two
  *                   versions: discard it and begin again. Needs read access to the block.
  *     hold          hold; read; drop. While a copy is held nobody writes it: with one
- * copy the writer waits for the reader, with two it writes the other one. Needs write
- * access to the block, and a slot.
+ *                   copy the writer waits for the reader, with two it writes the other
+ *                   one. Needs write access to the block, and a slot.
  *
  * A slot belongs to the process that has locked its bytes (with a lock of the open file
  * description, which ends with the process). The writer runs while the bytes of the

@@ -70,7 +70,7 @@ typedef struct dw_engine_update {
 } dw_engine_update;
 
 typedef struct dw_engine_info {
-    uint64_t version;  /* that it serves; DW_NO_VERSION if it does not say */
+    uint64_t version;  /* that it serves; DW_NO_VERSION if it does not report it */
     char software[64]; /* "vLLM 0.32.0"; empty: not known */
 } dw_engine_info;
 
@@ -115,7 +115,7 @@ DW_API dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver,
 typedef enum dw_engine_state {
     DW_ENGINE_UNKNOWN = 0, /* not asked yet */
     DW_ENGINE_SERVING,     /* serves the version of the directory */
-    DW_ENGINE_BEHIND,      /* serves another version, or does not say which */
+    DW_ENGINE_BEHIND,      /* serves another version, or does not report which */
     DW_ENGINE_PAUSED,      /* for an update in progress */
     DW_ENGINE_BROKEN,      /* paused; its weights may be a mix and are being replaced */
     DW_ENGINE_AWAY,        /* does not answer */

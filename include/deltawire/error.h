@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* The code says what the caller can do about the error. New codes are appended. */
+/* The code shows what the caller can do about the error. New codes are appended. */
 typedef enum dw_status {
     DW_OK = 0,
     DW_NO_MEMORY,   /* an allocation failed; nothing was changed, except by a diff that

@@ -63,8 +63,8 @@ typedef struct dw_peer_version_info {
     uint64_t n_objects;
     uint64_t n_bytes;     /* of the objects that hold weights */
     int64_t modified_ms;  /* the store's time of its record; 0: not known */
-    const char *encoding; /* "whole", "raw", "gap_delta", "xor", "overwrite", or the
-                             record's own word if this library cannot read it */
+    const char *encoding; /* "whole", "raw", "gap_delta", "xor", "overwrite"; or the
+                             record's own word, if this library does not know it */
     const char *checksum; /* "xxh3-128", "adler32", "blake3", "digest" (files in TRL's
                              layout that deltawire wrote); NULL: none */
 } dw_peer_version_info;
@@ -108,10 +108,10 @@ typedef struct dw_peer_verify_report {
     uint64_t n_faults;
 } dw_peer_verify_report;
 
-/* Reads every object of every version. Checks that it parses, that the chain of bases is
- * complete and that positions and sizes fit the model. If there are weights to start
- * from, it compares the checksums. If there are faults it returns the code of the first.
- * REPORT may be NULL. */
+/* Reads every object of every version. Checks that each parses, that no base is missing,
+ * and that positions and sizes fit the model. If there are weights to start from, it
+ * compares the checksums. If there are faults it returns the code of the first. REPORT
+ * may be NULL. */
 DW_API dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *options,
                                 dw_peer_verify_report *report, dw_error *err);
 
@@ -119,12 +119,12 @@ DW_API dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *opt
 
 typedef struct dw_peer_replica_options {
     size_t struct_bytes; /* set by dw_peer_replica_options_init */
-    const char *into; /* as in dw_follow_options: made and filled where it is not there or
-                         empty, patched in place where it holds a version of this peer.
-                         Anything else is refused */
-    const char *base; /* the checkpoint that the first version of slime or SkyRL starts
-                         from: their version 0, the engine's own model */
-    const char *spool_dir; /* for what does not fit in memory; NULL: INTO */
+    const char *into;    /* as in dw_follow_options: it is created if it does not exist,
+                            filled if it is empty, and patched if it holds a version
+                            of this peer. Other contents are refused */
+    const char *base;    /* the checkpoint that the first version of slime or SkyRL starts
+                            from: their version 0, the engine's own model */
+    const char *spool_dir; /* for data that does not fit in memory; NULL: INTO */
     unsigned n_threads;
     unsigned reader_wait_ms; /* as in dw_follow_options */
     dw_peer_note_fn note;    /* may be NULL */

@@ -5,8 +5,7 @@
  *     skyrl   a directory a version: payloads, and the manifest last
  *
  *     dw_peer_publisher_open      reads the newest version back as the baseline
- *     dw_peer_publisher_publish   publishes the weights as they are, and proves the
- * version
+ *     dw_peer_publisher_publish   publishes the weights, and proves the version
  *
  * A version is written against the baseline, a checkpoint directory that the functions of
  * peer.h keep at the newest version in the store. After each publish the baseline
@@ -44,23 +43,24 @@ typedef struct dw_peer_publish_options {
     dw_peer_format format;
     unsigned trl_layout;  /* TRL: 1, or 3, the default */
     dw_codec trl_codec;   /* TRL: DW_CODEC_GAP, the default, or DW_CODEC_RAW; layout 1 has
-                             RAW alone */
-    unsigned whole_every; /* TRL, slime: the whole model where the version is a multiple
-                             of this. 0: as the format has it, which is 10 in TRL's layout
-                             1, 20 in layout 3, and never in slime */
+                             only RAW */
+    unsigned whole_every; /* TRL, slime: write the whole model if the version is a
+                             multiple of this. 0: the format's default, which is 10 in
+                             TRL's layout 1, 20 in layout 3, and never in slime */
     dw_peer_delta delta;  /* slime */
     dw_peer_checksum checksum; /* slime */
-    uint64_t max_shard_bytes;  /* slime, SkyRL: of the tensors in one file, before they
-                                  are compressed; 0: 1 GiB. Bounds memory too */
-    const char *base;          /* slime, SkyRL: nothing is uploaded first; this checkpoint
-                                  is what engines have as version BASE_VERSION. SkyRL needs
-                                  it, also where the baseline was lost */
-    uint64_t base_version;     /* 0 */
-    uint64_t first_version;    /* of a store that is empty, without BASE; default 1 */
+    uint64_t max_shard_bytes;  /* slime, SkyRL: the size of the tensors in one file before
+                                  compression; 0: 1 GiB. Bounds memory too */
+    const char *base; /* slime, SkyRL: engines already have this checkpoint, as version
+                         BASE_VERSION, so it is not uploaded. SkyRL always needs it, also
+                         if the baseline was lost */
+    uint64_t base_version;    /* 0 */
+    uint64_t first_version;   /* the first version in an empty store, if there is no BASE;
+                                 default 1 */
     const char *baseline_dir; /* kept for the next start; NULL: a temporary one in TMPDIR,
-                                 and all is read back at the next start */
+                                 so the next start reads everything back */
     unsigned n_threads;       /* 0: all cores */
-    dw_progress progress;     /* of opening and publishing */
+    dw_progress progress;     /* for opening and publishing */
 } dw_peer_publish_options;
 
 DW_API void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
@@ -70,42 +70,42 @@ DW_API void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
     dw_peer_publish_options_init_sized(options, sizeof *(options), format)
 
 /* Opens STORE for writing versions at its root, and brings the baseline to the newest
- * that is there. TENSORS stay the caller's and are read at each publish. DW_CONFLICT
- * where the store holds another format, or a stream of ours; DW_MISMATCH where it holds
- * another model; DW_UNSUPPORTED, naming the tensor, for what the format cannot hold: TRL
- * has BF16 alone. */
+ * version in it. TENSORS stay the caller's and are read at each publish. DW_CONFLICT if
+ * the store holds another format or a deltawire stream; DW_MISMATCH if it holds another
+ * model; DW_UNSUPPORTED, with the tensor's name, if the format cannot hold a tensor: TRL
+ * has only BF16. */
 DW_API dw_status dw_peer_publisher_open(dw_peer_publisher **out, dw_store *store,
                                         const dw_tensor *tensors, size_t n_tensors,
                                         const dw_peer_publish_options *options,
                                         dw_error *err);
 DW_API void dw_peer_publisher_close(dw_peer_publisher *publisher);
 
-/* The newest version in the store, as far as known; DW_NO_VERSION: none. With a base and
- * no version yet: that of the base. */
+/* The newest version in the store that this publisher knows of; DW_NO_VERSION if there is
+ * none. If there is only a base, it is the base's version. */
 DW_API uint64_t dw_peer_publisher_version(const dw_peer_publisher *publisher);
 
-/* The weights of that version; none where there is none. Valid until the next publish. */
+/* The weights of that version; no tensors if there is none. Valid until the next publish.
+ */
 DW_API const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *publisher,
                                                    size_t *n_tensors);
 
 typedef struct dw_peer_publish_report {
     uint64_t version;
     bool is_whole;      /* the whole model was written */
-    bool was_there;     /* nothing was written: the store had this version */
-    uint64_t n_changed; /* elements; of a whole version, those that differ from the one
-                           before */
+    bool was_there;     /* nothing was written: the store already had this version */
+    uint64_t n_changed; /* elements that differ from the version before */
     uint64_t n_objects;
     uint64_t n_bytes;
 } dw_peer_publish_report;
 
-/* Publishes the weights as they are as VERSION, or as the next one (DW_NO_VERSION), and
- * proves it. Weights in which nothing changed are a version too: a file without tensors,
- * where TRL's own trainer would leave a number out. A VERSION that is not the next one is
- * written whole; SkyRL has no whole versions and refuses it.
+/* Publishes the weights as VERSION, or as the next one (DW_NO_VERSION), and proves it. If
+ * nothing changed, it still writes a version: a file without tensors. (TRL's own trainer
+ * skips the number.) If VERSION is not the next one, the whole model is written; SkyRL
+ * has no whole versions and refuses it.
  *
- * After an error the version may be there or not; called again with the same weights it
- * finds out, and says so (was_there). A VERSION that is there with other weights is
- * DW_CONFLICT. REPORT may be NULL. */
+ * After an error the version may be there or not. Call this again with the same weights:
+ * it finds out and sets was_there. DW_CONFLICT if VERSION is there with other weights.
+ * REPORT may be NULL. */
 DW_API dw_status dw_peer_publisher_publish(dw_peer_publisher *publisher, uint64_t version,
                                            dw_peer_publish_report *report, dw_error *err);
 

@@ -74,7 +74,7 @@ typedef struct dw_rollout_options {
     dw_engine *const *engines; /* they must outlive it */
     size_t n_engines;          /* at most DW_MAX_ENGINES; 0: only a follower */
     bool engines_loaded;  /* they were started from the directory as it is now, so the
-                             first  contact needs no reload */
+                             first contact needs no reload */
     unsigned patience_ms; /* how long to wait for an engine that is away, from the first
                              sync that found it away. Then the sync goes on without it,
                              and it loads the directory when it comes back. Default 0:

@@ -65,7 +65,7 @@ head_is watched 3 4
 
 it "refuses what does not fit, and writes nothing then"
 fails 2 "none of trl, slime, skyrl" deltawire publish "$store/n" run/base --as floppy
-fails 2 "go with --as alone" deltawire publish "$store/n" run/base --codec xor
+fails 2 "go only with --as" deltawire publish "$store/n" run/base --codec xor
 fails 2 "no place for it" deltawire publish "$store/n" run/base --as trl --step 5
 fails 2 "no place for it" deltawire publish "$store/n" run/base --as trl --fork "$store/x"
 fails 2 "begin with a whole one" deltawire publish "$store/n" run/base --as trl --base-ckpt run/base
