@@ -1,7 +1,7 @@
 /* Analytics of a run: the results of `deltawire stats`, and its parts.
  *
  *     stats_stream.c, stats_deltas.c   versions, from a stream or from files
- * stats_walk.c the walk over them, step by step
+ *     stats_walk.c                     the walk over them, step by step
  *     stats_count.c                    the pass over memory
  *     stats_forecast.c                 other learning rates, other models
  *     stats_text.c, stats_json.c, stats_html.c   the report

@@ -243,8 +243,7 @@ void dw_agent_report_error(dw_agent *agent, const dw_error *err)
             add_error(report, err, now_ms);
     }
     report->n_failures += err != NULL;
-    report->verify_failed =
-        report->verify_failed && err; /* an end of the errors ends this too */
+    report->verify_failed = report->verify_failed && err; /* a success ends this too */
     if (!err || report->failing_at == 0)
         report->failing_at = err ? dw_clock_ms() : 0;
     unlock(agent);

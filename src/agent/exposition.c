@@ -91,7 +91,7 @@ static const char *type_name(const dw_exposition *e)
     return "gauge";
 }
 
-/* What a sample's name has after the name of its family. */
+/* The suffix of a sample's name after the name of its family. */
 static const char *suffix(const dw_exposition *e)
 {
     return e->type == DW_METRIC_COUNTER ? "_total"

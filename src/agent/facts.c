@@ -1,4 +1,4 @@
-/* What follows from the report: lag and readiness. */
+/* Computes lag and readiness from the report. */
 #include <inttypes.h>
 #include <stdio.h>
 

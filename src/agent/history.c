@@ -63,7 +63,7 @@ void dw_history_add_commit(dw_history *history, const dw_version_info *version)
     size_t above;
     const uint64_t number = version->version;
     if (find(history, number, &above))
-        return; /* commits do not change, and a step has more to say */
+        return; /* commits do not change, and the row of a step has more members */
     const bool is_delta = version->content == DW_CONTENT_DELTA && number > 0;
     put(history, (dw_history_row){.step = {.from = is_delta ? number - 1 : DW_NO_VERSION,
                                            .version = number,

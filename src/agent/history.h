@@ -1,7 +1,7 @@
 /* The history of a stream's newest versions, one row each.
  *
- * A row comes from a commit of the stream, or from a step that this process made. A step
- * has more to say, so it replaces a commit. Rows come in any order.
+ * A row comes from a commit of the stream, or from a step that this process made. The row
+ * of a step has more members, so it replaces that of a commit. Rows come in any order.
  */
 #ifndef DW_AGENT_HISTORY_H
 #define DW_AGENT_HISTORY_H

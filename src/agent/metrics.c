@@ -42,7 +42,8 @@ static void counter(dw_exposition *e, const char *name, const char *unit, uint64
 static void write_process(dw_exposition *e, const dw_report *report)
 {
     char reason[DW_READY_REASON];
-    dw_metric_begin(e, "deltawire_build", DW_METRIC_INFO, NULL, "What runs here.");
+    dw_metric_begin(e, "deltawire_build", DW_METRIC_INFO, NULL,
+                    "The software and its version.");
     dw_metric_count(e,
                     DW_LABELS({"version", dw_version()}, {"kernel", dw_kernel_name()},
                               {"kind", report->stream_only ? "stream" : "follower"}),
@@ -50,10 +51,10 @@ static void write_process(dw_exposition *e, const dw_report *report)
     seconds(e, "deltawire_start_time_seconds", (double)report->started_ms / 1000,
             "When the process began to answer, in seconds since 1970.");
     gauge(e, "deltawire_ready", dw_report_ready(report, dw_clock_ms(), false, reason),
-          "1 while /readyz says that all is well.");
+          "1 while /readyz answers 200.");
     gauge(e, "deltawire_failing", dw_report_current_error(report) != NULL,
           "1 while the last try failed.");
-    counter(e, "deltawire_failures", NULL, report->n_failures, "Tries that failed.");
+    counter(e, "deltawire_failures", NULL, report->n_failures, "Failed tries.");
     dw_metric_begin(e, "deltawire_verifications", COUNTER, NULL,
                     "Checks of the weights or of the stream's bytes, by result.");
     dw_metric_count(e, DW_LABELS({"result", "good"}), report->n_verified);
@@ -63,9 +64,9 @@ static void write_process(dw_exposition *e, const dw_report *report)
 static void write_store(dw_exposition *e, const dw_store_counts *counts)
 {
     counter(e, "deltawire_store_requests", NULL, counts->n_requests,
-            "Requests to the store, retries among them.");
+            "Requests to the store, with retries.");
     counter(e, "deltawire_store_retries", NULL, counts->n_retries,
-            "Requests to the store that were made again.");
+            "Retried requests to the store.");
     counter(e, "deltawire_store_read_bytes", "bytes", counts->bytes_read,
             "Bytes read from the store.");
     counter(e, "deltawire_store_written_bytes", "bytes", counts->bytes_written,
@@ -99,8 +100,8 @@ static void write_stream(dw_exposition *e, const dw_report *report)
     if (!step)
         return;
     dw_metric_begin(e, "deltawire_bytes_per_change", GAUGE, NULL,
-                    "Size of the last step for each element that it changed; eight times "
-                    "that are bits.");
+                    "Bytes of the last step for each element that it changed; multiply "
+                    "by 8 for bits.");
     dw_metric_real(e, DW_NO_LABELS, dw_step_bits_per_change(step) / 8);
     if (n_elems == 0)
         return;
@@ -113,7 +114,7 @@ static void write_follower(dw_exposition *e, const dw_report *report, int64_t no
 {
     uint64_t n_behind;
     double lag;
-    version(e, "deltawire_version", report->version, "The version the weights are at.");
+    version(e, "deltawire_version", report->version, "The version of the weights.");
     if (dw_report_lag_versions(report, &n_behind))
         gauge(e, "deltawire_lag_versions", n_behind,
               "Versions between the weights and the newest one.");
@@ -125,7 +126,7 @@ static void write_follower(dw_exposition *e, const dw_report *report, int64_t no
           "1 while a version is held.");
     version(e, "deltawire_pinned_version", report->pinned, "The version that is held.");
     counter(e, "deltawire_applied_versions", NULL, report->n_steps,
-            "Steps from a version to another that were made.");
+            "Steps from one version to another.");
     counter(e, "deltawire_fetched_objects", NULL, report->n_objects,
             "Objects fetched for them.");
     counter(e, "deltawire_fetched_bytes", "bytes", report->n_bytes,
@@ -138,7 +139,7 @@ static void write_follower(dw_exposition *e, const dw_report *report, int64_t no
         dw_metric_histogram(e, DW_LABELS({"phase", dw_step_times[i].name}),
                             &report->times[i]);
     dw_metric_begin(e, "deltawire_pause_seconds", DW_METRIC_HISTOGRAM, "seconds",
-                    "How long the engines stood still for a step.");
+                    "How long the engines were paused for a step.");
     dw_metric_histogram(e, DW_NO_LABELS, &report->stopped);
 }
 
@@ -195,7 +196,7 @@ static void write_followers(dw_exposition *e, const dw_report *report)
     for (size_t i = 0; all && i < all->n_items; i++) {
         const char *time = all->items[i].time;
         const int64_t ms = time ? dw_time_parse(time) : 0;
-        if (ms > 0) /* a time that does not parse is no time, not 1970 */
+        if (ms > 0) /* leave out a time that does not parse */
             dw_metric_real(e, DW_LABELS({"follower", all->items[i].id}),
                            (double)ms / 1000);
     }

@@ -1,6 +1,6 @@
-/* What has been reported to the agent. It holds plain values, and shared blocks that
- * never change. A reader copies it under the lock, in microseconds, and formats it
- * without the lock. */
+/* The latest reports to the agent. It holds plain values, and shared blocks that never
+ * change. A reader copies it under the lock, in microseconds, and formats it without the
+ * lock. */
 #ifndef DW_AGENT_REPORT_H
 #define DW_AGENT_REPORT_H
 
@@ -86,7 +86,7 @@ const void *dw_shared_keep(const void *block);
 /* Drops an owner; the last one frees the block. Accepts NULL. */
 void dw_shared_drop(const void *block);
 
-/* ---- what follows from it (facts.c), at NOW_MS of the wall clock ---- */
+/* ---- computed from it (facts.c), at NOW_MS of the wall clock ---- */
 
 /* False if it is not known. */
 bool dw_report_lag_versions(const dw_report *report, uint64_t *n);
@@ -97,9 +97,10 @@ const dw_reported_error *dw_report_current_error(const dw_report *report);
 
 #define DW_READY_REASON (DW_ERROR_LINE_SIZE + 64)
 
-/* Whether all is well at CLOCK_MS, a time of dw_clock_ms(); if not, REASON says why. It
- * has the whole error, as `deltawire status` shows it. Without IS_TRUSTED, for clients
- * without the token, it only has the error's code: the text may name files and stores. */
+/* Whether all is well at CLOCK_MS, a time of dw_clock_ms(). If not, REASON takes the
+ * reason, with the whole error, as `deltawire status` shows it. Without IS_TRUSTED, for
+ * clients without the token, it only has the error's code: the text may name files and
+ * stores. */
 bool dw_report_ready(const dw_report *report, uint64_t clock_ms, bool is_trusted,
                      char reason[DW_READY_REASON]);
 

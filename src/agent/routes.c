@@ -254,7 +254,7 @@ enum MHD_Result dw_desk_handle(void *context, struct MHD_Connection *connection,
         if (refused != 0) {
             a = dw_answer_text(refused, "a body of at most 4096 bytes, with one "
                                         "Content-Length");
-            a.closes = true; /* what follows cannot be trusted to be a request */
+            a.closes = true; /* the bytes that follow may not be a request */
             return dw_answer_send(connection, &a);
         }
         *kept = dw_alloc_zeroed(1, sizeof *r);

@@ -8,7 +8,7 @@
 #include "agent/auth.h"
 #include "agent/page.h"
 
-/* What answers are made of. Only the server's thread uses it. */
+/* The data that answers are made from. Only the server's thread uses it. */
 typedef struct dw_desk {
     dw_agent *agent;
     bool stream_only;

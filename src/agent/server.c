@@ -18,7 +18,7 @@
 #define TIMEOUT_S        10
 #define TLS_VERSIONS     "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
-#if MHD_VERSION >= 0x00097601 /* which deprecates the other name */
+#if MHD_VERSION >= 0x00097601 /* it deprecates the other name */
 #define STRICT_OPTION MHD_OPTION_CLIENT_DISCIPLINE_LVL
 #else
 #define STRICT_OPTION MHD_OPTION_STRICT_FOR_CLIENT
@@ -90,7 +90,7 @@ static dw_status start_daemon(dw_server *server, dw_listener *listener,
     server->complaint[strcspn(server->complaint, "\n")] = '\0';
     return dw_fail(err, DW_IO, where, "the HTTP server did not start: %s",
                    server->complaint[0] ? server->complaint
-                                        : "libmicrohttpd says no more");
+                                        : "libmicrohttpd gives no reason");
 }
 
 static dw_status start(dw_server *server, dw_listener *listener,

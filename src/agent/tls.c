@@ -1,5 +1,5 @@
-/* The TLS files. They are checked here because libmicrohttpd does not say what is wrong
- * with a bad one. */
+/* The TLS files. They are checked here because libmicrohttpd does not report what is
+ * wrong with a bad one. */
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>

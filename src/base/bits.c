@@ -13,7 +13,7 @@ uint32_t dw_get_golomb(dw_bit_reader *r)
 {
     uint64_t v = dw_peek_bits(r);
     unsigned n = v ? (unsigned)__builtin_ctzll(v) : 32;
-    if (n >= 32) { /* no number of ours: let the reader run dry */
+    if (n >= 32) { /* not written by us: use up all bits, so that the reader fails */
         r->bit = 8 * (uint64_t)r->n_bytes + 8;
         return 0;
     }

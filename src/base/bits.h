@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 
-/* ---- writer: into room the caller has made large enough, plus 8 bytes ---- */
+/* ---- writer: the caller's buffer is large enough, plus 8 bytes ---- */
 
 typedef struct dw_bit_writer {
     uint8_t *at;

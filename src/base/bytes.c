@@ -81,7 +81,7 @@ void dw_write_text(dw_writer *w, const char *text)
 
 void dw_write_format(dw_writer *w, const char *format, ...)
 {
-    char text[512]; /* enough for most; the rest is printed a second time */
+    char text[512]; /* enough for most texts; longer ones are printed a second time */
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);

@@ -1,8 +1,8 @@
 /* Little-endian bytes: growing writer, checked reader.
  *
- * All parsing of foreign bytes goes through the reader. It never reads past its
- * end: a read that would sets `failed`, returns zero, and leaves every later read
- * failing too, so that a parser may check once after a group of reads.
+ * All parsing of foreign bytes goes through the reader. It never reads past its end. A
+ * read that would do so sets `failed` and returns zero, and every later read fails too.
+ * So a parser may check once after a group of reads.
  */
 #ifndef DW_BASE_BYTES_H
 #define DW_BASE_BYTES_H

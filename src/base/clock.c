@@ -37,7 +37,8 @@ void dw_time_format(char out[DW_TIME_TEXT], int64_t wall_ms)
     time_t seconds = (time_t)(wall_ms / 1000);
     struct tm t = {0};
     if (wall_ms < 0 || wall_ms > 253402300799999 || !gmtime_r(&seconds, &t))
-        t = (struct tm){.tm_year = 70, .tm_mday = 1}; /* beyond four digits of year */
+        t = (struct tm){.tm_year = 70,
+                        .tm_mday = 1}; /* the year would have more than four digits */
     snprintf(out, DW_TIME_TEXT, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ",
              (unsigned)(t.tm_year + 1900) % 10000u, (unsigned)(t.tm_mon + 1) % 100u,
              (unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u,
@@ -92,7 +93,7 @@ bool dw_condition_init(pthread_cond_t *condition)
 dw_status dw_random_bytes(void *out, size_t n_bytes, dw_error *err)
 {
     if (n_bytes > 1 << 20 || RAND_bytes(out, (int)n_bytes) != 1)
-        return dw_fail(err, DW_IO, NULL, "the system has no random bytes to give");
+        return dw_fail(err, DW_IO, NULL, "the system gives no random bytes");
     return DW_OK;
 }
 

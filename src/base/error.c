@@ -57,8 +57,8 @@ static size_t whole_characters(const char *text, size_t n)
     return n - lead < n_more ? lead - 1 : n;
 }
 
-/* Bytes that would drive a terminal: ASCII's control characters, and those that UTF-8
- * spells C2 80 to C2 9F. PREVIOUS is the byte before. */
+/* Whether a terminal would act on the byte: ASCII's control characters, and C2 80 to C2
+ * 9F in UTF-8. PREVIOUS is the byte before. */
 static bool is_control(unsigned char previous, unsigned char c, unsigned char next)
 {
     bool c1 = (c == 0xc2 && next >= 0x80 && next <= 0x9f) ||

@@ -63,8 +63,7 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
     *out = (dw_new_file){.fd = -1};
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return dw_fail(err, DW_INVALID, path,
-                       "there is something that is no regular file");
+        return dw_fail(err, DW_INVALID, path, "it exists and is not a regular file");
     size_t n_bytes = strlen(path) + 48;
     out->path = dw_copy_string(path);
     out->temporary = dw_alloc(n_bytes);
@@ -72,7 +71,7 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
         dw_new_file_abort(out);
         return dw_fail_memory(err, path);
     }
-    /* a killed process can leave a file of this name: process numbers come back after a
+    /* a killed process may have left a file of this name: process numbers repeat after a
      * reboot, and in a container they are the same each time */
     do {
         snprintf(out->temporary, n_bytes, "%s" TEMPORARY "%ld-%u", path, (long)getpid(),
@@ -81,7 +80,7 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
     } while (out->fd < 0 && errno == EEXIST);
     if (out->fd < 0) {
         dw_status status = dw_fail_errno(err, path, "create");
-        dw_free(out->temporary); /* not ours to remove */
+        dw_free(out->temporary); /* another process made it: do not remove it */
         out->temporary = NULL;
         dw_new_file_abort(out);
         return status;
@@ -98,7 +97,7 @@ dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *b
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EFAULT && dw_map_explain(at, err) != DW_OK)
-            return DW_IO; /* it is the source that is lost */
+            return DW_IO; /* the source lost bytes, not the target */
         if (n < 0)
             return dw_fail_errno(err, file->path, "write");
         at += n;
@@ -132,14 +131,14 @@ static dw_status open_parent(int *fd, const char *path, dw_error *err)
 
 static dw_status sync_directory(int fd, const char *path, dw_error *err)
 {
-    /* some filesystems cannot sync a directory and say so with EINVAL */
+    /* some filesystems cannot sync a directory: EINVAL */
     if (fsync(fd) != 0 && errno != EINVAL)
         return dw_fail_errno(err, path, "sync the directory");
     return DW_OK;
 }
 
-/* A directory that is there may have been made by a process that was killed before it
- * synced, so its name is synced too, as far as one may. */
+/* A process that was killed may have made the directory without a sync, so its name is
+ * synced too, if permissions allow it. */
 static bool make_dir(const char *path, mode_t mode)
 {
     struct stat st;
@@ -192,7 +191,7 @@ dw_status dw_sync_parent(const char *path, dw_error *err)
 
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err)
 {
-    /* everything that needs memory or descriptors is done before the rename */
+    /* do everything that needs memory or descriptors before the rename */
     int dir = -1;
     dw_status status = open_parent(&dir, file->path, err);
     if (status == DW_OK && fsync(file->fd) != 0)
@@ -200,7 +199,7 @@ dw_status dw_new_file_commit(dw_new_file *file, dw_error *err)
     if (status == DW_OK && rename(file->temporary, file->path) != 0)
         status = dw_fail_errno(err, file->path, "rename into place");
     if (status == DW_OK) {
-        dw_free(file->temporary); /* it is the file now: nothing to remove */
+        dw_free(file->temporary); /* it has its final name: nothing to remove */
         file->temporary = NULL;
         status = sync_directory(dir, file->path, err);
     }
@@ -243,9 +242,9 @@ static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_erro
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            status = dw_fail_errno(err, to->path, "read what is copied to");
+            status = dw_fail_errno(err, to->path, "read the source of the copy");
         else if (n == 0)
-            status = dw_fail(err, DW_IO, to->path, "what is copied there shrank");
+            status = dw_fail(err, DW_IO, to->path, "the source of the copy shrank");
         else
             status = dw_new_file_write(to, buffer, (size_t)n, err);
         at += n > 0 ? (uint64_t)n : 0;
@@ -262,7 +261,7 @@ dw_status dw_clone_file(int fd, const char *path, dw_error *err)
         return status;
     if (ioctl(file.fd, FICLONE, fd) == 0)
         return dw_new_file_commit(&file, err);
-    dw_new_file_abort(&file); /* any error means that there are no reflinks */
+    dw_new_file_abort(&file); /* treat any error as a lack of reflinks */
     return dw_fail(err, DW_UNSUPPORTED, path, "the filesystem has no reflinks");
 }
 
@@ -271,7 +270,7 @@ dw_status dw_copy_file(int fd, const char *path, dw_error *err)
     struct stat st;
     dw_new_file file;
     if (fstat(fd, &st) != 0)
-        return dw_fail_errno(err, path, "look at what is copied to");
+        return dw_fail_errno(err, path, "look at the source of the copy");
     dw_status status = dw_clone_file(fd, path, err);
     if (status != DW_UNSUPPORTED)
         return status;
@@ -322,7 +321,7 @@ dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_
 {
     *bytes = NULL;
     *n_bytes = 0;
-    /* without O_NONBLOCK a FIFO would be waited for, not refused */
+    /* without O_NONBLOCK, opening a FIFO would wait */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return dw_fail_errno(err, path, "open");

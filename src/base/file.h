@@ -10,20 +10,20 @@
 #include "base/map.h"
 #include "deltawire/error.h"
 
-/* Whether PATH is a plain name of the file that is open as FD, and its only one. */
+/* Whether PATH is the only name of the file that is open as FD, and no symbolic link. */
 bool dw_file_is_own(int fd, const char *path);
 
-/* The process that holds a flock() on the file that is open as FD; 0 if that cannot be
- * found out. */
+/* The process that holds a flock() on the file that is open as FD; 0 if it is not known.
+ */
 long dw_lock_holder(int fd);
 
-/* Sets *EXISTS; only a path that cannot be looked at is an error. */
+/* Sets *EXISTS. It is an error only if the path cannot be examined. */
 dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
 
-/* A new file under construction. An existing PATH must be a regular file; a symbolic
- * link is replaced, not followed. Nothing stands under PATH until commit, which
- * syncs the data, renames, and syncs the directory; abort removes the temporary
- * file. A process that is killed leaves at most `PATH.tmp-PID-N` behind. */
+/* A new file under construction. An existing PATH must be a regular file; a symbolic link
+ * is replaced, not followed. PATH stays as it is until commit, which syncs the data,
+ * renames, and syncs the directory. Abort removes the temporary file. A process that is
+ * killed leaves at most `PATH.tmp-PID-N` behind. */
 typedef struct dw_new_file {
     int fd;
     char *path;
@@ -34,10 +34,11 @@ typedef struct dw_new_file {
 dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err);
 dw_status dw_new_file_write(dw_new_file *file, const void *bytes, size_t n_bytes,
                             dw_error *err);
-/* Positioned; several threads may write at once. Does not move n_bytes. */
+/* Writes at an offset. Several threads may write at once. Does not change n_bytes. */
 dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *bytes,
                                size_t n_bytes, dw_error *err);
-/* Takes room for N_BYTES, so that a full disk is noticed before anything is written. */
+/* Allocates N_BYTES on the disk, so that a full disk is noticed before the first write.
+ */
 dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err);
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
 void dw_new_file_abort(dw_new_file *file);
@@ -48,10 +49,10 @@ dw_status dw_clone_file(int fd, const char *path, dw_error *err);
 
 /* Makes PATH a copy of the file that is open as FD: whole and synced, or not at all. The
  * copy shares the blocks of the file if the filesystem can do that (reflinks). If not,
- * the room is taken before the first byte is written. */
+ * the room is allocated before the first write. */
 dw_status dw_copy_file(int fd, const char *path, dw_error *err);
 
-/* A whole file at once. */
+/* Writes a whole file. */
 dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
                         dw_error *err);
 
@@ -60,8 +61,8 @@ dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
 dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_t limit,
                        dw_error *err);
 
-/* Makes the directory PATH and those above it that are missing, with MODE, durably. False:
- * see errno, which is EEXIST if a part of PATH is something else than a directory. */
+/* Makes the directory PATH and missing ones above it, with MODE, durably. Returns false
+ * with errno, which is EEXIST if a part of PATH is not a directory. */
 bool dw_make_dirs(const char *path, mode_t mode);
 
 /* Makes the names in the directory that holds PATH durable. */
@@ -70,19 +71,19 @@ dw_status dw_sync_parent(const char *path, dw_error *err);
 /* Renames, inside one directory. Durable after dw_sync_parent. */
 dw_status dw_rename_file(const char *from, const char *to, dw_error *err);
 
-/* Makes TO another name of the file FROM, or a synced copy of it where there can be none.
- * TO must not be there. */
+/* Makes TO another name of the file FROM or, if the filesystem has no hard links, a
+ * synced copy of it. TO must not exist. */
 dw_status dw_link_file(const char *from, const char *to, dw_error *err);
 
-/* Makes PATH a symbolic link to TARGET, in place of whatever file or link it was: at no
- * instant it is neither. Durable after dw_sync_parent. */
+/* Makes PATH a symbolic link to TARGET. Replaces an existing file or link in one step.
+ * Durable after dw_sync_parent. */
 dw_status dw_symlink_file(const char *target, const char *path, dw_error *err);
 
 /* Removes PATH, and makes that durable. A missing file is no error. */
 dw_status dw_remove_file(const char *path, dw_error *err);
 
-/* Removes what killed processes left of PATH under construction. Whoever calls this must
- * know that nobody is writing PATH now. */
+/* Removes temporary files of PATH that killed processes left. The caller must know that
+ * nobody is writing PATH now. */
 void dw_remove_leftovers(const char *path);
 
 bool dw_name_ends(const char *name, const char *end);
@@ -90,8 +91,8 @@ bool dw_name_ends(const char *name, const char *end);
 /* DIR/NAME, to be freed with dw_free; NULL when out of memory. */
 char *dw_join_path(const char *dir, const char *name);
 
-/* The directory that holds PATH, "." for a plain name; dw_free. Slashes at the end of PATH
- * do not count. */
+/* The directory that holds PATH, "." for a plain name; dw_free. Slashes at the end of
+ * PATH do not count. */
 char *dw_parent_path(const char *path);
 
 #endif

@@ -30,7 +30,7 @@ static void note_loss(const dw_mapped *entry)
     atomic_store(&loss, 2);
 }
 
-/* Hands the signal to whoever had it before. Returning raises it again. */
+/* Restores the handler that was there before. On return the signal is raised again. */
 static void pass_on(int number, siginfo_t *info, void *context)
 {
     if (before.sa_flags & SA_SIGINFO)
@@ -82,8 +82,7 @@ dw_status dw_guard_install(dw_error *err)
         status = dw_fail_errno(err, "SIGBUS", "look at the handler of");
     } else if (atomic_load(&installed) && !is_ours(&now)) {
         status = dw_fail(err, DW_CONFLICT, "SIGBUS",
-                         "the guard was installed, and another handler took its place. "
-                         "Remove that one first");
+                         "another handler replaced the guard's. Remove that one first");
     } else if (!atomic_load(&installed)) {
         before = now;
         if (sigaction(SIGBUS, &ours, NULL) != 0)

@@ -73,7 +73,7 @@ int dw_hex_digit(char c)
                                   : -1;
 }
 
-/* One spelling for each number: lower case only. */
+/* Each number has one spelling: lower case. */
 static int digit_of(char c)
 {
     return c >= 'A' && c <= 'F' ? -1 : dw_hex_digit(c);

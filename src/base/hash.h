@@ -11,7 +11,7 @@
 #define DW_SHA256_BYTES 32
 #define DW_SHA256_TEXT  65 /* in hex, with its NUL */
 
-/* In pieces: init, update..., final; final or release frees it. */
+/* Hashes in pieces: init, update..., final. Final or release frees it. */
 typedef struct dw_sha256 {
     void *context;
     bool failed;
@@ -33,7 +33,7 @@ void dw_hex_encode(char *out, const void *bytes, size_t n_bytes);
 /* The value of a digit of either case, or -1. */
 int dw_hex_digit(char c);
 
-/* Exactly 2 * N_BYTES lower-case digits and then the end; false otherwise. */
+/* Parses exactly 2 * N_BYTES lower-case digits; false for any other text. */
 bool dw_hex_decode(void *out, size_t n_bytes, const char *text);
 
 #endif

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 
-#define MAX_VALUES 200000 /* that jansson is given: some 300 bytes each, at the most */
+#define MAX_VALUES 200000 /* the most that jansson gets: about 300 bytes each */
 
 dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
                                const char *subject, const char *path, dw_error *err)
@@ -14,7 +14,7 @@ dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
         dw_json_check(text, n_bytes, false, MAX_VALUES, subject, path, err);
     if (status != DW_OK)
         return status;
-    /* an empty map is NULL, which jansson takes for a mistake of the caller */
+    /* an empty file is mapped as NULL, which jansson refuses */
     json_t *root = json_loadb(text ? text : "", n_bytes, JSON_REJECT_DUPLICATES, &fault);
     if (!root && json_error_code(&fault) == json_error_out_of_memory)
         return dw_fail_memory(err, path);
@@ -53,7 +53,7 @@ static char short_escape(unsigned char c)
 void dw_write_json_string(dw_writer *w, const char *text)
 {
     dw_write_u8(w, '"');
-    const char *plain = text; /* start of what is copied as it is */
+    const char *plain = text; /* the start of the text that is copied unchanged */
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         char letter = short_escape(c);
@@ -74,7 +74,8 @@ size_t dw_utf8_bytes(const char *text)
 {
     const unsigned char *p = (const unsigned char *)text;
     const unsigned char lead = *p;
-    /* the second byte's range shuts out long forms, surrogates and the far end */
+    /* the second byte's range excludes long forms, surrogates and values above U+10FFFF
+     */
     unsigned char low = 0x80, high = 0xbf;
     size_t n_bytes;
     if (lead < 0x80)

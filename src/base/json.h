@@ -1,5 +1,6 @@
-/* JSON: small texts as trees of jansson, and strings for hand-written output. What may be
- * large, or comes with a stream or a checkpoint, is read by base/json_tree.h. */
+/* JSON: small texts as trees of jansson, and strings for hand-written output.
+ * base/json_tree.h reads texts that may be large or that come with a stream or a
+ * checkpoint. */
 #ifndef DW_BASE_JSON_H
 #define DW_BASE_JSON_H
 
@@ -19,8 +20,8 @@ dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
  * backslashes and control bytes are escaped. */
 void dw_write_json_string(dw_writer *w, const char *text);
 
-/* How many bytes the UTF-8 character at TEXT has, which ends in a NUL; 0 if there is
- * none. */
+/* The bytes of the UTF-8 character at TEXT, which ends in a NUL; 0 if there is no valid
+ * one. */
 size_t dw_utf8_bytes(const char *text);
 
 /* Whether TEXT is UTF-8 as Unicode defines it: shortest forms only, no surrogates,

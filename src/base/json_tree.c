@@ -14,19 +14,19 @@ enum kind { NULL_, BOOL, INTEGER, REAL, STRING, ARRAY, OBJECT };
 #define COUNT_AT    3
 #define DISTANCE_AT 32
 
-#define FREE_NODES  (8u << 20) /* that a text of any size may have */
+#define FREE_NODES  (8u << 20) /* allowed for a text of any size */
 #define FEW_MEMBERS 8          /* these are compared pair by pair */
 
 typedef struct parser {
-    const char *text; /* the stranger's, or the tree's copy of it */
+    const char *text; /* the caller's, or the tree's copy of it */
     size_t n_text;
     size_t at;
     unsigned depth;
     dw_json *nodes; /* NULL: nothing is built, values are only counted */
-    char *copy;     /* is TEXT then, to be written to */
+    char *copy;     /* if set, it is TEXT, and writable */
     size_t n_total; /* nodes of the whole tree */
     size_t n_nodes; /* so far */
-    size_t n_units; /* nodes, and one more for each member: its place in a sort */
+    size_t n_units; /* nodes, and one more for each member, for sorting */
     size_t max_units;
     const char *fault;
     bool no_memory;
@@ -70,7 +70,7 @@ static bool add_node(parser *p, enum kind kind, size_t offset)
     return true;
 }
 
-/* All that was added since NODE belongs to it. */
+/* Makes all nodes that were added since NODE part of it. */
 static void close_node(parser *p, size_t node)
 {
     if (p->nodes)
@@ -184,7 +184,7 @@ static size_t character_bytes(const parser *p)
     return dw_utf8_bytes(window);
 }
 
-/* A string, decoded in the copy: that never makes it longer. */
+/* Decodes a string in the copy, which never makes it longer. */
 static bool parse_string(parser *p)
 {
     size_t to = ++p->at;
@@ -244,19 +244,19 @@ static bool parse_number(parser *p)
     const char *digits = p->text + p->at;
     size_t n = skip_digits(p);
     if (n == 0 || (digits[0] == '0' && n > 1))
-        return fail(p, "a number is not spelled as JSON has it");
+        return fail(p, "a number is not valid JSON");
     if (peek(p) == '.') {
         kind = REAL;
         p->at++;
         if (skip_digits(p) == 0)
-            return fail(p, "a number is not spelled as JSON has it");
+            return fail(p, "a number is not valid JSON");
     }
     if (peek(p) == 'e' || peek(p) == 'E') {
         kind = REAL;
         p->at++;
         p->at += peek(p) == '+' || peek(p) == '-';
         if (skip_digits(p) == 0)
-            return fail(p, "a number is not spelled as JSON has it");
+            return fail(p, "a number is not valid JSON");
     }
     if (kind == INTEGER && !fits_integer(digits, n, negative))
         return fail(p, "an integer beyond 64 bits");
@@ -332,7 +332,7 @@ static bool check_keys(parser *p, const dw_json *object, size_t n)
 {
     bool same = n <= FEW_MEMBERS ? has_same_few_keys(object)
                                  : !are_ascending(object) && has_same_keys(p, object, n);
-    return !same || fail(p, "a key stands twice in one object");
+    return !same || fail(p, "an object has a key twice");
 }
 
 static bool parse_member(parser *p)
@@ -405,7 +405,7 @@ static dw_status fail_parse(const parser *p, const char *subject, const char *pa
                    subject, p->fault, p->at);
 }
 
-/* Checks all of TEXT but for keys that stand twice, and counts its nodes. */
+/* Checks TEXT, except for duplicate keys, and counts its nodes. */
 static dw_status count(size_t *n_nodes, const void *text, size_t n_bytes, bool any,
                        size_t max_units, const char *subject, const char *path,
                        dw_error *err)
@@ -491,7 +491,7 @@ bool dw_json_integer(const dw_json *value, int64_t *out)
 {
     if (!value || kind_of(value) != INTEGER)
         return false;
-    *out = strtoll(text_of(value), NULL, 10); /* it was checked to fit */
+    *out = strtoll(text_of(value), NULL, 10); /* checked before: it fits */
     return true;
 }
 

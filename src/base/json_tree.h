@@ -1,4 +1,4 @@
-/* Reading JSON from strangers, in bounded memory.
+/* Reads untrusted JSON in bounded memory.
  *
  * A tree is one block of memory: 8 bytes for each value and key, then a copy of the text
  * in which the strings are decoded. The text is checked in full and its values are

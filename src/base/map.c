@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 
-#define COPY_BYTES (1u << 20) /* dw_map_copy: at a time */
+#define COPY_BYTES (1u << 20) /* the size of a piece in dw_map_copy */
 
 /* ---- the list of mapped files ----
  *
@@ -46,7 +46,7 @@ static group first_group;
 static atomic_size_t n_listed;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* for writers */
 
-/* Initial-exec: a handler must not be the one to allocate it. */
+/* Initial-exec, because the first access in a signal handler must not allocate. */
 static _Thread_local dw_map_uses uses __attribute__((tls_model("initial-exec")));
 
 /* False if there is no room. */
@@ -161,7 +161,7 @@ void dw_mapped_lose(dw_mapped *entry)
 {
     atomic_store(&entry->lost, true);
     if (!note_use(entry))
-        uses.entries[0] = entry; /* one that is lost is enough to fail */
+        uses.entries[0] = entry; /* one lost file is enough to fail */
 }
 
 /* ---- faults ---- */
@@ -240,7 +240,7 @@ static dw_status map_file(dw_map *out, bool writable, const char *path, dw_error
 dw_status dw_map_open(dw_map *out, const char *path, bool writable, dw_error *err)
 {
     *out = (dw_map){.fd = -1};
-    /* without O_NONBLOCK a FIFO would be waited for, not refused */
+    /* without O_NONBLOCK, opening a FIFO would wait */
     out->fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
     if (out->fd < 0)
         return dw_fail_errno(err, path, "open");
@@ -295,7 +295,7 @@ dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err)
     struct stat st;
     if (map->n_bytes == 0)
         return DW_OK;
-    /* these calls would also make a file that shrank long again, with zeros */
+    /* these calls would also extend a file that shrank, with zeros */
     dw_status status = dw_map_check(map, err);
     if (status != DW_OK)
         return status;
@@ -304,7 +304,8 @@ dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err)
         return DW_OK;
     if (errno == ENOSPC || errno == EDQUOT)
         return dw_fail_errno(err, path, "make room for the stores");
-    /* a filesystem without shared blocks, or without that call: holes can still be there
+    /* the filesystem has no shared blocks or not that call, but the file may still have
+     * holes
      */
     if (fstat(map->fd, &st) != 0)
         return dw_fail_errno(err, path, "stat");
@@ -339,7 +340,7 @@ void dw_pages_prepare(void *bytes, size_t n_bytes, bool write)
             (void)*(volatile uint8_t *)(start + i);
 }
 
-/* ---- bytes that may lie in a mapped file ---- */
+/* ---- bytes that may be in a mapped file ---- */
 
 void dw_loan_release(dw_loan *loan)
 {
@@ -359,7 +360,7 @@ dw_status dw_loan_reserve(dw_loan *loan, size_t n_bytes, dw_error *err)
     return DW_OK;
 }
 
-/* The entry of BYTES if they must not be touched here. */
+/* The entry of BYTES, if this process must not touch them directly. */
 static dw_mapped *find_untouchable(const void *bytes)
 {
     dw_mapped *m = dw_mapped_find(bytes);
@@ -404,8 +405,8 @@ dw_status dw_map_read(const void **out, dw_loan *loan, const void *bytes, size_t
     return status == DW_OK ? read_file(loan->bytes, m, bytes, n_bytes, err) : status;
 }
 
-/* Copies through the mapping, not with pwrite: that would make a file that shrank long
- * again, and nobody would notice the zeros in between. */
+/* Copies through the mapping. pwrite would extend a file that shrank, and nobody would
+ * notice the zeros in between. */
 static dw_status store_file(uint8_t *to, const dw_mapped *m, const uint8_t *from,
                             size_t n_bytes, dw_error *err)
 {

@@ -1,10 +1,11 @@
 /* Mapped files.
  *
  * If a mapped file shrinks, a touch of its lost pages raises SIGBUS, and the process
- * dies. So every mapping is listed here, and bytes that may lie in one are reached with
- * dw_map_read, dw_map_store and dw_map_copy. They take plain memory as it is. For bytes
- * of a mapped file they let the kernel copy, which reports lost pages as an error. If the
- * host installed the guard (deltawire/guard.h), they use the mapping itself.
+ * dies. So this module lists every mapping. Code that handles bytes that may be mapped
+ * uses dw_map_read, dw_map_store and dw_map_copy. For plain memory they do nothing
+ * special. For bytes of a mapped file the kernel copies, and it reports lost pages as an
+ * error. If the host installed the guard (deltawire/guard.h), they use the mapping
+ * itself.
  */
 #ifndef DW_BASE_MAP_H
 #define DW_BASE_MAP_H
@@ -36,17 +37,16 @@ void dw_map_close(dw_map *map);
  * of its pages. Such a mapping stays bad until it is closed. */
 dw_status dw_map_check(const dw_map *map, dw_error *err);
 
-/* Makes room on the disk for stores through a writable map: a page that is a hole, or
- * shared with a copy of the file, needs a block of its own when it is first stored to,
- * and a full disk would then raise SIGBUS. */
+/* Makes room on the disk for stores through a writable map. A page that is a hole, or
+ * shared with a copy of the file, needs a block at its first store, and a full disk would
+ * then raise SIGBUS. */
 dw_status dw_map_reserve(dw_map *map, const char *path, dw_error *err);
 
-/* Makes the pages of BYTES present, and writable if WRITE, so that the next touch of
- * them costs no fault. A mapped range of this process, whole or not. What fails is left
- * to that touch. */
+/* Makes the pages of BYTES present, and writable if WRITE, so that the next access causes
+ * no page fault. Ignores errors: that access will report them. */
 void dw_pages_prepare(void *bytes, size_t n_bytes, bool write);
 
-/* ---- bytes that may lie in a mapped file ---- */
+/* ---- bytes that may be in a mapped file ---- */
 
 /* Room for copies of bytes. Starts as {0} and grows as needed. */
 typedef struct dw_loan {
@@ -62,28 +62,28 @@ void dw_loan_release(dw_loan *loan);
 dw_status dw_map_read(const void **out, dw_loan *loan, const void *bytes, size_t n_bytes,
                       dw_error *err);
 
-/* Copies FROM, which is plain memory, to TO, which may lie in a mapped file. */
+/* Copies FROM, which is plain memory, to TO, which may be in a mapped file. */
 dw_status dw_map_store(void *to, const void *from, size_t n_bytes, dw_error *err);
 
-/* Copies; both may lie in mapped files. */
+/* Copies; both may be in mapped files. */
 dw_status dw_map_copy(void *to, const void *from, size_t n_bytes, dw_error *err);
 
-/* Whether the bytes at BYTES may be touched here: they lie in no mapped file, or the host
+/* Whether BYTES may be accessed directly: they are in no mapped file, or the host
  * installed the guard. */
 bool dw_map_may_touch(const void *bytes);
 
 /* The error of a system call that reported a bad address for BYTES: names the mapped file
- * that lost them. DW_OK if they lie in none. */
+ * that lost them. DW_OK if they are in none. */
 dw_status dw_map_explain(const void *bytes, dw_error *err);
 
-/* With the guard, zeros can stand where a file was cut, with a signal or, inside a page,
- * without one. So whoever calls the functions above, or touches a mapping otherwise, does
- * it between these two calls, and uses nothing of what was read if the second one fails.
- * They nest. dw_parallel calls them for each item, dw_map_copy for itself. */
+/* With the guard, a read may get zeros in place of the lost part of a file; inside a page
+ * there is not even a signal. So every use of the functions above, and every other access
+ * to a mapping, happens between these two calls. If the second one fails, discard what
+ * was read. They nest. dw_parallel calls them for each item, dw_map_copy for itself. */
 #define DW_MAP_USES 8
 
 typedef struct dw_map_uses {
-    dw_mapped *entries[DW_MAP_USES]; /* that this thread touched */
+    dw_mapped *entries[DW_MAP_USES]; /* touched by this thread */
     unsigned n;
 } dw_map_uses;
 

@@ -14,8 +14,8 @@ void *dw_alloc_zeroed(size_t n_items, size_t n_bytes);
 /* On failure the old block stays valid. */
 void *dw_realloc_array(void *pointer, size_t n_items, size_t n_bytes);
 
-/* Makes room in *ARRAY, which has room for *N_ROOM items, for one more than N. False, and
- * nothing changed, when out of memory. */
+/* Makes sure that *ARRAY, with room for *N_ROOM items, has room for N + 1. If out of
+ * memory, returns false and changes nothing. */
 bool dw_grow_array(void **array, size_t *n_room, size_t n, size_t n_bytes);
 
 char *dw_copy_string(const char *text);

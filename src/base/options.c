@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-#define MAX_STRUCT_BYTES 65536 /* more is no size: struct_bytes was not set */
+#define MAX_STRUCT_BYTES 65536 /* a larger value means that struct_bytes was not set */
 
 void dw_options_init(void *options, size_t struct_bytes, const void *defaults,
                      size_t n_bytes)

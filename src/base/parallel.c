@@ -83,7 +83,7 @@ static void *work(void *argument)
         const dw_map_uses outer = dw_map_begin();
         dw_status status = l->fn(l->context, i, w->number, &w->error);
         if (dw_map_end(&outer, &w->error) != DW_OK)
-            status = DW_IO; /* whatever it made of the zeros */
+            status = DW_IO; /* its result may come from zeros */
         if (status != DW_OK)
             record_failure(l, i, status, &w->error);
         else
@@ -95,7 +95,7 @@ static void *work(void *argument)
 dw_status dw_parallel(unsigned n_workers, size_t n_items, dw_item_fn fn, void *context,
                       const dw_parallel_progress *progress, dw_error *err)
 {
-    /* asked before anything is done: of a few items the caller's thread may get none */
+    /* ask before the first item, because the caller's thread may get none */
     if (progress && progress->report.report &&
         progress->report.report(progress->report.context, 0, progress->bytes_total) != 0)
         return dw_fail(err, DW_CANCELLED, NULL, "stopped at the caller's request");

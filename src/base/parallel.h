@@ -6,16 +6,16 @@
 
 #include "deltawire/delta.h"
 
-/* Does item I; WORKER, below the number of workers, picks per-thread scratch. */
+/* Processes item I. WORKER, below the number of workers, selects the thread's scratch. */
 typedef dw_status (*dw_item_fn)(void *context, size_t i, unsigned worker, dw_error *err);
 
-/* Threads to use for a request: 0 means all cores; never more than items. */
+/* The number of threads for a request: 0 means all cores; never more than items. */
 unsigned dw_worker_count(unsigned n_threads, size_t n_items);
 
 typedef struct dw_parallel_progress {
     dw_progress report;
     uint64_t bytes_total;
-    /* bytes item I stands for, so that the bar moves evenly */
+    /* the bytes of item I, so that the bar moves evenly */
     uint64_t (*bytes_of)(const void *context, size_t i);
 } dw_parallel_progress;
 

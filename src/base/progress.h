@@ -10,8 +10,8 @@ typedef struct dw_share {
     uint64_t total;           /* bytes of all steps */
 } dw_share;
 
-/* A hook for the step under way, which reads SHARE when it is called; its report is NULL
- * if nobody watches. */
+/* A dw_progress for the current step. It reads SHARE when it is called. Its report is
+ * NULL if nobody watches. */
 dw_progress dw_share_hook(dw_share *share);
 
 #endif

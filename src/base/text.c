@@ -17,7 +17,7 @@ static uint32_t code_point(const char *text, size_t n_bytes)
     return c;
 }
 
-/* Whether a terminal would obey the character instead of showing it. */
+/* Whether a terminal would act on the character instead of showing it. */
 static bool is_control(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x061c || c == 0x200e ||
@@ -43,7 +43,7 @@ void dw_text_clean(char *out, size_t size, const char *text)
 void dw_host_name(char out[DW_HOST_NAME_TEXT])
 {
     char name[DW_HOST_NAME_TEXT] = "";
-    /* a name that is cut need not end in a NUL */
+    /* a truncated name may lack its NUL */
     if (gethostname(name, sizeof name - 1) != 0 || !name[0])
         strcpy(name, "?");
     dw_text_clean(out, DW_HOST_NAME_TEXT, name);

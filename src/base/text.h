@@ -1,4 +1,4 @@
-/* Text for people that others wrote: host names, and what records say about their writer.
+/* Text from outside that people read: host names, and the writer's name in records.
  */
 #ifndef DW_BASE_TEXT_H
 #define DW_BASE_TEXT_H

@@ -2,8 +2,8 @@
 
 #include <pthread.h>
 
-/* 2^32 times the chance that a run goes on for one more bucket: 2^(32 - h) with
- * h = 8 * 2^(-t/4), rounded. */
+/* 2^32 times the probability that a run continues for one more bucket: 2^(32 - h) with h
+ * = 8 * 2^(-t/4), rounded. */
 static const uint32_t stay_of[DW_ANS_TABLES] = {
     16777216,   40539604,   85128906,   158858995,  268435456,  417272424,
     604670047,  826011010,  1073741824, 1338720065, 1611532835, 1883531330,
@@ -11,13 +11,13 @@ static const uint32_t stay_of[DW_ANS_TABLES] = {
     3361473452, 3495128183, 3611622603, 3712582389, 3799660319, 3874462704,
 };
 
-/* What would follow: the square root of stay_of[20]. */
+/* The next value would be this: the square root of stay_of[20]. */
 #define STAY_24 3938502376u
 
 static dw_ans_table tables[DW_ANS_TABLES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* -log2(size / 4096) in 1/256 bit, by squaring out one bit after the other. */
+/* -log2(size / 4096) in 1/256 bit. Computes one bit at a time by squaring. */
 static uint16_t cost_of(uint32_t size)
 {
     unsigned whole = 31 - (unsigned)__builtin_clz(size);
@@ -35,13 +35,13 @@ static uint16_t cost_of(uint32_t size)
 
 static void build_table(dw_ans_table *table, uint32_t stay)
 {
-    uint64_t survive = 1ull << 32; /* chance to reach bucket s, times 2^32 */
+    uint64_t survive = 1ull << 32; /* probability of reaching bucket s, times 2^32 */
     uint32_t start = 0;
     for (uint32_t s = 0; s < DW_ANS_SYMBOLS; s++) {
         survive = survive * stay >> 32;
         uint32_t end = DW_ANS_TOTAL - (uint32_t)(survive >> (32 - DW_ANS_BITS));
         uint32_t latest = DW_ANS_TOTAL - (DW_ANS_SYMBOLS - 1 - s);
-        /* every symbol keeps at least one slot, and the last takes what is left */
+        /* every symbol has at least one slot, and the last takes the rest */
         if (end > latest || s == DW_ANS_FAR)
             end = latest;
         if (end <= start)

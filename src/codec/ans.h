@@ -1,10 +1,10 @@
 /* Entropy coding of counts: rANS over 24 fixed distributions.
  *
- * Both a gap and the size of a move are nearly geometric, so a count is coded by one
- * parameter q, which stands for the chance that a run ends: each step survives with
- * probability 2^-h, h = 8 * 2^(-q/4). A count is cut into a bucket of 2^k values,
- * coded as one of 32 symbols, and k plain bits for the place inside the bucket. The
- * 32nd symbol, DW_ANS_FAR, means 'beyond all buckets'.
+ * Gaps and sizes of moves are nearly geometric, so one parameter q describes their
+ * distribution: a run continues with probability 2^-h at each step, h = 8 * 2^(-q/4). A
+ * count is coded as one of 32 symbols for its bucket of 2^k values, and k plain bits for
+ * the position inside the bucket. The 32nd symbol, DW_ANS_FAR, means 'beyond all
+ * buckets'.
  *
  *     q < 24:  distribution q, k = 0
  *     q >= 24: distribution 20 + q % 4, k = (q - 20) / 4
@@ -28,7 +28,7 @@
 #define DW_ANS_FAR     31
 #define DW_ANS_BITS    12
 #define DW_ANS_TOTAL   (1u << DW_ANS_BITS)
-#define DW_ANS_LOW     (1u << 16) /* the state never falls below */
+#define DW_ANS_LOW     (1u << 16) /* the least value of a state */
 #define DW_ANS_MAX_Q   127u
 
 typedef struct dw_ans_symbol {
@@ -39,7 +39,7 @@ typedef struct dw_ans_symbol {
 
 typedef struct dw_ans_table {
     dw_ans_symbol symbol[DW_ANS_SYMBOLS];
-    uint32_t slot[DW_ANS_TOTAL];   /* symbol | size << 5 | slot's place in it << 18 */
+    uint32_t slot[DW_ANS_TOTAL];   /* symbol | size << 5 | index in the symbol << 18 */
     uint16_t cost[DW_ANS_SYMBOLS]; /* in 1/256 bit */
 } dw_ans_table;
 
@@ -56,7 +56,7 @@ static inline unsigned dw_ans_bucket_bits(unsigned q)
     return q < DW_ANS_TABLES ? 0 : (q - 20) >> 2;
 }
 
-/* The q whose distribution fits a run that goes on with chance STAY / 2^32. */
+/* The q whose distribution fits a run that continues with probability STAY / 2^32. */
 unsigned dw_ans_fit(uint32_t stay);
 
 /* ---- writer: symbols in reverse, bytes from the end of the room downwards; two bytes
@@ -74,8 +74,8 @@ static inline dw_ans_writer dw_ans_writer_at(uint8_t *end)
 
 static inline void dw_ans_put(dw_ans_writer *w, const dw_ans_symbol *s)
 {
-    /* two bytes leave when the state would grow too large: no branch, it would be
-     * guessed wrong often */
+    /* writes two bytes if the state would grow too large; without a branch, because it
+     * would often be mispredicted */
     uint32_t x = w->last;
     unsigned full = x >> 20 >= s->size;
     dw_store16(w->at - 2, (uint16_t)x);

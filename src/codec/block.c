@@ -58,15 +58,15 @@ dw_status dw_block_scratch_reserve(dw_block_scratch *s, dw_error *err)
     return status == DW_OK ? need_room(s, err) : status;
 }
 
-/* The new elements of a block that was just encoded, as they were read: the caller's may
- * be others by now. The encoded bytes E are moved out of the way. */
+/* Gets the new elements of a block that was just encoded, as they were read; the caller's
+ * memory may have changed since. Moves the encoded bytes E out of the way. */
 static dw_status rebuild_new(const uint8_t **out, dw_block_scratch *s, dw_encoded *e,
                              const void *old, uint32_t n, dw_element element,
                              const dw_class_map *map, const dw_note *note, dw_error *err)
 {
     *out = old;
     if (note->update_old)
-        return DW_OK; /* stored over the old ones already */
+        return DW_OK; /* they already replaced the old ones */
     const size_t n_plain = (size_t)n * element.width;
     dw_status status = need_room(s, err);
     if (status != DW_OK)
@@ -88,7 +88,7 @@ dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
     dw_encoded e = dw_class_encode(s->classes, old, new_, n, element, map, note);
     *out = (dw_block_code){e.n_changes ? DW_BLOCK_CLASS : DW_BLOCK_SAME, e};
     size_t n_plain = (size_t)n * element.width;
-    /* packing a model saves about a third: below half it cannot win */
+    /* packing saves about a third, so it cannot beat less than half */
     if (e.n_bytes <= n_plain / 2)
         return DW_OK;
     const uint8_t *packed, *elems;
@@ -140,7 +140,7 @@ dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mo
     }
     if (status != DW_OK)
         return status;
-    /* a list of what differs, as the other mode gives it */
+    /* list the changes, as the other mode does */
     const dw_kernels *k = dw_kernels_get();
     unsigned w = dw_width_index(element.width);
     out->n_changes = k->diff[w](s->positions, old, elems, n);

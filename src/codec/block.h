@@ -11,7 +11,7 @@ typedef enum dw_block_mode {
     DW_BLOCK_SAME = 0,   /* no bytes: nothing changed */
     DW_BLOCK_CLASS = 1,  /* class_block.h */
     DW_BLOCK_PACKED = 2, /* packed_block.h */
-    DW_BLOCK_STORED = 3, /* the new elements as they are */
+    DW_BLOCK_STORED = 3, /* the new elements, unpacked */
 } dw_block_mode;
 
 /* Working room of one thread, for both directions. */
@@ -21,7 +21,7 @@ typedef struct dw_block_scratch {
     uint32_t *positions;       /* [block and slack], likewise */
     uint8_t *elems;            /* [2 MiB], likewise */
     uint8_t *values;           /* [2 MiB], likewise */
-    dw_loan old_elems;         /* copies of elements that lie in mapped files */
+    dw_loan old_elems;         /* copies of elements in mapped files */
     dw_loan new_elems;
 } dw_block_scratch;
 
@@ -35,16 +35,16 @@ typedef struct dw_block_code {
     dw_encoded encoded; /* the mode's bytes */
 } dw_block_code;
 
-/* As dw_class_encode; NEW_ must not be OLD's memory. What comes out may stand in the
+/* Like dw_class_encode, but NEW_ must not be OLD's memory. The result may be in the
  * scratch or in OLD. */
 dw_status dw_block_encode(dw_block_code *out, dw_block_scratch *s, void *old,
                           const void *new_, uint32_t n, dw_element element,
                           const dw_class_map *map, dw_note *note, dw_error *err);
 
-/* Notes a list of changes that was not decoded here. OLD is the block. */
+/* Notes a list of changes that came from elsewhere. OLD is the block. */
 void dw_note_list(dw_note *note, const dw_decoded *d, const void *old, unsigned width);
 
-/* DW_CORRUPT, with no text of its own, where the bytes do not decode against OLD. */
+/* Returns DW_CORRUPT without a text if the bytes do not decode against OLD. */
 dw_status dw_block_decode(dw_decoded *out, dw_block_scratch *s, dw_block_mode mode,
                           const uint8_t *bytes, size_t n_bytes, const void *old,
                           uint32_t n, dw_element element, const dw_class_map *map,

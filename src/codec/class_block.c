@@ -33,7 +33,7 @@ dw_class_map dw_class_map_make(dw_element element, uint32_t base)
 
 dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element element)
 {
-    /* short runs: a sample here and there would miss the cache each time */
+    /* sample short runs: single elements would each miss the cache */
     enum { RUNS = 16, RUN_ELEMS = 256, EXPONENTS = 2048 };
     dw_class_map map = dw_class_map_make(element, 0);
     if (!element.is_float)
@@ -46,7 +46,7 @@ dw_class_map dw_class_map_choose(const void *data, uint64_t n_elems, dw_element 
         const uint64_t left = n_elems - begin;
         const size_t n = (size_t)(left < RUN_ELEMS ? left : RUN_ELEMS);
         const void *elems;
-        /* bytes that cannot be read are no sample: the encoder meets the fault again */
+        /* skip bytes that cannot be read: the encoder will report the fault */
         if (dw_map_read(&elems, &loan, (const uint8_t *)data + begin * element.width,
                         n * element.width, NULL) != DW_OK)
             break;

@@ -4,8 +4,8 @@
 #include "codec/class_scratch.h"
 #include "codec/element.h"
 
-/* Reads the gaps of a class with TOTAL elements into GAPS; their number, or SIZE_MAX
- * if they do not fit it. */
+/* Reads the gaps of a class with TOTAL elements into GAPS. Returns their number, or
+ * SIZE_MAX if they do not fit. */
 static size_t read_gaps(uint32_t *gaps, dw_ans_reader *symbols, dw_bit_reader *bits,
                         uint32_t total, unsigned q)
 {
@@ -34,7 +34,7 @@ static size_t read_gaps(uint32_t *gaps, dw_ans_reader *symbols, dw_bit_reader *b
     return n;
 }
 
-/* Reads N moves; false if one is larger than the element can make. */
+/* Reads N moves; false if one is larger than the element allows. */
 static bool read_moves(uint64_t *moves, size_t n, dw_ans_reader *symbols,
                        dw_bit_reader *plain, unsigned q, unsigned bits)
 {
@@ -65,7 +65,7 @@ static void read_signs(uint64_t *moves, size_t n, dw_bit_reader *r)
     }
 }
 
-/* Makes the new elements: each position's class says whose move is next. Positions are
+/* Makes the new elements: the class of each position selects its next move. Positions are
  * relative to FIRST, and made relative to the block. Inlined, so that the width is a
  * constant in the loop. */
 static inline __attribute__((always_inline)) void

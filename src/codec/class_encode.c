@@ -28,7 +28,7 @@ static uint8_t *emit_gaps(uint8_t *symbol, dw_bit_writer *writer, const uint32_t
     *writer = w;
     if (left == 0)
         return symbol;
-    /* any bucket past the end ends the class: take the cheaper of the first and FAR */
+    /* any bucket past the end ends the class: use the cheaper of the first one and FAR */
     uint32_t bucket = (uint32_t)(((uint64_t)left + inside) >> k);
     for (; bucket > DW_ANS_FAR; bucket -= DW_ANS_FAR)
         *symbol++ = DW_ANS_FAR;
@@ -37,7 +37,7 @@ static uint8_t *emit_gaps(uint8_t *symbol, dw_bit_writer *writer, const uint32_t
     return symbol;
 }
 
-/* The signs of moves that are all by one step: all there is to them. */
+/* Writes the signs of moves that are all by one step. */
 static void emit_signs(dw_bit_writer *writer, const uint64_t *moves, size_t n)
 {
     dw_bit_writer w = *writer; /* in registers */
@@ -81,8 +81,8 @@ typedef struct strip {
     uint64_t first_byte; /* in the tensor */
 } strip;
 
-/* Lists gaps and moves of a strip, and settles its changes. Inlined, so that the width is
- * a constant in the loop. */
+/* Lists gaps and moves of a strip, and notes its changes. Inlined, so that the width is a
+ * constant in the loop. */
 static inline __attribute__((always_inline)) void
 list_changes(uint32_t *class_gaps, uint64_t *moves, uint32_t counts[DW_CLASSES],
              const strip *t, unsigned width, bool is_float, dw_note *note)
@@ -156,7 +156,8 @@ static void sort_changes(dw_class_scratch *s, size_t n_changes,
     }
 }
 
-/* Codes the runs of symbols back to front, as rANS must; returns the bytes' start. */
+/* Codes the runs of symbols from the last to the first, as rANS requires. Returns the
+ * start of the bytes. */
 static uint8_t *encode_runs(dw_class_scratch *s, const run *runs, size_t n_runs)
 {
     dw_ans_writer w = dw_ans_writer_at(s->out + DW_OUT_MIDDLE);

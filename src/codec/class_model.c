@@ -2,8 +2,8 @@
 
 #include "codec/ans.h"
 
-/* Predictions of the parameters: each class up halves the chance of a change, and the
- * size of a move. Four steps of q are a factor of two. */
+/* Predictions of the parameters: from class to class, the probability of a change and the
+ * size of a move halve. Four steps of q are a factor of two. */
 #define FIRST_Q 20
 #define STEP_Q  4
 
@@ -84,8 +84,8 @@ static uint64_t move_cost(const uint64_t *moves, size_t n, size_t stride, unsign
     return cost;
 }
 
-/* A geometric fit by the mean, then again without what that fit would escape, then the
- * cheapest of its neighbours on a sample. */
+/* Fits a geometric distribution by the mean, fits again without the values that the first
+ * fit would escape, and then takes the cheapest neighbour on a sample. */
 static unsigned fit_moves(const uint64_t *moves, size_t n, unsigned bits)
 {
     uint64_t limit = ~0ull;

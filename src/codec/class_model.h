@@ -1,4 +1,4 @@
-/* How the changes of one class are distributed: the parameters of the `class` codec. */
+/* The parameters of the `class` codec: how the changes of one class are distributed. */
 #ifndef DW_CODEC_CLASS_MODEL_H
 #define DW_CODEC_CLASS_MODEL_H
 
@@ -12,7 +12,7 @@
 /* The parameters of one class. */
 typedef struct dw_class_model {
     bool changes;   /* any element of the class changed */
-    bool far_moves; /* any moved by more than one step */
+    bool far_moves; /* any element moved by more than one step */
     unsigned gap_q;
     unsigned move_q;
 } dw_class_model;

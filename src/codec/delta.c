@@ -39,7 +39,7 @@ void dw_delta_close(dw_delta *delta)
 
 dw_status dw_delta_own(dw_delta *delta, void *pointer, dw_error *err)
 {
-    /* room grows by doubling: a power of two is full */
+    /* the capacity doubles: at a power of two the array is full */
     size_t n = delta->n_owned;
     if ((n & (n - 1)) == 0) {
         void **owned = dw_realloc_array(delta->owned, n ? 2 * n : 1, sizeof *owned);

@@ -1,4 +1,4 @@
-/* The inside of a delta handle, shared by the files that make, read and apply one. */
+/* The internals of a delta, shared by the files that make, read and apply one. */
 #ifndef DW_CODEC_DELTA_H
 #define DW_CODEC_DELTA_H
 
@@ -13,7 +13,7 @@ typedef struct dw_delta_block {
     dw_block_mode mode;
 } dw_delta_block;
 
-/* How positions are spelled in TRL's layouts. */
+/* How TRL's layouts encode positions. */
 typedef enum dw_trl_index {
     DW_TRL_I32,   /* plain positions */
     DW_TRL_GAP16, /* unchanged elements before each change */
@@ -21,8 +21,8 @@ typedef enum dw_trl_index {
 } dw_trl_index;
 
 typedef struct dw_delta_entry {
-    dw_tensor shape; /* name, dtype, dims, n_bytes; data is NULL. n_bytes is 0 and
-                        has_shape false if a TRL file does not say */
+    dw_tensor shape; /* name, dtype, dims, n_bytes; data is NULL. If a TRL file has no
+                        shape, n_bytes is 0 and has_shape false */
     bool has_shape;
     dw_element element;
     uint64_t n_changed;
@@ -56,13 +56,13 @@ struct dw_delta {
     dw_piece *pieces; /* the encoded file */
     size_t n_pieces;
 
-    /* what the above points into */
+    /* the memory that the members above point to */
     dw_safetensors file;
     dw_writer header;
     dw_writer index;
     void **owned; /* further allocations */
     size_t n_owned;
-    dw_delta **parts; /* what it was merged from */
+    dw_delta **parts; /* the deltas it was merged from */
     size_t n_parts;
 };
 
@@ -82,9 +82,9 @@ void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces);
 dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
                            size_t n_bytes, dw_error *err);
 
-/* Does a delta that was verified against these weights before, in one pass, and verifies
- * the outcome once more. No tensors may share memory; OPTIONS has base_digests. A failure
- * leaves the weights a mix of old and new. */
+/* Applies a delta that was verified against these weights before, in one pass, and
+ * verifies the result again. No tensors may share memory; OPTIONS has base_digests. A
+ * failure leaves the weights a mix of old and new. */
 dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
                                 size_t n_tensors, const dw_apply_options *options,
                                 dw_error *err);
@@ -92,7 +92,8 @@ dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
 /* For qsort over dw_delta_entry: by name. */
 int dw_entry_compare(const void *left, const void *right);
 
-/* Units of the entry: elements as the codec sees them. Needs has_shape. */
+/* The number of units of the entry: elements as the codec counts them. Needs has_shape.
+ */
 uint64_t dw_entry_units(const dw_delta_entry *entry);
 
 /* The block's first element and number of elements. */

@@ -46,8 +46,8 @@ static dw_status scatter_changes(void *context, size_t t, uint64_t first,
                       changes->values, changes->n_changes, width, err);
 }
 
-/* If tensors share memory, a store to one changes what the other is decoded against:
- * all is decoded first, at the price of the list's memory. */
+/* If tensors share memory, a store to one changes the base of the other. So everything is
+ * decoded to a list first, which costs memory. */
 static dw_status apply_tied(const dw_delta *delta, const dw_tensor *tensors,
                             size_t n_tensors, const dw_apply_options *options,
                             dw_error *err)
@@ -83,7 +83,7 @@ dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
     dw_stage *stage;
     dw_status status =
         dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
-    /* a block is decoded before it is stored to, and depends on no other */
+    /* a block is decoded before the stores to it, and depends on no other block */
     if (status == DW_OK)
         status = dw_stage_verify(&result, stage, options, scatter_changes,
                                  (void *)tensors, err);

@@ -29,7 +29,7 @@ static dw_status check_options(const dw_diff_options *options, dw_error *err)
     return DW_OK;
 }
 
-/* What B's shape is when its elements are masters in F32. */
+/* B's shape if its elements are F32 masters. */
 static dw_tensor as_masters(dw_tensor b)
 {
     b.dtype = DW_F32;
@@ -38,7 +38,8 @@ static dw_tensor as_masters(dw_tensor b)
     return b;
 }
 
-/* Pairs the two lists by name, ascending. NEXT_OF takes NEXT's number of each pair. */
+/* Pairs the two lists by name, ascending. NEXT_OF takes the index in NEXT of each pair.
+ */
 static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
                          const dw_name_index *base, const dw_name_index *next,
                          const dw_diff_options *options, dw_error *err)
@@ -68,7 +69,7 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
     return DW_OK;
 }
 
-/* Does the delta to tensors that share memory. NEXT is not read again: it may have
+/* Applies the delta to tensors that share memory. NEXT is not read again: it may have
  * changed. If it changed while it was compared, two names of one memory can have been
  * read as different values, and BASE cannot hold both. */
 static dw_status update_tied(const dw_delta *delta, const dw_tensor *base,
@@ -122,8 +123,8 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
         status = dw_name_index_init(&next_names, next, n_tensors, err);
     if (status == DW_OK)
         status = pair_up(pairs, next_of, &base_names, &next_names, &options, err);
-    /* if tensors share memory, a store to one would hide the change of the other: all
-     * is compared first */
+    /* if tensors share memory, a store to one would hide the change of the other, so
+     * everything is compared first */
     bool tied = false;
     if (status == DW_OK && options.update_base)
         status = dw_tensors_overlap(&tied, base, n_tensors, err);
@@ -228,7 +229,8 @@ dw_status dw_delta_recode(dw_delta **out, const dw_delta *delta, const dw_tensor
     *out = NULL;
     dw_diff_options options;
     dw_status status = DW_OPTIONS_TAKE(dw_diff_options, &options, given, err);
-    if (delta->info.has_digests || delta->info.new_version != 0) { /* it knows them */
+    if (delta->info.has_digests ||
+        delta->info.new_version != 0) { /* it has version numbers */
         options.base_version = delta->info.base_version;
         options.new_version = delta->info.new_version;
     }

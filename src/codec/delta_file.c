@@ -10,9 +10,8 @@
  *                      for each block: varint (n_bytes * 4 + mode)
  *     blocks         the blocks' bytes, one after the other
  *
- * The seal (seal.h) guards header and index; the index holds the hashes of the blocks: no
- * byte of the file is unguarded but the header's length, and a wrong length breaks the
- * JSON.
+ * The seal (seal.h) protects header and index, and the index holds the hashes of the
+ * blocks. Only the header's length is not protected, and a wrong length breaks the JSON.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,8 +27,8 @@
 
 #define FORMAT    "deltawire/1"
 #define FAMILY    "deltawire/"
-#define MAX_NAME  1024 /* front coding would let a small index spell huge names */
-#define MIN_ENTRY 31   /* bytes the shortest entry takes in the index */
+#define MAX_NAME  1024 /* with front coding a small index could produce huge names */
+#define MIN_ENTRY 31   /* the bytes of the shortest entry in the index */
 
 /* ---- writing ---- */
 
@@ -202,7 +201,7 @@ static dw_status read_name(const char **out, dw_delta *delta, dw_reader *r,
         return DW_NO_MEMORY;
     memcpy(name, previous, (size_t)shared);
     memcpy(name + shared, rest, (size_t)n_rest);
-    if (!dw_utf8_valid(name)) /* and so not fit to be shown */
+    if (!dw_utf8_valid(name)) /* it could not be shown */
         return dw_fail(err, DW_CORRUPT, delta->label,
                        "index: the name after '%s' is not UTF-8", previous);
     if (before && strcmp(before, name) >= 0)
@@ -240,11 +239,11 @@ static dw_status read_shape(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
 static dw_status read_blocks(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
                              dw_reader *data, dw_error *err)
 {
-    /* a block takes a byte in the index at least, so this bounds the allocation */
+    /* a block has at least a byte in the index, so this bounds the allocation */
     e->n_blocks = dw_block_count(dw_entry_units(e), e->element.width);
     if (e->n_blocks > dw_reader_left(r))
         return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
-                              "the index ends among its blocks");
+                              "the index ends inside the list of its blocks");
     e->blocks = dw_delta_alloc(delta, (size_t)e->n_blocks, sizeof *e->blocks, err);
     if (!e->blocks)
         return DW_NO_MEMORY;
@@ -256,7 +255,7 @@ static dw_status read_blocks(dw_delta *delta, dw_delta_entry *e, dw_reader *r,
         if (r->failed || !bytes || n_bytes > UINT32_MAX ||
             (mode == DW_BLOCK_SAME) != (n_bytes == 0))
             return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name,
-                                  "block %" PRIu64 " lies outside the file", b);
+                                  "block %" PRIu64 " is outside the file", b);
         e->blocks[b] = (dw_delta_block){bytes, (uint32_t)n_bytes, mode};
     }
     if (XXH64(start, (size_t)(data->at - start), 0) != e->checksum)

@@ -26,7 +26,7 @@ static dw_status check_mergeable(const dw_delta *delta, const dw_delta_info *fir
     return DW_OK;
 }
 
-/* Adds up what the deltas say about their lists. */
+/* Adds up the counts of the deltas. */
 static dw_status sum_up(dw_delta_info *sum, dw_delta **deltas, size_t n, dw_error *err)
 {
     *sum = (dw_delta_info){.codec = DW_CODEC_CLASS,

@@ -1,13 +1,13 @@
-/* One delta out of several that cover different tensors. */
+/* Merges deltas that cover different tensors into one. */
 #ifndef DW_CODEC_DELTA_MERGE_H
 #define DW_CODEC_DELTA_MERGE_H
 
 #include "deltawire/delta.h"
 
-/* Joins deltas of the codec CLASS between the same versions, made over lists without a
- * name in common: the same bytes as one diff over all of them. On success takes the
- * deltas, which the result borrows from, and sets DELTAS to NULLs; on failure they stay
- * the caller's. No delta may stand twice among them. */
+/* Merges deltas of the codec CLASS between the same versions, made from lists without a
+ * name in common. The result has the same bytes as one diff of all lists. On success it
+ * owns the deltas, and DELTAS is set to NULLs; on failure they stay the caller's. DELTAS
+ * must not contain a delta twice. */
 dw_status dw_delta_merge(dw_delta **out, dw_delta **deltas, size_t n, dw_error *err);
 
 #endif

@@ -17,7 +17,7 @@
 #define CHUNK_WORDS (DW_DIGEST_CHUNK / 4)
 #define SEED        0x64656c7461776972ull
 
-/* Bytes one thread takes at a time in a sweep. */
+/* Bytes that one thread reads at a time. */
 #define SWEEP_BYTES (4u << 20)
 
 static uint32_t low[CHUNK_WORDS], high[CHUNK_WORDS]; /* halves, for the kernels */

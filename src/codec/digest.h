@@ -1,12 +1,12 @@
-/* The state digest in pieces.
+/* Computes the state digest in pieces.
  *
  * A tensor's bytes are read as 32-bit little-endian words w[i], zero-padded, in chunks
  * of 1,024. With p = 2^61 - 1, fixed coefficients a[0..1023] and a fixed g:
  *
  *     digest = sum over i of w[i] * a[i % 1024] * g^(i / 1024)   modulo p
  *
- * Two levels keep both uses cheap: a sweep needs one multiplication modulo p for each
- * 4 KiB, and a change needs no power of its own as long as changes come in order.
+ * Two levels make both uses cheap. A pass over all bytes needs one multiplication modulo
+ * p for each 4 KiB. A change needs no power of its own as long as changes come in order.
  */
 #ifndef DW_CODEC_DIGEST_H
 #define DW_CODEC_DIGEST_H
@@ -14,13 +14,13 @@
 #include "deltawire/digest.h"
 #include "kernel/kernel.h"
 
-/* The share of bytes that start FIRST_BYTE into their tensor. Shares add up modulo p,
- * wherever the tensor is cut: a word that lies across a cut is the sum of its bytes. */
+/* The share of bytes that start FIRST_BYTE into their tensor. Shares add up modulo p
+ * wherever the tensor is cut: a word across a cut is the sum of its bytes. */
 dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_byte);
 
 dw_digest dw_digest_add(dw_digest a, dw_digest b);
 
-/* Collects what changes do to a tensor's digest. */
+/* Collects the effect of changes on a tensor's digest. */
 typedef struct dw_digest_moves {
     const uint64_t *coefficients; /* [1024] */
     uint64_t chunk;
@@ -33,8 +33,8 @@ dw_digest_moves dw_digest_moves_from(uint64_t first_byte);
 void dw_digest_moves_enter(dw_digest_moves *m, uint64_t chunk);
 dw_digest dw_digest_moves_sum(const dw_digest_moves *m);
 
-/* Element of WIDTH bytes at byte offset AT of its tensor; AT must not descend. In the
- * header because it runs once for every change. */
+/* Adds the change of an element of WIDTH bytes at byte offset AT of its tensor. AT must
+ * not descend. It is inline because it runs once for every change. */
 static inline void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old,
                                   uint64_t new_, unsigned width)
 {
@@ -55,7 +55,7 @@ static inline void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old,
 /* The factor of a tensor in the digest of its model: depends on name, type, shape. */
 uint64_t dw_digest_weight(const dw_tensor *tensor);
 
-/* WEIGHT * DIGEST modulo p: what a share of a tensor's digest adds to the model's. */
+/* WEIGHT * DIGEST modulo p: the part of the model's digest from a share of a tensor's. */
 dw_digest dw_digest_scale(uint64_t weight, dw_digest digest);
 
 /* A tensor's term in the model's digest. */

@@ -1,9 +1,9 @@
 /* Moves: the distance from an old to a new element, in steps of its own type.
  *
- * Elements are put on a line of whole numbers by their value: floats of both signs in
- * order, -0 just below +0; everything else as it is. A move is the difference on that
- * line, which for neighbouring floats of one sign is one ulp. The mapping is one to one
- * on bit patterns, so NaN payloads survive.
+ * Elements are mapped to whole numbers by their value: floats of both signs in order,
+ * with -0 just below +0; other types are not changed. A move is the difference of two
+ * such numbers, which for neighbouring floats of one sign is one ulp. The mapping is one
+ * to one on bit patterns, so NaN payloads survive.
  */
 #ifndef DW_CODEC_ELEMENT_H
 #define DW_CODEC_ELEMENT_H
@@ -48,11 +48,11 @@ static inline void dw_element_store(void *data, uint64_t i, unsigned width, uint
     }
 }
 
-/* All of it without branches: signs are coin tosses, and each wrong guess would cost as
- * much as the rest. */
+/* There are no branches: signs are random, and a misprediction would cost as much as the
+ * rest. */
 
-/* Position on the line. For floats: a set sign bit inverts all bits, a clear one sets
- * it. The result is meant modulo 2^bits. */
+/* The number of an element. For floats: if the sign bit is set, all bits are inverted,
+ * else it is set. The result is modulo 2^bits. */
 static inline uint64_t dw_element_rank(uint64_t x, unsigned bits, bool is_float)
 {
     uint64_t negative = 0 - (x >> (bits - 1) & 1);
@@ -73,7 +73,7 @@ static inline uint64_t dw_move_between(uint64_t old, uint64_t new_, unsigned bit
 {
     uint64_t d =
         dw_element_rank(new_, bits, is_float) - dw_element_rank(old, bits, is_float);
-    d <<= 64 - bits; /* drop what lies above the element */
+    d <<= 64 - bits; /* drop the bits above the element */
     uint64_t negative = d >> 63;
     uint64_t size = ((d ^ (0 - negative)) + negative) >> (64 - bits);
     return (size - 1) << 1 | negative;

@@ -14,9 +14,9 @@
 typedef struct item {
     size_t pair;
     uint64_t block;
-    const dw_segment *segment; /* what changes, if the job has a patch */
+    const dw_segment *segment; /* the changes, if the job has a patch */
 
-    /* what came of it */
+    /* the result */
     uint8_t *bytes;
     uint32_t n_bytes;
     dw_block_mode mode;
@@ -41,13 +41,13 @@ static dw_element element_of(const dw_encode_pair *pair)
     return dw_dtype_element(pair->base.dtype);
 }
 
-/* Whether the new elements are F32, of which BF16 is published. */
+/* Whether the new elements are F32 and are published as BF16. */
 static bool is_rounded(const dw_encode_pair *pair)
 {
     return pair->next.data && pair->next.dtype != pair->base.dtype;
 }
 
-/* Whether the caller says, by giving the same memory twice, that nothing changed. */
+/* Whether the caller gave the same memory twice: then nothing changed. */
 static bool is_same(const encoder *e, const dw_encode_pair *pair)
 {
     return e->job->digests_known && pair->next.data && pair->next.data == pair->base.data;
@@ -65,8 +65,8 @@ static uint64_t bytes_of_item(const void *context, size_t i)
            width;
 }
 
-/* The new elements of a block: where they stand, or the old ones with the stores of a
- * segment done to a copy. */
+/* The new elements of a block: in place, or a copy of the old ones with the stores of a
+ * segment. */
 static dw_status find_new(const uint8_t **out, const encoder *e, const item *it,
                           const dw_span *span, const uint8_t *old,
                           dw_block_scratch *scratch, dw_error *err)
@@ -93,7 +93,7 @@ static dw_status find_new(const uint8_t **out, const encoder *e, const item *it,
     return DW_OK;
 }
 
-/* The old elements of a block, where they stand or copied. */
+/* The old elements of a block, in place or copied. */
 static dw_status find_old(uint8_t **out, const encoder *e, const item *it,
                           const dw_span *span, dw_block_scratch *scratch, dw_error *err)
 {
@@ -107,7 +107,7 @@ static dw_status find_old(uint8_t **out, const encoder *e, const item *it,
     return status;
 }
 
-/* With update_base: the base takes what was stored to a copy of its elements. */
+/* With update_base: stores the changed copy of the elements in the base. */
 static dw_status keep_new(const encoder *e, const item *it, const dw_span *span,
                           const uint8_t *old, dw_error *err)
 {
@@ -163,7 +163,7 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     return DW_OK;
 }
 
-/* For TRL's layouts: list what differs. */
+/* For TRL's layouts: lists the changes. */
 static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error *err)
 {
     encoder *e = context;
@@ -182,7 +182,7 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
         status = find_new(&new_, e, it, &span, old, s, err);
     if (status != DW_OK)
         return status;
-    /* the caller's elements are read once: they may change meanwhile */
+    /* read the caller's elements only once: they may change meanwhile */
     if (is_rounded(pair))
         dw_kernels_get()->round_bf16(s->elems, new_, span.n);
     else if (new_ != s->elems)
@@ -218,7 +218,7 @@ static dw_status choose_map(void *context, size_t i, unsigned worker, dw_error *
     return DW_OK;
 }
 
-/* All blocks that are to be compared; with a patch, those that it changes. */
+/* Lists the blocks to compare; with a patch, those that it changes. */
 static dw_status list_items(encoder *e, dw_error *err)
 {
     size_t n_most = 0;
@@ -324,7 +324,7 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
     entry->shape.name = strcpy(name, t->name);
     entry->shape.dims = dims;
     entry->shape.data = NULL;
-    entry->shape.first_byte = 0; /* as in an entry that was read */
+    entry->shape.first_byte = 0; /* as in an entry that was read from a file */
     entry->has_shape = true;
     entry->element = element_of(pair);
     entry->base_digest = pair->base_digest;
@@ -346,7 +346,7 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
             continue;
         XXH64_update(&hash, it->bytes, it->n_bytes);
         status = dw_delta_own(delta, it->bytes, err);
-        it->bytes = NULL; /* the delta's now, or freed */
+        it->bytes = NULL; /* the delta owns it now, or it was freed */
     }
     entry->checksum = XXH64_digest(&hash);
     return status;

@@ -1,4 +1,4 @@
-/* Encoding a model's changes: block by block on all threads. */
+/* Encodes a model's changes block by block on all threads. */
 #ifndef DW_CODEC_ENCODE_H
 #define DW_CODEC_ENCODE_H
 
@@ -24,7 +24,7 @@ typedef struct dw_encode_job {
     const dw_patch *patch; /* or NULL: every pair's NEXT has data */
 } dw_encode_job;
 
-/* Makes the delta. With update_base the stores are done to BASE too. */
+/* Makes the delta. With update_base it also stores the changes in BASE. */
 dw_status dw_encode(dw_delta **out, dw_encode_job *job, const dw_diff_options *options,
                     dw_error *err);
 

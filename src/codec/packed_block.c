@@ -9,7 +9,7 @@
 #include "kernel/kernel.h"
 
 #define PLANE_BYTES DW_BLOCK_ELEMS
-#define LEVEL       1 /* planes hold no matches to look for: all gain is in the literals */
+#define LEVEL       1 /* planes have no matches: all gain is in the literals */
 
 struct dw_packed_scratch {
     ZSTD_CCtx *compress;
@@ -84,7 +84,7 @@ bool dw_packed_decode(void *elems, dw_packed_scratch *s, const uint8_t *bytes,
         if (!plane)
             return false;
         if (head & 1) {
-            /* one frame, and nothing behind it */
+            /* one frame, and nothing after it */
             if (ZSTD_findFrameCompressedSize(plane, head >> 1) != head >> 1)
                 return false;
             size_t got = ZSTD_decompressDCtx(s->expand, s->plane, n, plane, head >> 1);

@@ -1,4 +1,4 @@
-/* A whole block, packed: for what changed too much to be worth a difference.
+/* Packs a whole block, if too much changed for a list of changes.
  *
  * The bytes of all elements are sorted into planes, most significant first. Floats are
  * rotated left by one bit before that, which puts the whole exponent into one plane and
@@ -20,8 +20,8 @@ typedef struct dw_packed_scratch dw_packed_scratch;
 dw_packed_scratch *dw_packed_scratch_new(void);
 void dw_packed_scratch_free(dw_packed_scratch *s);
 
-/* Packs N elements; the bytes stand in the scratch until its next use. 0 if zstd
- * failed for want of memory. */
+/* Packs N elements. The bytes are in the scratch until its next use. 0 if zstd ran out of
+ * memory. */
 size_t dw_packed_encode(const uint8_t **out, dw_packed_scratch *s, const void *elems,
                         uint32_t n, dw_element element);
 

@@ -18,13 +18,13 @@ typedef struct job {
     dw_stage_sink sink; /* sees whole tensors */
     void *sink_context;
 
-    uint64_t bytes_total; /* of all parts' slices */
+    uint64_t bytes_total; /* of the slices of all parts */
     uint64_t bytes_done;  /* of the parts before */
-    uint64_t bytes_now;   /* of the part under way */
+    uint64_t bytes_now;   /* of the current part */
     dw_digest state;      /* floor and shares so far */
 } job;
 
-/* Slices come with the parts, from elsewhere: a fault in them is a damaged version. */
+/* Slices come with the parts from outside, so a fault in them means a damaged version. */
 static dw_status blame_parts(dw_status status, dw_error *err)
 {
     if (status != DW_INVALID)
@@ -34,7 +34,7 @@ static dw_status blame_parts(dw_status status, dw_error *err)
     return DW_CORRUPT;
 }
 
-/* All slices fit and none overlap, and adds up their bytes. */
+/* Checks that all slices fit and none overlap, and adds up their bytes. */
 static dw_status check_slices(job *j, dw_error *err)
 {
     size_t n = 0;
@@ -59,7 +59,7 @@ static dw_status check_slices(job *j, dw_error *err)
     return DW_OK;
 }
 
-/* A part's progress as that of all of them. */
+/* Reports a part's progress as part of the whole. */
 static int report_part(void *context, uint64_t done, uint64_t total)
 {
     const job *j = context;
@@ -171,7 +171,8 @@ static dw_status check_goal(const job *j, const dw_patch_goal *goal, const char 
 {
     if (!goal->has_digest)
         return DW_OK;
-    uint64_t n_bytes = 0; /* no byte is covered twice: equal sums mean all of it */
+    uint64_t n_bytes =
+        0; /* no byte is covered twice, so equal sums mean that all are covered */
     for (size_t t = 0; t < j->n_tensors; t++)
         n_bytes += j->tensors[t].n_bytes;
     if (j->bytes_total == n_bytes && j->state != goal->state)

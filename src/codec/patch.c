@@ -178,11 +178,11 @@ static dw_status for_segments(const dw_patch_binding *b, unsigned n_threads,
 
 /* One segment, and the tensor it is for. */
 typedef struct work {
-    dw_segment s; /* readable: its bytes may be a copy of those in the patch file */
+    dw_segment s; /* its bytes may be a copy of those in the patch file */
     const dw_tensor *t;
     unsigned width;
-    uint8_t *elems;      /* what the positions count from */
-    dw_loan patch_bytes; /* unless the caller has room */
+    uint8_t *elems;      /* element 0 of the positions */
+    dw_loan patch_bytes; /* not used if the caller provides memory */
     dw_loan tensor_bytes;
 } work;
 
@@ -196,8 +196,8 @@ dw_status dw_patch_fail_altered(const dw_segment *s, const char *tensor,
                           s->first);
 }
 
-/* What lies in a file is copied into ROOM, and compared with its hash there: somebody may
- * write to the file, and stores must be the ones that were proven. */
+/* Copies the bytes of a file into ROOM and checks the hash of the copy. Somebody may
+ * write to the file, and the stores must be the ones that were proven. */
 static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_loan *room,
                            dw_error *err)
 {
@@ -240,7 +240,7 @@ static dw_status work_read(const uint8_t **elems, work *w, dw_error *err)
                              w->width, err);
 }
 
-/* Stores cannot stop half way for want of memory: all of it is taken before the first. */
+/* All memory is allocated before the first store, so that stores cannot stop half way. */
 typedef struct scatter_job {
     const dw_patch_binding *b;
     dw_loan *rooms; /* [workers] for the bytes of any segment */
@@ -280,7 +280,7 @@ static void close_scatter(scatter_job *j)
     dw_free(j->rooms);
 }
 
-/* Runs of pages that are stored to, and no others: those would be written to disk for
+/* Finds the runs of pages that have stores. Other pages would be written to disk for
  * nothing. */
 static dw_status prepare_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
@@ -291,7 +291,8 @@ static dw_status prepare_segment(void *context, size_t i, unsigned worker, dw_er
         work_close(&w);
         return status;
     }
-    const size_t page = 4096; /* at most: a run may be cut finer than it could be */
+    const size_t page =
+        4096; /* the smallest page size: with larger pages, runs are only cut finer */
     uint8_t *from = NULL, *to = NULL; /* the run so far */
     for (uint32_t k = 0; k < w.s.n; k++) {
         uint8_t *at = w.elems + (size_t)w.s.positions[k] * w.width;
@@ -341,8 +342,8 @@ dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
 
 /* ---- comparing ---- */
 
-/* Whether each byte of X is A's or B's: a crash may tear an element that lies across two
- * sectors. */
+/* Whether each byte of X is A's or B's. A crash may tear an element across two sectors.
+ */
 static bool is_mixture(uint64_t x, uint64_t a, uint64_t b)
 {
     for (uint64_t byte = 0xff; byte; byte <<= 8)

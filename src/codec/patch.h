@@ -1,6 +1,6 @@
-/* The inside of a patch: stores, sorted by tensor and position, in segments that do not
- * overlap. A segment comes from one block of what was decoded: of a tensor, or of a slice
- * (parts.h), which begins anywhere. */
+/* The internals of a patch: stores, sorted by tensor and position, in segments that do
+ * not overlap. A segment comes from one decoded block of a tensor, or of a slice
+ * (parts.h), which may begin anywhere. */
 #ifndef DW_CODEC_PATCH_H
 #define DW_CODEC_PATCH_H
 
@@ -11,12 +11,12 @@
 #include "deltawire/delta.h"
 
 typedef struct dw_segment {
-    size_t tensor;  /* number in the patch's list */
-    uint64_t first; /* element that positions count from */
+    size_t tensor;  /* index in the patch's list */
+    uint64_t first; /* positions are relative to this element */
     uint32_t n;
     const uint32_t *positions; /* [n], ascending */
     const void *values;        /* [n] elements */
-    const void *old_values;    /* [n], what they replace; NULL in memory */
+    const void *old_values;    /* [n], the values that they replace; NULL in memory */
     /* in a file: */
     uint64_t n_bytes; /* from the positions to the end of the old values */
     uint64_t hash;    /* XXH64 of them */
@@ -31,18 +31,18 @@ struct dw_patch {
     uint64_t n_bytes;
 
     void *arena;  /* names and dims */
-    bool in_heap; /* each segment owns its positions, values right behind them */
-    dw_map map;   /* else they lie here */
+    bool in_heap; /* each segment owns its positions; the values follow them */
+    dw_map map;   /* else they are in this map */
 
     pthread_mutex_t lock; /* guards segments and counts while they are collected */
     size_t n_room;
 };
 
-/* The error of stores in a file that are not as they were written. */
+/* The error for stores in a file that were altered. */
 dw_status dw_patch_fail_altered(const dw_segment *segment, const char *tensor,
                                 const char *where, dw_error *err);
 
-/* An empty patch for tensors shaped as these. */
+/* Makes an empty patch for tensors of these shapes. */
 dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
                        dw_error *err);
 
@@ -53,7 +53,7 @@ dw_status dw_patch_add(dw_patch *patch, const dw_segment *segment, dw_error *err
 dw_status dw_patch_take(void *context, size_t t, uint64_t first,
                         const dw_decoded *changes, dw_error *err);
 
-/* Puts the segments in order, once all are there. */
+/* Sorts the segments, once all were added. */
 void dw_patch_sort(dw_patch *patch);
 
 /* ---- bound to tensors ---- */
@@ -62,11 +62,11 @@ void dw_patch_sort(dw_patch *patch);
 typedef struct dw_patch_binding {
     const dw_patch *patch;
     const dw_tensor *tensors;
-    size_t *target;    /* [patch tensors] number in the list, of those with segments */
+    size_t *target;    /* [patch tensors] index in the list, if it has segments */
     const char *where; /* for errors */
 } dw_patch_binding;
 
-/* Finds the tensors by name, and checks all that can be wrong about them. */
+/* Finds the tensors by name and checks them. */
 dw_status dw_patch_bind(dw_patch_binding *out, const dw_patch *patch,
                         const dw_tensor *tensors, size_t n_tensors, const char *where,
                         dw_error *err);
@@ -77,7 +77,7 @@ void dw_patch_unbind(dw_patch_binding *binding);
 dw_status dw_patch_prepare(const dw_patch_binding *binding, unsigned n_threads,
                            dw_error *err);
 
-/* Does the stores. */
+/* Stores the values. */
 dw_status dw_patch_scatter(const dw_patch_binding *binding, unsigned n_threads,
                            dw_error *err);
 
@@ -87,14 +87,14 @@ dw_status dw_patch_confirm(const dw_patch_binding *binding, unsigned n_threads,
 
 /* ---- as a file (patch_file.c) ---- */
 
-/* Where the stores lead. */
+/* The version that the stores lead to. */
 typedef struct dw_patch_goal {
     bool has_digest; /* false if the delta named none */
     dw_digest state;
     uint64_t version;
 } dw_patch_goal;
 
-/* Collects segments straight into a file that appears when it is whole. TENSORS hold the
+/* Writes segments directly into a file that appears when it is complete. TENSORS hold the
  * elements that the stores replace, and outlive the writer. */
 typedef struct dw_patch_writer dw_patch_writer;
 
@@ -103,7 +103,7 @@ dw_status dw_patch_writer_open(dw_patch_writer **out, const char *path,
 /* A dw_stage_sink. */
 dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
                                const dw_decoded *changes, dw_error *err);
-/* Syncs and renames. Frees the writer, whatever happens. */
+/* Syncs and renames. Frees the writer also after an error. */
 dw_status dw_patch_writer_commit(dw_patch_writer *writer, const dw_patch_goal *goal,
                                  dw_error *err);
 void dw_patch_writer_abort(dw_patch_writer *writer);
@@ -112,9 +112,9 @@ void dw_patch_writer_abort(dw_patch_writer *writer);
 dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
                         dw_error *err);
 
-/* DW_STALE unless each element that the patch stores to holds what it replaces, or what
- * it stores already, byte for byte: TENSORS are those it was made for, with none, some or
- * all of the stores done. Needs old_values. */
+/* DW_STALE unless each byte of each element that the patch stores to is the old or the
+ * new one: TENSORS are those it was made for, with none, some or all of the stores done.
+ * Needs old_values. */
 dw_status dw_patch_check(const dw_patch *patch, const dw_tensor *tensors,
                          size_t n_tensors, unsigned n_threads, const char *where,
                          dw_error *err);

@@ -16,13 +16,13 @@ dw_status dw_read_positions(const uint8_t **out, dw_loan *loan, const void *elem
     const void *bytes;
     dw_status status =
         dw_map_read(&bytes, loan, (const uint8_t *)elems + first, end - first, err);
-    /* as a number: the result may lie before the loan's first byte */
+    /* computed as a number, because the result may be before the loan's first byte */
     *out = (const uint8_t *)((uintptr_t)bytes - first);
     return status;
 }
 
-/* How many elements from the first on are stored in one go: they lie close together, and
- * all of them fit into RUN_BYTES. */
+/* How many elements from the first on form a run: they are close together and fit into
+ * RUN_BYTES. */
 static size_t run_length(const uint32_t *positions, size_t n, unsigned width)
 {
     size_t k = 1;
@@ -32,9 +32,9 @@ static size_t run_length(const uint32_t *positions, size_t n, unsigned width)
     return k;
 }
 
-/* Copies each run, stores to the copy, and lets the kernel write it back. A run holds no
- * byte before its first element or after its last: those can be another thread's. The
- * copy lies on the stack, so that stores cannot stop half way for want of memory. */
+/* Copies each run, stores to the copy, and lets the kernel write it back. A run has no
+ * byte before its first element or after its last, because those may belong to another
+ * thread. The copy is on the stack, so that stores cannot run out of memory half way. */
 static dw_status scatter_file(uint8_t *elems, const uint32_t *positions,
                               const uint8_t *values, size_t n, unsigned width,
                               dw_error *err)

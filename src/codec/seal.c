@@ -13,8 +13,8 @@
 #define KEY   "\"seal\":\""
 #define N_KEY (sizeof KEY - 1)
 
-/* Where the digits begin; N_JSON if there are none. Quotes inside strings are escaped,
- * so the key cannot be mistaken. */
+/* The offset of the digits; N_JSON if there are none. Quotes inside strings are escaped,
+ * so no string can be mistaken for the key. */
 static size_t find_digits(const uint8_t *json, size_t n_json)
 {
     for (size_t i = 0; i + N_KEY + DW_SEAL_DIGITS < n_json; i++)

@@ -1,7 +1,7 @@
 /* The seal: a hash in a file's own header, so that an altered header is noticed.
  *
- * It stands in __metadata__ under "seal" as 16 hexadecimal digits: XXH64 over the JSON
- * header, those digits taken as zeros, and whatever else is to be guarded with it.
+ * __metadata__ has it under "seal" as 16 hexadecimal digits: the XXH64 of the JSON
+ * header, with those digits as zeros, and of any other bytes that it protects.
  */
 #ifndef DW_CODEC_SEAL_H
 #define DW_CODEC_SEAL_H
@@ -17,7 +17,8 @@
 #define DW_SEAL_BLANK  "0000000000000000"
 #define DW_SEAL_DIGITS (sizeof DW_SEAL_BLANK - 1)
 
-/* The seal of BYTES whose digits stand at byte AT, and a NUL. REST may be NULL. */
+/* Computes the seal of BYTES, whose digits are at byte AT, with a NUL. REST may be NULL.
+ */
 void dw_seal_make(char out[DW_SEAL_DIGITS + 1], const uint8_t *bytes, size_t n_bytes,
                   size_t at, const void *rest, size_t n_rest);
 

@@ -83,7 +83,7 @@ static dw_status check_disjoint(const dw_tensor *tensors, const dw_slice *slices
     dw_status status = DW_OK;
     for (size_t i = 1; status == DW_OK && i < n; i++) {
         const dw_slice *a = &sorted[i - 1], *b = &sorted[i];
-        /* the same empty tensor twice begins at the same byte */
+        /* an empty tensor that is given twice begins at the same byte */
         if (a->tensor == b->tensor &&
             (b->first < a->first + a->n || b->first == a->first))
             status = dw_fail_tensor(err, DW_INVALID, NULL, tensors[b->tensor].name,

@@ -1,7 +1,7 @@
-/* Slices of tensors: what one of several makers covers of a version.
+/* Slices of tensors: the elements that one of several ranks publishes.
  *
- * A slice is a run of elements, flat and row-major, and an ordinary tensor to everything
- * that diffs, encodes and stages; but its digest is its share of the whole tensor's
+ * A slice is a run of elements, flat and row-major. Code that diffs, encodes and stages
+ * treats it as an ordinary tensor, but its digest is its share of the whole tensor's
  * (first_byte of dw_tensor). So a model's state follows from its parts:
  *
  *     state = floor + the shares of parts that cover every element once
@@ -12,8 +12,8 @@
 #include "deltawire/digest.h"
 
 typedef struct dw_slice {
-    size_t tensor;  /* number in the list */
-    uint64_t first; /* elements, as dims count them */
+    size_t tensor;  /* index in the list */
+    uint64_t first; /* in elements, as dims count them */
     uint64_t n;     /* 0 and all: the whole tensor */
 } dw_slice;
 
@@ -22,17 +22,17 @@ dw_slice dw_slice_whole(const dw_tensor *tensors, size_t t);
 bool dw_slice_is_whole(const dw_tensor *tensors, const dw_slice *slice);
 uint64_t dw_slice_bytes(const dw_tensor *tensors, const dw_slice *slice);
 
-/* Slices as tensors of their own, in the order they were named. A whole tensor keeps its
- * name and shape; a slice is `NAME[FIRST:END]`, of shape [n]. */
+/* Makes tensors of slices, in the given order. A whole tensor keeps its name and shape; a
+ * slice is `NAME[FIRST:END]`, of shape [n]. */
 typedef struct dw_slice_list {
     dw_tensor *tensors;
     size_t n;
     void *arena; /* names and dims of slices */
 } dw_slice_list;
 
-/* DW_INVALID if a slice passes its tensor, is empty (of a tensor that is not), begins
- * or ends inside a byte, or overlaps another. Tensors without data give slices without.
- * Names, shapes and data of whole tensors are borrowed. */
+/* DW_INVALID if a slice passes the end of its tensor, is empty although the tensor is
+ * not, begins or ends inside a byte, or overlaps another. Tensors without data give
+ * slices without data. Names, shapes and data of whole tensors are borrowed. */
 dw_status dw_slices_open(dw_slice_list *out, const dw_tensor *tensors, size_t n_tensors,
                          const dw_slice *slices, size_t n_slices, dw_error *err);
 void dw_slices_release(dw_slice_list *list);
@@ -41,11 +41,11 @@ void dw_slices_release(dw_slice_list *list);
  * two, types below a byte as bytes. */
 uint64_t dw_slice_first_unit(const dw_tensor *tensors, const dw_slice *slice);
 
-/* What slices with these digests add to the state of the model that TENSORS make up. */
+/* The sum that slices with these digests add to the state of the model TENSORS. */
 dw_digest dw_slices_share(const dw_tensor *tensors, const dw_slice *slices,
                           const dw_digest *digests, size_t n_slices);
 
-/* The state of the model when every digest is 0: what no share covers. */
+/* The floor: the state of the model if every digest is 0. */
 dw_digest dw_state_floor(const dw_tensor *tensors, size_t n_tensors);
 
 #endif

@@ -36,7 +36,7 @@ struct dw_stage {
     dw_digest *move_shares; /* [items] */
     uint64_t *n_changed;    /* [items] */
 
-    dw_stage_sink sink; /* of the run under way */
+    dw_stage_sink sink; /* of the current run */
     void *sink_context;
 };
 
@@ -145,7 +145,7 @@ void dw_stage_close(dw_stage *s)
 
 /* ---- items ---- */
 
-/* Lists the work: every block of every tensor with SWEEP, else only what changed. */
+/* Lists the work: with SWEEP every block of every tensor, else only changed blocks. */
 static dw_status list_items(dw_stage *s, bool sweep, dw_error *err)
 {
     release_items(s);
@@ -187,7 +187,7 @@ static uint64_t bytes_of_item(const void *context, size_t i)
                : (uint64_t)dw_block_span(dw_tensor_units(t), width, it->block).n * width;
 }
 
-/* Counts and passes on what one block's changes do. */
+/* Counts the changes of a block and passes them to the sink. */
 static dw_status take_changes(dw_stage *s, size_t i, uint64_t first, const dw_decoded *d,
                               const dw_note *note, dw_error *err)
 {
@@ -276,7 +276,8 @@ static dw_status run(dw_stage *s, dw_stage_sink sink, void *context,
 
 /* ---- verifying ---- */
 
-/* The weights are not the version that the delta starts from: names the difference. */
+/* The error if the weights are not the version that the delta starts from; names the
+ * difference. */
 static dw_status fail_stale(const dw_stage *s, const char *tensor, bool at_new,
                             dw_error *err)
 {
@@ -292,8 +293,8 @@ static dw_status fail_stale(const dw_stage *s, const char *tensor, bool at_new,
                    tensor ? tensor : "", tensor ? "'" : "");
 }
 
-/* A block that does not decode can mean a wrong base: a full sweep finds out. STATE takes
- * what it finds. */
+/* If a block does not decode, the base may be wrong. Reads all weights to find out. STATE
+ * takes their state. */
 static dw_status diagnose(const dw_stage *s, dw_digest *state, dw_error *err)
 {
     if (!s->delta->info.has_digests)

@@ -1,5 +1,5 @@
-/* Decoding a delta against weights, block by block on all threads, with proof that the
- * outcome is the version it names. What becomes of the changes is the caller's: keep
+/* Decodes a delta against weights, block by block on all threads, and proves that the
+ * result is the version it names. The caller decides what happens to the changes: keep
  * them in memory, write them to a file, store them, or only count them.
  */
 #ifndef DW_CODEC_STAGE_H
@@ -9,14 +9,14 @@
 
 typedef struct dw_stage dw_stage;
 
-/* Matches the delta's tensors with the list by name, type and shape, and takes the
- * memory that decoding needs. DELTA and TENSORS must outlive it. */
+/* Matches the delta's tensors with the list by name, type and shape, and allocates the
+ * memory for decoding. DELTA and TENSORS must outlive it. */
 dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *tensors,
                         size_t n_tensors, unsigned n_threads, dw_error *err);
 void dw_stage_close(dw_stage *stage);
 
-/* Takes the changes of one block: tensor number T of the list, positions relative to
- * element FIRST. Runs on several threads at once. */
+/* Receives the changes of one block: tensor T of the list, positions relative to element
+ * FIRST. Runs on several threads at once. */
 typedef dw_status (*dw_stage_sink)(void *context, size_t t, uint64_t first,
                                    const dw_decoded *changes, dw_error *err);
 
@@ -26,16 +26,16 @@ typedef struct dw_stage_result {
     uint64_t n_changed;
 } dw_stage_result;
 
-/* Runs over all changes, and over all weights if OPTIONS brings no digests of them,
- * and verifies: the base before, the outcome after. OUT's base_state is filled also
- * if the weights turn out to be another version (DW_STALE). The sink, which may be
- * NULL, sees changes before they are verified, so it must not touch the weights. */
+/* Decodes all changes, reads all weights if OPTIONS has no digests of them, and verifies
+ * both the base and the result. OUT's base_state is filled also if the weights turn out
+ * to be another version (DW_STALE). The sink, which may be NULL, sees changes before they
+ * are verified, so it must not touch the weights. */
 dw_status dw_stage_verify(dw_stage_result *out, dw_stage *stage,
                           const dw_apply_options *options, dw_stage_sink sink,
                           void *context, dw_error *err);
 
-/* Runs over all changes again, once verified. The sink may write the weights it is told
- * of. Allocates before the first change or not at all. */
+/* Decodes all changes again, after they were verified. The sink may write the weights
+ * that it gets. Allocates before the first change or not at all. */
 dw_status dw_stage_repeat(dw_stage *stage, dw_stage_sink sink, void *context,
                           dw_error *err);
 

@@ -5,9 +5,10 @@
  *                raw        I32 positions
  *                gap_delta  U16 or U32 gaps: unchanged elements before each change
  *
- * Theirs name neither shapes nor base version nor digests. Ours carry them in further
- * metadata, which their readers ignore: base_version, base_digest, new_digest, elements,
- * tensors, `changed` (JSON: name -> dtype, shape, digests) and a seal.
+ * Files of TRL have no shapes, base version or digests. Files that deltawire writes have
+ * them in further metadata, which TRL's readers ignore: base_version, base_digest,
+ * new_digest, elements, tensors, `changed` (JSON: name -> dtype, shape, digests) and a
+ * seal.
  */
 #ifndef DW_CODEC_TRL_DELTA_H
 #define DW_CODEC_TRL_DELTA_H
@@ -16,7 +17,7 @@
 
 #define DW_TRL_FORMAT "sparse_weight_patch"
 
-/* What follows a tensor's name. */
+/* The suffixes of a tensor's name. */
 typedef struct dw_trl_spelling {
     const char *index;
     const char *values;
@@ -37,9 +38,9 @@ dw_status dw_trl_read(dw_delta *delta, dw_error *err);
 typedef dw_status (*dw_trl_take)(void *context, uint64_t first, const dw_decoded *changes,
                                  dw_error *err);
 
-/* Goes through the changes of an entry, block by block, for a tensor of N_UNITS
- * elements; ROOM holds the positions of a block. DW_CORRUPT if positions do not
- * ascend or pass the end. */
+/* Passes the changes of an entry to the sink, block by block, for a tensor of N_UNITS
+ * elements. ROOM holds the positions of a block. DW_CORRUPT if positions do not ascend or
+ * pass the end. */
 dw_status dw_trl_walk(const dw_delta *delta, const dw_delta_entry *entry,
                       uint64_t n_units, uint32_t *room, dw_trl_take take, void *context,
                       dw_error *err);

@@ -61,9 +61,9 @@ static dw_status read_pair(dw_delta *delta, dw_delta_entry *e, const dw_tensor *
     if (!fault && (index->n_dims != 1 || values->n_dims != 1))
         fault = "indices and values must have one dimension";
     if (!fault && index->dims[0] != values->dims[0])
-        fault = "it has not as many values as indices";
+        fault = "the numbers of values and indices differ";
     if (!fault && values->dims[0] != e->n_changed)
-        fault = "values of that type cannot be told apart as elements";
+        fault = "values of that type are smaller than a byte";
     if (fault)
         return dw_fail_tensor(err, DW_CORRUPT, delta->label, e->shape.name, "%s", fault);
     delta->info.n_changed += e->n_changed;
@@ -131,7 +131,7 @@ static dw_delta_entry *find_entry(const dw_delta *delta, const char *name)
                                  : NULL;
 }
 
-/* One entry of `changed`: what TRL's own files lack. */
+/* One entry of `changed`, which TRL's own files lack. */
 static dw_status read_extra(dw_delta *delta, dw_delta_entry *e, const dw_json *extra,
                             dw_error *err)
 {
@@ -159,7 +159,8 @@ static dw_status read_extra(dw_delta *delta, dw_delta_entry *e, const dw_json *e
                : fail_extras(delta, err);
 }
 
-/* Files of ours carry digests and shapes, all of them; others have none of these keys. */
+/* Files that deltawire wrote have digests and shapes for all tensors; others have none of
+ * these keys. */
 static dw_status read_extras(dw_delta *delta, dw_error *err)
 {
     dw_delta_info *info = &delta->info;
@@ -196,7 +197,7 @@ static dw_status read_extras(dw_delta *delta, dw_error *err)
             status = read_extra(delta, e, dw_json_value(k), err);
         n_found += e != NULL;
     }
-    if (status == DW_OK && n_found != info->n_tensors) /* no key stands twice */
+    if (status == DW_OK && n_found != info->n_tensors) /* keys are unique */
         status = fail_extras(delta, err);
     dw_json_free(all);
     info->has_digests = status == DW_OK;
@@ -226,10 +227,10 @@ dw_status dw_trl_read(dw_delta *delta, dw_error *err)
 
 /* ---- decoding ---- */
 
-/* Position of change K, given that of the one before; UINT64_MAX on a descent. */
+/* The position of change K, given the one before; UINT64_MAX if it does not ascend. */
 static uint64_t next_position(const dw_delta_entry *e, uint64_t k, uint64_t previous)
 {
-    uint64_t after = previous + 1; /* 0 before the first: previous is then -1 */
+    uint64_t after = previous + 1; /* 0 for the first change, when previous is -1 */
     if (e->index_kind == DW_TRL_GAP16)
         return after + dw_load16(e->indices + 2 * k);
     if (e->index_kind == DW_TRL_GAP32)

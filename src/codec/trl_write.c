@@ -62,7 +62,8 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *e, const range *r,
 {
     const dw_tensor *t = &r->patch->tensors[r->patch->segments[r->begin].tensor];
     uint64_t n_elems;
-    e->shape = *t; /* name and dims are copied below: the patch goes away */
+    e->shape =
+        *t; /* name and dims are copied below, because the patch does not live as long */
     e->has_shape = true;
     e->element = dw_dtype_element(t->dtype);
     e->n_changed = count_changes(r);

@@ -1,4 +1,4 @@
-/* Keys of the objects that make a version in each format. */
+/* The keys of a version's objects in each format. */
 #ifndef DW_COMPAT_NAMES_H
 #define DW_COMPAT_NAMES_H
 
@@ -14,10 +14,10 @@
 void dw_peer_key(char out[DW_KEY_TEXT], dw_peer_format format, uint64_t version,
                  bool is_anchor);
 
-/* The inverse; false if KEY is no such object, or spells its number in another way. */
+/* The inverse. False if KEY is no such object, or writes its number in another way. */
 bool dw_peer_key_version(dw_peer_format format, const char *key, uint64_t *version);
 
-/* Whether NAME can stand beside an index: it leads nowhere else, and is a key. */
+/* Whether NAME is a valid file name beside an index: a key without a path. */
 bool dw_peer_name_is_plain(const char *name);
 
 #endif

@@ -1,7 +1,7 @@
-/* A version of packed tensors. They are unpacked in groups of bounded size, proven by
- * their checksums, and each group is diffed against the weights: what is left is a delta
- * of our own, which the replica stages, journals and applies as any other. A XOR that is
- * done twice undoes itself; such a delta does not.
+/* A version of packed tensors. They are unpacked in groups of bounded size and proven by
+ * their checksums. Each group is diffed against the weights. The result is a deltawire
+ * delta, which the replica stages and applies as any other. Applying a XOR twice would
+ * undo it; applying such a delta twice does no harm.
  *
  *     file ─ payloads ─ group of new tensors ─ checksums ─ delta
  */
@@ -19,7 +19,8 @@
 #include "stream/cut.h"
 #include "tensor/tensor_list.h"
 
-#define GROUP_BYTES (256u << 20) /* of new tensors at once, or one that is larger */
+#define GROUP_BYTES                                                                      \
+    (256u << 20) /* new tensors in a group; a larger tensor is a group by itself */
 
 /* A tensor that waits for its group. */
 typedef struct waiting {
@@ -32,7 +33,7 @@ typedef struct builder {
     const dw_peer_settings *settings;
     const dw_peer_record *record;
     const dw_peer_start *now;
-    dw_digest *digests; /* [now->n_tensors] of the weights to come */
+    dw_digest *digests; /* [now->n_tensors] of the new weights */
     size_t n_room;      /* objects and deltas */
 
     waiting *group; /* [record->n_entries] */
@@ -57,7 +58,7 @@ static int compare_waiting(const void *left, const void *right)
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* A group is bounded, so it lies in memory; one tensor that passes the bound does not. */
+/* A group is kept in memory, except for a tensor that is larger than the bound. */
 static dw_status make_room(dw_blob *out, const builder *b, dw_error *err)
 {
     if (b->group_bytes > GROUP_BYTES)
@@ -172,7 +173,7 @@ static dw_status keep_delta(builder *b, const dw_delta *delta, group_arrays *a,
     *o =
         (dw_object){.n_bytes = info.n_bytes, .covers = a->covers, .n_covers = b->n_group};
     memcpy(o->key, b->record->listed.key, sizeof o->key);
-    a->covers = NULL; /* the object's now */
+    a->covers = NULL; /* the object owns it now */
     s->deltas[s->objects.n++] = blob;
     return DW_OK;
 }
@@ -197,7 +198,7 @@ static dw_status diff_group(builder *b, group_arrays *a, dw_error *err)
     return status;
 }
 
-/* Unpacks, proves and diffs what waits. */
+/* Unpacks, proves and diffs the tensors of the group. */
 static dw_status finish_group(builder *b, dw_error *err)
 {
     if (b->n_group == 0)
@@ -221,7 +222,7 @@ static dw_status finish_group(builder *b, dw_error *err)
 
 /* ---- files ---- */
 
-/* What the manifest says of a tensor must be what the model has. */
+/* Checks that the manifest's entry of a tensor fits the model. */
 static dw_status check_shape(const dw_peer_entry *e, const dw_tensor *t,
                              const char *where, dw_error *err)
 {
@@ -268,7 +269,7 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
     dw_store_where(b->settings->peer->store, file->key, where, sizeof where);
     dw_peer_blob blob;
     dw_name_index names = {0};
-    uint64_t n_heap = 0; /* it is let go of before the next */
+    uint64_t n_heap = 0; /* freed before the next file */
     dw_status status = dw_peer_fetch(&blob, b->settings->peer, file,
                                      b->settings->spool_dir, &n_heap, progress, err);
     if (status != DW_OK)
@@ -289,7 +290,7 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
         status = dw_fail(err, DW_CORRUPT, where,
                          "it holds %zu tensors, but the version names %zu of them",
                          blob.file.n_tensors, file->end - file->first);
-    if (status == DW_OK) /* payloads point into the file */
+    if (status == DW_OK) /* payloads point into the file, so finish the group first */
         status = finish_group(b, err);
     dw_name_index_release(&names);
     dw_peer_blob_release(&blob);

@@ -39,7 +39,7 @@ void dw_checksum_of(char out[DW_CHECKSUM_TEXT], dw_checksum kind, const void *by
         XXH128_canonicalFromHash(&digest, XXH3_128bits(bytes, (size_t)n_bytes));
         dw_hex_encode(out, digest.digest, sizeof digest.digest);
     } else if (kind == DW_CHECKSUM_ADLER32) {
-        /* with no bytes zlib takes a NULL for the wish to know where to begin: 1 */
+        /* for no bytes zlib may get a NULL, and then returns the initial value: 1 */
         snprintf(out, DW_CHECKSUM_TEXT, "%08lx",
                  adler32_z(1, bytes, (z_size_t)n_bytes) & 0xffffffff);
     }
@@ -72,14 +72,14 @@ dw_status dw_payload_look(const dw_payload *p, const char *name, dw_error *err)
     return DW_OK;
 }
 
-/* Unpacks what must not be longer than N_ROOM; sets *N. */
+/* Unpacks at most N_ROOM bytes; sets *N. */
 static dw_status unpack(void *into, size_t n_room, size_t *n, const dw_payload *p,
                         const char *name, dw_error *err)
 {
     dw_status status = dw_payload_look(p, name, err);
     if (status != DW_OK)
         return status;
-    /* a frame is allowed to promise more than it has: the room is what counts */
+    /* a frame may declare more than it holds: only the room limits it */
     uint8_t none;
     *n = ZSTD_decompress(n_room > 0 ? into : &none, n_room, p->packed, p->n_packed);
     return ZSTD_isError(*n)
@@ -90,7 +90,7 @@ static dw_status unpack(void *into, size_t n_room, size_t *n, const dw_payload *
                : DW_OK;
 }
 
-/* ---- what is in them ---- */
+/* ---- contents of frames ---- */
 
 static dw_status decode_xor(uint8_t *into, const dw_tensor *old, const dw_payload *p,
                             dw_error *err)
@@ -132,8 +132,8 @@ static dw_status store_list(uint8_t *into, const dw_tensor *old, const uint8_t *
 static dw_status decode_list(uint8_t *into, const dw_tensor *old, const dw_payload *p,
                              dw_error *err)
 {
-    /* no more positions than there are bytes; a frame that says how long it is needs no
-     * more than that */
+    /* there are at most as many positions as bytes; a frame that declares its size needs
+     * only that */
     uint64_t n_room = old->n_bytes < UINT32_MAX
                           ? LIST_HEAD + LIST_ITEM * old->n_bytes
                           : LIST_HEAD + LIST_ITEM * (uint64_t)UINT32_MAX;

@@ -1,5 +1,5 @@
-/* Packed tensors of slime and SkyRL: one zstd frame that holds the new bytes XOR the old
- * ones, or positions and what stands there; and the checksums of what comes of it.
+/* Packed tensors of slime and SkyRL: one zstd frame with the new bytes XOR the old ones,
+ * or with positions and new bytes; and the checksums of the new tensors.
  */
 #ifndef DW_COMPAT_PAYLOAD_H
 #define DW_COMPAT_PAYLOAD_H
@@ -23,7 +23,7 @@ bool dw_checksum_from_name(dw_checksum *out, const char *name);
 
 #define DW_CHECKSUM_TEXT 33
 
-/* In lower case, with a NUL; empty for DW_CHECKSUM_NONE. */
+/* The checksum in lower case, with a NUL; empty for DW_CHECKSUM_NONE. */
 void dw_checksum_of(char out[DW_CHECKSUM_TEXT], dw_checksum kind, const void *bytes,
                     uint64_t n_bytes);
 
@@ -34,16 +34,16 @@ typedef struct dw_payload {
     dw_checksum checksum;
     const char *checksum_text; /* if there is a checksum */
     const char *where;         /* the file, for errors */
-    const char *spool_dir;     /* of what is too large for memory; NULL: a usual one */
+    const char *spool_dir; /* for data that is too large for memory; NULL: the default */
 } dw_payload;
 
-/* Makes the new bytes of the tensor OLD, whose bytes are borrowed, INTO n_bytes of room,
- * and proves them by the checksum. INTO holds rubbish after a failure. */
+/* Unpacks the new bytes of the tensor OLD to INTO, which has room for its n_bytes, and
+ * proves them by the checksum. After a failure the bytes of INTO are undefined. */
 dw_status dw_payload_decode(void *into, const dw_tensor *old, const dw_payload *payload,
                             dw_error *err);
 
-/* What can be known of a payload for the tensor NAME without its old bytes: that it is
- * one whole frame. */
+/* Checks a payload of the tensor NAME without its old bytes: it must be one whole frame.
+ */
 dw_status dw_payload_look(const dw_payload *payload, const char *name, dw_error *err);
 
 #endif

@@ -28,7 +28,7 @@ bool dw_peer_format_from_name(dw_peer_format *out, const char *name)
     return false;
 }
 
-/* ---- whose it is ---- */
+/* ---- the format ---- */
 
 typedef struct search {
     dw_peer_format format;
@@ -41,7 +41,7 @@ static dw_status look_at(void *context, const dw_store_entry *entry, dw_error *e
     search *s = context;
     uint64_t version;
     s->found = dw_peer_key_version(s->format, entry->key, &version);
-    return s->found ? DW_CANCELLED : DW_OK; /* one is enough */
+    return s->found ? DW_CANCELLED : DW_OK; /* stop the listing at the first one */
 }
 
 dw_status dw_peer_detect(dw_store *store, dw_peer_format *out, dw_error *err)
@@ -120,7 +120,8 @@ static int compare_versions(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* Keys are in the order of bytes, which is not that of numbers of different lengths. */
+/* Keys are sorted by bytes, which differs from the order of numbers of different lengths.
+ */
 static dw_status collect_versions(uint64_t **out, size_t *n_out, const dw_listing *lists,
                                   dw_peer_format format, dw_error *err)
 {
@@ -148,7 +149,7 @@ static bool is_same_object(const dw_listed *a, const dw_listed *b)
            a->modified_ms == b->modified_ms;
 }
 
-/* Whether the listing still shows the object, and files, that the record was read from.
+/* Whether the listing still shows the object and the files that the record was read from.
  */
 static bool is_current(const dw_peer *p, const dw_peer_record *r)
 {
@@ -238,7 +239,7 @@ uint64_t dw_peer_base(const dw_peer *p, const dw_peer_record *r, size_t n_full)
         return r->named_base;
     if (r->is_whole && r->n_tensors >= n_full)
         return DW_NO_VERSION;
-    /* what came before the first is not here, but has a number */
+    /* the version before the first is not in the store, but has a number */
     return dw_peer_has(p, r->version, &place) && place > 0 ? p->versions[place - 1]
                                                            : r->version - 1;
 }
@@ -257,7 +258,8 @@ dw_status dw_peer_full_count(dw_peer *p, size_t *n_tensors, dw_error *err)
         dw_status status = dw_peer_record_get(p, version, &r, err);
         if (status == DW_OK)
             *n_tensors = r->n_tensors;
-        if (!dw_stream_passes_over(status)) /* a damaged one hides what it was */
+        if (!dw_stream_passes_over(
+                status)) /* of a damaged one it is not known if it was whole */
             return status;
     }
     return DW_OK;
@@ -270,7 +272,7 @@ dw_status dw_peer_version(dw_peer *p, uint64_t version, dw_peer_version_info *ou
     const uint64_t *versions;
     size_t n, n_full = 0;
     dw_status status = p->is_listed ? DW_OK : dw_peer_list(p, &versions, &n, err);
-    /* first: it reads other records, and few are kept */
+    /* call this first: it reads other records, and only few are kept */
     if (status == DW_OK)
         status = dw_peer_full_count(p, &n_full, err);
     if (status == DW_OK)

@@ -1,14 +1,15 @@
-/* Reading the buckets of other systems: from names of objects to steps that a replica can
- * take.
+/* Reads the buckets of other systems: from the names of objects to steps of a replica.
  *
- *     peer.c        whose it is, the versions, records and their cache
- *     trl, slime, skyrl   one record each: what a version says of itself
- *     payload.c     one packed tensor: a zstd frame, XOR or positions, a checksum
- *     packed.c      a version of packed tensors as deltas of our own
- *     whole.c       a version that is a whole checkpoint
- *     step.c        a version fetched, proven, and ready to be done to weights
- *     peer_replica.c, peer_route.c   a directory that goes from version to version
- *     peer_verify.c           all versions, in memory
+ *     peer.c             the format, and the list of versions
+ *     peer_record.c      records of versions, fetched and kept
+ *     trl.c, slime.c, skyrl.c   parse a record
+ *     payload.c          one packed tensor: a zstd frame, XOR or positions, a checksum
+ *     packed.c           turns a version of packed tensors into deltawire deltas
+ *     whole.c            a version that is a whole checkpoint
+ *     step.c             a version, fetched, proven and ready to be applied
+ *     peer_replica.c     a directory that is brought from version to version
+ *     peer_route.c       the versions on its way
+ *     peer_verify.c      checks all versions, in memory
  */
 #ifndef DW_COMPAT_PEER_H
 #define DW_COMPAT_PEER_H
@@ -18,8 +19,9 @@
 #include "deltawire/peer.h"
 #include "stream/listing.h"
 
-#define DW_PEER_RECORD_BYTES (16u << 20)  /* of the largest index, and of all kept */
-#define DW_PEER_HEAD_BYTES   (256u << 10) /* that are read of a TRL file to know it */
+#define DW_PEER_RECORD_BYTES (16u << 20)  /* limit of an index, and of all kept records  \
+                                           */
+#define DW_PEER_HEAD_BYTES   (256u << 10) /* of a TRL file, read for its header */
 #define DW_PEER_KEPT_RECORDS 16
 #define DW_PEER_WORD         48 /* a name of an encoding or checksum, with its NUL */
 
@@ -30,12 +32,12 @@ typedef struct dw_peer_file {
     size_t end;
 } dw_peer_file;
 
-/* What a record says of one tensor; strings belong to the record's JSON. */
+/* A record's entry of one tensor. The strings belong to the record's JSON. */
 typedef struct dw_peer_entry {
     const char *name;
     const char *file;     /* a plain name beside the record */
     const char *key;      /* of the packed tensor in its file */
-    const char *checksum; /* NULL: the file's metadata has it, or nobody */
+    const char *checksum; /* NULL: it is in the file's metadata, or there is none */
     const dw_json *shape; /* NULL: not given */
     uint64_t n_bytes;     /* unpacked and packed; UINT64_MAX: not given */
     uint64_t n_packed;
@@ -44,21 +46,21 @@ typedef struct dw_peer_entry {
 typedef struct dw_peer_record {
     uint64_t version;
     bool is_whole;
-    uint64_t named_base; /* DW_NO_VERSION: whole, or the format names none */
+    uint64_t named_base; /* DW_NO_VERSION: it is whole, or the format names no base */
     dw_packing packing;
     dw_checksum checksum;
     char encoding[DW_PEER_WORD];
     char checksum_name[DW_PEER_WORD]; /* "": none */
-    char refusal[160];                /* why it cannot be read here; "": it can */
+    char refusal[160];                /* why this library cannot read it; "": it can */
     dw_peer_file *files;
     size_t n_files;
     dw_peer_entry *entries; /* by file, then name; TRL: none */
     size_t n_entries;
     size_t n_tensors;                /* TRL: in the file */
     uint64_t n_bytes;                /* of the files */
-    uint8_t sha256[DW_SHA256_BYTES]; /* distinguishes it from another version of that
-                                        number */
-    dw_listed listed;                /* its own object, as it was when it was read */
+    uint8_t sha256[DW_SHA256_BYTES]; /* distinguishes it from another version with the
+                                        same number */
+    dw_listed listed;                /* its own object at the time of the read */
     dw_json *root;
 } dw_peer_record;
 
@@ -69,33 +71,33 @@ struct dw_peer {
     dw_listing listings[2]; /* TRL: anchors, deltas; else one */
     uint64_t *versions;     /* ascending */
     size_t n_versions;
-    dw_peer_record *records[DW_PEER_KEPT_RECORDS]; /* read last; an index can be long */
+    dw_peer_record
+        *records[DW_PEER_KEPT_RECORDS]; /* the last ones read; an index can be long */
     size_t n_records;
 };
 
-/* The object that makes the version: TRL's file, slime's index, SkyRL's manifest. */
+/* The object that completes the version: TRL's file, slime's index, SkyRL's manifest. */
 dw_listed *dw_peer_find(const dw_peer *peer, uint64_t version);
 
-/* Whether the version was listed, and its place in the list. */
+/* Whether the version was listed, and its index in the list. */
 bool dw_peer_has(const dw_peer *peer, uint64_t version, size_t *place);
 
-/* The record, read again if the listing shows another object. Lives until the next
- * dw_peer_list, or until another is read. */
+/* Gets the record. Reads it again if the listing shows another object. Lives until the
+ * next dw_peer_list, or until another is read. */
 dw_status dw_peer_record_get(dw_peer *peer, uint64_t version, const dw_peer_record **out,
                              dw_error *err);
 void dw_peer_record_free(dw_peer_record *record);
 
-/* How many tensors an anchor of TRL must have to be whole: as many as the oldest has that
- * can be read. */
+/* How many tensors a whole anchor of TRL has: as many as the oldest readable one. */
 dw_status dw_peer_full_count(dw_peer *peer, size_t *n_tensors, dw_error *err);
 
 /* The version that RECORD starts from, if the model has N_FULL tensors; DW_NO_VERSION
  * if it is whole. For an anchor that lacks some it is the version listed before. */
 uint64_t dw_peer_base(const dw_peer *peer, const dw_peer_record *record, size_t n_full);
 
-/* ---- one format each: parse a record's bytes, which are hostile ---- */
+/* ---- parsers, one for each format; the bytes are untrusted ---- */
 
-/* HEAD holds the first N_HEAD bytes of the file, its header among them. */
+/* HEAD holds the first N_HEAD bytes of the file, with its header. */
 dw_status dw_peer_read_trl(dw_peer_record *out, bool is_anchor, const void *head,
                            size_t n_head, const char *where, dw_error *err);
 dw_status dw_peer_read_slime(dw_peer_record *out, const void *text, size_t n_bytes,
@@ -103,19 +105,19 @@ dw_status dw_peer_read_slime(dw_peer_record *out, const void *text, size_t n_byt
 dw_status dw_peer_read_skyrl(dw_peer_record *out, const void *text, size_t n_bytes,
                              const char *where, dw_error *err);
 
-/* ---- for those ---- */
+/* ---- helpers of the parsers ---- */
 
-/* Puts the entries in order and lists their files, DIR/NAME; refuses names that lead
- * elsewhere and tensors that come twice. */
+/* Sorts the entries and lists their files, DIR/NAME. Refuses names that lead out of DIR,
+ * and duplicate tensors. */
 dw_status dw_peer_list_files(dw_peer_record *record, const char *dir, const char *where,
                              dw_error *err);
 
 void dw_peer_set_word(char out[DW_PEER_WORD], const char *text);
 
-/* Sets checksum and its name, and the refusal of one that is not known. */
+/* Sets the checksum and its name, or the refusal if it is not known. */
 void dw_peer_set_checksum(dw_peer_record *record, const char *name);
 
-/* Sets the refusal, unless there is one. */
+/* Sets the refusal, unless it is already set. */
 void dw_peer_refuse(dw_peer_record *record, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,8 +1,8 @@
-/* The baseline of a publisher for peers: what a reader of the store would hold.
+/* The baseline of a publisher for peers: the weights that a reader of the store has.
  *
- * It is a directory that dw_peer_replica keeps, so that one piece of code reads what is
- * there at a start, repairs what a killed process left, and proves what was written. Only
- * before the first version it is the base's own files.
+ * dw_peer_replica keeps it in a directory. So the same code reads the store at a start,
+ * repairs what a killed process left, and proves each version that was written. Before
+ * the first version, the files of the base are the baseline.
  */
 #include <dirent.h>
 #include <fnmatch.h>
@@ -19,9 +19,9 @@
 #include "compat/peer_publish.h"
 #include "tensor/tensor_list.h"
 
-/* ---- what is in the store ---- */
+/* ---- the store ---- */
 
-/* Where nothing of a peer's is there, there must be nothing of ours either. */
+/* If the store has no versions of a peer, it must not hold a deltawire stream either. */
 static dw_status check_no_stream(dw_peer_publisher *p, dw_error *err)
 {
     dw_stream *stream = NULL;
@@ -84,7 +84,7 @@ static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-/* Whether a replica makes files of that name. */
+/* Whether a replica makes files with this name. */
 static bool is_replica_file(const char *name)
 {
     static const char *const patterns[] = {"*.deltawire-*", "*.safetensors",
@@ -96,8 +96,8 @@ static bool is_replica_file(const char *name)
     return false;
 }
 
-/* The directory is a replica's, which holds files and no directories. One that the caller
- * named may hold files of his own beside them. */
+/* Removes a replica's directory, which has no directories in it. If the caller named it,
+ * other files in it stay. */
 static void empty_directory(const char *path, bool is_own)
 {
     DIR *dir = opendir(path);
@@ -140,7 +140,7 @@ static dw_status open_base(dw_peer_publisher *p, dw_error *err)
     return status;
 }
 
-/* What is there must be the model that is published. */
+/* Checks that the versions in the store are of the model that is published. */
 static dw_status check_model(const dw_peer_publisher *p, const char *where, dw_error *err)
 {
     size_t n;
@@ -200,8 +200,8 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
         status = dw_peer_baseline_look(p, err);
     if (status == DW_OK)
         status = bring_replica(p, err);
-    /* what it remembers is not what is there: a run was started again, or a record came
-     * damaged once */
+    /* its record does not agree with the store: a run was started again, or a record was
+     * damaged in transit */
     if (status == DW_STALE) {
         dw_peer_baseline_reset(p);
         status = bring_replica(p, err);

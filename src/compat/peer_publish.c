@@ -87,7 +87,7 @@ static dw_status fill(dw_peer_publisher *p, const dw_peer_publish_options *optio
         status = dw_name_index_init(&names, p->tensors, p->n_tensors, err);
     if (status != DW_OK)
         return status;
-    p->order = names.order; /* takes it */
+    p->order = names.order; /* moved here */
     p->next = dw_alloc_array(p->n_tensors, sizeof *p->next);
     if (!p->next)
         return dw_fail_memory(err, NULL);

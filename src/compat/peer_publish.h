@@ -1,10 +1,10 @@
-/* The inside of a publisher for peers, shared by the files that make one version of it.
+/* The internals of a publisher for peers.
  *
  *     peer_publish.c       open, close
- *     publish_version.c    one version: is it there, whole or not, written, proven
+ *     publish_version.c    one version: looked for, written, proven
  *     peer_baseline.c      the newest version in the store, kept as a directory
- *     publish_object.c     objects: created, never replaced; what a killed process left
- *     publish_changes.c    which tensors changed, packed frame by frame
+ *     publish_object.c     creates objects, removes those of a killed process
+ *     publish_changes.c    finds and packs the changed tensors
  *     publish_trl.c, publish_slime.c, publish_skyrl.c     the three formats
  */
 #ifndef DW_COMPAT_PEER_PUBLISH_H
@@ -21,8 +21,9 @@ struct dw_peer_publisher {
     dw_peer_publish_options options; /* strings are copies */
     const dw_tensor *tensors;        /* the caller's */
     size_t n_tensors;
-    size_t *order;   /* their numbers by name */
-    dw_tensor *next; /* [n_tensors] names ascending, as they were at the last look */
+    size_t *order;   /* their indices, sorted by name */
+    dw_tensor *next; /* [n_tensors] names ascending, with the data of the last
+                        publish */
 
     /* the baseline (peer_baseline.c) */
     dw_peer *peer;            /* NULL while the store holds no version */
@@ -31,16 +32,16 @@ struct dw_peer_publisher {
     bool owns_dir;            /* options.baseline_dir is a temporary one */
 
     uint64_t newest; /* in the store, or DW_NO_VERSION */
-    bool looked;     /* newest is known to be so */
+    bool looked;     /* newest is up to date */
 
-    /* the version that was begun and is not proven; DW_NO_VERSION: there is none */
+    /* the version that was begun but is not proven; DW_NO_VERSION: none */
     uint64_t unsure;
-    bool written;           /* all its objects, by this handle */
-    bool disproven;         /* what was read back is damaged, or not the weights */
+    bool written;   /* this handle wrote all its objects */
+    bool disproven; /* the version that was read back is damaged, or has other weights */
     dw_digest unsure_state; /* of the weights that were written */
 };
 
-/* One version to be written. */
+/* A version to write. */
 typedef struct dw_peer_job {
     uint64_t version;
     uint64_t base_version; /* if there is a base */
@@ -50,7 +51,7 @@ typedef struct dw_peer_job {
     bool whole;
 } dw_peer_job;
 
-/* Fills NEXT: the tensors by name, with the data they have now. */
+/* Fills NEXT: the tensors sorted by name, with their current data. */
 void dw_peer_look_at_tensors(dw_peer_publisher *p);
 
 /* ---- the baseline ---- */
@@ -58,50 +59,51 @@ void dw_peer_look_at_tensors(dw_peer_publisher *p);
 /* Asks the store for its newest version. */
 dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);
 
-/* If the store holds no version: whether the directory can take what is read back. */
+/* If the store has no version: checks that the directory can hold the baseline. */
 dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
 
-/* Brings the baseline to that version, and checks that it is the same model. */
+/* Brings the baseline to the newest version, and checks that it is the same model. */
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 
 /* Its tensors, names ascending; NULL if there is no version and no base. */
 const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
 
-/* Whether the newest version is the damaged one: what comes before it can be read. */
+/* Whether the newest version is damaged and the versions before it can be read. */
 bool dw_peer_baseline_blames_newest(dw_peer_publisher *p);
 
-/* Empties it: all is read back at the next follow. */
+/* Empties the baseline: the next follow reads everything back. */
 void dw_peer_baseline_reset(dw_peer_publisher *p);
 
 void dw_peer_baseline_release(dw_peer_publisher *p);
 
 /* ---- objects ---- */
 
-/* Creates an object, and counts it. One that is there with the same bytes is taken for
- * this one, whose reply was lost; with others it is DW_CONFLICT. */
+/* Creates an object and counts it. If the key is taken by an object with the same bytes,
+ * that counts as success, because the first reply may have been lost. DW_CONFLICT if it
+ * has other bytes. */
 dw_status dw_peer_put(dw_peer_publisher *p, const char *key, const dw_source *source,
                       dw_peer_publish_report *report, dw_error *err);
 dw_status dw_peer_put_text(dw_peer_publisher *p, const char *key, const dw_writer *text,
                            dw_peer_publish_report *report, dw_error *err);
 
-/* Removes all objects under PREFIX: of a version that was never finished, for RECORD,
- * which comes last, is not there. */
+/* Removes all objects under PREFIX, which belong to an unfinished version: its RECORD,
+ * which is written last, does not exist. */
 dw_status dw_peer_clear(dw_peer_publisher *p, const char *prefix, const char *record,
                         dw_error *err);
 
-/* A safetensors file under KEY. */
+/* Writes a safetensors file under KEY. */
 dw_status dw_peer_put_file(dw_peer_publisher *p, const char *key,
                            const dw_tensor *tensors, size_t n_tensors,
                            const dw_pair *metadata, size_t n_metadata,
                            dw_peer_publish_report *report, dw_error *err);
 
-/* ---- what changed ---- */
+/* ---- changes ---- */
 
 typedef struct dw_peer_changes {
-    dw_tensor *base; /* the tensors that differ, names ascending */
+    dw_tensor *base; /* the changed tensors, names ascending */
     dw_tensor *next;
     size_t n;
-    uint64_t n_elems; /* that differ */
+    uint64_t n_elems; /* changed elements */
 } dw_peer_changes;
 
 dw_status dw_peer_changes_find(dw_peer_changes *out, const dw_peer_job *job,
@@ -114,7 +116,7 @@ typedef struct dw_peer_pack {
     char (*checksums)[DW_CHECKSUM_TEXT]; /* [n] of the new tensors */
     uint64_t *raw_bytes;                 /* [n] in each frame */
     size_t n;
-    dw_writer *bytes; /* [n] what the frames point into */
+    dw_writer *bytes; /* [n] the memory of the frames */
     uint64_t *dims;
 } dw_peer_pack;
 
@@ -125,11 +127,11 @@ void dw_peer_pack_release(dw_peer_pack *pack);
 
 /* ---- the formats ---- */
 
-/* The objects with which a version is there: one, or two that it may be. */
+/* The object that completes a version; TRL has two candidates. */
 #define DW_PEER_RECORDS 2
 #define DW_PEER_KEY     128
 
-/* The largest number that names.c reads. */
+/* The largest version that names.c accepts. */
 #define DW_PEER_MAX_VERSION 999999999999999u
 
 size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,

@@ -1,4 +1,4 @@
-/* Records of versions: fetched, parsed by their format, kept. */
+/* Fetches, parses and keeps the records of versions. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ void dw_peer_record_free(dw_peer_record *r)
     dw_free(r);
 }
 
-/* ---- what the formats have in common ---- */
+/* ---- common to all formats ---- */
 
 void dw_peer_set_word(char out[DW_PEER_WORD], const char *text)
 {
@@ -111,14 +111,14 @@ static dw_status fetch_head(dw_writer *out, dw_store *store, const char *key,
         out->n_bytes = n_read;
         uint64_t n_header = n_read >= 8 ? dw_load64(out->bytes) : 0;
         if (n_header > DW_SAFETENSORS_MAX_HEADER || 8 + n_header <= n_read)
-            break; /* all there, or not to be believed */
+            break; /* complete, or the length is not credible */
         n = 8 + (size_t)n_header;
     }
     return DW_OK;
 }
 
-/* Two runs may write the same record for one version: sizes of what it names, and the
- * first weights of a whole one, distinguish them. */
+/* Two runs may write the same record for one version. The sizes of its files, and the
+ * first weights of a whole version, distinguish them. */
 static dw_status take_fingerprint(dw_peer_record *r, const dw_peer *p,
                                   const dw_writer *text, dw_error *err)
 {
@@ -152,7 +152,7 @@ static void take_sizes(dw_peer_record *r, const dw_peer *p)
         const dw_listed *found = p->format == DW_PEER_TRL
                                      ? &r->listed
                                      : dw_listing_find(&p->listings[0], r->files[i].key);
-        r->files[i].n_bytes = found ? found->n_bytes : UINT64_MAX; /* not there */
+        r->files[i].n_bytes = found ? found->n_bytes : UINT64_MAX; /* missing */
         if (found)
             r->n_bytes += found->n_bytes;
     }
@@ -201,7 +201,7 @@ static dw_status read_record(dw_peer_record *r, const dw_peer *p, dw_error *err)
     return status;
 }
 
-/* Whether one more of N_BYTES passes what is kept. TRL's hold no text of their files. */
+/* Whether one more record of N_BYTES exceeds the limit. Records of TRL keep no text. */
 static bool is_full(const dw_peer *p, uint64_t n_bytes)
 {
     for (size_t i = 0; i < p->n_records; i++)

@@ -34,8 +34,8 @@ void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
 
 /* ---- opening ---- */
 
-/* Whether the record of the weights is damaged. These formats have no digest by which to
- * find their version, so they are fetched again. */
+/* Whether the record of the weights is damaged. These formats have no digest that
+ * identifies a version, so the weights are fetched again. */
 static bool is_unknown(const dw_weights *w)
 {
     return dw_weights_record(w) == DW_RECORD_DAMAGED && dw_weights_is_unknown(w);
@@ -103,7 +103,7 @@ static void forget_weights(dw_peer_replica *r)
 static dw_status learn_model(dw_peer_replica *r, const dw_tensor *tensors, size_t n,
                              dw_error *err)
 {
-    forget_weights(r); /* those that could not be filled */
+    forget_weights(r); /* weights whose filling failed */
     dw_status status = dw_patch_new(&r->table, tensors, n, err);
     if (status == DW_OK)
         status = open_weights(r, err);
@@ -112,7 +112,7 @@ static dw_status learn_model(dw_peer_replica *r, const dw_tensor *tensors, size_
     return status;
 }
 
-/* A directory that has weights says itself what model they are. */
+/* If the directory has weights, they define the model. */
 static dw_status open_dir(dw_peer_replica *r, dw_error *err)
 {
     dw_checkpoint *ckpt;
@@ -122,7 +122,7 @@ static dw_status open_dir(dw_peer_replica *r, dw_error *err)
         return status;
     status = dw_checkpoint_open(&ckpt, r->into, DW_CHECKPOINT_READ, &fault);
     if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->into))
-        return DW_OK; /* to be filled */
+        return DW_OK; /* empty: it will be filled */
     if (status != DW_OK) {
         if (err)
             *err = fault;
@@ -220,7 +220,7 @@ static dw_status apply(dw_peer_replica *r, dw_status status, bool sweep, dw_erro
     return status == DW_OK ? dw_weights_finish(r->weights, sweep, err) : status;
 }
 
-/* Does the step to the weights. */
+/* Applies the step to the weights. */
 static dw_status do_step(dw_peer_replica *r, const dw_peer_step *s, dw_error *err)
 {
     dw_weights *w = r->weights;
@@ -328,8 +328,8 @@ static dw_status follow_route(dw_peer_replica *r, const dw_peer_route *route,
     return status;
 }
 
-/* Somebody may have replaced or removed the files: reports it, and opens them again when
- * it is called again. */
+/* Checks if somebody replaced or removed the files. Reports it, and opens them again at
+ * the next call. */
 static dw_status check_files(dw_peer_replica *r, dw_error *err)
 {
     if (r->lost) {

@@ -21,7 +21,7 @@ static dw_status add(dw_peer_route *route, const dw_peer_record *r, dw_error *er
     return DW_OK;
 }
 
-/* A version that is not listed: the model that all began with, or a hole. */
+/* The error for a version that is not listed: it is the base, or it is missing. */
 static dw_status end_at(dw_peer_route *route, const dw_peer_replica *replica,
                         uint64_t version, uint64_t base, dw_error *err)
 {
@@ -49,8 +49,8 @@ static dw_status end_at(dw_peer_route *route, const dw_peer_replica *replica,
     return DW_OK;
 }
 
-/* The version the weights are at is only a start if the store still has that very one,
- * or has let go of it. */
+/* The route may start from the weights only if the store still has their version
+ * unchanged, or has removed it. */
 static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
 {
     const dw_peer_record *r;
@@ -65,7 +65,7 @@ static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
             *err = fault;
         return status;
     }
-    /* a damaged one says nothing against the weights */
+    /* a damaged record does not show that the weights are outdated */
     if (status != DW_OK || memcmp(r->sha256, at->commit_sha256, sizeof r->sha256) == 0)
         return DW_OK;
     return dw_fail(err, DW_STALE, replica->into,
@@ -85,8 +85,7 @@ static void reverse(dw_peer_route *route)
     }
 }
 
-/* TRL writes no file for a step that changed nothing, and one that was lost looks the
- * same. */
+/* TRL writes no file for a step without changes, so a lost file looks the same. */
 static void note_missing(dw_peer_route *route, const dw_peer_replica *replica,
                          uint64_t base, uint64_t version)
 {
@@ -122,17 +121,18 @@ static dw_status walk_back(dw_peer_route *route, dw_peer_replica *replica, uint6
             return status;
         const uint64_t base = dw_peer_base(p, r, n_full);
         if (base == DW_NO_VERSION && r->is_whole)
-            return DW_OK; /* from nothing */
+            return DW_OK; /* whole: starts from nothing */
         note_missing(route, replica, base, version);
         if (base == DW_NO_VERSION || (base != at && !dw_peer_has(p, base, NULL)))
             return end_at(route, replica, version, base, err);
-        version = base; /* below: this ends */
+        version = base; /* lower than before, so the loop ends */
     }
     route->start = at;
     return status;
 }
 
-/* An oldest anchor that is not the first one may lack what had not changed. */
+/* If the oldest anchor is not the run's first, it may lack tensors that had not changed.
+ */
 static void note_oldest(const dw_peer_route *route, const dw_peer_replica *replica)
 {
     const dw_peer *p = replica->peer;

@@ -1,4 +1,4 @@
-/* A sweep over all versions of a peer, done to a copy of the weights in memory. */
+/* Checks all versions of a peer by applying them to a copy of the weights in memory. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,12 +15,12 @@ typedef struct sweep {
     dw_peer_replica *replica; /* memory */
     dw_peer_verify_report report;
     dw_error first; /* fault */
-    dw_share share; /* of all bytes */
+    dw_share share; /* the progress over all bytes */
     size_t n_full;
     bool told_unreplayed;
 } sweep;
 
-/* A fault is reported and the sweep goes on; a store that cannot be reached ends it. */
+/* Reports a fault and goes on. An unreachable store ends the check. */
 static dw_status settle(sweep *w, dw_status status, const dw_error *found, dw_error *err)
 {
     if (status == DW_OK)
@@ -37,7 +37,7 @@ static dw_status settle(sweep *w, dw_status status, const dw_error *found, dw_er
     return DW_OK;
 }
 
-/* A version that nothing is there to be done to. */
+/* Notes a version whose base is not available. */
 static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                       const dw_progress *progress, dw_error *err)
 {
@@ -125,7 +125,8 @@ static dw_status check_all(sweep *w, dw_error *err)
     return status;
 }
 
-/* A base that cannot be read is the caller's fault, not the store's. */
+/* If the base cannot be read, that is an error of the caller, not a fault of the store.
+ */
 static dw_status check_base(const char *base, dw_error *err)
 {
     dw_checkpoint *ckpt = NULL;

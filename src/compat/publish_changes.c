@@ -1,4 +1,4 @@
-/* What slime and SkyRL write of a changed tensor: one zstd frame, which names the size of
+/* Packs changed tensors for slime and SkyRL: one zstd frame, which declares the size of
  * its content, and the checksum of the tensor's new bytes.
  *
  *     xor        new XOR old, as many bytes as the tensor
@@ -153,7 +153,7 @@ static dw_status pack_xor(ZSTD_CCtx *zstd, dw_writer *out, uint8_t *room,
     return status;
 }
 
-/* The positions where the tensors differ, and the new bytes there, in one block. */
+/* Lists the positions of changed bytes, and the new bytes, in one block. */
 static dw_status list_bytes(dw_writer *out, const dw_tensor *base, const dw_tensor *next,
                             dw_error *err)
 {

@@ -1,5 +1,5 @@
-/* SkyRL's directories: payloads, and last the manifest, with which the version is there.
- * Its reader knows the members of the manifest and no others.
+/* SkyRL's directories: payloads, and then the manifest, which completes the version.
+ * SkyRL's reader accepts no other members in the manifest.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #define NAME_SIZE 80
 
-/* As PyTorch spells them; NULL: it has no such type. */
+/* PyTorch's names of types; NULL if it has no such type. */
 static const char *torch_name(dw_dtype dtype)
 {
     static const char *const names[DW_DTYPE_COUNT] = {

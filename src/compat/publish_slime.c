@@ -1,7 +1,7 @@
-/* slime's directories: shards, and last the index, with which the version is there.
+/* slime's directories: shards, and then the index, which completes the version.
  *
- * A version in which nothing changed has no shards and an empty map; readers take the
- * names of files from the map.
+ * A version without changes has no shards and an empty map. Readers take the names of
+ * files from the map.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static dw_status put_shard(directory *d, size_t shard, const dw_tensor *tensors,
 
 static dw_status put_whole(directory *d, dw_error *err)
 {
-    static const dw_pair format = {"format", "pt"}; /* some loaders ask for it */
+    static const dw_pair format = {"format", "pt"}; /* some loaders need it */
     const dw_peer_job *job = d->job;
     const uint64_t max = d->p->options.max_shard_bytes;
     d->n_shards = dw_shard_count(job->next, job->n, max);

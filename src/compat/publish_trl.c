@@ -1,10 +1,8 @@
-/* TRL's files: an anchor, whole, or a delta, as codec/trl_write.c makes it.
+/* TRL's files: an anchor with the whole model, or a delta from codec/trl_write.c.
  *
- * A step in which nothing changed is a delta without tensors. TRL's own trainer writes no
- * file for one, and counts it all the same, so that a reader which looks into the bucket
- * cannot distinguish it from an upload that was lost. Its readers go through the tensors
- * that a file has, or the names in `changed_params`: of none they make nothing, and the
- * numbers stay without a hole.
+ * A step without changes becomes a delta without tensors. TRL's own trainer counts such a
+ * step but writes no file, so a reader of the bucket cannot distinguish it from a lost
+ * upload. TRL's readers accept a file without tensors, and the numbers have no gap.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +24,7 @@ static void write_names(dw_writer *w, const dw_peer_job *job)
     dw_write_u8(w, 0);
 }
 
-/* All metadata are strings, spelled as Python's str() does. */
+/* All metadata are strings, formatted as by Python's str(). */
 static dw_status put_anchor(dw_peer_publisher *p, const dw_peer_job *job, const char *key,
                             dw_peer_publish_report *report, dw_error *err)
 {

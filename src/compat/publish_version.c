@@ -1,5 +1,5 @@
-/* One version: what the store holds, whether this one is there, whole or not, written,
- * read back, compared.
+/* Publishes one version: looks at the store, writes the version if it is missing, reads
+ * it back and compares.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -36,14 +36,14 @@ static bool is_same(const dw_peer_publisher *p, dw_error *err)
                                     compare_one, &pair, NULL, err) == DW_OK;
 }
 
-/* Of a version that this handle wrote: a bit that flipped may also make it a type or a
- * shape that is not known. */
+/* Whether the error means that a version which this handle wrote is damaged. A flipped
+ * bit may also give an unknown type or shape. */
 static bool is_damage(dw_status status)
 {
     return status == DW_CORRUPT || status == DW_UNSUPPORTED || status == DW_MISMATCH;
 }
 
-/* Reads the newest version back: DW_OK means that it holds the weights. */
+/* Reads the newest version back. DW_OK means that it has these weights. */
 static dw_status prove(dw_peer_publisher *p, dw_error *err)
 {
     dw_error found;
@@ -143,8 +143,7 @@ static dw_status tell_other(const dw_peer_publisher *p, const dw_peer_job *job,
                                job->version, p->newest);
 }
 
-/* Removes a version of this process that is not what it should be. Nobody was told
- * about it yet. */
+/* Removes a bad version that this process wrote. It was not reported to anybody yet. */
 static dw_status retract(dw_peer_publisher *p, dw_error *err)
 {
     char keys[DW_PEER_RECORDS][DW_PEER_KEY];
@@ -159,9 +158,9 @@ static dw_status retract(dw_peer_publisher *p, dw_error *err)
     return DW_OK;
 }
 
-/* Reads the version that was disproven once more, only from the store: its reply may
- * have been cut short, or the baseline was damaged. *IS_BAD if it is not what this
- * handle wrote. */
+/* Reads the disproven version again, only from the store: a reply may have been cut
+ * short, or the baseline was damaged. Sets *IS_BAD if it is not what this handle wrote.
+ */
 static dw_status judge(dw_peer_publisher *p, bool *is_bad, dw_error *err)
 {
     dw_peer_baseline_reset(p);
@@ -174,8 +173,8 @@ static dw_status judge(dw_peer_publisher *p, bool *is_bad, dw_error *err)
     return status;
 }
 
-/* Brings the baseline to what the store holds. *DONE if that is the version that was
- * begun before, with these weights. */
+/* Brings the baseline to the newest version in the store. Sets *DONE if that is the
+ * version that was begun before, with these weights. */
 static dw_status catch_up(dw_peer_publisher *p, uint64_t version, bool *done,
                           dw_error *err)
 {
@@ -199,7 +198,7 @@ static dw_status catch_up(dw_peer_publisher *p, uint64_t version, bool *done,
     return status;
 }
 
-/* The digest of the weights as they are now. */
+/* The digest of the current weights. */
 static dw_status find_state(const dw_peer_publisher *p, dw_digest *out, dw_error *err)
 {
     dw_digest *digests = dw_alloc_array(p->n_tensors, sizeof *digests);
@@ -210,8 +209,8 @@ static dw_status find_state(const dw_peer_publisher *p, dw_digest *out, dw_error
     return status;
 }
 
-/* A version that was written before and is not listed yet can only be proven with the
- * weights that were written. */
+/* A version that was written but is not listed yet can only be proven with the weights
+ * that were written. */
 static dw_status check_written(const dw_peer_publisher *p, dw_error *err)
 {
     dw_digest state;
@@ -224,7 +223,7 @@ static dw_status check_written(const dw_peer_publisher *p, dw_error *err)
     return status;
 }
 
-/* Reads the version back that was written. */
+/* Reads back the version that was written. */
 static dw_status look_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
                                 dw_error *err)
 {
@@ -245,7 +244,8 @@ static dw_status write_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
     dw_status status;
     report->version = job->version;
     report->is_whole = job->whole;
-    p->looked = false; /* until it is proven nobody knows what the store holds */
+    p->looked =
+        false; /* until the version is proven, the state of the store is unknown */
     if (p->unsure == job->version && p->written) {
         status = check_written(p, err);
     } else {
@@ -259,7 +259,8 @@ static dw_status write_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
     status = look_and_prove(p, job, err);
     p->looked = status == DW_OK;
     dw_error unread;
-    /* with no digest it is written again, and what is there compared */
+    /* without a digest: write it again, which compares it with the objects in the store
+     */
     if (status != DW_OK && find_state(p, &p->unsure_state, &unread) != DW_OK)
         p->written = p->disproven = false;
     return status;

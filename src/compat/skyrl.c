@@ -6,8 +6,8 @@
  *                   "checksum", "checksum_algorithm": "xxh3-128"}],
  *      "payload_files": [...], "totals": {...}}
  *
- * All are XOR in zstd. Types and totals are not looked at: the bytes of a tensor and
- * their checksum say it all.
+ * All are XOR in zstd. Types and totals are ignored: the bytes of a tensor and their
+ * checksum are enough.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static dw_status read_tensor(dw_peer_record *r, const dw_json *t, const char *wh
     return DW_OK;
 }
 
-/* A version has checksums or it has none. */
+/* Either all tensors of a version have checksums, or none has. */
 static dw_status check_checksums(const dw_peer_record *r, const char *where,
                                  dw_error *err)
 {

@@ -5,7 +5,7 @@
  *                   "checksum_format": "xxh3-128"},
  *      "weight_map": {TENSOR: FILE}}
  *
- * Without delta_encoding it is that of a checkpoint, whole.
+ * Without delta_encoding it is the index of a whole checkpoint.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -11,11 +11,11 @@
 #include "store/store.h"
 #include "tensor/tensor_list.h"
 
-#define HEAP_BYTES (256u << 20) /* of a step in memory */
+#define HEAP_BYTES (256u << 20) /* the most bytes of a step in memory */
 
 void dw_peer_stream_id(char out[DW_ID_TEXT], dw_peer_format format)
 {
-    /* not drawn by chance, as that of a stream is: such a bucket has no name of its own
+    /* not random, because such a bucket has no id of its own
      */
     snprintf(out, DW_ID_TEXT, "7065657200000000%016x", (unsigned)format);
 }
@@ -108,7 +108,7 @@ dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *r,
 
 /* ---- TRL's deltas ---- */
 
-/* The digests after, and so the state that the delta leads to. */
+/* Computes the new digests and the state that the delta leads to. */
 static dw_status find_state(dw_peer_step *s, const dw_peer_settings *settings,
                             const dw_delta *delta, const dw_peer_start *now,
                             dw_error *err)

@@ -1,5 +1,5 @@
-/* One version, fetched, decoded against the weights it starts from, and proven: what a
- * replica stages. */
+/* One version, fetched, decoded against the weights it starts from, and proven. A replica
+ * stages it. */
 #ifndef DW_COMPAT_STEP_H
 #define DW_COMPAT_STEP_H
 
@@ -14,8 +14,8 @@ typedef struct dw_peer_blob {
     dw_safetensors file;
 } dw_peer_blob;
 
-/* Room for N_BYTES. *N_HEAP counts what lies in memory of all that is kept at once: past
- * a bound it goes to files. */
+/* Allocates N_BYTES. *N_HEAP counts the bytes in memory; above a limit, files are used.
+ */
 dw_status dw_peer_room(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
                        uint64_t *n_heap, dw_error *err);
 
@@ -25,18 +25,18 @@ dw_status dw_peer_fetch(dw_peer_blob *out, const dw_peer *peer, const dw_peer_fi
 void dw_peer_blob_release(dw_peer_blob *blob);
 
 typedef struct dw_peer_step {
-    dw_position position; /* where it leads */
+    dw_position position; /* of the version it leads to */
     uint64_t n_changed;
-    uint64_t n_checked; /* tensors by their checksums */
-    uint64_t n_tensors; /* that it is about */
-    uint64_t n_heap;    /* bytes of it that lie in memory */
+    uint64_t n_checked; /* tensors that were checked by their checksums */
+    uint64_t n_tensors; /* in the version */
+    uint64_t n_heap;    /* its bytes in memory */
 
     /* a delta: objects as for dw_weights_stage */
     dw_objects objects;
     dw_blob *deltas; /* [objects.n] */
 
     /* or whole weights */
-    dw_tensor *tensors; /* names ascending; those that it lacks are the weights' own */
+    dw_tensor *tensors; /* names ascending; missing ones are taken from the weights */
     size_t n_whole;
     dw_peer_blob *files;
     size_t n_files;
@@ -49,7 +49,7 @@ typedef struct dw_peer_start {
     const dw_digest *digests;
 } dw_peer_start;
 
-/* The settings of a step. */
+/* The settings for making a step. */
 typedef struct dw_peer_settings {
     dw_peer *peer;
     const char *spool_dir;
@@ -57,9 +57,9 @@ typedef struct dw_peer_settings {
     const dw_progress *progress; /* of the bytes of the version's files */
 } dw_peer_settings;
 
-/* Makes the step for RECORD. NOW holds the weights that it starts from; NULL if there
- * are none: then the version must be whole. Nothing of NOW changes. Release it also after
- * a failure. */
+/* Makes the step for RECORD. NOW holds the weights that it starts from. If NOW is NULL,
+ * the version must be whole. NOW is not changed. Release the step also after a failure.
+ */
 dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
                             const dw_peer_record *record, const dw_peer_start *now,
                             dw_error *err);
@@ -69,22 +69,22 @@ void dw_peer_step_release(dw_peer_step *step);
 dw_status dw_peer_step_look(const dw_peer_settings *settings,
                             const dw_peer_record *record, dw_error *err);
 
-/* Packed tensors as deltas of our own (packed.c). */
+/* Turns packed tensors into deltawire deltas (packed.c). */
 dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_settings *settings,
                               const dw_peer_record *record, const dw_peer_start *now,
                               dw_error *err);
 
-/* A version that is a checkpoint (whole.c). */
+/* Reads a version that is a checkpoint (whole.c). */
 dw_status dw_peer_step_whole(dw_peer_step *step, const dw_peer_settings *settings,
                              const dw_peer_record *record, const dw_peer_start *now,
                              dw_error *err);
 
-/* What the packed tensor of ENTRY is, in FILE; NULL for THERE if it is missing. */
+/* Describes the packed tensor of ENTRY in FILE. THERE is NULL if it is missing. */
 dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *record,
                           const dw_peer_entry *entry, const dw_safetensors *file,
                           const dw_tensor *there, const char *where, dw_error *err);
 
-/* The id under which a directory remembers that it follows such a peer. */
+/* The stream id in the record of a directory that follows such a peer. */
 void dw_peer_stream_id(char out[DW_ID_TEXT], dw_peer_format format);
 
 #endif

@@ -1,4 +1,4 @@
-/* A file of TRL's, known by its header: __metadata__ and the number of tensors. */
+/* Parses the header of a TRL file: __metadata__ and the number of tensors. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static const char *text_of(const dw_json *object, const char *key)
     return dw_json_string(dw_json_get(object, key));
 }
 
-/* What a delta says of itself. */
+/* Reads the metadata of a delta. */
 static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *where,
                             dw_error *err)
 {
@@ -31,7 +31,7 @@ static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *
                        "TRL's encoding '%.40s' is not supported; 'raw' and "
                        "'gap_delta' are",
                        r->encoding);
-    /* files of ours carry what theirs lack */
+    /* only files that deltawire wrote have it */
     if (text_of(meta, "new_digest") && text_of(meta, "changed"))
         dw_peer_set_word(r->checksum_name, "digest");
     return DW_OK;

@@ -28,7 +28,7 @@ static dw_status fetch_files(dw_peer_step *s, const dw_peer_settings *settings,
     return status;
 }
 
-/* All tensors of all files, names ascending. */
+/* Collects all tensors of all files, names ascending. */
 static dw_status gather(dw_peer_step *s, const char *where, dw_error *err)
 {
     size_t n = 0;
@@ -53,7 +53,7 @@ static dw_status gather(dw_peer_step *s, const char *where, dw_error *err)
     return n > 0 ? DW_OK : dw_fail(err, DW_CORRUPT, where, "it holds no tensors");
 }
 
-/* The files hold what the index says, each in its own. */
+/* Checks that each file holds the tensors that the index names for it. */
 static dw_status check_index(const dw_peer_step *s, const dw_peer_record *r,
                              const char *where, dw_error *err)
 {
@@ -81,8 +81,8 @@ static dw_status check_index(const dw_peer_step *s, const dw_peer_record *r,
     return DW_OK;
 }
 
-/* The same model as the weights. What a version lacks that MAY_LACK some is taken from
- * them. */
+/* Checks that it is the same model as the weights. With MAY_LACK, missing tensors are
+ * taken from the weights. */
 static dw_status complete(dw_peer_step *s, const dw_peer_start *now, bool may_lack,
                           const char *where, dw_error *err)
 {

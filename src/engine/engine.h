@@ -1,4 +1,4 @@
-/* Engines inside: the calls of rollouts, and what drivers use. */
+/* Internals of engines: the calls for rollouts, and helpers of drivers. */
 #ifndef DW_ENGINE_ENGINE_H
 #define DW_ENGINE_ENGINE_H
 

@@ -45,7 +45,7 @@ dw_status dw_engine_ask(dw_engine_http *http, const dw_engine_question *question
 dw_status dw_engine_order(dw_engine_http *http, const dw_engine_question *question,
                           const char *done, dw_error *err);
 
-/* The error for a successful answer that lacks what it should say. */
+/* The error for a successful answer without the expected content. */
 dw_status dw_engine_nonsense(const dw_engine_http *http,
                              const dw_engine_question *question, const char *problem,
                              dw_error *err);
@@ -57,7 +57,7 @@ const char *dw_engine_text(const json_t *object, const char *name);
  * label. */
 uint64_t dw_engine_label_version(const char *label);
 
-/* The version that an engine says it holds. The label outlives the process that set it.
+/* The version that an engine reports. The label outlives the process that set it.
  */
 typedef struct dw_engine_label {
     uint64_t version; /* when the engine was last asked or updated; or DW_NO_VERSION */

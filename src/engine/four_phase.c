@@ -133,7 +133,7 @@ static void report_step(step *s)
         r->options.watch.step(r->options.watch.context, &s->report);
 }
 
-/* Our part of phase 3. */
+/* The follower's part of phase 3. */
 static dw_status apply_stores(step *s, dw_error *err)
 {
     const uint64_t start = dw_clock_us();
@@ -187,7 +187,7 @@ static void ask_version(dw_host_engine *e, void *context)
     dw_host_engine_probe(e);
     if (e->part == DW_PART_LEFT_OUT)
         return;
-    /* an earlier call of this step brought it there: it need not stop again */
+    /* an earlier call of this step updated it: it need not pause again */
     const bool runs = e->state == DW_HOST_NEW || e->state == DW_HOST_RUNNING;
     const bool done =
         s->rollout->applied && runs && dw_host_engine_serves(e, s->update.version);
@@ -224,7 +224,8 @@ static dw_status check_engines(step *s, dw_error *err)
     return dw_host_engine_fail(missing, err);
 }
 
-/* The last of phase 1: makes the staged version durable, and asks for the engines. */
+/* The end of phase 1: makes the staged version durable, and checks that the engines are
+ * there. */
 static dw_status prepare(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;
@@ -313,7 +314,7 @@ static dw_status finish_weights(step *s, dw_error *err)
     return status;
 }
 
-/* The weights are not the version's: no engine goes on with them. */
+/* The weights are damaged: no engine may use them. */
 static void stop_engines(step *s, const dw_error *err)
 {
     dw_rollout *r = s->rollout;
@@ -340,8 +341,8 @@ static dw_status finish(step *s, dw_error *err)
 
 /* ---- all of it ---- */
 
-/* A whole model came to where nothing was. There is nothing to pause for: no engine can
- * have been reading it. dw_rollout_check brings them there. */
+/* The first version filled an empty directory. No engine can have been reading it, so
+ * none is paused. dw_rollout_check brings the engines to it. */
 static dw_status arrive(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;

@@ -5,7 +5,7 @@
 #include "engine/rollout.h"
 #include "weights/position.h"
 
-/* Goes one step of the route to GOAL, or finishes the one that is under way. */
+/* Makes one step of the route to GOAL, or finishes the current one. */
 dw_status dw_four_phases(dw_rollout *rollout, uint64_t goal, const dw_progress *progress,
                          dw_error *err);
 

@@ -1,4 +1,4 @@
-/* One engine of a rollout host: what is asked of it, and what is known of it after. */
+/* One engine of a rollout host: the requests to it, and its state. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -64,7 +64,7 @@ static bool is_mixed(const dw_host_engine *e)
     return e->state == DW_HOST_MIXED || e->state == DW_HOST_HUNG_MIXED;
 }
 
-/* ---- what is shown of it ---- */
+/* ---- its status ---- */
 
 void dw_host_engine_init(dw_host_engine *e, const dw_rollout *rollout, dw_engine *engine)
 {
@@ -85,7 +85,7 @@ static void show(dw_host_engine *e, dw_engine_state state, const dw_error *err)
     s->error = err ? *err : (dw_error){0};
 }
 
-/* It answers, but does not do what it is asked to. */
+/* Notes that it answers but did not do what was asked. */
 static void show_trouble(dw_host_engine *e, const dw_error *err)
 {
     show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, err);
@@ -107,7 +107,7 @@ dw_status dw_host_engine_fail(const dw_host_engine *e, dw_error *err)
     return DW_UNAVAILABLE;
 }
 
-/* ---- what an answer, or none, means ---- */
+/* ---- interpreting answers ---- */
 
 /* Gives an engine that is gone the code that drivers promise for it. */
 static dw_status with_code(const dw_host_engine *e, dw_status status, dw_error *err)
@@ -117,7 +117,8 @@ static dw_status with_code(const dw_host_engine *e, dw_status status, dw_error *
     return status;
 }
 
-/* An engine that refuses or talks nonsense is there; one that does not answer is not. */
+/* An engine that refuses or sends a wrong answer is there; one that does not answer is
+ * away. */
 static bool means_away(const dw_error *err)
 {
     return err->code == DW_UNAVAILABLE || err->code == DW_NOT_FOUND;
@@ -126,7 +127,8 @@ static bool means_away(const dw_error *err)
 static void is_gone(dw_host_engine *e)
 {
     take_event(e, GONE);
-    if (e->answered) /* else it has not started yet, and loads what was said of it */
+    if (e->answered) /* else it has not started yet, and will load the directory as
+                        assumed */
         e->believed = DW_NO_VERSION;
     e->n_failed = 0;
     e->try_at = 0;
@@ -164,7 +166,7 @@ static void is_there(dw_host_engine *e)
         e->part = DW_PART_FULL;
 }
 
-/* It does what it is asked to: an answer to a probe would not prove that. */
+/* Notes that it did what was asked. An answer to a probe would not prove that. */
 static void is_well(dw_host_engine *e)
 {
     e->n_hung = 0;
@@ -216,7 +218,7 @@ void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update)
         e->believed = update->version;
     dw_host_engine_resume(e, update);
     if (e->state != DW_HOST_RUNNING || !dw_host_engine_serves(e, update->version))
-        return; /* its status says why */
+        return; /* its status has the reason */
     is_well(e);
     show(e, DW_ENGINE_SERVING, NULL);
 }
@@ -281,7 +283,7 @@ void dw_host_engine_give_up(dw_host_engine *e)
 
 /* ---- apply ---- */
 
-/* One try. True if it holds UPDATE's version now. */
+/* Tries once. True if it now serves UPDATE's version. */
 static bool update_once(dw_host_engine *e, const dw_engine_update *update, dw_error *err)
 {
     bool whole = false;
@@ -310,7 +312,7 @@ void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
     dw_error err = {0};
     if (e->state != DW_HOST_PAUSED && e->state != DW_HOST_MIXED)
         return;
-    /* the weights whole, if the patch does not start from what it has */
+    /* load all weights if the patch does not start from its version */
     dw_engine_update whole = *update;
     whole.patch = NULL;
     whole.from = DW_NO_VERSION;

@@ -30,7 +30,7 @@ static void run_each(dw_rollout *r, dw_host_engine_fn fn, void *context)
     job j = {r, fn, context};
     if (r->n_engines == 0)
         return;
-    /* if there are no threads, the caller's own does them all: none is left out */
+    /* if no thread can be started, the caller's own serves all engines */
     if (dw_parallel((unsigned)r->n_engines, r->n_engines, do_engine, &j, NULL, NULL) !=
         DW_OK)
         for (size_t i = 0; i < r->n_engines; i++)
@@ -60,7 +60,7 @@ typedef struct pause_order {
     const dw_engine_update *update;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    size_t n_open; /* that have not answered */
+    size_t n_open; /* engines that have not answered */
 } pause_order;
 
 /* Whether all have answered in time. */

@@ -48,7 +48,7 @@ static dw_status check_lock(const char *into, dw_error *err)
     if (fd < 0)
         return dw_fail_errno(err, into, "open the directory");
     dw_status status = dw_weights_take_lock(fd, into, err);
-    close(fd); /* which releases the lock */
+    close(fd); /* this releases the lock */
     return status;
 }
 
@@ -76,8 +76,8 @@ static void ask_label(dw_host_engine *e, void *context)
     dw_host_engine_probe(e);
 }
 
-/* The stream cannot be opened, but the half-written weights are finished: the engines
- * that were paused for them go on with what is there. */
+/* The stream cannot be opened, but the half-written weights are finished. The engines
+ * that were paused for this are resumed with these weights. */
 static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
 {
     char *dir = NULL;
@@ -204,7 +204,7 @@ static void check_engine(dw_host_engine *e, void *context)
         dw_host_engine_confirm(e, update);
         return;
     }
-    /* before the time of the next try it goes on with what it has */
+    /* until the next try it goes on with its version */
     if (dw_clock_ms() >= e->try_at && dw_host_engine_pause(e, update))
         dw_host_engine_apply(e, update);
     dw_host_engine_resume(e, update);

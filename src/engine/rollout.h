@@ -18,7 +18,7 @@
  *     HUNG_MIXED    unknown     maybe a mix     is asked to pause until it answers
  *
  * PAUSED and MIXED begin when the engine is asked to pause: the request may have been
- * done though no answer came. T_PAUSED says whether the pause was acknowledged. */
+ * done though no answer came. T_PAUSED is set if the pause was acknowledged. */
 typedef enum dw_host_state {
     DW_HOST_NEW,
     DW_HOST_RUNNING,
@@ -29,12 +29,12 @@ typedef enum dw_host_state {
     DW_N_HOST_STATES,
 } dw_host_state;
 
-/* An engine's part in the step under way. */
+/* An engine's part in the current step. */
 typedef enum dw_host_part {
     DW_PART_FULL,     /* it is paused, updated and resumed */
     DW_PART_DONE,     /* an earlier call brought it to the version: it goes on serving */
-    DW_PART_LEFT_OUT, /* the weights move without it: it has been away for longer than
-                         anybody waits, or it hangs and serves from memory of its own */
+    DW_PART_LEFT_OUT, /* the weights are updated without it: it was away for longer than
+                         patience_ms, or it hangs and serves from memory of its own */
 } dw_host_part;
 
 /* A pause that is asked for again on a thread of its own (pause_retry.c). STATUS and ERR
@@ -52,7 +52,7 @@ typedef struct dw_host_engine {
     dw_engine *engine;
     dw_host_state state;
     dw_host_part part;
-    dw_engine_status status; /* what is shown of it */
+    dw_engine_status status; /* for reports */
     bool status_changed;     /* since the last report */
     bool answered;           /* at least once: from then on its end is noticed */
     bool must_reload;  /* the version it names may be another stream's: it loads all */
@@ -63,7 +63,7 @@ typedef struct dw_host_engine {
     uint64_t try_at;   /* dw_clock_ms() before which no update or pause is retried */
     dw_pause_retry retry;
 
-    /* of the step under way, dw_clock_us(); 0: not yet */
+    /* of the current step, dw_clock_us(); 0: not yet */
     uint64_t t_paused; /* the pause was acknowledged */
     uint64_t t_updated;
     uint64_t t_resume; /* the resume was sent */
@@ -76,7 +76,7 @@ struct dw_rollout {
     unsigned n_copies; /* of the weights, as the follower has it */
     dw_host_engine *engines;
     size_t n_engines;
-    uint64_t from;   /* the version at which the step under way began */
+    uint64_t from;   /* the version at which the current step began */
     bool applied;    /* its stores are done */
     bool recovering; /* weights are half written: no engine may be resumed */
 };
@@ -95,7 +95,7 @@ void dw_host_engine_probe(dw_host_engine *e);
 /* Whether it serves VERSION, or would once it is resumed. */
 bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version);
 
-/* It serves UPDATE's version: resumes it if it may be paused. */
+/* Notes that it serves UPDATE's version. Resumes it if it may be paused. */
 void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update);
 
 /* Forgets the times of the step before. */
@@ -103,8 +103,8 @@ void dw_host_engine_begin(dw_host_engine *e);
 
 bool dw_host_engine_hangs(const dw_host_engine *e);
 
-/* Its weights, or those it reads in place, may be a mix. ERR says why; NULL: its status
- * stays as it is. */
+/* Notes that its weights, or those it reads in place, may be a mix. ERR is the reason; if
+ * it is NULL, the status stays as it is. */
 void dw_host_engine_distrust(dw_host_engine *e, const dw_error *err);
 
 /* False if it did not acknowledge the pause: it may be paused or not. */
@@ -119,13 +119,13 @@ void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update);
 /* Decides whether the weights move without an engine that is away. */
 void dw_host_engine_judge_absence(dw_host_engine *e);
 
-/* One that hung is paused at last. */
+/* Notes that an engine which hung is paused now. */
 void dw_host_engine_paused_late(dw_host_engine *e);
 
-/* It still hangs: it is left alone for a while, for longer each time. */
+/* Notes that it still hangs. The next try comes later each time. */
 void dw_host_engine_back_off(dw_host_engine *e);
 
-/* Nobody waits for its pause any more: it is resumed like the others, if it is whole. */
+/* Ends the wait for its pause. It is resumed like the others, if it is whole. */
 void dw_host_engine_give_up(dw_host_engine *e);
 
 /* DW_UNAVAILABLE with the engine's last error. */

@@ -21,7 +21,7 @@
 typedef struct sglang {
     dw_engine_http http;
     char software[64]; /* empty: ask again */
-    bool whole;        /* it took an update over, and none has gone wrong since */
+    bool whole;        /* it took an update over, and none failed since */
     dw_engine_label label;
 } sglang;
 

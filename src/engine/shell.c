@@ -16,7 +16,7 @@
 
 enum {
     GRACE_MS = 2000, /* from SIGTERM to SIGKILL, and from there to giving up */
-    TICK_MS = 20,    /* between two looks for an end that did not close the pipe */
+    TICK_MS = 20,    /* between two checks for an end that did not close the pipe */
 };
 
 extern char **environ;
@@ -168,7 +168,7 @@ static bool wait_until(watch *w, uint64_t until_ms)
         uint64_t wait_ms = w->fd >= 0 ? TICK_MS : tick_ms;
         if (wait_ms > left_ms)
             wait_ms = left_ms;
-        struct pollfd poll_fd = {.fd = w->fd, .events = POLLIN}; /* -1 is passed over */
+        struct pollfd poll_fd = {.fd = w->fd, .events = POLLIN}; /* poll ignores -1 */
         if (poll(&poll_fd, 1, (int)wait_ms) > 0 && !read_some(w->fd, &w->keeper)) {
             close(w->fd);
             w->fd = -1;

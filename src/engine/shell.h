@@ -19,7 +19,7 @@ typedef struct dw_shell_end {
  * /dev/null. Its output goes to this process's standard error; its standard error is read
  * here. After LIMIT_MS the group gets SIGTERM, and two seconds later SIGKILL.
  *
- * DW_OK: it ran and ended in some way. DW_IO, DW_NO_MEMORY: it could not be run. */
+ * DW_OK: it ran and ended, with any result. DW_IO, DW_NO_MEMORY: it could not be run. */
 dw_status dw_shell_run(const char *command, char *const *extra, unsigned limit_ms,
                        dw_shell_end *end, dw_error *err);
 

@@ -80,7 +80,7 @@ dw_status dw_name_index_init(dw_name_index *out, const dw_tensor *tensors, size_
         out->order[i] = sorted[i].number;
         if (i > 0 && strcmp(sorted[i - 1].name, sorted[i].name) == 0)
             status = dw_fail_tensor(err, DW_INVALID, NULL, sorted[i].name,
-                                    "the name stands twice in the list");
+                                    "the list has this name twice");
     }
     dw_free(sorted);
     if (status != DW_OK)

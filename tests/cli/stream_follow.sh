@@ -45,7 +45,7 @@ ends $two 0
 [ "$(tail -n 1 out.hook)" = "4 4 $(pwd -P)/model $(state_at 4)" ]
 is_at model 4
 [ "$(wc -l <out.hook)" -eq 2 ]
-grep -q '^version 4 from 3: 1 hop, ' out.two
+grep -q '^version 4 from 3: 1 step, ' out.two
 
 it "keeps the command from the terminal's input"
 deltawire follow "$url" --into typed --until 4 --exec 'cat >in.hook; touch done.hook' \

@@ -185,7 +185,7 @@ object_remove "$url" "$(commit_key 6)"
 fails 3 'version 6 is missing' deltawire status "$url"
 fails 3 'version 6 is missing' deltawire log "$url"
 deltawire verify "$url" >out.verify 2>/dev/null || [ $? -eq 3 ]
-grep -q '^  decoded  *nothing: mend the faults' out.verify
+grep -q '^  decoded  *nothing: repair the faults' out.verify
 object_put "$url" "$(commit_key 6)" kept.json
 head_is 8
 deltawire verify "$url" --json >out.verify

@@ -60,7 +60,7 @@ ROWS = ("BOOL:8:1:0 U8:8:1:0 I8:8:1:0 U16:16:2:0 I16:16:2:0 U32:32:4:0 I32:32:4:
 DTYPES = [(n, int(b), int(w), int(m)) for n, b, w, m in (r.split(":") for r in ROWS.split())]
 BITS = {row[0]: row[1] for row in DTYPES}
 def unique(pairs):
-    need(len(dict(pairs)) == len(pairs), "a JSON key stands twice")
+    need(len(dict(pairs)) == len(pairs), "a JSON key is duplicated")
     return dict(pairs)
 
 def read_safetensors(content):

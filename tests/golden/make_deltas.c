@@ -379,8 +379,8 @@ static void bad_entries(void)
 #define SHAPE  "tensor 's': impossible shape"
 #define COUNT  "tensor 's': impossible count or digest"
 #define ENTRY  "tensor 's': the index entry is malformed"
-#define BLOCKS "tensor 's': the index ends among its blocks"
-#define FIRST  "tensor 's': block 0 lies outside the file"
+#define BLOCKS "tensor 's': the index ends inside the list of its blocks"
+#define FIRST  "tensor 's': block 0 is outside the file"
     static const struct {
         const char *name;
         size_t at;

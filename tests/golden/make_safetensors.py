@@ -93,7 +93,7 @@ bad("nul_padding", b"{}\0\0", b"",
     strict + "there is text behind the value (byte 2)")
 bad("text_after", "{}x", b"", strict + "there is text behind the value (byte 2)")
 bad("duplicate_name", '{"a":%s,"a":%s}' % ((json.dumps(entry()),) * 2), FOUR,
-    strict + "a key stands twice in one object (byte 117)")
+    strict + "an object has a key twice (byte 117)")
 bad("number_too_big", {"a": entry("I32", (2, 2**64 - 2), (0, 4))}, FOUR,
     strict + "an integer beyond 64 bits (byte 56)")
 

@@ -333,7 +333,7 @@ static void test_broken_index(void **state)
     assert_index_refused("{\"x\":\"a\\u0000b\"}",
                          "the index is not strict JSON: a NUL in a string (byte 27)");
     assert_index_refused("{\"x\":\"a\",\"x\":\"b\"}",
-                         "the index is not strict JSON: a key stands twice in one object "
+                         "the index is not strict JSON: an object has a key twice "
                          "(byte 31)");
     assert_index_refused("{\"x\":1}",
                          "tensor 'x': its file in weight_map is not a string");

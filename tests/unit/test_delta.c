@@ -635,7 +635,7 @@ static void test_other_models(void **state)
                      "tensor 'b': it is U8 [8] here, but U8 [2,4] in the weights");
     next[0] = next[1];
     check_diff_fails(base, next, 2, NULL, DW_INVALID,
-                     "tensor 'a': the name stands twice in the list");
+                     "tensor 'a': the list has this name twice");
 }
 
 static void test_options(void **state)

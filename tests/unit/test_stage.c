@@ -194,7 +194,7 @@ static void test_other_counts(void **state)
                               base.tensors[0]};
         dw_error err;
         assert_int_equal(dw_delta_apply(deltas[i], twice, 4, NULL, &err), DW_INVALID);
-        assert_string_equal(err.text, "tensor 'w': the name stands twice in the list");
+        assert_string_equal(err.text, "tensor 'w': the list has this name twice");
         model_free(&more);
     }
 }

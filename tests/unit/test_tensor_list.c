@@ -61,7 +61,7 @@ static void test_twice(void **state)
     dw_name_index index;
     dw_error err;
     assert_int_equal(dw_name_index_init(&index, tensors, 3, &err), DW_INVALID);
-    assert_string_equal(err.text, "tensor 'b': the name stands twice in the list");
+    assert_string_equal(err.text, "tensor 'b': the list has this name twice");
     assert_null(index.order);
 }
 
