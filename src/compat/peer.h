@@ -19,8 +19,7 @@
 #include "deltawire/peer.h"
 #include "stream/listing.h"
 
-#define DW_PEER_RECORD_BYTES (16u << 20)  /* limit of an index, and of all kept records  \
-                                           */
+#define DW_PEER_RECORD_BYTES (16u << 20)  /* of an index; also of all kept records */
 #define DW_PEER_HEAD_BYTES   (256u << 10) /* of a TRL file, read for its header */
 #define DW_PEER_KEPT_RECORDS 16
 #define DW_PEER_WORD         48 /* a name of an encoding or checksum, with its NUL */

@@ -23,7 +23,8 @@ static inline class_map class_map_of(const dw_class_map *map, unsigned width)
     class_map m = {.scalar = *map};
     switch (width) {
     case 1:
-        /* the shift is done on 16 bits: the mask drops what crosses over */
+        /* the shift works on 16 bits: the mask drops bits that cross into the next byte
+         */
         m.magnitude = _mm256_set1_epi8((char)(map->magnitude >> map->shift));
         m.base = _mm256_set1_epi8((char)map->base);
         m.last = _mm256_set1_epi8(DW_CLASSES - 1);
@@ -83,7 +84,7 @@ static inline uint64_t plane(class_bytes classes, int bit)
 
 static inline lanes lanes_masks(class_bytes classes, uint64_t valid)
 {
-    /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
+    /* lane c takes plane j unchanged if bit j of c is set, else inverted */
     const __m256i b0 = _mm256_xor_si256(_mm256_set1_epi64x((long long)plane(classes, 0)),
                                         _mm256_set_epi64x(0, -1, 0, -1));
     const __m256i b1 = _mm256_xor_si256(_mm256_set1_epi64x((long long)plane(classes, 1)),
@@ -115,7 +116,7 @@ static inline lanes lanes_add_counts(lanes sums, lanes masks)
     return sums;
 }
 
-/* 64 for no bit at all. */
+/* The index of the lowest set bit; 64 if there is none. */
 static inline unsigned lowest_bit(uint64_t bits)
 {
     return (unsigned)_tzcnt_u64(bits);

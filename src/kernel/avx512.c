@@ -21,7 +21,8 @@ static inline class_map class_map_of(const dw_class_map *map, unsigned width)
     long long magnitude = (long long)map->magnitude;
     switch (width) {
     case 1:
-        /* the shift is done on 16 bits: the mask drops what crosses over */
+        /* the shift works on 16 bits: the mask drops bits that cross into the next byte
+         */
         m.magnitude = _mm512_set1_epi8((char)(map->magnitude >> map->shift));
         m.base = _mm512_set1_epi8((char)map->base);
         m.last = _mm512_set1_epi8(DW_CLASSES - 1);
@@ -74,7 +75,7 @@ static inline __m512i plane(class_bytes classes, char bit)
 
 static inline lanes lanes_masks(class_bytes classes, uint64_t valid)
 {
-    /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
+    /* lane c takes plane j unchanged if bit j of c is set, else inverted */
     const __m512i m0 = _mm512_set_epi64(0, -1, 0, -1, 0, -1, 0, -1);
     const __m512i m1 = _mm512_set_epi64(0, 0, -1, -1, 0, 0, -1, -1);
     const __m512i m2 = _mm512_set_epi64(0, 0, 0, 0, -1, -1, -1, -1);
@@ -94,7 +95,7 @@ static inline lanes lanes_add_counts(lanes sums, lanes masks)
                    _mm512_add_epi64(sums.high, _mm512_popcnt_epi64(masks.high))};
 }
 
-/* 64 for no bit at all. */
+/* The index of the lowest set bit; 64 if there is none. */
 static inline unsigned lowest_bit(uint64_t bits)
 {
     return (unsigned)_tzcnt_u64(bits);

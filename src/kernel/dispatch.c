@@ -56,7 +56,7 @@ static const dw_kernels *choose(void)
 
 const dw_kernels *dw_kernels_get(void)
 {
-    /* two threads may both choose; they choose the same */
+    /* two threads may both choose: the result is the same */
     static _Atomic(const dw_kernels *) chosen;
     const dw_kernels *k = atomic_load_explicit(&chosen, memory_order_acquire);
     if (!k) {

@@ -1,8 +1,8 @@
-/* The loops that touch every weight, behind one table.
+/* The loops over every weight, in one table of functions.
  *
- * plain.c defines what each function does; avx2.c, avx512.c and neon.c must give the
- * same results to the bit. The best table the machine has is picked once, at first
- * use; DELTAWIRE_KERNEL=plain|avx2|avx512|neon picks another.
+ * plain.c defines what each function does; avx2.c, avx512.c and neon.c must give the same
+ * results to the bit. The best table for the machine is chosen at first use;
+ * DELTAWIRE_KERNEL=plain|avx2|avx512|neon chooses another.
  *
  * Each function exists for elements of 1, 2, 4 and 8 bytes: index the arrays with
  * dw_width_index(). N counts elements and is at most DW_BLOCK_ELEMS; positions are
@@ -63,21 +63,21 @@ static inline uint32_t dw_gap_size(uint32_t class_gap)
     return class_gap & 0x0fffffff;
 }
 
-/* What class_diff knows of each class from one call to the next. */
+/* The state of class_diff for each class between two calls. */
 typedef struct dw_class_state {
     uint64_t seen[DW_CLASSES];   /* elements so far */
-    uint64_t resume[DW_CLASSES]; /* of those, up to the last changed one */
+    uint64_t resume[DW_CLASSES]; /* elements up to the last changed one */
 } dw_class_state;
 
-/* Where class_locate stands in each class. */
+/* The position of class_locate in each class. */
 typedef struct dw_locate_state {
     uint64_t seen[DW_CLASSES]; /* elements so far */
-    uint64_t rank[DW_CLASSES]; /* of the next change among them, or DW_NO_RANK */
+    uint64_t rank[DW_CLASSES]; /* the rank of the next change, or DW_NO_RANK */
     uint32_t next[DW_CLASSES]; /* its gap */
 } dw_locate_state;
 
 #define DW_NO_RANK      (~0ull >> 1)
-#define DW_LOCATE_ELEMS 8192u /* at most, in one call */
+#define DW_LOCATE_ELEMS 8192u /* the most elements in one call */
 
 /* The gaps of all classes: class c has gaps[first[c]] to gaps[first[c + 1] - 1]. */
 typedef struct dw_class_gaps {
@@ -94,7 +94,7 @@ static inline void dw_locate_begin(dw_locate_state *s, const dw_class_gaps *g)
     }
 }
 
-/* On to the next change of class C. */
+/* Moves on to the next change of class C. */
 static inline void dw_locate_next(dw_locate_state *s, const dw_class_gaps *g, unsigned c)
 {
     s->next[c]++;
@@ -102,11 +102,11 @@ static inline void dw_locate_next(dw_locate_state *s, const dw_class_gaps *g, un
         s->next[c] < g->first[c + 1] ? s->rank[c] + 1 + g->gaps[s->next[c]] : DW_NO_RANK;
 }
 
-/* Entries that the lists of positions and changes must have room for beyond N: they are
- * written a few at a time. */
+/* The lists of positions and changes need room for so many entries beyond N, because
+ * entries are written in groups. */
 #define DW_LIST_SLACK 8
 
-#define DW_DIGEST_CHUNK 4096 /* bytes the digest kernel takes at once */
+#define DW_DIGEST_CHUNK 4096 /* bytes that the digest kernel takes at once */
 
 typedef struct dw_kernels {
     const char *name;
@@ -115,10 +115,10 @@ typedef struct dw_kernels {
      * must have room for N and DW_LIST_SLACK more. */
     size_t (*diff[4])(uint32_t *out, const void *a, const void *b, size_t n);
 
-    /* As diff, and tells class and gap of each changed element by its value in OLD, and
-     * both values. A block may be taken in several calls, whose STATE, zero at first,
-     * goes on. Each element of NEW_ is read exactly once: another thread may be writing
-     * them. */
+    /* Like diff, but also returns the class and the gap of each changed element, by its
+     * value in OLD, and both values. A block may take several calls, which share STATE;
+     * it is zero at first. Each element of NEW_ is read exactly once, because another
+     * thread may be writing them. */
     size_t (*class_diff[4])(dw_change *out, dw_class_state *state, const void *old,
                             const void *new_, size_t n, const dw_class_map *map);
 
@@ -126,9 +126,10 @@ typedef struct dw_kernels {
     void (*class_count[4])(uint32_t totals[DW_CLASSES], const void *old, size_t n,
                            const dw_class_map *map);
 
-    /* The inverse of class_diff: given the gaps of each class, sets the bit of each
-     * changed element in FOUND, of one word for 64 elements. A block is taken in several
-     * calls, of DW_LOCATE_ELEMS but for the last; the gaps must fit the block. */
+    /* The inverse of class_diff: from the gaps of each class, sets the bit of each
+     * changed element in FOUND, which has a word for 64 elements. A block takes several
+     * calls of DW_LOCATE_ELEMS elements; the last may have fewer. The gaps must fit the
+     * block. */
     void (*class_locate[4])(uint64_t *found, dw_locate_state *state, const void *old,
                             size_t n, const dw_class_map *map, const dw_class_gaps *gaps);
 
@@ -136,14 +137,14 @@ typedef struct dw_kernels {
      * for them and DW_LIST_SLACK more. */
     size_t (*list_bits)(uint32_t *out, const uint64_t *bits, size_t n_words);
 
-    /* data[positions[i]] = values[i], and back. */
+    /* data[positions[i]] = values[i], and the inverse. */
     void (*scatter[4])(void *data, const uint32_t *positions, const void *values,
                        size_t n);
     void (*gather[4])(void *values, const void *data, const uint32_t *positions,
                       size_t n);
 
-    /* Rounds N elements of F32 to BF16, as dw_cast_bf16 says. N has no limit. Each
-     * element of IN is read exactly once. */
+    /* Rounds N elements of F32 to BF16, like dw_cast_bf16. N has no limit. Each element
+     * of IN is read exactly once. */
     void (*round_bf16)(void *out, const void *in, size_t n);
 
     /* The sum of the chunk's 1,024 words, each times its coefficient, modulo
@@ -155,7 +156,7 @@ typedef struct dw_kernels {
 /* The table in use. */
 const dw_kernels *dw_kernels_get(void);
 
-/* The table of that name, or NULL where this build or machine has none. */
+/* The table of that name, or NULL if this build or machine does not have it. */
 const dw_kernels *dw_kernels_find(const char *name);
 
 /* 1, 2, 4, 8 -> 0, 1, 2, 3. */
@@ -164,8 +165,8 @@ static inline unsigned dw_width_index(unsigned width)
     return (unsigned)__builtin_ctz(width);
 }
 
-/* Copies bytes that another thread may be writing. What is used afterwards must be the
- * copy: the barrier keeps the compiler from reading FROM a second time. */
+/* Copies bytes that another thread may be writing. Use only the copy afterwards. The
+ * barrier keeps the compiler from reading FROM a second time. */
 static inline void dw_read_once(void *to, const void *from, size_t n_bytes)
 {
     memcpy(to, from, n_bytes);
@@ -185,8 +186,8 @@ static inline uint64_t dw_digest_reduce(unsigned __int128 v)
     return r;
 }
 
-/* Scatter and gather wait for memory, not for arithmetic: wider registers gain
- * nothing, so every table shares the plain ones. */
+/* Scatter and gather are limited by memory, so wider registers gain nothing: all tables
+ * share the plain ones. */
 #define DW_DECLARE_MOVES(W)                                                              \
     void dw_plain_scatter_##W(void *data, const uint32_t *positions, const void *values, \
                               size_t n);                                                 \

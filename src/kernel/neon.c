@@ -71,7 +71,7 @@ static inline uint64_t plane(const class_bytes *classes, unsigned bit)
 
 static inline lanes lanes_masks(class_bytes classes, uint64_t valid)
 {
-    /* lane c takes plane j as it is where bit j of c is set, inverted elsewhere */
+    /* lane c takes plane j unchanged if bit j of c is set, else inverted */
     const uint64_t p0 = plane(&classes, 0), p1 = plane(&classes, 1);
     const uint64_t p2 = plane(&classes, 2), p3 = plane(&classes, 3);
     const uint64x2_t b0 = vcombine_u64(vcreate_u64(~p0), vcreate_u64(p0));
@@ -93,7 +93,7 @@ static inline lanes lanes_add_counts(lanes sums, lanes masks)
     return sums;
 }
 
-/* 64 for no bit at all. */
+/* The index of the lowest set bit; 64 if there is none. */
 static inline unsigned lowest_bit(uint64_t bits)
 {
     uint64_t reversed;

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-/* Writes need lines that are seldom in cache; at 1 % density nearly every store is a
- * miss, and asking this far ahead keeps about as many in flight as a core can have. */
+/* The cache lines of stores are seldom in the cache: at 1 % density nearly every store is
+ * a miss. A prefetch this far ahead keeps about as many misses in flight as a core can
+ * have. */
 #define PREFETCH_AHEAD 32
 
-/* Tensors in a file start wherever the header puts them. */
+/* Tensors in a file may be unaligned. */
 typedef uint8_t any_u8;
 typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
 typedef uint32_t any_u32 __attribute__((aligned(1), may_alias));

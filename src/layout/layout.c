@@ -119,7 +119,7 @@ void dw_layout_forget(dw_layout *l, size_t t)
     l->forgotten[t] = true;
     l->held[t] = 0;
     if (l->ended)
-        return; /* its pieces are not looked at any more */
+        return; /* its pieces are no longer used */
     size_t kept = 0;
     for (size_t i = 0; i < l->n_pieces; i++)
         if (l->pieces[i].tensor != t)
@@ -169,7 +169,7 @@ static int compare_lanes(const void *a_, const void *b_)
  * lanes. */
 static bool assign_lanes(dw_layout_piece *pieces, size_t first, size_t end)
 {
-    uint64_t last[DW_LAYOUT_LANES]; /* of each lane so far */
+    uint64_t last[DW_LAYOUT_LANES]; /* the last element of each lane so far */
     unsigned n_lanes = 0;
     for (size_t i = first; i < end; i++) {
         unsigned lane = 0;
@@ -193,7 +193,7 @@ static void sort_pieces(dw_layout *l, int (*compare)(const void *, const void *)
 static bool make_lanes(dw_layout *l)
 {
     size_t n_lanes = 0;
-    l->lanes = dw_alloc_array(l->n_pieces, sizeof *l->lanes); /* at most */
+    l->lanes = dw_alloc_array(l->n_pieces, sizeof *l->lanes); /* an upper bound */
     if (!l->lanes)
         return false;
     size_t i = 0;
@@ -225,7 +225,7 @@ dw_status dw_layout_end(dw_layout *l, dw_error *err)
         if (assign_lanes(l->pieces, i, end))
             i = end;
         else
-            dw_layout_forget(l, t); /* takes the pieces out from under I */
+            dw_layout_forget(l, t); /* removes the pieces at I */
     }
     sort_pieces(l, compare_lanes);
     if (!make_lanes(l))

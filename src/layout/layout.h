@@ -1,17 +1,18 @@
-/* The inside of a layout.
+/* The internals of a layout.
  *
- * A piece is a block of up to DW_LAYOUT_DIMS dimensions, the same elements counted in the
- * tensor and in the target:
+ * A piece is a block of up to DW_LAYOUT_DIMS dimensions. It maps elements of the tensor
+ * to elements of the target:
  *
  *     tensor:  from + sum of c[k] * dims[k].from      0 <= c[k] < dims[k].n
  *     target:  to   + sum of c[k] * dims[k].to
  *
- * A fused tensor is one piece of one dimension for each of its parts, a cut of columns
- * one of two, a packed one of four. Strides in the tensor descend, each above the reach
- * of all behind it, so that an element's c[k] are found by division.
+ * A fused tensor has one piece of one dimension for each of its parts, a tensor split by
+ * columns one of two, a packed tensor one of four. Strides in the tensor descend, and
+ * each is larger than the extent of the dimensions after it, so that an element's c[k]
+ * are found by division.
  *
  * The pieces of a tensor are sorted into lanes. In a lane they ascend and their spans do
- * not overlap; pieces that lie between the rows of one another are in different lanes. */
+ * not overlap. Pieces that interleave are in different lanes. */
 #ifndef DW_LAYOUT_LAYOUT_H
 #define DW_LAYOUT_LAYOUT_H
 
@@ -19,8 +20,9 @@
 
 enum {
     DW_LAYOUT_DIMS = 8,
-    DW_LAYOUT_LANES = 64,        /* of a tensor */
-    DW_LAYOUT_PIECES = 1u << 20, /* of a target: more is no order */
+    DW_LAYOUT_LANES = 64, /* of a tensor */
+    DW_LAYOUT_PIECES =
+        1u << 20, /* of a target; if there are more, the engine keeps no regular order */
 };
 
 typedef struct dw_layout_dim {
@@ -44,13 +46,13 @@ typedef struct dw_layout_lane {
 struct dw_layout {
     dw_tensor *tensors, *targets; /* owned, names and dims too */
     size_t n_tensors, n_targets;
-    uint64_t *numbers; /* [n_tensors + 1] the first of each tensor's, from 1 */
+    uint64_t *numbers; /* [n_tensors + 1] the first number of each tensor, from 1 */
     uint64_t *held;    /* [n_tensors] */
     bool *forgotten;   /* [n_tensors] */
     dw_layout_piece *pieces;
     size_t n_pieces, n_room;
     dw_layout_lane *lanes;
-    size_t *lane_of; /* [n_tensors + 1] the first of each tensor's */
+    size_t *lane_of; /* [n_tensors + 1] the first lane of each tensor */
     bool ended;
     void *arena;
 };

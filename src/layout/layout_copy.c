@@ -1,4 +1,4 @@
-/* Whole tensors and the targets they lie in. */
+/* Compares and copies whole tensors with the targets that hold them. */
 #include <string.h>
 
 #include "base/error.h"
@@ -55,7 +55,7 @@ static uint64_t copy_piece(const dw_layout_piece *p, const uint8_t *from, uint8_
         else
             n_different += compare_row(from, to, inner, width);
         unsigned k = n_outer;
-        while (k > 0) { /* the next row: count up, last digit first */
+        while (k > 0) { /* the next row: count up, the last dimension first */
             const dw_layout_dim *d = &p->dims[--k];
             from += d->from * w;
             to += d->to * w;
@@ -96,7 +96,7 @@ static dw_status copy_tensor(void *context, size_t t, unsigned worker, dw_error 
             if (!to)
                 return dw_fail_tensor(err, DW_UNSUPPORTED, NULL,
                                       l->targets[p->target].name,
-                                      "lies in memory that is not the CPU's");
+                                      "is in memory that the CPU cannot reach");
             const uint64_t n =
                 copy_piece(p, job->tensors[i].data, to, width, !job->different);
             if (job->different)

@@ -1,4 +1,4 @@
-/* Learning a layout: numbers spelled by elements, read off where they came to lie. */
+/* Learns a layout: elements spell numbers, which are read from where they were loaded. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +70,7 @@ typedef struct fold {
     size_t n_before; /* pieces before this target */
     struct level {
         dw_layout_piece first;
-        uint64_t n; /* of the same shape, at equal distances */
+        uint64_t n; /* pieces of the same shape, at equal distances */
         int64_t from, to;
     } levels[DW_LAYOUT_DIMS];
     bool no_memory, no_order;
@@ -93,8 +93,8 @@ static int compare_strides(const void *a_, const void *b_)
     return a->from > b->from ? -1 : a->from < b->from;
 }
 
-/* Strides of the tensor made positive and sorted; false if an element's place in the
- * piece could not be found by division. */
+/* Makes the strides of the tensor positive and sorts them. False if an element's position
+ * in the piece could not be found by division. */
 static bool straighten(dw_layout_piece *p)
 {
     for (unsigned k = 0; k < p->n_dims; k++) {
@@ -171,7 +171,7 @@ static void push(fold *f, unsigned level, const dw_layout_piece *piece)
 
 /* ---- a target ---- */
 
-/* Elements from I on that follow one another in tensor T, at equal distances. */
+/* The number of elements from I on that are at equal distances in tensor T. */
 static uint64_t run_at(const codes *c, uint64_t i, uint64_t n, uint64_t low,
                        uint64_t high, int64_t *distance)
 {
@@ -209,7 +209,7 @@ static bool read_target(fold *f, size_t target, const codes *c, uint64_t *n_cove
             run_at(c, i, n, l->numbers[t], l->numbers[t + 1], &distance);
         if (length > 1)
             run.dims[run.n_dims++] = (dw_layout_dim){length, distance, 1};
-        push(f, 1, &run); /* the run is the level below */
+        push(f, 1, &run); /* a run is the lowest level */
         i += length;
         *n_covered += length;
     }

@@ -1,4 +1,4 @@
-/* The stores of a patch as lists, for targets in memory that is not the CPU's. */
+/* The stores of a patch as lists, for targets in memory that the CPU cannot reach. */
 #include <string.h>
 
 #include "base/error.h"

@@ -1,18 +1,19 @@
-/* Patches into the targets of a layout. */
+/* Applies patches to the targets of a layout. */
 #include <inttypes.h>
 
 #include "base/error.h"
 #include "codec/element.h"
 #include "layout/layout_walk.h"
 
-/* ---- what is done at the places ---- */
+/* ---- comparing and storing ---- */
 
 static const char *tensor_name(const dw_layout_batch *b)
 {
     return b->job->patch->tensors[b->segment->tensor].name;
 }
 
-/* The number of the first change whose place does not hold what VALUES say; n: none. */
+/* The index of the first change whose position does not hold its value in VALUES; n if
+ * there is none. */
 static size_t find_other(const dw_layout_batch *b, const void *values)
 {
     const void *data = b->job->layout->targets[b->target].data;
@@ -43,7 +44,7 @@ static dw_status fail_at(const dw_layout_batch *b, size_t i, dw_status status,
                           b->segment->first + b->segment->positions[b->changes[i]], what);
 }
 
-/* Stores VALUES at the first N places. */
+/* Stores VALUES at the first N positions. */
 static void store(const dw_layout_batch *b, const void *values, size_t n)
 {
     void *data = b->job->layout->targets[b->target].data;
@@ -64,8 +65,8 @@ static void store(const dw_layout_batch *b, const void *values, size_t n)
 #undef STORE
 }
 
-/* While the lines are in the cache: are the old values there, then the new ones, and did
- * they arrive? */
+/* Compares the old values, stores the new ones and reads them back while the lines are in
+ * the cache. */
 static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
 {
     size_t i = find_other(b, b->segment->old_values);
@@ -82,7 +83,8 @@ static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
                      : fail_at(b, i, DW_CORRUPT, "does not hold what was stored", err);
 }
 
-/* A walk has one order, so the changes stored of a segment are its first ones. */
+/* A walk always has the same order, so the stored changes of a segment are its first
+ * ones. */
 static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
 {
     (void)err;
@@ -112,7 +114,7 @@ static dw_status check_memory(const dw_layout *l, dw_error *err)
     for (size_t i = 0; i < l->n_targets; i++)
         if (!l->targets[i].data && l->targets[i].n_bytes > 0)
             return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, l->targets[i].name,
-                                  "lies in memory that is not the CPU's");
+                                  "is in memory that the CPU cannot reach");
     return DW_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Going over a patch with a layout: for each change, the places that it belongs to. */
+/* Walks over a patch with a layout: finds the positions of each change in the targets. */
 #ifndef DW_LAYOUT_LAYOUT_WALK_H
 #define DW_LAYOUT_LAYOUT_WALK_H
 
@@ -19,7 +19,7 @@ typedef struct dw_layout_job {
     dw_layout_stores *lists;
 } dw_layout_job;
 
-/* Places of a target that changes of a segment belong to. */
+/* Positions in a target of changes of a segment. */
 typedef struct dw_layout_batch {
     const dw_layout_job *job;
     const dw_segment *segment;
@@ -33,17 +33,17 @@ typedef struct dw_layout_batch {
 
 typedef dw_status (*dw_layout_batch_fn)(dw_layout_batch *b, dw_error *err);
 
-/* Opens the patch file PATH and finds its tensors; REPORT takes what it says of itself.
- * Release it whatever happens. */
+/* Opens the patch file PATH and finds its tensors. REPORT takes its version, state and
+ * counts. Release the walk also after a failure. */
 dw_status dw_layout_job_open(dw_layout_job *job, const dw_layout *layout,
                              const char *path, dw_layout_report *report, dw_error *err);
 void dw_layout_job_release(dw_layout_job *job);
 
-/* Calls FN for all places of segment I's changes, a batch at a time. */
+/* Calls FN for all positions of segment I's changes, a batch at a time. */
 dw_status dw_layout_walk(const dw_layout_job *job, size_t i, dw_layout_batch_fn fn,
                          dw_error *err);
 
-/* A dw_item_fn: what the changes of segment I do to the model's digest. */
+/* A dw_item_fn: computes the effect of segment I's changes on the model's digest. */
 dw_status dw_layout_move_digest(void *job, size_t i, unsigned worker, dw_error *err);
 
 dw_status dw_layout_for_segments(dw_layout_job *job, unsigned n_threads, dw_item_fn fn,

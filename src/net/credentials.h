@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* A variable that is set to nothing is not set: NULL. */
+/* The value of a variable; NULL if it is not set or empty. */
 const char *dw_environment(const char *name);
 
 /* Whether TEXT can go into a header line: no blanks, no line breaks, nothing beyond

@@ -15,9 +15,9 @@
 
 enum { MAX_THREADS = 2, MAX_CONNECTIONS = 256 };
 
-/* Fields of a thread of the engine, grouped by the threads that may touch them. */
+/* A thread of the engine. Its members are grouped by the threads that may use them. */
 typedef struct dw_http_thread {
-    CURLM *multi; /* of its thread, but for curl_multi_wakeup */
+    CURLM *multi; /* used by its thread, except for curl_multi_wakeup */
     char *ca_bundle;
     unsigned max_active;
     pthread_t thread;
@@ -28,7 +28,7 @@ typedef struct dw_http_thread {
     bool stop;
     bool cancels; /* some call has `cancel` set */
 
-    /* Its own. */
+    /* Used only by the thread. */
     dw_http_call *waiting, *waiting_last;
     dw_http_call *active[MAX_CONNECTIONS];
     unsigned n_active;
@@ -116,7 +116,7 @@ static void finish(dw_http_thread *t, dw_http_call *call)
     CURL *easy = call->easy;
     dw_http_easy_detach(call);
     if (easy && t->n_idle < MAX_CONNECTIONS)
-        t->idle[t->n_idle++] = easy; /* its buffers and settings can be used again */
+        t->idle[t->n_idle++] = easy; /* keep it for reuse */
     else if (easy)
         curl_easy_cleanup(easy);
     atomic_fetch_sub(&t->n_calls, 1);
@@ -189,8 +189,8 @@ static void end_handles(dw_http_thread *t)
 static void *run_thread(void *argument)
 {
     dw_http_thread *t = argument;
-    /* CURLOPT_NOSIGNAL keeps libcurl from doing so itself, and TLS writes to connections
-     * that the peer has closed. */
+    /* Blocks SIGPIPE: TLS may write to connections that the peer has closed, and with
+     * CURLOPT_NOSIGNAL libcurl does not block it. */
     sigset_t pipe_signal;
     sigemptyset(&pipe_signal);
     sigaddset(&pipe_signal, SIGPIPE);
@@ -200,7 +200,7 @@ static void *run_thread(void *argument)
         for (dw_http_call *call; (call = take_first(&t->submitted)) != NULL;)
             append(&t->waiting, &t->waiting_last, call);
         bool stop = t->stop;
-        /* The flags are set under the lock too, and never reset while under way. */
+        /* The flags are also set under the lock, and never reset during a call. */
         if (t->cancels)
             end_cancelled(t);
         t->cancels = false;
@@ -216,7 +216,7 @@ static void *run_thread(void *argument)
             continue;
         curl_multi_poll(t->multi, NULL, 0, 1000, NULL);
     }
-    end_handles(t); /* here, since closing a connection may write to it */
+    end_handles(t); /* on this thread, because closing a connection may write to it */
     return NULL;
 }
 
@@ -286,7 +286,7 @@ dw_status dw_http_open(dw_http **out, unsigned n_connections, dw_error *err)
     dw_http *http = dw_alloc_zeroed(1, sizeof *http);
     if (!http)
         return dw_fail_memory(err, NULL);
-    /* One thread moves about a GB/s; on one core, a second would only be in the way. */
+    /* One thread moves about a GB/s. On one core a second thread would not help. */
     unsigned n_threads = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? MAX_THREADS : 1;
     if (n_threads > n_connections)
         n_threads = n_connections;
@@ -311,8 +311,8 @@ void dw_http_close(dw_http *http)
         dw_http_thread *t = http->threads[i];
         pthread_mutex_lock(&t->lock);
         t->stop = true;
-        curl_multi_wakeup(
-            t->multi); /* under the lock: the thread that sees `stop` ends the handle */
+        curl_multi_wakeup(t->multi); /* under the lock, because the thread that sees
+                                        `stop` ends the handle */
         pthread_mutex_unlock(&t->lock);
         pthread_join(t->thread, NULL);
         free_thread(t);
@@ -322,8 +322,8 @@ void dw_http_close(dw_http *http)
 
 void dw_http_submit(dw_http *http, dw_http_call *call, dw_http_inbox *inbox)
 {
-    /* The least busy thread, the first of equals: requests one after another then use
-     * one connection. */
+    /* The least busy thread, the first of equals, so that sequential requests use one
+     * connection. */
     dw_http_thread *t = http->threads[0];
     for (unsigned i = 1; i < http->n_threads; i++)
         if (atomic_load(&http->threads[i]->n_calls) < atomic_load(&t->n_calls))

@@ -16,7 +16,7 @@
 enum {
     MAX_HEAD_BYTES = 64 << 10,
     MIN_RECEIVE_BYTES = 16 << 10,
-    MAX_RECEIVE_BYTES = 512 << 10, /* the most that every libcurl takes */
+    MAX_RECEIVE_BYTES = 512 << 10, /* the most that every version of libcurl accepts */
     MAX_SEND_BYTES = 2 << 20,
     SMALL_BYTES = 4 << 20,
     CONNECT_MS = 10000,
@@ -58,10 +58,11 @@ static int close_socket(void *context, curl_socket_t fd)
     return close(fd);
 }
 
-/* A server that sends the head and the body of a reply apart, with Nagle's algorithm on,
- * keeps the end of the body back until the head is acknowledged, and Linux takes 40 ms
- * over that. Which socket it is libcurl does not say before the end, hence all of this
- * thread's: a few, and only if 40 ms matter. */
+/* A server that sends the head and the body of a reply separately, with Nagle's
+ * algorithm, holds back the end of the body until the head is acknowledged, which takes
+ * Linux 40 ms. libcurl does not report the socket of a call before its end, so this is
+ * done for all sockets of the thread. They are few, and it is only done if 40 ms matter.
+ */
 static void acknowledge_now(const dw_http_call *call)
 {
 #ifdef TCP_QUICKACK
@@ -84,7 +85,7 @@ static size_t take_header(char *line, size_t size, size_t n_given, void *context
     while (n > 0 && strchr("\r\n \t", line[n - 1]))
         n--;
     if (n >= 5 && memcmp(line, "HTTP/", 5) == 0) {
-        call->head.n_bytes = 0; /* after a 100, the one that counts */
+        call->head.n_bytes = 0; /* the real reply comes after a 100 */
         call->head_ended = false;
         acknowledge_now(call);
         return n_given;
@@ -107,7 +108,7 @@ static size_t refuse(dw_http_call *call, const char *problem)
     return 0;
 }
 
-/* Before the first byte of a body that goes INTO: what object and range is it? */
+/* Checks the object and the range before the first byte of a body goes INTO. */
 static bool begin_body(dw_http_call *call)
 {
     long status = 0;
@@ -145,7 +146,7 @@ static size_t take_body(char *bytes, size_t size, size_t n, void *context)
         return take_text(call, bytes, n);
     size_t n_given = n;
     if (call->status != 206 && call->n_skipped < call->offset) {
-        /* The whole object, though a part was asked for. */
+        /* Whether the server sent the whole object although a part was asked for. */
         uint64_t n_skip = call->offset - call->n_skipped;
         if (n_skip > n)
             n_skip = n;
@@ -162,7 +163,7 @@ static size_t take_body(char *bytes, size_t size, size_t n, void *context)
         return n_given;
     if (call->status == 206)
         return refuse(call, "the server sent more than it was asked for");
-    call->enough = true; /* ends the transfer: the rest is nobody's */
+    call->enough = true; /* ends the transfer: nobody needs the rest */
     return 0;
 }
 
@@ -180,7 +181,7 @@ static size_t give_body(char *into, size_t size, size_t n_room, void *context)
     return n;
 }
 
-/* libcurl sends again when a kept connection turns out to be dead. */
+/* libcurl sends the request again if a kept connection turns out to be dead. */
 static int rewind_body(void *context, curl_off_t offset, int origin)
 {
     dw_http_call *call = context;
@@ -239,7 +240,8 @@ bool dw_http_easy_attach(dw_http_call *call, CURL *easy, dw_http_sockets *socket
     call->easy = easy;
     call->sockets = sockets;
     bool good = true;
-    /* No waiting for 100-continue: a refusal is rarer than a round trip is long. */
+    /* Does not wait for 100-continue: refusals are rare, and the wait would cost a round
+     * trip. */
     struct curl_slist *list = add_line(NULL, "Expect:", &good);
     for (size_t i = 0; i < call->n_headers; i++)
         list = add_line(list, call->headers[i], &good);
@@ -254,10 +256,11 @@ bool dw_http_easy_attach(dw_http_call *call, CURL *easy, dw_http_sockets *socket
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, list);
     curl_easy_setopt(easy, CURLOPT_USERAGENT, "deltawire/" DW_VERSION_STRING);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L); /* what was signed is what is sent */
+    curl_easy_setopt(easy, CURLOPT_PATH_AS_IS,
+                     1L); /* send the path exactly as it was signed */
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
-    /* a thread that looks up a name cannot be ended: do not wait for it */
+    /* a thread that resolves a name cannot be ended: do not wait for it */
     curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
 #endif
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -282,7 +285,7 @@ bool dw_http_easy_attach(dw_http_call *call, CURL *easy, dw_http_sockets *socket
 
 /* ---- the end ---- */
 
-/* Whether trying again could help. */
+/* Whether another try could help. */
 static bool hopeless(CURLcode code)
 {
     switch (code) {
@@ -312,7 +315,7 @@ static void check_length(dw_http_call *call)
         call->object_bytes =
             length >= 0 ? (uint64_t)length : call->n_skipped + (uint64_t)call->n_received;
         if (call->enough && length < 0)
-            call->object_bytes = UINT64_MAX; /* chunked: at least as much as asked for */
+            call->object_bytes = UINT64_MAX; /* chunked: at least as large as the range */
     }
     uint64_t n_left =
         call->object_bytes > call->offset ? call->object_bytes - call->offset : 0;
@@ -326,14 +329,14 @@ void dw_http_easy_finish(dw_http_call *call, CURLcode code)
     long status = 0;
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     call->status = (int)status;
-    if (call->result != DW_HTTP_ANSWERED) /* a callback has said why */
+    if (call->result != DW_HTTP_ANSWERED) /* a callback has set the problem */
         return;
     if (code != CURLE_OK && !call->enough) {
         dw_http_easy_fail(call, hopeless(code) ? DW_HTTP_HOPELESS : DW_HTTP_BROKEN,
                           *call->curl_text ? call->curl_text : curl_easy_strerror(code));
         return;
     }
-    if (!call->head_ended) { /* which is no error to libcurl */
+    if (!call->head_ended) { /* libcurl reports no error for this */
         dw_http_easy_fail(call, DW_HTTP_BROKEN, "the reply ended within its headers");
         return;
     }
@@ -351,7 +354,8 @@ void dw_http_easy_finish(dw_http_call *call, CURLcode code)
 void dw_http_easy_detach(dw_http_call *call)
 {
     if (call->easy)
-        curl_easy_reset((CURL *)call->easy); /* lets go of the list of headers */
+        curl_easy_reset(
+            (CURL *)call->easy); /* drops the pointer to the list of headers */
     curl_slist_free_all(call->header_list);
     call->header_list = NULL;
     call->easy = NULL;

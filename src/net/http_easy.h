@@ -6,12 +6,12 @@
 
 #include "net/http.h"
 
-/* AWS_CA_BUNDLE, or NULL; SSL_CERT_FILE is libcurl's own to look at. */
+/* AWS_CA_BUNDLE, or NULL; libcurl itself reads SSL_CERT_FILE. */
 const char *dw_http_ca_bundle(void);
 
 #define DW_HTTP_MAX_SOCKETS 512
 
-/* Those that a thread has open, idle connections among them. */
+/* The sockets of a thread, also those of idle connections. */
 typedef struct dw_http_sockets {
     int fds[DW_HTTP_MAX_SOCKETS];
     unsigned n;
@@ -22,11 +22,11 @@ typedef struct dw_http_sockets {
 bool dw_http_easy_attach(dw_http_call *call, CURL *easy, dw_http_sockets *sockets,
                          const char *ca_bundle);
 
-/* Fills the result from what libcurl says. */
+/* Fills the result from libcurl's. */
 void dw_http_easy_finish(dw_http_call *call, CURLcode code);
 void dw_http_easy_fail(dw_http_call *call, dw_http_result result, const char *problem);
 
-/* Takes the handle off the call. */
+/* Detaches the handle from the call. */
 void dw_http_easy_detach(dw_http_call *call);
 
 #endif

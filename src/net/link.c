@@ -25,7 +25,7 @@ void dw_link_end(dw_link *link)
     link->n_users--;
 }
 
-/* Takes the present rate as the best so far, and tries more connections. */
+/* Notes the current rate as the best so far, and tries more connections. */
 static void try_more(dw_link *link)
 {
     link->best_rate = link->rate;
@@ -39,7 +39,7 @@ static void try_more(dw_link *link)
 static void step(dw_link *link)
 {
     if (link->settled) {
-        if (link->rate < link->best_rate / 2) /* another link now, it seems */
+        if (link->rate < link->best_rate / 2) /* the link seems to have changed */
             try_more(link);
     } else if (link->rate > link->best_rate + link->best_rate / 10) {
         try_more(link);
@@ -53,7 +53,7 @@ void dw_link_observe(dw_link *link, uint64_t n_bytes, uint64_t now_ms)
 {
     link->stretch_bytes += n_bytes;
     uint64_t ms = now_ms - link->stretch_ms;
-    /* Parts arrive in bursts: a stretch holds two of each connection. */
+    /* Parts arrive in bursts, so a measurement covers two parts of each connection. */
     if (ms < STRETCH_MS ||
         link->stretch_bytes < 2 * link->n_now * dw_link_part_bytes(link, UINT64_MAX))
         return;
@@ -67,7 +67,7 @@ void dw_link_slow_down(dw_link *link)
 {
     link->n_now = link->n_now > 1 ? link->n_now / 2 : 1;
     link->n_best = link->n_now;
-    link->best_rate = 0; /* and from there on up again, step by step */
+    link->best_rate = 0; /* grow again step by step */
     link->settled = false;
 }
 

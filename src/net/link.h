@@ -1,9 +1,8 @@
-/* How much a link takes: the number of requests side by side and their size, learnt from
- * what goes through.
+/* Learns from the throughput of a link how many requests to send at once, and how large.
  *
- * It starts with 4 and adds connections while each step brings more than a tenth; the
- * first step that does not is taken back, and that is kept. A server that asks for less
- * gets half. Not locked: the caller is. */
+ * It starts with 4 connections and adds more while each step gains more than a tenth. The
+ * first step that gains less is undone, and the number stays. If a server asks for less,
+ * the number is halved. It has no lock: the caller locks. */
 #ifndef DW_NET_LINK_H
 #define DW_NET_LINK_H
 
@@ -14,7 +13,7 @@
 #define DW_LINK_MOST_PART  (64ull << 20)
 
 typedef struct dw_link {
-    unsigned n_now; /* requests side by side */
+    unsigned n_now; /* requests at once */
     unsigned n_max;
     uint64_t fixed_part; /* 0: adapts */
 
@@ -30,17 +29,17 @@ typedef struct dw_link {
 
 void dw_link_init(dw_link *link, unsigned n_max, uint64_t fixed_part);
 
-/* A transfer begins or ends. Time between two transfers is not measured. */
+/* Note that a transfer begins or ends. Time between two transfers is not measured. */
 void dw_link_begin(dw_link *link, uint64_t now_ms);
 void dw_link_end(dw_link *link);
 
-/* N_BYTES more have gone through. */
+/* Notes that N_BYTES more were transferred. */
 void dw_link_observe(dw_link *link, uint64_t n_bytes, uint64_t now_ms);
 
 void dw_link_slow_down(dw_link *link);
 
-/* For a transfer of N_BYTES: about half a second of one connection, within 8..64 MiB, and
- * no larger than gives every connection one. */
+/* The part size for a transfer of N_BYTES: what one connection moves in half a second,
+ * within 8..64 MiB, and small enough that every connection gets a part. */
 uint64_t dw_link_part_bytes(const dw_link *link, uint64_t n_bytes);
 
 #endif

@@ -45,10 +45,10 @@ dw_retry_verdict dw_retry_judge(int status, const char *s3_code)
 {
     static const char *const slower[] = {"SlowDown", "ServiceUnavailable", "Throttling",
                                          "RequestLimitExceeded", "TooManyRequests"};
-    static const char *const again[] = {
-        "RequestTimeout", "InternalError", "OperationAborted", "IncompleteBody",
-        /* two creates at once, neither of which has won */
-        "ConditionalRequestConflict"};
+    static const char *const again[] = {"RequestTimeout", "InternalError",
+                                        "OperationAborted", "IncompleteBody",
+                                        /* two creates at once, and neither has won */
+                                        "ConditionalRequestConflict"};
     if (status == 429 || status == 503)
         return DW_RETRY_SLOWER;
     for (size_t i = 0; i < sizeof slower / sizeof *slower; i++)
@@ -57,7 +57,7 @@ dw_retry_verdict dw_retry_judge(int status, const char *s3_code)
     for (size_t i = 0; i < sizeof again / sizeof *again; i++)
         if (strcmp(s3_code, again[i]) == 0)
             return DW_RETRY_AGAIN;
-    /* 501 is a server that cannot, not one that cannot now. */
+    /* 501 means that the server never can, so it is not tried again. */
     if ((status >= 500 && status != 501 && status != 505) || status == 408)
         return DW_RETRY_AGAIN;
     return DW_RETRY_FINAL;

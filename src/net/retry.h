@@ -1,5 +1,5 @@
-/* When to try again, and after how long. No clock and no dice of its own: the caller
- * brings both. */
+/* Decides when to try again. It has no clock and no random numbers: the caller passes
+ * both. */
 #ifndef DW_NET_RETRY_H
 #define DW_NET_RETRY_H
 
@@ -25,20 +25,20 @@ void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
 /* The time left for a try that begins now; 0 when the deadline has passed. */
 uint64_t dw_retry_left_ms(const dw_retry *retry, uint64_t now_ms);
 
-/* After a failed try: whether there is to be another, and *WAIT_MS before it.
- * Decorrelated jitter: between 100 ms and three times the last wait, at most 15 s, by
- * ROLL, any number out of 2^32. The server's wish, SERVER_MS, is the least; one that
- * reaches past the deadline ends it at once. */
+/* After a failed try: whether to try again, and after *WAIT_MS. Decorrelated jitter:
+ * between 100 ms and three times the last wait, at most 15 s, chosen by ROLL, a random
+ * 32-bit number. The wait is at least SERVER_MS, the server's wish. If that passes the
+ * deadline, there is no other try. */
 bool dw_retry_again(dw_retry *retry, uint64_t now_ms, uint64_t server_ms, uint32_t roll,
                     uint64_t *wait_ms);
 
 typedef enum dw_retry_verdict {
     DW_RETRY_FINAL = 0,
     DW_RETRY_AGAIN,
-    DW_RETRY_SLOWER, /* again, and less at once */
+    DW_RETRY_SLOWER, /* again, with fewer requests at once */
 } dw_retry_verdict;
 
-/* What an HTTP status, with the code of S3's error document ("" for none), asks for. */
+/* What to do after an HTTP status with the code of S3's error document ("": none). */
 dw_retry_verdict dw_retry_judge(int status, const char *s3_code);
 
 /* Retry-After: seconds or a date; 0 if TEXT is NULL or neither. */

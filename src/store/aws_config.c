@@ -10,7 +10,7 @@
 #include "store/aws_ini.h"
 #include "net/credentials.h"
 
-/* ---- where to look ---- */
+/* ---- files ---- */
 
 static const char *either(const char *first, const char *second)
 {
@@ -68,8 +68,8 @@ typedef struct profile {
     const char *access_key, *secret_key, *session_token;
     const char *region, *endpoint, *addressing, *services;
     const char *services_endpoint;
-    const char *fetched_keys;    /* the setting that says that keys are to be fetched */
-    const char *process_setting; /* so too, but AWS prefers keys that stand beside it */
+    const char *fetched_keys;    /* the setting that requires fetched keys, or NULL */
+    const char *process_setting; /* the same, but AWS prefers keys in the same section */
 } profile;
 
 static bool starts_with(const char *text, const char *start)
@@ -109,8 +109,8 @@ static void take_setting(profile *p, const dw_aws_setting *s)
         p->process_setting = s->key;
 }
 
-/* In the config file a profile's section is "profile NAME", but [default] may do without;
- * in the credentials file it is the bare name. */
+/* In the config file a profile's section is "profile NAME"; only [default] may omit the
+ * word. In the credentials file it is the bare name. */
 static bool is_profile(const char *section, const char *name, bool is_config)
 {
     if (!is_config || (strcmp(name, "default") == 0 && strcmp(section, name) == 0))
@@ -204,7 +204,7 @@ static void choose_endpoint(choice *c, const profile *p, const dw_store_options 
     c->endpoint = either(c->endpoint, p->endpoint);
 }
 
-/* AWS's files say "virtual" for what options call "host". */
+/* AWS's files call it "virtual", the options "host". */
 static dw_status choose_addressing(choice *c, const profile *p,
                                    const dw_store_options *options, dw_error *err)
 {

@@ -1,5 +1,5 @@
-/* Where the credentials and the endpoint of S3 come from: the variables and files that
- * AWS's own tools read, in their order.
+/* Finds the credentials and the endpoint of S3 in the variables and files that AWS's own
+ * tools read, in the same order.
  *
  *     endpoint      options, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's
  *                   services section, the profile; else Amazon. Not from variables or
@@ -10,18 +10,18 @@
  *                   AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, then the profile
  *     profile       options, AWS_PROFILE, "default"
  *     its files     AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials, whose keys win,
- * and AWS_CONFIG_FILE or ~/.aws/config
+ *                   and AWS_CONFIG_FILE or ~/.aws/config
  *
- * Keys that must be fetched first are not: no single sign-on, no assumed roles, no
- * credential_process (a profile that asks for one is DW_UNSUPPORTED), and no metadata
- * service of a cloud's machine (IMDS) or container.
+ * Keys that must be fetched first are not supported: no single sign-on, no assumed roles,
+ * no credential_process (a profile with one is DW_UNSUPPORTED), and no metadata service
+ * of a cloud's machine (IMDS) or container.
  */
 #ifndef DW_STORE_AWS_CONFIG_H
 #define DW_STORE_AWS_CONFIG_H
 
 #include "deltawire/store.h"
 
-/* Owned, each of them. */
+/* All strings are owned. */
 typedef struct dw_aws_config {
     char *endpoint; /* NULL: Amazon */
     char *region;

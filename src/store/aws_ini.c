@@ -15,7 +15,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Cuts blanks off the end, and gives the first byte that is none. */
+/* Cuts blanks off the end, and returns the first non-blank byte. */
 static char *trim(char *text)
 {
     size_t n = strlen(text);
@@ -67,7 +67,7 @@ static bool add(parse_state *state, const char *block, const char *key, const ch
     return true;
 }
 
-/* False when out of memory. LINE is cut up in place. */
+/* False when out of memory. LINE is changed in place. */
 static bool parse_line(parse_state *state, char *line)
 {
     bool indented = is_blank(*line);
@@ -112,8 +112,8 @@ static dw_status parse(dw_aws_ini *ini, const char *path, dw_error *err)
     return DW_OK;
 }
 
-/* Not through stdio, whose buffer would keep the secrets, and not as a map, since people
- * name /dev/null here. */
+/* Does not use stdio, whose buffer would keep the secrets, or mmap, because people name
+ * /dev/null here. */
 static dw_status read_all(dw_aws_ini *ini, int fd, const char *path, dw_error *err)
 {
     size_t n_room = DW_AWS_INI_BYTES + 1;

@@ -5,8 +5,8 @@
  *     s3 =                           key "s3", an empty value: what is indented below it
  *         addressing_style = path    block "s3", key "addressing_style"
  *
- * A line that begins with '#' or ';' is a comment, and so is the end of a value from a
- * blank with one of them on. Lines that make no sense are passed over, as AWS's tools do.
+ * A line that begins with '#' or ';' is a comment. A blank followed by one of them begins
+ * a comment after a value. Invalid lines are ignored, as AWS's tools do.
  */
 #ifndef DW_STORE_AWS_INI_H
 #define DW_STORE_AWS_INI_H
@@ -17,9 +17,9 @@
 
 #define DW_AWS_INI_BYTES (1u << 20)
 
-/* Point into the file's text. */
+/* The strings point into the file's text. */
 typedef struct dw_aws_setting {
-    const char *section; /* blanks at its ends and runs of them within are gone */
+    const char *section; /* without blanks at its ends and runs of blanks inside */
     const char *block;   /* "" if there is none */
     const char *key;     /* "" for the line that opens the section */
     const char *value;
@@ -32,7 +32,7 @@ typedef struct dw_aws_ini {
     size_t n_text;
 } dw_aws_ini;
 
-/* A file that is not there is empty. */
+/* A missing file counts as empty. */
 dw_status dw_aws_ini_read(dw_aws_ini *out, const char *path, dw_error *err);
 
 /* Wipes it. */

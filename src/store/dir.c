@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "store/store.h"
 
-#define PIECE ((size_t)8 << 20) /* of a get, between two reports of progress */
+#define PIECE ((size_t)8 << 20) /* bytes of a get between two progress reports */
 
 /* ---- errors ------------------------------------------------------------------- */
 
@@ -35,11 +35,12 @@ dw_status dw_dir_fail(const dw_dir *d, const char *key, const char *doing, dw_er
         snprintf(reason, sizeof reason, "error %d", number);
     bool is_full = number == ENOSPC || number == EDQUOT;
     bool is_denied = number == EACCES || number == EPERM;
-    snprintf(text, sizeof text, "cannot %s: %s%s%.400s", doing, reason,
-             is_full
-                 ? "; free some room, or remove old objects, where this directory lies: "
-                 : "",
-             is_full ? d->root : "");
+    snprintf(
+        text, sizeof text, "cannot %s: %s%s%.400s", doing, reason,
+        is_full
+            ? "; free some room, or remove old objects, on the disk of this directory: "
+            : "",
+        is_full ? d->root : "");
     if (number == ESTALE)
         return dw_dir_fail_text(
             d, DW_UNAVAILABLE, "",
@@ -59,8 +60,8 @@ static dw_status not_there(const dw_dir *d, const char *key, dw_error *err)
     return dw_dir_fail_text(d, DW_NOT_FOUND, key, "there is no such object", err);
 }
 
-/* Whether a look for an object failed because there is none: a file stands where the key
- * has a directory, or a part of the key is longer than a file name can be. */
+/* Whether errno means that there is no such object. That includes a file in place of a
+ * directory of the key, and a part of the key that is too long for a file name. */
 static bool means_missing(int number)
 {
     return number == ENOENT || number == ENOTDIR || number == ENAMETOOLONG;
@@ -70,7 +71,7 @@ static bool means_missing(int number)
 
 int dw_dir_sync(int fd)
 {
-    /* some filesystems cannot sync a directory and say so with EINVAL */
+    /* some filesystems cannot sync a directory: EINVAL */
     return fsync(fd) == 0 || errno == EINVAL ? 0 : -1;
 }
 
@@ -119,8 +120,8 @@ static int close_with(int fd, int number)
     return -1;
 }
 
-/* Whether ROOT holds what it must, and, for a write, is the one that the call before saw.
- * Takes ROOT. The lock is held. */
+/* Whether ROOT holds the required key and, for a write, is the directory that the last
+ * call saw. Owns ROOT. The lock is held. */
 static int check_root(dw_dir *d, int root, dw_dir_use use)
 {
     struct stat st, required;
@@ -174,7 +175,7 @@ static dw_status open_object(dw_dir *d, const char *key, int *fd, struct stat *s
     *fd = -1;
     int dir = dw_dir_open_parent(dw_dir_open_root(d, DW_DIR_READ), key, false, &name);
     if (dir >= 0) {
-        /* without O_NONBLOCK a FIFO would be waited for, not refused */
+        /* without O_NONBLOCK, opening a FIFO would wait */
         *fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         int number = errno;
         close(dir);
@@ -192,7 +193,7 @@ static dw_status open_object(dw_dir *d, const char *key, int *fd, struct stat *s
     if (fstat(*fd, st) != 0)
         status = dw_dir_fail(d, key, "stat", err);
     else if (S_ISDIR(st->st_mode))
-        status = not_there(d, key, err); /* the beginning of longer keys */
+        status = not_there(d, key, err); /* a directory: the beginning of longer keys */
     else if (!S_ISREG(st->st_mode))
         status = dw_dir_fail_text(d, DW_UNSUPPORTED, key,
                                   "something that is no regular file stands there", err);
@@ -285,7 +286,7 @@ static void dir_close(void *self)
 
 /* ---- opening ---------------------------------------------------------------------- */
 
-/* The path of a file: URL, with what %XX spells. */
+/* The path of a file: URL, with %XX decoded. */
 static dw_status path_of_url(dw_writer *path, const char *url, dw_error *err)
 {
     const char *at = url + strlen("file:");

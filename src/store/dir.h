@@ -1,21 +1,20 @@
 /* file://DIR, a store in a directory.
  *
  *     DIR/KEY           an object; slashes of the key are directories
- *     DIR/.deltawire~/  objects under construction; '~' stands in no key
+ *     DIR/.deltawire~/  objects under construction; no key contains '~'
  *
- * An object is written under construction, synced, and then linked (create) or renamed
- * (replace) to its name; the directory is synced before the put returns. So a name leads
- * to a whole and durable object at any time, and a create is won by only one writer.
- * Since a killed process can leave a directory that was made but not synced, a put syncs
- * every directory on the way to its key, whoever made it.
+ * An object is written to a temporary file, synced, and then linked (create) or renamed
+ * (replace) to its name. The directory is synced before the put returns. So a name always
+ * belongs to a whole and durable object, and only one writer wins a create. A killed
+ * process can leave a directory that was made but not synced, so a put syncs every
+ * directory on the path of its key.
  *
- * Below DIR no symbolic link is followed, so that what a stranger put there leads nowhere
- * else.
+ * Below DIR no symbolic link is followed, so that nobody can lead a key out of DIR.
  *
  * The first put makes DIR. Once a stream is open (`require`), DIR is never made again: it
  * may be a mount point whose file system is away. Each call opens DIR by its path and
- * looks for the required object: if it is missing, the store is absent. A write also
- * compares device and inode with those that the call before saw.
+ * looks for the required object. If that is missing, the store is absent. A write also
+ * compares device and inode with those of the last call.
  */
 #ifndef DW_STORE_DIR_H
 #define DW_STORE_DIR_H
@@ -36,7 +35,8 @@ dw_status dw_dir_store_open(dw_store **out, const char *url, dw_error *err);
 typedef struct dw_dir {
     char *root; /* absolute */
     char *url;
-    atomic_bool prepared; /* a put of this handle has made the root and tidied */
+    atomic_bool
+        prepared; /* a put of this handle has made the root and removed old drafts */
 
     pthread_mutex_t lock; /* guards what follows */
     char *required;       /* the key that the root must hold; NULL: it may be made */
@@ -44,30 +44,31 @@ typedef struct dw_dir {
     ino_t inode;
 } dw_dir;
 
-/* For a failed system call on KEY (may be ""): appends what errno says, and what to do.
+/* For a failed system call on KEY (may be ""): appends the text of errno and the next
+ * step.
  */
 dw_status dw_dir_fail(const dw_dir *d, const char *key, const char *doing, dw_error *err);
 
-/* The same with a fault in words. */
+/* The same with a text for the fault. */
 dw_status dw_dir_fail_text(const dw_dir *d, dw_status code, const char *key,
                            const char *fault, dw_error *err);
 
 /* What the root is opened for. */
 typedef enum dw_dir_use { DW_DIR_READ, DW_DIR_WRITE } dw_dir_use;
 
-/* Opens the root; -1 with errno. ESTALE: the store is absent, or, for a write, another
- * directory came in its place since the last call. */
+/* Opens the root; -1 with errno. ESTALE: the store is absent or, for a write, another
+ * directory replaced it since the last call. */
 int dw_dir_open_root(dw_dir *d, dw_dir_use use);
 
-/* Opens a directory below FD, no link; -1 with errno. */
+/* Opens a directory below FD, but no link; -1 with errno. */
 int dw_dir_open_below(int fd, const char *name);
 
-/* Opens the directory below ROOT that holds KEY and points NAME at the last part of it;
- * -1 with errno. Takes ROOT, which may be -1 with errno. MAKE makes what is missing, and
- * makes all of them durable. */
+/* Opens the directory below ROOT that holds KEY, and points NAME at the last part of KEY;
+ * -1 with errno. Owns ROOT, which may be -1 with errno. With MAKE it makes missing
+ * directories, and makes all of them durable. */
 int dw_dir_open_parent(int root, const char *key, bool make, const char **name);
 
-/* fsync of a directory, or 0 if the filesystem has no such thing. */
+/* fsync of a directory; 0 if the filesystem does not support it. */
 int dw_dir_sync(int fd);
 
 dw_status dw_dir_put(void *self, const char *key, const dw_source *source,

@@ -1,5 +1,5 @@
-/* Lists in byte order of whole keys. A directory stands for keys that go on with a slash,
- * so it is sorted as NAME/: 'a-b' comes before 'a/b', and 'a/b' before 'a0'. */
+/* Lists in byte order of whole keys. The keys of a directory continue with a slash, so it
+ * is sorted as NAME/: 'a-b' comes before 'a/b', and 'a/b' before 'a0'. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@ typedef struct walk {
     dw_list_fn fn;
     void *context;
     dw_error *err;
-    char key[DW_MAX_KEY + 2]; /* of the directory at hand, with its slash */
+    char key[DW_MAX_KEY + 2]; /* of the current directory, with its slash */
 } walk;
 
 typedef struct names {
@@ -48,7 +48,7 @@ static bool is_directory(int fd, const struct dirent *e)
     return fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Whether a key that is KEY, or goes on from it if it ends in a slash, can be listed.
+/* Whether KEY or, if it ends in a slash, a key that begins with it, can be in the list.
  */
 static bool can_be_listed(const walk *w, const char *key)
 {
@@ -59,7 +59,7 @@ static bool can_be_listed(const walk *w, const char *key)
            (!w->after || strncmp(key, w->after, n) >= 0);
 }
 
-/* Adds NAME if it is part of a key and its keys are wanted; false: out of memory. */
+/* Adds NAME if it is part of a key and its keys are wanted. False if out of memory. */
 static bool add_name(walk *w, names *list, const char *name, bool is_dir)
 {
     char key[sizeof w->key];
@@ -114,7 +114,7 @@ static dw_status list_file(walk *w, int fd, const char *name)
 
 static dw_status list_directory(walk *w, int fd);
 
-/* What NAME, which add_name took, stands for. */
+/* Lists the object or directory of a NAME from add_name. */
 static dw_status list_name(walk *w, int fd, char *name)
 {
     size_t n_key = strlen(w->key), n_name = strlen(name);
@@ -135,7 +135,7 @@ static dw_status list_name(walk *w, int fd, char *name)
     return status;
 }
 
-/* Takes FD. A key has at most 512 bytes, so this goes at most 256 levels down. */
+/* Owns FD. A key has at most 512 bytes, so this goes at most 256 levels down. */
 static dw_status list_directory(walk *w, int fd)
 {
     DIR *stream = fdopendir(fd);

@@ -24,13 +24,13 @@
 typedef struct draft {
     int dir; /* DIR/.deltawire~ */
     int fd;
-    char name[NAME_SIZE]; /* BOOT-PID-N; empty when it is not there any more */
+    char name[NAME_SIZE]; /* BOOT-PID-N; empty once it is gone */
 } draft;
 
-/* ---- drafts, and what killed processes left of them ----------------------------- */
+/* ---- drafts, and those of killed processes ----------------------------- */
 
-/* Names the running kernel: of all that share the directory, those with the same one see
- * each other's locks. Empty where /proc is missing. */
+/* The id of the running kernel. Processes with the same id see each other's locks. Empty
+ * if /proc is missing. */
 static void read_boot_id(char out[BOOT_TEXT])
 {
     memset(out, 0, BOOT_TEXT);
@@ -42,7 +42,7 @@ static void read_boot_id(char out[BOOT_TEXT])
     close(fd);
 }
 
-/* Makes and locks a file under a name that nobody uses; 0, or -1 with errno. */
+/* Makes and locks a file with an unused name; 0, or -1 with errno. */
 static int draft_make(draft *made)
 {
     static atomic_uint counter;
@@ -54,13 +54,14 @@ static int draft_make(draft *made)
         made->fd = openat(made->dir, made->name,
                           O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (made->fd < 0 && errno == EEXIST)
-            continue; /* numbers come back, in containers they are the same each time */
+            continue; /* process numbers repeat; in containers they are the same each time
+                       */
         if (made->fd < 0) {
             made->name[0] = '\0';
             return -1;
         }
-        /* a process that tidies may have been faster than the lock, and the name is gone;
-         * without locks at all (ENOLCK) only the age of a draft counts */
+        /* a process that removes old drafts may have removed it before the lock; without
+         * locks (ENOLCK) only the age of a draft counts */
         struct stat st;
         if (!(flock(made->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) &&
             !(fstat(made->fd, &st) == 0 && st.st_nlink == 0))
@@ -79,10 +80,10 @@ static void draft_release(draft *made)
         close(made->dir);
 }
 
-/* A draft is dead when its writer ran under this kernel and holds its lock no more, or
- * when nothing was written to it for a day as the filesystem's own clock says, which
- * MADE, just made, shows. Were it alive after all (a source that stood still so long, on
- * another machine), its put would fail at the end; no object comes to harm. */
+/* A draft is dead if its writer ran under this kernel and no longer holds its lock, or if
+ * nothing was written to it for a day by the filesystem's own clock, which is the time of
+ * MADE, a new file. If it is alive after all, on another machine with a source that
+ * stalled for a day, its put fails at the end; no object is harmed. */
 static void remove_if_dead(const draft *made, const char *boot, const char *name)
 {
     struct stat now, st;
@@ -93,7 +94,7 @@ static void remove_if_dead(const draft *made, const char *boot, const char *name
                 st.st_mtim.tv_sec + ONE_DAY_S < now.st_mtim.tv_sec;
     if (!dead && boot[0] && strncmp(name, boot, strlen(boot)) == 0)
         dead = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    /* a name may be used again as soon as it is free: remove it before the lock goes */
+    /* remove it before the lock is released: the name may be used again then */
     if (dead)
         unlinkat(made->dir, name, 0);
     close(fd);
@@ -116,7 +117,7 @@ static void remove_dead_drafts(const draft *made)
 
 /* ---- the directory itself --------------------------------------------------------- */
 
-/* Not for a root that must hold something already: that one is absent. */
+/* Does not make a root that must already hold a key: such a store is absent. */
 static dw_status make_root(dw_dir *d, dw_error *err)
 {
     pthread_mutex_lock(&d->lock);
@@ -130,7 +131,7 @@ static dw_status make_root(dw_dir *d, dw_error *err)
                            : dw_dir_fail(d, "", "make the directory", err);
 }
 
-/* Begins an object; *ROOT is then the root, open, for the caller to close. */
+/* Begins an object. *ROOT takes the open root; the caller closes it. */
 static dw_status draft_open(dw_dir *d, const char *key, draft *made, int *root,
                             dw_error *err)
 {
@@ -141,7 +142,7 @@ static dw_status draft_open(dw_dir *d, const char *key, draft *made, int *root,
     if (status != DW_OK)
         return status;
     *root = dw_dir_open_root(d, DW_DIR_WRITE);
-    if (*root < 0 && errno == ENOENT) { /* removed since the last put */
+    if (*root < 0 && errno == ENOENT) { /* it was removed since the last put */
         status = make_root(d, err);
         if (status != DW_OK)
             return status;
@@ -212,8 +213,8 @@ static dw_status write_source(const dw_dir *d, const char *key, int fd,
 /* ---- the name -----------------------------------------------------------------------
  */
 
-/* For a name that is taken. A writer that was killed may find its own object there
- * and rely on it, so the name is made durable first. */
+/* The error for a name that is taken. A writer that was killed may find its own object
+ * there and rely on it, so the name is made durable first. */
 static dw_status fail_taken(const dw_dir *d, const char *key, int dir, const char *name,
                             dw_error *err)
 {
@@ -230,15 +231,15 @@ static dw_status fail_taken(const dw_dir *d, const char *key, int dir, const cha
     return dw_dir_fail_text(d, DW_CONFLICT, key, "there is such an object already", err);
 }
 
-/* Gives the draft its name if nobody has it. */
+/* Gives the draft its name, if the name is free. */
 static dw_status create_name(const dw_dir *d, const char *key, draft *made, int dir,
                              const char *name, dw_error *err)
 {
     if (linkat(made->dir, made->name, dir, name, 0) == 0)
         return DW_OK;
     if (errno == EEXIST) {
-        /* over NFS the reply to a link that was made can be lost, and the second try
-         * finds the name taken, by the draft itself */
+        /* over NFS the reply to a successful link can be lost; then the second try finds
+         * that the draft itself has the name */
         struct stat ours, there;
         if (fstat(made->fd, &ours) == 0 &&
             fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -301,10 +302,10 @@ dw_status dw_dir_put(void *self, const char *key, const dw_source *source,
     const char *name;
     struct stat st;
     dw_status status = draft_open(d, key, &made, &root, err);
-    /* the same root, so that no name ends up in a directory that came in between */
+    /* use the same root, so that no name gets into a directory that replaced it */
     if (status == DW_OK)
         status = open_parent(d, root, key, &dir, &name, err);
-    /* not the test that counts, but it saves writing an object that is then refused */
+    /* this saves writing an object that would be refused; the link decides */
     if (status == DW_OK && mode == DW_PUT_CREATE &&
         fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
         status = fail_taken(d, key, dir, name, err);

@@ -1,5 +1,5 @@
-/* dw_store_new_fault: see store.h. Faults that a call cannot have (half of a stat) leave
- * it as it is. */
+/* dw_store_new_fault: see store.h. A fault that a call cannot have (half of a stat) has
+ * no effect. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -20,7 +20,7 @@ typedef struct fault_store {
     size_t n_recent, n_room;
 } fault_store;
 
-/* ---- what is too new for a stale look ------------------------------------------ */
+/* ---- objects that a stale list leaves out ------------------------------------------ */
 
 static bool is_recent(fault_store *f, const char *key)
 {
@@ -69,7 +69,7 @@ static dw_status report(const fault_store *f, dw_status code, const char *fault,
                    "fault on purpose: %s", fault);
 }
 
-/* Asks the plan; a status other than DW_OK ends the call. */
+/* Asks the plan. A status other than DW_OK ends the call. */
 static dw_status begin(fault_store *f, const char *operation, const char *key,
                        dw_fault_kind *kind, uint64_t *n, dw_error *err)
 {
@@ -98,7 +98,7 @@ static dw_status find_nothing(const fault_store *f, const char *key, dw_error *e
     return report(f, DW_NOT_FOUND, "the object is not visible yet", key, err);
 }
 
-/* A place that depends only on the number of the call, so that runs repeat. */
+/* A position that depends only on the number of the call, so that runs repeat. */
 static uint64_t place_of_fault(uint64_t n, uint64_t n_bytes)
 {
     return (n + 1) * 0x9e3779b97f4a7c15u % n_bytes;

@@ -120,7 +120,7 @@ static dw_status find_token(char token[MAX_TOKEN], dw_error *err)
         return status;
     FILE *file = *path ? fopen(path, "re") : NULL;
     if (file) {
-        setvbuf(file, NULL, _IONBF, 0); /* no copy of it stays in a buffer */
+        setvbuf(file, NULL, _IONBF, 0); /* so that no copy stays in a buffer */
         size_t n = fread(token, 1, MAX_TOKEN - 1, file);
         fclose(file);
         while (n > 0 && strchr(" \t\r\n", token[n - 1]))

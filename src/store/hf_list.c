@@ -17,7 +17,8 @@ typedef struct listing {
     const char *prefix, *after;
     dw_s3_list_entry *entries;
     size_t n_entries, n_room;
-    char *next; /* the next page's address; NULL: the first one, or no more */
+    char *
+        next; /* the address of the next page; NULL before the first and after the last */
 } listing;
 
 static dw_status fail_page(const listing *l, const char *fault, dw_error *err)
@@ -71,7 +72,8 @@ static dw_status take_page(listing *l, const dw_http_call *call, dw_error *err)
     return status;
 }
 
-/* `<https://HUB/...>; rel="next"`: never to another host, for the token goes along. */
+/* Parses `<https://HUB/...>; rel="next"`. Never goes to another host, because the token
+ * is sent along. */
 static dw_status take_link(listing *l, const char *text, dw_error *err)
 {
     dw_free(l->next);
@@ -129,7 +131,7 @@ static dw_status fetch_all(listing *l, dw_error *err)
         else
             write_tree_url(l, &is_root, &r.url);
         dw_status status = dw_hf_ask(&r, err);
-        /* a directory exists only while something lies in it */
+        /* a directory exists only while it has objects */
         bool nothing = status == DW_NOT_FOUND && !is_root && n_pages == 0;
         if (status == DW_OK)
             status = take_page(l, &r.call, err);
@@ -149,7 +151,8 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(((const dw_s3_list_entry *)a)->key, ((const dw_s3_list_entry *)b)->key);
 }
 
-/* The Hub promises no order, so all of it is read before the first is handed over. */
+/* The Hub guarantees no order, so everything is read before the first entry is reported.
+ */
 dw_status dw_hf_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
                      void *context, dw_error *err)
 {

@@ -37,7 +37,7 @@ static dw_status hf_get(void *self, const char *key, uint64_t offset, void *into
                         size_t n_bytes, size_t *n_read, const dw_progress *progress,
                         dw_error *err)
 {
-    uint8_t none; /* a read of nothing still says whether the object is there */
+    uint8_t none; /* a read of no bytes still finds out if the object exists */
     dw_hf_request r = {.hub = self, .progress = progress};
     dw_status status = ask_object(&r, key, n_bytes ? offset : 0, n_bytes ? into : &none,
                                   n_bytes ? n_bytes : 1, err);
@@ -47,8 +47,8 @@ static dw_status hf_get(void *self, const char *key, uint64_t offset, void *into
     return status;
 }
 
-/* By reading one byte: that works behind redirects too, whose addresses are often good
- * for GET only. An object without a first byte is empty. */
+/* Reads one byte. That also works with redirects, whose addresses often accept only GET.
+ * If there is no first byte, the object is empty. */
 static dw_status hf_stat(void *self, const char *key, uint64_t *n_bytes,
                          int64_t *modified_ms, dw_error *err)
 {
@@ -71,7 +71,7 @@ static dw_status hf_stat(void *self, const char *key, uint64_t *n_bytes,
     return status;
 }
 
-/* ---- what a token cannot do ---- */
+/* ---- not possible with a token ---- */
 
 static dw_status fail_read_only(const dw_hf *h, const char *key, dw_error *err)
 {

@@ -31,19 +31,19 @@ typedef struct dw_hf_request {
     const char *key; /* for errors; "" for a listing */
     dw_writer url;   /* with its NUL */
     const dw_progress *progress;
-    size_t n_total; /* for progress: what CALL was given room for */
+    size_t n_total; /* for progress: the size of the room in CALL */
 
     dw_http_call call;
     dw_http_inbox inbox;
     dw_retry retry;
     dw_wait wait;
-    size_t n_moved; /* as far as the wait knows */
-    char *target;   /* where a redirect pointed; NULL: URL */
+    size_t n_moved; /* when the wait last looked */
+    char *target;   /* the target of a redirect; NULL: URL */
     unsigned n_redirects;
 } dw_hf_request;
 
-/* The caller has filled hub, key and url, and where the body goes in `call`, and releases
- * it. DW_OK: the status is 2xx, or 416 to a range. */
+/* The caller fills hub, key and url, and in `call` the place for the body. It also
+ * releases the request. DW_OK: the status is 2xx, or 416 for a range. */
 dw_status dw_hf_ask(dw_hf_request *r, dw_error *err);
 void dw_hf_request_release(dw_hf_request *r);
 

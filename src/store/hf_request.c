@@ -136,7 +136,7 @@ static bool follow_redirect(dw_hf_request *r)
         return false;
     r->n_redirects++;
     dw_free(r->target);
-    r->target = r->call.redirect_url; /* takes */
+    r->target = r->call.redirect_url; /* moved here */
     r->call.redirect_url = NULL;
     return true;
 }
@@ -157,7 +157,7 @@ static dw_status fail_final(const dw_hf_request *r, dw_error *err)
     return dw_fail(err, DW_IO, where, "the Hub answered with %d", status);
 }
 
-/* Sets *AGAIN, or judges the reply for good. */
+/* Sets *AGAIN, or returns the final result. */
 static dw_status judge(dw_hf_request *r, bool *again, dw_error *err)
 {
     dw_http_call *call = &r->call;

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "store/store.h"
 
-#define PIECE ((size_t)1 << 20) /* of a put, between two reports of progress */
+#define PIECE ((size_t)1 << 20) /* bytes of a put between two progress reports */
 
 typedef struct object {
     char *key;
@@ -156,7 +156,7 @@ static dw_status mem_list(void *self, const char *prefix, const char *after,
 {
     mem_store *s = self;
     char key[DW_MAX_KEY + 1] = "";
-    /* from the greater of both on, itself left out only if it is AFTER */
+    /* start at the greater of both; AFTER itself is left out */
     if (after && strcmp(after, prefix) >= 0)
         strcpy(key, after);
     else
@@ -223,7 +223,7 @@ static void mem_close(void *self)
     dw_free(s);
 }
 
-/* The store that URL names, with one handle more; NULL when out of memory. */
+/* The store that URL names, with its handle count increased; NULL if out of memory. */
 static mem_store *find_or_make(const char *url)
 {
     pthread_mutex_lock(&all_lock);

@@ -1,4 +1,4 @@
-/* mem:NAME, a store in this process's memory: the same name is the same store, and it is
+/* mem:NAME, a store in this process's memory. The same name means the same store. It is
  * gone when its last handle is closed. */
 #ifndef DW_STORE_MEMORY_H
 #define DW_STORE_MEMORY_H

@@ -20,9 +20,9 @@ enum { N_CONNECTIONS = 16, MAX_CONNECTIONS = 256, MAX_BUCKET = 255 };
 
 /* ---- small calls ---- */
 
-/* A reply to HEAD has no body, so it cannot say that the whole bucket is missing. Until
- * the bucket was seen once, a GET asks: DW_UNAVAILABLE if it is not there. ERR holds the
- * error of the HEAD. */
+/* A reply to HEAD has no body, so it cannot show that the whole bucket is missing. Until
+ * the bucket was seen once, a GET finds out: DW_UNAVAILABLE if it does not exist. ERR
+ * holds the error of the HEAD. */
 static dw_status explain_404(dw_s3 *s3, const char *key, dw_error *err)
 {
     if (atomic_load(&s3->bucket_seen))
@@ -78,8 +78,8 @@ static dw_status remove_object(void *self, const char *key, dw_error *err)
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
-/* Whether the server refuses the condition, rather than the request: 400 is also its
- * answer to a token that has expired. */
+/* Whether the server refuses the condition and not the request. 400 is also the answer to
+ * an expired token. */
 static bool refuses_condition(dw_status status, const dw_s3_task *task)
 {
     const char *code = task->error.code;
@@ -113,8 +113,8 @@ static dw_status probe(dw_s3 *s3, bool *conditional, dw_error *err)
     *conditional = false;
     status = create_probe(s3, key, &refused, err);
     if (refused)
-        return DW_OK; /* it refuses conditions; nothing was made */
-    /* A reply that was lost makes the first create a conflict with itself. */
+        return DW_OK; /* the server refuses conditions; nothing was written */
+    /* If a reply was lost, the first create can conflict with itself. */
     if (status != DW_OK && status != DW_CONFLICT)
         return status;
     status = create_probe(s3, key, &refused, err);
@@ -222,7 +222,7 @@ static dw_status fill_endpoint(dw_s3 *s3, CURLU *url, const char *endpoint, dw_e
         return dw_fail(err, DW_INVALID, s3->url,
                        "the endpoint must begin with https:// or http://");
     }
-    /* As libcurl writes the Host header, which is signed. */
+    /* The same text as libcurl's Host header, because it is signed. */
     dw_writer with_port = {0};
     dw_write_text(&with_port, host);
     if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK &&
@@ -329,7 +329,7 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place
     if (status == DW_OK) {
         for (size_t n = strlen(s3->url); n > 0 && s3->url[n - 1] == '/'; n--)
             s3->url[n - 1] = 0;
-        /* First, since it starts libcurl, which reads the endpoint. */
+        /* Comes first, because it starts libcurl, which parses the endpoint. */
         status = dw_http_open(&s3->http, s3->n_connections, err);
     }
     if (status == DW_OK)

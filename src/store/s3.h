@@ -5,23 +5,25 @@
 #include "deltawire/store.h"
 #include "store/sigv4.h"
 
-/* s3://BUCKET[/PREFIX]; the rest from OPTIONS (may be NULL), environment and files. */
+/* s3://BUCKET[/PREFIX]; the other settings come from OPTIONS (may be NULL), the
+ * environment and files. */
 dw_status dw_s3_store_open(dw_store **out, const char *url,
                            const dw_store_options *options, dw_error *err);
 
-/* Where a bucket is, in full. All borrowed for the call. */
+/* The full location of a bucket. All strings are borrowed for the call. */
 typedef struct dw_s3_place {
-    const char *endpoint; /* a URL, whose path goes before the bucket; NULL: Amazon */
+    const char *endpoint; /* a URL, whose path comes before the bucket; NULL: Amazon */
     const char *bucket;
-    const char *prefix; /* "" or "a/b": goes before every key */
+    const char *prefix; /* "" or "a/b": comes before every key */
     const char *region;
     bool path_style; /* ENDPOINT/BUCKET/KEY rather than BUCKET.ENDPOINT/KEY */
-    dw_sigv4_credentials credentials; /* no access_key: requests go unsigned */
-    bool follow_redirects;            /* a GET may be answered by another host */
-    bool missing_is_403;              /* so a listing decides which of the two it is */
+    dw_sigv4_credentials credentials; /* no access_key: requests are not signed */
+    bool follow_redirects;            /* a GET may be redirected to another host */
+    bool missing_is_403; /* the server answers 403 for missing objects, so a listing
+                            decides */
 } dw_s3_place;
 
-/* The same, for a place that the caller knows. URL is for messages. */
+/* The same for a given location. URL is for messages. */
 dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place *place,
                               const dw_store_options *options, dw_error *err);
 

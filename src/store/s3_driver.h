@@ -1,12 +1,12 @@
 /* Inside the S3 driver.
  *
  *     s3.c          opening, closing; stat, remove, conditional
- *     s3_get.c      ranged reads side by side
+ *     s3_get.c      concurrent ranged reads
  *     s3_put.c      one PUT, or an upload in parts
  *     s3_list.c     listings, page by page
- *     s3_run.c      tasks side by side, with their retries, on the calling thread
- *     s3_judge.c    what a reply means: done, again, or which error
- *     s3_task.c     a task as an HTTP call: address, headers, signature
+ *     s3_run.c      runs tasks concurrently, with retries, on the calling thread
+ *     s3_judge.c    interprets a reply: done, try again, or an error
+ *     s3_task.c     turns a task into an HTTP call: address, headers, signature
  */
 #ifndef DW_STORE_S3_DRIVER_H
 #define DW_STORE_S3_DRIVER_H
@@ -24,8 +24,8 @@
 #define DW_S3_REGION_SIZE   64
 #define DW_S3_ERROR_BYTES   (1u << 20)
 #define DW_S3_PAGE_BYTES    (16u << 20)
-#define DW_S3_BUFFER_BYTES  (48u << 20) /* for sources that must be read ... */
-#define DW_S3_BUFFER_KEPT   (16u << 20) /* ... of which so much for uploads without any */
+#define DW_S3_BUFFER_BYTES  (48u << 20) /* for sources that are read by a function ... */
+#define DW_S3_BUFFER_KEPT   (16u << 20) /* ... reserved for uploads that have none yet */
 #define DW_S3_MAX_REDIRECTS 3
 
 typedef enum dw_s3_conditional {
@@ -54,9 +54,9 @@ typedef struct dw_s3 {
     dw_wait_reporter waits;
 
     atomic_ullong n_requests, n_retries, bytes_read, bytes_written;
-    atomic_llong clock_offset_ms; /* the server's clock less ours */
+    atomic_llong clock_offset_ms; /* the server's clock minus ours */
     atomic_int conditional;       /* dw_s3_conditional */
-    atomic_bool bucket_seen;      /* a reply showed that the bucket is there */
+    atomic_bool bucket_seen;      /* a reply showed that the bucket exists */
 
     pthread_mutex_t lock; /* guards what follows */
     char region[DW_S3_REGION_SIZE];
@@ -70,38 +70,38 @@ typedef struct dw_s3 {
 typedef enum dw_s3_task_state {
     DW_S3_FREE = 0,
     DW_S3_DUE,    /* to be sent, once ready_ms has come */
-    DW_S3_FLYING, /* with the engine */
+    DW_S3_FLYING, /* sent */
 } dw_s3_task_state;
 
 typedef struct dw_s3_task {
-    /* What to ask; the body and the place for the reply stand in `call`. */
+    /* The request. Its body and the place for the reply are in `call`. */
     const char *method;
     const char *key;   /* below the store's prefix; NULL: the bucket itself */
     const char *query; /* encoded; NULL: none */
     bool create;       /* only if there is no such object yet */
     bool sign_payload;
-    bool error_in_200;  /* CompleteMultipartUpload answers before it knows */
+    bool error_in_200;  /* CompleteMultipartUpload sends 200 before it has the result */
     unsigned max_tries; /* 0: the store's */
     unsigned deadline_ms;
-    size_t number; /* the caller's own */
+    size_t number; /* for the caller */
     dw_writer query_room;
     void *buffer;
 
     dw_http_call call;
-    uint64_t n_kept; /* bytes that earlier tries brought */
+    uint64_t n_kept; /* bytes received by earlier tries */
 
-    /* Of its retries. */
+    /* The state of its retries. */
     dw_s3_task_state state;
     dw_retry retry;
     uint64_t ready_ms;
-    char *target; /* where a redirect pointed; NULL: the bucket */
+    char *target; /* the target of a redirect; NULL: the bucket */
     unsigned n_redirects;
     bool region_taken;
     bool clock_taken;
     int64_t wall_ms; /* as signed */
     dw_s3_error error;
 
-    /* Of the request, as it goes out. */
+    /* The request as it is sent. */
     char region[DW_S3_REGION_SIZE];
     dw_writer url;
     dw_writer lines;
@@ -110,7 +110,7 @@ typedef struct dw_s3_task {
 
 void dw_s3_task_release(dw_s3_task *task);
 
-/* Makes `call` of it: URL, headers, signature. */
+/* Fills `call`: URL, headers, signature. */
 dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err);
 
 typedef enum dw_s3_verdict {
@@ -118,20 +118,20 @@ typedef enum dw_s3_verdict {
     DW_S3_AGAIN, /* at task->ready_ms */
 } dw_s3_verdict;
 
-/* Looks at the reply of a task. An error is final. LINK may be NULL. */
+/* Interprets the reply of a task. An error is final. LINK may be NULL. */
 dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,
                            dw_s3_verdict *verdict, dw_error *err);
 
 /* ---- running them ---- */
 
-/* Fills TASK, and sets *GOT; false while there is nothing to do now, and *END if there
- * will not be. */
+/* Fills TASK and sets *GOT. Leaves *GOT false if there is nothing to do now, and sets
+ * *END if there is nothing more. */
 typedef dw_status (*dw_s3_next_fn)(void *context, dw_s3_task *task, bool *got, bool *end,
                                    dw_error *err);
 typedef dw_status (*dw_s3_done_fn)(void *context, dw_s3_task *task, dw_error *err);
 
 typedef struct dw_s3_job {
-    dw_link *link; /* how many side by side */
+    dw_link *link; /* decides how many run at once */
     const dw_progress *progress;
     uint64_t bytes_total;
     const char *key; /* for errors */
@@ -140,10 +140,10 @@ typedef struct dw_s3_job {
     void *context;
 } dw_s3_job;
 
-/* Returns when no task is under way any more. */
+/* Returns when no task is in progress. */
 dw_status dw_s3_run(dw_s3 *s3, const dw_s3_job *job, dw_error *err);
 
-/* One task of the caller's, who releases it, and may ask again with it. */
+/* Runs one task. The caller releases it, and may run it again. */
 dw_status dw_s3_ask(dw_s3 *s3, dw_s3_task *task, const dw_progress *progress,
                     dw_error *err);
 
@@ -162,7 +162,8 @@ dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *mo
 dw_status dw_s3_list(void *self, const char *prefix, const char *after, dw_list_fn fn,
                      void *context, dw_error *err);
 
-/* After DW_DENIED for KEY, in ERR: DW_NOT_FOUND instead if a listing does not have it.
+/* After DW_DENIED for KEY, in ERR: changes it to DW_NOT_FOUND if a listing does not have
+ * KEY.
  */
 dw_status dw_s3_explain_403(dw_s3 *s3, const char *key, dw_error *err);
 

@@ -1,6 +1,6 @@
-/* Reads. The parts of one read must be of one object: objects are written once, and a
- * condition on the ETag is not understood everywhere, so the sizes that the replies name
- * are compared instead. */
+/* Reads. All parts of a read must be of the same object. Objects are written once, and
+ * not all servers support a condition on the ETag, so the sizes in the replies are
+ * compared. */
 #include "base/error.h"
 #include "store/s3_driver.h"
 
@@ -9,10 +9,10 @@ typedef struct reading {
     const char *key;
     uint8_t *into;
     uint64_t offset;
-    uint64_t next; /* where the next part begins, in the object as all of these */
-    uint64_t end;  /* where to stop; less once the size is known */
+    uint64_t next; /* offset of the next part in the object */
+    uint64_t end;  /* offset of the end; lower once the size is known */
     uint64_t part_bytes;
-    uint64_t least_missing; /* the least offset that a 416 was given for */
+    uint64_t least_missing; /* the lowest offset with a 416 */
     bool size_known;
     uint64_t object_bytes;
 } reading;
@@ -52,7 +52,7 @@ static dw_status part_done(void *context, dw_s3_task *task, dw_error *err)
     if (call->status == 416) {
         if (call->offset < r->least_missing)
             r->least_missing = call->offset;
-    } else if (call->object_bytes != UINT64_MAX) { /* UINT64_MAX: it was not said */
+    } else if (call->object_bytes != UINT64_MAX) { /* UINT64_MAX: not reported */
         differs = r->size_known && call->object_bytes != r->object_bytes;
         r->size_known = true;
         r->object_bytes = call->object_bytes;
@@ -103,7 +103,7 @@ dw_status dw_s3_get(void *self, const char *key, uint64_t offset, void *into,
 {
     dw_s3 *s3 = self;
     *n_read = 0;
-    if (n_bytes == 0) /* no range says that */
+    if (n_bytes == 0) /* a range cannot be empty */
         return dw_s3_stat(self, key, NULL, NULL, err);
     reading r = {
         .s3 = s3,

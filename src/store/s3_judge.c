@@ -9,7 +9,8 @@
 #include "base/mem.h"
 #include "store/s3_driver.h"
 
-/* The last characters of the access key: enough to recognise it, no use to a stranger. */
+/* The last characters of the access key: enough to recognise it, but useless to others.
+ */
 static const char *key_tail(const dw_s3 *s3)
 {
     size_t n = s3->access_key ? strlen(s3->access_key) : 0;
@@ -67,7 +68,7 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
                        s3->bucket);
     if (task->create && (status == 412 || strcmp(code, "PreconditionFailed") == 0))
         return dw_fail(err, DW_CONFLICT, where, "the object exists already");
-    if (task->create && status == 409) /* the caller finds out which of the two it is */
+    if (task->create && status == 409) /* the caller finds out if the object exists */
         return dw_fail(err, DW_UNAVAILABLE, where,
                        "another write to this name is under way (409%s%s)",
                        *code ? " " : "", code);
@@ -89,7 +90,7 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
                    *task->error.message ? ": " : "", task->error.message);
 }
 
-/* ---- replies that send a request elsewhere, at once ---- */
+/* ---- replies after which the request is sent again at once ---- */
 
 static bool region_valid(const char *text)
 {
@@ -98,8 +99,8 @@ static bool region_valid(const char *text)
            strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
 }
 
-/* Amazon says where a bucket is. The host is made from it here: a Location is never
- * followed with credentials. */
+/* Amazon reports the region of a bucket. The host is built from it: credentials are never
+ * sent to a Location. */
 static bool take_region(dw_s3 *s3, dw_s3_task *task)
 {
     int status = task->call.status;
@@ -115,8 +116,8 @@ static bool take_region(dw_s3 *s3, dw_s3_task *task)
     return true;
 }
 
-/* A refused date: from now on by the server's clock. The reply to HEAD has no body that
- * would say so, hence a look at the clocks themselves. */
+/* If the server refuses the date, use the server's clock from now on. The reply to HEAD
+ * has no body with the error's code, so this compares the clocks. */
 static bool take_clock(dw_s3 *s3, dw_s3_task *task)
 {
     const char *text = dw_http_header(&task->call, "date");
@@ -147,14 +148,15 @@ static bool follow_redirect(const dw_s3 *s3, dw_s3_task *task)
         return false;
     task->n_redirects++;
     dw_free(task->target);
-    task->target = task->call.redirect_url; /* takes */
+    task->target = task->call.redirect_url; /* moved here */
     task->call.redirect_url = NULL;
     return true;
 }
 
-/* ---- the verdict ---- */
+/* ---- the result ---- */
 
-/* A read that broke off goes on where it ended: objects are written once. */
+/* A read that was interrupted continues where it ended, because objects are written once.
+ */
 static void keep_received(dw_s3_task *task)
 {
     dw_http_call *call = &task->call;
@@ -199,7 +201,7 @@ static void count_reply(dw_s3 *s3, const dw_s3_task *task)
     atomic_fetch_add(&s3->bytes_written, call->n_sent);
 }
 
-/* The status that an error would have come with, had the server known in time. */
+/* The status that belongs to an error which came after a 200. */
 static int status_of_error(const char *code)
 {
     static const struct {
@@ -229,8 +231,9 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
         return DW_OK;
     bool has_error =
         dw_s3_error_parse(&task->error, call->text.bytes, call->text.n_bytes);
-    /* An upload is complete when the server says so: not by a body that was cut off, nor
-     * by the page of some proxy. Where it was, the next try finds no such upload. */
+    /* An upload is complete only if the server confirms it. A body that was cut off, or
+     * the page of a proxy, does not count. If the upload was complete after all, the next
+     * try finds no such upload. */
     if (good && !has_error)
         return dw_s3_is_complete_result(call->text.bytes, call->text.n_bytes)
                    ? DW_OK
@@ -252,7 +255,8 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
         dw_link_slow_down(link ? link : &s3->get_link);
         pthread_mutex_unlock(&s3->lock);
     }
-    /* An error of a redirect's target is not about the object: ask the store again. */
+    /* An error of a redirect's target is not an error of the object: ask the store again.
+     */
     if (what != DW_RETRY_FINAL || task->target)
         return try_again(s3, task, reason, verdict, err);
     return fail_final(s3, task, err);

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "store/s3_driver.h"
 
-/* Pages in a row that bring nothing new: a server that goes round in circles. */
+/* The most pages in a row without a new key: the server repeats itself. */
 enum { MAX_IDLE_PAGES = 100 };
 
 typedef struct listing {
@@ -13,7 +13,7 @@ typedef struct listing {
     dw_list_fn fn;
     void *context;
     char *token; /* of the next page */
-    char *last;  /* the last key handed over, below the store's prefix */
+    char *last;  /* the last key reported, below the store's prefix */
     size_t n_idle_pages;
 } listing;
 
@@ -55,8 +55,8 @@ static dw_status fetch_page(listing *l, unsigned max_keys, dw_s3_list_page *page
     return status;
 }
 
-/* Skips names that are no keys, which another program left, and keys that were not asked
- * for: not every server honours start-after. */
+/* Skips names that are no keys, which another program wrote, and keys up to AFTER,
+ * because not every server honours start-after. */
 static bool wanted(const listing *l, const char *key)
 {
     return dw_store_key_valid(key) && strncmp(key, l->prefix, strlen(l->prefix)) == 0 &&
@@ -72,8 +72,8 @@ static dw_status hand_over(listing *l, const dw_s3_list_page *page, dw_error *er
         if (strncmp(e->key, l->s3->prefix, n_prefix) != 0 ||
             !wanted(l, e->key + n_prefix))
             continue;
-        /* Once more is harmless. Out of order is not: whoever asks for what comes after
-         * a key would miss what such a server put before it. */
+        /* A repeated key is harmless. Keys out of order are not: a caller that continues
+         * after a key would miss some. */
         int order = l->last ? strcmp(e->key + n_prefix, l->last) : 1;
         if (order < 0)
             return dw_fail(err, DW_UNSUPPORTED, l->s3->url,
@@ -113,7 +113,7 @@ dw_status dw_s3_list(void *self, const char *prefix, const char *after, dw_list_
         more = status == DW_OK && page.truncated;
         if (more) {
             dw_free(l.token);
-            l.token = page.next_token; /* takes */
+            l.token = page.next_token; /* moved here */
             page.next_token = NULL;
         }
         dw_s3_list_page_release(&page);
@@ -127,9 +127,9 @@ dw_status dw_s3_explain_403(dw_s3 *s3, const char *key, dw_error *err)
 {
     listing l = {.s3 = s3, .prefix = key};
     dw_s3_list_page page = {0};
-    /* The key itself is the least that begins with it, so one entry will do. */
+    /* The key itself is the first one that begins with it, so one entry is enough. */
     if (fetch_page(&l, 1, &page, NULL) != DW_OK)
-        return DW_DENIED; /* ERR says so already */
+        return DW_DENIED; /* ERR is already filled */
     size_t n_prefix = strlen(s3->prefix);
     bool there = false;
     for (size_t i = 0; i < page.n_entries; i++)

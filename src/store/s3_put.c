@@ -1,14 +1,14 @@
-/* Writes: one PUT, or, for more than that should carry, an upload in parts.
+/* Writes: one PUT or, for large objects, an upload in parts.
  *
  *     POST ?uploads                       -> upload id
  *     PUT  ?partNumber=N&uploadId=ID      -> ETag of each part, side by side
  *     POST ?uploadId=ID  list of ETags    the object appears
  *     DELETE ?uploadId=ID                 after a failure: else the parts stay, and cost
  *
- * Only a PUT is a conditional create everywhere. An upload in parts looks first whether
- * the key is taken, and sends the condition with the request that completes it, which
- * some servers honour and others ignore: there, of two writers at the same moment, the
- * second wins. What must have one winner is small, and goes by PUT.
+ * Only a PUT is a conditional create on all servers. An upload in parts first checks if
+ * the key is taken, and sends the condition with the request that completes it. Some
+ * servers ignore that condition; then the second of two simultaneous writers wins.
+ * Objects that must have one winner are small and are written by PUT.
  */
 #include <string.h>
 #include <time.h>
@@ -20,8 +20,8 @@
 #include "store/store.h"
 
 #define SINGLE_BYTES     (16ull << 20)
-#define SIGNED_BYTES     (256ull << 10) /* above, hashing costs more than it proves */
-#define LEAST_PART_BYTES (5ull << 20)   /* S3's own */
+#define SIGNED_BYTES     (256ull << 10) /* larger bodies are not hashed: too costly */
+#define LEAST_PART_BYTES (5ull << 20)   /* S3's minimum */
 #define MAX_PARTS        10000
 
 enum { MAX_ETAG = 256, MAX_UPLOAD_ID = 2048 };
@@ -37,13 +37,14 @@ typedef struct upload {
     size_t n_parts;
     size_t next;
     char **etags;
-    void **buffers; /* one a connection at most, for a source that must be read */
+    void **buffers; /* at most one for each connection, for a source that is read by a
+                       function */
     size_t n_buffers;
-    void **free; /* those that are not in use */
+    void **free; /* the unused ones */
     size_t n_free;
 } upload;
 
-/* ---- buffers: every one has a ticket, and there are tickets for 48 MiB ---- */
+/* ---- buffers: all uploads together use at most 48 MiB ---- */
 
 static uint64_t ticket_bytes(uint64_t n_bytes)
 {
@@ -51,8 +52,8 @@ static uint64_t ticket_bytes(uint64_t n_bytes)
     return n_bytes < most ? n_bytes : most;
 }
 
-/* Waits up to WAIT_MS, which only those may do that hold none: two uploads could wait for
- * each other otherwise. */
+/* Waits up to WAIT_MS. Only an upload without a buffer may wait; otherwise two uploads
+ * could wait for each other. */
 static bool take_ticket(dw_s3 *s3, uint64_t n_bytes, unsigned wait_ms)
 {
     n_bytes = ticket_bytes(n_bytes);
@@ -65,7 +66,7 @@ static bool take_ticket(dw_s3 *s3, uint64_t n_bytes, unsigned wait_ms)
     while (wait_ms > 0 && s3->buffer_bytes_left < n_bytes)
         if (pthread_cond_timedwait(&s3->buffer_back, &s3->lock, &until) != 0)
             break;
-    /* an anchor that is uploaded for minutes must not keep a version waiting */
+    /* an upload of an anchor that takes minutes must not delay a version */
     bool got = s3->buffer_bytes_left >= n_bytes + (wait_ms > 0 ? 0 : DW_S3_BUFFER_KEPT);
     if (got)
         s3->buffer_bytes_left -= n_bytes;
@@ -101,7 +102,7 @@ static dw_status take_buffer(upload *u, void **out, dw_error *err)
     }
     if (u->n_buffers > 0) {
         if (!take_ticket(u->s3, u->part_bytes, 0))
-            return DW_OK; /* later, when a part of ours is done */
+            return DW_OK; /* later, when one of our parts is done */
     } else {
         dw_status status =
             await_ticket(u->s3, u->part_bytes, u->progress, u->source->n_bytes, err);
@@ -214,8 +215,8 @@ static bool name_upload(const upload *u, dw_s3_task *task)
     return !task->query_room.failed;
 }
 
-/* A second try that finds no such upload comes after a first that worked, whose reply
- * was lost; or after somebody removed it. */
+/* If a second try finds no such upload, the first one worked and its reply was lost, or
+ * somebody removed the upload. */
 static dw_status look_for_result(const upload *u, dw_error *err)
 {
     dw_error missing;
@@ -231,8 +232,8 @@ static dw_status look_for_result(const upload *u, dw_error *err)
                    "the server lost the upload before it was complete");
 }
 
-/* After a create that was answered with 409, which says that others write the same name
- * at this moment, not that one of them has. */
+/* After a create that was answered with 409. It means that others are writing the same
+ * name, not that one of them has finished. */
 static dw_status settle_conflict(const upload *u, dw_error *err)
 {
     char where[DW_ERROR_WHERE_SIZE];
@@ -263,7 +264,7 @@ static dw_status complete_upload(upload *u, dw_error *err)
     dw_status status = body.failed || !name_upload(u, &task)
                            ? dw_fail_memory(err, u->s3->url)
                            : dw_s3_ask(u->s3, &task, NULL, err);
-    /* Also if a PUT is known to be conditional: that says nothing about this one. */
+    /* Also if PUT is known to be conditional: uploads in parts may differ. */
     if (status == DW_UNSUPPORTED && task.create) {
         task.create = false;
         status = dw_s3_ask(u->s3, &task, NULL, err);
@@ -365,8 +366,8 @@ static dw_status put_bytes(const upload *u, const void *bytes, dw_error *err)
         dw_status status = send_single(u, bytes, true, err);
         if (status != DW_UNSUPPORTED)
             return status;
-        /* A server that is known to create conditionally has not unlearned it: one reply
-         * of a proxy must not take away what keeps two writers apart. */
+        /* If the server is known to create conditionally, one reply of a proxy must not
+         * change that: it keeps two writers apart. */
         int known = DW_S3_CONDITIONAL_UNKNOWN;
         atomic_compare_exchange_strong(&u->s3->conditional, &known, DW_S3_CONDITIONAL_NO);
         if (known == DW_S3_CONDITIONAL_YES)

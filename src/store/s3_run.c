@@ -20,7 +20,7 @@ typedef struct run {
     uint64_t reported_ms;
     uint64_t bytes_reported;
     dw_wait wait;
-    uint64_t bytes_moved; /* as far as the wait knows */
+    uint64_t bytes_moved; /* when the wait last looked */
 } run;
 
 static size_t window_of(run *r)
@@ -81,7 +81,7 @@ static dw_status send_due(run *r, dw_error *err)
     return DW_OK;
 }
 
-/* Until a retry is due or a report. */
+/* The time until a retry or a report is due. */
 static uint64_t time_to_wait(const run *r)
 {
     uint64_t now_ms = dw_clock_ms();
@@ -157,7 +157,7 @@ static dw_status report(run *r, dw_error *err)
     uint64_t done = count_moved(r);
     if (done > r->job->bytes_total)
         done = r->job->bytes_total;
-    if (done < r->bytes_reported) /* a try that failed began again */
+    if (done < r->bytes_reported) /* a failed try starts again */
         done = r->bytes_reported;
     r->bytes_reported = done;
     if (progress->report(progress->context, done, r->job->bytes_total) == 0)
@@ -167,7 +167,7 @@ static dw_status report(run *r, dw_error *err)
                    "stopped at the caller's request");
 }
 
-/* Requests use the caller's buffers: none may be under way on return. */
+/* Requests use the caller's buffers, so none may be in progress on return. */
 static void call_back(run *r)
 {
     for (size_t i = 0; i < r->n_tasks; i++)

@@ -25,7 +25,7 @@ const char *dw_s3_where(const dw_s3 *s3, const char *key, char out[DW_ERROR_WHER
 static void write_host(const dw_s3 *s3, const char *region, dw_writer *out)
 {
     if (!s3->path_style)
-        dw_write_format(out, "%s.", s3->bucket); /* which is short */
+        dw_write_format(out, "%s.", s3->bucket); /* a bucket's name is short */
     if (s3->host)
         dw_write_text(out, s3->host);
     else
@@ -48,7 +48,8 @@ static void write_path(const dw_s3 *s3, const char *key, dw_writer *out)
     dw_percent_encode(out, key, true);
 }
 
-/* A header line in `lines`; they are pointed to once it has stopped growing. */
+/* Adds a header line to `lines`. Pointers to the lines are taken once it no longer grows.
+ */
 static void begin_line(dw_s3_task *task, size_t *starts, const char *name)
 {
     starts[task->call.n_headers++] = task->lines.n_bytes;
@@ -166,7 +167,7 @@ dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err)
     task->url.failed = task->lines.failed = false;
     add_range(task, starts);
     if (task->target) {
-        /* Another host: it gets nothing of ours but the range. */
+        /* Another host gets only the range, no credentials. */
         dw_write_text(&task->url, task->target);
     } else {
         dw_status status = build_for_bucket(s3, task, starts, err);
@@ -181,7 +182,7 @@ dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err)
     call->method = task->method;
     call->url = (const char *)task->url.bytes;
     call->headers = task->headers;
-    /* An upload waits until the server has it on disk. */
+    /* The end of an upload takes as long as the server needs to write it to disk. */
     call->stall_s = strcmp(task->method, "GET") == 0 ? 20 : 60;
     if (call->max_text == 0)
         call->max_text = DW_S3_ERROR_BYTES;

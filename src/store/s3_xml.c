@@ -13,18 +13,18 @@
 
 /* ---- documents: elements with text in them ---- */
 
-/* Of the deepest thing that is looked at; what lies deeper is passed over. */
+/* The depth of the deepest element that is used; deeper ones are ignored. */
 #define MAX_LEVELS 3
 #define MAX_DEPTH  64
-/* A key of the greatest length, each byte of it spelled %XX. */
+/* A key of the maximum length with each byte as %XX. */
 #define MAX_TEXT (3 * DW_S3_KEY_BYTES)
 
 typedef struct document document;
 
 struct document {
-    const char *root; /* the element that it must be */
-    /* An element begins, or has ended with TEXT in it; LEVEL counts the root as 0. May
-     * fail the document. */
+    const char *root; /* the name of the root element */
+    /* Called when an element begins or ends, with its TEXT. LEVEL counts the root as 0.
+     * May reject the document. */
     void (*begin)(document *d, unsigned level, const char *name);
     void (*end)(document *d, unsigned level, const char *name);
     void *context;
@@ -159,7 +159,8 @@ static dw_status parse_document(document *d, const void *bytes, size_t n_bytes)
     return d->status;
 }
 
-/* A copy of the text of the element that ended, to be freed; NULL if it failed. */
+/* A copy of the text of the element that ended; the caller frees it. NULL after a
+ * failure. */
 static char *take_text(document *d, size_t n_most)
 {
     if (d->text_cut || d->n_text > n_most) {
@@ -282,7 +283,7 @@ static void end_in_list(document *d, unsigned level, const char *name)
         stop_corrupt(d, "lists an object without a key");
 }
 
-/* In place. A space is sent as '+', as in a form. */
+/* Decodes in place. A space is sent as '+', as in a form. */
 static bool percent_decode(char *text)
 {
     char *to = text;
@@ -302,7 +303,7 @@ static bool percent_decode(char *text)
     return true;
 }
 
-/* Checks that need the whole document, since elements come in any order. */
+/* Checks the whole document, because elements come in any order. */
 static dw_status finish_list(list_state *state, const char *where, dw_error *err)
 {
     dw_s3_list_page *page = state->page;

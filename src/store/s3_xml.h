@@ -1,8 +1,8 @@
-/* The XML of S3: what servers answer, and the one body that is sent.
+/* The XML of S3: the servers' answers, and the one body that is sent.
  *
- * Read with expat. A document type declaration ends the parse: no answer of S3 has one,
- * and entities that grow when they are expanded cannot come without it. Namespaces are
- * not looked at, since servers differ in them.
+ * Uses expat. A document type declaration ends the parse: no answer of S3 has one, and
+ * without it there are no entities that could grow when they are expanded. Namespaces are
+ * ignored, because servers differ in them.
  */
 #ifndef DW_STORE_S3_XML_H
 #define DW_STORE_S3_XML_H
@@ -15,18 +15,17 @@
 #include "deltawire/error.h"
 
 typedef struct dw_s3_error {
-    char code[64]; /* cut if longer, as the message is */
+    char code[64]; /* cut if longer, like the message */
     char message[256];
 } dw_s3_error;
 
-/* True if the body is an <Error> document, also behind whitespace or a declaration,
- * also if it breaks off further on, and when out of memory: a caller that looks for an
- * error in an answer that says 200 must not take a failure for success. */
+/* True if the body is an <Error> document, also after whitespace or a declaration, also
+ * if it is incomplete, and also if out of memory: a caller that looks for an error in a
+ * 200 must not take a failure for success. */
 bool dw_s3_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes);
 
 #define DW_S3_PAGE_ENTRIES                                                               \
-    10000 /* of one page of a listing; Amazon sends up to 1,000                          \
-           */
+    10000 /* of one page of a listing; Amazon sends at most 1,000 */
 #define DW_S3_KEY_BYTES 4096
 
 typedef struct dw_s3_list_entry {
@@ -42,8 +41,8 @@ typedef struct dw_s3_list_page {
     char *next_token; /* NULL if none was sent; never NULL if truncated */
 } dw_s3_list_page;
 
-/* Reads a ListBucketResult of ListObjectsV2; percent-encoded keys are decoded if it
- * says <EncodingType>url</EncodingType>. WHERE is for errors. */
+/* Reads a ListBucketResult of ListObjectsV2. Decodes percent-encoded keys if it has
+ * <EncodingType>url</EncodingType>. WHERE is for errors. */
 dw_status dw_s3_list_parse(dw_s3_list_page *out, const void *xml, size_t n_bytes,
                            const char *where, dw_error *err);
 void dw_s3_list_page_release(dw_s3_list_page *page);

@@ -43,7 +43,7 @@ static int compare_bytes(const char *a, size_t n_a, const char *b, size_t n_b)
     return order ? order : (n_a > n_b) - (n_a < n_b);
 }
 
-/* By name and only then by value: "a=1" stands before "a-b=1", though '-' < '='. */
+/* Sorts by name and then by value: "a=1" comes before "a-b=1", although '-' < '='. */
 static int compare_parameters(const void *a, const void *b)
 {
     const parameter *p = a, *q = b;
@@ -85,7 +85,7 @@ static void write_query(dw_writer *out, const char *query)
     dw_free(parameters);
 }
 
-/* Without blanks at the ends, and runs of them within as one space. */
+/* Removes blanks at the ends, and replaces runs of blanks with one space. */
 static void write_header_value(dw_writer *out, const char *value)
 {
     const char *blanks = " \t";
@@ -141,7 +141,7 @@ void dw_sigv4_canonical_request(dw_writer *out, const char *method, const char *
 
 /* ---- the signature ---- */
 
-/* HMAC with the key in KEY, which the result replaces. */
+/* Replaces the key in KEY with an HMAC made with it. */
 static dw_status derive(uint8_t key[DW_SHA256_BYTES], const char *text, size_t n_text,
                         dw_error *err)
 {
@@ -174,7 +174,7 @@ static dw_status signing_key(uint8_t out[DW_SHA256_BYTES], const char *date,
     return status;
 }
 
-/* DATE/REGION/SERVICE/aws4_request; of the date only the day. */
+/* DATE/REGION/SERVICE/aws4_request, with only the day of the date. */
 static void write_scope(dw_writer *out, const char *date, const char *region,
                         const char *service)
 {
@@ -224,8 +224,8 @@ dw_status dw_sigv4_signature(char out[DW_SHA256_TEXT], const dw_writer *canonica
 
 /* ---- the header ---- */
 
-/* These come from files and variables, and go into header lines: a line break that was
- * pasted along would end one. Neither may stand in a message. */
+/* Checks credentials, which come from files and variables and go into header lines: a
+ * stray line break would end a header. No message may contain them. */
 static dw_status check_words(const dw_sigv4_request *request,
                              const dw_sigv4_credentials *credentials, dw_error *err)
 {

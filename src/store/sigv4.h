@@ -1,4 +1,4 @@
-/* AWS Signature Version 4, as S3 wants it: the Authorization header of a request.
+/* AWS Signature Version 4 for S3: the Authorization header of a request.
  *
  *     canonical request        what is signed: method, path, query, headers, payload
  *       | SHA-256
@@ -34,9 +34,8 @@ typedef struct dw_sigv4_request {
     const char *path;  /* canonical URI: already percent-encoded, as sent */
     const char *query; /* "" or encoded "a=b&c=d", any order */
     const dw_sigv4_header *headers;
-    size_t n_headers;           /* further headers to sign besides host, x-amz-date,
-                                   x-amz-content-sha256, x-amz-security-token; any order, each name
-                                   once */
+    size_t n_headers; /* signed besides host, x-amz-date, x-amz-content-sha256 and
+                         x-amz-security-token; any order, each name once */
     const char *payload_sha256; /* hex or "UNSIGNED-PAYLOAD" */
     const char *region;
     int64_t wall_ms;
@@ -44,18 +43,18 @@ typedef struct dw_sigv4_request {
 
 #define DW_SIGV4_DATE 17 /* "20130524T000000Z" with its NUL */
 
-/* Appends the value of Authorization, with its NUL, to OUT, and gives that of x-amz-date.
- * The request must then carry, besides both and REQUEST's headers, x-amz-content-sha256
- * and, if there is a session token, x-amz-security-token. */
+/* Appends the value of Authorization, with its NUL, to OUT, and returns that of
+ * x-amz-date. Besides both and REQUEST's headers, the request must also have
+ * x-amz-content-sha256 and, with a session token, x-amz-security-token. */
 dw_status dw_sigv4_authorization(dw_writer *out, char date_out[DW_SIGV4_DATE],
                                  const dw_sigv4_request *request,
                                  const dw_sigv4_credentials *credentials, dw_error *err);
 
-/* Appends TEXT, all but RFC 3986's unreserved characters as %XX; KEEP_SLASH lets '/'
- * stand too. */
+/* Appends TEXT with all characters as %XX, except for RFC 3986's unreserved ones and,
+ * with KEEP_SLASH, '/'. */
 void dw_percent_encode(dw_writer *out, const char *text, bool keep_slash);
 
-/* ---- the two halves, for any service; the published test vectors want them ---- */
+/* ---- the two halves, for any service, as the published test vectors need them ---- */
 
 /* Appends the canonical request over HEADERS, which it sorts. */
 void dw_sigv4_canonical_request(dw_writer *out, const char *method, const char *path,

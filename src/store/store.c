@@ -22,8 +22,8 @@ struct dw_store {
     dw_store_driver driver;
     void *self;
     char *url;
-    atomic_int conditional; /* UNKNOWN until somebody asked */
-    /* for drivers that do not count */
+    atomic_int conditional; /* UNKNOWN until the first call */
+    /* counters for drivers without their own */
     atomic_ullong n_requests, bytes_read, bytes_written;
 };
 
@@ -38,8 +38,8 @@ static size_t scheme_length(const char *url)
     return letter && url[n] == ':' ? n : 0;
 }
 
-/* A URL with a password in it ends up in logs and process lists, so it is not taken at
- * all. Only the scheme is named in the error. */
+/* Refuses a URL with a password, because it would end up in logs and process lists. The
+ * error names only the scheme. */
 static dw_status refuse_password(const char *url, dw_error *err)
 {
     size_t n_scheme = scheme_length(url);
@@ -132,7 +132,7 @@ const char *dw_store_url(const dw_store *store)
     return store->url;
 }
 
-/* ---- what may be asked ------------------------------------------------------- */
+/* ---- checking arguments ------------------------------------------------------- */
 
 static bool is_key_byte(char c)
 {
@@ -257,7 +257,8 @@ bool dw_store_listed(const char *key, const char *prefix, const char *after)
            (!after || strcmp(key, after) > 0);
 }
 
-/* What a driver lists comes from strangers: a server, a directory, somebody's code. */
+/* Checks the entries of a driver, because they come from outside: a server, a directory,
+ * somebody's code. */
 typedef struct listing {
     const dw_store *store;
     const char *prefix, *after;

@@ -24,7 +24,7 @@ typedef struct dw_wait {
 /* The wait begins now, or begins again because the server sent something. */
 void dw_wait_begin(dw_wait *wait, uint64_t now_ms);
 
-/* Reports the wait if that is due: a slow answer to a first try is no trouble, unless the
+/* Reports the wait if it is due. A slow answer to a first try is not reported, unless the
  * server has never answered. N_TRIES were begun. */
 void dw_wait_check(dw_wait *wait, dw_wait_reporter *reporter, const char *url,
                    unsigned n_tries, uint64_t now_ms);

@@ -6,7 +6,7 @@
 #include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
 
-/* What one thread does at a time: stays in its second-level cache. */
+/* The piece of one thread: fits into its second-level cache. */
 #define STRIP_ELEMS (1u << 18)
 
 void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems)
@@ -32,8 +32,8 @@ dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_erro
 }
 
 typedef struct strip {
-    size_t into, from; /* numbers in the lists */
-    uint64_t first;    /* element, or byte if both types are the same */
+    size_t into, from; /* indices in the lists */
+    uint64_t first;    /* an element, or a byte if both types are the same */
 } strip;
 
 typedef struct cast {
@@ -47,7 +47,7 @@ static bool is_cast(const dw_tensor *into, const dw_tensor *from)
     return into->dtype == DW_BF16 && from->dtype == DW_F32;
 }
 
-/* Elements of a cast, bytes of a copy. */
+/* Counts elements for a cast, bytes for a copy. */
 static uint64_t units(const dw_tensor *into, const dw_tensor *from)
 {
     return is_cast(into, from) ? into->n_bytes / 2 : into->n_bytes;
@@ -68,7 +68,7 @@ static dw_status do_strip(void *context, size_t i, unsigned worker, dw_error *er
                              (const uint8_t *)from->data + s->first, (size_t)n, err);
 }
 
-/* The number in INTO of each of FROM. */
+/* Finds the index in INTO of each tensor of FROM. */
 static dw_status pair(size_t *partner, const dw_tensor *into, const dw_tensor *from,
                       size_t n, dw_error *err)
 {

@@ -1,7 +1,7 @@
 /* Opening checkpoints.
  *
- * Tensors point into the maps. Whoever reads them does it as base/map.h says, since the
- * file may shrink. */
+ * Tensors point into the maps. The file may shrink, so read them as base/map.h describes.
+ */
 #include "tensor/checkpoint.h"
 
 #include <ctype.h>
@@ -28,13 +28,13 @@ typedef struct shard {
 struct dw_checkpoint {
     shard *shards;
     size_t n_shards;
-    dw_tensor *tensors; /* of all shards, by name; their text belongs to the shards */
+    dw_tensor *tensors; /* of all shards, by name; the shards own their text */
     size_t n_tensors;
     char *index_path; /* or NULL */
     bool writable;
 };
 
-/* ---- which file a path means ------------------------------------------------ */
+/* ---- from a path to a file ------------------------------------------------ */
 
 /* Sets *OUT to DIR/NAME if that exists, else to NULL. */
 static dw_status find_in_directory(char **out, const char *dir, const char *name,
@@ -51,8 +51,8 @@ static dw_status find_in_directory(char **out, const char *dir, const char *name
     return DW_OK;
 }
 
-/* How many files a checkpoint has of which one is named NAME, by the custom of
- * model-00001-of-00030.safetensors; 1 if it is named otherwise. */
+/* The number of shards in a name like model-00001-of-00030.safetensors; 1 for other
+ * names. */
 static unsigned long count_shards(const char *name)
 {
     const char *of = NULL;
@@ -105,7 +105,7 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
     return status;
 }
 
-/* The file to open for PATH: itself, or what a directory holds. */
+/* The file to open for PATH: PATH itself, or the file in a directory. */
 static dw_status resolve(char **out, const char *path, dw_error *err)
 {
     struct stat st;
@@ -125,8 +125,8 @@ static dw_status resolve(char **out, const char *path, dw_error *err)
 
 /* ---- shards ----------------------------------------------------------------- */
 
-/* Opens the file as the next shard. Takes PATH, which may be NULL if the caller
- * could not allocate it. */
+/* Opens the file as the next shard. Owns PATH, which may be NULL if the caller could not
+ * allocate it. */
 static dw_status add_shard(dw_checkpoint *ckpt, char *path, dw_error *err)
 {
     if (!path)
@@ -186,8 +186,8 @@ static dw_status merge_tensors(dw_checkpoint *ckpt, const char *path, dw_error *
     return DW_OK;
 }
 
-/* The shards are known to hold nothing but what the index places in them, so a name
- * of the index that is in no shard is all that can still be wrong. */
+/* Finds a name of the index that is in no shard. The reverse was checked before: every
+ * tensor of a shard is in the index. */
 static dw_status check_complete(const dw_checkpoint *ckpt, const dw_shard_index *index,
                                 const char *path, dw_error *err)
 {
@@ -234,7 +234,7 @@ static dw_status open_file(dw_checkpoint *ckpt, const char *path, dw_error *err)
     return status;
 }
 
-/* ---- the public face -------------------------------------------------------- */
+/* ---- public functions -------------------------------------------------------- */
 
 dw_status dw_checkpoint_open(dw_checkpoint **out, const char *path, unsigned flags,
                              dw_error *err)

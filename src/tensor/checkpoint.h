@@ -1,21 +1,21 @@
-/* Checkpoint functions for the layers above, beyond the public ones. */
+/* Checkpoint functions for the layers above, beside the public ones. */
 #ifndef DW_TENSOR_CHECKPOINT_H
 #define DW_TENSOR_CHECKPOINT_H
 
 #include "deltawire/checkpoint.h"
 
-/* Makes sure that stores to a writable checkpoint will find room on the disk. */
+/* Makes room on the disk for stores to a writable checkpoint. */
 dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err);
 
-/* The descriptor that file I is open with. */
+/* The descriptor of file I. */
 int dw_checkpoint_fd(const dw_checkpoint *ckpt, size_t i);
 
-/* A number that distinguishes the files behind it from others, also of the same names;
- * they cannot be others while somebody has them mapped. */
+/* A number that identifies its files, also among files of the same names. It stays unique
+ * as long as the files are mapped. */
 uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt);
 
-/* How many of the tensors, in order, the next shard takes: as many as fit, and one that
- * is too large by itself; and how many shards all of them take (checkpoint_write.c). */
+/* How many of the tensors, in order, go into the next shard: as many as fit, or one that
+ * is too large; and how many shards all of them need (checkpoint_write.c). */
 size_t dw_shard_fill(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes);
 size_t dw_shard_count(const dw_tensor *tensors, size_t n_tensors, uint64_t max_bytes);
 

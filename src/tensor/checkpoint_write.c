@@ -18,8 +18,8 @@
 #include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
 
-/* A copy of the tensors, by name. The header's own limits are checked where
- * it is written. */
+/* Copies the tensors, sorted by name. The header's own limits are checked when it is
+ * written. */
 static dw_status sort_tensors(dw_tensor **out, const dw_tensor *tensors, size_t n_tensors,
                               const char *path, dw_error *err)
 {
@@ -51,7 +51,7 @@ static dw_status sort_tensors(dw_tensor **out, const dw_tensor *tensors, size_t 
 static dw_status check_metadata(const dw_checkpoint_write_options *options,
                                 const char *path, dw_error *err)
 {
-    for (size_t i = 0; i < options->n_metadata; i++) /* a handful */
+    for (size_t i = 0; i < options->n_metadata; i++) /* only a few */
         for (size_t j = 0; j < i; j++)
             if (strcmp(options->metadata[i].key, options->metadata[j].key) == 0)
                 return dw_fail(err, DW_INVALID, path, "metadata '%.200s' is given twice",
@@ -59,7 +59,7 @@ static dw_status check_metadata(const dw_checkpoint_write_options *options,
     return DW_OK;
 }
 
-/* Writes one file; puts the tensors into the stock order on the way. */
+/* Writes one file. Sorts the tensors into the stock order. */
 static dw_status write_file(const char *path, dw_tensor *tensors, size_t n_tensors,
                             const dw_checkpoint_write_options *options, dw_error *err)
 {
@@ -84,8 +84,8 @@ static dw_status write_file(const char *path, dw_tensor *tensors, size_t n_tenso
 
 /* ---- shards ----------------------------------------------------------------- */
 
-/* A set of shards under construction. The one path buffer is there from the start,
- * so that clean-up needs no memory. */
+/* A set of shards under construction. The path buffer is allocated first, so that
+ * clean-up needs no memory. */
 typedef struct shard_set {
     const char *dir;
     char *path;
@@ -140,8 +140,8 @@ static dw_status make_directory(shard_set *set, dw_error *err)
     struct stat st;
     if (stat(set->dir, &st) == 0 && !S_ISDIR(st.st_mode))
         return dw_fail(err, DW_INVALID, set->dir, "shards need a directory, not a file");
-    /* readers of an old index would find a mix of old and new shards; and what is not
-     * there now may be removed again after a failure */
+    /* readers of an old index would find a mix of old and new shards; and after a failure
+     * only files that were not there before may be removed */
     bool taken = stat(index_path(set), &st) == 0;
     for (size_t i = 0; i < set->n_shards && !taken; i++)
         taken = stat(shard_path(set, i), &st) == 0;
@@ -180,8 +180,8 @@ static dw_status write_index(shard_set *set, dw_error *err)
     return status;
 }
 
-/* Writes the files; on failure removes them, none of which was there before. TENSORS are
- * by name, and so are the shards: each range is listed in the index before write_file
+/* Writes the files. After a failure it removes them; none existed before. TENSORS and so
+ * the shards are sorted by name: each range is listed in the index before write_file
  * reorders it. */
 static dw_status write_shard_files(shard_set *set, dw_tensor *tensors, size_t n_tensors,
                                    const dw_checkpoint_write_options *options,
@@ -218,7 +218,7 @@ static dw_status write_shards(const char *dir, dw_tensor *tensors, size_t n_tens
 {
     shard_set set = {
         .dir = dir,
-        .path_size = strlen(dir) + 80, /* the numbers take 20 digits at most */
+        .path_size = strlen(dir) + 80, /* the numbers have at most 20 digits */
         .n_shards = dw_shard_count(tensors, n_tensors, options->max_shard_bytes),
     };
     set.path = dw_alloc(set.path_size);

@@ -6,7 +6,7 @@ typedef struct dtype_row {
     const char *name;
     uint8_t bits;
     uint8_t width;
-    uint8_t mantissa_bits; /* of sign-magnitude floats; 0 for all else */
+    uint8_t mantissa_bits; /* of sign-magnitude floats; 0 for other types */
     uint8_t rank;
 } dtype_row;
 

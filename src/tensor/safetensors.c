@@ -1,5 +1,5 @@
-/* The parser. The header is read into a tree, measured, copied into one allocation
- * and checked on the way; the tree is gone when dw_safetensors_parse returns.
+/* The parser. It reads the header into a tree, measures it, and copies it into one
+ * allocation while checking it. dw_safetensors_parse frees the tree.
  *
  *     arena: dw_tensor[n_tensors] | dw_pair[n_metadata] | dims | names, keys, values
  */
@@ -15,7 +15,7 @@
 
 #define METADATA_KEY "__metadata__"
 
-/* What a tensor's entry is checked against, and where faults go. */
+/* The context of checking a tensor's entry. */
 typedef struct source {
     const uint8_t *data; /* the tensor bytes */
     uint64_t n_data;
@@ -48,15 +48,16 @@ static dw_status find_header(const uint8_t **header, size_t *n_header,
         return dw_fail(err, DW_CORRUPT, path,
                        "a header of %" PRIu64 " bytes does not fit a file of %zu", n,
                        n_bytes);
-    /* JSON would allow white space here, but such a file could be something else too */
+    /* JSON would allow white space here, but then the file could be of another kind too
+     */
     if (n == 0 || (*header)[0] != '{')
         return dw_fail(err, DW_CORRUPT, path, "the header does not start with '{'");
     return DW_OK;
 }
 
-/* Sizes and places the arena. Entries are not checked yet: what is not of the
- * expected kind counts as empty and is refused when it is read. The sums cannot
- * overflow, since each counts parts of a header below 100 MB. */
+/* Computes the size of the arena and allocates it. Entries are not checked yet: a value
+ * of the wrong kind counts as empty and is refused when it is read. The sums cannot
+ * overflow, because the header is below 100 MB. */
 static bool allocate_arena(dw_safetensors *out, cursor *rest, const dw_json *root)
 {
     const dw_json *metadata = dw_json_get(root, METADATA_KEY);
@@ -202,8 +203,8 @@ static dw_status read_offsets(dw_tensor *tensor, const dw_json *offsets,
                               " but the file holds %" PRIu64 " bytes of data",
                               end, from->n_data);
     tensor->n_bytes = n_bytes;
-    tensor->data = (void *)(uintptr_t)(from->data + begin); /* whether it may be written
-                                                               is up to the map */
+    tensor->data =
+        (void *)(uintptr_t)(from->data + begin); /* the map decides if it is writable */
     return DW_OK;
 }
 
@@ -239,8 +240,8 @@ static dw_status read_entries(dw_safetensors *out, cursor *rest, const dw_json *
     return DW_OK;
 }
 
-/* By place in the file; empty tensors, which share places, come before what starts
- * there, and by name among themselves. */
+/* Sorts by position in the file. Empty tensors come before the tensor that starts at the
+ * same position, and are sorted by name. */
 static int compare_places(const void *left, const void *right)
 {
     const dw_tensor *a = left;
@@ -252,7 +253,7 @@ static int compare_places(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Every byte of data belongs to exactly one tensor. */
+/* Checks that every byte of data belongs to exactly one tensor. */
 static dw_status check_cover(const dw_safetensors *file, const source *from)
 {
     const uint8_t *expected = from->data;
@@ -275,7 +276,7 @@ static dw_status check_cover(const dw_safetensors *file, const source *from)
     return DW_OK;
 }
 
-/* HEAD is where the header can be read, BYTES is where the file is. */
+/* HEAD is a readable copy of the header, BYTES the file. */
 static dw_status parse(dw_safetensors *out, const uint8_t *head, const uint8_t *bytes,
                        size_t n_bytes, const char *path, dw_error *err)
 {

@@ -1,4 +1,4 @@
-/* safetensors: strict parsing of a header, and writing one.
+/* safetensors: parses a header strictly, and writes one.
  *
  *     u64 little-endian header length
  *     header: JSON object, name -> {"dtype", "shape", "data_offsets"}, and
@@ -23,9 +23,9 @@ typedef struct dw_safetensors {
     void *arena;
 } dw_safetensors;
 
-/* Checks the header of the file whose BYTES these are, all of it, and gives its
- * tensors with pointers into BYTES. PATH is for errors. Fails with DW_CORRUPT, or
- * DW_UNSUPPORTED for an unknown dtype. */
+/* Checks the whole header of the file BYTES, and returns its tensors with pointers into
+ * BYTES. PATH is for errors. Fails with DW_CORRUPT, or DW_UNSUPPORTED for an unknown
+ * dtype. */
 dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
                                const char *path, dw_error *err);
 /* The same for a mapped file. The header is read safely: see base/map.h. */
@@ -36,8 +36,8 @@ void dw_safetensors_release(dw_safetensors *file);
 /* The value of KEY in __metadata__, or NULL. */
 const char *dw_safetensors_metadata(const dw_safetensors *file, const char *key);
 
-/* The value of KEY as a number of RADIX 10 or 16: only digits, in 64 bits. False if
- * it is missing or anything else. */
+/* The value of KEY as a number of RADIX 10 or 16: only digits, at most 64 bits. False if
+ * it is missing or not such a number. */
 bool dw_safetensors_number(const dw_safetensors *file, const char *key, int radix,
                            uint64_t *out);
 
@@ -48,14 +48,14 @@ bool dw_parse_number(const char *text, int radix, uint64_t *out);
  * last to first, then names. */
 int dw_safetensors_compare(const void *left, const void *right);
 
-/* Appends length and header for tensors laid out in the given order. Data pointers
- * are not used. Padded so that the data starts at a multiple of 8. */
+/* Appends length and header for tensors in the given order. Data pointers are not used.
+ * The header is padded so that the data starts at a multiple of 8. */
 dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
                                 size_t n_tensors, const dw_pair *metadata,
                                 size_t n_metadata, const char *path, dw_error *err);
 
-/* Pads a header, which is all that OUT holds, with more spaces, so that it and N_BYTES of
- * data fill a multiple of MULTIPLE. */
+/* Pads a header with spaces, so that it and N_BYTES of data fill a multiple of MULTIPLE.
+ * OUT holds only the header. */
 dw_status dw_safetensors_pad(dw_writer *out, uint64_t n_bytes, uint64_t multiple,
                              const char *path, dw_error *err);
 

@@ -26,7 +26,7 @@ static dw_status check_metadata(const dw_pair *metadata, size_t n_metadata,
     return DW_OK;
 }
 
-/* Refuses what would make a file that breaks the format. */
+/* Refuses tensors that would break the format. */
 static dw_status check_tensor(const dw_tensor *tensor, const char *path, dw_error *err)
 {
     if (strcmp(tensor->name, "__metadata__") == 0)
@@ -68,7 +68,7 @@ static void write_entry(dw_writer *w, const dw_tensor *tensor, uint64_t begin)
                     begin + tensor->n_bytes);
 }
 
-/* The length in front of the header that begins at START, which is whole. */
+/* Sets the length of the complete header that begins at START. */
 static dw_status set_length(dw_writer *out, size_t start, const char *path, dw_error *err)
 {
     uint64_t n_header = out->n_bytes - start - sizeof n_header;
@@ -88,7 +88,7 @@ dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
     dw_status status = check_metadata(metadata, n_metadata, path, err);
     if (status != DW_OK)
         return status;
-    dw_write_u64(out, 0); /* the length, once it is known */
+    dw_write_u64(out, 0); /* the length, set later */
     dw_write_u8(out, '{');
     if (n_metadata > 0)
         write_metadata(out, metadata, n_metadata);

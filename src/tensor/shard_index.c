@@ -52,7 +52,7 @@ static dw_status read_entries(dw_shard_index *index, const dw_json *map, const c
     return DW_OK;
 }
 
-/* Strings of the tree lie in the order of the text. */
+/* Strings of the tree are in the order of the text. */
 static int compare_places(const void *a, const void *b)
 {
     const char *left = *(const char *const *)a, *right = *(const char *const *)b;
@@ -130,7 +130,7 @@ dw_status dw_shard_index_check_file(const dw_shard_index *index, const char *fil
                                   "the index does not name it");
         if (strcmp(found->file, file) != 0)
             return dw_fail_tensor(err, DW_CORRUPT, path, wanted.name,
-                                  "it stands here, but the index places it in '%s'",
+                                  "it is here, but the index places it in '%s'",
                                   found->file);
     }
     return DW_OK;

@@ -1,4 +1,4 @@
-/* model.safetensors.index.json: which file holds which tensor.
+/* model.safetensors.index.json: lists the file of each tensor.
  *
  *     {"metadata": {"total_size": N}, "weight_map": {TENSOR: FILE, ...}}
  */
@@ -25,12 +25,12 @@ typedef struct dw_shard_index {
     size_t n_files;
 } dw_shard_index;
 
-/* Files must be plain names: the index of a stranger never leads out of its own
- * directory. Links that stand in the directory are followed, as model caches need. */
+/* Files must be plain names, so that an index never leads out of its own directory. Links
+ * in the directory are followed, as model caches need. */
 dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *err);
 void dw_shard_index_release(dw_shard_index *index);
 
-/* Checks that the index places each of these tensors in FILE, which holds them. */
+/* Checks that the index places each of these tensors of FILE in FILE. */
 dw_status dw_shard_index_check_file(const dw_shard_index *index, const char *file,
                                     const dw_tensor *tensors, size_t n_tensors,
                                     const char *path, dw_error *err);

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "tensor/dtype.h"
 
-/* What a caller can get wrong about a tensor. */
+/* Checks a caller's tensor. */
 static dw_status check_tensor(const dw_tensor *t, size_t i, dw_error *err)
 {
     uint64_t n_bytes;

@@ -351,7 +351,7 @@ static void test_broken_index(void **state)
     put_index("{\"w.bytes\":\"a.safetensors\",\"w.floats\":\"a.safetensors\","
               "\"a.halves\":\"b.safetensors\"}");
     assert_open_refused(dir, DW_CORRUPT, temp_path("idx/b.safetensors"),
-                        "tensor 'w.floats': it stands here, but the index places it in "
+                        "tensor 'w.floats': it is here, but the index places it in "
                         "'a.safetensors'");
     dir = temp_path("idx");
     put_index("{\"w.bytes\":\"gone.safetensors\"}");
