@@ -24,7 +24,7 @@
 
 /* A tensor that waits for its group. */
 typedef struct waiting {
-    size_t tensor; /* number in the weights */
+    size_t tensor; /* index in the weights */
     dw_payload payload;
 } waiting;
 
