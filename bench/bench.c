@@ -25,7 +25,7 @@ static void keep_better(double *best, double seconds)
         *best = seconds;
 }
 
-/* Makes BASE equal to OLD again: the memcpy that all else is compared with. */
+/* Makes BASE equal to OLD again: the memcpy that everything else is compared with. */
 static void copy_once(run *r)
 {
     double start = bench_seconds();
@@ -88,8 +88,8 @@ static bool base_is_new(const run *r)
     return memcmp(r->w.base[0].data, r->w.new_[0].data, r->w.n_bytes) == 0;
 }
 
-/* All of them in turn, round after round: what disturbs the machine for a while disturbs
- * them alike. */
+/* Runs all of them in turn, round after round, so that a disturbance of the machine
+ * affects all. */
 static dw_status measure_rounds(run *r, dw_delta **delta, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -123,7 +123,7 @@ static dw_status measure_rounds(run *r, dw_delta **delta, dw_error *err)
     return DW_OK;
 }
 
-/* In rounds of its own: watching costs time. */
+/* Measures memory in separate rounds, because watching costs time. */
 static dw_status measure_memory(run *r, const dw_delta *delta, dw_error *err)
 {
     dw_delta *again = NULL;
@@ -144,7 +144,7 @@ static dw_status measure_memory(run *r, const dw_delta *delta, dw_error *err)
     return status;
 }
 
-/* One step further: AFTER by the trace's file, BEFORE by the diff. */
+/* Goes one step further: AFTER with the trace's file, BEFORE with the diff. */
 static dw_status measure_step(run *r, const bench_model *before, bench_model *after,
                               unsigned step, dw_error *err)
 {
@@ -171,7 +171,7 @@ static dw_status measure_step(run *r, const bench_model *before, bench_model *af
     return DW_OK;
 }
 
-/* Bytes of all steps of the trace, files whole. */
+/* Adds up the bytes of the files of all steps of the trace. */
 static dw_status measure_steps(run *r, unsigned n_steps, dw_error *err)
 {
     bench_model before, after = {0};

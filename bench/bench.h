@@ -1,5 +1,5 @@
-/* All measurements of `deltawire bench`, in one run, so that ratios between them mean
- * something on a noisy machine. */
+/* All measurements of `deltawire bench`, in one run, so that their ratios are meaningful
+ * on a noisy machine. */
 #ifndef DW_BENCH_BENCH_H
 #define DW_BENCH_BENCH_H
 
@@ -10,7 +10,7 @@ typedef struct bench_options {
     uint64_t n_bytes;  /* of one version of the weights */
     unsigned step;     /* of the trace, from 1; its last one if it has fewer */
     unsigned n_threads;
-    unsigned n_rounds; /* the best of so many counts */
+    unsigned n_rounds; /* the best of these counts */
 } bench_options;
 
 enum { BENCH_PEERS = 4 };
@@ -24,8 +24,8 @@ typedef struct bench_report {
     double copy_rate;       /* bytes copied a second by memcpy on one thread */
     double encode_rate;     /* bytes of weights a second: diff, encode, update the base */
     double stage_rate;      /* ... decode to a list of stores, verified */
-    double digest_rate;     /* ... full sweep */
-    double scatter_seconds; /* doing the stores */
+    double digest_rate;     /* ... of all weights */
+    double scatter_seconds; /* for the stores */
 
     uint64_t delta_bytes;
     uint64_t encode_memory; /* peak beyond the weights and the encoded delta */
@@ -42,7 +42,7 @@ typedef struct bench_report {
     } peers[BENCH_PEERS];
 } bench_report;
 
-/* SAY, which may be NULL, hears what is being measured. */
+/* Calls SAY, which may be NULL, with the name of each measurement. */
 dw_status bench_run(bench_report *out, const bench_options *options,
                     void (*report_phase)(const char *phase), dw_error *err);
 

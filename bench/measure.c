@@ -53,7 +53,7 @@ bench_peak *bench_peak_start(void)
     if (!peak)
         return NULL;
     malloc_trim(
-        0); /* what earlier rounds left in the heap would hide what this one takes */
+        0); /* free heap memory of earlier rounds, which would hide the use of this one */
     peak->start = peak->most = bench_anonymous_bytes();
     if (pthread_create(&peak->thread, NULL, watch, peak) != 0) {
         free(peak);

@@ -6,10 +6,10 @@
 
 double bench_seconds(void);
 
-/* Memory of the process that no file stands behind, now. */
+/* The anonymous memory of the process now. */
 uint64_t bench_anonymous_bytes(void);
 
-/* Watches the peak of that while something runs, from a thread of its own. */
+/* Watches the peak of that from a thread of its own. */
 typedef struct bench_peak bench_peak;
 bench_peak *bench_peak_start(void);
 uint64_t bench_peak_stop(bench_peak *peak); /* bytes above the start; frees it */

@@ -1,9 +1,9 @@
-/* How long an engine stands still for a version: `make bench-pause`.
+/* Measures how long an engine is paused for a version: `make bench-pause`.
  *
  *     pause_bench STORE-URL DIR ENGINE-SPEC N-VERSIONS N-BYTES [TRACE]
  *
- * Two versions of a model take turns in a trainer's memory; each is published, followed
- * into DIR, and taken over by the engine, as `deltawire follow` does it. Prints a line of
+ * Two versions of a model alternate in a trainer's memory. Each is published, followed
+ * into DIR and taken over by the engine, as `deltawire follow` does. Prints a line of
  * JSON for each step, and leaves DIR at the last version.
  */
 #include <inttypes.h>
@@ -47,7 +47,7 @@ static dw_publisher *open_publisher(dw_store *store, bench_workload *w)
     dw_publisher *publisher;
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds); /* they are not what is measured */
+    memset(options.folds, 0, sizeof options.folds); /* not measured here */
     check(dw_publisher_open(&publisher, store, w->base, w->n_tensors, &options, &err),
           &err);
     return publisher;
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
     dw_publisher *publisher = open_publisher(store, &w);
     dw_rollout *rollout = open_rollout(store, argv[2], &engine, &w);
     check(dw_rollout_sync(rollout, DW_NEWEST, NULL, &err), &err);
-    /* the engine is started once there is something to serve */
+    /* the engine is started when there is a version to serve */
     puts("{\"ready\": true}");
     fflush(stdout);
     if (getchar() == EOF)

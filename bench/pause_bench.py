@@ -1,7 +1,7 @@
 """The table of `make bench-pause`: see scripts/bench-pause.sh.
 
-Runs pause_bench beside a real HTTP engine, the ways of others, and an agent that has
-nothing to do; prints the figures, and writes them as JSON.
+Runs pause_bench with a real HTTP engine, the methods of other systems, and an idle agent. Prints
+the figures and writes them as JSON.
 """
 import argparse
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-PAUSE_MEDIAN_MS, PAUSE_P99_MS = 40, 80  # what is wanted
+PAUSE_MEDIAN_MS, PAUSE_P99_MS = 40, 80  # the limits
 IDLE_CORE, IDLE_MIB = 0.5, 20
 
 
 def percentile(values, share):
-    """The value that SHARE of them do not exceed (nearest rank)."""
+    """The value that this SHARE of them does not exceed (nearest rank)."""
     ordered = sorted(values)
     rank = -(-len(ordered) * share // 1)
     return ordered[max(0, int(rank) - 1)]
@@ -68,7 +68,7 @@ def measure_hops(args, snapshot, log, kind):
 
 
 def measure_peers(args, snapshot):
-    """Versions N-1 and N as checkpoints, and what TRL would send between them."""
+    """Versions N-1 and N as checkpoints, and TRL's delta between them."""
     store, old = f"file://{args.work}/store", f"{args.work}/old"
     raw = f"{args.work}/raw.safetensors"
     subprocess.run([args.deltawire, "pull", store, "--into", old, "--at",
@@ -81,7 +81,7 @@ def measure_peers(args, snapshot):
 
 
 def memory_beside(pid, snapshot):
-    """Resident bytes of a process, less those of the mapped weights."""
+    """Resident bytes of a process, without those of the mapped weights."""
     total, counted = 0, True
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         head = line.split()
@@ -98,7 +98,7 @@ def cpu_seconds(pid):
 
 
 def measure_idle(args, snapshot, log):
-    """An agent with its engine and its HTTP face, while nothing is new."""
+    """An agent with its engine and its HTTP server, while nothing is new."""
     engine = start_engine(args, snapshot, log)
     agent = subprocess.Popen(
         [args.deltawire, "follow", f"file://{args.work}/store", "--into", snapshot, "--engine",

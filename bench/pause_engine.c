@@ -1,11 +1,11 @@
-/* The engine of `make bench-pause`: vLLM's control interface over HTTP, and as little as
- * an engine has to do for an update.
+/* The engine of `make bench-pause`: vLLM's control interface over HTTP, and the least
+ * that an engine must do for an update.
  *
  *     pause_engine PORT DIR mapped|own
  *
- * mapped: its weights are DIR itself, and an update is nothing. own: it has a copy, as
- * vLLM has, and does the stores of the patch, which it maps. It checks nothing: the tests
- * have an engine that does (tests/engine/).
+ * mapped: its weights are the files of DIR, so an update does nothing. own: it has a
+ * copy, as vLLM has, and applies the patch, which it maps. It checks nothing; the engine
+ * of the tests does (tests/engine/).
  */
 #include <microhttpd.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static void load_own(const char *dir)
     if (!own) {
         own = calloc(n_tensors, sizeof *own);
         for (size_t i = 0; i < n_tensors; i++) {
-            own[i] = tensors[i]; /* names and shapes stay with the map, which is kept */
+            own[i] = tensors[i]; /* names and shapes belong to the map, which is kept */
             own[i].data = malloc(tensors[i].n_bytes);
         }
     }
@@ -160,6 +160,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "cannot listen at port %s\n", argv[1]);
         return 1;
     }
-    pause(); /* until it is killed */
+    pause(); /* wait to be killed */
     return 0;
 }

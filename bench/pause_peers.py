@@ -1,4 +1,4 @@
-"""How long an engine stands still where it takes weights over in other ways.
+"""Measures how long an engine is paused if it takes new weights over in other ways.
 
     pause_peers.py OLD-CHECKPOINT RAW-DELTA NEW-CHECKPOINT ROUNDS
 
@@ -29,7 +29,7 @@ def load_checkpoint(path):
 
 
 def full_tensors(engine, snapshot, delta):
-    """What happens in the pause."""
+    """The work during the pause."""
     with safe_open(delta, "pt") as file:
         keys = set(file.keys())
         for name, target in engine.items():
@@ -62,7 +62,7 @@ def main():
     }
     seconds = {way: [] for way in ways}
     equal = dict.fromkeys(ways, True)
-    for _ in range(rounds):  # they take turns
+    for _ in range(rounds):  # in turns
         for way, run in ways.items():
             for name, tensor in old.items():
                 engine[name].copy_(tensor)

@@ -18,7 +18,7 @@ typedef struct message {
     size_t n_bytes;
 } message;
 
-/* What a thread works in: room for the largest tensor. */
+/* The scratch of a thread: room for the largest tensor. */
 typedef struct bench_scratch {
     uint8_t *plain;
     uint8_t *packed;
@@ -123,7 +123,7 @@ static dw_status xor_apply(void *context, size_t t, unsigned worker, dw_error *e
 
 /* ---- PULSE ---- */
 
-/* Two-byte elements; what the workloads hold. */
+/* For two-byte elements, as the workloads have. */
 static dw_status gaps_encode(void *context, size_t t, unsigned worker, dw_error *err)
 {
     peer *p = context;
@@ -224,7 +224,7 @@ dw_status bench_peer_trl(bench_peer_result *out, bench_workload *w, dw_codec cod
     dw_diff_options_init(&options);
     options.codec = codec;
     options.n_threads = n_threads;
-    /* TRL has no digests: do not charge it for them */
+    /* TRL has no digests: leave their time out */
     dw_digest *digests = calloc(w->n_tensors, sizeof *digests);
     options.base_digests = digests;
     dw_delta *delta = NULL;

@@ -1,4 +1,4 @@
-/* How others ship weights, each as well as C and all threads can do it. */
+/* How other systems ship weights, each implemented in C on all threads. */
 #ifndef DW_BENCH_PEERS_H
 #define DW_BENCH_PEERS_H
 
@@ -15,7 +15,7 @@ typedef struct bench_peer_result {
 dw_status bench_peer_xor(bench_peer_result *out, bench_workload *w, unsigned n_threads,
                          dw_error *err);
 
-/* PULSE: gaps in bytes (255: go on), then the new values; zstd-1 over both. */
+/* PULSE: gaps in bytes (255: continued), then the new values; zstd-1 over both. */
 dw_status bench_peer_gaps(bench_peer_result *out, bench_workload *w, unsigned n_threads,
                           dw_error *err);
 

@@ -1,7 +1,7 @@
-"""The table of `make bench-python`: what a publish costs a training process.
+"""The table of `make bench-python`: the cost of a publish in a training process.
 
-A model shaped as Qwen3-0.6B, of random weights in bfloat16, 1.1 % of whose elements change
-from version to version. The ways take turns in one process, over the same versions:
+The model has the shapes of Qwen3-0.6B and random weights in bfloat16. 1.1 % of the elements
+change from version to version. The methods alternate in one process, with the same versions:
 
     deltawire   deltawire.torch.Publisher: from publish() to the commit
     trl         TRL's way in PyTorch: compare, nonzero, gather, save_file
@@ -51,8 +51,8 @@ def make(layers):
 
 
 def moves(bits, step, generator):
-    """By how many neighbouring bf16 numbers weights move whose masters lie anywhere between
-    two of them, and take a normal step: what a small update is after rounding."""
+    """How many bf16 steps each weight moves, if its master is anywhere between two bf16 numbers
+    and takes a normal step: the effect of a small update after rounding."""
     ulp = torch.exp2(((bits & 0x7fff) >> 7).clamp_(min=1).float() - (127 + 7))
     away = torch.randn(bits.shape, generator=generator).mul_(step).div_(ulp)
     away.add_(torch.rand(bits.shape, generator=generator).sub_(0.5))
@@ -97,7 +97,7 @@ class Ours:
 
 
 class Trl:
-    """As TRL 1.16 writes `raw` deltas: indices and values of what differs."""
+    """A `raw` delta as TRL 1.16 writes it: indices and values of the changes."""
 
     def __init__(self, model, out):
         self.path = out / "trl.safetensors"
@@ -151,8 +151,8 @@ class Xor:
 
 
 def idle_hook_us():
-    """What optimizer.step() takes longer where a publisher is attached and has nothing to
-    do at this step."""
+    """The time that an attached publisher adds to optimizer.step() if it has nothing to do at
+    this step."""
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     for parameter in model.parameters():

@@ -1,9 +1,8 @@
-"""How fast other clients move the same bytes: s3_peer.py CLIENT put|get KEY BYTES REPEAT
+"""Measures how fast other clients move the same bytes: s3_peer.py CLIENT put|get KEY BYTES REPEAT
 
-As bench/store_transfer.c: KEY-0 .. KEY-(REPEAT-1), one after another, and a line of JSON.
-BYTES may be several sizes with commas between them, which are taken in turn. The clients
-are set up as fast as they go here: no checksums beyond what they cannot do without, parts
-and connections as set here, the same for all: 16 MiB parts, 8 connections.
+Like bench/store_transfer.c: KEY-0 .. KEY-(REPEAT-1), one after another, and a line of JSON. BYTES
+may be several sizes separated by commas, which alternate. The clients are set up for speed: no
+optional checksums, and for all 16 MiB parts and 8 connections.
 
     s5cmd      files in /dev/shm, one worker, the process's own time within
     crt        awscrt's S3 client; files in /dev/shm, timed inside
@@ -30,7 +29,7 @@ def random_bytes(n):
 
 
 class Files:
-    """For clients of files: what is put lies in /dev/shm, and what is got goes there."""
+    """For clients that transfer files: sources and targets are in /dev/shm."""
 
     def __init__(self, put, keys, sizes):
         self.room = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dw-bench.")
@@ -60,8 +59,8 @@ def time_s5cmd(put, keys, sizes):
 
 
 def time_crt(put, keys, sizes):
-    """awscrt itself: boto3 over it always speaks TLS, and always adds a trailing checksum,
-    which this server does not know."""
+    """Uses awscrt itself. boto3 on top of it always uses TLS and a trailing checksum, which this
+    server does not support."""
     from awscrt import auth, http, io, s3
 
     group = io.EventLoopGroup()

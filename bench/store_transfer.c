@@ -1,4 +1,4 @@
-/* How fast a store moves bytes: store_transfer URL put|get KEY BYTES REPEAT
+/* Measures how fast a store moves bytes: store_transfer URL put|get KEY BYTES REPEAT
  *
  * Writes or reads KEY-0 .. KEY-(REPEAT-1), one after another, and prints a line of JSON.
  */
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     double *times = calloc(n_repeat + 1, sizeof *times);
     if (!bytes || !times || n_repeat == 0)
         return 2;
-    unsigned long long x = 88172645463325252ull; /* touches every page, too */
+    unsigned long long x = 88172645463325252ull; /* also touches every page */
     for (size_t i = 0; i < n_bytes; i += 8) {
         x ^= x << 13;
         x ^= x >> 7;

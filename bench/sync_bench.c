@@ -106,7 +106,7 @@ static const struct verb {
 int main(int argc, char **argv)
 {
     const size_t n_verbs = sizeof verbs / sizeof *verbs;
-    mallopt(M_MMAP_THRESHOLD, 4 << 20); /* as the command does */
+    mallopt(M_MMAP_THRESHOLD, 4 << 20); /* the same as in the command */
     for (size_t i = 0; argc > 1 && i < n_verbs; i++)
         if (strcmp(argv[1], verbs[i].name) == 0 && argc == verbs[i].n_args + 2) {
             setvbuf(stdout, NULL, _IOLBF, 0);

@@ -1,5 +1,5 @@
-/* What the measurements of `make bench-sync` share. Each is a verb of one program, run in
- * a process of its own; it prints lines of JSON, and ends the process if something
+/* Shared by the measurements of `make bench-sync`. Each is a verb of one program and runs
+ * in a process of its own. It prints lines of JSON, and ends the process if something
  * fails. */
 #ifndef DW_BENCH_SYNC_H
 #define DW_BENCH_SYNC_H
@@ -18,7 +18,7 @@ dw_store *sync_open_store(const char *url);
  * same in every process. */
 synth_run *sync_new_run(uint64_t n_bytes);
 
-/* Publishes the weights as they are, and waits for the commit. */
+/* Publishes the weights and waits for the commit. */
 dw_publish_report sync_publish(dw_publisher *publisher);
 
 void sync_drain(dw_publisher *publisher);

@@ -2,9 +2,9 @@
 
     sync_bench.py --programs DIR --json FILE [--figures LIST] ...
 
-Called by scripts/bench-sync.sh, which starts the server and makes the links. What is
-compared is measured in alternating rounds, in another order each round: what disturbs
-the machine for a while disturbs all alike.
+Called by scripts/bench-sync.sh, which starts the server and makes the links. Measurements that
+are compared alternate, in another order each round, so that a disturbance of the machine affects
+all.
 """
 import argparse
 import json
@@ -56,9 +56,9 @@ class Bench:
                             str(n)])
 
     def clear(self, name):
-        """Removes what a measurement wrote. The server keeps the bytes of what is removed
-        or replaced for two hours, and stops when its disk is full of them: so it is told
-        to drop them now, outside of what is timed."""
+        """Removes what a measurement wrote. The server keeps removed and replaced bytes for two
+        hours and stops when its disk is full, so this makes it drop them now, outside of the
+        measured time."""
         self.program_run("sync_bench", "clear", f"{self.url}/{name}")
         if self.options.ceph_conf:
             subprocess.run(["radosgw-admin", "--conf", self.options.ceph_conf, "gc", "process",
@@ -68,7 +68,7 @@ class Bench:
     def program_run(self, name, *args):
         subprocess.run(self.program(name, *args), check=True)
 
-    # ---- telling ----
+    # ---- reporting ----
 
     def record(self, figure, **values):
         self.json.write(json.dumps({"figure": figure, **values}) + "\n")
@@ -138,7 +138,7 @@ class Bench:
                     + ", ".join(f"{v} {x / 1e6:.0f} MB/s" for v, x in rates.items()))
                 return rates
 
-            # short measurements are noisier: more of them
+            # short measurements are noisier, so there are more of them
             rates = self.alternate(["ours", *PEERS], measure, 3 if n_bytes == MIB else 1)
             many = f"{n} x {name}" if n > 1 else name
             self.compare("transfer", "{verb} " + many, rates, {"put": "put", "get": "get"})
@@ -262,8 +262,8 @@ class Bench:
 
 
     def upkeep(self):
-        """A publish beside an anchor that takes long: the 99th percentile of the call, and of the
-        time until the commit."""
+        """A publish during a long upload of an anchor: the 99th percentile of the call, and of
+        the time until the commit."""
         found = {}
         for mode in ("none", "anchor"):
             directory = pathlib.Path(self.options.work) / f"upkeep-{mode}"

@@ -1,5 +1,5 @@
-/* A follower that comes late: what it fetches to reach the newest version of a long run,
- * published with the default options. */
+/* A late follower: what it fetches to reach the newest version of a long run, published
+ * with the default options. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,14 +36,14 @@ static void publish_run(dw_store *store, const char *spool_dir, synth_run *run,
     dw_publisher_close(publisher);
 }
 
-/* What joining at a version costs: bytes beside the anchor's, and objects. */
+/* The cost of joining at a version: bytes beyond the anchor's, and objects. */
 typedef struct join_cost {
     double factor;
     uint64_t n_objects;
 } join_cost;
 
-/* Folds and anchors are made right after the commit that they lead to, so the shortcuts
- * that there were at a version are those that lead to it or before it. */
+/* Folds and anchors are made right after the commit that they lead to. So the shortcuts
+ * that existed at a version are those that lead to it or to an older one. */
 static join_cost plan_join(const dw_graph *all, uint64_t version)
 {
     dw_error err = {0};
@@ -85,7 +85,7 @@ static join_cost worst_join(dw_store *store, dw_graph *all, unsigned n_steps,
         first_known =
             first_known || (shortcuts[i].from == DW_NO_VERSION && shortcuts[i].to == 0);
     }
-    if (!first_known) { /* version 0 is an anchor by its commit */
+    if (!first_known) { /* version 0's commit is an anchor */
         dw_version_info v;
         sync_check(dw_stream_version(stream, 0, &v, &err), &err);
         const dw_edge edge = {DW_NO_VERSION, 0, v.n_bytes, v.n_objects};
@@ -103,7 +103,7 @@ static join_cost worst_join(dw_store *store, dw_graph *all, unsigned n_steps,
     return worst;
 }
 
-/* The same tensors, in memory of their own that holds nothing yet. */
+/* The same tensors in new, empty memory. */
 static dw_tensor *empty_copy(const dw_tensor *tensors, size_t n_tensors)
 {
     dw_tensor *copy = calloc(n_tensors, sizeof *copy);
@@ -140,7 +140,7 @@ void sync_late_join(char **args)
     size_t n_tensors;
     const dw_tensor *now = synth_run_tensors(run, &n_tensors);
     dw_tensor *joined = empty_copy(now, n_tensors);
-    store = sync_open_store(url); /* whose counters begin anew */
+    store = sync_open_store(url); /* with new counters */
     double start = bench_seconds();
     dw_follower *follower = sync_open_follower(store, joined, n_tensors, true);
     dw_follow_report report;

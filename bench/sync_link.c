@@ -1,5 +1,5 @@
-/* A trainer and a follower, each in a process of its own, perhaps behind a slow link:
- * when was a version published, when was it staged? Clocks are CLOCK_MONOTONIC, which all
+/* A trainer and a follower, each in a process of its own, perhaps behind a slow link: the
+ * times when a version was published and staged. The clock is CLOCK_MONOTONIC, which all
  * processes of a machine share. The trainer takes a step for each line on stdin. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Memory of a publisher and of a follower: the peak of what no file stands behind, over
- * all that they do, less what their callers own. */
+/* Memory of a publisher and of a follower: the peak of anonymous memory over all that
+ * they do, without the memory of their callers. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "weights/replica.h"
 #include "workload.h"
 
-/* Every weight of NEW_ another one than in OLD, by a few steps of its last bits. */
+/* Makes every weight of NEW_ differ from OLD in its last bits. */
 static void make_dense(bench_workload *w)
 {
     const uint16_t *old = w->old[0].data;
@@ -20,7 +20,7 @@ static void make_dense(bench_workload *w)
         new_[i] = (uint16_t)(old[i] + 1 + (i * 0x9e3779b97f4a7c15ull >> 62));
 }
 
-/* The synthetic step changes 4 %: a quarter of that stays. */
+/* The synthetic step changes 4 %. Keeps a quarter of that. */
 static void make_sparse(bench_workload *w)
 {
     const uint16_t *old = w->old[0].data;
@@ -65,7 +65,7 @@ void sync_memory_publish(char **args)
     sync_drain(publisher);
     uint64_t after = bench_peak_stop(after_peak) + between;
     after = after > before ? after - before : 0;
-    opening = opening > w.n_bytes ? opening - w.n_bytes : 0; /* less the baseline */
+    opening = opening > w.n_bytes ? opening - w.n_bytes : 0; /* without the baseline */
     printf("{\"model_bytes\": %" PRIu64 ", \"n_changed\": %" PRIu64
            ", \"delta_bytes\": %" PRIu64 ", \"n_objects\": %" PRIu64
            ", \"opening\": %" PRIu64 ", \"publishing\": %" PRIu64 ", \"after\": %" PRIu64
@@ -77,7 +77,7 @@ void sync_memory_publish(char **args)
     bench_workload_release(&w);
 }
 
-/* From version 0, which its memory holds, to version 1; only by the delta. */
+/* Goes from version 0, which its memory holds, to version 1, only by the delta. */
 void sync_memory_follow(char **args)
 {
     dw_error err = {0};

@@ -1,5 +1,5 @@
-/* The real trace through a store, step by step: from dw_publisher_publish to the commit,
- * and from there to the weights of a follower. Both ends have the base. */
+/* Sends the real trace through a store, step by step: from dw_publisher_publish to the
+ * commit, and from there to the weights of a follower. Both sides have the base. */
 #include <inttypes.h>
 #include <stdio.h>
 

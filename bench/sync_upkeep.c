@@ -1,6 +1,6 @@
-/* How long a publish takes while an anchor is being uploaded, and without one. Each
- * publish is called right after the commit of the version before. The anchor gets into
- * the store at 1 MB/s, and does not end before all has been measured. */
+/* Measures how long a publish takes with and without an anchor upload in progress. Each
+ * publish is called right after the commit of the version before. The anchor is uploaded
+ * at 1 MB/s and does not end before everything was measured. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@
 
 enum { CHUNK = 100000, CHUNK_MS = 100 }; /* 1 MB/s */
 
-/* ---- a store that anchors get into slowly ---- */
+/* ---- a store that takes anchors slowly ---- */
 
 static dw_status slow_get(void *inner, const char *key, uint64_t offset, void *into,
                           size_t n, size_t *n_read, const dw_progress *progress,
@@ -26,7 +26,7 @@ static dw_status slow_get(void *inner, const char *key, uint64_t offset, void *i
 
 static atomic_bool has_begun;
 
-/* The bytes go nowhere, and the anchor does not end before it is given up. */
+/* Discards the bytes. The anchor does not end until it is cancelled. */
 static dw_status put_slowly(const char *key, const dw_source *source,
                             const dw_progress *progress, dw_error *err)
 {
@@ -133,7 +133,7 @@ void sync_upkeep(char **args)
     dw_publisher *publisher;
     sync_check(dw_publisher_open(&publisher, store, tensors, n_tensors, &options, &err),
                &err);
-    for (unsigned long i = 0; i < n + 2; i++) { /* two begin the anchor */
+    for (unsigned long i = 0; i < n + 2; i++) { /* the first two begin the anchor */
         uint64_t ticket;
         dw_publish_report report;
         change(tensors, n_tensors, i);

@@ -8,9 +8,9 @@
 #include "base/parallel.h"
 #include "synth_model.h"
 
-#define BETA        0.9f       /* AdamW's first */
+#define BETA        0.9f       /* AdamW's first beta */
 #define SPREAD      0.32f      /* of the momentum: the mean update is a quarter of lr */
-#define CHUNK_ELEMS (1u << 18) /* what a thread takes at a time */
+#define CHUNK_ELEMS (1u << 18) /* elements that a thread processes at a time */
 
 struct synth_run {
     synth_options options;
@@ -18,11 +18,11 @@ struct synth_run {
     uint64_t step;
     dw_tensor *now;    /* [tensors] */
     dw_tensor *before; /* [tensors] */
-    uint64_t *first;   /* [tensors] where each begins in the arrays below */
+    uint64_t *first;   /* [tensors] the first element of each in the arrays below */
     float *master;     /* [elements] */
     float *momentum;   /* [elements] */
     uint8_t *changed;  /* [elements] whether it changed in the step before */
-    uint8_t *weights;  /* [elements] of the dtype: what `now` points into */
+    uint8_t *weights;  /* [elements] of the dtype: the memory of `now` */
     uint8_t *weights_before;
 };
 
@@ -45,7 +45,7 @@ static uint64_t draw(uint64_t key, uint64_t i)
     return mix(key + i * 0x9e3779b97f4a7c15u);
 }
 
-/* About normal, mean 0, deviation 1: three uniform numbers of 21 bits have together a
+/* About normal, mean 0, deviation 1: the sum of three uniform 21-bit numbers has a
  * deviation of half their range. */
 static float normal(uint64_t bits)
 {
@@ -90,7 +90,7 @@ static void start_chunk(synth_run *run, chunk c)
     const uint64_t weights_key = key_of(run->options.seed, 0, 2 * c.tensor);
     const uint64_t momentum_key = key_of(run->options.seed, 0, 2 * c.tensor + 1);
     for (uint64_t i = c.begin; i < c.end; i++) {
-        /* twice three uniforms reach farther into the tails */
+        /* two sums of three uniforms reach farther into the tails */
         float deviate =
             normal(draw(weights_key, 2 * i)) + normal(draw(weights_key, 2 * i + 1));
         run->master[i] = t->mean + t->sigma * 0.70710678f * deviate;
@@ -165,7 +165,7 @@ typedef struct sweep {
     synth_step_stats *stats; /* [workers] */
 } sweep;
 
-/* The tensor that element I is of. */
+/* The tensor of element I. */
 static size_t find_tensor(const synth_run *run, uint64_t i)
 {
     size_t low = 0, high = run->model.n_tensors;
@@ -186,7 +186,7 @@ static void add_stats(synth_step_stats *sum, const synth_step_stats *stats)
     sum->n_again += stats->n_again;
 }
 
-/* CHUNK_ELEMS elements: they may be of several tensors. */
+/* Processes CHUNK_ELEMS elements, which may belong to several tensors. */
 static dw_status sweep_chunk(void *context, size_t i, unsigned worker, dw_error *err)
 {
     (void)err;

@@ -1,4 +1,4 @@
-/* A synthetic RL run: weights that move as those of a model under AdamW do.
+/* A synthetic RL run: weights that change like those of a model under AdamW.
  *
  * Each weight has an fp32 master and a momentum x, in units of the learning rate:
  *
@@ -6,10 +6,10 @@
  *     master <- master - lr x
  *     weight <- master, rounded to nearest even
  *
- * All statistics of real deltas follow from this: a weight flips with probability
- * |update| / ulp, which halves with each exponent; most flips are of one ulp; elements
- * of small exponents flip again and again, mostly in the same direction. The run starts
- * in the middle: momenta have their stationary distribution from the first step on.
+ * All statistics of real deltas follow from this: a weight changes with probability
+ * |update| / ulp, which halves with each exponent; most changes are by one ulp; elements
+ * of small exponents change often, mostly in the same direction. Momenta have their
+ * stationary distribution from the first step on.
  *
  * Noise is a hash of seed, step, tensor and index, so a run depends only on its options.
  */
@@ -31,11 +31,11 @@ typedef struct synth_options {
 
 typedef struct synth_run synth_run;
 
-/* What one step did. */
+/* Counts of one step. */
 typedef struct synth_step_stats {
     uint64_t n_changed;
-    uint64_t n_one_ulp; /* moved to the next number up or down */
-    uint64_t n_again;   /* had changed in the step before too */
+    uint64_t n_one_ulp; /* changed by one ulp */
+    uint64_t n_again;   /* also changed in the step before */
 } synth_step_stats;
 
 dw_status synth_run_new(synth_run **out, const synth_options *options, dw_error *err);

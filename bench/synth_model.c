@@ -9,8 +9,8 @@
 #define HIDDEN_STEP 64
 #define HEAD_DIM    64
 
-/* Hidden size for each layer. The original has 37, but its smallest matrix 1 M elements:
- * small models are made flat, so that they too have matrices worth the name. */
+/* The ratio of hidden size to layers. The original has 37, but its smallest matrix has 1
+ * M elements. Small models get few layers, so that their matrices are not tiny. */
 #define FLATNESS 128
 
 /* Standard deviations as in data/rl-trace, a trained 0.6 B model. */
@@ -65,7 +65,7 @@ static void add_layer(synth_model *model, uint64_t layer, uint64_t hidden)
     }
 }
 
-/* The layers take three quarters, as in the original; the vocabulary fills what is left.
+/* The layers take three quarters, as in the original; the vocabulary takes the rest.
  */
 dw_status synth_model_init(synth_model *out, uint64_t n_params, dw_error *err)
 {

@@ -9,7 +9,7 @@
 
 #define SYNTH_MIN_PARAMS 100000
 
-/* One tensor, and how its weights are distributed. */
+/* One tensor, and the distribution of its weights. */
 typedef struct synth_tensor {
     char name[64];
     uint64_t dims[2];

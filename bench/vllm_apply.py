@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long vLLM's weights take to go to the next version: a patch through the layout that
-`deltawire.vllm` learns, beside vLLM's own load_checkpoint_weight_patches() with the same
+"""Measures how long vLLM's weights take to get to the next version: by a patch through the layout
+that `deltawire.vllm` learns, and by vLLM's own load_checkpoint_weight_patches() with the same
 changes.
 
     vllm_apply.py [--layers N] [--density X] [--rounds N]
 
-Wants vLLM for CPUs (scripts/venv.sh vllm) and the package on PYTHONPATH
-(scripts/package.sh: build-python/site). One line for each way, in milliseconds: the time that
-passed, and that of the processors, which a busy machine does not change as much.
+Needs vLLM for CPUs (scripts/venv.sh vllm) and the package on PYTHONPATH (scripts/package.sh:
+build-python/site). Prints one line for each way, in milliseconds: wall time, and processor time,
+which a busy machine changes less.
 """
 import argparse
 import os
@@ -48,7 +48,7 @@ def start(path):
 
 
 def change(tensors, density):
-    """Moves that share of the elements, one step each; the list as vLLM takes it."""
+    """Changes that share of the elements by one step each. Returns the list in vLLM's form."""
     from vllm.model_executor.model_loader.checkpoint_weight_patch import (
         CheckpointWeightPatch,
     )
@@ -65,7 +65,7 @@ def change(tensors, density):
 
 
 def milliseconds(function):
-    """That passed, and of processors."""
+    """Wall time and processor time."""
     t, cpu = time.perf_counter(), time.process_time()
     function()
     return 1e3 * (time.perf_counter() - t), 1e3 * (time.process_time() - cpu)

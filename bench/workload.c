@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-enum { NAME_BYTES = 160, PATH_BYTES = 4096 }; /* of a repeated tensor; of a file */
+enum { NAME_BYTES = 160, PATH_BYTES = 4096 }; /* of a repeated tensor; of a path */
 
 /* ---- a trace ---- */
 
@@ -76,7 +76,7 @@ void bench_model_release(bench_model *m)
 
 /* ---- the workload ---- */
 
-/* As a trainer holds its weights: anonymous memory, large pages if there are some. */
+/* Anonymous memory with large pages if there are some, like a trainer's weights. */
 static void *map_version(uint64_t n_bytes)
 {
     void *room =
@@ -105,8 +105,8 @@ static dw_tensor *make_version(const bench_workload *w, const dw_tensor *model,
     return tensors;
 }
 
-/* Makes room for three versions, each with the tensors of MODEL over and over. The
- * shapes stay MODEL's. */
+/* Makes room for three versions, each with the tensors of MODEL repeated. The shapes
+ * belong to MODEL. */
 static dw_status lay_out(bench_workload *w, const dw_tensor *model, size_t n_model,
                          uint64_t n_bytes, dw_error *err)
 {

@@ -1,4 +1,4 @@
-"""zipnn on a whole checkpoint: what shipping the model compressed would cost."""
+"""Compresses a whole checkpoint with zipnn: the cost of shipping the compressed model."""
 import pathlib
 import sys
 import time

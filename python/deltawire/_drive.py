@@ -1,5 +1,5 @@
-"""Engines whose workers follow the stream by themselves: each version is taken over when all
-workers of an engine have staged it, engine by engine in threads, side by side."""
+"""Engines whose workers follow the stream by themselves. An engine takes a version over when all
+its workers have staged it. Each engine has a thread."""
 from __future__ import annotations
 
 import threading
@@ -11,7 +11,7 @@ from . import _core
 from ._engines import Engine, EngineError
 
 POLL_S = 0.1
-NO_URL = "needs the stream's url"  # as a worker says it that was started anew
+NO_URL = "needs the stream's url"  # the error of a worker that was restarted
 
 
 class Driven:
@@ -24,14 +24,14 @@ class Driven:
         self.says = "was not asked"
 
     def _forget(self) -> None:
-        """It follows nothing. Under another name, for its old reports tell nothing now."""
+        """It follows nothing. It gets another name, because its old reports no longer count."""
         self.id = f"trl-{uuid.uuid4().hex[:12]}"
         self._info = self._given | {"id": self.id}
         self._n_workers = 0
         self._served: int | None = None
 
     def _begin(self, deadline: float) -> None:
-        """An engine that was started anew follows nothing, and has forgotten its label."""
+        """A restarted engine follows nothing, and has lost its label."""
         if self._served is not None and self.engine.label() == "default":
             self._forget()
             self.engine.is_mixed = False
@@ -42,8 +42,8 @@ class Driven:
         self._n_workers = n_workers
 
     def _is_staged(self, version: int, stream: _core.Stream) -> bool:
-        """A hop on the way is enough: a worker fetches the rest. What says that it has staged
-        what is served is a report from before."""
+        """A staged step on the route is enough: a worker fetches the rest. A report that the
+        served version is staged is an old one."""
         mine = [f for f in stream.followers()
                 if f.id == self.id or f.id.startswith(f"{self.id}-rank-")]
         there = [f for f in mine if f.version == version
@@ -55,7 +55,7 @@ class Driven:
         return len(there) >= self._n_workers
 
     def bring(self, version: int, stream: _core.Stream, deadline: float) -> None:
-        """Raises TimeoutError; what was wrong stands in `says`."""
+        """Raises TimeoutError; `says` has the reason."""
         while True:
             try:
                 self._begin(deadline)
@@ -76,7 +76,7 @@ def bring_all(
     driven: list[Driven], version: int, open_stream: Callable[[], _core.Stream],
     deadline: float,
 ) -> dict[Driven, BaseException]:
-    """Those that did not come there, and why."""
+    """The engines that did not get there, and why."""
     failures: dict[Driven, BaseException] = {}
 
     def bring(one: Driven) -> None:

@@ -1,7 +1,8 @@
-"""Whose part of a model is whose: DTensors, as FSDP2 and tensor parallelism leave them.
+"""Finds the part of a model that each rank publishes: DTensors of FSDP2 and tensor parallelism.
 
-A rank owns a range of rows of a DTensor, which is one run of the tensor's elements. What is
-cut along another dimension, or along rows in turns, is brought into rows at each publish.
+A rank owns a range of rows of a DTensor, which is one run of the tensor's elements. A tensor that
+is split along another dimension, or along interleaved rows, is redistributed into rows at each
+publish.
 """
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 
 class Part:
-    """What this rank has of a tensor, and publishes of it."""
+    """The part of a tensor that this rank has and publishes."""
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self.is_mine = True  # False: another rank has the same
-        self._rows: list[Any] | None = None  # placements to bring it into first
+        self._rows: list[Any] | None = None  # the placements to redistribute it to first
         self.first = 0
         if not is_sharded(tensor):
             return
@@ -72,8 +73,8 @@ class Part:
 def agree(
     parts: dict[str, Part], published: dict[str, torch.dtype], group: Any
 ) -> tuple[dict[str, tuple[str, tuple[int, ...]]], str]:
-    """All ranks tell each other what they have: gives every tensor's type and shape, and
-    the name of this start. What is whole on several ranks is left to the first of them."""
+    """All ranks exchange what they have. Returns every tensor's type and shape, and the name of
+    this start. If several ranks have a whole tensor, the first of them publishes it."""
     mine = {name: (DTYPES.get(published[name], str(published[name])),
                    tuple(part.tensor.shape), is_sharded(part.tensor))
             for name, part in parts.items()}
@@ -82,7 +83,7 @@ def agree(
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for other, (tensors, _) in enumerate(every):
         for name, (dtype, shape, sharded) in tensors.items():
-            if dtype not in DTYPES.values():  # on all ranks, or the others would wait
+            if dtype not in DTYPES.values():  # raise on all ranks, or the others would wait
                 raise ValueError(f"{name!r} is {dtype} on rank {other}, which is no type of "
                                  "safetensors")
             if found.setdefault(name, (dtype, shape)) != (dtype, shape):

@@ -1,4 +1,4 @@
-"""What the glue for trainers asks of inference engines over vLLM's HTTP interface."""
+"""Requests to inference engines over vLLM's HTTP interface."""
 from __future__ import annotations
 
 import errno
@@ -16,7 +16,7 @@ MAX_ANSWER = 1 << 20
 
 
 class EngineError(Exception):
-    """An engine answered what it should not, or nothing. `away`: nobody listens there."""
+    """An engine gave a wrong answer, or none. `away`: nobody listens there."""
 
     def __init__(self, text: str, away: bool = False) -> None:
         super().__init__(text)
@@ -24,8 +24,9 @@ class EngineError(Exception):
 
 
 def _is_away(reason: object) -> bool:
-    """Of what ended a request before there was an answer: refused, no such host, no way to
-    it, or none in time. One that hangs up, or whose certificate is bad, is there."""
+    """Whether the error of a request means that the engine is away: refused, no such host, no
+    route to it, or no answer in time. An engine that closes the connection, or whose certificate
+    is bad, is not away."""
     if isinstance(reason, ssl.SSLError):
         return False
     if isinstance(reason, (ConnectionRefusedError, TimeoutError, socket.gaierror)):
@@ -35,8 +36,8 @@ def _is_away(reason: object) -> bool:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error, as `deltawire follow` has it: urllib would send the token to
-    whatever host it names."""
+    """A redirect is an error, as in `deltawire follow`: urllib would send the token to any host
+    it names."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -46,7 +47,7 @@ _opener = urllib.request.build_opener(_NoRedirect)
 
 
 class Engine:
-    """One vLLM with VLLM_SERVER_DEV_MODE=1, or what speaks as docs/ENGINES.md says."""
+    """One vLLM with VLLM_SERVER_DEV_MODE=1, or an engine with the interface of docs/ENGINES.md."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url.rstrip("/")
@@ -54,8 +55,7 @@ class Engine:
             raise ValueError(f"an engine is an http:// or https:// URL, not {url!r}")
         self._token = token
         self.is_mixed = False
-        """Whether an update was begun and not ended: what it would generate belongs to no
-        version."""
+        """Whether an update was begun and not ended. Samples would then belong to no version."""
 
     def call(
         self, method: str, path: str, body: Any = None, timeout: float = ANSWER_S
@@ -92,8 +92,8 @@ class Engine:
 
     def _order(self, path: str, body: Any, timeout: float, member: str,
                word: str | None = None) -> None:
-        """POSTs, and takes 200 for success only if the answer says so: `member` is a string,
-        and `word` if one is given, and there is no `error` beside it."""
+        """POSTs. A 200 counts as success only if `member` of the answer is a string (`word`, if
+        that is given) and there is no `error`."""
         answer = self.call("POST", path, body, timeout)
         said = answer.get(member)
         if (not isinstance(said, str) or (word is not None and said != word)
@@ -102,7 +102,7 @@ class Engine:
                               f"is this vLLM?")
 
     def label(self) -> str:
-        """The version it says its weights are; 'default' after a start."""
+        """The version that it reports for its weights; 'default' after a start."""
         label = self.call("GET", "/weight_info").get("weight_version")
         if not isinstance(label, str):
             raise EngineError("GET /weight_info: no weight_version: is this vLLM?")
@@ -118,12 +118,12 @@ class Engine:
         return int(self.call("GET", "/get_world_size").get("world_size", 1))
 
     def follow(self, info: dict[str, Any], timeout: float) -> None:
-        """Has the workers follow a stream by themselves (docs/python/vllm.md)."""
+        """Makes the workers follow a stream by themselves (docs/python/vllm.md)."""
         self._order("/init_weight_transfer_engine", {"init_info": info}, timeout, "message")
 
     def update(self, version: int, timeout: float) -> None:
-        """Takes over a version that the workers have staged. An engine whose weights may be
-        a mix stays paused, until an update has gone all the way."""
+        """Takes over a version that the workers have staged. An engine whose weights may be a mix
+        stays paused until an update succeeds."""
         self._order("/pause?mode=keep", None, timeout, "status", "paused")
         try:
             self._start(timeout)
@@ -144,14 +144,14 @@ class Engine:
         except EngineError as error:
             if "already active" not in str(error):
                 raise
-            # one that was left open; without a version, which ends it
+            # ends an update that was left open, without a version
             self._order("/finish_weight_update", {}, timeout, "message")
             self._order("/start_weight_update", {}, timeout, "message")
 
 
 class Wait:
-    """Waits for one engine to serve a version. Asked again and again: done() once it does;
-    in between `says` is what it serves, for the message that ends a wait that is over."""
+    """Waits for one engine to serve a version. Call done() repeatedly: it is true once the engine
+    does. `says` describes what it serves, for the error of a timeout."""
 
     def __init__(self, engine: Engine, version: int, away_after: float | None) -> None:
         self.engine, self.version, self._away_after = engine, version, away_after

@@ -1,8 +1,8 @@
-"""Reports what became of versions that nobody waits for.
+"""Reports the results of versions that nobody waits for.
 
-A trainer publishes in the background and rarely calls wait(). Its publisher looks back at each
-step instead: a version that failed becomes a warning, and a stream that another trainer took
-over an exception.
+A trainer publishes in the background and rarely calls wait(). Instead, its publisher checks
+earlier versions at each step: a failed version becomes a warning, and it is an exception if
+another trainer took the stream over.
 """
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from . import _core
 
 log = logging.getLogger("deltawire")
 
-SLOW_S = 5.0  # a wait for the store that lasts longer is logged
+SLOW_S = 5.0  # a longer wait for the store is logged
 
 OnError = Callable[[_core.Error], object]
 
 
 class PublishWarning(UserWarning):
     """A version was not published, and the next one covers it; or versions turned out to be
-    damaged, and a later one put that right."""
+    damaged, and a later one repaired that."""
 
 
 class Outcomes:
@@ -32,7 +32,7 @@ class Outcomes:
 
     def __init__(self, native: _core.Publisher, on_error: OnError | None = None) -> None:
         self._native, self._on_error = native, on_error
-        self._open: deque[int] = deque()  # tickets of versions that may still be under way
+        self._open: deque[int] = deque()  # tickets of versions that may still be in progress
         self._warned: set[str] = set()
         self._last_error: _core.Error | None = None
         if native.opening is not None:
@@ -51,7 +51,7 @@ class Outcomes:
             except TimeoutError:
                 return
             except _core.Cancelled:
-                pass  # a later publish took it in, as when_busy="fold" asks
+                pass  # a later publish covers it, because of when_busy="fold"
             except _core.Error as failure:
                 error = failure
             self._open.popleft()
@@ -64,7 +64,7 @@ class Outcomes:
                 _warn_damaged(report)
 
     def told(self, ticket: int) -> None:
-        """The caller has the error of this version, and so reads no warning of it."""
+        """The caller has the error of this version, so there is no warning."""
         if ticket in self._open:
             self._open.remove(ticket)
             self._last_error = None
@@ -89,7 +89,7 @@ class Outcomes:
 
 
 def _warn_damaged(report: _core.PublishReport) -> None:
-    """Versions before this one were damaged, by memory or a disk of the trainer's."""
+    """Warns that earlier versions were damaged by the trainer's memory or disk."""
     if report.restarted:
         text = (f"version {report.version - 1} could not be decoded, so version {report.version} "
                 "restarts the stream with the whole model. Followers cross over by themselves")

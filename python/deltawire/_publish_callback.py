@@ -1,4 +1,4 @@
-"""A callback that publishes what a trainer of transformers, or of TRL, makes of a model."""
+"""A callback that publishes the model of a trainer of transformers or TRL."""
 from __future__ import annotations
 
 import warnings
@@ -15,13 +15,14 @@ from ._outcomes import OnError, PublishWarning
 class PublishCallback(TrainerCallback):
     """Publishes from any trainer of transformers or TRL: `callbacks=[PublishCallback(url)]`.
 
-    The model that training begins with is published if the stream has other weights, as after
-    a restart from an older checkpoint. Then each step becomes a version, in the background; the
-    one that training ends with always does. Ranks of FSDP2 publish their shards, nothing is gathered; elsewhere rank 0 does.
+    The first model is published if it differs from the stream, for example after a restart from
+    an older checkpoint. Then each step becomes a version, in the background. The last step always
+    does. Ranks of FSDP2 publish their shards, and nothing is gathered; otherwise rank 0
+    publishes.
 
-    A version that fails is a PublishWarning, and training goes on: the next version covers it.
-    If the last one fails, train() still returns. If another trainer takes the stream over, the
-    next step raises Conflict."""
+    If a version fails, there is a PublishWarning and training goes on: the next version covers
+    it. If the last one fails, train() still returns. If another trainer takes the stream over,
+    the next step raises Conflict."""
 
     def __init__(
         self, url: _core.Store | str, *, every: int = 1, raise_on_error: bool = False,
@@ -39,7 +40,7 @@ class PublishCallback(TrainerCallback):
 
     @property
     def publisher(self) -> dw_torch.Publisher | None:
-        """While training is under way."""
+        """The publisher, during training."""
         return self._publisher
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -77,7 +78,7 @@ class PublishCallback(TrainerCallback):
         if self._published != state.global_step or args.load_best_model_at_end:
             ends.insert(0, lambda: publisher.publish(step=state.global_step))
         errors = []
-        for end in ends:  # each of them, whatever became of the one before
+        for end in ends:  # all of them, even if one fails
             try:
                 end()
             except _core.Error as error:
@@ -105,7 +106,7 @@ def _is_sharded(model: torch.nn.Module) -> bool:
 
 
 def _plain_name(name: str) -> str:
-    """As checkpoints have it: what wraps modules leaves its mark in names."""
+    """The name as in checkpoints, without the prefixes that wrappers of modules add."""
     for mark in ("module.", "_orig_mod."):
         name = name.removeprefix(mark)
     return name.replace("_checkpoint_wrapped_module.", "").replace("._orig_mod.", ".")

@@ -1,11 +1,11 @@
 """TRL's rollout worker, over several vLLM servers, with samples that carry the version that
 made them.
 
-TRL tags a group of samples with the number that its counter has when the first of them is
-asked for. By the time they are generated an engine may have moved on; one of several may
-not have; one that was started anew may serve anything. vLLM knows better: each answer of
-its endpoint for tokens names the version behind every token. A sample here is tagged with
-the oldest of them, and what was made by weights with no version is not used.
+TRL tags a group of samples with its counter at the time of the first request. When the samples
+are generated, an engine may already serve a newer version, one of several may be behind, and a
+restarted one may serve any weights. vLLM knows better: each answer of its endpoint for tokens
+names the version of every token. This worker tags a sample with the oldest of them, and discards
+samples of weights without a version.
 """
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _turns: contextvars.ContextVar[list[int]] = contextvars.ContextVar("deltawire_tu
 
 
 class _Versions:
-    """Takes the place of TRL's shared counter, and knows which version of the stream each
-    number stands for. The last N of them: samples older than that are dropped anyway."""
+    """Replaces TRL's shared counter, and maps each number to a version of the stream. Keeps the
+    last N: older samples are dropped anyway."""
 
     N = 4096
 
@@ -52,13 +52,13 @@ class _Versions:
         return self._cells.get_lock()
 
     def note(self, number: int, version: int) -> None:
-        """Before the counter is raised to NUMBER."""
+        """Called before the counter is raised to NUMBER."""
         self._cells[1 + number % self.N] = version
 
     def number_of(self, version: int) -> int:
-        """TRL's number of the stream's VERSION. One sync is under way at a time: what is
-        newer than all that are known becomes the next number. What is older than all is
-        put as far back as it is in the stream."""
+        """TRL's number of the stream's VERSION. Only one sync runs at a time, so a version newer
+        than all known ones gets the next number. A version older than all is as far back as it is
+        in the stream."""
         with self.get_lock():
             number = self.value
             known = self._version_of(number)
@@ -91,7 +91,7 @@ class _Server:
 
 
 class _Unusable(Exception):
-    """An answer that was made by weights of no version, or with nothing in it."""
+    """An answer from weights without a version, or an empty one."""
 
 
 class _Loop(_AsyncRolloutLoop):
@@ -103,7 +103,7 @@ class _Loop(_AsyncRolloutLoop):
     # ---- tags -------------------------------------------------------------------------
 
     async def _generate_one(self, *args: Any, **given: Any) -> Any:
-        """Runs in a task of its own, so values that are set here belong only to this conversation."""
+        """Runs in its own task, so values that are set here belong only to this conversation."""
         versions: list[int] = []
         _turns.set(versions)
         result = await super()._generate_one(*args, **given)
@@ -137,7 +137,7 @@ class _Loop(_AsyncRolloutLoop):
         return sampling
 
     async def _generate_one_turn(self, prompt_ids: list[int]) -> tuple[list[int], list[float]]:
-        # no name of a model: each server has one, and need not call it as the trainer does
+        # no model name: a server may use another name than the trainer
         payload = {"token_ids": prompt_ids, "sampling_params": self._sampling()}
         deadline = time.monotonic() + GIVE_UP_S
         while True:
@@ -160,7 +160,7 @@ class _Loop(_AsyncRolloutLoop):
                 server.n_inflight -= 1
 
     async def _choose(self, deadline: float) -> _Server:
-        """The least busy of those that work."""
+        """The least busy working server."""
         while True:
             now = time.monotonic()
             if now >= deadline:
@@ -201,8 +201,8 @@ def _oldest(choice: dict[str, Any]) -> int:
 
 
 class RolloutWorker(AsyncRolloutWorker):
-    """TRL's worker, with several servers and exact tags. It takes what TRL's takes, and the
-    WeightTransfer; RolloutWorker.replace(trainer) makes it out of the one a trainer has."""
+    """TRL's worker with several servers and exact tags. It takes the arguments of TRL's worker
+    and the WeightTransfer. RolloutWorker.replace(trainer) replaces the worker of a trainer."""
 
     _loop_cls = _Loop
 
@@ -222,7 +222,7 @@ class RolloutWorker(AsyncRolloutWorker):
 
     @classmethod
     def replace(cls, trainer: Any, servers: list[str] | None = None) -> RolloutWorker | None:
-        """Before train(). On ranks but the first there is no worker: None."""
+        """Call it before train(). Only the first rank has a worker; others get None."""
         old = trainer.rollout_worker
         if old is None:
             return None

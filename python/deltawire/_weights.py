@@ -13,7 +13,7 @@ else:
     _dtensor = None
 
 
-# What was written to in ways that leave no trace is found at the next of these publishes.
+# Every so many publishes all weights are read, to find writes that left no trace.
 READ_ALL_EVERY = 64
 
 
@@ -22,7 +22,7 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 
 def all_agree(mine: bool, group: Any) -> bool:
-    """Whether it is true on every rank."""
+    """Whether a value is true on every rank."""
     every: list[Any] = [None] * _dtensor.dist.get_world_size(group)
     _dtensor.dist.all_gather_object(every, mine, group=group)
     return all(every)
@@ -31,15 +31,15 @@ def all_agree(mine: bool, group: Any) -> bool:
 class Weights:
     """The tensors of a publisher: read in place, or from a copy.
 
-    Copied is what the library cannot read in place, on a device, not contiguous or not cut
-    into rows; and a module's buffers, which change in every forward pass."""
+    Copied are tensors that the library cannot read in place (on a device, not contiguous, or not
+    split by rows), and a module's buffers, which change in every forward pass."""
 
     def __init__(
         self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool,
         find: Callable[[], dict[str, torch.Tensor]] | None = None,
         optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
     ) -> None:
-        """`find` returns the tensors again, if others may have replaced them."""
+        """`find` returns the current tensors, if they may have been replaced."""
         self.live, self._find = live, find
         self._optimizer, self._skip_frozen, self._n_taken = optimizer, skip_frozen, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
@@ -70,15 +70,15 @@ class Weights:
 
     @property
     def as_bf16(self) -> set[str]:
-        """What the library is to round while it compares."""
+        """The tensors that the library rounds while it compares."""
         return self.masters & self.in_place.keys()
 
     def now(self, name: str) -> torch.Tensor:
         return self.copies[name] if name in self.copies else self.in_place[name]
 
     def take(self) -> tuple[list[str], dict[str, int]]:
-        """Brings the copies up to date. Tells what has not changed since the last time that
-        was noted(), and what is to be noted."""
+        """Updates the copies. Returns the tensors that did not change since the last noted()
+        call, and the versions to note."""
         if self._find is not None:
             self._follow_objects(self._find())
         seen = self._versions()
@@ -90,7 +90,7 @@ class Weights:
             if self._local_place(name) != place:
                 raise RuntimeError(f"{name!r} lies elsewhere than when the publisher was "
                                    "made, which reads it in place: make a new publisher")
-        # with ranks all of them, in one order: it may be a call of all ranks
+        # with ranks: all of them in the same order, because it may be a collective call
         changed = {name: self._local(name) for name in self.copies
                    if self.parts or name not in frozen}
         casts = {name: tensor for name, tensor in changed.items()
@@ -104,8 +104,8 @@ class Weights:
         return frozen, seen
 
     def _versions(self) -> dict[str, int]:
-        """Of what is taken for frozen while its version stays. Fused and grouped steps, and
-        writes to a DTensor's part, move no version."""
+        """The version of a tensor that counts as frozen while its version stays the same. Fused
+        and grouped steps, and writes to a DTensor's part, do not change the version."""
         if not self._skip_frozen:
             return {}
         stepped = set()
@@ -116,8 +116,8 @@ class Weights:
                 and not is_sharded(tensor) and id(tensor) not in stepped}
 
     def _follow_objects(self, found: dict[str, torch.Tensor]) -> None:
-        """A module may have got other objects under the same names. A buffer is copied from
-        where it is now; a parameter belongs to an optimizer, which knows the old one."""
+        """A module may have new objects under the same names. A new buffer is copied. A new
+        parameter is an error, because the optimizer has the old one."""
         for name, old in self.live.items():
             new = found.get(name)
             if new is old:
@@ -144,7 +144,7 @@ class Weights:
         self._seen = seen
 
     def arguments(self, group: Any) -> dict[str, Any]:
-        """For the library's publisher."""
+        """The arguments for the library's publisher."""
         if group is None and not self.parts:
             return {"tensors": {name: self.now(name) for name in self.live},
                     "as_bf16": self.as_bf16}

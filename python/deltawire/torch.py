@@ -9,7 +9,8 @@
     follower = deltawire.torch.Follower(model, url)
     follower.sync()                   # the model's own tensors, in place
 
-All that reads or writes weights is done by the library; here is what knows of PyTorch.
+The library reads and writes the weights. This module handles everything that is specific to
+PyTorch.
 """
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def renamed(name: str, prefix: str = "", names: Names = None) -> str | None:
 
 
 def refuse_hidden(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Of what ZeRO-3 and FSDP1 cut up, a rank has pieces that tell nothing of the whole."""
+    """Refuses parameters of ZeRO-3 and FSDP1: a rank has only pieces without their place in the
+    tensor."""
     for name, tensor in tensors:
         if hasattr(tensor, "ds_id"):
             raise ValueError(
@@ -54,14 +56,14 @@ def named_tensors(
     model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     *, prefix: str = "", names: Names = None,
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a model as a stream has them: those of its state_dict, each once even
-    where it is tied under several names.
+    """The tensors of a model as in a stream: those of its state_dict, each once, even if it is
+    tied under several names.
 
-    `prefix` is taken off the names that have it ("module.", "_orig_mod."). `names` maps
-    what remains: a function, where None leaves the tensor out, or a mapping, where what is
-    not in it keeps its name."""
+    `prefix` is removed from names that have it ("module.", "_orig_mod."). `names` then maps the
+    names. It is a function, which returns None to leave a tensor out, or a mapping; names that
+    are not in it stay as they are."""
     if isinstance(model, torch.nn.Module):
-        refuse_hidden(model.named_parameters())  # before a state_dict that gathers
+        refuse_hidden(model.named_parameters())  # before a state_dict that would gather
         model = model.state_dict(keep_vars=True)
     model = dict(model)
     refuse_hidden(model.items())
@@ -69,7 +71,7 @@ def named_tensors(
     seen: set[tuple[Any, ...]] = set()
     for name, tensor in model.items():
         if not isinstance(tensor, torch.Tensor):
-            continue  # extra state, which is no weight
+            continue  # extra state, not a weight
         name = renamed(name, prefix, names)
         # a rank may have no part of a DTensor: only the object identifies it
         key = (id(tensor),) if is_sharded(tensor) else (
@@ -86,16 +88,16 @@ def named_tensors(
 class Publisher:
     """Publishes a model, by hand or after the steps of an optimizer.
 
-    Weights are read from where they lie, while the next forward and backward pass run; the
-    next step of the optimizer waits until they have been. float32 is rounded to bfloat16
-    while it is read (`dtype=None` publishes it as it is). A step that only accumulates
-    gradients does not call the optimizer, and so publishes nothing.
+    Weights are read in place while the next forward and backward pass run. The next step of the
+    optimizer waits until they are read. float32 is rounded to bfloat16 while it is read
+    (`dtype=None` publishes it as it is). A step that only accumulates gradients does not call the
+    optimizer and publishes nothing.
 
-    When this is made, the newest version of the stream is the model as it is: a model that
-    differs from it, as after a restart from an older checkpoint, is published at once.
+    Opening makes the model the newest version of the stream: if it differs, for example after a
+    restart from an older checkpoint, it is published at once.
 
-    Where the model has DTensors (FSDP2, tensor parallelism), every rank of `group` makes a
-    publisher and publishes its own part; all parts become one version."""
+    If the model has DTensors (FSDP2, tensor parallelism), every rank of `group` makes a publisher
+    and publishes its own part. All parts become one version."""
 
     def __init__(
         self,
@@ -113,11 +115,11 @@ class Publisher:
         on_error: OnError | None = None,
         **options: Any,
     ) -> None:
-        """`start_step` is the step that the model is at, of a run that goes on from a
-        checkpoint: steps are counted from there. `frozen="never"` reads weights that take no gradient at each publish too; otherwise
-        those that seem unwritten are skipped. `on_error` is called with the exception of each
-        version that was not published; what it raises comes out of the step. `options` are
-        those of deltawire.Publisher."""
+        """`start_step` is the model's step if a run continues from a checkpoint; steps are
+        counted from there. `frozen="never"` also reads weights without a gradient at each
+        publish; otherwise those that seem unchanged are skipped. `on_error` is called with the
+        exception of each version that was not published; the step raises what it raises.
+        `options` are those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
@@ -173,7 +175,7 @@ class Publisher:
             self._captured = self._ticket
 
     def _wait_idle(self) -> None:
-        """The library waits too, but in silence."""
+        """Waits here, because the library would wait without a log message."""
         if self._when_busy == "fold":
             self._native.cancel()
         if self._when_busy != "skip":
@@ -199,7 +201,7 @@ class Publisher:
         each must call it. Raises Conflict if another trainer took the stream over; a version
         that failed since the last call is reported as a PublishWarning."""
         self._outcomes.check()
-        self._wait_captured()  # a copy may not change before it was read
+        self._wait_captured()  # a copy must not change before it was read
         self._wait_idle()
         frozen, seen = self._weights.take()
         ticket = self._native.publish(step=step, notes=notes, unchanged=frozen)
@@ -240,12 +242,12 @@ class Publisher:
 
 
 class Follower:
-    """Brings a live model's own tensors to versions of a stream, by hand (sync) or in a
-    thread (start). `pause` and `resume` are called around the stores, which take memory
-    speed: the fetching is done while the model is used. No weight changes before the version
-    it belongs to is proven. With `widen=True` a float32 model follows a bfloat16 stream, if
-    nobody trains it. With `empty=True` the model holds nothing yet: the first version
-    is fetched right into it, between `pause` and `resume`."""
+    """Brings a live model's own tensors to versions of a stream, by hand (sync) or in a thread
+    (start). `pause` and `resume` are called around the stores, which run at memory speed;
+    versions are fetched while the model is used. No weight changes before its version is proven.
+    With `widen=True` a float32 model follows a bfloat16 stream, if nobody trains it. With
+    `empty=True` the model holds nothing yet: the first version is fetched directly into it,
+    between `pause` and `resume`."""
 
     def __init__(
         self,
@@ -258,8 +260,8 @@ class Follower:
         names: Names = None,
         **options: Any,
     ) -> None:
-        """`options` are those of deltawire.Follower, `open_timeout`, `id` and `report` among
-        them. A stream that does not exist yet is waited for."""
+        """`options` are those of deltawire.Follower, such as `open_timeout`, `id` and `report`.
+        It waits for a stream that does not exist yet."""
         tensors = {name: tensor.detach() for name, tensor
                    in named_tensors(model, prefix=prefix, names=names).items()}
         for name, tensor in tensors.items():
@@ -276,8 +278,8 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._stop = threading.Event()
-        # a version whose stores were begun, and the one whose stores are done: both until
-        # they are settled
+        # the version whose stores were begun, and the one whose stores are done: both until
+        # it is finished
         self._begun = False
         self._applied: int | None = None
 
@@ -287,13 +289,13 @@ class Follower:
 
     @property
     def version(self) -> int | None:
-        """What the weights are: in `resume` the new one already."""
+        """The version of the weights; during `resume` it is already the new one."""
         applied = self._applied
         return self._native.version if applied is None else applied
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the thread."""
+        """The error that ended the thread."""
         return self._error
 
     def wait(self, timeout: float | None = None, max_wait: float = 5) -> int | None:
@@ -302,9 +304,9 @@ class Follower:
         return self._native.wait(timeout, max_wait)
 
     def sync(self, goal: int | None = None) -> int | None:
-        """Brings the model to `goal`, or to the newest version, hop by hop. If the stores fail,
-        `resume` is not called, for they may be half done: the next sync() finishes them
-        first. What `resume` raises comes out after the version was settled."""
+        """Brings the model to `goal`, or to the newest version, step by step. If the stores fail,
+        `resume` is not called, because they may be half done: the next sync() finishes them
+        first. An exception of `resume` is raised after the version is finished."""
         if self._begun:
             self._finish()
         if goal is None:
@@ -332,7 +334,7 @@ class Follower:
             self._resume()
 
     def _finish(self) -> None:
-        """The stores and all after them, or from the point where it failed before."""
+        """Applies and finishes, or continues where it failed before."""
         try:
             if self._applied is None:
                 self._store()
@@ -348,13 +350,13 @@ class Follower:
             self._native.apply()
         except _core.Invalid:
             if self._stop.is_set():
-                self._resume_now()  # closed by another thread, with nothing stored
+                self._resume_now()  # another thread closed it, and nothing was stored
             raise
         self._applied = staged
 
     def start(self, max_wait: float = 1) -> Follower:
-        """Follows in a thread, which asks for news at least each `max_wait` seconds, and goes
-        on asking while the store cannot be reached."""
+        """Follows in a thread, which asks for a new version at least every `max_wait` seconds,
+        also while the store cannot be reached."""
         if self._thread is not None:
             raise RuntimeError("it is following already")
         self._thread = threading.Thread(target=self._follow, args=(max_wait,),
@@ -369,14 +371,14 @@ class Follower:
                 self.sync()
             except _core.Unavailable:
                 self._stop.wait(max_wait)
-            except BaseException as error:  # noqa: BLE001 - kept for whoever asks
+            except BaseException as error:  # noqa: BLE001 - kept for the caller
                 if not self._stop.is_set():
                     self._error = error
                     self._report_end(error)
                 return
 
     def _report_end(self, error: BaseException) -> None:
-        """`deltawire status` shows that the thread has ended."""
+        """Reports the end of the thread to `deltawire status`."""
         try:
             if self._reports:
                 self._native.report("error", f"it follows no longer: {error}")

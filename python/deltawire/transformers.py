@@ -1,10 +1,10 @@
 """A transformers model whose tensors are the weights that a follower keeps in a directory.
 
     model, weights = deltawire.transformers.load("/models/live", config="Qwen/Qwen3-0.6B")
-    with weights.reading() as version:      # whole and unchanging for so long
+    with weights.reading() as version:      # one whole version, which does not change
         tokens = model.generate(prompt)
 
-Nothing is copied: `deltawire follow` writes a version into the files, and the model has it.
+Nothing is copied: when `deltawire follow` writes a version into the files, the model has it.
 """
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _making = threading.Lock()
 
 @contextlib.contextmanager
 def _no_memory_for_parameters() -> Iterator[None]:
-    """Parameters that are made here take none; buffers, such as tables of angles, are made
-    as ever, for no checkpoint has them."""
+    """Parameters that are made here take no memory. Buffers, such as tables of angles, are made
+    as usual, because no checkpoint has them."""
     def register(module: torch.nn.Module, name: str, parameter: Any) -> None:
         plain(module, name, parameter)
         if parameter is not None:
@@ -44,9 +44,9 @@ def _no_memory_for_parameters() -> Iterator[None]:
 
 
 class Weights:
-    """A model's weights, mapped. Readers may overlap; while there is one, the version stays,
-    and a follower that keeps one copy waits, as long as its `reader_wait` says. One that
-    keeps two goes on."""
+    """A model's weights, mapped. Readers may overlap. While there is a reader, the version stays,
+    and a follower with one copy waits up to its `reader_wait`. A follower with two copies goes
+    on."""
 
     def __init__(
         self, model: torch.nn.Module, dir: str | os.PathLike[str], *, prefix: str = "",
@@ -58,7 +58,7 @@ class Weights:
         self._names = {name: renamed(name, prefix, names) for name in model.state_dict()}
         self._snapshot = _core.Snapshot(dir)
         self._lock, self._readers, self._version = threading.Lock(), 0, 0
-        self._places: dict[int, dict[str, torch.Tensor]] = {}  # by address: one for each copy
+        self._places: dict[int, dict[str, torch.Tensor]] = {}  # by address, one for each copy
         self._place: int | None = None
         view = self._snapshot.hold(timeout)
         try:
@@ -72,7 +72,7 @@ class Weights:
         self._place = torch.from_dlpack(some).data_ptr() if some is not None else 0
         if self._place not in self._places:
             if len(self._places) > 1:
-                self._places.clear()  # other files have taken the place of these
+                self._places.clear()  # other files replaced these
             self._places[self._place] = {
                 name: torch.from_dlpack(tensor) for name, tensor in view.tensors.items()}
         return self._places[self._place]
@@ -107,12 +107,12 @@ class Weights:
 
     @property
     def version(self) -> int:
-        """The version that would be read now."""
+        """The version that a read would get now."""
         return self._snapshot.version
 
     @contextlib.contextmanager
     def reading(self, timeout: float | None = 10) -> Iterator[int]:
-        """Gives the version, which the model is until the end of the block."""
+        """Yields the version. The model stays at it until the end of the block."""
         with self._lock:
             if self._readers == 0:
                 self._hold(timeout)
@@ -134,13 +134,13 @@ class Weights:
                 for tensor, name in self._targets:
                     tensor.data = tensors[name]
         except BaseException:
-            self._place = None  # some may point elsewhere: the next time all are pointed
+            self._place = None  # some may point elsewhere: set all of them the next time
             self._snapshot.release()
             raise
         self._version = view.version
 
     def close(self) -> None:
-        """The model keeps what is mapped, and sees what is written there."""
+        """Closes the reader. The model keeps the mapping, and still sees new versions."""
         self._snapshot.close()
 
     def __enter__(self) -> Weights:
@@ -157,7 +157,7 @@ def load(
 ) -> tuple[torch.nn.Module, Weights]:
     """A model, for use without gradients, on the weights in `dir`.
 
-    `config` is a configuration, or where from_pretrained finds one; otherwise `dir` has it.
+    `config` is a configuration, or a name or path for from_pretrained; the default is `dir`.
     `options` go to `model_class.from_config`."""
     where = dir if config is None else config
     if isinstance(where, (str, os.PathLike)):

@@ -41,8 +41,8 @@ def __getattr__(name: str) -> Any:
 
 
 class _Copies:
-    """What TRL hands over, tensor by tensor and each for a moment only, as a publisher wants
-    it: all at once, on the CPU, float32 as bfloat16. Tied tensors come once from TRL."""
+    """Collects the tensors that TRL passes one by one, each only for a moment. A publisher needs
+    all at once, on the CPU, float32 as bfloat16. TRL passes tied tensors once."""
 
     def __init__(self, dtype: torch.dtype | None, names: dw_torch.Names) -> None:
         self._dtype, self._names = dtype, names
@@ -78,17 +78,17 @@ class _Copies:
 class WeightTransfer:
     """TRL's weight transfer through a stream: `AsyncGRPOTrainer(..., weight_transfer=this)`.
 
-    Generation goes on while bytes travel. A sync returns when every engine of `engines`
-    says that it serves the version, or `followers` (a number, or ids) have reported it to
-    the stream; so TRL raises its model_version only when that version is served. Where
-    neither is named it returns when the version is committed.
+    Generation goes on during the transfer. A sync returns when every engine of `engines` reports
+    that it serves the version, or when `followers` (a number, or ids) have reported it to the
+    stream. So TRL raises its model_version only when that version is served. If neither is given,
+    it returns when the version is committed.
 
     With `drive` no follower runs beside the engines: their workers follow the stream by
-    themselves (vLLM's back end `deltawire`), and each sync pauses them for what they have
+    themselves (vLLM's back end `deltawire`), and each sync pauses them to apply what they have
     staged. A mapping instead of True is added to their init_info (docs/python/vllm.md).
 
-    `away_after`: an engine that cannot be connected to for so many seconds is not waited
-    for. What it generates when it is back is tagged right by RolloutWorker alone."""
+    `away_after`: a sync does not wait for an engine that could not be reached for so many
+    seconds. When it is back, only RolloutWorker tags its samples correctly."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class WeightTransfer:
         on_sync: Callable[[WeightTransfer], object] | None = None,
         **options: Any,
     ) -> None:
-        """`timeout`: seconds for engines and followers to come to a version. `dtype` is that
+        """`timeout`: seconds for engines and followers to reach a version. `dtype` is that
         of float32 weights in the stream; None leaves them. `names` maps names as for
         deltawire.torch.Publisher. `on_sync` is called when a version is served. `options`
         are those of deltawire.Publisher."""
@@ -142,12 +142,12 @@ class WeightTransfer:
         self._away: list[str] = []
         self._seconds: tuple[float, float] = (0.0, 0.0)
         self.model_version = 0
-        """TRL's number of the newest version that is served: it counts syncs. Set it where a
-        run goes on from a checkpoint; RolloutWorker does."""
+        """TRL's number of the newest version that is served: it counts syncs. Set it if a run
+        continues from a checkpoint; RolloutWorker does."""
         self.versions: dict[int, int] = {}
         """The stream's version of each of TRL's."""
 
-    # ---- what there is to know --------------------------------------------------------
+    # ---- status ------------------------------------------------------------------------
 
     @property
     def version(self) -> int | None:
@@ -156,12 +156,12 @@ class WeightTransfer:
 
     @property
     def report(self) -> _core.PublishReport | None:
-        """Of the newest publish; None for the first sync, which opens the stream."""
+        """The report of the newest publish; None for the first sync, which opens the stream."""
         return self._report
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of the newest sync: until it was committed, and then until it was served."""
+        """Seconds of the newest sync: until it was committed, and then until it was served."""
         return self._seconds
 
     @property
@@ -171,8 +171,8 @@ class WeightTransfer:
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The weights of the newest sync, as the stream has them. They are not to be written
-        to, and change with the next one."""
+        """The weights of the newest sync, as in the stream. Do not write to them. They change
+        with the next sync."""
         return self._copies.tensors
 
     @property
@@ -182,17 +182,18 @@ class WeightTransfer:
     # ---- TRL's protocol ---------------------------------------------------------------
 
     def init_weight_transfer(self) -> None:
-        """The stream is opened with the first weights: only then is it known what they are."""
+        """Does nothing: the stream is opened with the first weights, because only they have names
+        and shapes."""
 
     def pause(self) -> None:
-        """Engines are not paused while bytes travel."""
+        """Does nothing: engines are not paused during the transfer."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Returns when the weights are committed as a version."""
         start = time.monotonic()
         self._copies.take(iterator)
         step = self.model_version + 1
-        if self._publisher is None:  # opening publishes what differs from the stream
+        if self._publisher is None:  # opening publishes the weights if they differ from the stream
             self._publisher = _core.Publisher(
                 self._store, self._copies.tensors, step=step, publish_changed=True,
                 **self._options)
@@ -236,8 +237,8 @@ class WeightTransfer:
             self._on_sync(self)
 
     def destroy(self) -> None:
-        """Waits until folds and anchors are made too, and closes the stream. Raises nothing:
-        every version was waited for, and training has ended."""
+        """Waits until folds and anchors are also made, and closes the stream. Raises nothing,
+        because every sync waited for its version and training has ended."""
         publisher, self._publisher = self._publisher, None
         if publisher is None:
             return
@@ -281,7 +282,7 @@ class WeightTransfer:
                 f"--engine vllm={url}` runs beside it, and what it says")
 
     def _is_there(self, follower: _core.FollowerInfo) -> bool:
-        """Any other status is that of a directory whose version is not served."""
+        """With any other status, the version of the directory is not served."""
         return (follower.status in ("following", "serving")
                 and follower.version is not None and follower.version >= self._version)
 

@@ -3,7 +3,7 @@
 
 typedef struct checkpoint_object {
     PyObject_HEAD PyObject
-        *mapped; /* a capsule around dw_checkpoint, which views keep too; NULL: closed */
+        *mapped; /* a capsule around dw_checkpoint, which views also keep; NULL: closed */
     bool writable;
 } checkpoint_object;
 
@@ -211,7 +211,7 @@ static PyMethodDef methods[] = {
     {"items", checkpoint_items, METH_NOARGS, NULL},
     {"get", checkpoint_get, METH_VARARGS, NULL},
     {"metadata", checkpoint_metadata, METH_VARARGS, "A value of __metadata__, or None."},
-    {"sync", checkpoint_sync, METH_NOARGS, "Makes what was written durable."},
+    {"sync", checkpoint_sync, METH_NOARGS, "Syncs what was written."},
     {"close", checkpoint_close, METH_NOARGS, "Unmapped once no view of it is left."},
     DWPY_CONTEXT,
     {NULL, NULL, 0, NULL},
@@ -243,7 +243,7 @@ bool dwpy_checkpoint_add(PyObject *module)
     PyTypeObject *type = dwpy_type_add(module, &spec);
     if (!type)
         return false;
-    /* isinstance(checkpoint, Mapping) holds */
+    /* makes isinstance(checkpoint, Mapping) true */
     PyObject *abc = PyImport_ImportModule("collections.abc");
     PyObject *mapping = abc ? PyObject_GetAttrString(abc, "Mapping") : NULL;
     PyObject *result =

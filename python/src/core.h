@@ -1,8 +1,8 @@
-/* What the files of the extension share: errors, arguments, rows, progress, guards.
+/* Shared by the files of the extension: errors, arguments, rows, progress, guards.
  *
- * Only the limited API of CPython 3.11: one build serves every later version. All
- * functions here are called with the GIL held, and one that fails has set a Python
- * exception, unless they say otherwise.
+ * Uses only the limited API of CPython 3.11, so one build works with every later version.
+ * Unless a comment says otherwise, functions are called with the GIL held, and a function
+ * that fails has set a Python exception.
  */
 #ifndef DWPY_CORE_H
 #define DWPY_CORE_H
@@ -21,14 +21,14 @@
 bool dwpy_errors_add(PyObject *module);
 /* Raises the exception of STATUS; returns NULL. */
 PyObject *dwpy_raise(dw_status status, const dw_error *err);
-/* The same with a text of one's own; WHERE may be NULL. */
+/* The same with another text. WHERE may be NULL. */
 PyObject *dwpy_raise_text(dw_status status, const char *where, const char *text);
 
-/* Names the tensor in an exception of Python's own that stands for a bad tensor. */
+/* Adds the tensor's name to a Python exception about a bad tensor. */
 void dwpy_name_error(const char *name);
 
 /* ---- log.c ---- */
-/* A warning in the log "deltawire". Raises nothing. */
+/* Logs a warning to the logger "deltawire". Raises nothing. */
 void dwpy_log(const char *where, const char *text);
 
 /* ---- args.c: converters for "O&", and small values ---- */
@@ -41,10 +41,10 @@ int dwpy_number_arg(PyObject *object, void *number);
 int dwpy_timeout_arg(PyObject *object, void *timeout_ms);
 /* None, a string or a number -> NULL or a string, a new reference. */
 int dwpy_step_arg(PyObject *object, void *text);
-/* The text of what the converters made, or NULL. */
+/* The text of a converter's result, or NULL. */
 const char *dwpy_path_text(PyObject *bytes);
 const char *dwpy_text(PyObject *string);
-/* Which of NAMES, ended by NULL, TEXT is; -1. */
+/* The index of TEXT in NAMES, which ends with NULL; -1 with an exception. */
 int dwpy_choice(const char *text, const char *const *names, const char *argument);
 
 PyObject *dwpy_version(uint64_t version); /* None for DW_NO_VERSION */
@@ -53,7 +53,7 @@ PyObject *
 dwpy_string(const char *text); /* None for NULL; bytes that are no UTF-8 survive */
 PyObject *dwpy_shape(uint32_t n_dims, const uint64_t *dims);
 
-/* Public keys: texts or files. */
+/* Public keys, given as texts or files. */
 typedef struct dwpy_trust {
     uint8_t (*keys)[DW_PUBLIC_KEY_BYTES];
     size_t n;
@@ -69,17 +69,19 @@ typedef struct dwpy_row_type {
     PyObject *type;     /* a named tuple */
 } dwpy_row_type;
 bool dwpy_row_type_add(PyObject *module, dwpy_row_type *type);
-/* Takes VALUES, a tuple or NULL after a failure. */
+/* Makes a row. Owns VALUES: a tuple, or NULL after a failure. */
 PyObject *dwpy_row(const dwpy_row_type *type, PyObject *values);
 
-/* ---- long_call.c: long calls without the GIL, which signals and callbacks can stop ---- */
+/* ---- long_call.c: long calls without the GIL that signals and callbacks can stop ----
+ */
 typedef struct dwpy_hook {
     dw_progress progress; /* for the library's call */
     PyObject *callable;
     PyThreadState *thread;
-    PyObject *error[3]; /* what the callback or a signal raised */
+    PyObject *error[3]; /* the exception of the callback or a signal */
     uint64_t t_asked_ms;
-    const struct dwpy_guard *guard; /* of the handle: another thread may close it */
+    const struct dwpy_guard
+        *guard; /* the handle's; another thread may close the handle */
 } dwpy_hook;
 /* CALLABLE and GUARD may be NULL, CALLABLE None. From here to the end the GIL is
  * released. */
@@ -88,35 +90,35 @@ bool dwpy_hook_begin(dwpy_hook *hook, PyObject *callable, const struct dwpy_guar
 bool dwpy_hook_end(dwpy_hook *hook, dw_status status, const dw_error *err);
 uint64_t dwpy_now_ms(void);
 
-/* ---- handle_guard.c: a handle that several threads share, and that a fork must not ---- */
+/* ---- handle_guard.c: a handle for several threads, but not across a fork ---- */
 typedef struct dwpy_guard {
     pthread_mutex_t lock;
     pthread_t owner;
     bool is_held;
-    _Atomic bool is_closing; /* long calls are to end */
+    _Atomic bool is_closing; /* long calls must end */
     bool is_closed;
     pid_t pid;
 } dwpy_guard;
 void dwpy_guard_init(dwpy_guard *guard);
-/* Returns false, with an exception, if the handle is closed or of another process. */
+/* Returns false, with an exception, if the handle is closed or belongs to another
+ * process. */
 bool dwpy_guard_check(const dwpy_guard *guard);
-/* Waits for other threads' calls, the GIL released. */
+/* Waits for the calls of other threads, without the GIL. */
 bool dwpy_guard_enter(dwpy_guard *guard);
-/* The same with a limit, and also if the handle is closed; raises nothing. */
+/* The same with a time limit, and also if the handle is closed. Raises nothing. */
 bool dwpy_guard_try(dwpy_guard *guard, unsigned timeout_ms);
 void dwpy_guard_leave(dwpy_guard *guard);
-/* Whether this process made it: only then may it be freed. */
+/* Whether this process opened it: only then may it be freed. */
 bool dwpy_guard_is_ours(const dwpy_guard *guard);
 
-/* ---- live.c: handles with threads of their own, which must end before the interpreter
- * does ---- */
+/* ---- live.c: handles with threads, which must end before the interpreter ---- */
 typedef struct dwpy_live {
     struct dwpy_live *next, *before;
     void (*end)(struct dwpy_live *live); /* takes bounded time */
 } dwpy_live;
 void dwpy_live_add(dwpy_live *live, void (*end)(dwpy_live *));
 void dwpy_live_remove(dwpy_live *live); /* does nothing if it is not listed */
-/* Ends all; calls under way in other threads are cancelled. */
+/* Ends all handles. Cancels calls of other threads. */
 PyObject *dwpy_live_end(PyObject *self, PyObject *unused);
 bool dwpy_is_ending(void);
 
@@ -125,7 +127,7 @@ PyObject *dwpy_enter(PyObject *self, PyObject *unused); /* __enter__ */
 PyObject *dwpy_exit(PyObject *self, PyObject *args);    /* __exit__: close() */
 /* The end of every dealloc. */
 void dwpy_object_free(PyObject *self);
-/* Makes the type and puts it into the module; NULL. */
+/* Makes the type and adds it to the module; NULL after an error. */
 PyTypeObject *dwpy_type_add(PyObject *module, PyType_Spec *spec);
 
 #define DWPY_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
@@ -135,7 +137,7 @@ PyTypeObject *dwpy_type_add(PyObject *module, PyType_Spec *spec);
         "__exit__", dwpy_exit, METH_VARARGS, NULL                                        \
     }
 
-/* ---- each file's own types and functions ---- */
+/* ---- the types and functions of each file ---- */
 bool dwpy_tensor_add(PyObject *module);
 bool dwpy_checkpoint_add(PyObject *module);
 bool dwpy_sets_add(PyObject *module);

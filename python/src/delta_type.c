@@ -5,8 +5,9 @@
 
 typedef struct delta_object {
     PyObject_HEAD dw_delta *delta; /* NULL: closed */
-    void *bytes;      /* behind it, or NULL: aligned as the library wants them */
-    unsigned n_users; /* calls under way: close waits for none, the last of them closes */
+    void *bytes;                   /* its bytes, aligned for the library; or NULL */
+    unsigned n_users; /* running calls; close does not wait for them, and the last one
+                         closes it */
     bool is_closed;
 } delta_object;
 
@@ -20,7 +21,7 @@ static dwpy_row_type info_row = {
 static dwpy_row_type tensor_row = {"DeltaTensor", "A tensor with changes.",
                                    "name dtype shape n_changed n_bytes", NULL};
 static dwpy_row_type apply_row = {
-    "ApplyReport", "What an apply to a checkpoint did.",
+    "ApplyReport", "The result of an apply to a checkpoint.",
     "already_applied recovered verified n_changed new_state", NULL};
 
 /* ---- the handle ---- */
@@ -127,7 +128,7 @@ static void delta_dealloc(PyObject *object)
     dwpy_object_free(object);
 }
 
-/* ---- what is in it ---- */
+/* ---- contents ---- */
 
 static PyObject *get_info(PyObject *object, void *unused)
 {
@@ -316,9 +317,9 @@ static PyObject *delta_apply_to(PyObject *object, PyObject *args, PyObject *keyw
 
 static PyMethodDef methods[] = {
     {"apply", DWPY_KEYWORDS(delta_apply), METH_VARARGS | METH_KEYWORDS,
-     "Proves the outcome, then writes it into the tensors."},
+     "Proves the result, then writes it to the tensors."},
     {"verify", DWPY_KEYWORDS(delta_verify), METH_VARARGS | METH_KEYWORDS,
-     "apply() without the writing."},
+     "Like apply(), but writes nothing."},
     {"apply_to_checkpoint", DWPY_KEYWORDS(delta_apply_to), METH_VARARGS | METH_KEYWORDS,
      "Brings a checkpoint on disk to the new version, in place."},
     {"save", delta_save, METH_VARARGS, "Writes a file: whole, or not at all."},
@@ -330,12 +331,12 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef members[] = {
     {"info", get_info, NULL, NULL, NULL},
-    {"tensors", get_tensors, NULL, "those with changes", NULL},
+    {"tensors", get_tensors, NULL, "the tensors with changes", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "What changed between two versions of a model."},
+    {Py_tp_doc, "The changes between two versions of a model."},
     {Py_tp_new, delta_new},
     {Py_tp_dealloc, delta_dealloc},
     {Py_tp_methods, methods},

@@ -3,8 +3,8 @@
 
 #include "tensors.h"
 
-/* A deltawire.Delta; takes both, also if it fails. BYTES, from PyMem_Malloc, are
- * behind the delta, or NULL. */
+/* Makes a deltawire.Delta. Owns both arguments, also if it fails. BYTES, from
+ * PyMem_Malloc, are the memory of the delta; or NULL. */
 PyObject *dwpy_delta_wrap(dw_delta *delta, void *bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* The binary interface of DLPack 1.0 (https://dmlc.github.io/dlpack), as far as it is
- * used here: CPU tensors, with and without the version in front. */
+/* The parts of DLPack's binary interface 1.0 (https://dmlc.github.io/dlpack) that are
+ * used here: CPU tensors, with and without a version. */
 #ifndef DWPY_DLPACK_H
 #define DWPY_DLPACK_H
 

@@ -1,4 +1,5 @@
-/* Our tensors as DLPack capsules, with no copy: the capsule keeps the owner. */
+/* Exports tensors as DLPack capsules without a copy: the capsule keeps the owner alive.
+ */
 #include "tensors.h"
 
 #include <string.h>
@@ -12,11 +13,11 @@ typedef struct export
 }
 export;
 
-/* Consumers call it from anywhere, also while the interpreter ends. */
+/* Consumers may call it at any time, also while the interpreter ends. */
 static void release(export *e)
 {
     if (!Py_IsInitialized())
-        return; /* what it keeps is gone with the interpreter */
+        return; /* the owner is gone with the interpreter */
     PyGILState_STATE state = PyGILState_Ensure();
     Py_DECREF(e->owner);
     PyMem_Free(e);
@@ -33,7 +34,7 @@ static void delete_versioned(dl_managed_versioned *managed)
     release(managed->context);
 }
 
-/* A capsule that nobody consumed. */
+/* Frees a capsule that nobody consumed. */
 static void drop_capsule(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, DL_NAME))
@@ -68,7 +69,7 @@ static bool code_of_dtype(dl_tensor *t, dw_dtype dtype)
     t->bits = (uint8_t)dw_dtype_bits(dtype);
     t->code = codes[dtype];
     t->lanes = 1;
-    return t->bits >= 8; /* the packed types have no agreed layout */
+    return t->bits >= 8; /* DLPack does not define a layout for packed types */
 }
 
 static export *make_export(PyObject *owner, const dw_tensor *tensor, bool readonly)

@@ -1,4 +1,4 @@
-/* The exceptions: deltawire.Error and one below it for each status. */
+/* The exceptions: deltawire.Error and a subclass for each status. */
 #include "core.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ static PyObject *kinds[DW_UNTRUSTED + 1]; /* NULL: the base */
 static const struct {
     dw_status status;
     const char *name;
-    PyObject **other_base; /* a built-in exception that it is too */
+    PyObject **other_base; /* a built-in exception that is also a base */
 } table[] = {
     {DW_IO, "IoError", &PyExc_OSError},
     {DW_NOT_FOUND, "NotFound", NULL},

@@ -1,4 +1,4 @@
-/* The many arguments of deltawire.Follower. */
+/* The arguments of deltawire.Follower. */
 #include "follower_type.h"
 
 #include <limits.h>
@@ -36,7 +36,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->open_timeout_ms, &a->widen) != 0;
 }
 
-/* Whether it is the stream that is missing, and no file that was named. */
+/* Whether the stream is missing, and not a file that was named. */
 static bool is_missing(dw_store *store, const dw_trust *trust)
 {
     dw_stream *stream = NULL;

@@ -1,4 +1,4 @@
-/* What a follower says in the stream by itself, as `deltawire follow` does. */
+/* The automatic reports of a follower, as `deltawire follow` makes them. */
 #include "follower_type.h"
 
 #include <inttypes.h>
@@ -11,15 +11,15 @@
 
 enum {
     HEARTBEAT_MS = 60000, /* between reports while nothing is new, or while they fail */
-    REPORT_MS = 5000,     /* between reports in the long run */
+    REPORT_MS = 5000,     /* between reports on average */
     BURST_MS = 4 * REPORT_MS,
     MAX_SLOTS = 4096
 };
 
 /* ---- the name ---- */
 
-/* A name in memory that belongs to this process until it ends, however it ends. Returns
- * its descriptor, -1 if another process has it, or -2. */
+/* Reserves a name for followers in memory until this process ends. Returns its
+ * descriptor, -1 if another process has it, or -2 for other errors. */
 static int take_name(const char *id)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -37,7 +37,7 @@ static int take_name(const char *id)
 }
 
 /* Weights in memory get the lowest number that no other follower on the machine has, so
- * that a process that is started again reports under the same name. */
+ * that a restarted process reports under the same name. */
 void dwpy_follower_name(follower_object *self, char out[DW_FOLLOWER_ID_SIZE],
                         const char *into)
 {
@@ -60,8 +60,8 @@ void dwpy_report_begin(dwpy_report *report)
     *report = (dwpy_report){.is_on = true, .told_version = DW_NO_VERSION};
 }
 
-/* What is new may be reported in a burst, so that the last report of a few is not late;
- * in the long run there is one each REPORT_MS. */
+/* A few reports may follow each other quickly, so that the last one is not late. On
+ * average there is one every REPORT_MS. */
 static bool is_due(const follower_object *self, bool is_error)
 {
     const dwpy_report *r = &self->report;
@@ -87,7 +87,7 @@ static void send_report(follower_object *self, const char *word, const char *mes
     r->has_failed = dw_follower_report(self->follower, word, message, &r->error) != DW_OK;
 }
 
-/* Says once that reports fail, and once that they work again. */
+/* Logs once that reports fail, and once that they work again. */
 static void log_change(follower_object *self)
 {
     dwpy_report *r = &self->report;
@@ -111,10 +111,11 @@ void dwpy_follower_tell(follower_object *self, dw_status status, const dw_error 
 {
     dwpy_report *r = &self->report;
     if (status == DW_CANCELLED || status == DW_INVALID || status == DW_NO_MEMORY)
-        return; /* they say nothing of the stream or the weights */
+        return; /* these are not about the stream or the weights */
     r->is_away = status == DW_UNAVAILABLE;
     if (r->is_away)
-        return; /* a store that is away takes no reports, and long to say so */
+        return; /* a store that is away takes no reports, and the attempt would take long
+                 */
     const bool is_error = status != DW_OK;
     if (!is_due(self, is_error))
         return;

@@ -1,14 +1,14 @@
-/* deltawire.Follower: the steps, and how it ends. */
+/* deltawire.Follower: the steps, and closing. */
 #include "follower_type.h"
 
 #include <limits.h>
 #include <stddef.h>
 #include <unistd.h>
 
-enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, at the end */
+enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, when it closes */
 
 static dwpy_row_type report_row = {
-    "FollowReport", "What was done to bring weights to a version.",
+    "FollowReport", "The report of a sync.",
     "start version n_hops n_objects n_bytes n_changed fetch_ms stage_ms apply_ms", NULL};
 
 static PyObject *row_of(const dw_follow_report *r)
@@ -24,7 +24,8 @@ static PyObject *row_of(const dw_follow_report *r)
 
 /* ---- closing ---- */
 
-/* Nobody is in a call. What was made before a fork is left to the process that made it.
+/* No call is running. A follower from before a fork is left to the process that opened
+ * it.
  */
 static void end(follower_object *self)
 {
@@ -59,7 +60,7 @@ void dwpy_follower_end(dwpy_live *live)
         end(self);
         dwpy_guard_leave(&self->guard);
     } else {
-        return; /* somebody is stuck in it: it stays, with all it holds */
+        return; /* a call does not end: the follower stays, with everything it uses */
     }
     Py_DECREF((PyObject *)self);
 }
@@ -72,13 +73,13 @@ static PyObject *follower_close(PyObject *object, PyObject *unused)
         Py_RETURN_NONE;
     if (!dwpy_guard_check(&self->guard))
         return NULL;
-    self->guard.is_closing = true; /* another thread's wait or sync ends */
+    self->guard.is_closing = true; /* ends another thread's wait or sync */
     if (!dwpy_guard_enter(&self->guard)) {
         if (!self->guard.is_closed) {
             self->guard.is_closing = false;
             return NULL;
         }
-        PyErr_Clear(); /* somebody else closed it */
+        PyErr_Clear(); /* another thread closed it */
         Py_RETURN_NONE;
     }
     dwpy_follower_stop(self);
@@ -271,7 +272,7 @@ static PyObject *get_version(PyObject *object, void *unused)
 
 typedef PyObject *(*read_function)(dw_follower *);
 
-/* What may change during a call is read between calls. */
+/* Waits for calls that may change the values. */
 static PyObject *read_with(PyObject *object, read_function function)
 {
     follower_object *self = (follower_object *)object;
@@ -318,7 +319,7 @@ static PyObject *read_totals(dw_follower *follower)
     return row_of(&totals);
 }
 
-/* CLOSURE points at a reader's name in this table. */
+/* CLOSURE is the name of the attribute. */
 static const read_function readers[] = {read_staged_path, read_dir, read_staged,
                                         read_state, read_totals};
 
@@ -330,29 +331,30 @@ static PyObject *get_any(PyObject *object, void *closure)
 static PyMethodDef methods[] = {
     {"poll", follower_poll, METH_NOARGS, "The newest version of the stream."},
     {"wait", DWPY_KEYWORDS(follower_wait), METH_VARARGS | METH_KEYWORDS,
-     "Until there is a version above the weights'; None if the time is over."},
+     "Waits until there is a version above the weights'; None if the time is over."},
     {"stage", DWPY_KEYWORDS(follower_stage), METH_VARARGS | METH_KEYWORDS,
      "Fetches and proves the next step; the weights stay as they are."},
     {"commit", follower_commit, METH_NOARGS, "Makes what is staged durable."},
-    {"apply", follower_apply, METH_NOARGS, "The stores: what an engine pauses for."},
+    {"apply", follower_apply, METH_NOARGS,
+     "Stores the new values. An engine must pause for this."},
     {"settle", follower_settle, METH_NOARGS, "Makes the stores durable and checks them."},
     {"sync", DWPY_KEYWORDS(follower_sync), METH_VARARGS | METH_KEYWORDS,
-     "All of it, step by step."},
+     "Brings the weights to a version, step by step."},
     {"report", DWPY_KEYWORDS(follower_report), METH_VARARGS | METH_KEYWORDS,
-     "Says in the stream how it goes."},
+     "Reports a status to the stream."},
     {"close", follower_close, METH_NOARGS, "Ends calls of other threads, too."},
     DWPY_CONTEXT,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef members[] = {
-    {"version", get_version, NULL, "the version the weights are at", NULL},
+    {"version", get_version, NULL, "the version of the weights", NULL},
     {"staged_path", get_any, NULL, "the staged list, as a file", (void *)&readers[0]},
     {"dir", get_any, NULL, "the checkpoint directory of the version",
      (void *)&readers[1]},
     {"staged", get_any, NULL, "the version that is staged", (void *)&readers[2]},
     {"state", get_any, NULL, "the digest of the version", (void *)&readers[3]},
-    {"totals", get_any, NULL, "sums since it was opened", (void *)&readers[4]},
+    {"totals", get_any, NULL, "totals since it was opened", (void *)&readers[4]},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

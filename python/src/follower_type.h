@@ -1,21 +1,21 @@
-/* The inside of deltawire.Follower. */
+/* The internals of deltawire.Follower. */
 #ifndef DWPY_FOLLOWER_TYPE_H
 #define DWPY_FOLLOWER_TYPE_H
 
 #include "store_type.h"
 #include "tensors.h"
 
-/* What it says in the stream by itself. */
+/* The state of automatic reports. */
 typedef struct dwpy_report {
     bool is_on;
-    bool by_caller;   /* who reports in words of its own until close() */
-    bool has_failed;  /* the last one */
-    bool was_failing; /* as was logged */
+    bool by_caller;   /* the caller reports by itself until close() */
+    bool has_failed;  /* the last report */
+    bool was_failing; /* the failure was logged */
     bool told_error;
-    bool is_away; /* the store, as the last call found */
+    bool is_away; /* the last call could not reach the store */
     uint64_t told_version;
     uint64_t t_sent_ms; /* 0: never */
-    uint64_t t_paid_ms; /* one report each few seconds is paid for up to here */
+    uint64_t t_paid_ms; /* for the limit of reports on average */
     dw_error error;
 } dwpy_report;
 
@@ -25,9 +25,10 @@ typedef struct follower_object {
     dwpy_tensors tensors;
     dwpy_guard guard;
     dwpy_live live;
-    uint64_t version; /* as of the last call, so that nobody waits for one to ask it */
+    uint64_t version; /* after the last call, so that it can be read without waiting for a
+                         call */
     dwpy_report report;
-    int name_fd; /* keeps the name of a follower in memory; -1: none */
+    int name_fd; /* reserves the name of a follower in memory; -1: none */
 } follower_object;
 
 /* ---- follower_open.c ---- */

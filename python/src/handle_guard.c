@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLICE_MS = 100 }; /* between two looks for signals */
+enum { SLICE_MS = 100 }; /* between two checks for signals */
 
 void dwpy_guard_init(dwpy_guard *guard)
 {
@@ -67,7 +67,7 @@ bool dwpy_guard_enter(dwpy_guard *guard)
         if (PyErr_CheckSignals() != 0)
             return false;
     take(guard);
-    if (dwpy_guard_check(guard)) /* somebody may have closed it meanwhile */
+    if (dwpy_guard_check(guard)) /* another thread may have closed it meanwhile */
         return true;
     dwpy_guard_leave(guard);
     return false;

@@ -1,4 +1,4 @@
-/* The arguments of deltawire.Layout, and the memory that it is bound to. */
+/* The arguments of deltawire.Layout, and the memory of its targets. */
 #include "layout_type.h"
 
 /* Of a mapping name -> (dtype, shape). */

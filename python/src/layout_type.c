@@ -1,10 +1,11 @@
-/* deltawire.Layout: weights that lie in memory otherwise than in their checkpoint. */
+/* deltawire.Layout: weights that an engine keeps in another layout than the checkpoint's.
+ */
 #include "layout_type.h"
 
 #include <stdlib.h>
 
 static dwpy_row_type report_row = {
-    "LayoutReport", "What a patch did to the targets of a layout.",
+    "LayoutReport", "The result of applying a patch to the targets.",
     "version state reached n_changed n_stored forgotten", NULL};
 
 static void layout_dealloc(PyObject *object)
@@ -19,7 +20,7 @@ static void layout_dealloc(PyObject *object)
     dwpy_object_free(object);
 }
 
-/* ---- what it knows ---- */
+/* ---- attributes ---- */
 
 /* Name -> number. If SPARSE, zeros are left out. */
 static PyObject *table_of(const layout_object *self, const uint64_t *numbers, bool sparse)
@@ -130,7 +131,7 @@ static PyObject *layout_write(PyObject *self, PyObject *args, PyObject *keywords
 
 /* ---- patches ---- */
 
-/* The digest that BASE spells; 0 for None. */
+/* Parses the digest BASE; 0 for None. */
 static bool read_base(dw_digest *out, PyObject *base)
 {
     *out = 0;
@@ -193,7 +194,7 @@ static PyObject *patch(PyObject *object, PyObject *args, PyObject *keywords, boo
                                      PyUnicode_FSConverter, &path, &base, &n_threads))
         return NULL;
     dw_digest before;
-    if (!read_base(&before, base)) { /* while nothing is stored yet */
+    if (!read_base(&before, base)) { /* before anything is stored */
         Py_DECREF(path);
         return NULL;
     }
@@ -235,35 +236,35 @@ static PyObject *layout_list(PyObject *self, PyObject *args, PyObject *keywords)
 }
 
 static PyMethodDef methods[] = {
-    {"passes", dwpy_layout_passes, METH_NOARGS, "How many passes are to be loaded."},
+    {"passes", dwpy_layout_passes, METH_NOARGS, "The number of passes."},
     {"spell", dwpy_layout_spell, METH_VARARGS,
      "Fills an array with what a tensor spells."},
     {"learn", dwpy_layout_learn, METH_VARARGS,
-     "Reads off what lay in a target after each pass."},
+     "Learns from the contents of a target after each pass."},
     {"bind", dwpy_layout_bind, METH_O,
-     "Takes the memory of targets, and lets go of others."},
-    {"forget", dwpy_layout_forget, METH_O, "Leaves a tensor out."},
-    {"end", dwpy_layout_end, METH_NOARGS, "All is learnt."},
+     "Sets the memory of targets, and releases the memory set before."},
+    {"forget", dwpy_layout_forget, METH_O, "Forgets a tensor."},
+    {"end", dwpy_layout_end, METH_NOARGS, "Ends the learning."},
     {"compare", DWPY_KEYWORDS(layout_compare), METH_VARARGS | METH_KEYWORDS,
-     "How many elements of each tensor are others in the targets."},
+     "How many elements of each tensor differ in the targets."},
     {"write", DWPY_KEYWORDS(layout_write), METH_VARARGS | METH_KEYWORDS,
      "Stores whole tensors in the targets."},
     {"apply", DWPY_KEYWORDS(layout_apply), METH_VARARGS | METH_KEYWORDS,
-     "Does the stores of a patch file in the targets, and reads them back."},
+     "Applies a patch file to the targets, and reads the values back."},
     {"stores", DWPY_KEYWORDS(layout_list), METH_VARARGS | METH_KEYWORDS,
-     "The stores as lists, for memory that is not the CPU's."},
+     "The stores as lists, for memory that the CPU cannot reach."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef members[] = {
-    {"held", get_held, NULL, "elements of each tensor that lie in targets", NULL},
-    {"forgotten", get_forgotten, NULL, "the tensors that are left out", NULL},
-    {"pieces", get_pieces, NULL, "what it is kept in", NULL},
+    {"held", get_held, NULL, "how many elements of each tensor are in targets", NULL},
+    {"forgotten", get_forgotten, NULL, "the forgotten tensors", NULL},
+    {"pieces", get_pieces, NULL, "the number of pieces", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Where the elements of a checkpoint lie in an engine's own tensors."},
+    {Py_tp_doc, "The positions of a checkpoint's elements in an engine's own tensors."},
     {Py_tp_new, dwpy_layout_new},
     {Py_tp_dealloc, layout_dealloc},
     {Py_tp_methods, methods},

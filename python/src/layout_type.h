@@ -1,4 +1,4 @@
-/* The inside of deltawire.Layout. */
+/* The internals of deltawire.Layout. */
 #ifndef DWPY_LAYOUT_TYPE_H
 #define DWPY_LAYOUT_TYPE_H
 

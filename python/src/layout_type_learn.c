@@ -1,4 +1,4 @@
-/* How a deltawire.Layout is learnt. */
+/* Learns a deltawire.Layout. */
 #include "layout_type.h"
 
 bool dwpy_layout_find(size_t *out, PyObject *names, PyObject *name)
@@ -50,7 +50,7 @@ PyObject *dwpy_layout_spell(PyObject *object, PyObject *args)
     return good ? Py_NewRef(Py_None) : NULL;
 }
 
-/* A sequence of arrays as a mapping, which tensors are taken from. */
+/* Turns a sequence of arrays into a mapping, from which the tensors are read. */
 static PyObject *mapping_of(PyObject *sequence)
 {
     const Py_ssize_t n = PySequence_Size(sequence);

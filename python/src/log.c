@@ -17,6 +17,6 @@ void dwpy_log(const char *where, const char *text)
     Py_XDECREF(place);
     Py_XDECREF(logger);
     Py_XDECREF(logging);
-    PyErr_Clear(); /* a message that cannot be logged is no reason to fail */
+    PyErr_Clear(); /* a failure to log must not fail the call */
     PyErr_Restore(error[0], error[1], error[2]);
 }

@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-/* How often a call without a callback looks for signals. */
+/* How often a call without a callback checks for signals. */
 enum { ASK_EVERY_MS = 50 };
 
 uint64_t dwpy_now_ms(void)
@@ -12,7 +12,7 @@ uint64_t dwpy_now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* On the thread that made the call, without the GIL. */
+/* Runs on the thread that made the call, without the GIL. */
 static int report(void *context, uint64_t n_done, uint64_t n_total)
 {
     dwpy_hook *hook = context;

@@ -45,7 +45,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_core",
                                         .m_size = -1, .m_methods = functions};
 
-/* Before modules are taken apart, and after the threads that the interpreter waits for.
+/* Runs before modules are cleared, and after the threads that the interpreter waits for.
  */
 static bool end_at_exit(PyObject *module)
 {

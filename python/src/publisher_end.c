@@ -1,4 +1,4 @@
-/* How a publisher ends. Everywhere here the guard is held, or nobody else knows of the
+/* Ends a publisher. In all functions the guard is held, or no other thread knows the
  * object. */
 #include "publisher_type.h"
 
@@ -22,7 +22,7 @@ void dwpy_publisher_close_handle(publisher_object *self)
     self->guard.is_closed = true;
     dw_publisher *publisher = self->publisher;
     Py_BEGIN_ALLOW_THREADS pthread_rwlock_wrlock(
-        &self->alive); /* those who wait leave within a slice */
+        &self->alive); /* threads that wait leave within a slice */
     self->publisher = NULL;
     pthread_rwlock_unlock(&self->alive);
     dw_publisher_close(publisher);
@@ -34,8 +34,8 @@ void dwpy_publisher_close_handle(publisher_object *self)
     self->fork_store = self->store = NULL;
 }
 
-/* Its thread cannot be ended in time, or is another process's: all that it may use is
- * left behind. */
+/* If its thread does not end in time, or belongs to another process, everything that it
+ * may use is leaked. */
 static void abandon(publisher_object *self)
 {
     dwpy_live_remove(&self->live);
@@ -46,13 +46,13 @@ static void abandon(publisher_object *self)
     self->fork_store = self->store = NULL;
 }
 
-/* *STATUS and *ERR take the outcome of the last version if it is known. */
+/* *STATUS and *ERR take the result of the last version, if it is known. */
 static bool is_settled(publisher_object *self, unsigned timeout_ms, dw_status *status,
                        dw_error *err)
 {
     bool done = self->ticket == 0;
     *status = DW_OK;
-    if (self->by_caller) { /* a version that waits for the caller stands still */
+    if (self->by_caller) { /* a version that waits for the caller makes no progress */
         Py_BEGIN_ALLOW_THREADS done = dw_publisher_idle(self->publisher, timeout_ms);
         Py_END_ALLOW_THREADS return done;
     }
@@ -61,7 +61,7 @@ static bool is_settled(publisher_object *self, unsigned timeout_ms, dw_status *s
     Py_END_ALLOW_THREADS return done;
 }
 
-/* deltawire.PublishWarning, or UserWarning if the package is gone already. */
+/* deltawire.PublishWarning, or UserWarning if the package is already gone. */
 static PyObject *warning_class(void)
 {
     PyObject *found = NULL, *name = PyUnicode_FromString("deltawire");
@@ -76,8 +76,8 @@ static PyObject *warning_class(void)
     return Py_NewRef(PyExc_UserWarning);
 }
 
-/* Nobody waited for the last version and nobody will: the end of the program must not
- * hide that it is not in the stream. */
+/* Warns if the last version failed and nobody waited for it: the end of the program must
+ * not hide that. */
 static void warn_lost(publisher_object *self, const dw_error *err)
 {
     if (self->ticket <= self->reported_ticket)
@@ -124,7 +124,7 @@ void dwpy_publisher_end(dwpy_live *live)
             dwpy_publisher_end_bounded(self);
         dwpy_guard_leave(&self->guard);
     } else {
-        return; /* somebody is stuck in it: it stays, with all it holds */
+        return; /* a call does not end: the publisher stays, with everything it uses */
     }
     Py_DECREF((PyObject *)self);
 }

@@ -1,10 +1,10 @@
-/* The many arguments of deltawire.Publisher. */
+/* The arguments of deltawire.Publisher. */
 #include <limits.h>
 
 #include "publisher_type.h"
 
-/* Arguments on their way into dw_publish_options; what is new here is released at the
- * end, whatever became of the call. */
+/* Arguments for dw_publish_options. New references are released at the end of the call.
+ */
 typedef struct arguments {
     PyObject *store, *tensors, *fork, *folds, *trust, *progress;
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */

@@ -1,5 +1,5 @@
-/* Names of tensors as the library's lists have them: masters, what is unchanged, shards;
- * and receipts that the caller carries between ranks. */
+/* Converts names of tensors to the library's lists (masters, unchanged tensors, shards),
+ * and handles receipts that the caller carries between ranks. */
 #include "publisher_type.h"
 
 #include <limits.h>
@@ -19,7 +19,7 @@ bool dwpy_publisher_number(publisher_object *self)
     return good;
 }
 
-/* The number of a tensor, or SIZE_MAX with an exception. */
+/* The index of a tensor, or SIZE_MAX with an exception. */
 static size_t find(const publisher_object *self, PyObject *name, const char *what)
 {
     PyObject *number = PyDict_GetItemWithError(self->numbers, name);
@@ -63,7 +63,8 @@ bool dwpy_publisher_flags(const publisher_object *self, PyObject *names, const c
 
 /* ---- shards ---- */
 
-/* One `(name, first, array)`: the name and the array go to ITEMS, the rest to OUT. */
+/* Reads one `(name, first, array)`: the name and the array go to ITEMS, the rest to OUT.
+ */
 static bool read_shard(const publisher_object *self, PyObject *item, PyObject *items,
                        dw_shard *out)
 {
@@ -117,7 +118,7 @@ bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **
 
 /* ---- receipts by the caller; the guard is held ---- */
 
-/* Until the upload is over, which a signal may interrupt. */
+/* Waits until the upload is over; a signal may interrupt it. */
 static bool wait_uploaded(publisher_object *self)
 {
     const int idle = dwpy_publisher_wait_idle(self, UINT_MAX);
@@ -150,7 +151,7 @@ PyObject *dwpy_publisher_receipt(PyObject *object, PyObject *args)
     return out;
 }
 
-/* The outcome of a commit that failed is bytes too: the other ranks must hear of it. */
+/* A commit that failed also returns bytes, because the other ranks need them. */
 static PyObject *commit_now(publisher_object *self, uint64_t ticket, PyObject *list)
 {
     const size_t n = (size_t)PyList_Size(list);

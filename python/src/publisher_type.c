@@ -3,10 +3,10 @@
 
 #include <limits.h>
 
-enum { SLICE_MS = 100 }; /* between two looks for signals */
+enum { SLICE_MS = 100 }; /* between two checks for signals */
 
 static dwpy_row_type report_row = {
-    "PublishReport", "What became of a publish.",
+    "PublishReport", "The report of a publish.",
     "version unchanged n_changed n_bytes n_objects state diff_ms upload_ms total_ms "
     "restarted suspect_from upkeep_dropped upkeep_behind",
     NULL};
@@ -48,15 +48,15 @@ static bool wait_slice(publisher_object *self, uint64_t ticket, unsigned ms,
     return !closed;
 }
 
-/* A ticket that is not known, or not any more, is done too. */
+/* A ticket that is not known, or no longer known, counts as done. */
 static bool is_over(const fate *f, bool until_done)
 {
     return f->done ||
            (f->status != DW_OK && !(until_done && f->status == DW_UNAVAILABLE));
 }
 
-/* False with an exception: a signal came, or it was closed. OUT->done is false where the
- * time was over. */
+/* Returns false with an exception if a signal came or it was closed. OUT->done is false
+ * if the time was over. */
 static bool wait_ticket(publisher_object *self, uint64_t ticket, unsigned timeout_ms,
                         bool until_done, fate *out)
 {
@@ -132,7 +132,7 @@ static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *
 
 /* ---- publishing; the guard is held ---- */
 
-/* Waits with WAIT, in slices, so that a signal can end it: -1 then. */
+/* Waits with WAIT in slices, so that a signal can end it; -1 then. */
 static int wait_sliced(publisher_object *self, bool (*wait)(dw_publisher *, unsigned),
                        unsigned timeout_ms)
 {
@@ -153,7 +153,7 @@ int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms)
 
 static PyObject *publish_now(publisher_object *self, const dw_publish_note *note)
 {
-    /* here a signal can stop the wait; in the library none could */
+    /* wait here, because a signal could not stop a wait in the library */
     if (self->when_busy != DW_BUSY_SKIP) {
         if (self->when_busy == DW_BUSY_FOLD)
             dw_publisher_cancel(self->publisher);
@@ -204,7 +204,7 @@ static PyObject *drain_now(publisher_object *self, unsigned timeout_ms)
     if (drained < 0)
         return NULL;
     if (drained == 0) {
-        PyErr_SetString(PyExc_TimeoutError, "folds and anchors are still under way");
+        PyErr_SetString(PyExc_TimeoutError, "folds and anchors are still being made");
         return NULL;
     }
     dw_error err = {0};
@@ -280,7 +280,7 @@ static PyObject *publisher_cancel(PyObject *object, PyObject *unused)
 
 /* ---- the end ---- */
 
-/* The result of the last version, if nobody has asked for it. */
+/* The result of the last version, if the caller does not have it yet. */
 static PyObject *last_fate(publisher_object *self, const fate *f)
 {
     const bool is_news = self->ticket > self->reported_ticket;
@@ -292,7 +292,7 @@ static PyObject *last_fate(publisher_object *self, const fate *f)
 static PyObject *close_now(publisher_object *self, unsigned timeout_ms)
 {
     fate f = {.done = true};
-    if (self->by_caller) { /* what the caller never committed is given up */
+    if (self->by_caller) { /* cancels a version that the caller did not commit */
         if (dwpy_publisher_wait_idle(self, timeout_ms) < 0)
             return NULL;
         dwpy_publisher_close_handle(self);
@@ -379,13 +379,13 @@ static PyObject *get_opening(PyObject *object, void *unused)
 
 static PyMethodDef methods[] = {
     {"publish", DWPY_KEYWORDS(publisher_publish), METH_VARARGS | METH_KEYWORDS,
-     "Publishes the weights as they are, in the background; returns a ticket."},
+     "Publishes the weights in the background and returns a ticket."},
     {"captured", DWPY_KEYWORDS(publisher_captured), METH_VARARGS | METH_KEYWORDS,
      "Whether the weights have been read, and may change again."},
     {"wait", DWPY_KEYWORDS(publisher_wait), METH_VARARGS | METH_KEYWORDS,
      "Waits until the version of a ticket is committed."},
     {"drain", DWPY_KEYWORDS(publisher_drain), METH_VARARGS | METH_KEYWORDS,
-     "Waits until folds and anchors are made too."},
+     "Waits until folds and anchors are also made."},
     {"idle", DWPY_KEYWORDS(publisher_idle), METH_VARARGS | METH_KEYWORDS,
      "Waits until a publish would not wait; False if the time is over first."},
     {"is_current", publisher_is_current, METH_NOARGS,
@@ -414,7 +414,7 @@ static PyGetSetDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Publishes tensors that live on in place."},
+    {Py_tp_doc, "Publishes tensors from where they are."},
     {Py_tp_new, dwpy_publisher_new},
     {Py_tp_dealloc, publisher_dealloc},
     {Py_tp_methods, methods},

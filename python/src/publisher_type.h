@@ -1,8 +1,8 @@
-/* The inside of deltawire.Publisher.
+/* The internals of deltawire.Publisher.
  *
- * Calls take turns by the guard, but for those that wait for a ticket, which any thread
- * may do beside others: they hold `alive` for reading, in slices, and close takes it for
- * writing before it frees.
+ * The guard makes calls run one at a time. Calls that wait for a ticket may run beside
+ * others: they hold `alive` for reading, in slices, and close takes it for writing before
+ * it frees.
  */
 #ifndef DWPY_PUBLISHER_TYPE_H
 #define DWPY_PUBLISHER_TYPE_H
@@ -20,14 +20,14 @@ typedef struct publisher_object {
     dw_sign_key *sign_key;
     dwpy_tensors tensors;
     dwpy_tensors shards;
-    PyObject *numbers; /* of the tensors, by name */
-    bool by_caller;    /* who carries receipts */
+    PyObject *numbers; /* the indices of the tensors, by name */
+    bool by_caller;    /* the caller carries receipts */
     dw_when_busy when_busy;
     unsigned exit_ms;
     uint64_t ticket;           /* the last one, 0: none */
     uint64_t reported_ticket;  /* the last one whose result the caller has */
     bool has_opening;          /* opening published the weights, ... */
-    dw_publish_report opening; /* ... and this became of them */
+    dw_publish_report opening; /* ... with this report */
 } publisher_object;
 
 /* ---- publisher_open.c ---- */
@@ -35,7 +35,7 @@ PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 
 /* ---- publisher_type.c ---- */
 
-/* 1: nothing is under way, 0: the time is over or it is closed, -1 with an exception: a
+/* 1: nothing is in progress; 0: the time is over or it is closed; -1 with an exception: a
  * signal came. The guard is held. */
 int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms);
 
@@ -43,10 +43,11 @@ int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms);
 
 /* Fills `numbers`. */
 bool dwpy_publisher_number(publisher_object *self);
-/* Which tensors NAMES has; NULL for None. PyMem_Free. */
+/* Flags for the tensors in NAMES; NULL for None. Free with PyMem_Free. */
 bool dwpy_publisher_flags(const publisher_object *self, PyObject *names, const char *what,
                           bool **out);
-/* Takes the arrays of SHARDS into the object; *OUT is PyMem_Free's in any case. */
+/* Keeps the arrays of SHARDS in the object. Free *OUT with PyMem_Free, also after a
+ * failure. */
 bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **out,
                            size_t *n);
 PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
@@ -55,12 +56,12 @@ PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args);
 
 /* ---- publisher_end.c ---- */
 
-/* Lets go of the caller's memory. */
+/* Releases the caller's memory. */
 void dwpy_publisher_drop(publisher_object *self);
 
-/* Frees the handle and lets go of all it used. */
+/* Frees the handle and releases everything it used. */
 void dwpy_publisher_close_handle(publisher_object *self);
-/* The same in bounded time, whatever the store does: what cannot be ended is left behind.
+/* The same in bounded time, whatever the store does. What does not end is leaked.
  */
 void dwpy_publisher_end_bounded(publisher_object *self);
 void dwpy_publisher_end(dwpy_live *live);

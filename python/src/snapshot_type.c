@@ -3,14 +3,14 @@
 
 #include "tensors.h"
 
-enum { SLICE_MS = 100 }; /* between two looks for signals */
+enum { SLICE_MS = 100 }; /* between two checks for signals */
 
 typedef struct snapshot_object {
     PyObject_HEAD PyObject
-        *mapped;   /* a capsule around dw_snapshot, which views keep too; NULL: closed */
+        *mapped;   /* a capsule around dw_snapshot, which views also keep; NULL: closed */
     PyObject *dir; /* bytes */
     dwpy_guard guard;
-    dw_snapshot_view looked; /* at what unchanged() asks about */
+    dw_snapshot_view looked; /* the view that unchanged() checks */
 } snapshot_object;
 
 static dwpy_row_type view_row = {"SnapshotView", "A version that can be read in place.",
@@ -113,7 +113,7 @@ typedef dw_status (*read_function)(dw_snapshot *, unsigned, dw_snapshot_view *,
 static PyObject *read_now(snapshot_object *self, unsigned timeout_ms,
                           read_function function)
 {
-    /* The files may have been replaced: where views are left, they keep the mapping, and
+    /* The files may have been replaced. If views are left, they keep the old mapping, and
      * a new one is made. */
     dw_snapshot_pin(handle(self), Py_REFCNT(self->mapped) > 1);
     dw_error err;
@@ -199,7 +199,7 @@ static PyMethodDef methods[] = {
     {"look", DWPY_KEYWORDS(snapshot_look), METH_VARARGS | METH_KEYWORDS,
      "The newest version: read it, then ask unchanged()."},
     {"unchanged", snapshot_unchanged, METH_NOARGS,
-     "Whether what look() gave was whole all the time."},
+     "Whether the data of look() was one whole version all the time."},
     {"close", snapshot_close, METH_NOARGS, "Unmapped once no view of it is left."},
     DWPY_CONTEXT,
     {NULL, NULL, 0, NULL},

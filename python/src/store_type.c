@@ -8,8 +8,7 @@
 
 typedef struct store_object {
     PyObject_HEAD dw_store *store;
-    unsigned
-        n_users; /* handles and calls; the last of them closes it, once it is to be */
+    unsigned n_users; /* handles and calls; after close() the last of them closes it */
     bool is_closed;
     pid_t pid;
 } store_object;
@@ -30,7 +29,7 @@ static void end_if_unused(store_object *self)
         return;
     self->store = NULL;
     if (self->pid != getpid())
-        return; /* its threads are in another process */
+        return; /* its threads belong to another process */
     Py_BEGIN_ALLOW_THREADS dw_store_close(store);
     Py_END_ALLOW_THREADS
 }
@@ -217,9 +216,10 @@ static PyObject *store_put(PyObject *object, PyObject *args, PyObject *keywords)
     return good ? Py_NewRef(Py_None) : NULL;
 }
 
-/* Entries are gathered without the GIL, and become objects afterwards. */
+/* Entries are collected without the GIL and turned into objects afterwards. */
 typedef struct gathered {
-    dw_store_entry *entries; /* keys are copies; from malloc, for there is no GIL */
+    dw_store_entry
+        *entries; /* keys are copies; from malloc, because the GIL is not held */
     size_t n, room;
 } gathered;
 

@@ -12,7 +12,7 @@ static dwpy_row_type version_row = {
     "version content epoch created step notes state n_changed n_objects n_bytes key base "
     "fork_url fork_version suspect_from library host",
     NULL};
-static dwpy_row_type way_row = {"Way", "A way to reach a version.",
+static dwpy_row_type way_row = {"Way", "A shortcut to a version.",
                                 "start to n_bytes n_objects", NULL};
 static dwpy_row_type follower_row = {"FollowerInfo", "A follower that reports.",
                                      "id version host status message time", NULL};
@@ -55,7 +55,7 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
-/* Nobody is in a call. */
+/* No call is running. */
 static void end(stream_object *self)
 {
     self->guard.is_closed = true;
@@ -86,7 +86,7 @@ static void stream_dealloc(PyObject *object)
     dwpy_object_free(object);
 }
 
-/* ---- what it says ---- */
+/* ---- reading ---- */
 
 static PyObject *get_id(PyObject *object, void *unused)
 {
@@ -304,11 +304,11 @@ static PyObject *stream_followers(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"version", stream_version, METH_VARARGS, "What is known of a version."},
+    {"version", stream_version, METH_VARARGS, "The record of a version."},
     {"versions", DWPY_KEYWORDS(stream_versions), METH_VARARGS | METH_KEYWORDS,
-     "From a version, or the floor, to the head."},
+     "The versions from a version, or the floor, to the head."},
     {"ways", stream_ways, METH_NOARGS, "Folded deltas and anchors."},
-    {"followers", stream_followers, METH_NOARGS, "Those that report."},
+    {"followers", stream_followers, METH_NOARGS, "The followers that report."},
     {"close", stream_close, METH_NOARGS, NULL},
     DWPY_CONTEXT,
     {NULL, NULL, 0, NULL},

@@ -1,11 +1,11 @@
-/* deltawire.Tensor: a view of a tensor that somebody else owns. */
+/* deltawire.Tensor: a view of a tensor that another object owns. */
 #include "tensors.h"
 
 typedef struct tensor_object {
     PyObject_HEAD PyObject *owner;
     dw_tensor tensor;
     bool readonly;
-    Py_ssize_t *shape; /* as a buffer: of numbers, or of bytes for packed types */
+    Py_ssize_t *shape; /* of the buffer: in numbers, or in bytes for packed types */
     Py_ssize_t *strides;
     Py_ssize_t item_bytes;
     int n_dims;
@@ -151,7 +151,7 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef members[] = {
     {"name", get_name, NULL, NULL, NULL},
-    {"dtype", get_dtype, NULL, "as safetensors spells it", NULL},
+    {"dtype", get_dtype, NULL, "the safetensors spelling", NULL},
     {"shape", get_shape, NULL, NULL, NULL},
     {"nbytes", get_nbytes, NULL, NULL, NULL},
     {"readonly", get_readonly, NULL, NULL, NULL},
@@ -159,7 +159,7 @@ static PyGetSetDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "A tensor in memory that something else owns and that this keeps alive."},
+    {Py_tp_doc, "A tensor in memory of another object, which it keeps alive."},
     {Py_tp_dealloc, tensor_dealloc},
     {Py_tp_repr, tensor_repr},
     {Py_tp_methods, methods},

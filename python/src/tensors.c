@@ -79,7 +79,7 @@ static bool dims_of_view(dw_tensor *tensor, dwpy_hold *hold)
     return true;
 }
 
-/* The type that a buffer stands for, beside it. */
+/* Reads the element type that is given beside a buffer. */
 static bool take_dtype(dw_tensor *tensor, dwpy_hold *hold, const char *dtype,
                        PyObject *shape)
 {
@@ -144,7 +144,7 @@ static bool take_plain(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
     return dims_of_view(tensor, hold);
 }
 
-/* A tensor whose data is elsewhere. */
+/* A tensor without data. */
 static bool take_shape(dw_tensor *tensor, dwpy_hold *hold, const char *dtype,
                        PyObject *shape)
 {
@@ -204,7 +204,7 @@ static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value,
     if (!dw_shape_size(tensor->dtype, tensor->n_dims, tensor->dims, NULL, &n_bytes) ||
         n_bytes != tensor->n_bytes) {
         dwpy_raise_text(DW_INVALID, tensor->name,
-                        "the buffer has more or fewer bytes than type and shape tell");
+                        "the buffer's size does not fit its type and shape");
         return false;
     }
     return true;

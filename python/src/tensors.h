@@ -1,11 +1,11 @@
-/* Tensors of Python objects: buffers and DLPack exporters as dw_tensor, and back. */
+/* Converts Python objects (buffers and DLPack exporters) to dw_tensor and back. */
 #ifndef DWPY_TENSORS_H
 #define DWPY_TENSORS_H
 
 #include "core.h"
 #include "dlpack.h"
 
-/* Keeps the memory of one tensor. */
+/* Keeps the memory of one tensor alive. */
 typedef struct dwpy_hold {
     uint64_t *dims;
     bool has_view;
@@ -14,7 +14,7 @@ typedef struct dwpy_hold {
     dl_managed_versioned *versioned;
 } dwpy_hold;
 
-/* The tensors of a mapping, in its order, and what keeps them. */
+/* The tensors of a mapping, in its order, and their references. */
 typedef struct dwpy_tensors {
     dw_tensor *tensors;
     dwpy_hold *holds;
@@ -25,10 +25,10 @@ typedef struct dwpy_tensors {
 typedef enum dwpy_access {
     DWPY_READ,
     DWPY_WRITE, /* read-only memory is refused */
-    DWPY_SHAPE, /* read, but (None, dtype, shape) will do */
+    DWPY_SHAPE, /* read, but (None, dtype, shape) is enough */
 } dwpy_access;
 bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access);
-/* The same for a list of names and arrays, in which a name may be repeated. */
+/* The same for a list of names and arrays; names may be repeated. */
 bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access);
 void dwpy_tensors_release(dwpy_tensors *tensors);
 
@@ -43,12 +43,12 @@ void dwpy_dlpack_release(dwpy_hold *hold);
 
 /* A view of TENSOR, whose strings and memory live as long as OWNER. */
 PyObject *dwpy_tensor_new(PyObject *owner, const dw_tensor *tensor, bool readonly);
-/* What a deltawire.Tensor shows, or NULL for any other object; raises nothing. */
+/* The dw_tensor of a deltawire.Tensor, or NULL for any other object. Raises nothing. */
 const dw_tensor *dwpy_tensor_get(PyObject *object);
 
 /* ---- dlpack_out.c ---- */
 
-/* __dlpack__ of a tensor that OWNER keeps. */
+/* __dlpack__ of a tensor that OWNER keeps alive. */
 PyObject *dwpy_dlpack_give(PyObject *owner, const dw_tensor *tensor, bool readonly,
                            PyObject *args, PyObject *keywords);
 

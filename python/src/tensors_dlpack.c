@@ -63,12 +63,13 @@ static const char *device_name(long type)
     return type > 0 && (size_t)type < n && names[type] ? names[type] : "another";
 }
 
-/* Before the capsule is made: a device's tensor is refused by name. */
+/* Refuses a tensor on a device before the capsule is made; the error names it. */
 static bool device_is_good(PyObject *object, const char *name)
 {
     PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
     PyObject *number = device ? PySequence_GetItem(device, 0) : NULL;
-    PyObject *plain = number ? PyNumber_Long(number) : NULL; /* some give an enum */
+    PyObject *plain =
+        number ? PyNumber_Long(number) : NULL; /* some exporters return an enum */
     const long type = plain ? PyLong_AsLong(plain) : -1;
     Py_XDECREF(plain);
     Py_XDECREF(number);
@@ -84,8 +85,8 @@ static bool device_is_good(PyObject *object, const char *name)
     return false;
 }
 
-/* PyTorch exports only tensors that take no gradient. What it detaches is the same
- * memory. */
+/* PyTorch exports only tensors without a gradient. A detached tensor has the same memory.
+ */
 static PyObject *detach(PyObject *object)
 {
     PyObject *flag = PyObject_GetAttrString(object, "requires_grad");
@@ -99,7 +100,7 @@ static PyObject *detach(PyObject *object)
                           : Py_NewRef(object);
 }
 
-/* With a version if the exporter supports one. */
+/* Asks for a versioned capsule, if the exporter supports it. */
 static PyObject *get_capsule(PyObject *object)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
@@ -117,7 +118,7 @@ static PyObject *get_capsule(PyObject *object)
     return capsule;
 }
 
-/* Takes what is in the capsule over from it. */
+/* Consumes the capsule. */
 static const dl_tensor *consume(dwpy_hold *hold, PyObject *capsule, bool *readonly)
 {
     if (PyCapsule_IsValid(capsule, DL_VERSIONED_NAME)) {

@@ -11,7 +11,7 @@ __all__ = ["BACKEND", "OLDEST", "register"]
 
 BACKEND = "deltawire"
 OLDEST = (0, 28)
-"""The oldest vLLM whose interface this is written for."""
+"""The oldest vLLM with this interface."""
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -25,7 +25,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def refusal(version: str) -> str | None:
-    """Why that vLLM cannot be used, or None."""
+    """The reason why this vLLM cannot be used, or None."""
     release = _release(version)
     if len(release) == 2 and release < OLDEST:
         return (f"deltawire needs vLLM {OLDEST[0]}.{OLDEST[1]} or later; this is vLLM "
@@ -35,8 +35,8 @@ def refusal(version: str) -> str | None:
 
 def register(name: str = BACKEND, module: str = "deltawire.vllm.backend",
              class_name: str = "DeltawireEngine") -> None:
-    """Called by vLLM in each of its processes, before the model is loaded. Does nothing to
-    a vLLM that is started with another back end."""
+    """Called by vLLM in each of its processes, before the model is loaded. Does nothing if vLLM
+    is started with another back end."""
     try:
         _register(name, module, class_name)
     except Exception as error:  # noqa: BLE001 - it would stop every vLLM of the environment

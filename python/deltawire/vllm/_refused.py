@@ -1,4 +1,4 @@
-"""Stands for the back end in a vLLM that is too old for it."""
+"""Replaces the back end in a vLLM that is too old for it."""
 from typing import Any, NoReturn
 
 

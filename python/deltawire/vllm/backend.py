@@ -1,4 +1,4 @@
-"""The back end: what vLLM calls in each worker."""
+"""The back end, which vLLM calls in each worker."""
 from __future__ import annotations
 
 import contextlib
@@ -26,8 +26,8 @@ FORMAT = "deltawire/1"
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """Nothing, where `deltawire follow` on this machine brings updates. With `url` each
-    worker follows that stream by itself."""
+    """Empty if `deltawire follow` on this machine sends updates. With `url`, each worker follows
+    that stream by itself."""
 
     url: str | None = None
     dir: str | None = None
@@ -40,8 +40,8 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """What `deltawire follow` sends (docs/ENGINES.md, section 6), or a version of the
-    stream that is followed."""
+    """An update of `deltawire follow` (docs/ENGINES.md, section 6), or a version of the stream
+    that the worker follows."""
 
     version: int
     format: str = FORMAT
@@ -80,8 +80,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._check_plain()
         self._source: StreamSource | None = None
         self._weights: Weights | None = None
-        self._version: int | None = None  # that the weights are; None: not known
-        self._state: str | None = None  # the digest of it
+        self._version: int | None = None  # of the weights; None: not known
+        self._state: str | None = None  # its digest
         self._touched = False  # by an update, which may have failed
         self._n_patches = 0
         self._learn_at_start()
@@ -90,13 +90,13 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         self.shutdown()
-        # the version's number says nothing of another stream
+        # the number means another version in another stream
         self._version, self._state, self._touched = None, None, True
         if init_info.url is None:
             return
         rank = self._rank()
         directory, name = init_info.dir, init_info.id
-        if rank is not None:  # each keeps and reports its own
+        if rank is not None:  # each has its own directory and reports
             directory = directory and os.path.join(directory, f"rank-{rank}")
             name = name and f"{name}-rank-{rank}"
         self._source = StreamSource(
@@ -129,7 +129,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if update_info.kind == "patch":
             self._check_fits(update_info)
         before = (self._version, self._state)
-        # an update that fails leaves weights that nothing is known of
+        # after a failed update nothing is known of the weights
         self._version, self._state, self._touched = None, None, True
         if self._source is not None:
             self._source.served = None
@@ -150,17 +150,17 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             plain.check(self.model)
 
     def _rank(self) -> int | None:
-        """Among all workers of the engine; None: it is the only one."""
+        """The rank among all workers of the engine; None: it is the only one."""
         parallel = self.parallel_config
         if parallel.world_size * parallel.data_parallel_size == 1:
             return None
         replica = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
         return replica * parallel.world_size + parallel.rank
 
-    # ---- where the weights lie --------------------------------------------------------
+    # ---- the layout --------------------------------------------------------------------
 
     def _learn_at_start(self) -> None:
-        """From the checkpoint that was loaded, if that is a directory."""
+        """Learns the layout from the checkpoint that was loaded, if that is a directory."""
         path = self.model_config.model
         if not os.path.isdir(path) or self.vllm_config.load_config.load_format == "dummy":
             return
@@ -172,7 +172,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             return
         with checkpoint:
             self._learn(table_of(checkpoint))
-            # what differs is none of the directory's versions: it takes no patch
+            # if weights differ, they are not a version of the directory and take no patch
             self._touched = self._weights.confirm(checkpoint)
 
     def _learn(self, table: Table) -> None:
@@ -185,8 +185,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     # ---- the ways to a version --------------------------------------------------------
 
     def _check_fits(self, update: UpdateInfo) -> None:
-        """Before anything is touched. An engine that was started from the directory does not
-        know its version: there what the patch replaces tells."""
+        """Checks the version before anything is touched. An engine that was started from the
+        directory does not know its version: then the old values of the patch decide."""
         may_be = self._version == update.from_version or (
             self._version is None and not self._touched)
         if self._weights is None or not may_be:
@@ -224,7 +224,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         return state
 
     def _store(self, version: int, patch: str, base: str | None) -> _core.LayoutReport:
-        """The stores of a patch, read back; the digest they lead to is the version's."""
+        """Applies a patch and reads it back. The digest must be the version's."""
         start = time.monotonic()
         report = self._weights.apply(patch, base)
         if report.version != version:
@@ -236,7 +236,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         return report
 
     def _finish_patches(self, directory: str, forgotten: Iterable[str]) -> None:
-        """What could not be stored in place is loaded anew; now and then all is compared."""
+        """Loads tensors again that could not be stored in place. Now and then compares all
+        weights."""
         self._n_patches += 1
         is_sweep = self._n_patches % self.sweep_every == 0
         if not forgotten and not is_sweep:
@@ -248,7 +249,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._compare(checkpoint)
 
     def _load_whole(self, directory: str) -> str:
-        """The digest of what was loaded."""
+        """Loads the checkpoint and returns its digest."""
         start = time.monotonic()
         with _core.Checkpoint(directory) as checkpoint:
             table = table_of(checkpoint)

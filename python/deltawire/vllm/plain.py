@@ -1,6 +1,5 @@
-"""vLLM on CPUs keeps a packed copy of each linear weight and drops the weight: what is
-loaded later succeeds, and changes nothing that is generated. Where our back end is chosen,
-weights stay as they are."""
+"""vLLM on CPUs keeps a packed copy of each linear weight and drops the weight. A later load would
+succeed but change nothing that is generated. With this back end, weights are not packed."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +8,7 @@ _names: set[str] = set()
 
 
 def install(name: str) -> None:
-    """For engines that are started with the back end NAME. Before the model is loaded."""
+    """Turns packing off in engines with the back end NAME. Call it before the model is loaded."""
     import torch
     from vllm.platforms import current_platform
 

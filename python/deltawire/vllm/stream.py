@@ -1,5 +1,5 @@
-"""A worker that follows a stream by itself, into a directory of its own: versions are
-fetched, proven and staged by a thread while the engine serves."""
+"""A worker that follows a stream by itself, into its own directory. A thread fetches, proves and
+stages versions while the engine serves."""
 from __future__ import annotations
 
 import os
@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Sequence
 from .. import _core
 
 Hop = Callable[[int, str], "str | None"]
-"""Takes the version that the patch file leads to, and the file; gives the digest that was
+"""Takes the version that the patch file leads to, and the file. Returns the digest that was
 reached."""
 
 
@@ -34,14 +34,14 @@ class StreamSource:
         self._log = log
         self._reports = id is not None
         self.lock = threading.RLock()
-        """Of the follower, over several of its calls. Who holds it can read the directory."""
+        """Locks the follower over several calls. Its holder may read the directory."""
         self._stop = threading.Event()
         self._committed = False  # and perhaps not applied
         self._applied = False  # and not yet settled
-        self._goal: int | None = None  # what was last staged for
+        self._goal: int | None = None  # the goal of the last stage
         self.served: int | None = None
-        """What the engine has taken over, as the back end says; None: it needs the directory
-        whole."""
+        """The version that the engine has taken over, set by the back end; None: it needs the
+        whole directory."""
         self._complaint = ""
         self._told: tuple[str, str | None] | None = None
         try:
@@ -70,7 +70,7 @@ class StreamSource:
             self._stop.wait(self._interval)
 
     def _is_closed(self) -> bool:
-        """At the end of the process for instance."""
+        """Whether it is closed, for example at the end of the process."""
         try:
             self._follower.version  # noqa: B018
         except _core.Invalid:
@@ -78,7 +78,7 @@ class StreamSource:
         return False
 
     def _stage_newest(self) -> None:
-        """Under the lock."""
+        """The lock is held."""
         follower = self._follower
         self._settle()
         newest = follower.poll()
@@ -109,7 +109,7 @@ class StreamSource:
             self._committed = self._applied = False
 
     def _complain(self, text: str) -> None:
-        """Once, though it may go on for hours."""
+        """Logs it once, even if it lasts for hours."""
         if self._log and text != self._complaint:
             self._log.warning("deltawire: %s: %s", self.dir, text)
         self._complaint = text
@@ -126,24 +126,23 @@ class StreamSource:
     # ---- updates ----------------------------------------------------------------------
 
     def place(self) -> tuple[int | None, str | None]:
-        """The version that the directory holds, and its digest; what an update has applied
-        is settled first."""
+        """The version of the directory and its digest. Finishes an applied update first."""
         with self.lock:
             self._settle()
             return self._follower.version, self._follower.state
 
     def bring(self, version: int, hop: Hop | None) -> str:
-        """Brings the directory to VERSION, and calls `hop` before each step; the digest of
-        the version. With hops, the last one is settled by the thread: the engine need not
-        wait for a disk. The caller sets `served` once the engine has all of it, and holds
-        the lock until then."""
+        """Brings the directory to VERSION, calls `hop` before each step, and returns the digest
+        of the version. The thread finishes the last step, so that the engine need not wait for a
+        disk. The caller sets `served` once the engine has everything, and holds the lock until
+        then."""
         with self.lock:
             self._told = self._goal = self.served = None
             self._settle()
             return self._move(version, hop)
 
     def _move(self, version: int, hop: Hop | None) -> str:
-        """Under the lock."""
+        """The lock is held."""
         follower = self._follower
         while follower.version != version:
             follower.stage(version)

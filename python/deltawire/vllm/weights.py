@@ -1,6 +1,6 @@
-"""A model's weights as vLLM keeps them: fused, cut among ranks, packed. Where each element
-of the checkpoint lies in them is learnt once, by loading tensors that spell their own
-numbers through the model's own load_weights()."""
+"""A model's weights as vLLM keeps them: fused, split among ranks, packed. The position of each
+element of the checkpoint is learnt once, by loading tensors that spell their own numbers through
+the model's own load_weights()."""
 from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 GROUP_BYTES = 512 << 20
-"""Of tensors that are loaded at a time while a layout is learnt."""
+"""Bytes of tensors that are loaded at a time while a layout is learnt."""
 
 
 def table_of(tensors: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -49,7 +49,7 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class Weights:
-    """The parameters of MODEL, and where the tensors of a checkpoint lie in them."""
+    """The parameters of MODEL, and the positions of a checkpoint's tensors in them."""
 
     def __init__(
         self, model: torch.nn.Module, model_config: Any, table: Table, log: Any,
@@ -71,7 +71,7 @@ class Weights:
             self.table, {name: (_NAMES[flat.dtype], (flat.numel(),))
                          for name, flat in self._targets.items()})
         self.reasons: dict[str, str] = {}
-        """Why tensors are loaded anew when they change."""
+        """The reasons why tensors are loaded again when they change."""
         self.confirmed = False
         self._unplaced: str | None = None
         self._said: set[str] = set()
@@ -82,8 +82,8 @@ class Weights:
         self._forget_unplaced()
 
     def _forget_unplaced(self) -> None:
-        """Where something was loaded from who knows where, all that has no place of its own
-        may be in it. On other ranks' tensors that is wasted, but right."""
+        """If a target was loaded from unknown tensors, every tensor without a known position may
+        be in it. For tensors of other ranks this is wasted work, but correct."""
         for name, n in self.layout.held.items():
             if n == 0 and self._unplaced:
                 self._forget(name, self._unplaced)
@@ -174,7 +174,7 @@ class Weights:
             as_bytes(self._targets[name]).fill_(0xFF)
 
     def _resolve(self, loaded: Iterable[str]) -> set[str]:
-        """The targets of what load_weights() says it has loaded."""
+        """The targets that load_weights() reports as loaded."""
         names = set(loaded)
         found = names & set(self._targets)
         return found if found == names else set(self._targets)
@@ -185,8 +185,8 @@ class Weights:
             self.layout.forget(name)
 
     def _forget_derived(self) -> None:
-        """Attention with latent keys and values computes with copies that are made of a
-        weight after it is loaded: that weight's own memory is not what counts."""
+        """Attention with latent keys and values computes with copies that are made after a weight
+        is loaded, so a store to the weight itself has no effect."""
         self._derived: set[str] = set()
         if any(hasattr(module, "W_UV") or hasattr(module, "W_UK_T")
                for module in self._model.modules()):
@@ -203,7 +203,7 @@ class Weights:
                          if self._on_cpu else {})
 
     def compare(self, tensors: Mapping[str, Any]) -> dict[str, int]:
-        """How many elements of which tensors are not what the model computes with."""
+        """For each tensor, how many elements differ from what the model computes with."""
         if self._on_cpu:
             self.bind()
         else:
@@ -215,8 +215,8 @@ class Weights:
             self.layout.bind({})
 
     def confirm(self, tensors: Mapping[str, Any]) -> bool:
-        """TENSORS is the checkpoint that vLLM has loaded: what is not where it is thought to
-        be is forgotten. Whether anything was not."""
+        """TENSORS is the checkpoint that vLLM has loaded. Forgets tensors that are not at their
+        learnt positions. Returns whether there were any."""
         wrong = self.compare(tensors)
         for name, n in wrong.items():
             self._unplaced = f"{n} elements of {name} are others than in the checkpoint"
@@ -227,8 +227,8 @@ class Weights:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
-        """Loads whole tensors, all or those NAMES. Through the layout on CPUs, where what is
-        packed would not be packed again; elsewhere as vLLM does it, all layers whole."""
+        """Loads whole tensors: all, or those in NAMES. On CPUs through the layout, because vLLM
+        would not pack them again; elsewhere as vLLM does, in whole layers."""
         if not self._on_cpu:
             self._reload(tensors)
             return
@@ -263,7 +263,7 @@ class Weights:
 
     @torch.no_grad()
     def apply(self, patch: str, base: str | None) -> _core.LayoutReport:
-        """The stores of a patch file, read back."""
+        """Applies a patch file and reads it back."""
         self.bind()
         try:
             if self._on_cpu:
@@ -296,8 +296,7 @@ class Weights:
 
 
 def _packers(model: torch.nn.Module) -> Iterator[tuple[str, Callable]]:
-    """What vLLM does to experts on CPUs after it has loaded them: the layout is that of the
-    packed ones."""
+    """Packs experts as vLLM does on CPUs after loading: the layout is that of the packed ones."""
     for name, module in model.named_modules():
         kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
         experts = getattr(kernel, "fused_experts", None)
