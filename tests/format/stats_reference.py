@@ -1,6 +1,6 @@
 """What `deltawire stats` says, computed again with numpy: slowly, and from its documentation.
 
-docs/OPERATIONS.md, section 'Analytics', defines what is measured; cli/stats_learn.h how
+docs/deltawire.1 defines what is measured; cli/stats_learn.h how
 predictors learn, cli/stats_item.c the classes of history.
 """
 import collections
