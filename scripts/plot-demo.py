@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
-"""Plots of recorded runs of the demo, as SVG, and the numbers behind docs/DEMO.md.
+r"""Plots of recorded runs of the demo, as SVG, and the numbers behind docs/DEMO.md.
 
     scripts/plot-demo.py OUT-DIR NAME=RECORD...
+
+For docs/img:
+
+    for s in 1 2 3; do build/examples/wordle/wordle-demo --seed $s --record runs/seed-$s; done
+    build/examples/wordle/wordle-demo --no-sync --record runs/no-sync
+    scripts/plot-demo.py docs/img seed-1=runs/seed-1 seed-2=runs/seed-2 seed-3=runs/seed-3 \
+        no-sync=runs/no-sync
 
 RECORD is what `wordle-demo --record DIR` left. Names that begin with `seed` are drawn
 together with one that begins with `no-sync`. Prints a table in Markdown; writes
