@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(os.environ["DW_TEST_DIR"]).parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md",
+             *sorted((ROOT / "docs").glob("**/*.md"))]
 FOLDERS = "src|include|cli|python|bench|tests|scripts|examples|model|deploy|docs"
 SOURCE = r"[\w./*-]+\.(?:c|h|inc|pml|py|pyi|sh|html)"
 PATH = re.compile(rf"`((?:{FOLDERS})/[\w./*-]+)`")
