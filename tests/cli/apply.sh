@@ -28,7 +28,7 @@ holds '[d["new_version"] for d in o["deltas"]] == [1, 2, 3, 4]' <out.json
 same_weights model run/step_000004
 [ "$(json 'o["deltas"][3]["new_state"]' <out.json)" = "$(state_of run/step_000004)" ]
 
-it "takes up a chain where an earlier run left it"
+it "continues a chain of deltas after an earlier run"
 fresh
 deltawire apply "${deltas[@]:0:2}" --to model >/dev/null
 deltawire apply "${deltas[@]}" --to model --json >out.json
@@ -67,7 +67,7 @@ cmp new/config.json model/config.json
 [ "$(ls -A new)" = "$(printf 'config.json\nmodel.safetensors')" ]
 [ "$sum" = "$(sha256sum model/model.safetensors)" ]
 
-it "makes a new file from a file, read-only or not"
+it "makes a new file from a file, also from a read-only one"
 chmod a-w model/model.safetensors
 deltawire apply "${deltas[0]}" --to model/model.safetensors --out new.safetensors >/dev/null
 cmp new.safetensors run/step_000001/model.safetensors
@@ -84,7 +84,7 @@ unchanged fails 8 "new: is there already" deltawire apply "${deltas[0]}" --to mo
 unchanged fails 4 "step_000003" deltawire apply "${deltas[2]}" --to model --out new2
 unchanged fails 6 "nowhere/new" deltawire apply "${deltas[0]}" --to model --out nowhere/new
 
-it "touches nothing that stands under its temporary name"
+it "touches no file that has its temporary name"
 for target in model model/model.safetensors; do
     # shellcheck disable=SC2016 # the inner shell expands: it becomes the command
     sh -c 'mkdir out.st.tmp-$$-0 && echo mine >out.st.tmp-$$-0/keep &&
@@ -116,7 +116,7 @@ done
 deltawire apply "${deltas[0]}" --to sharded/base >/dev/null
 diff -r sharded/base sharded/step_000001
 
-it "treats names with dots and slashes as names"
+it "accepts names with dots and slashes"
 make_checkpoint old.safetensors '{"../../etc/passwd": [9], "..": [3], "/abs": [1]}'
 cp old.safetensors new-names.safetensors
 flip_bit new-names.safetensors $(($(stat -c %s old.safetensors) - 1))

@@ -11,7 +11,7 @@ for n in 0 1 7 8 100 $((size / 2)) $((size - 1)); do
     unchanged fails 3 "cut.st: " deltawire apply cut.st --to run/base
 done
 
-it "refuses a delta with bytes behind its end"
+it "refuses a delta with bytes after its end"
 (cat $delta && echo x) >long.st
 unchanged fails 3 "long.st: " deltawire apply long.st --to run/base
 
@@ -33,11 +33,11 @@ flip_bit flipped.st $((size - 40))
 unchanged fails 3 "flipped.st: tensor 'model\.[a-z0-9._]*': " \
     deltawire apply flipped.st --to run/base
 
-it "says so in JSON"
+it "reports it in JSON"
 deltawire apply flipped.st --to run/base --json >out.json && die "it was applied"
 holds 'o["error"]["code"] == "corrupt" and o["error"]["where"] == "flipped.st"' <out.json
 
-it "is not taken in by a directory, a device or a FIFO"
+it "refuses a directory, a device and a FIFO"
 mkfifo fifo
 for path in run fifo /dev/null; do
     unchanged fails 2 "$path: " deltawire apply $path --to run/base

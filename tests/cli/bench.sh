@@ -31,6 +31,6 @@ touch empty/deltas/step_000001.safetensors
 unchanged fails 2 "empty: the base of the trace holds no weights" \
     deltawire bench --trace empty --quiet
 
-it "says at once that it cannot write"
+it "reports at once that it cannot write"
 unchanged fails 6 "nowhere/b.json: " deltawire bench --json-file nowhere/b.json
 unchanged fails 6 "nowhere: " deltawire bench --trace nowhere --quiet

@@ -5,12 +5,12 @@ export XDG_CACHE_HOME=$PWD/cache
 deltawire synth -o run --params 200K --steps 1 --quiet >/dev/null
 deltawire synth -o other --params 300K --steps 1 --quiet >/dev/null
 
-it "says that there are none"
+it "reports that there are none"
 prints 'no copies' deltawire cache
 prints 'no copies' deltawire cache --prune
 fails 2 'dry-run needs --prune' deltawire cache --dry-run
 
-it "says so when the first copy is made, and only then"
+it "reports the first copy, and only the first"
 deltawire publish s run/base >/dev/null 2>err.txt
 grep -q "keeps 2 copies of the model, .* in $PWD/cache/deltawire/baselines/" err.txt
 grep -q 'deltawire cache --prune. removes old ones' err.txt
@@ -25,7 +25,7 @@ deltawire publish s run/base --json >out.json
 grep -q '"version": *1' out.json
 deltawire verify s --quiet >/dev/null
 
-it "and after all in it was deleted, and with another model"
+it "starts again after all objects were deleted, and with another model"
 rm -rf s/*
 deltawire publish s other/base --json >out.json
 grep -q '"version": *0' out.json
@@ -45,7 +45,7 @@ END
 prints 'set aside' deltawire cache
 prints 'in 3 copies' deltawire cache
 
-it "prunes what was set aside, and all if asked for"
+it "prunes copies that were set aside, and all on request"
 deltawire cache --prune --dry-run >/dev/null
 [ "$(ls cache/deltawire/baselines | wc -l)" -eq 3 ]
 deltawire cache --prune >/dev/null

@@ -2,7 +2,7 @@
 . "$(dirname "$0")/lib.sh"
 small_run 2
 
-it "writes a delta and says what it holds"
+it "writes a delta and reports what it holds"
 deltawire diff run/base run/step_000001 -o d.st >out.txt
 for word in codec changed size 'full model' 'TRL raw' base new encoded; do
     grep -q "^  $word " out.txt
@@ -66,24 +66,24 @@ for new in sharded/step_000001 $index; do
     unchanged fails 2 "would overwrite" deltawire diff run/base "$new" -o $index
 done
 
-it "says that it cannot write before the work, not after it"
+it "reports before the work that it cannot write"
 mkdir full
 mkfifo fifo
 for output in nowhere/x full full/ new/ a.safetensors/x fifo; do
-    # that the two are not the same model is found later
+    # the two are not the same model, which is found later
     unchanged fails 6 "$output: cannot" deltawire diff a.safetensors b.safetensors -o "$output"
 done
 unchanged fails 6 "cannot write" deltawire diff a.safetensors b.safetensors -o ''
 [ -p fifo ]
 
-it "carries any version, in JSON as a string where it passes 2^63 - 1"
+it "carries any version, in JSON as a string if it is above 2^63 - 1"
 deltawire diff run/base run/step_000001 -o big.st --from 9223372036854775807 --json |
     holds 'o["base_version"] == 2**63 - 1 and o["new_version"] == "9223372036854775808"'
 deltawire diff run/base run/step_000001 -o big.st --to 18446744073709551615 >/dev/null
 deltawire inspect big.st --json | holds 'int(o["new_version"]) == 2**64 - 1'
 prints '0 -> 18446744073709551615$' deltawire inspect big.st
 
-it "says what it cannot find or write"
+it "reports what it cannot find or write"
 unchanged fails 6 "nowhere: " deltawire diff nowhere run/base -o x
 unchanged fails 6 "nowhere: " deltawire diff run/base nowhere -o x
 unchanged fails 6 "nowhere/x: " deltawire diff run/base run/step_000001 -o nowhere/x

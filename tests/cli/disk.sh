@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `publish` keeps on disk: how much it is, what happens if there is no room for it,
-# and that nothing removes it while it is used. On real filesystems if this may mount.
+# The copies that `publish` keeps on disk: their size, a full disk, and that nothing
+# removes them while they are used. Uses real filesystems if it may mount them.
 unset DW_TEST_STORE # a directory, whatever the other tests run over
 . "$(dirname "$0")/stream_lib.sh"
 deltawire synth -o run --params 2M --steps 20 --write both --json >/dev/null
@@ -8,10 +8,10 @@ model=$(stat -c %s run/base/model.safetensors)
 baselines=cache/deltawire/baselines
 step() { printf 'run/step_%06d' "$1"; }
 
-# used DIR: bytes that are taken on the disk
+# used DIR: its bytes on the disk
 used() { du -s --block-size=1 "$1" | cut -f 1; }
 
-# whole_copies DIR: files that are as large as the model
+# whole_copies DIR: the number of files as large as the model
 whole_copies() { find "$1" -type f -size +$((model / 2))c | wc -l; }
 
 it "keeps two copies of the model for folds over 4, 16 and 64 versions"
@@ -32,7 +32,7 @@ deltawire pull s --into pulled --json | holds 'o["hops"] == 2'
 same_weights pulled "$(step 20)"
 prints 'faults  *0' deltawire verify s
 
-it "the list shows what is taken on the disk"
+it "the list shows the bytes on the disk"
 deltawire cache --json >out.json
 python3 - "$(used $baselines/*)" <<'END'
 import json, sys
@@ -50,7 +50,7 @@ done
 deltawire publish s "$(step 19)" --quiet >/dev/null
 [ "$(whole_copies cache)" -eq 2 ]
 
-it "removes the second copy if there are to be no folds"
+it "removes the second copy with --fold none"
 deltawire publish s "$(step 18)" --fold none --quiet >/dev/null
 [ "$(whole_copies cache)" -eq 1 ]
 deltawire publish s "$(step 17)" --quiet >/dev/null
@@ -108,7 +108,7 @@ mounts() {
     "mkfs.$1" -q "${@:3}" disk.img >/dev/null 2>&1 && mount -o loop disk.img disk 2>/dev/null
 }
 
-# leaves FREE: takes all room of disk/ but so many bytes
+# leaves FREE: fills disk/ up to so many free bytes
 leaves() {
     local free
     free=$(($(stat -f -c '%a * %S' disk)))
@@ -132,7 +132,7 @@ nothing_big disk
 fails 6 'the disk has .* free' deltawire publish t run/base --baseline disk/b --fold none
 nothing_big disk
 
-it "publishes without folds if there is room for one copy, and says so"
+it "publishes without folds if there is room for one copy, and reports it"
 rm disk/filler
 leaves $((model * 3 / 2))
 deltawire publish t run/base --json 2>err.txt | holds 'o["version"] == 0 and o["folds"] == "no room"'
@@ -141,7 +141,7 @@ deltawire publish t "$(step 1)" >/dev/null 2>err.txt
 [ "$(whole_copies disk/cache)" -eq 1 ]
 prints 'faults  *0' deltawire verify t
 
-it "says it once in a watch"
+it "reports it once in a watch"
 start small publish "file://$scratch/t" --watch output
 small=$!
 wait_until grep -q 'version 2' out.small
@@ -160,7 +160,7 @@ done
 [ "$(whole_copies disk/cache)" -eq 2 ]
 [ -n "$(find t/ways -name '*-from-*')" ]
 
-it "counts version 0 if the stream lies on the same disk"
+it "counts version 0 if the stream is on the same disk"
 leaves $((model * 3 / 2))
 fails 6 'and version 0 on the same disk' \
     deltawire publish disk/u run/base --baseline disk/b
@@ -193,7 +193,7 @@ deltawire pull x --into whole --quiet
 same_weights whole "$(step 4)"
 
 it "the second copy shares its blocks if the filesystem can do that"
-# mounts_reflinks TYPE: the same, and it has reflinks
+# mounts_reflinks TYPE: the same with reflinks
 mounts_reflinks() {
     mounts "$1" 320M && cp run/base/model.safetensors disk/a &&
         cp --reflink=always disk/a disk/b 2>/dev/null && rm disk/a disk/b

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# While a stream cannot be read, it is asked for as often as --interval says.
+# While a stream cannot be read, follow asks for it every --interval seconds.
 . "$(dirname "$0")/stream_lib.sh"
 
 cat >server.py <<'END'
@@ -30,14 +30,14 @@ python3 server.py &
 wait_until test -e port
 export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret AWS_REGION=us-east-1
 
-it "asks again and again for a stream that is not there"
+it "keeps asking for a stream that does not exist"
 asked_for() { # N
     [ "$(grep -c 'stream\.json' asked)" -ge "$1" ]
 }
 "$deltawire" follow s3://bucket/run --endpoint "http://127.0.0.1:$(cat port)" --into model \
     --interval 0.05 --json >out.follow 2>&1 &
 follower=$!
-wait_until asked_for 20 # of which doubling waits would make 5 in a minute
+wait_until asked_for 20 # with doubling waits there would be 5 in a minute
 [ "$(grep -c '"event":"error"' out.follow)" -eq 1 ]
 kill -TERM $follower
 ends $follower 0

@@ -23,7 +23,7 @@ for verb in $verbs; do
     deltawire "$verb" -h | cmp - help.txt
 done
 
-it "refuses what it does not know with exit code 2"
+it "refuses unknown verbs and options with exit code 2"
 fails 2 "no verb 'frobnicate'" deltawire frobnicate
 for verb in $verbs; do
     fails 2 "unknown option '--frobnicate'" deltawire "$verb" --frobnicate
@@ -33,16 +33,16 @@ status=0
 deltawire >out.txt 2>err.txt || status=$?
 [ $status -eq 2 ] && [ ! -s out.txt ] && grep -q '^usage: ' err.txt
 
-it "refuses options that are cut short"
+it "refuses abbreviated options"
 fails 2 "unknown option '--js': --json in full" deltawire inspect x --js
 fails 2 "unknown option '--thr': " deltawire inspect x --thr 2
 fails 2 "unknown option '--thr': " deltawire inspect --thr=2 x
 fails 2 "unknown option '--hel': " deltawire inspect --hel
 
-it "takes --json for a value where it is one"
+it "takes --json as a value after an option that needs one"
 fails 6 "x: cannot open" deltawire apply x --to --json
 
-it "says which argument is missing or too many"
+it "reports which argument is missing or too many"
 fails 2 "NEW is missing" deltawire diff a -o c
 fails 2 "too many" deltawire diff a b c -o d
 fails 2 "-o DELTA is missing" deltawire diff a b

@@ -38,7 +38,7 @@ make_checkpoint c1.safetensors '{"\u009b31mred\u0085 \u00a0\u00e9": [1]}'
 prints '\\xc2\\x9b31mred\\xc2\\x85 '$'\u00a0\u00e9' \
     deltawire inspect c1.safetensors --tensors
 
-it "says that an apply is pending"
+it "reports that an apply is pending"
 deltawire inspect run/base >out.txt
 grep -q pending out.txt && die "nothing is pending"
 deltawire inspect run/base --json | holds 'o["pending"] is False'
@@ -48,7 +48,7 @@ for path in run/base run/base/model.safetensors sharded/base; do
     deltawire inspect $path --json | holds 'o["pending"] is True'
 done
 
-it "says what is no such file"
+it "reports files that are neither deltas nor checkpoints"
 echo hello >text
 unchanged fails 3 "text: " deltawire inspect text
 unchanged fails 6 "nowhere: " deltawire inspect nowhere

@@ -47,14 +47,14 @@ until [ -e $patch ]; do
     while [ ! -e $patch ] && kill -0 $! 2>/dev/null; do :; done
     kill -9 $! 2>/dev/null || true
     wait $! 2>/dev/null || true
-    # too late: back to the start
+    # it was too late: start again
     [ -e $patch ] || deltawire apply back.st --to model >/dev/null
 done
 deltawire recover model --threads 3 --json | holds 'o["recovered"]'
 same_weights model run/step_000002
 
 it "cleans up after Ctrl-C"
-rm -f model/*.tmp-* # what the kills left
+rm -f model/*.tmp-* # left by the kills
 deltawire apply back.st --to model >/dev/null
 stopped=0
 for _ in $(seq 20); do

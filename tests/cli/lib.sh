@@ -1,5 +1,5 @@
-# Sourced by the tests beside it. Each runs in a directory of its own that goes away, and
-# ends at the first command that does not do what is expected of it.
+# Sourced by the tests in this directory. Each runs in a temporary directory and ends at
+# the first command that does not do what is expected.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -10,7 +10,7 @@ finish() {
     if [ $status -ne 0 ] && [ $status -ne 77 ]; then
         echo "FAILED after: ${said:-the start}" >&2
     fi
-    # what the test started in the background writes here no more
+    # background processes of the test must not write here any more
     for id in $(jobs -pr; jobs -ps); do
         { kill -KILL "$id" && wait "$id"; } 2>/dev/null || true
     done
@@ -69,8 +69,8 @@ wait_until() {
     die "waited in vain: $*"
 }
 
-# unchanged COMMAND...: whatever the command does, no file here may appear, go or differ,
-# but those that the tests write what was said into: out.* and err.*
+# unchanged COMMAND...: the command must not create, remove or change any file here,
+# except for the test's own out.* and err.*
 unchanged() {
     local before status=0
     before=$(snapshot)
@@ -89,7 +89,7 @@ json() {
     python3 -c 'import json, sys; o = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
 }
 
-# holds EXPRESSION: the same, which must be true.
+# holds EXPRESSION: the expression must be true.
 holds() {
     [ "$(json "$1")" = True ] || die "does not hold: $1"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: slow
-# Streams of ours turned into TRL's, slime's and SkyRL's, and back; killed and started again.
+# Mirrors deltawire streams to TRL, slime and SkyRL, and back; also after kills.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 8
 ours=$store/ours
@@ -10,18 +10,19 @@ mirror() { # FROM TO NAME OPTION...
     deltawire mirror "$1" "$2" --work "work/$3" "${@:4}"
 }
 
-# set_base FORMAT: SkyRL's versions start from a checkpoint that is not among them
+# set_base FORMAT: SkyRL's versions start from a checkpoint that is not in the store
 set_base() {
     base=()
     [ "$1" != skyrl ] || base=(--base run/base)
 }
 
-# states URL: of all versions of a stream of ours, oldest first
+# states URL: the states of all versions of a deltawire stream, oldest first
 states() {
     deltawire log "$1" --json | json '" ".join(v["state"] for v in reversed(o["versions"]))'
 }
 
-# peer_is URL FORMAT VERSION: the newest, and no number comes twice or is left out
+# peer_is URL FORMAT VERSION: VERSION is the newest, and no number is repeated or
+# missing
 peer_is() {
     local first=0
     [ "$2" != skyrl ] || first=1
@@ -31,7 +32,7 @@ peer_is() {
     deltawire verify "$1" "${base[@]}" --quiet >out.verify
 }
 
-it "writes each version for the others, under its own number"
+it "writes each version in the other formats, with the same number"
 new_stream "$ours" 3
 for format in $formats; do
     set_base "$format"
@@ -42,7 +43,7 @@ for format in $formats; do
     [ "$(state_of "pulled-$format")" = "$(state_at 3)" ]
 done
 
-it "and back, bit for bit"
+it "mirrors them back, bit for bit"
 for format in $formats; do
     set_base "$format"
     mirror "$store/$format" "$store/back-$format" "back-$format" --once "${base[@]}" \
@@ -53,7 +54,7 @@ for format in $formats; do
     holds 'o["versions"][0]["notes"].startswith("mirrored from version 3")' <out.log
 done
 
-it "does nothing where nothing is new, also without what it kept"
+it "does nothing if nothing is new, also without its work directory"
 for format in $formats; do
     set_base "$format"
     mirror "$ours" "$store/$format" "$format" --once --json | tail -n 1 |
@@ -85,7 +86,7 @@ for format in $formats; do
     grep -q '"event":"version","from_version":5,"version":5,' "out.to-$format"
 done
 
-it "goes on after kill -9 at any instant, without loss and without doubling"
+it "goes on after kill -9 at any instant, without a lost or repeated version"
 publish_step "$ours" 6
 publish_step "$ours" 7
 publish_step "$ours" 8
@@ -120,7 +121,7 @@ kill -TERM $stopped
 ends $stopped 0
 tail -n 1 out.stopped | holds 'o["event"] == "stopped" and o["version"] == 8'
 
-it "begins where the stream begins, and writes a version whole after a gap"
+it "begins with the stream's first version, and writes the whole model after a gap"
 mirror "$ours" "$store/late" late --as slime --until 6 --quiet
 deltawire squash "$ours" --anchor --quiet >/dev/null
 deltawire gc "$ours" --keep 1 --quiet >/dev/null
@@ -133,7 +134,7 @@ fails 7 "SkyRL.*cannot come" mirror "$ours" "$store/skyrl" skyrl --once
 mirror "$store/later" "$store/renumbered" renumbered --once >out.mirror 2>err.mirror
 grep -q '^version 8 is version 0 there: the whole model' out.mirror
 
-it "refuses what it cannot do, and says what to do"
+it "refuses what it cannot do, and reports what to do"
 fails 2 "use deltawire cp" mirror "$ours" "$store/copy" copy --once
 fails 6 "neither a deltawire stream nor" mirror "$store/nothing" "$store/copy" none --once
 fails 8 "versions of trl are here" mirror "$ours" "$store/trl" x1 --as slime --once

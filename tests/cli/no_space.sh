@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A disk that is full, and one that may not be written: no half file stays behind.
+# A full disk and a read-only directory: no half file is left behind.
 . "$(dirname "$0")/lib.sh"
 small_run 1
 delta=run/deltas/step_000001.safetensors
 
-# limited BLOCKS COMMAND...: files can grow to BLOCKS x 1024 bytes and no further
+# limited BLOCKS COMMAND...: files can grow to at most BLOCKS x 1024 bytes
 limited() {
     (
         ulimit -f "$1"
@@ -13,7 +13,7 @@ limited() {
     )
 }
 
-it "leaves nothing of a delta, a copy or a run that did not fit"
+it "leaves nothing behind if a delta, a copy or a run did not fit"
 unchanged fails 6 "x.st: cannot write" \
     limited 2 "$deltawire" diff run/base run/step_000001 -o x.st
 unchanged fails 6 "x.st: cannot write" \
@@ -22,7 +22,7 @@ unchanged fails 6 "cannot write" \
     limited 64 "$deltawire" apply $delta --to run/base --out new
 unchanged fails 6 "cannot write" limited 64 "$deltawire" synth -o full --params 300K
 
-it "leaves the checkpoint alone when the list of stores does not fit"
+it "does not change the checkpoint if the patch does not fit"
 unchanged fails 6 "cannot write" limited 2 "$deltawire" apply $delta --to run/base
 
 it "reports a full stdout"
@@ -30,7 +30,7 @@ status=0
 deltawire inspect run/base >/dev/full 2>err.txt || status=$?
 [ $status -eq 6 ] && grep -q 'stdout: cannot write' err.txt
 
-# Root may write everywhere, so it tries as somebody else.
+# Root may write everywhere, so this runs as another user.
 as_nobody() {
     if [ "$(id -u)" -eq 0 ]; then
         setpriv --reuid=65534 --regid=65534 --clear-groups "$@"

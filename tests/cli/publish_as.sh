@@ -8,7 +8,7 @@ publish_as() { # FORMAT STEP [OPTION...]
     deltawire publish "$store/$1" "run/$(printf 'step_%06d' "$2")" --as "$1" --json "${@:3}"
 }
 
-# head_is FORMAT VERSION STEP: what a reader gets is the checkpoint of that step
+# head_is FORMAT VERSION STEP: a reader gets the checkpoint of that step
 head_is() {
     rm -rf got
     deltawire pull "$store/$1" --into got --base run/base --json >out.pull
@@ -16,7 +16,7 @@ head_is() {
     [ "$(state_of got)" = "$(state_at "$3")" ]
 }
 
-it "writes one version after the other, and reports what it took"
+it "writes one version after the other, and reports sizes and times"
 for format in trl slime skyrl; do
     base=()
     [ "$format" = trl ] || base=(--base-ckpt run/base)
@@ -27,12 +27,12 @@ for format in trl slime skyrl; do
         head_is "$format" "$step" "$step"
     done
     holds "0 < o['changed'] < 20000 and o['ratio'] > 5" <out.publish
-    # the same again is a version too, and a small one
+    # the same weights again are a small version
     publish_as "$format" 3 "${base[@]}" | holds 'o["version"] == 4 and o["changed"] == 0'
     head_is "$format" 4 3
 done
 
-it "takes the encodings that there are"
+it "accepts all encodings"
 deltawire publish "$store/v1" run/step_000001 --as trl --trl v1 --quiet >/dev/null
 deltawire publish "$store/v1" run/step_000002 --as trl --trl v1 --quiet >/dev/null
 deltawire log "$store/v1" --json | holds 'o["versions"][0]["encoding"] == "raw"'
@@ -44,7 +44,7 @@ deltawire log "$store/o" --json >out.log
 holds '[v["encoding"] for v in o["versions"]] == ["whole", "overwrite", "whole"]' <out.log
 holds 'o["versions"][1]["checksum"] == "adler32" and o["versions"][1]["objects"] > 2' <out.log
 
-it "watches a directory, and goes on with the newest when it is started again"
+it "watches a directory, and goes on with the newest checkpoint after a restart"
 mkdir output
 cp -r run/step_000001 output/checkpoint-10
 start one publish "$store/watched" --as slime --watch output --json
@@ -63,7 +63,7 @@ kill -TERM $two
 ends $two 0
 head_is watched 3 4
 
-it "refuses what does not fit, and writes nothing then"
+it "refuses what does not fit, and writes nothing"
 fails 2 "none of trl, slime, skyrl" deltawire publish "$store/n" run/base --as floppy
 fails 2 "go only with --as" deltawire publish "$store/n" run/base --codec xor
 fails 2 "no place for it" deltawire publish "$store/n" run/base --as trl --step 5

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A checkpoint that is overwritten in place while it is published. A publish that sees it is
-# refused before the commit; whatever is committed decodes.
+# A checkpoint that is overwritten in place while it is published. A publish that
+# notices it fails before the commit. Every committed version decodes.
 . "$(dirname "$0")/stream_lib.sh"
 deltawire synth -o run --params 8M --steps 1 --json >/dev/null
 url=$store/run

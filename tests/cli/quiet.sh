@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # -q: a verb that does something prints nothing if it works. A verb that shows something
-# prints only that. Errors are printed all the same.
+# prints only that. Errors are still printed.
 . "$(dirname "$0")/lib.sh"
 export XDG_CACHE_HOME=$scratch/cache
 tried=
@@ -77,7 +77,7 @@ it "serve-status"
 env --default-signal=INT "$deltawire" serve-status s --listen 127.0.0.1:0 -q >out 2>err &
 serving=$!
 tried="$tried serve-status"
-has_sockets() { # PID: it listens, or talks
+has_sockets() { # PID: it has an open socket
     [ -n "$(find "/proc/$1/fd" -lname 'socket:*')" ]
 }
 wait_until has_sockets $serving

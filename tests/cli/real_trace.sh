@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: slow
-# Twelve steps of a real run: TRL's files, and ours made from them, lead to the states
-# that were recorded with the trace.
+# Twelve steps of a real run: TRL's files, and deltas made from them, lead to the
+# recorded states.
 shared=$(realpath -m "${DW_SHARED:-$(dirname "$0")/../../../shared}")
 . "$(dirname "$0")/lib.sh"
 trace=$shared/data/rl-trace
@@ -46,7 +46,7 @@ done
 it "takes at most 6.75 bits a change"
 python3 -c "print(f'  ({8 * $bytes / $changed:.3f} bits)'); assert 8 * $bytes <= 6.75 * $changed"
 
-it "applies TRL's twelve files in one go"
+it "applies TRL's twelve files in one command"
 cp -r "$trace/base" all
 chmod -R u+w all
 prints 'not verified' deltawire apply "$trace"/deltas/*.safetensors --to all

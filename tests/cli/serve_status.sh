@@ -7,7 +7,7 @@ done
 small_run 5
 url=file://$scratch/store/run
 
-# where NAME: the URL that the process of that name says it listens at
+# where NAME: the URL at which the process of that name listens
 where() {
     sed -n 's/^listening at //p' "err.$1"
 }
@@ -24,7 +24,7 @@ status_holds() { # EXPRESSION
     get status | holds "$1"
 }
 
-it "answers while there is no stream, and says so"
+it "answers while there is no stream, and reports that"
 start one serve-status "$url" --listen 127.0.0.1:0 --interval 0.2
 one=$!
 wait_until listens one
@@ -37,7 +37,7 @@ get readyz >out.ready
 get status | holds 'o["reason"] + "\n" == open("out.ready").read()'
 status_holds 'o["kind"] == "stream" and o["stream"] is None and o["head"] is None'
 
-it "shows the stream once it is there"
+it "shows the stream once it exists"
 new_stream "$url" 3
 wait_until status_holds 'len(o["history"]) == 4'
 [ "$(code readyz)" = 200 ]
@@ -50,7 +50,7 @@ holds 'o["history"][0]["bits_per_change"] is None' <out.status
 holds 'not any(h["applied"] for h in o["history"]) and o["error"] is None' <out.status
 holds 'o["errors"][0]["until"] is not None and o["totals"]["requests"] > 4' <out.status
 
-it "shows what is new"
+it "shows new versions"
 publish_step "$url" 4
 wait_until status_holds 'o["head"]["version"] == 4'
 get 'status?since=3' | holds '[h["version"] for h in o["history"]] == [4]'
@@ -61,7 +61,7 @@ wait_until status_holds 'o["followers"] and o["followers"][0]["status"] == "stop
 status_holds 'o["followers"][0]["id"] == "rollout-1" and o["followers"][0]["lag"] == 0'
 
 it "has a page"
-get "" >out.page # whole: a reader that leaves early is a failure of curl's
+get "" >out.page # read all of it: curl fails if its reader ends early
 grep -qi '<!doctype html>' out.page
 get "" -I | tr -d '\r' >out.head
 grep -q "^Content-Security-Policy: default-src 'none'; script-src 'sha256-" out.head
@@ -83,7 +83,7 @@ fi
 it "has nothing to pin"
 [ "$(code pin -X POST -H 'Content-Type: application/json')" = 404 ]
 
-it "tells when the store goes away, goes on, and tells when it is back"
+it "reports when the store goes away, goes on, and reports when it is back"
 mv store/run store/away
 wait_until grep -q '^deltawire: .*the store is absent' err.one
 status_holds 'o["head"]["version"] == 4 and o["totals"]["failures"] > 0'
@@ -97,7 +97,7 @@ kill -INT $one
 ends $one 0
 curl -s --max-time 5 "$at" >/dev/null && die "it still answers"
 
-it "tells events as JSON, and ends by SIGTERM"
+it "prints events as JSON, and ends by SIGTERM"
 start two serve-status "$url" --listen localhost:0 --json
 two=$!
 wait_until test -s out.two
@@ -141,14 +141,14 @@ plain=$(curl -s --max-time 60 "http://${at#https://}healthz") || true
 [ "$plain" != ok ] || die "it speaks plain HTTP too"
 grep -rqF "$(cat token)" out.three err.three && die "the token is shown"
 
-it "says that a port is taken"
+it "reports that a port is taken"
 port=${at##*:}
 fails 8 "another process listens there" deltawire serve-status "$url" \
     --listen "0.0.0.0:${port%/}" --token-file token --plain
 kill -TERM $three
 ends $three 0
 
-it "believes the keys that it is told to"
+it "accepts the trusted keys"
 deltawire keygen signer >/dev/null
 fails 11 "not signed\|no signature" deltawire serve-status "$url" --listen 127.0.0.1:0 \
     --trust signer.pub --quiet

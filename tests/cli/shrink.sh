@@ -15,7 +15,7 @@ old=run/base/model.safetensors
 new=run/step_000001/model.safetensors
 delta=run/deltas/step_000001.safetensors
 
-# cut AT FILE COMMAND...: FILE loses most of its bytes when the command starts its thread
+# cut AT FILE COMMAND...: FILE loses most of its bytes when the command starts thread
 # number AT
 cut() {
     local at=$1 file=$2
@@ -23,8 +23,8 @@ cut() {
     env LD_PRELOAD="$cutter" CUT_AT="$at" CUT_FILE="$PWD/$file" CUT_BYTES=9000 "$@"
 }
 
-# survives FILE RESET CHECK COMMAND...: whenever FILE is cut, the command succeeds or says
-# that it shrank. RESET comes before each run, CHECK after it.
+# survives FILE RESET CHECK COMMAND...: whenever FILE is cut, the command succeeds or
+# reports that it shrank. RESET runs before each run, CHECK after it.
 survives() {
     local file=$1 reset=$2 check=$3 n_failed=0 at status
     shift 3
@@ -70,11 +70,11 @@ reset
 cut 1 $delta "$deltawire" apply $delta --to run/base --threads 2 >/dev/null
 same_weights run/base kept/step_000001
 
-it "verify: the checkpoint, alone and with a delta"
+it "verify: the checkpoint, without and with a delta"
 survives "$old" reset nothing "$deltawire" verify run/base --threads 2
 survives "$old" reset nothing "$deltawire" verify run/base $delta --threads 2
 
-it "publish: what was committed before can be pulled, what was cut is not committed"
+it "publish: earlier versions can be pulled, a truncated checkpoint is not committed"
 stream() {
     reset
     deltawire publish stream run/base >/dev/null

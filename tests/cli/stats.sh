@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Analytics: over a stream and over deltas, as text, JSON and a page. That the numbers are
-# right is shown by tests/format/test_stats.py.
+# Analytics: over a stream and over deltas, as text, JSON and a page.
+# tests/format/test_stats.py shows that the numbers are right.
 . "$(dirname "$0")/stream_lib.sh"
 trace=$tests/data/trace
 export TMPDIR=$scratch/tmp
@@ -10,9 +10,9 @@ url=file://$scratch/stream
 small_run 6
 new_stream "$url" 6
 
-speed=(--scatter-rate 1e8) # spares the measurement, where it is not looked at
+speed=(--scatter-rate 1e8) # avoids the measurement in tests that do not check it
 
-# stats ARGUMENT...: nothing may be left behind, whatever becomes of it
+# stats ARGUMENT...: must leave nothing behind
 stats() {
     local status=0
     deltawire stats "$@" "${speed[@]}" || status=$?
@@ -20,7 +20,7 @@ stats() {
     return $status
 }
 
-it "says all about a stream on a terminal's width"
+it "prints a stream's report in the width of a terminal"
 stats "$url" >out.txt
 for words in 'steps  *6, from version 0 to 6' 'bound  *6' 'By step' 'By kind' 'q_proj' 'By layer' \
     'Moves, in ulps' 'Recurrence' 'What predicts the mask' 'Folded deltas' 'Forecast' '1T'; do
@@ -28,7 +28,7 @@ for words in 'steps  *6, from version 0 to 6' 'bound  *6' 'By step' 'By kind' 'q
 done
 ! grep -nE '^.{91}' out.txt || die "too wide"
 
-it "finds the same in a stream and in its deltas, and leaves the checkpoint alone"
+it "finds the same in a stream and in its deltas, and does not change the checkpoint"
 stats "$url" --json >out.stream
 unchanged stats --base run/base run/deltas/*.safetensors --json >out.deltas
 python3 - <<'END'
@@ -42,14 +42,14 @@ assert a["steps"][2]["predictor_bits_a_change"] == b["steps"][2]["predictor_bits
 assert a["ways"] and not b["ways"]
 END
 
-it "walks from and to where it is told, the last 16 steps by default"
+it "walks from --from to --to, the last 16 steps by default"
 stats "$url" --from 2 --to 5 --json |
     holds '[(s["from"], s["to"]) for s in o["steps"]] == [(2, 3), (3, 4), (4, 5)]'
 stats "$url" --to 1 --json | holds 'len(o["steps"]) == 1 and o["predictors"]["list"] == []'
 stats "$url" --from 5 >out.txt
 grep -q 'needs three steps' out.txt
 
-it "forecasts for the models that are asked for, at the speed that is given"
+it "forecasts for the given models and speed"
 speed=(--scatter-rate 1e6)
 stats "$url" --from 4 --json --model-params 7B,500M >out.json
 holds '[m["params"] for m in o["forecast"]["rows"][0]["models"]] == [7e9, 5e8]' <out.json
@@ -92,7 +92,7 @@ publish_step "file://$scratch/based" 1
 stats "file://$scratch/based" --base run/base --json | holds 'o["steps"][0]["changed"] > 0'
 fails 6 "--base" stats "file://$scratch/based"
 
-it "says what is wrong"
+it "reports what is wrong"
 deltawire publish "file://$scratch/one" run/base --quiet >/dev/null
 fails 6 "nothing to compare" stats "file://$scratch/one"
 fails 6 "no version 9 yet: the newest is 6" stats "$url" --to 9
@@ -123,7 +123,7 @@ cp run/deltas/step_000001.safetensors bad.st
 flip_bit bad.st $(($(stat -c %s bad.st) - 40))
 fails 3 "bad.st: " stats --base run/base bad.st
 
-it "says that there is no room"
+it "reports that there is no room"
 limited() {
     (
         ulimit -f 64

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # A store that goes away and comes back, a store restored from an older copy, and commits
 # that are lost: processes wait or refuse, and nothing is written into an empty place.
-unset DW_TEST_STORE # a directory, whatever the other tests run over
+unset DW_TEST_STORE # always a directory here
 . "$(dirname "$0")/stream_lib.sh"
 command -v curl >/dev/null || { echo "no curl here: skipped"; exit 77; }
 small_run 6
 url=file://$scratch/place/run
 commit=place/run/commits/0000000000000000000
 
-# The place is a mount point if mounting is allowed here, else a directory that is moved.
+# The store is a mount point if mounting is allowed, else a directory that is moved.
 mkdir place disk
 if mount --bind disk place 2>/dev/null; then
     umount place
@@ -59,14 +59,14 @@ nothing_there
 come
 wait_until head_is 2
 wait_until grep -q 'version 2' out.follow
-[ "$(grep -c 'the store is absent' err.watch)" -eq 1 ] # said once
+[ "$(grep -c 'the store is absent' err.watch)" -eq 1 ] # reported once
 kill -INT $watch $follow
 ends $watch 0
 ends $follow 0
 prints 'faults  *0' deltawire verify "$url"
 [ "$(state_of model)" = "$(state_at 3)" ]
 
-it "a lost commit is an error for everybody who looks"
+it "every verb that reads the log reports a lost commit"
 for i in 4 5 6; do publish_step "$url" "$i"; done
 deltawire pull "$url" --into at2 --at 2 --quiet >/dev/null
 cp ${commit}3.json kept.json
@@ -115,7 +115,7 @@ prints 'faults  *0' deltawire verify "$url"
 
 it "a store restored from an older copy is refused, until the newer one is back"
 deltawire pull "$url" --into high --quiet >/dev/null
-deltawire pull "$url" --into high --at 1 --quiet >/dev/null # a wish, and allowed
+deltawire pull "$url" --into high --at 1 --quiet >/dev/null # an explicit --at is allowed
 cp -a place/run newer
 rm ${commit}[45].json
 object_edit "$url" latest.json 'o["version"] = 3; o["edges"] = [e for e in o["edges"] if e[1] <= 3]'

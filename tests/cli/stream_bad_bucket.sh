@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is wrong with a store is named, with the way out, and the follower's directory
-# stays as it was.
+# Faults of a store: the error names the fault and the next step, and the follower's
+# directory does not change.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 4
 good=$store/good
@@ -11,7 +11,7 @@ for i in 2 3 4; do
     publish_step "$good" "$i" --fold none
 done
 
-# broken NAME: a copy of the good stream to break
+# broken NAME: makes a copy of the good stream to damage
 broken() {
     url=$store/$1
     deltawire cp "$good" "$url" --quiet >/dev/null
@@ -23,7 +23,7 @@ refuses() {
     is_at model 1
 }
 
-# lists_once PATTERN: the last verify has one line on stdout, and none on stderr, that says so
+# lists_once PATTERN: the last verify printed exactly one matching line, on stdout
 lists_once() {
     [ "$(grep -c "^fault: .*$1" out.last)" -eq 1 ] || die "not once '$1': $(cat out.last)"
     grep -q "$1" err.last && die "twice: $(cat err.last)"

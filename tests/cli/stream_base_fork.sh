@@ -4,7 +4,7 @@
 small_run 3
 url=$store/base
 
-it "uploads nothing where followers have the checkpoint"
+it "uploads nothing if followers have the checkpoint"
 deltawire publish "$url" run/base --base='the base of run' --json |
     holds 'o["version"] == 0 and o["bytes"] == 0'
 publish_step "$url" 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A checkpoint that is not in its stream is bound by a SHA-256: the digest is linear, and
-# whoever may choose the weights can keep it.
+# A base that is not in its stream is identified by a SHA-256. The digest is linear, so
+# somebody who chooses the weights can forge it.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 2
 url=$store/run
@@ -19,7 +19,7 @@ assert first["content"] == "base", first
 assert first["base_sha256"] == base_sha256(read_checkpoint(pathlib.Path("run/base"))), first
 END
 
-it "takes the checkpoint itself"
+it "accepts the checkpoint itself"
 deltawire pull "$url" --into model --base run/base --trust trainer.key.pub --quiet \
     >/dev/null 2>err.txt
 is_at model 1
@@ -76,13 +76,13 @@ for option in "--trust trainer.key.pub" ""; do
 done
 fails 11 "forged: .*SHA-256" deltawire verify "$url" --base forged
 
-it "does not take it for version 0 in place, either"
+it "does not accept it as version 0 in place either"
 unchanged fails 11 "forged: .*SHA-256" deltawire pull "$url" --into forged \
     --trust trainer.key.pub
 deltawire pull "$url" --into run/base --trust trainer.key.pub --quiet >/dev/null
 is_at run/base 1
 
-it "reports a stream that lacks the hash, and takes its base by the digest"
+it "warns about a stream without the hash, and accepts its base by the digest"
 rm -r run model
 small_run 2
 old=$store/old

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a publisher and a follower keep on disk is damaged while neither runs. The next run
-# finds it out and makes it anew from the stream.
+# The files of a publisher and a follower are damaged while neither runs. The next run
+# notices it and restores them from the stream.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 4
 url=$store/run
@@ -47,7 +47,7 @@ for round in $(seq 50); do
 done
 deltawire verify "$url" --quiet >/dev/null
 
-it "leaves weights alone that are not a baseline"
+it "does not touch weights that are not a baseline"
 cp -r run/step_000002 mine
 keeps mine fails 8 "Name an empty directory" deltawire publish "$url" run/base --baseline mine
 

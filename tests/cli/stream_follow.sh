@@ -15,11 +15,11 @@ stands_at() { # DIR VERSION
     [ "$(json 'o["version"]' <"$1/.deltawire-state.json")" = "$2" ]
 }
 
-reports() { # STATUS: a follower does
+reports() { # STATUS: a follower reports it
     deltawire status "$url" --json | holds "any(f['status'] == '$1' for f in o['followers'])"
 }
 
-it "waits for a stream that is not there, and tells so once"
+it "waits for a stream that is not there, and reports it once"
 start one follow "$url" --into model --interval 0.2 --until 2 --json
 one=$!
 wait_until has_events out.one error 1
@@ -52,7 +52,7 @@ deltawire follow "$url" --into typed --until 4 --exec 'cat >in.hook; touch done.
     --no-report --quiet <<<"typed"
 [ -e done.hook ] && [ ! -s in.hook ]
 
-it "waits for the command where children were ignored"
+it "waits for the command even if SIGCHLD was ignored"
 (
     trap '' CHLD
     fails 1 'ended with exit code 3' deltawire follow "$url" --into ignored --until 4 \
@@ -85,7 +85,7 @@ deltawire status "$url" --json |
     holds 'sorted(f["id"] == "engine-7" for f in o["followers"]) == [False, True]'
 fails 2 "exclude each other" deltawire follow "$url" --into x --id a --no-report
 
-it "is at once at the newest after a kill at any instant"
+it "reaches the newest version after a kill at any instant"
 start four follow "$url" --into model --interval 0.1 --json
 four=$!
 publish_step "$url" 7
@@ -95,7 +95,7 @@ wait $four 2>/dev/null || true
 deltawire follow "$url" --into model --until 7 --quiet
 is_at model 7
 
-it "stays at the good version while the store fails it, and tells so once"
+it "stays at the good version while the store fails, and reports the failure once"
 start five follow "$url" --into model --interval 0.2 --json
 five=$!
 wait_until reports following
@@ -114,7 +114,7 @@ wait_until reports error
 deltawire status "$url" --json |
     holds 'any(f["status"] == "error" and f["message"] for f in o["followers"])'
 
-it "goes on once it works again, and tells that too"
+it "goes on once it works again, and reports that too"
 object_put "$url" "$key" lost
 wait_until stands_at model 8
 wait_until has_events out.five recovered 1

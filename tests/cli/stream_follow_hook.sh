@@ -10,7 +10,7 @@ has_failed_at() { # ID VERSION: the follower reports that version, and that its 
         holds "any(f['id'] == '$1' and f['version'] == $2 and f['status'] == 'error' and
             '--exec was killed' in f['message'] for f in o['followers'])"
 }
-is_gone() { # FILE: the process whose number stands there
+is_gone() { # FILE: the process whose number is in FILE
     ! kill -0 "$(cat "$1")"
 }
 
@@ -45,14 +45,14 @@ wait_until has_failed_at hung 2
 grep -q '^deltawire: sh ./hang.sh: version 1: --exec was killed: it took longer than 2 s$' \
     err.hung
 
-it "takes the failure back once it works"
+it "reports success once it works"
 publish_step "$url" 3
 ends $hung 0
 [ "$(sort -u seen)" = "$(printf '1\n2\n3')" ]
 is_at model 3
 deltawire status "$url" --json | holds 'o["followers"][0]["status"] == "stopped"'
 
-it "says so in JSON"
+it "reports it in JSON"
 status=0
 deltawire follow "$url" --into other --no-report --until 3 --exec 'sleep 1000' \
     --exec-timeout 0.2 --json >events || status=$?
@@ -73,7 +73,7 @@ it "runs it again for the same version when it is started again"
 deltawire follow "$url" --into model --id bad --until 3 --exec 'touch again' >/dev/null
 [ -e again ]
 
-it "runs it again while it fails, is not ready meanwhile, and says so once"
+it "runs it again while it fails, is not ready meanwhile, and reports it once"
 cat >readyz.py <<'END'
 import sys, urllib.error, urllib.request
 try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a stranger puts in place of a record, a header or an index costs little memory and
-# is refused; with trusted keys it is not even parsed.
+# Hostile records, headers and indexes cost little memory and are refused. With trusted
+# keys they are not even parsed.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 2
 url=$store/run
@@ -20,7 +20,7 @@ with open(path, "w") as f:
 END
 }
 
-# frugally COMMAND...: as it is, with at most 500 MB of memory. A tree of 0.1 had 1.6 GB.
+# frugally COMMAND...: runs it with at most 500 MB of memory. Version 0.1 needed 1.6 GB.
 frugally() {
     python3 - "$@" <<'END'
 import os, subprocess, sys

@@ -11,7 +11,7 @@ publish_step "$url" 1 --sign-key trainer.key
 id=$(deltawire status "$url" --json | json 'o["stream"]')
 wrong=00000000000000000000000000000000
 
-it "takes the stream that is named, and no other"
+it "accepts only the stream that is named"
 deltawire pull "$url" --into model --trust trainer.key.pub --stream "$id" --quiet >/dev/null
 is_at model 1
 keeps model fails 11 "this is stream $id, not stream $wrong" \
@@ -27,7 +27,7 @@ unchanged fails 11 "not stream $wrong" deltawire publish "$url" run/step_000002 
     --sign-key trainer.key --stream $wrong
 fails 2 "32 digits" deltawire pull "$url" --into model --stream abc
 
-it "does not make a stream under a name: ids are drawn"
+it "does not create a stream with a given id: ids are random"
 fails 6 "no stream here" deltawire publish "$store/none" run/base --stream "$id"
 
 it "refuses a fork in the place of its stream, though the same key signed it"
@@ -37,7 +37,7 @@ fork=$(deltawire status "$store/fork" --json | json 'o["stream"]')
 keeps model fails 8 "stream $id, but .* is now stream $fork, a fork of it.*with --stream: $fork" \
     deltawire pull "$store/fork" --into model --trust trainer.key.pub
 
-it "goes over to it if it is named, and remembers"
+it "changes to it if it is named, and remembers that"
 deltawire pull "$store/fork" --into model --trust trainer.key.pub --stream "$fork" \
     --quiet >/dev/null
 deltawire verify model >/dev/null
@@ -70,7 +70,7 @@ unchanged fails 11 "would be signed by $(cat other.key.pub)" \
     deltawire publish "$url" run/step_000002 --sign-key other.key
 [ "$(deltawire log "$url" --json | json 'len(o["versions"])')" = 2 ]
 
-it "does so if that is wanted, and then the new key is the stream's"
+it "does so with --new-key, and then the new key is the stream's"
 publish_step "$url" 2 --sign-key other.key --new-key
 publish_step "$url" 3 --sign-key other.key
 unchanged fails 11 "signed by $(cat other.key.pub), but" \

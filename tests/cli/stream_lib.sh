@@ -7,7 +7,7 @@ tests=$(cd "$(dirname "$0")/.." && pwd)
 . "$tests/cli/lib.sh"
 
 store=${DW_TEST_STORE:-file://$scratch/store}/$(basename "$scratch")
-# baselines shall not outlive the test
+# baselines must not outlive the test
 export XDG_CACHE_HOME=$scratch/cache
 
 is_file_store() {
@@ -123,7 +123,7 @@ files_of() { # DIR
     find "$1" -type f -print0 | sort -z | xargs -0r sha256sum
 }
 
-# keeps DIR COMMAND...: whatever the command does, the directory's files stay as they are
+# keeps DIR COMMAND...: the command must not change the directory's files
 keeps() {
     local dir=$1 before status=0
     before=$(files_of "$dir")
@@ -134,7 +134,8 @@ keeps() {
     return $status
 }
 
-# start NAME VERB...: in the background, output in out.NAME and err.NAME, its id in $!
+# start NAME VERB...: runs it in the background, output in out.NAME and err.NAME, its id
+# in $!
 start() {
     env --default-signal=INT "$deltawire" "${@:2}" >"out.$1" 2>"err.$1" &
 }

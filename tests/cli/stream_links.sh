@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Links in a checkpoint directory: what they lead to belongs to others and stays as it is.
+# Links in a checkpoint directory: their targets belong to others and are never changed.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 3
 url=$store/run
@@ -24,7 +24,7 @@ is_at hf/snapshots/main 2
 [ -f hf/snapshots/main/model.safetensors ] && [ ! -L hf/snapshots/main/model.safetensors ]
 [ "$(find hf/blobs -type f | wc -l)" -eq "$(find run/base -type f | wc -l)" ]
 
-it "says so in JSON, and nothing when there is nothing to say"
+it "reports it in JSON, and nothing if there were no links"
 hf_cache hf2 run/base
 deltawire pull "$url" --into hf2/snapshots/main --at 1 --json | holds 'o["private_files"] == 1'
 deltawire pull "$url" --into hf2/snapshots/main --json | holds 'o["private_files"] == 0'
@@ -93,7 +93,7 @@ kept_for() { readlink "$1/model.safetensors"; }
 # keep_at_1 DIR: a fresh directory of version 1 whose weights are in kept/
 keep_at_1() { deltawire pull "$url" --into "$1" --weights-dir kept --at 1 --quiet; }
 
-it "follows only its own link: what a link in the place of the weights leads to stays"
+it "follows only its own link: the target of any other link is not changed"
 for option in "" "--weights-dir kept"; do
     rm -rf chain kept && mkdir kept
     keep_at_1 chain
@@ -137,7 +137,7 @@ for option in "" "--weights-dir kept"; do
 done
 [ "$(find kept -type f | wc -l)" -eq 2 ]
 
-it "does so also if the original has gone on meanwhile"
+it "does so also if the original has changed meanwhile"
 rm -rf first second
 keep_at_1 first
 cp -a first second
@@ -170,7 +170,7 @@ deltawire pull "$url" --into first --weights-dir kept --at 1 --quiet
 [ "$before" = "$(sha256sum <kept/second)" ]
 is_at first 1
 
-it "takes a renamed directory for what it was"
+it "recognises a renamed directory"
 mv first renamed
 deltawire pull "$url" --into renamed --json | holds 'o["private_files"] == 0'
 [ -L renamed/model.safetensors ]

@@ -19,7 +19,7 @@ holds '[v["notes"] for v in o["versions"]][:2] == ["note 4", "note 3"]' <out.jso
 holds 'all(len(v["state"]) == 16 and v["created"].endswith("Z") for v in o["versions"])' <out.json
 holds 'o["head"] == 4 and o["floor"] == 0' <out.json
 
-it "shows further ways to a version"
+it "shows shortcuts to a version"
 holds 'any(w["from"] == 2 for w in o["versions"][0]["ways"])' <out.json
 holds 'any(w["from"] == 0 for w in o["versions"][2]["ways"])' <out.json
 grep -q '^ *4 .* 2 ' out.txt
@@ -47,7 +47,7 @@ assert "…" in lines[1] and "…" in lines[2], lines
 END
 deltawire log "$long" --json | holds 'o["versions"][1]["step"].endswith("run-2026")'
 
-it "shows how a stream stands"
+it "shows the state of a stream"
 deltawire pull "$url" --into model --at 3 --quiet >/dev/null
 deltawire follow "$url" --into behind --id slow-one --until 5 --quiet
 publish_step "$url" 2
@@ -61,7 +61,7 @@ holds 'o["stored_bytes"] == o["delta_bytes"] + o["anchor_bytes"] + o["fold_bytes
 holds 'o["anchor_bytes"] >= o["model_bytes"] and o["fold_bytes"] > 0' <out.json
 holds 'o["anchor_bytes"] < o["catch_up_bytes"] < 1.5 * o["anchor_bytes"]' <out.json
 
-it "shows where followers are"
+it "shows the versions of followers"
 holds '[(f["id"], f["version"], f["lag"]) for f in o["followers"]] == [("slow-one", 5, 1)]' <out.json
 deltawire status "$url" >out.txt
 grep -q '^  slow-one: version 5, 1 behind, stopped, .* ago, host ' out.txt

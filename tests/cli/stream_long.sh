@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the verbs read of a long stream: the number of records grows with what they show.
+# Verbs on a long stream: they read only as many records as they show.
 . "$(dirname "$0")/stream_lib.sh"
 
 counter=$(dirname "$deltawire")/tests/libcount_reads.so
@@ -42,7 +42,7 @@ holds 'o["objects"] == 0' <out.txt
 reads 30 gc "$url" --keep 100 --json
 holds 'o["floor"] == 151 and o["objects"] > 151' <out.txt
 
-it "without the hint, too"
+it "also without the hint"
 object_remove "$url" latest.json
 reads 15 log "$url" -n 5
 reads 110 status "$url"
@@ -50,7 +50,7 @@ reads 60 pull "$url" --into other --quiet
 reads 20 gc "$url" --keep 100
 cmp model/model.safetensors other/model.safetensors
 
-it "all that is left is whole"
+it "everything that is left is intact"
 deltawire verify "$url" --json | holds 'o["faults"] == []'
 
 it "status notices a hole far below the head if a follower waits at it"

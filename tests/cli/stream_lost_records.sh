@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records of a stream that are lost: a publisher goes on without them, or refuses.
+# Lost records of a stream: a publisher goes on without them, or refuses.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 4
 url=$store/run

@@ -6,7 +6,7 @@ small_run 4
 url=$store/run
 root=${url#file://}
 
-# again VERSION: a new stream of so many versions, with a baseline of its own
+# again VERSION: makes a new stream with so many versions and its own baseline
 again() {
     chmod -R u+w "$root" 2>/dev/null || true
     rm -rf "$root" baseline fresh model

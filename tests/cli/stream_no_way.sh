@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A version that no way leads to is refused. Anchors lead back and forth, and must not be
-# walked for ever.
+# A version without a route to it is refused. Anchors lead back and forth, so the search
+# for a route must end.
 . "$(dirname "$0")/stream_lib.sh"
 is_file_store || exit 77 # its files are damaged
 small_run 4

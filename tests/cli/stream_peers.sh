@@ -13,7 +13,7 @@ grep -q '^ *2  .* 1?  .* gap_delta; digest$' out.txt
 grep -q '^ *1  .* -  .* whole; no checksum$' out.txt
 deltawire log "$url" --json | holds '[(v["version"], v["base"]) for v in o["versions"]] == [(2, 1), (1, None)]'
 
-it "brings a directory to any of them, and says what was proven"
+it "brings a directory to any of them, and reports what was proven"
 deltawire pull "$url" --into model --at 1 >out.txt
 grep -q '^model: version 1 from nothing' out.txt
 grep -q 'trl: not verified' out.txt
@@ -37,11 +37,11 @@ wait $follower
 tail -n 1 follow.json | holds 'o == {"event": "stopped", "version": 4}'
 [ "$(state_of model)" = "$(state_of run/step_000004)" ]
 
-it "takes a number without a file, and says so"
+it "accepts a number without a file, and reports it"
 object_remove "$url" deltas/step_000003.safetensors
 deltawire pull "$url" --into other --at 2 --quiet >/dev/null
 fails 6 'version 3 is not there' deltawire pull "$url" --into other --at 3
-# files of ours know their base: the gap is found out to be a lost upload
+# files that deltawire wrote name their base, so the gap is known to be a lost upload
 fails 4 'not version 3' deltawire pull "$url" --into other --quiet
 [ "$(state_of other)" = "$(state_of run/step_000002)" ]
 
@@ -54,20 +54,20 @@ grep -q 'versions *4, of which 4 were replayed' out.txt
 grep -q 'faults *0' out.txt
 deltawire verify "$url" --json | holds 'o["format"] == "trl" and o["replayed"] == 4 and o["faults"] == []'
 
-it "says what is for streams of its own"
+it "refuses options that are only for deltawire streams"
 fails 7 'mirror\|are for streams' deltawire follow "$url" --into model --engine vllm=http://127.0.0.1:9
 fails 7 'are for streams' deltawire pull "$url" --into two --copies 2
 deltawire keygen key.pem >/dev/null
 fails 11 'no signatures' deltawire pull "$url" --into model --trust key.pem.pub
 fails 11 'no signatures' deltawire log "$url" --trust key.pem.pub
 
-it "takes a checkpoint for what came before the first delta"
+it "accepts a checkpoint as the base of the first delta"
 bare=$store/bare
 object_put "$bare" deltas/step_000001.safetensors run/deltas/step_000001.safetensors
 fails 6 '\-\-base' deltawire pull "$bare" --into new
 deltawire pull "$bare" --into new --base run/base --quiet >/dev/null
 [ "$(state_of new)" = "$(state_of run/step_000001)" ]
 
-it "looks for a stream of its own first"
+it "looks for a deltawire stream first"
 deltawire publish "$bare" run/base --quiet >/dev/null
 deltawire log "$bare" --json | holds '"stream" in o'

@@ -50,7 +50,7 @@ holds "o['versions'][0]['host'] == '$host'" <out.log
 it "has no place for them in the formats of other systems"
 fails 2 "no-provenance" deltawire publish "$store/trl" run/step_000001 --as trl --no-provenance
 
-it "shows a forged host without what a terminal would obey"
+it "shows a forged host without control characters"
 new_stream "$store/forged" 1
 object_edit "$store/forged" "$(commit_key 1)" \
     'o["host"] = "\x1b]0;x\x07\u009b2J\u202egood\r" + "h" * 3000; o["library"] = "\x1b[2J9"'

@@ -25,7 +25,7 @@ deltawire pull "$url" --into model --json >out.json
 holds 'o["from"] is None and o["version"] == 2 and o["hops"] >= 1' <out.json
 is_at model 2
 
-it "says so where nothing is new"
+it "reports that nothing is new"
 keeps model deltawire pull "$url" --into model >out.txt
 grep -q '^model: version 2: nothing new$' out.txt
 
@@ -46,7 +46,7 @@ deltawire pull "$url" --into other --at 0 --quiet >/dev/null
 is_at other 0
 keeps other fails 6 "version 9" deltawire pull "$url" --into other --at 9
 
-it "says which version a directory holds, and finds a damaged one"
+it "reports which version a directory holds, and finds a damaged one"
 prints '^  holds      version 3 of stream [0-9a-f]\{32\}$' deltawire verify model
 cp -r model damaged
 weights=$(find damaged -name '*.safetensors' | sed -n 1p)
@@ -60,7 +60,7 @@ flip_bit foreign/model.safetensors $(($(stat -c %s foreign/model.safetensors) - 
 echo precious >foreign/notes.txt
 keeps foreign fails 8 "foreign: it holds weights that are neither" deltawire pull "$url" --into foreign
 
-it "takes one that holds the weights of version 0"
+it "accepts one that holds the weights of version 0"
 mkdir known
 cp run/base/model.safetensors known/
 echo precious >known/notes.txt
@@ -68,17 +68,17 @@ deltawire pull "$url" --into known --json | holds 'o["from"] == 0 and o["version
 is_at known 3
 [ "$(cat known/notes.txt)" = precious ]
 
-it "does without its baseline"
+it "works without its baseline"
 rm -r cache
 publish_step "$url" 4
 deltawire pull "$url" --into model --quiet >/dev/null
 is_at model 4
 
-it "keeps the baseline where it is told to"
+it "keeps the baseline in --baseline DIR"
 publish_step "$url" 5 --baseline here/baseline
 [ -n "$(ls here/baseline)" ]
 
-it "publishes weights that did not change too"
+it "also publishes weights that did not change"
 deltawire publish "$url" run/step_000005 --json | holds 'o["version"] == 6 and o["changed"] == 0'
 
 it "refuses another model"

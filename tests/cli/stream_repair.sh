@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A stream that deltawire 0.1 broke: weights changed while version 3 was published, and it
-# does not decode. `publish` and `repair` let it go on, and everybody crosses over.
+# A stream that deltawire 0.1 broke: weights changed while version 3 was published, and
+# it does not decode. `publish` and `repair` let it continue, and all followers cross
+# over.
 . "$(dirname "$0")/stream_lib.sh"
 is_file_store || exit 77 # the stream is copied into the store
 url=$store/run
@@ -24,7 +25,7 @@ fails 3 'found: see the list' deltawire verify "$url"
 grep -q '^fault: .*version 3 cannot be rebuilt.*deltawire repair' out.last
 deltawire verify "$url" --no-decode >/dev/null
 
-it "publish restarts the stream by itself, and says so"
+it "publish restarts the stream by itself, and reports that"
 deltawire pull "$url" --into at2 --at 2 --quiet >/dev/null
 cp -r at2 behind
 deltawire publish "$url" at2 --json >out.publish
@@ -82,7 +83,7 @@ same_weights followed newer
 kill -TERM $following
 ends $following 0
 
-it "verify passes: what the restart left behind is no fault"
+it "verify passes: versions below the restart are no faults"
 deltawire verify "$url" --json >out.verify
 holds 'o["faults"] == [] and o["left_behind"] == 1 and o["decoded"] == 5' <out.verify
 
@@ -109,7 +110,7 @@ deltawire repair "$url" --json >out.repair
 holds 'o["version"] == 4 and o["source"] == 2' <out.repair
 deltawire verify "$url" >/dev/null
 
-it "repairs nothing that is whole"
+it "refuses to repair an intact stream"
 fails 2 'nothing to repair: version 4' deltawire repair "$url"
 head_is 4
 
@@ -128,7 +129,7 @@ holds 'o["faults"] == [] and o["left_behind_faults"] == 1' <out.verify
 deltawire pull "$url" --into crossed --quiet >/dev/null
 holds_version crossed 5
 
-it "says so if no version can be rebuilt"
+it "reports it if no version can be rebuilt"
 fresh
 object_remove "$url" "$(object_of "$url" 0)"
 fails 6 'no version .* can be rebuilt: .*objects/.*deltawire repair .* CHECKPOINT' \
@@ -163,7 +164,7 @@ it "repair leaves it behind"
 fails 3 'version 2 is missing.*deltawire repair .* CHECKPOINT' \
     deltawire publish "$url" run/step_000004 --baseline low
 deltawire repair "$url" run/step_000004 --quiet >/dev/null
-publish_step "$url" 5 --baseline low # stands at version 1, below the hole
+publish_step "$url" 5 --baseline low # it is at version 1, below the gap
 publish_step "$url" 6 --baseline low
 publish_step "$url" 5 --baseline empty.b
 publish_step "$url" 6
@@ -191,7 +192,7 @@ head_is 8
 deltawire verify "$url" --json >out.verify
 holds 'o["faults"] == [] and o["left_behind_faults"] == 1 and o["decoded"] == 7' <out.verify
 
-it "a damaged anchor whose version has a good delta: verify says what can be rebuilt"
+it "a damaged anchor whose version has a good delta: verify reports what can be rebuilt"
 deltawire squash "$url" --anchor --quiet >/dev/null
 object_get "$url" "ways/$(basename "$(commit_key 8)" .json)-anchor.json" way.json
 object=$(json 'o["objects"][0]["key"]' <way.json)

@@ -37,7 +37,8 @@ stop() {
     ends "$agent" 0
     agent=
 }
-# starts_over COMMAND...: the command takes files away; an error, and all is well again
+# starts_over COMMAND...: the command removes files; follow reports an error and
+# recovers
 starts_over() {
     local n_errors n_recovered
     n_errors=$(events error) n_recovered=$(events recovered)
@@ -105,7 +106,7 @@ get() { # PATH
 answers() { # PATTERN
     get readyz >out.ready && grep -q "$1" out.ready
 }
-# which of the two depends on whether the record of the version was removed before
+# the message depends on whether the record of the version was removed before
 wait_until answers '^no version: model: \(it holds weights that are neither\|the weights were changed\)'
 get status >out.status
 holds 'o["follower"]["version"] is None and not o["ready"]' <out.status
@@ -121,7 +122,7 @@ same_reason() {
 wait_until same_reason
 [ "$sum" = "$(sha256sum <model/model.safetensors)" ] || die "the weights were overwritten"
 
-it "goes on by itself once they are gone"
+it "recovers by itself once they are gone"
 n=$(events recovered)
 rm model/model.safetensors
 wait_until has_events recovered $((n + 1))

@@ -3,7 +3,7 @@
 small_run 3
 url=$store/run
 
-it "makes a key, readable by its owner alone"
+it "makes a key that only its owner can read"
 deltawire keygen trainer.key >out.txt
 [ "$(stat -c %a trainer.key)" = 600 ]
 key=$(cat trainer.key.pub)
@@ -13,7 +13,7 @@ grep -q '^deltawire publish URL CKPT --sign-key trainer.key$' out.txt
 grep -q "^deltawire pull URL --into DIR --trust $key$" out.txt
 deltawire keygen other.key --json | holds 'o["key"].startswith("deltawire-key:")'
 
-it "never writes over one"
+it "never overwrites a key"
 unchanged fails 8 "trainer.key" deltawire keygen trainer.key
 rm other.key
 unchanged fails 8 "other.key.pub" deltawire keygen other.key
@@ -26,7 +26,7 @@ publish_step "$url" 1 --sign-key trainer.key
 deltawire log "$url" --json | holds "all(v['key'] == '$key' for v in o['versions'])"
 prints " ${key:14:8} " deltawire log "$url" -n 1
 
-it "believes a trusted key, as text or as a file"
+it "accepts a trusted key, as text or as a file"
 deltawire pull "$url" --into model --trust trainer.key.pub --quiet >/dev/null
 deltawire pull "$url" --into model2 --trust "$key" --trust other.key.pub --quiet >/dev/null
 is_at model 1
@@ -40,7 +40,7 @@ fails 11 "" deltawire verify "$url" --trust other.key.pub
 fails 11 "" deltawire follow "$url" --into new --trust other.key.pub
 [ ! -e new/model.safetensors ]
 
-it "refuses what is signed by another, or not at all, and stays where it was"
+it "refuses versions that are signed by another key or not signed, and stays at its version"
 publish_step "$url" 2 --sign-key other.key --new-key
 keeps model fails 11 "version 2\|$(printf '%020d' 2)" \
     deltawire pull "$url" --into model --trust trainer.key.pub
@@ -59,7 +59,7 @@ object_edit "$new" "$(commit_key 1)" 'o["notes"] = "not what was signed"'
 fails 11 "" deltawire pull "$new" --into never
 fails 11 "" deltawire verify "$new"
 
-it "says what is wrong with a key"
+it "reports what is wrong with a key"
 fails 6 "nokey" deltawire publish "$url" run/base --sign-key nokey
 grep -q '^try: deltawire keygen nokey$' err.last
 chmod 644 trainer.key

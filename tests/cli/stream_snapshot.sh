@@ -53,12 +53,12 @@ is_at linked 1
 deltawire pull "$url" --into linked --weights-dir kept --quiet >/dev/null
 is_at linked 2
 [ "$(find kept -type f | wc -l)" -eq 1 ]
-rm kept/* # as a reboot does to tmpfs
+rm kept/* # like a reboot with tmpfs
 deltawire pull "$url" --into linked --weights-dir kept --quiet >/dev/null
 is_at linked 2
 fails 6 nowhere deltawire pull "$url" --into other --weights-dir nowhere
 
-it "is read while it is followed"
+it "can be read while it is followed"
 reads() { # VERSION FILE
     grep -q "version $1, state $(state_at "$1")," <<<"$(tail -n 1 "$2")"
 }
@@ -80,6 +80,6 @@ wait "${followers[@]}"
 kill "${readers[@]}"
 for dir in one two/current; do is_at $dir 5; done
 
-it "tells a reader that there is nothing to read"
+it "reports to a reader that there is nothing to read"
 if "$reader" run 1 2>err.txt; then die "it read something"; fi
 grep -q 'no follower keeps weights here' err.txt

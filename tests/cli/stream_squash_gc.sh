@@ -32,7 +32,7 @@ deltawire pull "$url" --into fresh --at 4 --json | holds 'o["hops"] == 1'
 is_at fresh 4
 deltawire status "$url" --json | holds 'o["anchor"] == 4'
 
-it "wants one of two"
+it "needs --from or --anchor"
 fails 2 "one of --from A and --anchor" deltawire squash "$url"
 fails 2 "one of --from A and --anchor" deltawire squash "$url" --from 1 --anchor
 fails 2 "goes with --at" deltawire squash "$url" --anchor --to 3
@@ -40,11 +40,11 @@ fails 2 "goes with --to" deltawire squash "$url" --from 1 --at 3
 fails 2 "greater" deltawire squash "$url" --from 3 --to 3
 fails 6 "" deltawire squash "$url" --from 3 --to 99
 
-it "is told how much to keep"
+it "needs the number of versions to keep"
 fails 2 "--keep N is missing" deltawire gc "$url"
 fails 2 "at least 1" deltawire gc "$url" --keep 0
 
-it "says what would go"
+it "reports what it would remove"
 object_list "$url" "" >before.txt
 deltawire gc "$url" --keep 2 --dry-run --json >out.json
 holds 'o["dry_run"] and o["floor"] == 4 and o["objects"] == len(o["removed"]) > 0' <out.json
@@ -59,7 +59,7 @@ deltawire gc "$url" --keep 2 --json | holds 'o["floor"] <= 2 and "slow-one" in o
 prints 'forgot follower slow-one' deltawire gc "$url" --forget slow-one
 deltawire status "$url" --json | holds 'o["followers"] == []'
 
-it "removes what nobody needs, and says so"
+it "removes what nobody needs, and reports it"
 deltawire gc "$url" --keep 2 >out.txt
 grep -q '^removed objects/' out.txt
 grep -q '^  floor      version 4, before 0$' out.txt
@@ -67,13 +67,13 @@ deltawire status "$url" --json | holds 'o["floor"] == 4'
 [ "$(object_list "$url" objects/ | wc -l)" -lt "$(grep -c '^objects/' before.txt)" ]
 deltawire verify "$url" --json | holds 'o["faults"] == []'
 
-it "still leads to what is kept"
+it "kept versions can still be reached"
 for v in 4 5 6; do
     deltawire pull "$url" --into kept --at $v --quiet >/dev/null
     is_at kept $v
 done
 
-it "says that older versions were collected"
+it "reports that older versions were collected"
 fails 6 "version 2" deltawire pull "$url" --into gone --at 2
 deltawire log "$url" --json | holds 'o["versions"][-1]["collected"] and not o["versions"][0]["collected"]'
 
@@ -81,12 +81,12 @@ it "brings a follower forward whose version is gone"
 deltawire pull "$url" --into slow --quiet >/dev/null
 is_at slow 6
 
-it "goes on being published to"
+it "versions can still be published"
 publish_step "$url" 7
 deltawire pull "$url" --into slow --quiet >/dev/null
 is_at slow 7
 
-it "keeps an older anchor if the newest is damaged, and names a way out that works"
+it "keeps an older anchor if the newest is damaged, and names a command that helps"
 deltawire squash "$url" --anchor --quiet >/dev/null
 object_get "$url" "ways/$(printf '%020d' 7)-anchor.json" way.json
 anchor=$(json 'o["objects"][0]["key"]' <way.json)

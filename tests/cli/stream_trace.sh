@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: slow
-# Twelve steps of a real run through a stream, each to the state recorded with the trace.
+# Sends twelve steps of a real run through a stream. Each leads to its recorded state.
 . "$(dirname "$0")/stream_lib.sh"
 trace=$tests/data/trace
 url=$store/trace
@@ -26,12 +26,12 @@ for step in $(seq 12); do
     [ "$(sha256 model)" = "$(expected "$step")" ] || die "step $step differs"
 done
 
-it "goes by folded deltas where that is cheaper"
+it "uses folds if that is cheaper"
 deltawire log "$url" -n 0 --json |
     holds 'any(w["from"] is not None for v in o["versions"] for w in v["ways"])'
 deltawire pull "$url" --into late --at 0 --quiet >/dev/null
 deltawire pull "$url" --into late --json | holds 'o["version"] == 12 and o["hops"] < 12'
 [ "$(sha256 late)" = "$(expected 12)" ]
 
-it "is whole"
+it "verify passes"
 deltawire verify "$url" --json | holds 'o["versions"] == 13 and o["faults"] == []'

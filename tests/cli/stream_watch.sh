@@ -11,7 +11,7 @@ step_of_head() {
     deltawire log "$url" -n 1 --json | json 'o["versions"][0]["step"]'
 }
 
-it "publishes what is there in order of steps"
+it "publishes existing checkpoints in order of steps"
 mkdir output
 cp -r run/step_000001 output/checkpoint-100
 cp -r run/step_000002 output/checkpoint-1000
@@ -44,9 +44,9 @@ wait_until head_is 4
 
 it "survives rotation"
 mkdir output/checkpoint-1300
-touch -d '1 hour' output/checkpoint-1300/optimizer.pt.tmp # it is never complete
+touch -d '1 hour' output/checkpoint-1300/optimizer.pt.tmp # so it is never complete
 cp run/step_000005/model.safetensors output/checkpoint-1300/
-rm output/checkpoint-1300/model.safetensors # first: without the other file it is complete
+rm output/checkpoint-1300/model.safetensors # remove this first: without the other file it would be complete
 rm -r output/checkpoint-1300 output/checkpoint-100
 cp -r run/step_000006 output/checkpoint-1400
 wait_until head_is 5
@@ -57,7 +57,7 @@ kill -TERM $one
 ends $one 0
 tail -n 1 out.one | holds 'o["event"] == "stopped"'
 
-it "goes on where it stopped"
+it "continues where it stopped"
 start two publish "$url" --watch output
 two=$!
 sleep 4
@@ -87,7 +87,7 @@ kill -TERM $three
 ends $three 0
 deltawire log "$store/single" -n 1 --json | holds "o['versions'][0]['state'] == '$(state_at 1)'"
 
-it "ends where somebody else publishes"
+it "ends if somebody else publishes"
 start four publish "$url" --watch output
 four=$!
 cp -r run/step_000002 output/checkpoint-1600

@@ -11,7 +11,7 @@ steps_are() { # STEP...: of all versions
 head_is_step() { # STEP-IN-RUN: the newest version has these weights
     deltawire log "$url" -n 1 --json | holds "o['versions'][0]['state'] == '$(state_at "$1")'"
 }
-save() { # STEP-IN-RUN N: as a trainer does, over what is there
+save() { # STEP-IN-RUN N: like a trainer, over existing files
     mkdir -p "output/checkpoint-$2"
     cp "run/$(printf 'step_%06d' "$1")/model.safetensors" "output/checkpoint-$2/new.tmp"
     mv "output/checkpoint-$2/new.tmp" "output/checkpoint-$2/model.safetensors"
@@ -24,7 +24,7 @@ stop() {
     kill -TERM $watch
     ends $watch 0
 }
-# the watch says what it leaves alone only after it has decided about all
+# the watch reports what it ignores only after it has decided about all
 decided() { # NAME N
     grep -q "^deltawire: output: leaves $2 checkpoints alone" "err.$1"
 }
@@ -34,7 +34,7 @@ for i in 1 2 3 4; do save $i ${i}0; done
 begin first
 wait_until steps_are 10 20 30 40
 
-it "publishes a lower step that is written again, and says so; other files do not count"
+it "publishes a lower step that is written again, and reports it; other files do not count"
 echo '{}' >output/checkpoint-20/eval_results.json
 while date >>output/checkpoint-30/train.log; do sleep 0.1; done &
 logger=$!
@@ -57,10 +57,10 @@ wait_until grep -q '^deltawire: output/checkpoint-20: published after step 30: t
 wait_until grep -q '^deltawire: output/checkpoint-50: not published: .*checkpoint-20 is newer, so the trainer discarded' err.second
 stop
 
-it "leaves alone what was published or discarded, whatever its step"
+it "ignores what was published or discarded, whatever its step"
 begin third
 wait_until decided third 5
-save 1 60 # the next one that there is to publish
+save 1 60 # the next one to publish
 wait_until steps_are 10 20 30 40 30 20 60
 stop
 
@@ -79,7 +79,7 @@ wait_until steps_are 10 20 30 40 30 20 60 20 30 20
 head_is_step 6
 stop
 
-it "knows copies by their weights"
+it "recognises copies by their weights"
 deltawire log "$url" -n 1 --json >out.log
 touch -d "$(json 'o["versions"][0]["created"]' <out.log)" output/checkpoint-*/* # a close call
 begin sixth

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# `publish --watch` says which directories it cannot use, each once.
+# `publish --watch` reports directories that it cannot use, each once.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 1
 url=$store/run
 
-told() { # REGEXP: exactly one line of the watch says it
+told() { # REGEXP: exactly one line of the watch matches
     [ "$(grep -c "^deltawire: $1" err.watch)" -eq 1 ]
 }
 head_is() { # VERSION
@@ -15,10 +15,10 @@ mkdir -p output
 start watch publish "$url" --watch output
 watch=$!
 
-it "says that it waits"
+it "reports that it waits"
 wait_until told 'output: no checkpoint yet'
 
-it "says what is wrong with a directory"
+it "reports what is wrong with a directory"
 mkdir -p made/checkpoint-10 made/checkpoint-20 made/global_step_7/actor made/runs made/final \
     made/tmp-checkpoint-30
 echo weights >made/checkpoint-20/pytorch_model.bin
@@ -31,7 +31,7 @@ wait_until told 'output/checkpoint-20: its weights are not safetensors files (py
 wait_until told 'output/global_step_7: there are no .safetensors files in it'
 wait_until told 'output/final: its name has no step'
 
-it "says it once, and publishes what becomes usable"
+it "reports it once, and publishes what becomes usable"
 cp run/base/model.safetensors output/checkpoint-10/
 wait_until head_is 0
 cp run/step_000001/model.safetensors output/global_step_7/

@@ -26,7 +26,7 @@ for _ in $(seq 15); do
 done
 echo "  ($conflicts of 15 pairs had one refused)"
 
-it "refuses while another holds the checkpoint"
+it "refuses while another apply holds the checkpoint"
 rm -rf model
 cp -r run/base model
 exec 9<model/model.safetensors

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # labels: slow
-"""The container files: habits that keep images small, unprivileged and repeatable."""
+"""The container files: rules that keep images small, unprivileged and repeatable."""
 import functools
 import os
 import pathlib
@@ -85,7 +85,7 @@ else:
     for image, run in runs.items():
         check.that(needed <= packages(run), f"{image} lacks {needed - packages(run)}")
 
-# the port that the Hub lets in is the one that is listened on
+# it listens on the port that the Hub opens
 text = (DEPLOY / "containers/spaces/README.md").read_text()
 front = yaml.safe_load(text.split("---\n")[1])
 start = (DEPLOY / "containers/spaces/start.sh").read_text()
@@ -94,7 +94,7 @@ check.that(front["sdk"] == "docker" and f"0.0.0.0:{front['app_port']} " in start
 check.that(("EXPOSE", str(front["app_port"])) in runs["deltawire-spaces"], "EXPOSE of a Space")
 check.that(("USER", "1000:1000") in runs["deltawire-spaces"], "a Space runs as user 1000")
 
-# the boxes of the Wordle example: Spaces too
+# the images of the Wordle example are Spaces too
 files = sorted(WORDLE.glob("*.Dockerfile"))
 check.that([f.stem for f in files] == ["env", "rollout", "trainer"], f"boxes: {files}")
 programs = pathlib.Path(os.environ["DELTAWIRE"]).parent / "examples/wordle"

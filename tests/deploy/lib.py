@@ -25,7 +25,7 @@ def container_files():
 
 
 class Check:
-    """Collects what is wrong, so that one run tells all of it."""
+    """Collects faults, so that one run reports all of them."""
 
     def __init__(self):
         self.wrong = []

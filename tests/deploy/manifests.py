@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # labels: slow
-"""Kubernetes and compose files: what they name is there, and fits together."""
+"""Kubernetes and compose files: everything that they name exists and fits together."""
 import re
 
 from lib import DEPLOY, Check, container_files, documents

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: slow
-# What systemd itself says about the units and the drop-ins under deploy/systemd.
+# systemd's own check of the units and the drop-ins under deploy/systemd.
 tree=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/cli/lib.sh
 . "$tree/tests/cli/lib.sh"
@@ -27,7 +27,7 @@ fresh() {
     done
 }
 
-# verified UNIT: loads without a word
+# verified UNIT: it loads without a warning
 verified() {
     systemd-analyze verify --man=no "./units/$1" >out.verify 2>&1 || die "$(cat out.verify)"
     [ ! -s out.verify ] || die "$1: $(cat out.verify)"
@@ -38,13 +38,13 @@ with() { # UNIT EXAMPLE
     cp "$tree/deploy/systemd/examples/$2" "units/$1.d/"
 }
 
-it "loads the units without a word"
+it "loads the units without a warning"
 fresh
 for unit in "${units[@]}"; do
     verified "$unit"
 done
 
-it "would find a word that systemd does not know, in a unit and in a drop-in"
+it "finds an unknown setting in a unit and in a drop-in"
 sed -i 's/^ProtectSystem=/ProtectSistem=/' "units/${units[0]}"
 (verified "${units[0]}") 2>/dev/null && die "not found"
 fresh
@@ -77,7 +77,7 @@ for example in "$tree"/deploy/systemd/examples/*.conf; do
     esac
 done
 
-it "leaves little open"
+it "exposes little"
 fresh
 for unit in "${units[@]}"; do
     systemd-analyze security --offline=yes --threshold=15 --no-pager "units/$unit" \

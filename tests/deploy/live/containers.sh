@@ -12,7 +12,7 @@ chmod 444 token
 make_certificate
 chmod 444 tls.key tls.crt
 
-# Nothing but what the images ask for, and no way out.
+# Only the rights that the images ask for, and no network.
 bare=(--network none --read-only --cap-drop all --security-opt no-new-privileges)
 
 save() { # STEP CHECKPOINT
@@ -23,7 +23,7 @@ is_same() { # CHECKPOINT
     cmp "weights/model/model.safetensors" "run/$1/model.safetensors"
 }
 
-it "runs as a user of its own, and says what it is"
+it "runs as its own user, and reports its version"
 for image in agent trainer; do
     podman run --rm "${bare[@]}" localhost/deltawire-$image --version | grep '^deltawire '
     [ "$(podman run --rm "${bare[@]}" --entrypoint id localhost/deltawire-$image -u)" = 10001 ]
@@ -55,7 +55,7 @@ asks http://127.0.0.1:9470/status -H "$bearer" | holds "o['follower']['version']
 asks http://127.0.0.1:9470/metrics -H "$bearer" | grep -x 'deltawire_lag_versions 0'
 [ "$(code http://127.0.0.1:9470/status)" = 401 ]
 
-it "is healthy for who runs it, and not when nobody listens"
+it "its health check passes, and fails if nobody listens"
 podman healthcheck run agent
 run deaf "${bare[@]}" --entrypoint sleep localhost/deltawire-agent 600
 if podman healthcheck run deaf; then die "healthy with nobody there"; fi
@@ -70,7 +70,7 @@ run waiting "${bare[@]}" localhost/deltawire-agent follow file:///bucket/none --
 wait_until sh -c "\"$DW_PODMAN\" logs waiting 2>&1 | grep 'there is no stream here'"
 stops waiting 0
 
-it "goes on where it stopped"
+it "continues where it stopped"
 save 4 step_000001
 podman start trainer agent >/dev/null
 wait_until is_same step_000001
@@ -78,7 +78,7 @@ wait_until asks http://127.0.0.1:9470/readyz
 stops agent 0
 stops trainer 0
 
-it "speaks TLS, and wants it or --plain where others can reach it"
+it "speaks TLS, and needs it or --plain if others can reach it"
 run tls "${bare[@]}" -e HEALTH_URL=https://127.0.0.1:9470/healthz \
     -v "$PWD/bucket:/bucket" -v "$PWD/weights:/weights" -v "$PWD:/run/secrets:ro" \
     localhost/deltawire-agent follow $url --into /weights/model --listen 0.0.0.0:9470 \

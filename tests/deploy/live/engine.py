@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for vLLM in the pod: its control interface over weights that are only hashed.
+"""Replaces vLLM in the pod: its control interface over weights that are only hashed.
 
-    GET /served     what it would generate from: {"version", "sha256", "paused", "updates"}
+    GET /served     the weights that it would use: {"version", "sha256", "paused", "updates"}
 """
 import hashlib
 import json

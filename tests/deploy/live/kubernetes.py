@@ -1,11 +1,7 @@
 #!/usr/bin/env python3
 """The pod of deploy/kubernetes/sidecar.yaml, run by podman as a kubelet would.
 
-What is taken from the file: the order of the containers, their arguments, environment,
-users, rights, mounts and probes. What is put in its place: the images are those built
-here, the engine is engine.py beside this, the stream is in a directory, and there are no
-limits on memory and no GPU. So no claim is made about a cluster, its network policy or its
-monitoring.
+It takes from the file: the order of the containers, their arguments, environment, users, rights, mounts and probes. It replaces: the images are those built here, the engine is engine.py beside this, the stream is in a directory, and there are no limits on memory and no GPU. So it shows nothing about a cluster, its network policy or its monitoring.
 """
 import json
 import os
@@ -22,7 +18,7 @@ from lib import DEPLOY, documents  # noqa: E402
 
 PODMAN = os.environ["DW_PODMAN"]
 SECRETS = {"deltawire": {"token": "secret-of-the-test"}, "deltawire-keys": {}, "deltawire-tls": {}}
-HOLDER = "holder"  # keeps the network, as a pod's own container does
+HOLDER = "holder"  # keeps the network, like a pod's own container
 
 
 def it(sentence):

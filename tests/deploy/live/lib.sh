@@ -1,5 +1,5 @@
-# Sourced by the tests beside it, which scripts/test-deploy.sh starts. The store of images
-# and containers is theirs alone: what is left of it goes when they end.
+# Sourced by the tests beside it, which scripts/test-deploy.sh starts. They have their
+# own store of images and containers, which is removed when they end.
 # shellcheck shell=bash
 tree=$(cd "$(dirname "$0")/../../.." && pwd)
 # shellcheck source=tests/cli/lib.sh
@@ -21,14 +21,14 @@ leave() {
         done
     fi
     podman rm -f -a -t 0 >/dev/null 2>&1
-    podman rm -f -a -t 0 >/dev/null 2>&1 # those whose network others shared
+    podman rm -f -a -t 0 >/dev/null 2>&1 # containers whose network others shared
     podman volume prune -f >/dev/null 2>&1
     (exit $status)
     finish
 }
 trap leave EXIT
 
-# The command of the image, as the user who runs this, on what is below here.
+# Runs the command of the image as the current user, on the files below this directory.
 deltawire() {
     podman run --rm --network none --user 0 -v "$scratch:$scratch" -w "$PWD" \
         localhost/deltawire-trainer "$@"
@@ -52,7 +52,7 @@ stops() {
     [ "$code" = "$2" ] || die "$1 ended with $code, not $2"
 }
 
-# asks URL [CURL-OPTION...]: of who listens in the container $asked
+# asks URL [CURL-OPTION...]: sends a request inside the container $asked
 asked=
 asks() {
     inside "$asked" curl -fsSk -m 10 "${@:2}" "$1"

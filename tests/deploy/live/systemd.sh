@@ -78,7 +78,7 @@ X
 chmod 600 -- *
 chmod 644 trainer.key.pub
 END
-# a bucket in a directory is all that the units do not provide for
+# the units do not provide for a bucket in a directory
 printf '[Service]\nReadWritePaths=/srv/bucket\nSupplementaryGroups=trainer\n' |
     drop_in deltawire-publish@test bucket
 printf '[Service]\nReadWritePaths=/srv/bucket\n' | drop_in deltawire-follow@test bucket
@@ -139,7 +139,7 @@ wait_until asks http://127.0.0.1:9470/readyz
 save 2 step_000002
 wait_until is_same step_000002
 
-it "does not take back a stream that another trainer took over"
+it "does not take over again a stream that another trainer took over"
 machine deltawire publish file:///srv/bucket/run /srv/run/step_000001 --baseline /tmp/baseline \
     --sign-key /etc/deltawire/trainer.key >/dev/null
 machine chown -R deltawire:deltawire /srv/bucket
@@ -148,7 +148,7 @@ wait_until is deltawire-publish@test ActiveState failed
 is deltawire-publish@test ExecMainStatus 8
 is deltawire-publish@test NRestarts 0
 
-it "does not try a wrong call again"
+it "does not retry a wrong command line"
 machine sh -c 'sed "s/--interval 1/--interval x/" /etc/deltawire/follow-test.env \
     >/etc/deltawire/follow-wrong.env'
 systemctl start deltawire-follow@wrong
@@ -178,7 +178,7 @@ systemctl stop deltawire-follow@test
 is deltawire-follow@test Result success
 
 it "keeps them on huge pages"
-# reserved on the machine that all of this runs on, for as long as it runs
+# reserves them on the host as long as the test runs
 pages=/proc/sys/vm/nr_hugepages
 pages_before=$(cat $pages)
 give_pages_back() {
