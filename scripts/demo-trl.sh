@@ -73,10 +73,17 @@ export VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CACHE_ROOT="$venv/vllm-cache"
 export VLLM_SERVER_DEV_MODE=1
 # shellcheck disable=SC2046 # a word each
 set -- $("$python" -c '
-import socket
-held = [socket.socket() for _ in range(5)]
-for s in held: s.bind(("127.0.0.1", 0))
-print(*(s.getsockname()[1] for s in held))')
+import random, socket
+ports = set()
+while len(ports) < 5:  # below those that the system hands out to others meanwhile
+    with socket.socket() as s:
+        port = random.randrange(12000, 32000)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        ports.add(port)
+print(*ports)')
 export WORDLE_URL="http://127.0.0.1:$1"
 one=http://127.0.0.1:$2 two=http://127.0.0.1:$3
 

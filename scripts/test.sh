@@ -17,6 +17,7 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
+at_once=$((jobs + 2)) # tests of ctest: most of them wait for most of their time
 passed=0 failed=0 skipped=0
 with=() # what runs the tests of a stage: env with variables, or nothing
 failures=$(mktemp) # the failed tests of all stages, with the end of their output
@@ -75,7 +76,7 @@ run_ctest() { # DIR CTEST-ARGUMENT...
     local dir=$1 status=0
     shift
     rm -f "$dir/ctest.xml"
-    "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" -j "$jobs" --no-tests=error "$@" \
+    "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" -j "$at_once" --no-tests=error "$@" \
         --output-junit "$PWD/$dir/ctest.xml" >"$dir/ctest.log" 2>&1 || status=$?
     tally_junit "$dir/ctest.xml" "$dir/ctest.log" $status
 }
@@ -134,8 +135,26 @@ stop_server() {
     rm -rf "$server_dir"
     server='' server_dir='' with=()
 }
-trap 'stop_server; rm -f "$failures"' EXIT
+trap 'stop_server; rm -rf "$failures" ${memory:+"$memory"}' EXIT
 trap 'exit 130' INT TERM HUP
+
+# The sanitizers look for faults of memory and threads. Half of the time would go to fsync, so
+# the tests' files lie in memory, if there is enough of it.
+memory=''
+run_in_memory() { # COMMAND...
+    local free shared
+    free=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
+    shared=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1) || shared=0
+    if [ -w /dev/shm ] && [ "$shared" -ge $((4 << 20)) ] && [ "$free" -ge $((8 << 20)) ]; then
+        memory=$(mktemp -d /dev/shm/dw-test.XXXXXX)
+        chmod 1777 "$memory" # some tests become another user
+        with=(env "TMPDIR=$memory")
+    fi
+    "$@"
+    with=()
+    rm -rf ${memory:+"$memory"}
+    memory=''
+}
 
 # ---- the stages ---------------------------------------------------------------------
 stage_release() {
@@ -179,8 +198,7 @@ stage_servers() {
     echo "== servers: stores, streams and other clients over real S3 servers"
     build release build || return
     if start_server radosgw; then
-        # most of them wait for most of their time
-        run_ctest build -j $((jobs + 2)) -R '^(store/|cli/stream_|e2e/)' \
+        run_ctest build -R '^(store/|cli/stream_|e2e/)' \
             -E '^e2e/single_writer'
         run_pytest tests/interop/test_s3_clients.py
         stop_server
@@ -221,12 +239,12 @@ stage_peers() {
 
 stage_asan() {
     echo "== asan: all but the slow tests, with address and undefined sanitizers"
-    build asan build-asan && run_ctest build-asan -LE 'slow|servers'
+    build asan build-asan && run_in_memory run_ctest build-asan -LE 'slow|servers'
 }
 
 stage_tsan() {
     echo "== tsan: unit tests and others with threads, with the thread sanitizer"
-    build tsan build-tsan && run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers|single'
+    build tsan build-tsan && run_in_memory run_ctest build-tsan -L 'unit|threads' -LE 'slow|servers|single'
 }
 
 stage_fuzz() {

@@ -101,7 +101,7 @@ typedef struct dw_allocator {
 
 /* Sets the functions for what the library allocates itself; NULL restores the defaults.
  * jansson, zstd and the other libraries that it uses keep their own. Call it before any
- * other function. */
+ * other function. examples/embed.c shows this, and other calls for larger programs. */
 DW_API void dw_set_allocator(const dw_allocator *allocator);
 
 #ifdef __cplusplus

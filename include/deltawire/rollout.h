@@ -40,7 +40,7 @@ typedef enum dw_phase {
     DW_PHASE_FINISH,
 } dw_phase;
 
-/* "idle", "fetch", ...: for logs. */
+/* "idle", "fetch", ...: for the logs of an observer (`phase` below). */
 DW_API const char *dw_phase_name(dw_phase phase);
 
 /* A step from one version to another. Times in microseconds. */

@@ -131,7 +131,8 @@ DW_API dw_status dw_store_list(dw_store *store, const char *prefix, const char *
 DW_API dw_status dw_store_remove(dw_store *store, const char *key, dw_error *err);
 
 /* Reports if DW_PUT_CREATE is safe between several writers. Finds out by creating one
- * object twice under `probe/`, and remembers the answer until close. */
+ * object twice under `probe/`, and remembers the answer until close. For programs that
+ * create objects of their own in a store. */
 DW_API dw_status dw_store_conditional(dw_store *store, bool *conditional, dw_error *err);
 
 /* Counters since the store was opened. */

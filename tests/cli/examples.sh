@@ -12,7 +12,7 @@ usage_of() { # CODE PROGRAM ARGUMENT...
 }
 
 it "shows how it is called"
-for program in apply_in_memory diff_arrays in_process_engine publish_and_follow \
+for program in apply_in_memory diff_arrays embed in_process_engine publish_and_follow \
     snapshot_reader walk_checkpoint; do
     usage_of 0 $program --help
     grep -q "^usage: .*$program" out.txt || die "$program: no usage"
@@ -20,7 +20,7 @@ for program in apply_in_memory diff_arrays in_process_engine publish_and_follow 
 done
 
 it "refuses options that it does not know, and writes no file"
-for program in apply_in_memory diff_arrays in_process_engine publish_and_follow \
+for program in apply_in_memory diff_arrays embed in_process_engine publish_and_follow \
     snapshot_reader walk_checkpoint; do
     usage_of 2 $program --frobnicate
     grep -q "^usage: .*$program" err.txt || die "$program: no usage"

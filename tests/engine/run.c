@@ -14,10 +14,12 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -246,6 +248,22 @@ static bool has_few_updates(void)
 
 /* ---- the run ---- */
 
+/* Keeps the port from other runs of this program, until it ends: while the engine is
+ * away, the port looks free. */
+static bool claim_port(unsigned port)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* one without a file */
+    int n =
+        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "deltawire-port-%u", port);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t n_name =
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    if (bind(fd, (struct sockaddr *)&name, n_name) == 0)
+        return true;
+    close(fd);
+    return false;
+}
+
 /* A port below those that the system hands out: nobody takes it while its engine is
  * away. */
 static unsigned find_port(void)
@@ -254,6 +272,8 @@ static unsigned find_port(void)
         struct sockaddr_in address = {.sin_family = AF_INET,
                                       .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         unsigned port = 20000 + (unsigned)(soak_now_ms() * 31 + draw(10000)) % 10000;
+        if (!claim_port(port))
+            continue;
         address.sin_port = htons((uint16_t)port);
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;

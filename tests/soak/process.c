@@ -26,7 +26,9 @@ static void die(const char *what)
 void soak_begin(void)
 {
     const char *root = getenv("SOAK_ROOT");
-    snprintf(soak_dir, sizeof soak_dir, "%s/deltawire-soak-XXXXXX", root ? root : "/tmp");
+    root = root ? root : getenv("TMPDIR");
+    snprintf(soak_dir, sizeof soak_dir, "%s/deltawire-soak-XXXXXX",
+             root && strlen(root) < 40 ? root : "/tmp");
     if (!mkdtemp(soak_dir))
         die(soak_dir);
 }

@@ -12,7 +12,7 @@
 
 extern char soak_dir[64];
 
-/* SOAK_DIR is made in SOAK_ROOT, or in /tmp. */
+/* SOAK_DIR is made in SOAK_ROOT, TMPDIR or /tmp. */
 void soak_begin(void);
 int soak_end(bool good);
 
