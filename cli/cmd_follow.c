@@ -209,7 +209,7 @@ static int run(cli_follow *f)
         dw_follow_report totals;
         f->follower = dw_rollout_follower(f->rollout);
         cli_warn_base(f->session, dw_follower_stream(f->follower), &f->keys,
-                      f->follow.base);
+                      f->follow.base, NULL);
         dw_follower_totals(f->follower, &totals);
         cli_report_private(f->session, f->follow.into, totals.n_private);
         cli_follow_introduce_stream(f);

@@ -223,8 +223,9 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
     list.rows = s->json ? json_array() : NULL;
     dw_status status = list_versions(&list, n_most, &head, &err);
     int exit_code = status == DW_OK ? 0 : cli_stream_fail(s, &err, stream->url);
+    json_t *warnings = s->json ? json_array() : NULL;
     if (status == DW_OK)
-        cli_warn_lost(s, stream->stream);
+        cli_warn_lost(s, stream->stream, warnings);
     if (status == DW_OK && s->json) {
         json_t *object = json_object();
         cli_json_text(object, "url", stream->url);
@@ -232,8 +233,10 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
         cli_json_count(object, "head", head);
         cli_json_count(object, "floor", list.floor);
         json_object_set(object, "versions", list.rows);
+        cli_json_warnings(object, warnings);
         cli_json_print(object);
     }
+    json_decref(warnings);
     json_decref(list.rows);
     free(list.shortcuts);
     return exit_code;

@@ -84,7 +84,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
 }
 
 static void print_report(const arguments *a, const cli_session *s,
-                         const dw_follow_report *report, double seconds)
+                         const dw_follow_report *report, double seconds, json_t *warnings)
 {
     if (s->json) {
         json_t *object = json_object();
@@ -92,6 +92,7 @@ static void print_report(const arguments *a, const cli_session *s,
         cli_json_text(object, "into", a->follow.into);
         cli_sync_report_json(object, report, seconds);
         cli_json_count(object, "private_files", report->n_private);
+        cli_json_warnings(object, warnings);
         cli_json_print(object);
         return;
     }
@@ -132,20 +133,22 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     if (status == DW_OK)
         status = dw_follower_sync(follower, a->goal, &hook, &report, &err);
     cli_progress_end(&bar);
-    if (status == DW_OK)
-        cli_warn_lost(s, dw_follower_stream(follower));
-    if (status == DW_OK)
-        cli_warn_base(s, dw_follower_stream(follower), &a->keys, a->follow.base);
+    json_t *warnings = s->json ? json_array() : NULL;
+    if (status == DW_OK) {
+        dw_stream *stream = dw_follower_stream(follower);
+        cli_warn_lost(s, stream, warnings);
+        cli_warn_base(s, stream, &a->keys, a->follow.base, warnings);
+    }
     if (follower)
         dw_follower_totals(follower, &totals);
     report.n_private = totals.n_private;
     if (!s->json)
         cli_report_private(s, a->follow.into, totals.n_private);
     dw_follower_close(follower);
-    if (status != DW_OK)
-        return pull_peer(a, s, store, &err);
-    print_report(a, s, &report, cli_now() - bar.t_start);
-    return 0;
+    if (status == DW_OK)
+        print_report(a, s, &report, cli_now() - bar.t_start, warnings);
+    json_decref(warnings);
+    return status == DW_OK ? 0 : pull_peer(a, s, store, &err);
 }
 
 int dw_cmd_pull(int argc, char **argv)

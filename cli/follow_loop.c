@@ -181,7 +181,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
     }
     const dw_stream *stream = dw_follower_stream(f->follower);
     f->is_lost = f->is_lost ? dw_stream_check_lost(stream, NULL) != DW_OK
-                            : cli_warn_lost(f->session, stream);
+                            : cli_warn_lost(f->session, stream, NULL);
     cli_follow_update_agent(f);
     const uint64_t goal = choose_goal(f);
     /* finishes an earlier try, even if nothing is new */

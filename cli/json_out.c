@@ -51,6 +51,15 @@ void cli_json_real(json_t *object, const char *key, double v)
 
 #define DUMP_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(6))
 
+json_t *cli_json_error(const dw_error *err)
+{
+    json_t *object = json_object();
+    cli_json_text(object, "code", dw_status_name(err->code));
+    cli_json_text(object, "where", err->where);
+    cli_json_text(object, "text", err->text);
+    return object;
+}
+
 void cli_json_print(json_t *object)
 {
     json_dumpf(object, stdout, DUMP_FLAGS);

@@ -21,6 +21,9 @@ void cli_json_digest(json_t *object, const char *key, dw_digest digest);
 /* Rounded to six digits; null if it is not finite. */
 void cli_json_real(json_t *object, const char *key, double v);
 
+/* {"code": ..., "where": ..., "text": ...} */
+json_t *cli_json_error(const dw_error *err);
+
 /* Prints the object on one line and frees it. */
 void cli_json_print(json_t *object);
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "json_out.h"
+#include "outage.h"
 #include "print.h"
 
 #define N_CHECKED 1000 /* newest versions that dw_stream_check_log checks */
@@ -167,33 +168,50 @@ void cli_json_provenance(json_t *object, const dw_version_info *info)
         cli_json_text(object, "host", info->host);
 }
 
-bool cli_warn_lost(const cli_session *s, const dw_stream *stream)
+/* ---- warnings ---- */
+
+static void warn(const cli_session *s, json_t *list, const dw_error *warning)
+{
+    if (list) {
+        json_array_append_new(list, cli_json_error(warning));
+    } else if (s->json && !s->quiet) {
+        cli_report_error(s, "warning", NULL, warning);
+    } else if (!s->quiet) {
+        fputs("deltawire: warning: ", stderr);
+        cli_print_text(stderr, warning->where);
+        fputs(": ", stderr);
+        cli_print_text(stderr, warning->text);
+        fputc('\n', stderr);
+    }
+}
+
+bool cli_warn_lost(const cli_session *s, const dw_stream *stream, json_t *list)
 {
     dw_error err;
     if (dw_stream_check_lost(stream, &err) == DW_OK)
         return false;
-    if (s->quiet)
-        return true;
-    fputs("deltawire: warning: ", stderr);
-    cli_print_text(stderr, err.where);
-    fputs(": ", stderr);
-    cli_print_text(stderr, err.text);
-    fputc('\n', stderr);
+    warn(s, list, &err);
     return true;
 }
 
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
-                   const char *base)
+                   const char *base, json_t *list)
 {
     dw_version_info info;
-    if (s->quiet || !base || keys->n_trusted == 0 ||
+    dw_error err;
+    if (!base || keys->n_trusted == 0 ||
         dw_stream_version(stream, 0, &info, NULL) != DW_OK ||
         info.content != DW_CONTENT_BASE || info.base_sha256)
         return;
-    fputs("deltawire: warning: ", stderr);
-    cli_print_text(stderr, base);
-    fputs(
-        ": the stream has no SHA-256 of its base, only a digest, and somebody could make "
-        "a checkpoint that has it. Use a checkpoint from a source that you trust\n",
-        stderr);
+    dw_fail(&err, DW_UNTRUSTED, base,
+            "the stream has no SHA-256 of its base, only a digest, and somebody could "
+            "make a checkpoint that has it. Use a checkpoint from a source that you "
+            "trust");
+    warn(s, list, &err);
+}
+
+void cli_json_warnings(json_t *object, json_t *list)
+{
+    if (json_array_size(list) > 0)
+        json_object_set(object, "warnings", list);
 }

@@ -64,13 +64,19 @@ void cli_json_base_sha256(json_t *object, const dw_version_info *info);
 /* Adds the members "library" and "host" of the writer, if they are recorded. */
 void cli_json_provenance(json_t *object, const dw_version_info *info);
 
-/* Warns on stderr if the newest version was lost: latest.json names it, but it is
- * missing. Returns whether it was. */
-bool cli_warn_lost(const cli_session *s, const dw_stream *stream);
+/* Warnings go to stderr; with --json they are events, or, if the verb prints one object,
+ * they go into LIST, an array, which cli_json_warnings adds to that object. */
 
-/* Warns on stderr if keys are trusted and a checkpoint BASE is given (it may be NULL),
- * but the stream has no SHA-256 to prove it. */
+/* Warns if the newest version was lost: latest.json names it, but it is missing. Returns
+ * whether it was. */
+bool cli_warn_lost(const cli_session *s, const dw_stream *stream, json_t *list);
+
+/* Warns if keys are trusted and a checkpoint BASE is given (it may be NULL), but the
+ * stream has no SHA-256 to prove it. */
 void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys,
-                   const char *base);
+                   const char *base, json_t *list);
+
+/* Member "warnings", if there are any. LIST may be NULL. */
+void cli_json_warnings(json_t *object, json_t *list);
 
 #endif

@@ -40,7 +40,7 @@ static void print_json(const dw_peer *peer, const char *url,
     json_object_set(object, "notes", w->notes.list);
     json_object_set(object, "faults", w->faults.list);
     if (err)
-        json_object_set_new(object, "error", cli_verify_fault_json(err));
+        json_object_set_new(object, "error", cli_json_error(err));
     cli_json_print(object);
 }
 

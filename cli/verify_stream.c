@@ -12,22 +12,13 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 
-json_t *cli_verify_fault_json(const dw_error *fault)
-{
-    json_t *row = json_object();
-    cli_json_text(row, "code", dw_status_name(fault->code));
-    cli_json_text(row, "where", fault->where);
-    cli_json_text(row, "text", fault->text);
-    return row;
-}
-
 void cli_verify_fault(void *context, const dw_error *fault)
 {
     cli_verify_faults *f = context;
     if (f->n++ == 0)
         f->first = *fault;
     if (f->list) {
-        json_array_append_new(f->list, cli_verify_fault_json(fault));
+        json_array_append_new(f->list, cli_json_error(fault));
         return;
     }
     cli_progress_end(f->bar);
@@ -93,7 +84,7 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     cli_json_count(object, "left_behind_faults", report->n_left);
     json_object_set(object, "faults", faults);
     if (err)
-        json_object_set_new(object, "error", cli_verify_fault_json(err));
+        json_object_set_new(object, "error", cli_json_error(err));
     cli_json_print(object);
 }
 

@@ -28,7 +28,6 @@ typedef struct cli_verify_faults {
 
 /* A dw_fault_fn; CONTEXT is a cli_verify_faults. */
 void cli_verify_fault(void *context, const dw_error *fault);
-json_t *cli_verify_fault_json(const dw_error *fault);
 
 /* Prints the ERR that ended a verify, and returns its exit code. If ERR is a fault that
  * was printed already, prints only the number of faults. */

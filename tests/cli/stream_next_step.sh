@@ -77,7 +77,18 @@ grep -q 'warning: .*latest.json says that version 3 was committed' err.pull
 is_at model 2
 deltawire log "$url" >/dev/null 2>err.log
 grep -q 'warning: .*latest.json says that version 3 was committed' err.log
-deltawire log "$url" --json 2>/dev/null | holds 'o["head"] == 2'
+for verb in log "pull --into model"; do
+    deltawire $verb "$url" --json >out.json 2>err.json
+    holds 'o["warnings"][0]["code"] == "corrupt"' <out.json
+    holds '"latest.json says that version 3 was" in o["warnings"][0]["text"]' <out.json
+    [ ! -s err.json ]
+done
+deltawire log "$url" --json | holds 'o["head"] == 2'
+deltawire follow "$url" --into fresh --until 2 --no-report --json >out.json 2>err.json
+grep '"event":"warning"' out.json >out.warning
+holds 'o["where"].endswith("3.json") and "latest.json says" in o["text"]' <out.warning
+[ ! -s err.json ]
+rm -rf fresh
 deltawire follow "$url" --into fresh --until 2 --no-report >/dev/null 2>err.follow
 [ "$(grep -c 'latest.json says that version 3 was committed' err.follow)" -eq 1 ]
 fails 3 'latest.json says that version 3 was committed' deltawire gc "$url" --keep 1
@@ -86,6 +97,7 @@ cmp before.txt after.txt
 object_put "$url" "$(commit_key 3)" kept.json
 deltawire pull "$url" --into model >/dev/null 2>err.pull
 [ ! -s err.pull ]
+deltawire pull "$url" --into model --json | holds '"warnings" not in o'
 is_at model 3
 deltawire gc "$url" --keep 1 --quiet >/dev/null
 
