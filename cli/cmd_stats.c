@@ -41,7 +41,7 @@ static const char help[] =
     "A recall of 'never' means that no choice of elements is as precise as that.\n"
     "The forecast takes a weight to flip with the chance min(1, |update| / ulp), with "
     "normal\n"
-    "updates in proportion to the learning rate; docs/OPERATIONS.md has the formula.\n"
+    "updates in proportion to the learning rate; deltawire(1) has the formula.\n"
     "\n"
     "  deltawire stats s3://bucket/run\n"
     "  deltawire stats s3://bucket/run --from 100 --to 130 --html run.html\n"
