@@ -3,11 +3,11 @@
     python3 tests/data/make_slice.py ../shared/data/rl-trace tests/data/trace
 
     trace/base/                 2 shards and their index
-    trace/deltas/step_N         TRL v1, of each step what falls into the slice
+    trace/deltas/step_N         TRL v1, the changes of each step in the slice
     trace/states.json           SHA-256 over all tensors in order of their names, after
                                 each step, as in the whole trace
 
-Rows are taken from the front, so positions stay what they were. Standard library only;
+Rows are taken from the front, so positions stay the same. Standard library only;
 the same input gives the same bytes.
 """
 import hashlib

@@ -1,4 +1,4 @@
-"""Finds the blocks of a document that are commands or Python, and compares what they print.
+"""Finds the command and Python blocks of a document, and compares their output.
 
 In a document
 
@@ -12,8 +12,8 @@ and, invisible to readers,
     -->
     <!-- not run: REASON -->    the next block is left out
 
-A command that shows output must print these lines; `...` stands for any number of lines.
-A command that shows none may print what it likes. See `same_line` for what may differ.
+A command with output in the document must print these lines; `...` means any number of lines. A
+command without may print anything. See `same_line` for what may differ.
 """
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*$")
 COMMAND = re.compile(r"\s*(\$ |(sudo )?(deltawire(?= [a-z])|make|cmake|pip|python3?|vllm|curl|docker) "
                      r"|(build|scripts)/\S+ |[A-Z_]+=\S+ [a-z])")
 
-# What differs from run to run and from machine to machine, and what stands for it.
+# Text that differs between runs and machines, and its placeholder.
 VARYING = [
     (re.compile(r"\b[0-9a-f]{12,}\b"), "HASH"),
     (re.compile(r"\b\d+(\.\d+)? (s|ms)\b"), "TIME"),
@@ -50,7 +50,7 @@ class Command:
 
 
 class Fault(Exception):
-    """A document that does not hold."""
+    """A document that is wrong."""
 
 
 def find(text):

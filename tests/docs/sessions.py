@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 
 class Session:
-    """A process that takes work on one descriptor and answers on another with a line each."""
+    """A process that reads work from one descriptor and answers on another, a line each."""
 
     def start(self, arguments, directory, environment, stdin):
         answers, ours = os.pipe()
@@ -59,7 +59,7 @@ class Session:
         return line
 
     def end(self):
-        """Ends it, and all that it started."""
+        """Ends it and everything that it started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, number)
@@ -90,14 +90,14 @@ class Shell(Session):
                 raise Fault(f"{what}: exit status {status} when it is stopped\n{printed}")
 
     def run_one(self, what, command):
-        """Gives what it started and did not end."""
+        """Returns the processes that it started and did not end."""
         if not ENDLESS.match(command.text) or command.text.rstrip().endswith("&"):
             status, printed = self.shell(what, command.text)
             if status != 0:
                 raise Fault(f"{what}: exit status {status}\n{printed}")
             self.compare(what, command, printed)
             return []
-        # in a subshell that becomes the command: the text may end with a comment
+        # in a subshell, because the text may end with a comment
         status, _ = self.shell(what, f"( exec {command.text}\n) & echo $! >'{self.scratch}/pid'")
         pid = (self.scratch / "pid").read_text().strip()
         deadline = time.monotonic() + PATIENCE
@@ -121,7 +121,7 @@ class Shell(Session):
             same_output(shown, lines[:n]) for n in range(1, len(lines) + 1)))
 
     def shell(self, what, text, keep=False):
-        """Gives the exit status and what was printed."""
+        """Returns the exit status and the output."""
         self.n_commands += 1
         file = self.scratch / f"output-{self.n_commands}"
         if not keep:

@@ -1,4 +1,4 @@
-"""The runner of documents sees what is wrong with one."""
+"""The runner of documents finds faults."""
 import os
 import textwrap
 

@@ -1,7 +1,7 @@
-"""README.md and docs/ do what they say: their commands and Python blocks run, in order, each
-document in a directory and a HOME of its own, and print what they show.
+"""README.md and docs/ are true: their commands and Python blocks run in order, each document in
+its own directory and HOME, and print what the document shows.
 
-tests/docs/blocks.py says how a document is read. S3 is the server that AWS_ENDPOINT_URL
+tests/docs/blocks.py describes how a document is read. S3 is the server that AWS_ENDPOINT_URL
 names; its bucket `bucket` is empty when a document begins."""
 import importlib.util
 import os
@@ -40,7 +40,7 @@ def bucket():
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory that has what a document needs of the repository, and a HOME beside it."""
+    """A directory with the files of the repository that a document needs, and a HOME."""
     for name in ("root", "home", "tmp"):
         (tmp_path / name).mkdir()
     for name in ("build", "tests"):

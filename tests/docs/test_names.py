@@ -22,7 +22,7 @@ STEP = re.compile(r"^\| *(\d+) *\| *`([^`]+)` *\| *`([^`]+)` *\|", re.M)
 
 @functools.cache
 def files():
-    """All files of the repository, the untracked ones too."""
+    """All files of the repository, also untracked ones."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True,
                             capture_output=True, check=False)
     if listed.returncode == 0:
@@ -67,7 +67,7 @@ def test_source_files_exist(document):
 
 @functools.cache
 def identifiers():
-    """What the sources call something with the prefix of the library."""
+    """All names in the sources that have the prefix of the library."""
     sources = [ROOT / name for name in files() if not name.startswith("docs/")
                and name.endswith((".c", ".h", ".inc", ".py", ".pyi", ".sh", ".txt"))]
     return set(IDENTIFIER.findall("\n".join(path.read_text(errors="replace") for path in sources)))
@@ -93,7 +93,8 @@ def test_links_lead_somewhere(document):
 
 
 def test_the_walks_of_the_design():
-    """One publish and one follow: at most 15 steps each, no file twice, each function is there."""
+    """One publish and one follow: at most 15 steps each, no file twice, and each function
+    exists."""
     section = re.search(r"^## 3 .*?(?=^## )", (ROOT / "docs" / "DESIGN.md").read_text(), re.M | re.S)
     walks = [STEP.findall(walk) for walk in re.split(r"^### ", section.group(0), flags=re.M)[1:3]]
     assert len(walks) == 2
@@ -108,7 +109,7 @@ def test_the_walks_of_the_design():
 
 
 def test_a_file_name_stands_in_one_folder():
-    """A file of C is known by its name only: a header and its source lie in one folder."""
+    """The base name of a C file is unique: a header and its source are in one folder."""
     folders = {}
     for path in map(pathlib.PurePath, files()):
         if path.parts[0] in ("src", "cli", "bench", "python") and path.suffix in (".c", ".h"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: slow servers
-# The policies of docs/OPERATIONS.md are enough for each role, and no more than it says:
-# given to the server's second user, who has no rights of its own, as the bucket's policy.
+# The policies of docs/OPERATIONS.md are enough for each role, and allow no more. The
+# server's second user, who has no rights of its own, gets them as the bucket's policy.
 # shellcheck source=tests/cli/stream_lib.sh
 . "$(dirname "$0")/../cli/stream_lib.sh"
 [ "${DW_TEST_S3_SERVER:-}" = radosgw ] || {
@@ -32,7 +32,7 @@ as_other() {
 }
 small_run 3
 
-it "without a policy may do nothing"
+it "may do nothing without a policy"
 fails 10 "" as_other publish "$url" run/base
 
 it "as a trainer publishes and pulls, and removes nothing"
@@ -63,7 +63,7 @@ as_other gc "$url" --keep 1 --json | holds 'o["floor"] == 2'
 as_other gc "$url" --forget engine --quiet >/dev/null
 fails 10 "" as_other publish "$url" run/step_000003
 
-it "is whole after all of that"
+it "the stream is intact after all of that"
 grant 0
 as_other verify "$url" --json | holds 'o["faults"] == []'
 as_other publish "$url" run/step_000003 --quiet >/dev/null

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # labels: slow servers
-# Over a store that cannot create conditionally, of which OpenStack Swift is the real one: a
-# publish is refused in words unless somebody says that nobody else writes. DW_TEST_STORE
-# names the store; with any other kind this is skipped (77).
+# A store that cannot create conditionally, such as OpenStack Swift: a publish is
+# refused unless the user confirms that nobody else writes. DW_TEST_STORE names the
+# store; with any other kind this is skipped (77).
 # shellcheck source=tests/cli/stream_lib.sh
 . "$(dirname "$0")/../cli/stream_lib.sh"
 [ "${DW_TEST_S3_SERVER:-}" = swift ] || {
@@ -12,12 +12,12 @@
 small_run 3
 url=$store/run
 
-it "refuses to publish, and says how to accept it"
+it "refuses to publish, and names the option"
 fails 7 "cannot create an object only if it does not exist" deltawire publish "$url" run/base
 grep -q -- "--single-writer" err.last || die "no way out: $(cat err.last)"
 fails 6 "no stream" deltawire pull "$url" --into never
 
-it "publishes where somebody vouches for it"
+it "publishes with --single-writer"
 deltawire publish "$url" run/base --single-writer --quiet >/dev/null
 deltawire pull "$url" --into model --quiet >/dev/null
 is_at model 0
@@ -27,11 +27,11 @@ for i in 1 2 3; do
     is_at model $i
 done
 
-it "asks for it at every start"
+it "needs the option at every start"
 fails 7 "" deltawire publish "$url" run/base
 deltawire status "$url" --json | holds 'o["head"] == 3'
 
-it "is whole, and is looked after"
+it "the stream is intact, and folds and anchors are made"
 deltawire verify "$url" --json | holds 'o["versions"] == 4 and o["faults"] == []'
 deltawire squash "$url" --anchor --quiet >/dev/null
 deltawire gc "$url" --keep 1 --json | holds 'o["floor"] == 3'

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # labels: slow servers
 # A trainer, a store and a rollout engine on three hosts (tests/servers/hosts.sh), with
-# links of 200 Mbit/s and, where the kernel has netem, 20 ms there and back. From trainer
-# to rollouts there is no way but the bucket. Twelve steps of a real run go through
-# it, each ends in the state that was recorded with the trace.
+# links of 200 Mbit/s and, if the kernel has netem, a round trip of 20 ms. The only way
+# from trainer to rollouts is the bucket. Twelve steps of a real run go through it, and
+# each leads to its recorded state.
 #
 # Exit status 77: not allowed, or not possible, on this machine.
 set -euo pipefail
@@ -66,8 +66,8 @@ for host in trainer rollouts; do
 done
 [ -z "$no_delay" ] || echo "- (no delay on the links: the kernel has no netem)"
 
-it "has no way between trainer and rollouts"
-# prints what a connection to a port that is listened on ends with
+it "trainer and rollouts cannot reach each other"
+# prints the result of connecting to an open port
 connect() { # FROM ADDRESS SECONDS
     on "$1" python3 - "$2" "$3" <<'END'
 import socket, sys
@@ -102,12 +102,12 @@ for pair in "trainer 10.77.2.2" "rollouts 10.77.1.2"; do
     [ "$outcome" != connected ] || die "${pair% *} reaches ${pair#* }"
     echo "  ${pair% *} to ${pair#* }: $outcome"
 done
-# not even where somebody adds a route: the store passes nothing on
+# not even with a route: the store forwards nothing
 on trainer ip route add 10.77.2.0/24 via 10.77.1.1
 [ "$(connect trainer 10.77.2.2 2)" != connected ] || die "the store passes packets on"
 on trainer ip route del 10.77.2.0/24
 
-it "has a store that both reach"
+it "both reach the store"
 status=0
 on store env RGW_HOST=10.77.0.1 "$tests/servers/radosgw.sh" start "$dir/server" || status=$?
 [ $status -ne 77 ] || skip "radosgw cannot run here"
@@ -123,7 +123,7 @@ expected() { # STEP
         "$trace/states.json" "$1"
 }
 
-it "follows on rollouts what is published on trainer"
+it "rollouts follows what trainer publishes"
 mkdir "$dir/trainer-disk" "$dir/rollouts-disk"
 cp -r "$trace/base" "$dir/trainer-disk/model"
 chmod -R u+w "$dir/trainer-disk"
@@ -149,12 +149,12 @@ done
 wait $follower || die "follow ended with exit code $?"
 echo "  13 versions in $((SECONDS - began)) s"
 
-it "has every version bit by bit"
+it "every version is the same bit by bit"
 while read -r version sha256; do
     [ "$sha256" = "$(expected "$version")" ] || die "version $version differs"
 done <"$dir/rollouts-disk/loaded"
 [ "$(tail -n 1 "$dir/rollouts-disk/loaded")" = "12 $(expected 12)" ] || die "not at 12"
 echo "  $(wc -l <"$dir/rollouts-disk/loaded") versions were loaded"
 
-it "is whole"
+it "verify passes"
 on rollouts "$deltawire" verify "$url" --quiet >/dev/null

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # labels: slow servers
 """A publisher and a follower behind a proxy that makes the network fail (fault_proxy), over
-a real S3 server: each fault at each request in turn, faults by chance, clocks that are wrong.
+a real S3 server: each fault at each request in turn, random faults, and wrong clocks.
 
-Whatever happens, a command succeeds or says in one line what is wrong; run again, it
-succeeds; what the follower then has is bit by bit what was published, and `deltawire verify`
-finds nothing in the stream.
+A command succeeds or reports in one line what is wrong. Run again, it succeeds. The follower then
+has exactly the published bits, and `deltawire verify` finds no fault in the stream.
 
-The server is that of DW_TEST_S3_ENDPOINT; without one this is skipped (77).
+DW_TEST_S3_ENDPOINT names the server; without it this is skipped (77).
 """
 import concurrent.futures
 import json
@@ -29,9 +28,9 @@ PROXY = os.environ.get("DW_FAULT_PROXY",
 KINDS = ["reset", "cut", "stall", "delay", "500", "503", "429", "307", "lost", "truncate",
          "stall-reply", "flip"]
 N_STEPS = 4
-TIMEOUT = {"stall": "1", "stall-reply": "1"}  # these end by the client's patience alone
-N_TRIES = 60  # of a command, where faults come by chance
-# what a broken network may look like: bytes that are wrong, not there, of another version,
+TIMEOUT = {"stall": "1", "stall-reply": "1"}  # these end only by the client's timeout
+N_TRIES = 60  # of a command, with random faults
+# what a broken network may look like: bytes that are wrong, missing, of another version,
 # too late, refused, or signed wrongly
 EXPECTED_CODES = {3, 4, 5, 6, 7, 8, 9, 10, 11}
 
@@ -41,7 +40,7 @@ class Failed(Exception):
 
 
 class Proxy:
-    """A fault_proxy before the server."""
+    """A fault_proxy in front of the server."""
 
     def __init__(self, where, plan=None, rate=None, seed=1):
         if rate is None:
@@ -69,7 +68,7 @@ class Proxy:
 
 
 class Run:
-    """A stream of its own, a trainer with its baseline and a follower's directory."""
+    """A stream, a trainer with its baseline, and a follower's directory."""
 
     def __init__(self, work, checkpoints, name):
         self.dir = work / name
@@ -94,7 +93,7 @@ class Run:
         return done.stdout
 
     def told(self, done, what):
-        """An error is one line with the place, and an exit code that says what to do."""
+        """An error is one line with the object, and an exit code."""
         self.n_errors += 1
         lines = [line for line in done.stderr.splitlines()
                  if not line.startswith("try: ") and ": no answer for " not in line]
@@ -147,7 +146,7 @@ def count_requests(run):
 
 
 def one_fault_at_each_request(run, kind, n_publish, n_pull):
-    """KIND befalls the first, second, ... request of a publish, and of a pull."""
+    """KIND happens at the first, second, ... request of a publish, and of a pull."""
     run.must(*run.publish_args(0))
     run.must(*run.pull_args())
     fired = 0
@@ -171,7 +170,7 @@ def one_fault_at_each_request(run, kind, n_publish, n_pull):
 
 
 def stale_lists(run):
-    """Every other list, of both, is one of before."""
+    """Every other list of both is an old one."""
     with Proxy(run.dir, plan="random 0.5 stale GET list-type\n") as proxy:
         for n in range(16):
             for args in run.publish_args(n), run.pull_args():
@@ -196,7 +195,7 @@ def until_done(run, args, endpoint, what):
 
 
 def faults_by_chance(run, rate, seed):
-    """Both behind one proxy, tried until it works; a `follow` runs all along."""
+    """Both are behind one proxy and retry until it works; a `follow` runs all the time."""
     run.must(*run.publish_args(0))
     n_versions = 8
     with Proxy(run.dir, rate=rate, seed=seed) as proxy:
@@ -256,7 +255,7 @@ def wrong_clock(run, offset):
 
 
 def clock_that_jumps(run):
-    """An hour forth, two days back, while a follower runs."""
+    """The clock moves an hour forward and two days back while a follower runs."""
     clock = run.dir / "clock"
     clock.write_text("+0\n")
     run.must(*run.publish_args(0))
@@ -314,7 +313,7 @@ def main():
             for done in concurrent.futures.as_completed(pending):
                 try:
                     print(f"- {done.result()}", flush=True)
-                except Exception as error:  # each is told, none stops the others
+                except Exception as error:  # report each; none stops the others
                     n_failed += 1
                     print(f"FAILED: {pending[done]}: {error}", flush=True)
     finally:

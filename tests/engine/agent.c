@@ -1,4 +1,4 @@
-/* A rollout host that syncs without rest, where `deltawire follow` would wait:
+/* A rollout host that syncs without a pause, unlike `deltawire follow`, which waits:
  *
  *     agent STORE DIR LIMIT_MS SEED SPEC...
  *

@@ -32,7 +32,7 @@ typedef struct route {
 extern const route vllm_routes[];
 extern const route sglang_routes[];
 
-/* Both have this route: it takes the label away. */
+/* Both have this route: it removes the label. */
 void answer_update_label(const request *request, reply *reply);
 
 /* Fills REPLY. */

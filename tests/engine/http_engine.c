@@ -295,7 +295,7 @@ int main(int argc, char **argv)
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)a.port),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    /* one thread, and what is ready first is done first */
+    /* one thread, first come first served */
     struct MHD_Daemon *daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, NULL, MHD_OPTION_SOCK_ADDR,
         &address, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_NOTIFY_COMPLETED,

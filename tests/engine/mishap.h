@@ -1,4 +1,4 @@
-/* What goes wrong in the test engine, by a seed. */
+/* The faults of the test engine, chosen by a seed. */
 #ifndef DW_ENGINE_MISHAP_H
 #define DW_ENGINE_MISHAP_H
 
@@ -29,10 +29,10 @@ void mishap_begin(uint64_t seed, const mishap_rates *rates);
 /* Ends all mishaps. Signal handlers may call it. */
 void mishap_calm(void);
 
-/* Draws the fate of a request, and waits if it is to be late. */
+/* Chooses the fate of a request, and waits if it is a delay. */
 mishap mishap_of_request(void);
 
-/* Draws the fate of an update whose request has FATE. A failed update is sometimes
+/* Chooses the fate of an update whose request has FATE. A failed update is sometimes
  * followed by more failures, so that retries are used up. */
 mishap mishap_of_update(mishap fate);
 

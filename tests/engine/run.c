@@ -172,14 +172,15 @@ static void settle(void)
     run.calm = true;
     for (size_t i = 0; i < N_ACTORS; i++) {
         actor *a = &run.actors[i];
-        a->kill_at = i == AGENT ? begun : UINT64_MAX; /* `follow` comes instead */
+        a->kill_at = i == AGENT ? begun : UINT64_MAX; /* `follow` replaces it */
     }
     bool settled = false;
     while (!settled && run.good) {
         look_after();
         for (size_t i = 0; i < N_ENGINES; i++)
             if (run.actors[i].pid != 0)
-                kill(run.actors[i].pid, SIGUSR1); /* again: it may just have begun */
+                kill(run.actors[i].pid,
+                     SIGUSR1); /* again, because it may have just started */
         settled = is_settled(&run.actors[0]) && is_settled(&run.actors[1]);
         if (soak_now_ms() > begun + HANG_MS) {
             printf("the engines do not serve the last version\n");
@@ -323,7 +324,7 @@ int main(int argc, char **argv)
     run.trainer.n_versions = run.n_versions;
     run.trainer.pace_ms = run.slowness * (run.n_versions < 200 ? 60 : 30);
     run.good = trainer_start(&run.trainer);
-    /* on a slow machine the engines have taken few versions by then: it goes on */
+    /* on a slow machine the engines have taken few versions by then, so it goes on */
     while (run.good && (trainer_works(&run.trainer) ||
                         (has_few_updates() && soak_now_ms() < begun + HANG_MS)))
         look_after();

@@ -21,7 +21,7 @@ typedef struct trainer {
     atomic_int state;
 } trainer;
 
-/* Returns when version 0 is there. */
+/* Returns when version 0 is committed. */
 bool trainer_start(trainer *t);
 
 /* Whether it still publishes. */

@@ -78,7 +78,7 @@ static void answer_start(const request *q, reply *r)
     say(r, 200, "{\"message\":\"Weight update started\"}");
 }
 
-/* The back end: what a worker does with update_info. */
+/* The back end: a worker's handling of update_info. */
 static bool take(json_t *info, char *why)
 {
     const char *format, *kind, *stream, *state, *dir;

@@ -231,7 +231,7 @@ uint64_t weights_sweeps(void)
 
 /* ---- updates ---- */
 
-/* Between two sweeps, as between two steps. */
+/* Runs between two sweeps, like an engine between two steps. */
 static void begin_update(void)
 {
     pthread_mutex_lock(&w.lock);
@@ -360,7 +360,7 @@ bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *
 static void spoil(void)
 {
     uint8_t *bytes = w.tensors[0].data;
-    if (w.own_copy) /* else the directory is not its to write */
+    if (w.own_copy) /* else it must not write the directory */
         bytes[0] ^= 1;
 }
 

@@ -1,8 +1,7 @@
 /* A disk that forgets what was not synced. The wrapped system calls act on a real
  * directory and note what is durable: the bytes of a file as of its last fsync, the names
  * in a directory as of its last fsync. lossy_cut() then writes out what a loss of power
- * would leave. The notes lie in shared memory, so that a process that is killed hands
- * them to the next one. */
+ * would leave. The notes are in shared memory, so that they survive a killed process. */
 #ifndef DW_TEST_LOSSY_DISK_H
 #define DW_TEST_LOSSY_DISK_H
 
@@ -22,7 +21,7 @@
 #define LOSSY_ENTRIES 12
 #define LOSSY_NAME    96
 
-/* A file or directory; numbers of inodes come back, so a new one gets a new node. */
+/* A file or directory. Inode numbers are reused, so a new file gets a new node. */
 typedef struct lossy_node {
     ino_t inode;
     bool is_dir, synced;
@@ -44,9 +43,9 @@ static lossy_disk *lossy;
 
 enum { LOSSY_NONE = -1 };
 typedef enum lossy_mode {
-    LOSE_NAMES, /* all names that were not synced */
-    KEEP_NAMES, /* none of them, but the bytes that were not synced */
-    LOSE_SOME,  /* each by chance */
+    LOSE_NAMES, /* all names that were not synced are lost */
+    KEEP_NAMES, /* only the bytes that were not synced are lost */
+    LOSE_SOME,  /* each is lost or not at random */
 } lossy_mode;
 
 /* The node of an inode that was made since lossy_reset, or is its directory. */
@@ -93,7 +92,7 @@ static void lossy_synced(int fd)
     assert_int_equal(fstat(fd, &st), 0);
     int found = lossy_find(st.st_ino);
     if (found == LOSSY_NONE)
-        return; /* above the directory at hand */
+        return; /* above the current directory */
     lossy_node *node = &lossy->nodes[found];
     node->synced = true;
     if (node->is_dir) {
@@ -118,7 +117,7 @@ static const struct lossy_entry *lossy_entry_of(const struct lossy_entry *entrie
 static void lossy_write_out(int number, const char *now, const char *after,
                             lossy_mode mode);
 
-/* Writes NAME of a directory out as it was synced, or as it is NOW. */
+/* Writes NAME of a directory as it was synced, or as it is NOW. */
 static void lossy_write_name(const struct lossy_entry *synced,
                              const struct lossy_entry *current, const char *now,
                              const char *after, lossy_mode mode)
@@ -134,7 +133,7 @@ static void lossy_write_name(const struct lossy_entry *synced,
     lossy_write_out(chosen->node, is_there ? now_path : NULL, after_path, mode);
 }
 
-/* Writes what is left of a node to AFTER; it is NOW there, or nowhere (NULL). */
+/* Writes what is left of a node to AFTER. NOW is its current path, or NULL. */
 static void lossy_write_out(int number, const char *now, const char *after,
                             lossy_mode mode)
 {
@@ -162,7 +161,8 @@ static void lossy_write_out(int number, const char *now, const char *after,
             lossy_write_name(NULL, &current[i], now, after, mode);
 }
 
-/* What a loss of power leaves of the directory NOW, given to lossy_reset, as AFTER. */
+/* Writes to AFTER what a loss of power leaves of the directory NOW, which was given to
+ * lossy_reset. */
 static void lossy_cut(const char *now, const char *after, lossy_mode mode)
 {
     char command[600];
@@ -171,7 +171,7 @@ static void lossy_cut(const char *now, const char *after, lossy_mode mode)
     lossy_write_out(0, now, after, mode);
 }
 
-/* Makes PATH a directory that is empty, and durable as such. */
+/* Makes PATH an empty and durable directory. */
 static void lossy_reset(const char *path)
 {
     char command[600];

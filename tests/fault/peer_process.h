@@ -1,5 +1,5 @@
-/* A process that keeps a directory at other systems' versions, as the tests beside this
- * run it over and over. */
+/* A process that keeps a directory at other systems' versions. The tests run it
+ * repeatedly. */
 #ifndef DW_TEST_PEER_PROCESS_H
 #define DW_TEST_PEER_PROCESS_H
 

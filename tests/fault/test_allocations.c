@@ -1,5 +1,5 @@
-/* Every allocation of every operation made to fail in turn: DW_NO_MEMORY, nothing leaked,
- * nothing changed, and the next try succeeds. */
+/* Every allocation of every operation fails in turn: DW_NO_MEMORY, nothing is leaked or
+ * changed, and the next try succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 static model base, next, target;
 static dw_codec codec;
 static unsigned layout;
-static dw_delta *delta; /* between the two, as CODEC says */
+static dw_delta *delta; /* between the two, in CODEC */
 static byte_buffer bytes;
 static dw_patch *patch;
 static const dw_apply_options one_thread = {.struct_bytes = sizeof one_thread,
@@ -172,7 +172,7 @@ static void test_in_memory(void **state)
     }
 }
 
-/* Tied weights go another way. */
+/* Tied weights use another code path. */
 static void test_tied(void **state)
 {
     (void)state;
@@ -202,8 +202,8 @@ static void test_tied(void **state)
     model_free(&target);
 }
 
-/* On disk a failure after the patch file appeared leaves it there: then the next call
- * ends what was begun. */
+/* A failure after the patch file appeared leaves it on disk; then the next call finishes
+ * the apply. */
 static void test_on_disk(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* dw_checkpoint_apply, and a held checkpoint that takes a version in parts, killed before
- * and inside every system call they make, and with every one of them failing. Whatever
- * happens, the checkpoint is the old version, the new one, or a patch file is there that
- * leads to the new one. */
+/* dw_checkpoint_apply, and a held checkpoint that takes a version in parts, are killed
+ * before and inside every system call, and each call also fails in turn. The checkpoint
+ * is then the old version or the new one, or there is a patch file that leads to the new
+ * one. */
 /* wrap: open pwrite fsync rename msync unlink mmap flock */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,10 +29,10 @@
 
 enum { NEVER = -1, KILLED = 99 };
 
-static int calls_left = NEVER; /* until the one that goes wrong */
+static int calls_left = NEVER; /* until the one that fails */
 static int wrong_errno;        /* what it fails with; 0: the process ends instead */
 
-/* Whether this call is the one. */
+/* Whether this call fails. */
 static bool goes_wrong(void)
 {
     if (calls_left == NEVER || calls_left-- > 0)
@@ -68,7 +68,7 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
     if (!goes_wrong())
         return __real_pwrite(fd, bytes, n, offset);
-    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it arrives */
+    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it is written */
         return -1;
     if (wrong_errno == 0)
         _exit(KILLED);
@@ -124,7 +124,8 @@ int __wrap_flock(int fd, int operation)
 static const dw_apply_options one_thread = {.struct_bytes = sizeof one_thread,
                                             .n_threads = 1};
 
-/* After a fault: as the header promises, and repaired by what the header names. */
+/* After a fault: the state is one that the header describes, and the header's function
+ * repairs it. */
 static void check_and_repair(const disk_model *d, bool by_recover)
 {
     const bool has_patch = disk_has_patch(d), is_old = disk_is_old(d);
@@ -147,7 +148,7 @@ static void check_and_repair(const disk_model *d, bool by_recover)
     assert_int_equal(status, DW_OK);
     assert_true(disk_is_new(d));
     assert_false(disk_has_patch(d));
-    assert_true(disk_is_tidy(d)); /* what a killed process left is gone */
+    assert_true(disk_is_tidy(d)); /* files of a killed process are gone */
 }
 
 static void test_killed_at_every_call(void **state)
@@ -173,18 +174,18 @@ static void test_killed_at_every_call(void **state)
             assert_true(finished || WEXITSTATUS(status) == KILLED);
             n_patches += disk_has_patch(&d);
             if (!disk_has_patch(&d) && n_patches == 0)
-                assert_true(disk_is_old(&d)); /* nothing before the patch is there */
+                assert_true(disk_is_old(&d)); /* no change before the patch exists */
             if (finished)
                 assert_true(disk_is_new(&d) && disk_is_tidy(&d));
             check_and_repair(&d, n_steps % 2);
         }
-        assert_true(n_steps > 15); /* or the wrappers are not in the way */
+        assert_true(n_steps > 15); /* or the wrappers were not used */
         assert_true(n_patches > 3);
         disk_free(&d);
     }
 }
 
-/* A recovery that is itself killed is followed by another. */
+/* If a recovery is killed, another one follows. */
 static void test_killed_while_recovering(void **state)
 {
     (void)state;
@@ -241,7 +242,7 @@ static void test_every_call_fails(void **state)
                 } else {
                     assert_true(disk_is_new(&d));
                 }
-                assert_true(disk_is_tidy(&d)); /* no half file stays */
+                assert_true(disk_is_tidy(&d)); /* no half file is left */
                 check_and_repair(&d, n_steps % 2);
             }
             assert_true(n_failed > 15 && n_failed + 3 >= n_steps);
@@ -292,7 +293,7 @@ static dw_status run_steps(const held *h, bool sweep, dw_error *err)
     return status;
 }
 
-/* What the next open finds: one of the versions, whole, and nothing beside it. */
+/* The next open finds one whole version and no other files. */
 static void check_next_open(const held *h)
 {
     const bool has_patch = disk_has_patch(&h->disk), is_old = disk_is_old(&h->disk);
@@ -398,7 +399,7 @@ static void test_held_every_call_fails(void **state)
             } else {
                 assert_true(disk_is_new(&h.disk));
             }
-            assert_true(disk_is_tidy(&h.disk)); /* nothing staged stays */
+            assert_true(disk_is_tidy(&h.disk)); /* no staged file is left */
             check_next_open(&h);
         }
         assert_true(n_failed > 25 && n_failed + 3 >= n_steps);
@@ -406,7 +407,7 @@ static void test_held_every_call_fails(void **state)
     }
 }
 
-/* A step that failed is done again, with the checkpoint still held. */
+/* A failed step is repeated while the checkpoint is still held. */
 static void test_held_steps_repeat(void **state)
 {
     (void)state;
@@ -450,12 +451,12 @@ static void test_held_steps_repeat(void **state)
             assert_true(disk_is_tidy(&h.disk) && !disk_has_patch(&h.disk));
             assert_true(step == 4 ? disk_is_old(&h.disk) : disk_is_new(&h.disk));
         }
-        assert_true(step == 2 || n_steps > 2); /* the stores are no calls */
+        assert_true(step == 2 || n_steps > 2); /* the stores are no system calls */
     }
     held_free(&h);
 }
 
-/* The same for a delta's own file: whole and synced, or not there. */
+/* The same for a delta's own file: whole and synced, or absent. */
 static void test_saving(void **state)
 {
     (void)state;
@@ -497,7 +498,7 @@ static void test_saving(void **state)
     disk_free(&d);
 }
 
-/* Killed at any instant, stores under way on several threads. */
+/* Killed at any instant, during stores on several threads. */
 static void test_killed_at_random(void **state)
 {
     (void)state;

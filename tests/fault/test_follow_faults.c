@@ -1,6 +1,6 @@
-/* A follower over a store that fails at every one of its calls in turn, in every way.
- * After each error the weights are exactly the version that the follower says, and a
- * retry gets through. */
+/* A follower of a store that fails at each of its calls in turn, in every way. After each
+ * error the weights are exactly the version that the follower reports, and a retry
+ * succeeds. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ static int remove_world(void **state)
     return temp_dir_remove(state);
 }
 
-/* The calls of one follower: there, on, back. */
+/* The calls of one follower: to a version, forward and back. */
 static const uint64_t goals[] = {3, 4, DW_NEWEST, 5, HEAD};
 
 static dw_follower *open_follower(dw_store *store, const dw_follow_options *options,
@@ -104,7 +104,7 @@ static void run_one(world *w, kit_faults *faults, bool in_dir)
     follow(w, f, faults);
     dw_follower_close(f);
     f = open_follower(store, &options, faults); /* the position is remembered */
-    /* memory whose version's record is damaged at every reading is taken for rubbish */
+    /* memory whose version's record is damaged at every read counts as unknown */
     bool damages = faults->kind == DW_FAULT_CORRUPT || faults->kind == DW_FAULT_SHORT;
     if (in_dir || !damages || faults->n == 1)
         assert_int_equal(dw_follower_version(f), HEAD);

@@ -1,6 +1,6 @@
-/* A directory that follows another system's versions, killed before every system call
- * that writes: between the stores and the file that remembers them too, where a XOR done
- * twice would undo itself. The next one finds exactly a version, and goes on.
+/* A follower of another system's versions is killed before every system call that writes,
+ * also between the stores and the record of the version, where applying a XOR twice would
+ * undo it. The next process finds exactly one version, and goes on.
  */
 /* labels: slow */
 /* wrap: open pwrite fsync rename msync unlink flock */
@@ -19,7 +19,7 @@
 
 enum { KILLED = 99, NEVER = -1 };
 
-static int calls_left = NEVER; /* until the one that is not made any more */
+static int calls_left = NEVER; /* until the one before which it is killed */
 
 static void before_call(void)
 {
@@ -38,7 +38,7 @@ static void before_call(void)
 
 WRAP(ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
 
-/* The power stays on, so that nothing need be waited for (test_snapshot_crash.c cuts it).
+/* The power stays on, so syncs are skipped (test_snapshot_crash.c cuts the power).
  */
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
@@ -75,10 +75,10 @@ int __wrap_open(const char *path, int flags, ...)
 
 /* ---- kills ---- */
 
-/* Up by a delta, over a whole version where there is one, and down. */
+/* Up by a delta, over a whole version if there is one, and down. */
 static const uint64_t goals[] = {3, 4, 1};
 
-/* Kills the process before call number STEP; false where it made fewer. */
+/* Kills the process before call number STEP; false if it made fewer calls. */
 static bool run_one(dw_store *store, bool from_start, int step)
 {
     run_command(from_start ? "rm -rf '%s/into' && cp -a '%s/start' '%s/into'"
@@ -117,7 +117,7 @@ static void kill_everywhere(peer_bucket kind, int stride)
     run_command("mv '%s/into' '%s/start'");
     while (run_one(store, true, n_steps))
         n_steps += stride;
-    assert_true(n_steps > 30); /* or the wrappers are not in the way */
+    assert_true(n_steps > 30); /* or the wrappers were not used */
     for (int i = 0; run_one(store, false, i); i += 5)
         ;
     dw_store_close(store);

@@ -1,5 +1,5 @@
-/* Other systems' versions over a store that fails at every one of its calls, and with
- * every allocation failing: the weights are exactly a version, and a retry gets through.
+/* Other systems' versions in a store that fails at each of its calls, and with each
+ * allocation failing: the weights are exactly one version, and a retry succeeds.
  */
 /* wrap: fsync msync */
 #include <setjmp.h>
@@ -63,7 +63,8 @@ static void test_store_faults(void **state)
         assert_true(n_calls > 20);
         for (uint64_t first = 0; first < n_calls; first += b == 1 ? 1 : 2) {
             const dw_fault_kind kind = kinds[(first + b) % 5];
-            /* a flipped bit of TRL's weights cannot be told from another weight */
+            /* a flipped bit in TRL's weights cannot be distinguished from another weight
+             */
             if (kind == DW_FAULT_CORRUPT && buckets[b] == BUCKET_TRL)
                 continue;
             kit_faults faults = {.on = true, .kind = kind, .first = first, .n = 1};
@@ -95,7 +96,7 @@ static void test_allocations(void **state)
     static const peer_bucket kinds[] = {BUCKET_TRL, BUCKET_SLIME, BUCKET_SKYRL};
     for (size_t k = 0; k < 3; k++) {
         swept = peer_make_bucket(kinds[k]);
-        for (char digit = '3'; digit <= '6'; digit++) { /* two tell it all */
+        for (char digit = '3'; digit <= '6'; digit++) { /* these are enough */
             char prefix[3][32];
             snprintf(prefix[0], 32, "deltas/step_00000%c", digit);
             snprintf(prefix[1], 32, "weight_v00000%c", digit);

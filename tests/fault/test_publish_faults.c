@@ -1,6 +1,6 @@
-/* A publisher over a store that fails at every one of its calls in turn, in every way.
- * Whatever it was told, the log afterwards holds every version once, each bit for bit
- * what was published as that version, and the next publisher goes on. */
+/* A publisher to a store that fails at each of its calls in turn, in every way.
+ * Afterwards the log has every version once, bit for bit as published, and the next
+ * publisher goes on. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,7 +63,7 @@ static void scenario(kit *k, dw_store *store, const dw_publish_options *options)
     }
 }
 
-/* No version is ever given out as what it is not. */
+/* No version ever has other weights than those that were published as it. */
 static void check_damaged(const kit *k, dw_store *store)
 {
     dw_error err = {0};
@@ -135,7 +135,7 @@ static dw_store *open_fresh(bool in_files, const char *root)
     return store;
 }
 
-/* SPAN faults from each call on, of each kind; of the runs one in EVERY. */
+/* SPAN faults from each call on, of each kind; only one run in EVERY. */
 static void run_all(bool in_files, uint64_t span, unsigned every)
 {
     char root[128], base[128];
@@ -152,7 +152,7 @@ static void run_all(bool in_files, uint64_t span, unsigned every)
             uint64_t seen;
             run_one(store, turn == 1 ? DW_FAULT_NONE : kinds[i], first, span,
                     in_files ? base : NULL, &seen);
-            if (turn == 1) /* nothing failed: that many calls there are */
+            if (turn == 1) /* nothing failed: there are no more calls */
                 n_calls = seen;
             dw_store_close(store);
             if (in_files) {

@@ -1,7 +1,7 @@
-/* A follower of one copy and of two that is killed before every system call it makes, and
- * after it the power may fail too: then the control block, the weights or both are what
- * was synced last. Who reads without a writer is told to wait, or reads exactly the
- * version that the block says; the next follower goes on from a version, and to the end.
+/* A follower with one or two copies is killed before every system call. The power may
+ * fail then too, so that the control block, the weights or both are as of the last sync.
+ * A reader without a writer gets an error, or reads exactly the block's version. The next
+ * follower goes on from a version to the end.
  */
 /* wrap: open pwrite fsync rename msync unlink link symlink flock */
 #include <errno.h>
@@ -28,8 +28,8 @@
 
 enum { KILLED = 99, NEVER = -1 };
 
-static int calls_left = NEVER; /* until the one that is not made any more */
-static bool noting;            /* what is synced */
+static int calls_left = NEVER; /* until the one before which it is killed */
+static bool noting;            /* note what is synced */
 
 static void before_call(void)
 {
@@ -37,7 +37,7 @@ static void before_call(void)
         _exit(KILLED);
 }
 
-/* ---- what is durable ---- */
+/* ---- durable bytes ---- */
 
 static char into[128], synced[128];
 static const char *const names[] = {".deltawire-control", "model.safetensors",
@@ -55,7 +55,7 @@ static void join(char out[256], const char *dir, size_t name)
 
 int __real_open(const char *path, int flags, ...);
 
-/* Copies bytes into a file that keeps its place. */
+/* Copies bytes into an existing file. */
 static void copy_bytes(const char *from, const char *to)
 {
     uint8_t bytes[65536];
@@ -68,7 +68,7 @@ static void copy_bytes(const char *from, const char *to)
     close(out);
 }
 
-/* The file PATH, by whatever name it has now, is durable as it is. */
+/* Notes that the current bytes of the file PATH are durable, whatever its name is now. */
 static void note(const char *path)
 {
     for (size_t i = 0; noting && i < N_NAMES; i++) {
@@ -202,7 +202,7 @@ static dw_status go(unsigned n_copies, const uint64_t *goals, size_t n_goals,
     return status;
 }
 
-/* What a reader finds where nobody writes; DW_NO_VERSION where it is told to wait. */
+/* The version that a reader finds while nobody writes; DW_NO_VERSION if it must wait. */
 static uint64_t read_version(void)
 {
     dw_snapshot *s;
@@ -240,8 +240,8 @@ static void run_command(const char *format)
 /* From version 2 the process goes up by a delta and by an anchor, and down. */
 static const uint64_t goals[] = {3, 5, 1};
 
-/* Kills a follower before call number STEP; LOST: 1 the block, 2 the weights. False where
- * it made fewer calls. */
+/* Kills a follower before call number STEP; LOST: 1 the block, 2 the weights. False if it
+ * made fewer calls. */
 static bool run_one(unsigned n_copies, int step, unsigned lost)
 {
     run_command("rm -rf '%s/into' '%s/synced' && cp -a '%s/start' '%s/into'");
@@ -274,7 +274,7 @@ static bool run_one(unsigned n_copies, int step, unsigned lost)
             copy_bytes(shadow, name);
     }
     const uint64_t seen = read_version();
-    if (n_copies == 2) /* there is one to be read, whatever happens */
+    if (n_copies == 2) /* one of them can always be read */
         assert_true(seen != DW_NO_VERSION);
     uint64_t version = DW_NO_VERSION;
     dw_error err = {0};
@@ -301,7 +301,7 @@ static void run_mode(unsigned n_copies)
         n_steps++;
     for (int i = 0; i < n_steps; i += 3)
         run_one(n_copies, i, (unsigned)(i + 1 + i / 4 % 3) % 4);
-    assert_true(n_steps > 40); /* or the wrappers are not in the way */
+    assert_true(n_steps > 40); /* or the wrappers were not used */
 }
 
 static void test_one_copy(void **state)

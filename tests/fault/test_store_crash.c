@@ -1,6 +1,6 @@
-/* Puts into a directory store, with the power cut before every system call, the process
- * killed there, and each call failing. An object is absent or whole, and one whose put
- * returned DW_OK is there. */
+/* Puts into a directory store: the power fails before every system call, the process is
+ * killed there, and each call fails in turn. An object is absent or whole, and exists if
+ * its put returned DW_OK. */
 /* wrap: open openat pwrite fsync linkat renameat renameat2 mkdir mkdirat unlinkat flock
  */
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 enum { NEVER = -1, KILLED = 99 };
 
-static int calls_left = NEVER; /* until the one that goes wrong */
+static int calls_left = NEVER; /* until the one that fails */
 static int wrong_errno;        /* what it fails with; 0: the process ends instead */
 static const char *wrong_call; /* which one it was */
 static int link_errno, rename2_errno; /* what every such call fails with */
@@ -74,7 +74,7 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
     if (!goes_wrong("pwrite"))
         return __real_pwrite(fd, bytes, n, offset);
-    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it arrives */
+    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it is written */
         return -1;
     if (wrong_errno == 0)
         _exit(KILLED);
@@ -200,7 +200,7 @@ static size_t n_drafts(void)
     return count_files(path);
 }
 
-/* ---- a life, and what must be left of it
+/* ---- a run, and what must be left of it
  * ------------------------------------------------- */
 
 typedef struct life {
@@ -279,18 +279,18 @@ static void test_power_loss(void **state)
     for (bool finished = false; !finished; n_steps++) {
         lossy_reset(disk);
         finished = live_until(n_steps);
-        check_life(disk); /* the process was killed, no more */
+        check_life(disk); /* the process was killed, but the power stayed on */
         for (int i = 0; i < 12; i++) {
             lossy_cut(disk, after, i == 0 ? LOSE_NAMES : i == 1 ? KEEP_NAMES : LOSE_SOME);
             check_life(after);
         }
     }
     assert_int_equal(lived->n_done, N_CALLS);
-    assert_true(n_steps > 60); /* or the wrappers are not in the way */
+    assert_true(n_steps > 60); /* or the wrappers were not used */
 }
 
-/* A process is killed, which leaves names that were not synced; the next one finds them,
- * and relies on them: what it was told must hold when the power goes. */
+/* A killed process leaves names that were not synced. The next one finds them and relies
+ * on them, so its results must survive a power failure. */
 static void test_power_loss_after_a_kill(void **state)
 {
     (void)state;
@@ -305,7 +305,7 @@ static void test_power_loss_after_a_kill(void **state)
         int one = version_of(store, "a/b/one");
         assert_true(status == DW_OK ? one == 4 : one == 1 || one == 2);
         assert_true(status == DW_OK || status == DW_CONFLICT);
-        assert_int_equal(n_drafts(), 0); /* the dead one's are gone */
+        assert_int_equal(n_drafts(), 0); /* those of the dead process are gone */
         dw_store_close(store);
         for (int i = 0; i < 6; i++) {
             lossy_cut(disk, after, i == 0 ? LOSE_NAMES : LOSE_SOME);
@@ -325,8 +325,8 @@ static size_t count_descriptors(void)
     return count_files("/proc/self/fd");
 }
 
-/* One call, on a new handle, with its N'th system call failing; false where it has fewer.
- * NOW is what is there before, WANTED what the call makes of it. */
+/* One call on a new handle whose N'th system call fails; false if it has fewer. NOW is
+ * the state before, WANTED the state after the call. */
 static bool fail_one(dw_put_mode mode, bool removes, int n, int number, int now,
                      int wanted)
 {
@@ -354,7 +354,7 @@ static bool fail_one(dw_put_mode mode, bool removes, int n, int number, int now,
         assert_non_null(strstr(err.text, strerror(number)));
         assert_true(strlen(err.where) > 0);
         assert_true(got == now || got == wanted);
-        /* done only when the call that failed came after the name */
+        /* done only if the failed call came after the name */
         assert_true(got == now || strcmp(wrong_call, "fsync") == 0);
     }
     if (!reached || strcmp(wrong_call, "unlinkat") != 0)
@@ -381,7 +381,7 @@ static void test_every_call_fails(void **state)
                 }
                 reached = fail_one(kind == 0 ? DW_PUT_CREATE : DW_PUT_REPLACE, kind == 3,
                                    n, errors[e], now, kind == 3 ? ABSENT : 2);
-                /* and then all is well again, and tidy */
+                /* then it works again, and no drafts are left */
                 dw_store *store = open_store(disk);
                 assert_int_equal(put(store, "a/b/one", 3, DW_PUT_REPLACE, NULL), DW_OK);
                 assert_int_equal(version_of(store, "a/b/one"), 3);
@@ -414,7 +414,7 @@ static void test_full_disk_says_what_to_do(void **state)
     dw_store_close(store);
 }
 
-/* A filesystem without links, and one that cannot rename without replacing either. */
+/* A filesystem without links, and one that also cannot rename without replacing. */
 static void test_no_links(void **state)
 {
     (void)state;
@@ -428,7 +428,7 @@ static void test_no_links(void **state)
         assert_int_equal(version_of(store, "a/one"), 1);
         assert_int_equal(n_drafts(), 0);
         assert_int_equal(put(store, "a/one", 2, DW_PUT_CREATE, &err), DW_CONFLICT);
-        rename2_errno = EEXIST; /* somebody was faster, after the first look */
+        rename2_errno = EEXIST; /* somebody was faster, after the first check */
         assert_int_equal(put(store, "a/two", 2, DW_PUT_CREATE, &err), DW_CONFLICT);
         rename2_errno = EINVAL;
         assert_int_equal(put(store, "a/two", 2, DW_PUT_CREATE, &err), DW_UNSUPPORTED);

@@ -1,4 +1,4 @@
-"""The SHA-256 that binds a checkpoint which is not in its stream, written from PROTOCOL.md,
+"""The SHA-256 that identifies a base which is not in its stream, written from PROTOCOL.md,
 section 2. Tensors are those of decoder.py."""
 import hashlib
 import struct

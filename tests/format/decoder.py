@@ -3,7 +3,7 @@
     python3 decoder.py BASE DELTA OUT
 
 BASE is a safetensors file or a directory of them; OUT becomes a file of the new tensors.
-What breaks the format raises ValueError. Sections are numbered as in FORMAT.md.
+A violation of the format raises ValueError. Sections are numbered as in FORMAT.md.
 """
 import collections, json, math, operator, pathlib, struct, subprocess, sys
 try:
@@ -164,7 +164,7 @@ def distribution(q):  # -> table, bits inside a bucket
 class Rans:
     def __init__(self, data):
         self.words = Bytes(data)
-        self.states = [self.words.number(4), self.words.number(4)]  # they take turns
+        self.states = [self.words.number(4), self.words.number(4)]  # used in turns
     def get(self, table):
         state = self.states.pop(0)
         symbol, size, place = table[state & 4095]

@@ -1,4 +1,4 @@
-"""libdeltawire through ctypes, as far as these tests need it.
+"""The parts of libdeltawire that these tests need, through ctypes.
 
 DW_LIB names the shared library; build/libdeltawire.so by default. A checkpoint is a dict
 of name -> decoder.Tensor, a delta is bytes. Every failure raises Failed, with the code.
@@ -79,7 +79,7 @@ def call(function, *arguments):
 
 
 class Memory:
-    """Tensors as the library takes them, in memory of their own."""
+    """Copies of tensors for the library."""
 
     def __init__(self, tensors):
         self.tensors, self.n = tensors, size(len(tensors))
@@ -92,7 +92,7 @@ class Memory:
             slot.dims, slot.n_bytes, slot.data = dims, len(t.data), ctypes.addressof(data)
 
     def now(self):
-        """The tensors as they stand in memory now."""
+        """The tensors with their current bytes."""
         return {name: t._replace(data=data.raw[:len(t.data)])
                 for (name, t), (_, data) in zip(self.tensors.items(), self.keep)}
 

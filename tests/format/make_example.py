@@ -1,10 +1,10 @@
-"""Makes docs/format-example.txt, the worked example of docs/FORMAT.md, from what the library writes.
+"""Makes docs/format-example.txt, the worked example of docs/FORMAT.md, from the library's output.
 
     python3 tests/format/make_example.py [--update]
 
-Prints the example, or writes the file. The bytes come from the library (DW_LIB, see
-dwlib.py); every value is read out of them again with the parts of decoder.py, and the
-outcome is compared with what went in.
+Prints the example, or writes the file. The bytes come from the library (DW_LIB, see dwlib.py);
+every value is read from them again with the parts of decoder.py, and the result is compared with
+the input.
 """
 import struct
 import sys
@@ -74,7 +74,7 @@ def index_fields(content, first):
 
 
 class Trace:
-    """Decodes a class block and tells each step."""
+    """Decodes a class block and prints each step."""
 
     def __init__(self, data, old, base):
         block = Bytes(data)

@@ -1,9 +1,9 @@
-"""Readers of TRL's buckets, slime's directories and SkyRL's manifests, as those systems'
-own readers go about it, on the stock safetensors package, zlib, and the system's zstd and
-xxHash. They know nothing of the library.
+"""Readers of TRL's buckets, slime's directories and SkyRL's manifests. They work like those
+systems' own readers, with the stock safetensors package, zlib, and the system's zstd and xxHash,
+and do not use the library.
 
-Each gives {version: {name: bytes}} for all versions in a directory. BASE, {name: bytes},
-is what engines have as version 0.
+Each returns {version: {name: bytes}} for all versions in a directory. BASE, {name: bytes}, is the
+engines' version 0.
 """
 import ctypes
 import json
@@ -29,7 +29,7 @@ def load(path):
 
 
 def numbers(root, pattern):
-    """{number: path} of what stands in ROOT under names that match"""
+    """{number: path} of the entries of ROOT whose names match"""
     found = ((re.fullmatch(pattern, p.name), p) for p in root.iterdir()) if root.is_dir() else ()
     return {int(m[1]): p for m, p in found if m}
 
@@ -166,7 +166,7 @@ def read_skyrl(root, base, first=0):
         assert sorted(p.name for p in where.glob("*.safetensors")) == sorted(files)
         assert sum(map(len, files.values())) == len(manifest["tensors"])
         for record in manifest["tensors"]:
-            assert record.keys() == SKYRL_RECORD  # its reader takes no other
+            assert record.keys() == SKYRL_RECORD  # its reader accepts no other
             assert record["checksum_algorithm"] == "xxh3-128"
             name = record["name"]
             dtype, _, data = files[record["payload_file"]][record["payload_key"]]

@@ -1,5 +1,5 @@
-"""What other systems write, by independent writers on the stock safetensors package, zlib,
-and the system's zstd and xxHash: TRL's buckets, slime's directories, SkyRL's manifests.
+"""Independent writers of TRL's buckets, slime's directories and SkyRL's manifests, with the stock
+safetensors package, zlib, and the system's zstd and xxHash.
 
 A model is a dict of name -> decoder.Tensor. Each writer takes a directory and puts one
 version into it, as the trainer of that system does.
@@ -85,7 +85,7 @@ def trl_anchor(model, version, encoding=None, only=None):
 
 
 def trl_put(root, base, new, version, layout, interval=10, only=None):
-    """The file of a sync; none where nothing changed. Returns whether there is one."""
+    """Writes the file of a sync, unless nothing changed. Returns whether it wrote one."""
     encoding = LAYOUTS[layout][2]
     is_anchor = version == 1 or version % interval == 0
     content = (trl_anchor(new, version, encoding, only) if is_anchor

@@ -1,4 +1,4 @@
-"""What `deltawire stats` says, computed again with numpy: slowly, and from its documentation.
+"""Computes the results of `deltawire stats` with numpy, slowly, from its documentation.
 
 docs/deltawire.1 defines what is measured; cli/stats_learn.h how
 predictors learn, cli/stats_item.c the classes of history.
@@ -35,7 +35,7 @@ def units(t):
 
 
 def xlogx(k, n):
-    """k log2(n / k), 0 where there is none"""
+    """k log2(n / k), 0 if k is 0"""
     k, n = np.asarray(k, float), np.asarray(n, float)
     return np.where(k > 0, k * np.log2(np.maximum(n, 1) / np.maximum(k, 1)), 0)
 
@@ -57,7 +57,7 @@ def moves(dtype, old, new):
     """Signed distance on the line of all bit patterns, modulo its length."""
     bits = 8 * width_of(dtype)
     half = 1 << bits - 1
-    kind = np.int64 if bits < 64 else object  # Python's numbers have room enough
+    kind = np.int64 if bits < 64 else object  # Python's numbers are large enough
 
     def rank(x):
         x = x.astype(kind)
@@ -128,7 +128,7 @@ def bin_of(rate):
 
 
 class Predictor:
-    """What one tensor has learnt."""
+    """The learnt state of one tensor."""
 
     def __init__(self, n, rows, columns):
         self.n, self.rows, self.columns = n, rows, columns

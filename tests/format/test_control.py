@@ -1,4 +1,4 @@
-"""A reader of the control block, written from FORMAT.md section 13 alone.
+"""A reader of the control block, written only from FORMAT.md, section 13.
 
 DELTAWIRE names the command; build/deltawire by default.
 """
@@ -19,8 +19,8 @@ NONE = 2**64 - 1
 
 
 class Reader:
-    """Python has no fences; loads of aligned numbers are whole on this machine, and
-    these tests wait for the writer to end anyway."""
+    """Python has no fences. Loads of aligned numbers are atomic on this machine, and these tests
+    wait for the end of the writer anyway."""
 
     def __init__(self, into):
         self.into = pathlib.Path(into)
@@ -88,7 +88,7 @@ class Reader:
         self.store(self.slot, 0)
 
     def state(self, mark):
-        """What the weights really are."""
+        """The actual version of the weights."""
         return state_of(self.directory(mark[0]) / "model.safetensors")
 
 
@@ -136,11 +136,11 @@ def test_reader(tmp_path, stream, copies):
         answer = pull(version)
         assert answer.returncode != 0
         assert "has held the weights" in answer.stderr
-        assert reader.state(held) == held[3]  # as it was, whatever the writer wanted
-        if copies == 2:  # and the other one can be read
+        assert reader.state(held) == held[3]  # unchanged, although the writer tried
+        if copies == 2:  # the other one can be read
             assert reader.begin()[2] == version
             assert reader.end(seen)
-        else:  # who comes now is told that the writer did not get through
+        else:  # a new reader learns that the writer did not finish
             with pytest.raises(BlockingIOError):
                 Reader(into)
         reader.drop()

@@ -1,7 +1,7 @@
 """docs/FORMAT.md, decoder.py and the library agree.
 
-What the library writes, the decoder reads; what is altered, both refuse; and the document
-says what both do.
+The decoder reads what the library writes, both refuse altered bytes, and the document agrees with
+both.
 """
 import ast
 import ctypes
@@ -48,7 +48,7 @@ def modes(content):
     return dict(zip(("class", "packed", "stored"), dwlib.Delta(content).blocks()))
 
 
-# ---- what the library writes, the decoder reads ----
+# ---- the decoder reads what the library writes ----
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 @pytest.mark.parametrize("density", [0.0005, 0.01, 0.3, 1.0])
@@ -133,7 +133,7 @@ def test_blocks_of_eight_byte_units(random):
 
 
 def test_changes_in_clusters(random):
-    """Gaps far beyond what their distribution expects: FAR again and again."""
+    """Gaps far larger than their distribution expects: many FAR symbols."""
     old = weights(random, "BF16", 200_000)
     new = old.copy()
     for begin in (0, 61_234, 150_000, 199_500):
@@ -202,7 +202,7 @@ def test_command_line(tmp_path, random):
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "out").read_bytes()
 
 
-# ---- what is altered, both refuse ----
+# ---- both refuse altered bytes ----
 
 def refused(base, content):
     with pytest.raises(dwlib.Failed):
@@ -335,7 +335,7 @@ INDEX_EDITS = {
 
 @pytest.mark.parametrize("edit", INDEX_EDITS.values(), ids=INDEX_EDITS)
 def test_sealed_nonsense(edit):
-    """A seal proves that the bytes are what was written, not that they make sense."""
+    """A seal proves that the bytes are those that were written, not that they are valid."""
     base, _ = make_example.models()
     refused(base, resealed(make_example.delta(), lambda _, i, b: (edit(i), b)))
 
@@ -367,7 +367,7 @@ def test_sealed_metadata(key):
 
 
 def test_sealed_blocks(random):
-    """Class blocks with valid checksums and any other bytes never pass for something else."""
+    """Class blocks with random bytes and valid checksums are never accepted as other weights."""
     base, _ = make_example.models()
     example = make_example.delta()
 

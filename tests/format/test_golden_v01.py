@@ -36,7 +36,7 @@ class Case:
         self.floor = self.expected.get("floor", 0)
         key = self.path / "trainer.key"
         if key.exists():
-            key.chmod(0o600)  # which git does not keep
+            key.chmod(0o600)  # git does not keep the mode
         self.trust = ["--trust", f"{key}.pub"] if key.exists() else []
         self.sign = ["--sign-key", key] if key.exists() else []
         base = self.expected.get("base")
@@ -120,7 +120,7 @@ def test_pull_gives_every_version(case):
     for version in range(case.floor, case.head + 1):
         case.pull(f"at-{version}", "--at", version)
         case.is_at(f"at-{version}", version)
-    case.pull("at-0" if case.floor == 0 else f"at-{case.floor}")  # on, by deltas
+    case.pull("at-0" if case.floor == 0 else f"at-{case.floor}")  # goes on by deltas
     case.is_at(f"at-{case.floor}", case.head)
 
 
@@ -155,7 +155,7 @@ def test_a_baseline_is_published_from(case):
 
 @with_directory("baseline")
 def test_a_cached_baseline_is_published_from(case):
-    """Where 0.1 kept it if nobody named a directory."""
+    """The directory in which 0.1 kept it by default."""
     place = hashlib.sha256(f"{case.url}\n".encode()).hexdigest()[:16]
     cached = case.cache / "deltawire" / "baselines" / place
     cached.parent.mkdir(parents=True)

@@ -50,7 +50,7 @@ def save(model, path):
 
 @pytest.mark.parametrize("format, options", WAYS)
 def test_publish(tmp_path, format, options):
-    """Version 0 is the base, where there is one."""
+    """Version 0 is the base, if there is one."""
     versions = make_versions(PLAIN if format == "trl" else MIXED, N_VERSIONS, still=STILL)
     has_base = "--base-ckpt" in options
     if has_base:
@@ -68,8 +68,8 @@ def test_publish(tmp_path, format, options):
 
 @pytest.mark.parametrize("codec, layout", [("gap", "gap"), ("raw", "raw"), ("v1", "raw-v1")])
 def test_deltas_are_those_of_trl(tmp_path, codec, layout):
-    """Tensor for tensor, and key for key, what TRL's trainer would have written; ours has
-    further keys, which its readers pass over."""
+    """The file equals that of TRL's trainer, tensor by tensor and key by key. It has further
+    keys, which TRL's readers ignore."""
     versions = make_versions(PLAIN, 2)
     options = ("--trl", "v1") if codec == "v1" else ("--codec", codec)
     for version in (1, 2):
@@ -88,7 +88,7 @@ def test_deltas_are_those_of_trl(tmp_path, codec, layout):
 
 
 def stream_of_trace(trace, root):
-    """The steps of the trace as a stream of ours, and what each version must be."""
+    """The steps of the trace as a deltawire stream, and the weights that each version must have."""
     states = json.loads((trace / "states.json").read_text())["states"]
     subprocess.run(["cp", "-r", trace / "base", root / "weights"], check=True)
     subprocess.run(["chmod", "-R", "u+w", root / "weights"], check=True)

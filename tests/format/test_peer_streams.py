@@ -28,7 +28,7 @@ SHAPES = {"model.embed.weight": ((64, 300), "BF16"), "model.norm": ((300,), "F32
 
 @pytest.fixture
 def tmp_path():
-    """In memory where that can be: every pull syncs, and these are many"""
+    """In memory if possible, because every pull syncs and there are many"""
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=shm) as path:
         yield pathlib.Path(path)

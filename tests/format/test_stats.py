@@ -185,7 +185,7 @@ def test_trace_slice():
 
 @pytest.mark.parametrize("dtype, n_steps", [("bf16", 18), ("f32", 4)])
 def test_synthetic_run(tmp_path, dtype, n_steps):
-    """Long enough that histories fill up; dense changes too."""
+    """Long enough to fill the histories; also dense changes."""
     report = json.loads(run("synth", "-o", tmp_path / "run", "--params", "200K", "--steps",
                             n_steps, "--dtype", dtype, "--write", "both", "--json"))
     versions = [read_checkpoint(tmp_path / "run" / d)
@@ -199,7 +199,7 @@ def test_synthetic_run(tmp_path, dtype, n_steps):
 
 
 def test_stream(tmp_path):
-    """The same run through a stream: the same findings, but for how it travelled."""
+    """The same run through a stream gives the same results, except for the transfer."""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     run("synth", "-o", tmp_path / "run", "--params", "200K", "--steps", "9", "--write", "both")
     url = f"file://{tmp_path}/stream"
@@ -268,13 +268,13 @@ def real_trace():
 
 
 def test_real_trace_in_full(real_trace):
-    """Three steps: as many as it takes for predictors to be judged."""
+    """Three steps, the least number for judging predictors."""
     check(stats("--base", real_trace / "base", *deltas_of(real_trace)[:3]),
           trace_versions(real_trace, 3))
 
 
 def test_real_trace(real_trace):
-    """All steps: what was known about this trace before."""
+    """All steps: the known facts about this trace."""
     seen = stats("--base", real_trace / "base", *deltas_of(real_trace))
     total = seen["total"]
     assert total["changed"] == 2393468 and total["elements"] == 12 * 16779520

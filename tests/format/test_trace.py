@@ -14,7 +14,7 @@ import dwlib
 
 TRACE = dwlib.ROOT / "tests" / "data" / "trace"
 STATES = json.loads((TRACE / "states.json").read_text())["states"]
-DECODED_IN_PYTHON = {1, 6, 12}  # it takes its time
+DECODED_IN_PYTHON = {1, 6, 12}  # it is slow
 
 
 def sha256(tensors):
@@ -55,7 +55,7 @@ def test_one_delta_over_all_steps(versions):
 
 
 def test_size(versions):
-    """Whole files, on tensors far smaller than a block: the price of headers included."""
+    """Whole files of tensors far smaller than a block, including the headers."""
     n_bytes = n_changed = 0
     for step in range(1, 13):
         content = dwlib.diff(versions[step - 1], versions[step])

@@ -1,5 +1,5 @@
-"""TRL's delta layouts: what we write equals what an independent writer makes with the
-stock safetensors package, and what that one writes, the library applies."""
+"""TRL's delta layouts: the library's files equal those of an independent writer with the stock
+safetensors package, and the library applies that writer's files."""
 import json
 import struct
 
@@ -33,7 +33,7 @@ def model(request):
 
 
 def parts_of(content):
-    """What the stock package sees: metadata, {name: (dtype, shape, bytes)}"""
+    """The file as the stock package reads it: metadata, {name: (dtype, shape, bytes)}"""
     (n,) = struct.unpack_from("<Q", content)
     metadata = json.loads(content[8:8 + n])["__metadata__"]
     return metadata, {name: (t["dtype"], t["shape"], bytes(t["data"]))

@@ -1,5 +1,5 @@
-/* AWS's profile files with any text in them: a fault that is named, or settings. The
- * input is the config file, up to a NUL, and the credentials file behind it. */
+/* AWS's profile files with any text: an error or settings. The input is the config file,
+ * a NUL, and the credentials file. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void check(bool condition)
         abort();
 }
 
-/* A file without a name, that VARIABLE tells of. */
+/* Makes a file without a name, and sets VARIABLE to its path. */
 static int make_file(const char *variable)
 {
     FILE *file = tmpfile();

@@ -1,6 +1,6 @@
-/* The delta reader on any bytes, then staging against a small model: refused, or every
- * store lies inside the tensors. Seals and checksums would keep the fuzzer out of all
- * that is behind them, so the first byte chooses how deep to begin:
+/* The delta reader on any bytes, then staging against a small model: the bytes are
+ * refused, or every store is inside the tensors. Seals and checksums would stop the
+ * fuzzer early, so the first byte chooses the layer to test:
  *
  *     0  the rest is a file as it is (TRL's layouts have no seal)
  *     1  u16 n | n bytes of index | blocks: put into a container with seal, counts and
@@ -48,7 +48,7 @@ static void use_delta(const uint8_t *bytes, size_t n_bytes)
     dw_delta *delta;
     dw_patch *patch;
     dw_error err;
-    void *aligned = malloc(n_bytes + !n_bytes); /* its exact size, and 8-byte aligned */
+    void *aligned = malloc(n_bytes + !n_bytes); /* the exact size, 8-byte aligned */
     memcpy(aligned, bytes, n_bytes);
     make_model(tensors);
     if (dw_delta_open_bytes(&delta, aligned, n_bytes, "fuzz", &err) == DW_OK) {
@@ -74,7 +74,7 @@ static void use_delta(const uint8_t *bytes, size_t n_bytes)
     free(aligned);
 }
 
-/* ---- containers made right ---- */
+/* ---- containers with valid seals and checksums ---- */
 
 /* Sets the checksum of every entry that can be read; returns the sum of their counts. */
 static uint64_t fix_index(uint8_t *index, size_t n_index, const uint8_t *blocks,

@@ -1,5 +1,5 @@
-/* Patch files of any bytes: refused, or every store lies inside the tensors. With an odd
- * first byte all hashes are made right before. */
+/* Patch files of any bytes: they are refused, or every store is inside the tensors. If
+ * the first byte is odd, all hashes are made valid first. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
-/* Follows the table as far as it makes sense and sets the hashes of its segments. */
+/* Follows the table as far as it is valid, and sets the hashes of its segments. */
 static void fix_segments(uint8_t *bytes, size_t table, size_t end)
 {
     dw_reader r = dw_reader_of(bytes + table, end - table);
@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     }
     if (n_changed != dw_patch_changed(patch))
         abort();
-    /* onto tensors of their own, where those are small */
+    /* onto separate tensors, if those are small */
     dw_tensor *tensors = calloc(patch->n_tensors + 1, sizeof *tensors);
     for (size_t i = 0; i < patch->n_tensors; i++) {
         tensors[i] = patch->tensors[i];

@@ -1,5 +1,5 @@
-/* Packed tensors of any bytes; the first byte picks packing, checksum and the size of the
- * tensor. What is not refused unpacks to the same bytes again. */
+/* Packed tensors of any bytes; the first byte chooses packing, checksum and the size of
+ * the tensor. If they are not refused, they unpack to the same bytes again. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     if (n_bytes == 0)
         return 0;
     const uint64_t n = 8u * (bytes[0] >> 3);
-    /* allocations of their own, so that a step past an end is seen */
+    /* separate allocations, so that an access past an end is noticed */
     uint8_t *old = malloc(n + 1), *first = malloc(n + 1), *again = malloc(n + 1);
     uint8_t *packed = malloc(n_bytes);
     for (uint64_t i = 0; i < n; i++)

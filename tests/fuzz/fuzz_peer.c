@@ -1,6 +1,6 @@
-/* Records of other systems, of any bytes; the first byte picks whose: TRL's delta or
- * anchor, slime's index, SkyRL's manifest. What is not refused has plain names of files,
- * each with entries, and no tensor twice. */
+/* Records of other systems with any bytes; the first byte chooses the kind: TRL's delta
+ * or anchor, slime's index, SkyRL's manifest. An accepted record has plain names of
+ * files, each with entries, and no tensor twice. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     if (n_bytes == 0)
         return 0;
-    /* an allocation of its own, so that a read past the end is seen */
+    /* a separate allocation, so that a read past the end is noticed */
     uint8_t *record = malloc(n_bytes);
     memcpy(record, bytes + 1, n_bytes - 1);
     dw_peer_record *r = dw_alloc_zeroed(1, sizeof *r);

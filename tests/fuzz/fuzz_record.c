@@ -1,6 +1,7 @@
-/* Records of any bytes, the first of which picks the kind and whether the seal is mended
- * first, so that more than the seal is tried: refused, or what was read can be written
- * and read again, with the same outcome, and its covers can be checked against any table.
+/* Records of any bytes. The first byte chooses the kind, and whether the seal is made
+ * valid first, so that more than the seal is tested. A record is refused, or it can be
+ * written and read again with the same result, and its covers can be checked against any
+ * table.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     if (n_bytes == 0)
         return 0;
     int sample = bytes[0] % SAMPLE_COUNT;
-    /* an allocation of its own, so that a read past the end is seen */
+    /* a separate allocation, so that a read past the end is noticed */
     uint8_t *record = malloc(n_bytes);
     memcpy(record, bytes + 1, n_bytes - 1);
     if (bytes[0] / SAMPLE_COUNT % 2 == 1)
@@ -48,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         if (parse_sample(sample, record, n_bytes - 1, NULL, &first, &err) != DW_OK ||
             parse_sample(sample, first.bytes, first.n_bytes, NULL, &again, &err) != DW_OK)
             abort();
-        /* these two are dated anew */
+        /* these two get new dates */
         bool is_dated = sample == SAMPLE_STREAM || sample == SAMPLE_EPOCH;
         if (first.n_bytes != again.n_bytes ||
             (!is_dated && memcmp(first.bytes, again.bytes, first.n_bytes) != 0))

@@ -1,4 +1,4 @@
-/* Any two versions of a tensor: diff, encode, open, apply gives the second one again, in
+/* Any two versions of a tensor: diff, encode, open and apply give the second one, in
  * every codec.
  *
  *     dtype | codec | u16 n | seed of the old data | changes: u8 skip, u8 how
@@ -21,7 +21,7 @@ static dw_status gather(void *context, const void *bytes, size_t n_bytes, dw_err
     return DW_OK;
 }
 
-/* Weights of few exponents, or plain bytes, as the seed says. */
+/* Weights of few exponents, or plain bytes, depending on the seed. */
 static void fill(uint8_t *data, size_t n_bytes, unsigned width, uint8_t seed)
 {
     uint32_t x = seed * 2654435761u + 1;
@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
             memcmp(old, new_, n) != 0)
             abort();
         if (options.codec == DW_CODEC_CLASS && w.n_bytes > n + 700)
-            abort(); /* a header, and never more than the tensor itself */
+            abort(); /* at most a header and the tensor itself */
         dw_writer_release(&w);
         dw_delta_close(again);
         dw_delta_close(delta);

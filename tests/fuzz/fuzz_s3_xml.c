@@ -1,4 +1,4 @@
-/* Each reader of a server's XML on any bytes: it refuses them, or what it gives keeps to
+/* Each reader of a server's XML on any bytes: it refuses them, or its result is within
  * its bounds. */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The safetensors parser on any bytes: it refuses them, or every tensor it gives
- * lies inside them. */
+/* The safetensors parser on any bytes: it refuses them, or every tensor is inside them.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

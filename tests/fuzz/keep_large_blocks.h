@@ -1,6 +1,6 @@
-/* An allocator that keeps a few large blocks instead of freeing them: the working room of
- * the coder is tens of megabytes, and the sanitizer takes longer to hand it out than the
- * fuzz target to run. Everything small goes through malloc, where it is watched. */
+/* An allocator that keeps a few large blocks and reuses them. The coder's scratch is tens
+ * of megabytes, and the sanitizer needs longer to allocate it than the fuzz target runs.
+ * Small blocks go through malloc, where the sanitizer watches them. */
 #ifndef DW_FUZZ_KEEP_LARGE_BLOCKS_H
 #define DW_FUZZ_KEEP_LARGE_BLOCKS_H
 

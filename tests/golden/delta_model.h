@@ -1,5 +1,6 @@
-/* The model that the deltas in golden/deltas start from, and what they make of it. All of
- * it follows from these lines, so that any decoder can be tried on the same files. */
+/* The model that the deltas in golden/deltas start from, and the models they lead to.
+ * This file defines all of them, so that any decoder can be tested with the same files.
+ */
 #ifndef DW_GOLDEN_DELTA_MODEL_H
 #define DW_GOLDEN_DELTA_MODEL_H
 
@@ -69,7 +70,7 @@ static inline void golden_change_few(golden_model *m)
     m->scalar++;
 }
 
-/* Other weights for a.bias: packed. Noise for noise: stored as it is. */
+/* Other weights for a.bias: packed. Noise is replaced with noise: stored. */
 static inline void golden_change_all(golden_model *m)
 {
     uint64_t state = 2;

@@ -1,5 +1,5 @@
-/* Preloaded by make_v01.py: ends the process as a kill would, between the moment at which
- * a patch file is there and the first store to the weights. */
+/* Preloaded by make_v01.py: ends the process, like a kill, after the patch file appears
+ * and before the first store to the weights. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

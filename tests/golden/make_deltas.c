@@ -1,12 +1,12 @@
 /* Makes golden/deltas: good delta files, files that must be refused, and expected.txt,
- * which says for each what opening it and applying it to delta_model.h answers:
+ * which has for each the result of opening it and applying it to delta_model.h:
  *
  *     FILE <tab> ok <tab> digest of the state after
  *     FILE <tab> STATUS <tab> the exact error text
  *
- * Good files come from the library's own encoder. Bad ones are taken apart and put
- * together again, most with a seal and checksums that are right, so that the fault
- * behind them is reached. Build against the library's objects:
+ * Good files come from the library's own encoder. Bad ones are changed and reassembled,
+ * most with a valid seal and valid checksums, so that the reader gets as far as the
+ * fault. Build against the library's objects:
  *
  *     gcc -D_DEFAULT_SOURCE -Iinclude -Isrc -Itests tests/golden/make_deltas.c \
  *         build/libdeltawire.a -ljansson -lzstd -lxxhash -lpthread -o /tmp/make_deltas
@@ -117,7 +117,7 @@ typedef struct parts {
     size_t n_index;
     uint8_t blocks[64];
     size_t n_blocks;
-    dw_tensor extra; /* a third tensor, where it has a name */
+    dw_tensor extra; /* a third tensor, if it has a name */
     const char *index_name;
     dw_dtype index_dtype;
     bool broken_checksum; /* leave it as it is */
@@ -157,7 +157,7 @@ static void set(parts *p, const char *key, const char *value)
     p->metadata[p->n_metadata++] = (dw_pair){key, value};
 }
 
-/* Puts BYTES in the place of N_OLD bytes of the index. */
+/* Replaces N_OLD bytes of the index with BYTES. */
 static void splice(parts *p, size_t at, size_t n_old, const void *bytes, size_t n_bytes)
 {
     memmove(p->index + at + n_bytes, p->index + at + n_old, p->n_index - at - n_old);
@@ -441,7 +441,7 @@ static void bad_entries(void)
     bad("bad_changed_disagrees", &p, "corrupt", DISAGREE);
 }
 
-/* Well formed, every hash right, and wrong. */
+/* Well formed, with valid hashes, but wrong. */
 static void bad_contents(void)
 {
     parts p = sample();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes golden/safetensors: small good files, files that must be refused, and
-expected.txt, which says for each what the parser answers:
+expected.txt, which has for each the result of the parser:
 
     FILE <tab> ok | corrupt | unsupported <tab> the exact error text
 

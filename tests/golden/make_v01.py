@@ -3,9 +3,9 @@
 
     tests/golden/make_v01.py V01        # a checkout of 0.1, built in V01/build
 
-The weights are made by numpy, and expected.json has their hashes: nothing of deltawire is in
-it but the state digest of tests/format/decoder.py. Ids and times in the streams are drawn anew
-each time, so this is run only to add cases. test_golden_v01.py reads the result.
+The weights are made by numpy, and expected.json has their hashes: the only part of deltawire in
+it is the state digest of tests/format/decoder.py. Ids and times in the streams differ each time,
+so run this only to add cases. test_golden_v01.py reads the result.
 """
 import hashlib
 import json
@@ -35,7 +35,7 @@ MIXED = {"a.weight": (BF16, (33, 10)), "b.weight": (F32, (7, 11)), "step": (I64,
 # ---- the weights ----
 
 def first(rng, layout):
-    """Bit patterns of normal numbers, as trained weights have them."""
+    """Bit patterns of normal numbers, as in trained weights."""
     model = {}
     for name, (dtype, shape) in layout.items():
         bits = np.asarray(rng.standard_normal(shape), dtype=np.float32).view(np.uint32)
@@ -70,7 +70,7 @@ def as_tensors(model, layout):
 
 
 def expect(model, layout):
-    """What a version must be: a SHA-256 for each tensor, and the digest of FORMAT.md."""
+    """The expected version: a SHA-256 for each tensor, and the digest of FORMAT.md."""
     tensors = as_tensors(model, layout)
     digests = {name: decoder.digest(t.data) for name, t in tensors.items()}
     return {"sha256": {name: hashlib.sha256(t.data).hexdigest() for name, t in tensors.items()},
@@ -80,7 +80,7 @@ def expect(model, layout):
 # ---- 0.1 ----
 
 class Case:
-    """One stream, published version by version; others look at it in between."""
+    """One stream, published version by version; others read it in between."""
 
     def __init__(self, name, seed, layout, n):
         self.name, self.layout = name, layout

@@ -1,8 +1,8 @@
-/* Publishes checkpoints as two ranks do, each with its part of every tensor:
+/* Publishes checkpoints as two ranks, each with its part of every tensor:
  *
  *     publish_ranks URL CKPT...
  *
- * For make_v01.py, so only what the public headers of 0.1 have. */
+ * For make_v01.py, so it uses only the public headers of 0.1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

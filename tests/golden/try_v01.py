@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Has a real 0.1 read, and write on, what this version wrote.
+"""Lets a real 0.1 read and continue what this version wrote.
 
     tests/golden/try_v01.py V01         # a checkout of 0.1, built in V01/build
 
@@ -57,7 +57,7 @@ def publish(by, url, number, *options):
 
 
 def stream(name, numbers, *options):
-    """Versions out of the checkpoints of these numbers, by this version."""
+    """This version publishes the checkpoints of these numbers."""
     url = f"file://{work}/{name}"
     for number in numbers:
         publish(NEW, url, number, "--baseline", work / f"{name}-baseline", *options)

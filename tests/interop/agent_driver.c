@@ -1,5 +1,5 @@
-/* A follower's agent that was told something of everything, for test_metrics.py and for
- * looking at the page. Prints its URL, and ends with its standard input. */
+/* A follower's agent with reports of every kind, for test_metrics.py and for looking at
+ * the page. Prints its URL, and ends at the end of its standard input. */
 #include <stdio.h>
 #include <string.h>
 

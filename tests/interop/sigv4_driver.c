@@ -1,6 +1,6 @@
 /* Signs requests for tests/interop/test_sigv4.py, which compares with botocore.
  *
- * Reads lines from standard input, each a request in fields that tabs separate:
+ * Reads lines from standard input, each a request with fields separated by tabs:
  *
  *     METHOD HOST PATH QUERY PAYLOAD REGION WALL_MS ACCESS SECRET TOKEN [NAME VALUE]...
  *

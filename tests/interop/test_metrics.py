@@ -1,4 +1,4 @@
-"""What the agent shows at /metrics is what Prometheus' own tools read, in both formats.
+"""Prometheus' own tools read the agent's /metrics in both formats.
 
 DW_AGENT_DRIVER names the program made of agent_driver.c; build/tests/agent_driver by
 default.
@@ -61,7 +61,7 @@ def test_both_formats_say_the_same(metrics):
 
 
 def test_openmetrics_is_refused_without_its_end(metrics):
-    """That the parser is strict."""
+    """The parser is strict."""
     text = openmetrics_text(metrics).replace("# EOF\n", "")
     with pytest.raises(ValueError):
         list(openmetrics_parser.text_string_to_metric_families(text))

@@ -1,7 +1,7 @@
 """Objects that this library writes to a real S3 server are read by unrelated clients,
 boto3 and s3cmd, and the other way round.
 
-The server is that of DW_TEST_S3_ENDPOINT where set, else a RADOS Gateway started here.
+The server is that of DW_TEST_S3_ENDPOINT if set, else a RADOS Gateway started here.
 DW_STORE_TOOL names the program; build/tests/store/store_tool by default.
 """
 import os

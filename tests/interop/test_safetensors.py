@@ -49,7 +49,7 @@ lib.dw_dtype_name.restype = ctypes.c_char_p
 
 DTYPES = {lib.dw_dtype_name(i).decode(): i for i in range(22)}
 
-# what the stock package calls its types when it writes
+# the stock package's names of types when it writes
 STOCK_NAMES = dict(
     BOOL="bool", U8="uint8", I8="int8", U16="uint16", I16="int16", U32="uint32",
     I32="int32", U64="uint64", I64="int64", F16="float16", BF16="bfloat16", F32="float32",
@@ -190,7 +190,7 @@ def test_same_bytes_as_torch(tmp_path):
     assert read(tmp_path / "stock") == tensors
 
 
-# where we are stricter than the stock library on purpose
+# cases in which deltawire is stricter than the stock library on purpose
 STRICTER = {"bad_duplicate_name", "bad_nul_in_name", "bad_header_starts_with_space",
             "bad_unknown_key", "bad_entry_is_list", "bad_too_many_dims",
             "bad_metadata_null", "bad_metadata_nul"}
@@ -199,7 +199,7 @@ STRICTER = {"bad_duplicate_name", "bad_nul_in_name", "bad_header_starts_with_spa
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.safetensors")),
                          ids=lambda file: file.stem)
 def test_golden_files_with_stock(file):
-    """Our good files are good for the stock library, and so with the bad ones."""
+    """The stock library accepts the good files and refuses the bad ones."""
     try:
         safetensors.deserialize(file.read_bytes())
         accepted = True

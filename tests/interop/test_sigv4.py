@@ -87,7 +87,7 @@ header_name = st.sampled_from(["range", "content-type", "content-md5", "if-none-
 def test_same_as_botocore(driver, monkeypatch, method, host, key, query, headers, payload,
                           region, when, access, secret, token):
     def encode(words, keep_slash=False):
-        # the driver's own encoding, which must be the one that botocore checks with
+        # the driver's own encoding must be botocore's
         encoded, = driver("encode/" if keep_slash else "encode", words)
         assert encoded == urllib.parse.quote(words, safe="/~" if keep_slash else "~")
         return encoded

@@ -1,4 +1,4 @@
-"""A headless Chromium, Debian's, and what is asked of the page that it shows."""
+"""Debian's headless Chromium, and questions about the page that it shows."""
 import json
 import os
 import shutil
@@ -11,7 +11,7 @@ SIZES = {"desk": (1280, 900), "phone": (390, 844)}
 
 
 class Screen:
-    """The browser with one page open, and the questions that the tests ask of it."""
+    """The browser with one page open, and the tests' questions about it."""
 
     def __init__(self, driver):
         self.driver = driver
@@ -32,7 +32,7 @@ class Screen:
         self.driver.get(url)
 
     def wait(self, condition, what, seconds=120):
-        """Until CONDITION is true; the deadline is only there to end a failing test."""
+        """Waits until CONDITION is true; the deadline only ends a failing test."""
         from selenium.common.exceptions import TimeoutException
         from selenium.webdriver.support.ui import WebDriverWait
         try:
@@ -41,7 +41,7 @@ class Screen:
             pytest.fail(f"{what}; the page says:\n{self.text()}")
 
     def text(self, selector="body"):
-        """What is to be seen there, non-breaking spaces as spaces."""
+        """The visible text, with non-breaking spaces as spaces."""
         return self.run("const e = document.querySelector(arguments[0]);"
                         "return e?.checkVisibility() ? e.innerText : ''",
                         selector).replace("\u00a0", " ")
@@ -56,7 +56,7 @@ class Screen:
         return self.driver.find_element("css selector", selector)
 
     def requests(self):
-        """The addresses of all that was asked for since the page was opened."""
+        """The addresses of all requests since the page was opened."""
         events = (json.loads(entry["message"])["message"]
                   for entry in self.driver.get_log("performance"))
         return [event["params"]["request"]["url"] for event in events
@@ -68,7 +68,7 @@ class Screen:
 
 
 def start():
-    """A browser; None where there is none."""
+    """A browser; None if there is none."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
     browser, control = shutil.which("chromium"), shutil.which("chromedriver")

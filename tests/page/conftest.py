@@ -1,4 +1,4 @@
-"""One browser for all tests of the page; where there is none, they are skipped."""
+"""One browser for all tests of the page; without one, they are skipped."""
 import pytest
 from browser import Screen, start
 

@@ -1,9 +1,9 @@
-"""Plays an agent to the page: answers /status from a dictionary that a test fills.
+"""A fake agent for the page: answers /status from a dictionary that a test fills.
 
     python3 tests/page/play_agent.py [STATE]      at http://127.0.0.1:9499/
 
-What the page is shown by the agent itself is tested in test_real.py; here is what takes
-long or much to bring about there: hundreds of versions, broken engines, hostile names.
+test_real.py tests the page with a real agent. This one is for cases that are hard to produce
+there: hundreds of versions, broken engines, hostile names.
 """
 import base64
 import datetime
@@ -25,7 +25,7 @@ PHASES = {"fetch": 58, "decode": 31, "pause": 6, "scatter": 4.2, "update": 11, "
 
 
 def policy(page):
-    """The strictest that the page can live under: this script, this style, nothing else."""
+    """The strictest policy with which the page works: this script, this style, nothing else."""
     def digest(tag):
         inside = re.search(rb"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)[1]
         return "'sha256-" + base64.b64encode(hashlib.sha256(inside).digest()).decode() + "'"
@@ -40,7 +40,7 @@ def rfc(seconds_ago=0.0):
 
 
 def entry(version, rng, applied=True):
-    """A version as a real run has them: about 1.13 % of the weights, 6.75 bits each."""
+    """A version as in a real run: about 1.13 % of the weights, 6.75 bits each."""
     changed = int(MODEL["elements"] * rng.gauss(0.0113, 0.0007))
     bits = rng.gauss(6.75, 0.03)
     ms = {name: typical * rng.lognormvariate(0, 0.25) for name, typical in PHASES.items()}
@@ -58,7 +58,7 @@ def entry(version, rng, applied=True):
 
 
 def first(rng):
-    """The version that everything starts from: all of it."""
+    """The first version: the whole model."""
     whole = {"version": 0, "from": None, "bytes": MODEL["bytes"], "objects": 5,
              "changed": MODEL["elements"], "density": 1.0, "bits_per_change": 16.0}
     return entry(0, rng) | whole | {"fetch_ms": 9400.0, "decode_ms": 2100.0}
@@ -163,7 +163,7 @@ STATES = {"plain": status, "empty": empty, "wrong": wrong, "stream": stream,
 
 
 class Agent:
-    """One that says what `answer` holds; the attributes may be set at any time."""
+    """An agent that answers with `answer`; the attributes may be set at any time."""
 
     def __init__(self, port=0):
         self.answer = status()

@@ -1,4 +1,4 @@
-"""The page, shown to a browser by an agent that is played (play_agent.py)."""
+"""The page of a fake agent (play_agent.py) in a browser."""
 import copy
 
 import pytest
@@ -12,8 +12,8 @@ HEADLINES = {
     "full": "Serving the newest weights",
 }
 
-# The text nodes whose colour stands out from what lies behind by less than WCAG AA asks.
-# Colours are taken from a canvas, which understands whatever CSS can say.
+# The text nodes whose contrast to the background is below WCAG AA. A canvas parses the
+# colours, because it understands all of CSS.
 CONTRAST = """
 const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
 function rgba(colour) {
@@ -43,7 +43,7 @@ while (walk.nextNode()) {
 return poor;
 """
 
-# What sticks out at the right, or makes the page scroll sideways.
+# Elements that stick out at the right or make the page scroll sideways.
 TOO_WIDE = """
 return [...document.querySelectorAll('html, body *')].filter(e => e.checkVisibility() &&
     !e.closest('#sprite') && (e.getBoundingClientRect().right > innerWidth + 1 ||
@@ -51,7 +51,7 @@ return [...document.querySelectorAll('html, body *')].filter(e => e.checkVisibil
     .map(e => e.outerHTML.slice(0, 80));
 """
 
-# Whether the charts fill their width: they are drawn anew after it changed.
+# Whether the charts fill their width: they are redrawn after it changed.
 DRAWN = """
 return [...document.querySelectorAll('.plot .grid')].every(line => {
     const room = line.closest('.plot').getBoundingClientRect();
@@ -148,7 +148,7 @@ def test_new_versions_without_reload(screen, agent):
 
 
 def test_times_that_come_later(screen, agent):
-    """A version is known before it is applied: its row changes, and the count says so."""
+    """A version is known before it is applied: its row changes, and the count shows it."""
     agent.answer = status(n=30, behind=2)
     screen.open(agent.url)
     screen.expect("Version 28:", "figure:nth-child(4)")
@@ -180,7 +180,7 @@ def test_scale_does_not_shrink_at_once(screen, agent):
     agent.answer["history"][0]["bytes"] = 7_000_000
     screen.open(agent.url)
     screen.expect("8 MB", "figure:nth-child(1)")
-    at = publish(agent, bytes=5_500_000)  # the large one leaves; what is left would fit below 6 MB
+    at = publish(agent, bytes=5_500_000)  # the large one is dropped; the others would fit below 6 MB
     screen.expect(f"Version {at}:", "figure:nth-child(1)")
     assert plots(screen, "aria-valuemin")[0] == "2"
     assert "8 MB" in screen.text("figure:nth-child(1)")

@@ -99,7 +99,7 @@ def test_updates_live_and_survives_the_store(shown, stream):
 
     away = store.with_name("away")
     store.rename(away)
-    if follows:  # to it, no news and no stream look the same: a link in a circle does not
+    if follows:  # for a follower, no news and no stream look the same; a circular link does not
         store.symlink_to(store)
     screen.expect(str(store), "#wrong")
     screen.expect("with trouble" if follows else "The stream has trouble", "h1")

@@ -1,5 +1,5 @@
-"""docs/tour.html in a browser: it asks nobody for anything, its pictures answer to what is
-moved, and it fits a phone."""
+"""docs/tour.html in a browser: it makes no requests, its pictures react to the controls, and it
+fits a phone."""
 import pathlib
 
 import pytest
