@@ -35,14 +35,14 @@ static inline int agent_end(void **state)
     return 0;
 }
 
-/* It still answers. */
+/* Checks that it still answers. */
 static inline void expect_alive(void)
 {
     assert_int_equal(http_get(port, "/healthz", &reply), 200);
     assert_string_equal(reply.body, "ok\n");
 }
 
-/* GET PATH as JSON, to be freed. */
+/* GETs PATH as JSON; the caller frees it. */
 static inline json_t *agent_json(const char *path)
 {
     assert_int_equal(http_get(port, path, &reply), 200);
@@ -55,8 +55,8 @@ static inline json_t *agent_json(const char *path)
     return json;
 }
 
-/* The member of an object that a path such as "lag.versions" or "history.0.from" leads
- * to; it must be there. */
+/* The member of an object at a path such as "lag.versions" or "history.0.from"; it must
+ * exist. */
 static inline json_t *json_at(json_t *from, const char *path)
 {
     char part[64];

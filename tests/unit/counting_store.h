@@ -1,18 +1,17 @@
-/* A store that counts the requests of what a test does with it, as a bucket would see
- * them. */
+/* A store that counts the requests that a bucket would get. */
 #ifndef DW_TEST_COUNTING_STORE_H
 #define DW_TEST_COUNTING_STORE_H
 
 #include "unit/stream_kit.h"
 
-#define LIST_PAGE 1000 /* keys that one request for a list brings */
+#define LIST_PAGE 1000 /* keys in one page of a list */
 
 typedef struct counting_store {
     dw_store *inner;
     atomic_uint n_gets, n_stats, n_pages, n_puts, n_removes;
 } counting_store;
 
-/* Requests that read. */
+/* The number of reading requests. */
 static inline unsigned counted_reads(const counting_store *s)
 {
     return s->n_gets + s->n_stats + s->n_pages;

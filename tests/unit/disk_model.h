@@ -10,7 +10,7 @@ enum { DISK_FILES = 3 }; /* two shards and an index, or one file */
 
 typedef struct disk_model {
     char dir[256];
-    char path[300]; /* what names the checkpoint */
+    char path[300]; /* the path of the checkpoint */
     char patch[320];
     size_t n_files;
     char files[DISK_FILES][320];
@@ -26,7 +26,7 @@ static inline void disk_load(disk_model *d, uint8_t *bytes[DISK_FILES])
         bytes[i] = get_file(d->files[i], &d->n_bytes[i]);
 }
 
-/* Puts the old files where they belong, and no other beside them. */
+/* Restores the old files, and removes all others. */
 static inline void disk_reset(const disk_model *d)
 {
     char command[600];
@@ -63,7 +63,7 @@ static inline bool disk_has_patch(const disk_model *d)
     return access(d->patch, F_OK) == 0;
 }
 
-/* Nothing but the checkpoint, and the patch where there is one. */
+/* Whether there are no files except the checkpoint and the patch. */
 static inline bool disk_is_tidy(const disk_model *d)
 {
     return count_files(d->dir) == d->n_files + disk_has_patch(d);

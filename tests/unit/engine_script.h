@@ -16,7 +16,7 @@ static unsigned limit_ms = LONG_LIMIT_MS;
     "HTTP/1.1 " status                                                                   \
     "\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" json
 
-/* The label was taken away, before an update. */
+/* The label was removed before an update. */
 #define UNLABELLED REPLY("200 OK", "{\"success\":true,\"new_version\":\"none\"}")
 
 /* A way for a call to fail, and the code that it must get. */
@@ -24,7 +24,7 @@ typedef struct call_fault {
     const char *name;
     const char *reply;
     dw_status code;
-    const char *words; /* which the error must have */
+    const char *words; /* the error must contain them */
 } call_fault;
 
 static const call_fault call_faults[] = {
@@ -52,7 +52,7 @@ static const call_fault call_faults[] = {
 };
 enum { N_CALL_FAULTS = sizeof call_faults / sizeof *call_faults };
 
-/* Before open_engine, with the reply that makes the call fail. */
+/* Call it before open_engine, with the reply that makes the call fail. */
 static inline void set_limit(const char *reply)
 {
     limit_ms = strcmp(reply, SCRIPT_SILENCE) == 0 ? SHORT_LIMIT_MS : LONG_LIMIT_MS;
@@ -83,7 +83,7 @@ static inline void find_free_url(char out[64])
     script_end(&s);
 }
 
-/* A server that gives every request the same reply. */
+/* A server that answers every request with the same reply. */
 typedef struct same_server {
     int fd;
     char endpoint[64];

@@ -1,6 +1,6 @@
-/* Runs a whole test program once under every kernel that the machine has: the choice is
- * made once in a process. What the program hashes with kernel_hash() must come out the
- * same under all of them. */
+/* Runs a whole test program under every kernel of the machine, each in a process, because
+ * a process chooses its kernel once. The hash of kernel_hash() must be the same under all
+ * of them. */
 #ifndef DW_TEST_EVERY_KERNEL_H
 #define DW_TEST_EVERY_KERNEL_H
 

@@ -1,4 +1,4 @@
-/* An allocator that fails at one chosen call, and counts what is not freed. */
+/* An allocator that fails at one chosen call, and counts blocks that are not freed. */
 #ifndef DW_TEST_FAILING_ALLOCATOR_H
 #define DW_TEST_FAILING_ALLOCATOR_H
 
@@ -39,7 +39,7 @@ static void failing_release(void *context, void *pointer)
     free(pointer);
 }
 
-/* Installs A, which lets N calls through and fails from then on. */
+/* Installs A, which fails after N calls. */
 static void failing_allocator_install(failing_allocator *a, size_t n)
 {
     *a = (failing_allocator){.n_until_failure = n};
@@ -47,9 +47,9 @@ static void failing_allocator_install(failing_allocator *a, size_t n)
         &(dw_allocator){failing_allocate, failing_reallocate, failing_release, a});
 }
 
-/* Calls RUN with every allocation failing from the first on, then from the second
- * on, and so forth, until it succeeds. Each failure must be DW_NO_MEMORY, and none
- * may leak; CHECK, where not NULL, looks at what a failure left behind. */
+/* Calls RUN with every allocation failing from the first on, then from the second on, and
+ * so forth, until it succeeds. Each failure must be DW_NO_MEMORY, and none may leak.
+ * CHECK, if not NULL, checks the state after a failure. */
 static inline void fail_every_allocation(dw_status (*run)(dw_error *err),
                                          void (*check)(void))
 {

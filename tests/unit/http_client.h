@@ -1,4 +1,4 @@
-/* A client that sends whatever bytes a test wants, and reads what comes back. */
+/* A client that sends any bytes and reads the reply. */
 #ifndef DW_TEST_HTTP_CLIENT_H
 #define DW_TEST_HTTP_CLIENT_H
 
@@ -26,7 +26,7 @@ static int http_connect(unsigned port)
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    /* no test waits for ever */
+    /* so that no test waits forever */
     const struct timeval limit = {.tv_sec = 300};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
@@ -47,7 +47,7 @@ static void http_send(int fd, const char *bytes)
     }
 }
 
-/* All that comes until the other side closes. */
+/* Reads until the other side closes. */
 static void http_receive(int fd, http_reply *reply)
 {
     size_t n = 0;
@@ -65,7 +65,7 @@ static void http_receive(int fd, http_reply *reply)
     reply->n_body = n - (size_t)(reply->body - reply->text);
 }
 
-/* Sends REQUEST as it is, which must make the server close, and returns the code. */
+/* Sends REQUEST unchanged. The server must close the connection. Returns the code. */
 static inline int http_raw(unsigned port, const char *request, http_reply *reply)
 {
     int fd = http_connect(port);

@@ -5,11 +5,11 @@
 #include "base/error.h"
 #include "unit/stream_kit.h"
 
-/* A store in which commits can be held back: they arrive when somebody says so. */
+/* A store that can hold commits back until a test releases them. */
 typedef struct late_store {
     dw_store *inner;
     _Atomic bool hold;          /* commits from now on */
-    _Atomic bool before_others; /* what is held arrives just before the next commit */
+    _Atomic bool before_others; /* a held commit arrives just before the next one */
     char key[256];
     uint8_t *bytes;
     size_t n_bytes;

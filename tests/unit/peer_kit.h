@@ -1,5 +1,5 @@
-/* Buckets of TRL, slime and SkyRL, put into a store as those systems write them, and the
- * weights that each version must come to. */
+/* Buckets of TRL, slime and SkyRL in a store, as those systems write them, and the
+ * expected weights of each version. */
 #ifndef DW_TEST_PEER_KIT_H
 #define DW_TEST_PEER_KIT_H
 
@@ -12,14 +12,14 @@
 #include "unit/stream_kit.h"
 
 #define PEER_TENSORS  3
-#define PEER_VERSIONS 6 /* 0 is where they start from */
+#define PEER_VERSIONS 6 /* they start from version 0 */
 #define PEER_BYTES    192
 
 static const uint64_t peer_dims[] = {8, 10, 9, 6};
 static dw_tensor peer_model[PEER_VERSIONS + 1][PEER_TENSORS]; /* names ascending */
 static uint8_t peer_bytes[PEER_VERSIONS + 1][PEER_BYTES];
 
-/* A few elements of each version differ; the last tensor changes in even ones alone. */
+/* A few elements of each version differ; the last tensor changes only in even ones. */
 static inline void peer_kit_make(void)
 {
     for (unsigned v = 0; v <= PEER_VERSIONS; v++) {
@@ -207,7 +207,7 @@ static inline void peer_put_slime(dw_store *store, unsigned from, unsigned v,
                          "\"checksum_format\":\"%s\"},\"weight_map\":{",
                          v, from, packing == DW_PACKING_XOR ? "xor" : "overwrite",
                          checksum == DW_CHECKSUM_XXH3_128 ? "xxh3-128" : "adler32");
-    for (size_t t = 0; t < PEER_TENSORS; t++) { /* each in a file of its own */
+    for (size_t t = 0; t < PEER_TENSORS; t++) { /* each in its own file */
         const dw_tensor *old = &peer_model[from][t], *next = &peer_model[v][t];
         if (memcmp(old->data, next->data, (size_t)next->n_bytes) == 0)
             continue;

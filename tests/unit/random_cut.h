@@ -21,8 +21,8 @@ static inline void cut_add(cut *c, dw_slice s)
     c->slices[p][at] = s;
 }
 
-/* Tensors stay whole now and then; elsewhere pieces begin at any element, or at any byte
- * where elements are smaller. */
+/* Some tensors stay whole. In others, pieces begin at any element, or at any byte if
+ * elements are smaller. */
 static inline cut cut_random(const model *m)
 {
     cut c = {0};

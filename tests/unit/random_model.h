@@ -28,7 +28,7 @@ static inline uint64_t random_below(uint64_t n)
 
 /* ---- elements ---------------------------------------------------------------- */
 
-/* A weight: small, of either sign, exponents falling off as a bell curve's do. */
+/* A weight: small, of either sign, with exponents as in a normal distribution. */
 static inline uint64_t random_weight(dw_element element)
 {
     const unsigned bits = 8 * element.width;
@@ -88,7 +88,7 @@ static inline uint64_t change_weights(void *data, uint64_t n, dw_element element
 typedef struct model {
     size_t n;
     dw_tensor *tensors; /* [n]; names and dims are the model's, data too */
-    void **blocks;      /* [n] what holds the data, which may start unaligned in it */
+    void **blocks; /* [n] the allocations of the data, which may be unaligned in them */
 } model;
 
 static inline model model_new(size_t n)
@@ -121,7 +121,7 @@ static inline void model_set(model *m, size_t i, const char *name, dw_dtype dtyp
     if (!dw_shape_size(dtype, n_dims, copy, NULL, &t->n_bytes))
         abort();
     m->blocks[i] = calloc(t->n_bytes + shift + 1, 1);
-    /* to the very end of its block, so that ASan sees a step past it */
+    /* ends at the end of its block, so that ASan notices an access past it */
     t->data = (uint8_t *)m->blocks[i] + shift + 1;
 }
 
@@ -141,7 +141,7 @@ static inline uint64_t model_change(model *m, unsigned per_mille)
     return n;
 }
 
-/* A deep copy, its tensors in random order where SHUFFLE. */
+/* A deep copy, with its tensors in random order if SHUFFLE. */
 static inline model model_copy(const model *m, bool shuffle)
 {
     model c = model_new(m->n);
@@ -192,7 +192,7 @@ static inline uint64_t model_bytes(const model *m)
 }
 
 /* Every element type, shapes from scalars and empty tensors to a few thousand elements;
- * without WHOLE_ONLY sub-byte types and C64 too, which TRL's layouts have no place for.
+ * without WHOLE_ONLY also sub-byte types and C64, which TRL's layouts do not support.
  */
 static inline model model_random(bool whole_only)
 {

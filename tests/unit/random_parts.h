@@ -13,7 +13,7 @@ typedef struct parts {
     dw_part list[CUT_PARTS];
 } parts;
 
-/* The trainer's side: new_digests takes what the makers know. */
+/* The trainer's side: new_digests takes the digests of the ranks. */
 static inline parts parts_make(const model *base, const model *next, dw_codec codec)
 {
     parts p = {.cut = cut_random(base)};
@@ -55,7 +55,7 @@ static inline void parts_free(parts *p)
     cut_free(&p->cut);
 }
 
-/* What the stream's commit would say of the new version. */
+/* The state that the stream's commit would have for the new version. */
 static inline dw_patch_goal parts_goal(const parts *p, const model *next)
 {
     dw_digest shares[CUT_PARTS + 1] = {dw_state_floor(next->tensors, next->n)};

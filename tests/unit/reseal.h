@@ -1,4 +1,4 @@
-/* Mending the seal of a record that a test has altered. */
+/* Repairs the seal of a record that a test has altered. */
 #ifndef DW_TEST_RESEAL_H
 #define DW_TEST_RESEAL_H
 
@@ -11,7 +11,7 @@
 
 #define RESEAL_BLANK ",\"seal\":\"" DW_SEAL_BLANK "\"}" /* the end of a record */
 
-/* False, and nothing done, where the record does not end in a seal. */
+/* Returns false and does nothing if the record does not end in a seal. */
 static inline bool reseal(void *record, size_t n_bytes)
 {
     const size_t n_tail = sizeof RESEAL_BLANK - 1, n_after = 2;

@@ -1,4 +1,4 @@
-/* One good record of each kind, and calls that go by the kind's number. */
+/* One good record of each kind, and functions by the kind's number. */
 #ifndef DW_TEST_SAMPLE_RECORDS_H
 #define DW_TEST_SAMPLE_RECORDS_H
 
@@ -39,7 +39,7 @@ enum { SAMPLE_TENSORS = sizeof sample_tensors / sizeof *sample_tensors };
 static dw_cover sample_covers[] = {{0, 0, 12}, {SIZE_MAX, 1, 3}, {3, 4, 16}};
 static dw_cover sample_rest[] = {{0, 12, 24}, {3, 0, 4}};
 
-/* Two objects that together are about everything. */
+/* Two objects that together cover everything. */
 static inline dw_objects sample_objects(uint64_t version, const char *purpose)
 {
     static dw_object items[2];
@@ -184,7 +184,7 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
     }
 }
 
-/* Parses and releases; where AGAIN is not NULL, writes what was parsed to it, unsigned.
+/* Parses and releases. If AGAIN is not NULL, writes the parsed record to it, unsigned.
  * SEAL may be NULL. */
 static inline dw_status parse_sample(int sample, const void *bytes, size_t n,
                                      dw_record_seal *seal, dw_writer *again,

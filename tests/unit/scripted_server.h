@@ -1,5 +1,5 @@
-/* An HTTP server that gives prepared replies, one after another, and keeps the requests:
- * for what a real server answers only when it is in trouble, or when it is Amazon. */
+/* An HTTP server that gives prepared replies, one after another, and keeps the requests.
+ * For replies that a real server gives only in trouble, or that only Amazon gives. */
 #ifndef DW_TESTS_SCRIPTED_SERVER_H
 #define DW_TESTS_SCRIPTED_SERVER_H
 
@@ -15,7 +15,7 @@
 
 enum { SCRIPT_MAX = 32, SCRIPT_REQUEST = 16384, SCRIPT_BODY = 4096 };
 
-#define SCRIPT_SILENCE "silence" /* a reply: nothing, until the peer hangs up */
+#define SCRIPT_SILENCE "silence" /* a reply: nothing, until the peer closes */
 
 typedef struct scripted_server {
     int fd;
@@ -28,7 +28,7 @@ typedef struct scripted_server {
     unsigned n_requests;
 } scripted_server;
 
-/* Reads the head into REQUEST, and of the body as much as fits into BODY; false when the
+/* Reads the head into REQUEST, and as much of the body as fits into BODY. False if the
  * peer is gone. */
 static bool script_read(int fd, char *request, char *body)
 {
@@ -87,7 +87,7 @@ static void *script_serve(void *argument)
         while (silent && recv(fd, sink, sizeof sink, 0) > 0)
             ;
         send(fd, reply, silent ? 0 : strlen(reply), MSG_NOSIGNAL);
-        /* a reply that says so, or none at all, ends the connection */
+        /* `Connection: close` or no reply ends the connection */
         if (!*reply || silent || strstr(reply, "Connection: close")) {
             close(fd);
             fd = -1;
@@ -98,7 +98,7 @@ static void *script_serve(void *argument)
     return NULL;
 }
 
-/* Listens at a free port of this machine, of which ENDPOINT takes the URL. */
+/* Listens at a free port of this machine. ENDPOINT takes its URL. */
 static int script_listen(char endpoint[64])
 {
     struct sockaddr_in address = {.sin_family = AF_INET,
@@ -123,7 +123,7 @@ static void script_start(scripted_server *s, const char *const *replies, unsigne
     assert_int_equal(pthread_create(&s->thread, NULL, script_serve, s), 0);
 }
 
-/* Every reply must have been asked for. */
+/* Checks that all replies were used. */
 static void script_end(scripted_server *s)
 {
     shutdown(s->fd, SHUT_RDWR);

@@ -1,4 +1,4 @@
-/* A store that some objects get into slowly, and not before a test lets them. */
+/* A store that takes some objects slowly, and only once a test allows it. */
 #ifndef DW_TEST_SLOW_STORE_H
 #define DW_TEST_SLOW_STORE_H
 
@@ -13,10 +13,10 @@
 
 typedef struct slow_store {
     dw_store *inner;
-    const char *part;     /* slow are objects with this in their names; NULL: none */
-    _Atomic bool is_shut; /* they stop after their first bytes */
+    const char *part;     /* objects with this in their names are slow; NULL: none */
+    _Atomic bool is_shut; /* slow objects stop after their first bytes */
     _Atomic unsigned n_begun, n_done;
-    _Atomic bool was_late; /* nobody let one go in time */
+    _Atomic bool was_late; /* one was not released in time */
 } slow_store;
 
 static inline dw_status slow_get(void *self, const char *key, uint64_t offset, void *into,

@@ -48,7 +48,7 @@ static inline model fixture_model(void)
     return m;
 }
 
-/* Opens the publisher, which makes version 0. A store of that name must be new. */
+/* Opens the publisher, which makes version 0. The store's name must be new. */
 static inline void fixture_open(fixture *x, const char *url,
                                 const dw_publish_options *options)
 {
@@ -192,7 +192,7 @@ static inline void fixture_list_follower(fixture *x, const char *id, uint64_t ve
     dw_writer_release(&bytes);
 }
 
-/* All of FROM in a new store. */
+/* Copies all of FROM to a new store. */
 typedef struct fixture_clone_walk {
     dw_store *from;
     dw_store *to;

@@ -1,5 +1,5 @@
-/* A small model whose every published state is kept, and what tests of streams do with
- * it: publish, follow, compare. The step in a commit names the copy that it must be. */
+/* A small model with a copy of every published state, and helpers to publish, follow and
+ * compare. The step in a commit names the copy that the version must equal. */
 #ifndef DW_TEST_STREAM_KIT_H
 #define DW_TEST_STREAM_KIT_H
 
@@ -19,9 +19,9 @@ typedef struct kit {
     dw_tensor tensors[KIT_TENSORS]; /* not in the order of their names */
     uint8_t *bytes;
     size_t n_bytes;
-    uint8_t *copies[KIT_COPIES]; /* by attempt; 0 is what version 0 was made of */
+    uint8_t *copies[KIT_COPIES]; /* by attempt; 0 is version 0 */
     size_t n_copies;
-    uint64_t told[KIT_COPIES]; /* the version that a publish said it became, + 1 */
+    uint64_t told[KIT_COPIES]; /* the version that a publish reported, + 1 */
 } kit;
 
 static inline void kit_make(kit *k)
@@ -71,7 +71,7 @@ static inline void kit_step(kit *k, unsigned per_mille)
     }
 }
 
-/* Keeps the weights as they are; gives the copy's number. */
+/* Copies the weights; returns the copy's number. */
 static inline size_t kit_keep(kit *k)
 {
     assert_true(k->n_copies < KIT_COPIES);
@@ -79,7 +79,7 @@ static inline size_t kit_keep(kit *k)
     return k->n_copies++;
 }
 
-/* Room for a model like the kit's, of zeros. */
+/* Allocates a model like the kit's, with zeros. */
 static inline uint8_t *kit_room(const kit *k, dw_tensor out[KIT_TENSORS])
 {
     uint8_t *bytes = calloc(1, k->n_bytes);
@@ -92,7 +92,7 @@ static inline uint8_t *kit_room(const kit *k, dw_tensor out[KIT_TENSORS])
 
 /* ---- statuses ---- */
 
-/* What a call returns and what it says must be the same. */
+/* The returned code and the code in the error must be the same. */
 static inline void assert_told(dw_status status, const dw_error *err)
 {
     if (status != DW_OK && err->code != status)
@@ -119,7 +119,7 @@ static inline void assert_fails(dw_status status, dw_status wanted, const dw_err
 
 /* ---- stores ---- */
 
-/* A new store in memory, of its own name. */
+/* A new store in memory with a unique name. */
 static inline dw_store *kit_mem_store(void)
 {
     static unsigned n_stores;
@@ -214,7 +214,7 @@ static inline void kit_damage(dw_store *store, const char *key)
 
 /* ---- publishing ---- */
 
-/* Publishes the weights as a new attempt and waits for its fate. */
+/* Publishes the weights as a new attempt and waits for the result. */
 static inline dw_status kit_try(kit *k, dw_publisher *p, dw_publish_report *report,
                                 dw_error *err)
 {
@@ -233,7 +233,7 @@ static inline dw_status kit_try(kit *k, dw_publisher *p, dw_publish_report *repo
     return status;
 }
 
-/* The same where it must become version WANTED. */
+/* The same, and it must become version WANTED. */
 static inline void kit_publish(kit *k, dw_publisher *p, uint64_t wanted)
 {
     dw_error err = {0};
@@ -265,7 +265,7 @@ static inline dw_publisher *kit_open(kit *k, dw_store *store,
 
 /* ---- comparing ---- */
 
-/* The copy that VERSION must be, by what its commit says. */
+/* The copy that VERSION must equal, from its commit. */
 static inline size_t kit_attempt_of(dw_stream *stream, uint64_t version)
 {
     dw_error err = {0};
@@ -289,7 +289,7 @@ static inline bool kit_same(const kit *k, const dw_tensor *found, size_t n,
     return same;
 }
 
-/* The weights of F are exactly the version it says; LOG maps versions to copies. */
+/* Checks that the weights of F are exactly its version. LOG maps versions to copies. */
 static inline void kit_check_follower(const kit *k, dw_follower *f, const size_t *log)
 {
     uint64_t at = dw_follower_version(f);
@@ -302,8 +302,8 @@ static inline void kit_check_follower(const kit *k, dw_follower *f, const size_t
     assert_true(kit_same(k, found, n, k->copies[log[at]]));
 }
 
-/* Reads the log: which copy each version is. No attempt may be two versions, and those
- * that were told a version must be it. Returns the head. */
+/* Reads the log and finds the copy of each version. No attempt may be two versions, and
+ * an attempt with a reported version must be it. Returns the head. */
 static inline uint64_t kit_read_log(const kit *k, dw_store *store, size_t log[KIT_COPIES])
 {
     dw_error err = {0};
@@ -332,8 +332,7 @@ static inline uint64_t kit_read_log(const kit *k, dw_store *store, size_t log[KI
     return head;
 }
 
-/* A stream of versions up to LAST, which the kit is at then, with anchors; LOG as of
- * kit_read_log. */
+/* Makes a stream with versions up to LAST and with anchors. LOG as in kit_read_log. */
 static inline void kit_make_stream(kit *k, dw_store *store, const char *spool_dir,
                                    uint64_t last, unsigned anchor_every, size_t *log)
 {
@@ -345,7 +344,7 @@ static inline void kit_make_stream(kit *k, dw_store *store, const char *spool_di
     for (uint64_t v = 1; v <= last; v++) {
         kit_step(k, 20);
         kit_publish(k, p, v);
-        dw_publisher_drain(p, NULL); /* with its folds and anchors */
+        dw_publisher_drain(p, NULL); /* waits for folds and anchors */
     }
     dw_publisher_close(p);
     kit_read_log(k, store, log);
@@ -357,7 +356,7 @@ static inline void kit_tell_fault(void *context, const dw_error *fault)
     print_error("%s: %s\n", fault->where, fault->text);
 }
 
-/* All records and objects are good; some may be named by nobody. */
+/* Checks that all records and objects are good; some may be unnamed. */
 static inline void kit_verify(dw_store *store)
 {
     dw_error err = {0};
@@ -369,7 +368,7 @@ static inline void kit_verify(dw_store *store)
     dw_stream_close(stream);
 }
 
-/* Every version, one by one, and the head from nothing, are what was published. */
+/* Checks that every version, one by one, and the head from nothing, are as published. */
 static inline void kit_check_versions(const kit *k, dw_store *store,
                                       const dw_follow_options *with)
 {
@@ -406,8 +405,8 @@ static inline void kit_check_stream(const kit *k, dw_store *store,
 
 /* ---- faults ---- */
 
-/* Calls FIRST to FIRST + N - 1 have the fault; where PART is given, only those calls
- * count that have it in their key. */
+/* Calls FIRST to FIRST + N - 1 have the fault. If PART is given, only calls with it in
+ * their key count. */
 typedef struct kit_faults {
     _Atomic bool on;
     dw_fault_kind kind;
@@ -416,10 +415,11 @@ typedef struct kit_faults {
     const char *part;        /* of the key, or NULL: any */
     _Atomic uint64_t n_seen; /* calls that count */
     bool damaged;            /* a put stored wrong bytes ... */
-    bool lost;               /* ... and nothing leads around them */
+    bool lost;               /* ... and there is no route around them */
 } kit_faults;
 
-/* What cannot be damaged without loss; hints, ways and epochs are done without. */
+/* Objects that cannot be damaged without loss. Hints, shortcuts and epochs are not
+ * needed. */
 static inline bool kit_is_needed(const char *key)
 {
     return strncmp(key, "commits/", 8) == 0 || strcmp(key, "stream.json") == 0 ||
@@ -454,7 +454,7 @@ static inline dw_store *kit_fault_store(dw_store *inner, kit_faults *faults)
     return store;
 }
 
-/* Of so many faults one is taken; of FEWER times as many where a sanitizer slows each. */
+/* Tests one of so many faults; with a slow sanitizer one of FEWER times as many. */
 static inline unsigned kit_one_in(unsigned every, unsigned fewer)
 {
     const char *sanitizer = getenv("DW_SANITIZE");

@@ -1,4 +1,4 @@
-/* A directory of the test's own, and small files in it. */
+/* The test's own directory, and small files in it. */
 #ifndef DW_TEST_TEMP_DIR_H
 #define DW_TEST_TEMP_DIR_H
 
@@ -20,7 +20,7 @@ static int temp_dir_make(void **state)
     return mkdtemp(temp_dir) ? 0 : -1;
 }
 
-/* TEMP_DIR/NAME, good until the fourth call from here. */
+/* TEMP_DIR/NAME, valid until the fourth next call. */
 static inline const char *temp_path(const char *name)
 {
     static char paths[4][512];
@@ -54,7 +54,7 @@ static inline void put_text(const char *path, const char *text)
     put_file(path, text, strlen(text));
 }
 
-/* The whole file, to be freed; with a NUL after its end. */
+/* The whole file with a NUL after its end; the caller frees it. */
 static inline uint8_t *get_file(const char *path, size_t *n_bytes)
 {
     FILE *f = fopen(path, "rb");

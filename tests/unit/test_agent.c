@@ -1,4 +1,4 @@
-/* Reports to the agent, and what it shows of them. */
+/* Reports to the agent, and its answers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -193,7 +193,7 @@ static void test_pins(void **state)
 {
     (void)state;
     uint64_t version = 0;
-    assert_int_equal(post("/pin", NULL), 409); /* there is nothing to hold yet */
+    assert_int_equal(post("/pin", NULL), 409); /* there is no version to hold yet */
     assert_int_equal(post("/pin", ""), 409);
     assert_false(dw_agent_pinned(agent, &version));
     assert_false(dw_agent_wait_pin(agent, 0));
@@ -210,7 +210,7 @@ static void test_pins(void **state)
     json_t *json = agent_json("/status");
     expect_number(json, "follower.pinned", 4);
     json_decref(json);
-    assert_true(dw_agent_wait_pin(agent, 0)); /* for both together */
+    assert_true(dw_agent_wait_pin(agent, 0)); /* once for both */
     assert_false(dw_agent_wait_pin(agent, 0));
     assert_int_equal(post("/unpin", NULL), 200);
     assert_string_equal(reply.body, "{\"pinned\":null}");

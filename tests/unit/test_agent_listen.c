@@ -117,7 +117,7 @@ static void test_bind(void **state)
     assert_int_equal(dw_listener_open(&two, text, &err), DW_CONFLICT);
     assert_string_equal(err.where, text);
     dw_listener_close(&one);
-    dw_listener_close(&one); /* once is enough, twice no harm */
+    dw_listener_close(&one); /* closing twice does no harm */
     assert_int_equal(dw_listener_open(&two, "localhost:0", &err), DW_OK);
     assert_true(two.is_loopback);
     dw_listener_close(&two);

@@ -24,7 +24,7 @@ static void test_tables(void **state)
                 assert_int_equal(table->slot[slot],
                                  s | (uint32_t)y->size << 5 | (slot - start) << 18);
             start += y->size;
-            /* -log2(size / 4096) by another way: 2^(cost/256) * size = 4096 */
+            /* -log2(size / 4096) computed in another way: 2^(cost/256) * size = 4096 */
             double product = y->size;
             for (unsigned bit = 0; bit < table->cost[s] / 256; bit++)
                 product *= 2;
@@ -147,7 +147,8 @@ static void make_stream(stream *s, size_t n)
     encode(s);
 }
 
-/* Whether the bytes give the symbols again; *SPENT takes the reader's own check. */
+/* Whether the bytes decode to the symbols; *SPENT takes the result of the reader's own
+ * check. */
 static bool decodes(const stream *s, const uint8_t *bytes, size_t n_bytes, bool *spent)
 {
     dw_ans_reader r = dw_ans_reader_of(bytes, n_bytes);
@@ -173,8 +174,8 @@ static void test_streams(void **state)
     assert_true(spent);
 }
 
-/* Each symbol of each table alone, over and over: the cost is what it is said to be, and
- * never more than 12 bits. */
+/* Each symbol of each table, repeated: the cost is as stated, and never more than 12
+ * bits. */
 static void test_cost(void **state)
 {
     (void)state;
@@ -216,8 +217,9 @@ static void test_truncated(void **state)
     free(longer);
 }
 
-/* The coder is one to one: altered bytes never give the same symbols and the end state,
- * and mostly not the end state alone (one rare symbol for another of its size passes). */
+/* The coder is one to one: altered bytes never give both the same symbols and the end
+ * state, and rarely the end state (only if a symbol is replaced with another of its
+ * size). */
 static void test_altered(void **state)
 {
     (void)state;
@@ -234,7 +236,7 @@ static void test_altered(void **state)
     assert_true(n_passed < 8 * s.n_bytes / 3);
 }
 
-/* Any bytes at all, any starting state: no read past the end, symbols in range. */
+/* Any bytes and any starting state: no read past the end, and symbols in range. */
 static void test_random_bytes(void **state)
 {
     (void)state;

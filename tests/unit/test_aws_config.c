@@ -13,7 +13,7 @@
 #include "store/aws_config.h"
 #include "temp_dir.h"
 
-/* Nothing of the machine's own: no variables, and a home without files. */
+/* Hides the machine's own settings: no variables, and an empty home. */
 static int clean_environment(void **state)
 {
     (void)state;
@@ -207,7 +207,7 @@ static void test_named_profiles(void **state)
     assert_string_equal(c.region, "r-a");
     assert_keys(&c, "id", "secret", NULL);
     dw_aws_config_release(&c);
-    /* one that the caller named itself goes before the variables */
+    /* a profile that the caller named has priority over the variables */
     c = load(
         &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "a"});
     assert_keys(&c, "id-a", "secret-a", NULL);
@@ -218,7 +218,7 @@ static void test_named_profiles(void **state)
     assert_null(c.access_key);
     dw_aws_config_release(&c);
     c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
-                                 .profile = "ab"}); /* empty, but there */
+                                 .profile = "ab"}); /* empty, but it exists */
     assert_string_equal(c.region, "us-east-1");
     dw_aws_config_release(&c);
 
@@ -295,14 +295,14 @@ static void test_keys_to_be_fetched(void **state)
         assert_load_fails(NULL, DW_UNSUPPORTED, settings[i]);
         assert_load_fails(NULL, DW_UNSUPPORTED, "aws configure export-credentials");
     }
-    /* keys that stand beside a process are used, as AWS does */
+    /* keys in the same section as a process are used, as AWS does */
     put_credentials("[default]\naws_access_key_id = i\naws_secret_access_key = s\n");
     dw_aws_config c = load(NULL);
     assert_keys(&c, "i", "s", NULL);
     dw_aws_config_release(&c);
     put_config("[default]\nrole_arn = x\n");
     assert_load_fails(NULL, DW_UNSUPPORTED, "role_arn");
-    /* and once they are exported the profile may say what it likes */
+    /* if keys are exported, the profile does not matter */
     setenv("AWS_ACCESS_KEY_ID", "id", 1);
     setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
     c = load(NULL);

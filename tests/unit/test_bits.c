@@ -66,7 +66,7 @@ static void test_mixed_widths(void **state)
     }
     size_t n_bytes = (size_t)(dw_finish_bits(&w) - room);
     assert_int_equal(n_bytes, (n_bits + 7) / 8);
-    /* a block of the exact size: ASan sees a read past it */
+    /* a block of the exact size, so that ASan notices a read past it */
     uint8_t *exact = malloc(n_bytes);
     memcpy(exact, room, n_bytes);
     dw_bit_reader r = {exact, n_bytes, 0};
@@ -125,7 +125,7 @@ static void test_golomb(void **state)
     check_golomb(UINT32_MAX - 1);
 }
 
-/* What is no number of ours leaves a reader that is never spent. */
+/* After an invalid number the reader is never spent. */
 static void test_golomb_refused(void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void test_spent(void **state)
     assert_false(dw_bits_spent(&empty));
 }
 
-/* Bits past the end are zeros, however far. */
+/* All bits past the end are zeros. */
 static void test_overrun(void **state)
 {
     (void)state;

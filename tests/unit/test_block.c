@@ -21,7 +21,7 @@ static dw_status decode(dw_decoded *out, dw_block_mode mode, const uint8_t *byte
     dw_note settle = dw_note_at(0);
     dw_status status = dw_block_decode(out, &scratch, mode, bytes, n_bytes, old, n,
                                        element, map, &settle, err);
-    /* whatever the form, the digest moves with the changes */
+    /* in every mode the digest covers the changes */
     dw_digest_moves moves = dw_digest_moves_from(0);
     for (size_t i = 0; status == DW_OK && i < out->n_changes; i++)
         dw_digest_move(&moves, (uint64_t)out->positions[i] * element.width,
@@ -45,7 +45,7 @@ static int free_scratch(void **state)
     return 0;
 }
 
-/* Round trip of one block; the mode that was taken. */
+/* Round trip of one block; returns the mode that was used. */
 static dw_block_mode check_round_trip(const uint8_t *old, const uint8_t *new_, uint32_t n,
                                       dw_element element)
 {
@@ -101,7 +101,7 @@ static void test_every_dtype_and_length(void **state)
     }
 }
 
-/* Each kind of change goes to the form that is made for it. */
+/* Each kind of change uses the mode that is made for it. */
 static void test_modes(void **state)
 {
     (void)state;
@@ -138,10 +138,10 @@ static void test_wrong_lengths(void **state)
                      DW_CORRUPT);
     assert_int_equal(decode(&d, DW_BLOCK_CLASS, stored, 3, old, 10, element, &map, &err),
                      DW_CORRUPT);
-    assert_int_equal(err.code, DW_OK); /* the caller says what and where */
+    assert_int_equal(err.code, DW_OK); /* the caller fills the error */
 }
 
-/* Stored elements that are the old ones are no changes. */
+/* Stored elements that equal the old ones are no changes. */
 static void test_stored_lists_only_what_differs(void **state)
 {
     (void)state;

@@ -205,7 +205,7 @@ static void test_what_cannot_be_opened(void **state)
     put_text(temp_path("part/model-00001-of-00030.safetensors"), "");
     assert_open_refused(path, DW_NOT_FOUND, path,
                         "the directory holds one of 30 shards, and no index");
-    /* by its own name it can be opened, and so can one that is all there is */
+    /* it can be opened by its own name, and so can a single shard of one */
     path = temp_path("part/model-00001-of-00030.safetensors");
     assert_open_refused(path, DW_CORRUPT, path,
                         "0 bytes are too few for a safetensors file");
@@ -264,7 +264,7 @@ static void test_shards(void **state)
                         "a sharded checkpoint is here already: remove it first");
     assert_holds_tensors(dir);
 
-    /* nor is a shard that lost its index replaced, or removed after a failure */
+    /* a shard without its index is neither replaced nor removed after a failure */
     assert_int_equal(unlink(temp_path("shards/model.safetensors.index.json")), 0);
     assert_int_equal(
         dw_checkpoint_write(temp_path("shards"), tensors, N_TENSORS, &sharded, &err),
@@ -276,7 +276,7 @@ static void test_shards(void **state)
 static void test_shard_limits(void **state)
 {
     (void)state;
-    /* one byte: every tensor alone, the empty one beside its neighbour */
+    /* one byte: each tensor in its own shard, an empty one with its neighbour */
     const dw_checkpoint_write_options tiny = {.struct_bytes = sizeof tiny,
                                               .max_shard_bytes = 1};
     const char *dir = temp_path("tiny");
@@ -411,7 +411,7 @@ static void test_what_cannot_be_written(void **state)
     assert_string_equal(err.text, "shards need a directory, not a file");
 }
 
-/* A limit on file size stands in for a full disk: writes end with EFBIG. */
+/* A limit on file size acts like a full disk: writes fail with EFBIG. */
 static void test_disk_full(void **state)
 {
     (void)state;
@@ -443,7 +443,7 @@ static void test_disk_full(void **state)
     assert_string_equal(err.text, "cannot write: File too large");
     assert_int_equal(made, DW_IO);
     assert_int_equal(count_files(temp_path("full")), 1);
-    assert_holds_tensors(kept); /* the old file is as it was */
+    assert_holds_tensors(kept); /* the old file is unchanged */
 }
 
 static dw_status write_single(dw_error *err)

@@ -48,7 +48,7 @@ static void test_in_place(void **state)
         }
 }
 
-/* However it is named, it is one checkpoint, with one patch file and one lock. */
+/* By any of its names it is the same checkpoint, with one patch file and one lock. */
 static void test_all_names(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void test_other_model(void **state)
     disk_free(&other);
 }
 
-/* TRL's own files name no digest: applied, and said to be unverified. */
+/* TRL's own files have no digests: they are applied and reported as unverified. */
 static void test_unverified(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void test_unverified(void **state)
     dw_delta *delta;
     dw_apply_report report;
     assert_int_equal(dw_delta_open(&delta, temp_path("trl"), NULL), DW_OK);
-    for (int again = 0; again < 2; again++) { /* no base: twice is no fault */
+    for (int again = 0; again < 2; again++) { /* no base: applying it twice is no error */
         assert_int_equal(dw_checkpoint_apply(d.path, delta, NULL, &report, NULL), DW_OK);
         assert_false(report.verified);
         assert_false(report.already_applied);
@@ -190,7 +190,7 @@ static void test_cancel(void **state)
 /* ---- recovery
  * -------------------------------------------------------------------------- */
 
-/* Writes the patch file as an apply would that was killed right after. */
+/* Writes the patch file, like an apply that was killed right after. */
 static void leave_patch(const disk_model *d)
 {
     dw_checkpoint *ckpt;
@@ -214,7 +214,7 @@ static void leave_patch(const disk_model *d)
     dw_checkpoint_close(ckpt);
 }
 
-/* A shard named by itself belongs to the checkpoint of its directory. */
+/* A shard that is named by itself belongs to the checkpoint of its directory. */
 static void test_shard_is_no_way_around(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static void test_shard_is_no_way_around(void **state)
     disk_free(&d);
 }
 
-/* One allocation that fails, the later ones not: the answer must be right or none. */
+/* One allocation fails, later ones do not: the result must be right or an error. */
 static void test_pending_out_of_memory(void **state)
 {
     (void)state;
@@ -265,8 +265,7 @@ static void test_pending_out_of_memory(void **state)
     disk_free(&d);
 }
 
-/* Whatever mixture of old and new had reached the disk: pages of 512 bytes, bytes, none
- * or all. */
+/* Any mix of old and new on the disk: pages of 512 bytes, bytes, none or all. */
 static void test_torn_stores(void **state)
 {
     (void)state;
@@ -321,7 +320,7 @@ static void test_pending(void **state)
         leave_patch(&d);
         assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
         assert_true(pending);
-        assert_true(disk_is_old(&d) && disk_has_patch(&d)); /* looked at, not touched */
+        assert_true(disk_is_old(&d) && disk_has_patch(&d)); /* only read */
         assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, NULL), DW_OK);
         assert_int_equal(dw_checkpoint_pending(d.path, &pending, NULL), DW_OK);
         assert_false(pending);
@@ -369,7 +368,8 @@ static void test_nothing_to_recover(void **state)
     disk_free(&d);
 }
 
-/* A patch file that is damaged, or another model's, is left for a person to look at. */
+/* A patch file that is damaged, or belongs to another model, is left for a person to
+ * examine. */
 static void test_bad_patch(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ static int free_scratch(void **state)
     return 0;
 }
 
-/* One kind of each element structure: width, float or not, mantissa. */
+/* One of each element structure: width, float or not, mantissa. */
 static const dw_dtype kinds[] = {DW_U8,   DW_F8_E4M3, DW_F8_E5M2, DW_I16, DW_F16,
                                  DW_BF16, DW_U32,     DW_F32,     DW_I64, DW_F64};
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
@@ -48,8 +48,8 @@ static bool decode(dw_decoded *out, const uint8_t *bytes, size_t n_bytes,
     return dw_class_decode(out, scratch, bytes, n_bytes, old, n, element, map, &settle);
 }
 
-/* Decodes what encode() gave against OLD and compares with NEW, in buffers of their exact
- * sizes. Returns the encoded size. */
+/* Decodes the result of encode() against OLD and compares it with NEW, in buffers of
+ * exact sizes. Returns the encoded size. */
 static size_t check_round_trip(const uint8_t *old, const uint8_t *new_, uint32_t n,
                                dw_element element, const dw_class_map *map)
 {
@@ -107,7 +107,8 @@ static void test_small_blocks(void **state)
     }
 }
 
-/* Whole blocks; from 1 % of changes on, the size stays near what moves and gaps need. */
+/* Whole blocks. From 1 % of changes on, the size is close to the entropy of moves and
+ * gaps. */
 static void test_full_blocks(void **state)
 {
     (void)state;
@@ -126,7 +127,7 @@ static void test_full_blocks(void **state)
             memcpy(new_, old, n_bytes);
             uint64_t n_changed = change_weights(new_, n, element, per_mille[p]);
             size_t size = check_round_trip(old, new_, n, element, &map);
-            /* 1 in 50 is any value at all; the rest needs position, sign, few steps */
+            /* 1 in 50 is a random value; the others need position, sign and few steps */
             double most = 11.0 + 4.0 + 8 * element.width / 50.0;
             assert_true((double)size * 8 < (double)n_changed * most + 2000);
         }
@@ -135,7 +136,7 @@ static void test_full_blocks(void **state)
     }
 }
 
-/* A value for element I that no model of weights foresees. */
+/* An untypical value for element I. */
 static uint64_t adversary(unsigned kind, uint32_t i, uint64_t old, dw_element element)
 {
     const unsigned bits = 8 * element.width;
@@ -144,13 +145,13 @@ static uint64_t adversary(unsigned kind, uint32_t i, uint64_t old, dw_element el
         return old ^ 1ull << (bits - 1);
     case 1: /* the largest moves */
         return ~old;
-    case 2: /* every element anything */
+    case 2: /* every element random */
         return random64();
     case 3: /* the last element only */
         return i % 997 == 996 ? old + 1 : old;
-    case 4: /* half of them one step, half as far as can be */
+    case 4: /* half of them one step, half as far as possible */
         return i % 2 ? old + 1 : old + (1ull << (bits - 1));
-    case 5: /* far moves where a sample of every n-th looks, small ones elsewhere */
+    case 5: /* far moves at sampled positions, small ones elsewhere */
         return i % 5 == 0 ? ~old : old + 1;
     default: /* all to one value */
         return 0x41;
@@ -190,7 +191,7 @@ static void test_adversarial_values(void **state)
     }
 }
 
-/* All elements of a full block moved as far as can be: the most room it can take. */
+/* All elements of a full block move as far as possible: the largest size. */
 static void test_largest_output(void **state)
 {
     (void)state;
@@ -209,7 +210,7 @@ static void test_largest_output(void **state)
     }
 }
 
-/* In the same pass: the digest's move, and the stores to the old elements. */
+/* The same pass computes the change of the digest and stores to the old elements. */
 static void test_settling(void **state)
 {
     (void)state;
@@ -232,7 +233,7 @@ static void test_settling(void **state)
             dw_digest sum = dw_digest_add(dw_digest_share(kept, n_bytes, first_byte),
                                           dw_digest_moves_sum(&settle.digest));
             assert_true(sum == dw_digest_share(new_, n_bytes, first_byte));
-            /* and decoding settles alike */
+            /* decoding notes the same */
             uint8_t *copy = malloc(e.n_bytes);
             memcpy(copy, e.bytes, e.n_bytes);
             dw_decoded d;
@@ -248,7 +249,7 @@ static void test_settling(void **state)
     }
 }
 
-/* Any base of the class map is good, the chosen one is in range. */
+/* Any base of the class map works, and the chosen one is in range. */
 static void test_class_maps(void **state)
 {
     (void)state;
@@ -276,8 +277,8 @@ static void test_class_maps(void **state)
     }
 }
 
-/* Whatever the bytes are: refused, or positions that ascend inside the block, and new
- * values that differ from the old. */
+/* Any bytes are refused, or give ascending positions inside the block and new values that
+ * differ from the old. */
 static bool check_any(const uint8_t *bytes, size_t n_bytes, const uint8_t *old,
                       uint32_t n, dw_element element, const dw_class_map *map)
 {

@@ -31,7 +31,7 @@ static void *dribble(void *argument)
     return NULL;
 }
 
-/* More connections than there is room for, none of which ends its request: a new one is
+/* More connections than there is room for, and none ends its request: a new one is
  * answered, and the oldest is closed. */
 static void test_too_many(void **state)
 {
@@ -48,7 +48,7 @@ static void test_too_many(void **state)
     assert_true(recv(clients.fds[0], &byte, 1, 0) <= 0 && errno != EAGAIN);
     atomic_store(&clients.is_over, true);
     pthread_join(thread, NULL);
-    /* the last of them is still there, and may go on */
+    /* the last of them is still open and works */
     const int last = clients.fds[N_SLOW - 1];
     http_send(last, "\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     http_receive(last, &reply);
@@ -58,7 +58,7 @@ static void test_too_many(void **state)
     expect_alive();
 }
 
-/* A client with a request now and then is not closed in favour of those with none. */
+/* A client that sends requests is kept, and clients without requests are closed. */
 static void test_users_stay(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* A collection takes what nobody needs, and nothing else, whoever is at work beside it.
+/* A collection removes only what nobody needs, also while others work on the stream.
  */
 #include "unit/stream_fixture.h"
 
@@ -27,7 +27,7 @@ static void list_follower(fixture *x, dw_store *store, uint64_t version)
     x->store = own;
 }
 
-/* A follower that stands at VERSION gets to the head, over what is left. */
+/* A follower at VERSION reaches the head with what is left. */
 static void assert_goes_on(fixture *x, dw_store *store, uint64_t version)
 {
     model memory = model_copy(&x->at[version], false);
@@ -41,7 +41,7 @@ static void assert_goes_on(fixture *x, dw_store *store, uint64_t version)
     dw_follow_report report;
     assert_fine(x, dw_follower_open(&f, store, &options, &x->err));
     assert_int_equal(dw_follower_version(f), version);
-    /* step by step: each commit above a listed version is there */
+    /* step by step: each commit above a reported version exists */
     for (uint64_t v = version; v < x->n; v++)
         assert_fine(x, dw_follower_sync(f, v, NULL, &report, &x->err));
     assert_true(model_equal(&memory, &x->at[x->n - 1]));
@@ -82,7 +82,7 @@ static void test_every_floor(void **state)
                 assert_int_equal(fixture_pull(&x, store, report.floor - 1, &pulled),
                                  DW_NOT_FOUND);
             }
-            /* nothing is left to do; less to collect does not bring the floor down */
+            /* nothing is left to do; a larger n_keep does not lower the floor */
             assert_fine(&x, collect(&x, store, n_keep, false, &again));
             assert_int_equal(again.n_objects, 0);
             assert_int_equal(again.old_floor, report.floor);
@@ -158,7 +158,7 @@ static void test_held_by(void **state)
     fixture x;
     fixture_make(&x, "mem:collect-held", 10, 4, 0);
     assert_held_by(&x, 3, "keep");   /* the anchor is at 8 */
-    assert_held_by(&x, 4, "keep");   /* one at 8 is there, but 7 is to be kept */
+    assert_held_by(&x, 4, "keep");   /* there is one at 8, but 7 must be kept */
     assert_held_by(&x, 1, "anchor"); /* none is above 8 */
     assert_held_by(&x, 99, "keep");
     fixture_list_follower(&x, "slow", 5);
@@ -180,9 +180,9 @@ static void test_leftovers(void **state)
         bool goes;
     } cases[] = {
         {0, NULL, true},      {3, NULL, true},
-        {6, NULL, true},      {7, NULL, false}, /* somebody may be about to commit it */
+        {6, NULL, true},      {7, NULL, false}, /* it may be about to be committed */
         {3, "fold", true},    {3, "anchor", true},
-        {4, "anchor", false}, /* its record may be about to come */
+        {4, "anchor", false}, /* its record may be about to be written */
         {6, "fold", false},
     };
     enum { N = sizeof cases / sizeof *cases };
@@ -240,7 +240,7 @@ static void test_hints_are_not_believed(void **state)
     assert_int_equal(report.floor, 4);
     for (uint64_t v = 4; v <= 10; v++)
         assert_fine(&x, fixture_pull(&x, x.store, v, &pulled));
-    /* a commit that cannot be read does not say which of two attempts it is */
+    /* an unreadable commit does not show which of two attempts it is */
     char key[DW_KEY_TEXT];
     dw_key_object(key, 9, "00000000000000000000000000000000", NULL, 0);
     fixture_put(&x, key, "other", 5);
@@ -252,12 +252,12 @@ static void test_hints_are_not_believed(void **state)
     fixture_close(&x);
 }
 
-/* ---- others at work ---- */
+/* ---- others at the same time ---- */
 
 typedef struct meanwhile {
     fixture *x;
     dw_store *store;
-    uint64_t at; /* the call before which it happens */
+    uint64_t at; /* it happens before this call */
     bool happened;
     void (*happen)(struct meanwhile *);
     dw_fault_kind kind;
@@ -350,7 +350,7 @@ static void test_two_collectors(void **state)
     fixture_close(&x);
 }
 
-/* Killed, or cut off, at any call: nothing is lost, and the next one goes on. */
+/* Killed or disconnected at any call: nothing is lost, and the next one continues. */
 static void test_cut_off(void **state)
 {
     (void)state;

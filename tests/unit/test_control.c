@@ -1,5 +1,5 @@
-/* The control block: files that are none, every transition of a copy, readers that hold
- * it, dead ones, deadlines; and threads that read while one writes. */
+/* The control block: invalid files, every transition of a copy, readers that hold it,
+ * dead readers, deadlines, and threads that read while one writes. */
 /* labels: threads */
 #include <fcntl.h>
 #include <pthread.h>
@@ -51,7 +51,7 @@ static dw_control_writer *open_again(unsigned n_copies)
     return w;
 }
 
-/* The block as a reader has it. */
+/* The block as a reader maps it. */
 typedef struct reader {
     int fd;
     dw_control *control;
@@ -99,7 +99,7 @@ static void test_files(void **state)
     (void)state;
     fresh();
     assert_null(open_again(1));
-    assert_int_equal(access(path, F_OK), -1); /* looking makes nothing */
+    assert_int_equal(access(path, F_OK), -1); /* reading creates nothing */
     dw_control_writer *w = make(1, 0);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
@@ -107,7 +107,7 @@ static void test_files(void **state)
     assert_int_equal(count_files(dir), 1);
     write_version(w, 0, 5);
     dw_control_writer_close(w);
-    w = open_again(1); /* what it said stays */
+    w = open_again(1); /* its contents stay */
     reader r = reader_open(0);
     dw_control_mark mark;
     assert_true(dw_control_begin(r.control, &mark));
@@ -116,7 +116,7 @@ static void test_files(void **state)
     assert_null(open_again(2)); /* for another number of copies */
     assert_true(dw_control_end(r.control, &mark));
     w = make(2, 0);
-    assert_false(dw_control_begin(r.control, &mark)); /* not to be gone by any more */
+    assert_false(dw_control_begin(r.control, &mark)); /* no longer valid */
     reader_close(&r);
     r = reader_open(0);
     assert_false(dw_control_begin(r.control, &mark));
@@ -173,7 +173,7 @@ static void test_foreign_files(void **state)
         assert_non_null(w);
         dw_control_writer_close(w);
     }
-    /* rubbish in a block that looks like one */
+    /* random bytes in a block with a valid head */
     fresh();
     memset(bytes, 0xff, sizeof bytes);
     memcpy(bytes, DW_CONTROL_MAGIC, 8);
@@ -191,7 +191,7 @@ static void test_foreign_files(void **state)
     assert_true(memchr(r.control->stream, 0, sizeof r.control->stream) != NULL);
     reader_close(&r);
     dw_control_writer_close(w);
-    /* what cannot be replaced is told */
+    /* reports a file that cannot be replaced */
     fresh();
     assert_int_equal(mkdir(path, 0777), 0);
     dw_error err;
@@ -228,7 +228,7 @@ static void test_writing(void **state)
         assert_string_equal(r.control->stream, l.stream);
         assert_true(dw_control_end(r.control, &mark));
         before = mark;
-        dw_control_set(w, 0, &l); /* right already: nobody is disturbed */
+        dw_control_set(w, 0, &l); /* already right: nobody is disturbed */
         assert_true(dw_control_end(r.control, &mark));
         l.files++;
         dw_control_set(w, 0, &l);
@@ -237,7 +237,7 @@ static void test_writing(void **state)
         assert_int_equal(before.files, l.files);
     }
     assert_int_equal(dw_control_sync(w, &err), DW_OK);
-    /* a writer that is killed half way, and one that comes after it */
+    /* a writer that is killed half way, and the next one */
     dw_control_mark_written(w, 0);
     dw_control_writer_close(w);
     assert_false(dw_control_begin(r.control, &mark));
@@ -266,7 +266,7 @@ static void test_flipping(void **state)
         const unsigned now = dw_control_current(w), other = 1 - now;
         assert_true(dw_control_hold(r.control, r.slot, &old));
         assert_true(old.copy == now && old.version == version - 1);
-        /* the other one is written, whoever holds this one; nobody waits */
+        /* the other one is written even if somebody holds this one; nobody waits */
         assert_int_equal(dw_control_begin_write(w, other, &err), DW_OK);
         assert_true(dw_control_begin(s.control, &mark) && mark.copy == now);
         assert_true(dw_control_hold(s.control, s.slot, &mark) && mark.copy == now);
@@ -276,7 +276,7 @@ static void test_flipping(void **state)
         assert_true(dw_control_begin(s.control, &mark) && mark.version == version - 1);
         dw_control_flip(w, other);
         assert_true(dw_control_begin(s.control, &mark) && mark.version == version);
-        assert_true(dw_control_end(s.control, &old)); /* whole still */
+        assert_true(dw_control_end(s.control, &old)); /* still whole */
         assert_int_equal(dw_control_begin_write(w, now, &err), DW_UNAVAILABLE);
         dw_control_drop(r.control, r.slot);
         assert_int_equal(dw_control_begin_write(w, now, &err), DW_OK);
@@ -288,7 +288,7 @@ static void test_flipping(void **state)
     dw_control_writer_close(w);
 }
 
-/* ---- those who hold it ---- */
+/* ---- readers that hold it ---- */
 
 static void test_waiting(void **state)
 {
@@ -307,12 +307,12 @@ static void test_waiting(void **state)
     assert_string_equal(err.where, path);
     assert_non_null(strstr(err.text, "process 4711"));
     assert_non_null(strstr(err.text, "slot 3"));
-    /* nothing was written: others go on as before */
+    /* nothing was written: other readers go on */
     assert_true(dw_control_end(r.control, &mark));
     reader s = reader_open(4);
     assert_true(dw_control_hold(s.control, s.slot, &mark) && mark.version == 1);
     dw_control_drop(s.control, s.slot);
-    /* but where a write was interrupted it stays so */
+    /* but an interrupted write stays marked */
     dw_control_mark_written(w, 0);
     assert_int_equal(dw_control_begin_write(w, 0, &err), DW_UNAVAILABLE);
     assert_false(dw_control_hold(s.control, s.slot, &mark));
@@ -323,7 +323,7 @@ static void test_waiting(void **state)
     dw_control_writer_close(w);
 }
 
-/* One that lets go in time is waited for. */
+/* The writer waits for a reader that releases in time. */
 static void *let_go(void *context)
 {
     reader *r = context;
@@ -351,7 +351,7 @@ static void test_in_time(void **state)
     dw_control_writer_close(w);
 }
 
-/* Those that were killed while they held it. */
+/* Readers that were killed while they held it. */
 static void test_dead(void **state)
 {
     (void)state;
@@ -395,7 +395,7 @@ static void test_one_writer(void **state)
     assert_int_equal(dw_control_writer_lock(other, &err), DW_OK);
     dw_control_writer_close(other);
     reader_close(&r);
-    /* a target in memory has none: all calls may be made */
+    /* weights in memory have no block: all calls are allowed */
     dw_control_label l = label(1);
     assert_int_equal(dw_control_writer_lock(NULL, &err), DW_OK);
     assert_int_equal(dw_control_begin_write(NULL, 0, &err), DW_OK);
@@ -418,8 +418,8 @@ static struct {
     _Atomic unsigned n_mixed, n_refused, n_held;
 } world;
 
-/* The block is mapped at several addresses, so the thread sanitizer cannot see who waits
- * for whom. */
+/* The block is mapped at several addresses, so the thread sanitizer cannot see the
+ * synchronisation. */
 static uint64_t load(const uint64_t *at)
 {
     return __atomic_load_n(at, __ATOMIC_RELAXED);

@@ -1,4 +1,5 @@
-/* Mirrors: byte for byte, whole at every moment, and never mixed with anything else. */
+/* Copies of streams: identical bytes, consistent at every moment, never mixed with
+ * another stream. */
 #include "unit/stream_fixture.h"
 
 static dw_status copy(fixture *x, dw_store *from, dw_store *to, dw_copy_report *report)
@@ -86,7 +87,7 @@ static void test_mirror(void **state)
     assert_int_equal(report.n_objects, 1);
     assert_pulls(&x, mirror, 0, 9);
 
-    /* what the mirror lost comes back */
+    /* restores what the copy lost */
     char key[DW_KEY_TEXT];
     fixture_object(&x, 5, key);
     assert_fine(&x, dw_store_remove(mirror, key, &x.err));
@@ -110,21 +111,21 @@ static void test_floors(void **state)
     dw_store *mirror = open_mirror(&x), *late = open_mirror(&x);
     dw_copy_report report;
     assert_fine(&x, copy(&x, x.store, mirror, &report));
-    /* the mirror keeps less than the stream, and what it dropped does not come back */
+    /* the copy keeps less than the stream, and dropped versions do not come back */
     collect(&x, mirror, 5);
     size_t n_objects = fixture_count(&x, mirror, "objects/");
     assert_fine(&x, copy(&x, x.store, mirror, &report));
     assert_int_equal(report.n_objects, 0);
     assert_int_equal(fixture_count(&x, mirror, "objects/"), n_objects);
     assert_pulls(&x, mirror, 4, 10);
-    /* the stream keeps less than the mirror */
+    /* the stream keeps less than the copy */
     collect(&x, x.store, 2);
     fixture_publish(&x);
     assert_fine(&x, copy(&x, x.store, mirror, &report));
     assert_pulls(&x, mirror, 8, 11);
     assert_fine(&x, copy(&x, x.store, late, &report));
     assert_pulls(&x, late, 8, 11);
-    assert_int_equal(fixture_count(&x, late, "commits/"), 12); /* the log is whole */
+    assert_int_equal(fixture_count(&x, late, "commits/"), 12); /* the log is complete */
     assert_int_equal(fixture_count(&x, late, "objects/"),
                      fixture_count(&x, x.store, "objects/"));
     dw_store_close(mirror);
@@ -143,7 +144,7 @@ static void test_conflicts(void **state)
     assert_non_null(strstr(x.err.text, "another stream"));
     fixture_close(&other);
 
-    /* a mirror that somebody publishes to */
+    /* a copy that somebody publishes to */
     dw_store *mirror = open_mirror(&x);
     assert_fine(&x, copy(&x, x.store, mirror, &report));
     dw_publisher *p;
@@ -167,7 +168,7 @@ static void test_conflicts(void **state)
     model_free(&theirs);
     dw_store_close(mirror);
 
-    /* what is damaged here does not get there */
+    /* damaged objects are not copied */
     char key[DW_KEY_TEXT];
     dw_writer bytes;
     mirror = open_mirror(&x);
@@ -203,7 +204,7 @@ static void test_conflicts(void **state)
     fixture_close(&x);
 }
 
-/* ---- others at work ---- */
+/* ---- others at the same time ---- */
 
 typedef struct meanwhile {
     fixture *x;
@@ -266,7 +267,7 @@ static void test_cut_off(void **state)
         assert_fine(&x, dw_store_new_fault(&watched, mirror, &plan, &x.err));
         dw_status status = copy(&x, x.store, watched, &report);
         assert_int_equal(status, m.happened ? DW_UNAVAILABLE : DW_OK);
-        /* followers of the half mirror get what is there of it */
+        /* followers of an incomplete copy get the versions that it has */
         dw_stream *s;
         uint64_t head;
         dw_follow_report pulled;

@@ -69,7 +69,7 @@ static dw_digest state_of(const model *m)
     return state;
 }
 
-/* What the handle says of itself, of the change it was made from. */
+/* Checks the info of the handle against the change it was made from. */
 static void check_info(const dw_delta *delta, size_t form, const model *base,
                        const model *next)
 {
@@ -113,7 +113,7 @@ static void check_info(const dw_delta *delta, size_t form, const model *base,
     assert_int_equal(info.n_tensors, n_tensors);
 }
 
-/* Both ways to apply DELTA to copies of BASE lead to NEXT. */
+/* Both ways to apply DELTA to copies of BASE give NEXT. */
 static void check_apply(const dw_delta *delta, const model *base, const model *next,
                         unsigned n_threads)
 {
@@ -138,7 +138,7 @@ static void check_apply(const dw_delta *delta, const model *base, const model *n
     assert_true(model_equal(&b, base));
     assert_int_equal(dw_patch_changed(patch), info.n_changed);
     assert_true(dw_patch_bytes(patch) >= 5 * info.n_changed);
-    for (int again = 0; again < 2; again++) { /* twice is as good as once */
+    for (int again = 0; again < 2; again++) { /* applying it twice gives the same */
         check_ok(dw_patch_apply(patch, b.tensors, b.n, n_threads, &err), &err);
         assert_true(model_equal(&b, next));
     }
@@ -226,7 +226,7 @@ static void test_several_blocks(void **state)
                 assert_int_equal(t.n_class_blocks, form ? 0 : 3);
                 if (n_threads == 1 || n_threads == 4)
                     check_apply(delta, &base, &next, n_threads);
-                /* the same bytes, whoever made them */
+                /* the same bytes in every case */
                 byte_buffer bytes = encoded(delta);
                 if (n_threads == 1)
                     first = bytes;
@@ -243,7 +243,7 @@ static void test_several_blocks(void **state)
     }
 }
 
-/* Bit for bit: payloads of NaN and the sign of zero are changes. */
+/* The comparison is exact: payloads of NaN and the sign of zero count. */
 static void test_every_bit_counts(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void test_update_base_and_digests(void **state)
                 dw_digest_bytes(base.tensors[i].data, base.tensors[i].n_bytes);
         dw_diff_options options = options_of(form);
         dw_delta *plain = diff(&base, &next, &options);
-        assert_true(model_equal(&base, &old)); /* left alone */
+        assert_true(model_equal(&base, &old)); /* not changed */
 
         options.base_digests = base_digests;
         options.new_digests = new_digests;
@@ -306,7 +306,7 @@ static void test_update_base_and_digests(void **state)
     }
 }
 
-/* Digests that the caller kept spare the sweep, and lead to the same end. */
+/* With the caller's digests the base is not read, and the result is the same. */
 static void test_apply_with_digests(void **state)
 {
     (void)state;
@@ -336,7 +336,7 @@ static void test_apply_with_digests(void **state)
     model_free(&next);
 }
 
-/* A recoded delta is, to the byte, what a diff into that codec gives. */
+/* A recoded delta has the same bytes as a diff into that codec. */
 static void test_recode(void **state)
 {
     (void)state;
@@ -361,7 +361,7 @@ static void test_recode(void **state)
             assert_memory_equal(a.bytes, b.bytes, a.n_bytes);
             free(a.bytes);
             free(b.bytes);
-            /* from the wrong weights it cannot be done */
+            /* it fails with the wrong weights */
             dw_delta_close(recoded);
             assert_int_equal(
                 dw_delta_recode(&recoded, delta, next.tensors, next.n, &wanted, &err),
@@ -384,7 +384,7 @@ static void test_recode_several_blocks(void **state)
     model_fill(&base);
     model next = model_copy(&base, true);
     model_change(&next, 2);
-    /* the middle block is left alone */
+    /* the middle block does not change */
     memcpy((uint8_t *)model_find(&next, "w")->data + (2u << 20),
            (uint8_t *)base.tensors[0].data + (2u << 20), 2u << 20);
     for (size_t from = 0; from < 2; from++)
@@ -404,7 +404,7 @@ static void test_recode_several_blocks(void **state)
 
 /* ---- sizes --------------------------------------------------------------------- */
 
-/* Everything replaced by noise: a delta never passes the model by more than 1 %. */
+/* If everything is replaced by noise, a delta is at most 1 % larger than the model. */
 static void test_never_much_larger_than_the_model(void **state)
 {
     (void)state;
@@ -433,7 +433,7 @@ static void test_never_much_larger_than_the_model(void **state)
     }
 }
 
-/* The price of a tensor that changed in one place is tens of bytes. */
+/* A tensor with one change costs tens of bytes. */
 static void test_20000_tensors(void **state)
 {
     (void)state;
@@ -469,7 +469,7 @@ static void test_20000_tensors(void **state)
     model_free(&next);
 }
 
-/* ---- two names for one memory ---------------------------------------------------- */
+/* ---- tensors that share memory ---------------------------------------------------- */
 
 enum { TIED = 3000 };
 
@@ -528,7 +528,7 @@ static void test_tied_tensors(void **state)
 
 typedef struct watch {
     uint64_t last, total;
-    unsigned n_calls, stop_at; /* the call to say no at, from 1; 0: never */
+    unsigned n_calls, stop_at; /* the call that stops it, from 1; 0: never */
     bool restarts;             /* recoding goes over the model twice */
 } watch;
 
@@ -595,7 +595,7 @@ static void test_progress_and_cancelling(void **state)
     model_free(&next);
 }
 
-/* ---- what is refused -----------------------------------------------------------------
+/* ---- refused -----------------------------------------------------------------
  */
 
 static void check_diff_fails(const dw_tensor *base, const dw_tensor *next, size_t n,
@@ -768,8 +768,8 @@ static void test_save_fails_cleanly(void **state)
     assert_int_equal(dw_delta_open(&delta, temp_path("empty"), &err), DW_CORRUPT);
 }
 
-/* Masters in F32 against weights in BF16: rounded first or in passing, all forms give the
- * same bytes and leave the same base, tied or not. */
+/* F32 masters against BF16 weights: rounding before or during the diff gives the same
+ * bytes and the same base, with and without tied tensors. */
 static void test_rounding_in_passing(void **state)
 {
     (void)state;

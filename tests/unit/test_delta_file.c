@@ -21,8 +21,8 @@ static const char *golden_path(const char *name)
     return path;
 }
 
-/* Opens and applies to the golden model; on success *STATE takes where that led. A
- * failure must leave the weights as they were. */
+/* Opens the file and applies it to the golden model. On success *STATE takes the new
+ * state. A failure must not change the weights. */
 static dw_status use(const uint8_t *bytes, size_t n_bytes, const char *label,
                      dw_digest *state, dw_error *err)
 {
@@ -87,7 +87,7 @@ static void test_golden_files(void **state)
     assert_true(n_good >= 9 && n_bad >= 60);
 }
 
-/* The good files reach the states that the model's own formulas name. */
+/* The good files lead to the states that the model's own formulas give. */
 static void test_golden_states(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void test_golden_states(void **state)
     }
 }
 
-/* The forms the files are meant to hold are in them. */
+/* The files contain the block modes that they should. */
 static void test_golden_modes(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void test_golden_modes(void **state)
     dw_delta_close(delta);
 }
 
-/* No byte of the file is unguarded: whatever bit flips, wherever it is cut. */
+/* Every byte of the file is protected against flipped bits and truncation. */
 static void test_every_alteration_is_refused(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A tensor of more than 2^32 elements. It is a mapping of zero pages, of which hardly any
- * are ever made real. */
+/* A tensor of more than 2^32 elements. It is a mapping of zero pages, and few of them are
+ * ever allocated. */
 /* labels: slow */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +69,7 @@ static void test_class(void **state)
     dw_delta_close(delta);
 }
 
-/* Gaps reach as far as 32 bits do, and positions as far as 31. */
+/* Gaps are limited to 32 bits, positions to 31. */
 static void test_trl(void **state)
 {
     (void)state;
@@ -91,7 +91,7 @@ static void test_trl(void **state)
     dw_delta_close(delta);
 
     change(new_, 0);
-    new_[(1ull << 32) + 1] = 1; /* alone: too far from the start */
+    new_[(1ull << 32) + 1] = 1; /* a single change, too far from the start */
     assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, &options, &err),
                      DW_UNSUPPORTED);
     assert_string_equal(err.text, "tensor 'w': a gap passes 32 bits: use codec class");

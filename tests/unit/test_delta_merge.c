@@ -31,7 +31,7 @@ static dw_delta *diff(const dw_tensor *base, const dw_tensor *next, size_t n)
     return delta;
 }
 
-/* The deltas of a cut's parts, and that of all slices in one. */
+/* The deltas of a cut's parts, and one delta of all slices. */
 static dw_delta *diff_parts(dw_delta *parts[CUT_PARTS], const model *base,
                             const model *next, const cut *c)
 {

@@ -56,7 +56,7 @@ static void test_known_answers(void **state)
     assert_true(dw_digest_state(&t, &digest, 1) == 0x186d5cf7a9d4abdeull);
 }
 
-/* The definition, by the book: a[j] and g from SplitMix64, arithmetic modulo 2^61 - 1. */
+/* The definition of FORMAT.md: a[j] and g from SplitMix64, arithmetic modulo 2^61 - 1. */
 static void test_definition(void **state)
 {
     (void)state;
@@ -104,7 +104,8 @@ static void test_shares_add_up(void **state)
     free(bytes);
 }
 
-/* Zeros count for nothing, so padding does not either; they are told apart by shape. */
+/* Zeros do not change the digest, so padding does not either; the shape distinguishes
+ * them. */
 static void test_padding(void **state)
 {
     (void)state;
@@ -155,7 +156,7 @@ static void test_no_moves(void **state)
     assert_true(dw_digest_moves_sum(&moves) == 0);
 }
 
-/* Every single bit counts, and so does where it stands. */
+/* Every bit counts, and so does its position. */
 static void test_bit_flips(void **state)
 {
     (void)state;
@@ -227,7 +228,7 @@ static void test_state_covers_names_types_and_shapes(void **state)
     assert_true(state_of(swapped, 2) == whole);
     assert_true(state_of(base, 1) != whole);
     assert_true(state_of(base, 0) == 0);
-    /* a tensor of zeros, and one of no elements, are not nothing */
+    /* a tensor of zeros and an empty tensor count too */
     static uint16_t zeros[12];
     const dw_tensor zero = {"a", DW_BF16, 1, d12, 24, zeros, 0};
     assert_true(state_of(&zero, 1) != 0);

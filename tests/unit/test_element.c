@@ -25,7 +25,7 @@ static void test_all_pairs_of_8_bits(void **state)
                     check_pair(a, b, 8, is_float);
 }
 
-/* No move leaves an element where it is, and every move of the element's bits is good. */
+/* Every move changes the element, and every move within the element's bits is valid. */
 static void test_all_moves_of_8_bits(void **state)
 {
     (void)state;
@@ -37,7 +37,7 @@ static void test_all_moves_of_8_bits(void **state)
             }
 }
 
-/* A mapping one to one onto the line, for all 16-bit patterns, in order of value. */
+/* The mapping to numbers is one to one for all 16-bit patterns, in order of value. */
 static void test_rank(void **state)
 {
     (void)state;

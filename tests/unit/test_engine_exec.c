@@ -167,7 +167,7 @@ static void test_limit(void **state)
         assert_non_null(strstr(err.text, words));
         assert_false(dw_engine_is_gone(engine));
         dw_engine_close(engine);
-        /* on a busy machine it may have been killed before it came so far */
+        /* on a busy machine it may have been killed before that */
         if (access(path, F_OK) != 0 || (i == 1 && !strstr(err.text, "last words"))) {
             assert_true(limit_ms < 200000);
             limit_ms *= 2;

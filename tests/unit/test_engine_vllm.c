@@ -317,8 +317,8 @@ static void test_whole_again(void **state)
     const char *replies[] = {
         SERVING,    PAUSED,     UNLABELLED, DONE,   STOPPED, failed, /* update */
         STOPPED,    PAUSED,     UNLABELLED, failed,                  /* start */
-        UNLABELLED, DONE,       STOPPED,    DONE,   DONE,            /* all of it */
-        PAUSED,     UNLABELLED, failed};                             /* start */
+        UNLABELLED, DONE,       STOPPED,    DONE,   DONE, /* the whole update */
+        PAUSED,     UNLABELLED, failed};                  /* start */
     scripted_server s;
     script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
@@ -427,7 +427,7 @@ static void test_gone(void **state)
     script_end(&proxy);
 }
 
-/* A kept connection that has died is replaced. Then nobody listens any more. */
+/* A dead kept connection is replaced. Then nobody listens any more. */
 static void test_kept_connection(void **state)
 {
     (void)state;
@@ -457,7 +457,7 @@ static void test_long_reply(void **state)
     static const char head[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{";
     memcpy(reply, head, sizeof head - 1);
     check_probe_fails((const char *const[]){reply}, 1, DW_INVALID, "too long");
-    /* of a long failure the beginning is shown */
+    /* of a long message the beginning is shown */
     static const char bad[] = "HTTP/1.1 500 X\r\nConnection: close\r\n\r\n\xc3\xa4";
     memset(reply, 'e', 5000);
     memcpy(reply, bad, sizeof bad - 1);

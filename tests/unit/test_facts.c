@@ -41,7 +41,7 @@ static void test_lag(void **state)
     assert_false(dw_report_lag_versions(&report, &n));
     assert_true(lag_seconds() == -1);
     report.version = 5;
-    assert_true(lag_seconds() == -1); /* nobody knows of a head */
+    assert_true(lag_seconds() == -1); /* the head is not known */
     report.head = 5;
     assert_true(dw_report_lag_versions(&report, &n));
     assert_int_equal(n, 0);
@@ -53,7 +53,7 @@ static void test_lag(void **state)
     report.head = 7;
     assert_true(dw_report_lag_versions(&report, &n));
     assert_int_equal(n, 2);
-    assert_true(lag_seconds() == -1); /* it is not */
+    assert_true(lag_seconds() == -1); /* it is not the next one */
     report.next_ms = NOW - 2500;
     assert_true(lag_seconds() == 2.5);
     report.next_ms = NOW + 1000; /* a clock that is ahead */

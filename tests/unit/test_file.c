@@ -92,7 +92,7 @@ static void test_new_file_appears_at_commit(void **state)
     assert_int_equal(count_files(temp_dir), 0);
 }
 
-/* A killed process may have left names of our own process id. */
+/* A killed process may have left names with our process id. */
 static void test_temporary_names_that_are_taken(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void test_links(void **state)
         unlink(other);
     }
     assert_int_equal(dw_link_file(temp_path("none"), other, &err), DW_NOT_FOUND);
-    /* a link takes the place of a link, and of a file */
+    /* a link replaces a link, and a file */
     assert_int_equal(dw_symlink_file("first", link, &err), DW_OK);
     assert_file_is(link, "one");
     assert_int_equal(dw_write_file(second, "two", 3, &err), DW_OK);
@@ -259,7 +259,7 @@ static void test_links(void **state)
     unlink(link);
 }
 
-/* Whatever part of whatever pages: nothing changes but that they are there. */
+/* Any part of any pages: they become present, and nothing changes. */
 static void test_prepare(void **state)
 {
     (void)state;

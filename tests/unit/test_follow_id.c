@@ -1,4 +1,4 @@
-/* The name that a follower reports under if it was given none. */
+/* The default name of a follower's reports. */
 /* wrap: gethostname */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Followers: positions, exact versions, directories that are not theirs, history that
- * was rewritten, trust, and routes around what is missing or damaged. */
+/* Followers: positions, exact versions, foreign directories, rewritten history, trust,
+ * and routes around missing or damaged objects. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,7 +65,7 @@ static void sync_ok(const kit *k, dw_follower *f, uint64_t goal, const size_t *l
     kit_check_follower(k, f, log);
 }
 
-/* The sync fails, and the weights stay as they are. */
+/* The sync fails, and the weights do not change. */
 static void sync_fails(const kit *k, dw_follower *f, uint64_t goal, const size_t *log,
                        dw_status wanted)
 {
@@ -102,7 +102,7 @@ static void test_positions(void **state)
         sync_fails(&k, f, 1ull << 50, log, DW_NOT_FOUND);
         dw_follower_close(f);
     }
-    /* step by step: staging leaves the weights alone */
+    /* step by step: staging does not change the weights */
     dw_follower *f = open_ok(store, &options);
     uint64_t staged;
     assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
@@ -118,7 +118,7 @@ static void test_positions(void **state)
     assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
     assert_ok(dw_follower_apply(f, &err), &err);
     assert_fails(dw_follower_stage(f, 7, &staged, NULL, &err), DW_INVALID, &err);
-    dw_follower_close(f); /* applied, not settled: finished by the next */
+    dw_follower_close(f); /* applied, not finished: the next one finishes it */
     f = open_ok(store, &options);
     assert_int_equal(dw_follower_version(f), 6);
     kit_check_follower(&k, f, log);
@@ -127,7 +127,7 @@ static void test_positions(void **state)
     kit_free(&k);
 }
 
-/* What is staged, committed and applied, as engines are told of it. */
+/* The staged, prepared and applied versions, as reported to engines. */
 static void test_commit(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void test_commit(void **state)
             assert_fails(dw_follower_finish(f, &err), DW_INVALID, &err);
         }
         assert_ok(dw_follower_apply(f, &err), &err);
-        assert_ok(dw_follower_apply(f, &err), &err); /* done already */
+        assert_ok(dw_follower_apply(f, &err), &err); /* already done */
         assert_fails(dw_follower_stage(f, 2, &staged, NULL, &err), DW_INVALID, &err);
         assert_ok(dw_follower_finish(f, &err), &err);
         assert_int_equal(dw_follower_version(f), 1);
@@ -207,13 +207,13 @@ static void test_commit(void **state)
         assert_true(totals.from == DW_NO_VERSION && totals.version == 1);
         assert_int_equal(totals.n_steps, 2);
         assert_true(totals.n_objects > 1 && totals.n_changed > 0);
-        /* committed, and then by sync: to that version, and on */
+        /* prepared, then sync: to that version, and on */
         for (uint64_t goal = 2; goal <= 4; goal += 2) {
             assert_ok(dw_follower_stage(f, goal, &staged, NULL, &err), &err);
             assert_ok(dw_follower_prepare(f, &err), &err);
             sync_ok(&k, f, goal, log);
         }
-        /* committed, and left so: the next one writes at once */
+        /* prepared, and left so: the next one writes at once */
         assert_ok(dw_follower_stage(f, 5, &staged, NULL, &err), &err);
         assert_ok(dw_follower_prepare(f, &err), &err);
         dw_follower_close(f);
@@ -307,7 +307,7 @@ static void test_foreign_directories(void **state)
 
 /* ---- history ---- */
 
-/* Two streams of one id that part after version 2. */
+/* Two streams with the same id that differ after version 2. */
 typedef struct parted {
     kit k, other;
     dw_store *store, *twin;
@@ -355,13 +355,13 @@ static void test_rewritten_history(void **state)
         options.n_tensors = KIT_TENSORS;
         dw_follower *f = open_ok(p.store, &options);
         sync_ok(&p.k, f, 4, p.log);
-        /* the store is another's now */
+        /* the store now holds the other one */
         kit_remove_all(p.store, "");
         kit_copy_store(p.twin, p.store, "");
         sync_fails(&p.k, f, 5, p.log, DW_UNTRUSTED);
         sync_fails(&p.k, f, 7, p.log, DW_UNTRUSTED);
         sync_fails(&p.k, f, 7, p.log, DW_UNTRUSTED);
-        sync_fails(&p.k, f, 3, p.log, DW_UNTRUSTED); /* going back is no way out */
+        sync_fails(&p.k, f, 3, p.log, DW_UNTRUSTED); /* going back is refused too */
         dw_follower_close(f);
         if (in_dir)
             open_fails(p.store, &options, DW_UNTRUSTED);
@@ -490,7 +490,8 @@ static void test_trust(void **state)
         sync_fails(&k, f, i == 0 ? 4 : 3, log, i == 2 ? DW_CORRUPT : DW_UNTRUSTED);
         dw_follower_close(f);
     }
-    /* a writer that trusts does not follow on a version it does not trust */
+    /* a writer with trusted keys does not continue after a version that it does not trust
+     */
     kit_remove_all(copy, "");
     kit_copy_store(store, copy, "");
     others.sign_key = foreign;
@@ -510,7 +511,7 @@ static void test_trust(void **state)
 
 /* ---- routes around damage ---- */
 
-/* What was done to the store, and whether the head can be rebuilt all the same. */
+/* Damage to the store, and whether the head can still be rebuilt. */
 static void test_detours(void **state)
 {
     (void)state;
@@ -530,7 +531,7 @@ static void test_detours(void **state)
         {"ways/00000000000000000008-", ""},
         {"objects/00000000000000000006-", "-anchor-", "objects/00000000000000000008-",
          "-fold-"},
-        /* by fold from 4, over the anchor that is there but leads nowhere */
+        /* by the fold from 4, past the anchor, which leads nowhere */
         {"commits/00000000000000000007", "", "latest.json", ""},
         {"objects/00000000000000000003-", ""},
         {"commits/00000000000000000003", "", "latest.json", ""},
@@ -576,8 +577,8 @@ static void test_detours(void **state)
     kit_free(&k);
 }
 
-/* A shortcut that was made for another history is passed over if the commits are good. */
-/* A stream that is gone is told from one in which nothing is new. */
+/* A shortcut of another history is ignored if the commits are good. */
+/* A stream that is gone is distinguished from one without news. */
 static void test_gone(void **state)
 {
     (void)state;
@@ -611,7 +612,7 @@ static void test_foreign_way(void **state)
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.folds[0] = 4;
     part(&p, &publish);
-    /* the twin's writer opened at 2 and folded to 6; take its shortcut, renamed by nobody
+    /* the twin's writer opened at 2 and folded to 6; take its shortcut unchanged
      */
     char shortcut[512], object[512];
     kit_find(p.twin, "ways/", "-from-", shortcut);
@@ -655,7 +656,7 @@ static void test_collected(void **state)
     options.n_tensors = KIT_TENSORS;
     dw_follower *slow = open_ok(store, &options);
     sync_ok(&k, slow, 1, log);
-    /* what a collector leaves with its floor at 4 */
+    /* the store after a collection with the floor at 4 */
     dw_error err = {0};
     dw_stream *stream;
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
@@ -674,7 +675,7 @@ static void test_collected(void **state)
         kit_find(store, prefix, "-0000", key);
         if (!strstr(key, "-anchor-"))
             assert_ok(dw_store_remove(store, key, &err), &err);
-        else if (v == 4) { /* the commit's own is the other one */
+        else if (v == 4) { /* the commit's own object is the other one */
             kit_finding found = {.part = ""};
             assert_ok(dw_store_list(store, prefix, NULL, kit_visit, &found, &err), &err);
             assert_int_equal(found.n, 2);

@@ -1,5 +1,5 @@
-/* hf:// stores against tests/servers/hf_server.c, a program that stands in for the Hub,
- * which cannot be reached from a test. */
+/* hf:// stores against tests/servers/hf_server.c, a program that replaces the Hub, which
+ * tests cannot reach. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* A store that disappears, that comes back as an older copy, or that loses commits:
- * nobody writes into its empty place, commits on what is gone, or takes it for 'nothing
- * new'. */
+/* A store that disappears, comes back as an older copy, or loses commits: nobody writes
+ * into an empty directory, commits after a lost version, or takes it for 'nothing new'.
+ */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,7 +138,7 @@ static void test_absent_directory(void **state)
         shell("rm -rf %s/deep && mv %s/away %s/deep", temp_dir, temp_dir, temp_dir);
     }
     dw_stream_close(stream);
-    /* what failed is covered by the next */
+    /* the next version covers the failed one */
     publish_to(&k, p, 2);
     publish_to(&k, p, 3);
     sync_to(f, 3);
@@ -170,7 +170,7 @@ static void test_older_directory(void **state)
     dw_error err = {0};
     kit_step(&k, 20);
     dw_publish_report report;
-    /* the first write finds another directory; then its log is looked at */
+    /* the first write finds another directory; then its log is checked */
     assert_fails(kit_try(&k, p, &report, &err), DW_UNAVAILABLE, &err);
     publish_fails(&k, p, DW_UNTRUSTED);
     assert_fails(poll(f, &newest, &err), DW_UNTRUSTED, &err);
@@ -248,7 +248,7 @@ static void test_lost_parent(void **state)
     assert_int_equal(kit_find(store, "commits/", "", NULL), 3);
     dw_publisher_close(p);
 
-    /* nobody gives the number of a lost version to another one */
+    /* the number of a lost version is not used again */
     char own[512];
     dw_error err = {0};
     const size_t n_epochs = kit_find(store, "epochs/", "", NULL);
@@ -290,7 +290,7 @@ static dw_fault_kind count_requests(void *context, uint64_t n, const char *opera
     return DW_FAULT_NONE;
 }
 
-/* One request more than the fence for each commit, the first of an epoch too. */
+/* One request more than the fence for each commit, also for the first of an epoch. */
 static void test_requests(void **state)
 {
     (void)state;
@@ -362,11 +362,11 @@ static void test_holes(void **state)
     assert_ok(poll(f, &newest, &err), &err);
     check_log(store, DW_OK, 0);
 
-    /* a hint is only a hint: what it names must be there */
+    /* a hint is only a hint: the version that it names must exist */
     put_hint(store, 1000);
     assert_ok(poll(f, &newest, &err), &err);
     assert_int_equal(newest, 2);
-    check_log(store, DW_CORRUPT, 1); /* but people are told */
+    check_log(store, DW_CORRUPT, 1); /* but it is reported */
     put_hint(store, 0);
     assert_ok(poll(f, &newest, &err), &err);
     check_log(store, DW_OK, 0);
@@ -395,7 +395,7 @@ static void test_holes(void **state)
     check_log(store, DW_OK, 0);
     dw_follower_close(f);
 
-    /* versions that were walked before the hole was met */
+    /* versions that were read before the gap was found */
     f = open_follower(store, temp_path("second"));
     sync_to(f, 1);
     remove_commit(store, 4);
@@ -421,7 +421,7 @@ static void test_rollback(void **state)
     const char *dir = temp_path("follower");
     dw_follower *f = open_follower(store, dir);
     sync_to(f, 5);
-    sync_to(f, 3); /* somebody wanted that one */
+    sync_to(f, 3); /* an explicit goal */
     dw_follower_close(f);
     f = open_follower(store, dir);
     assert_int_equal(dw_follower_version(f), 3);
@@ -440,14 +440,14 @@ static void test_rollback(void **state)
     dw_publisher_close(p);
     follower_fails(store, dir, DW_UNTRUSTED);
 
-    /* what it had is back */
+    /* the newer copy is back */
     f = open_follower(newer, dir);
     assert_int_equal(dw_follower_version(f), 4);
     sync_to(f, 5);
     sync_to(f, 2);
     dw_follower_close(f);
 
-    /* a damaged memory is none, and raises no alarm */
+    /* a damaged record is ignored, and raises no alarm */
     char path[600];
     snprintf(path, sizeof path, "%s/.deltawire-highest.json", dir);
     size_t n;
@@ -463,7 +463,7 @@ static void test_rollback(void **state)
     kit_free(&k);
 }
 
-/* A follower that runs sees it too, and what it has is not touched. */
+/* A running follower notices it too, and its weights do not change. */
 static void test_rollback_while_running(void **state)
 {
     (void)state;
@@ -516,10 +516,10 @@ static void test_baseline_ahead(void **state)
     const size_t n_epochs = kit_find(store, "epochs/", "", NULL);
     open_publisher_fails(&k, store, &options, DW_UNTRUSTED);
     assert_int_equal(kit_find(store, "epochs/", "", NULL), n_epochs);
-    /* a store that is absent altogether: no new stream is made there */
+    /* no new stream is made in a store that is absent */
     open_publisher_fails(&k, empty, &options, DW_UNAVAILABLE);
     assert_int_equal(kit_find(empty, "", "", NULL), 0);
-    /* the way on that the message names */
+    /* the next step that the message names */
     options.baseline_dir = temp_path("baseline2");
     p = kit_open(&k, store, &options);
     publish_to(&k, p, 3);

@@ -1,5 +1,5 @@
-/* The reader of JSON: jansson, which is another's, must agree on what is good; what is
- * hostile is refused before memory is taken for it. */
+/* The reader of JSON: jansson must agree on what is valid, and hostile texts are refused
+ * before memory is allocated for them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static void assert_same(const dw_json *v, const json_t *j)
 
 static void compare(const char *text, size_t n)
 {
-    /* in a block of its own size, for the sanitizer to watch its end */
+    /* in a block of the exact size, so that the sanitizer notices a read past it */
     char *exact = malloc(n ? n : 1);
     memcpy(exact, text, n);
     dw_json *root;
@@ -54,7 +54,7 @@ static void compare(const char *text, size_t n)
     json_error_t fault;
     json_t *other = json_loadb(exact, n, JSON_REJECT_DUPLICATES, &fault);
     bool good = json_is_object(other);
-    /* a real number is never taken here, so that it may be of any size */
+    /* real numbers are not used here, so they may have any size */
     if (!other && json_error_code(&fault) == json_error_numeric_overflow &&
         strpbrk(text, "eE"))
         good = status == DW_OK;
@@ -128,7 +128,7 @@ static void test_agrees_with_jansson(void **state)
     compare("{}\0", 3);
 }
 
-/* Random bytes out of those that matter, and good texts with one byte spoilt. */
+/* Random bytes of JSON's alphabet, and valid texts with one byte changed. */
 static void test_random_texts(void **state)
 {
     (void)state;
@@ -153,7 +153,7 @@ static void test_random_texts(void **state)
 
 /* ---- bounds ---- */
 
-/* Counts the bytes that are held, by a size in front of each block. */
+/* Counts the allocated bytes, with a size in front of each block. */
 static size_t held, peak;
 
 static void *counting_reallocate(void *context, void *pointer, size_t n_bytes)
@@ -211,7 +211,7 @@ static void test_hostile(void **state)
         dw_json *root;
         dw_error err = {0};
         dw_status status = dw_json_read(&root, text, n, "record", "r.json", &err);
-        /* refused without memory, or read within the bound */
+        /* refused without allocating, or read within the bound */
         if (status != DW_OK)
             assert_non_null(strstr(err.text, "too many values"));
         assert_true(peak <= (status == DW_OK ? (64u << 20) + 3 * n : 0));
@@ -241,7 +241,7 @@ static void test_depth(void **state)
     }
 }
 
-/* Many keys, in any order, are compared without comparing all with all. */
+/* Many keys in any order: duplicates are found in less than quadratic time. */
 static void test_many_keys(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Weights that are kept elsewhere than in the follower's directory: on a disk, in tmpfs,
- * in huge pages where this machine lends some. */
+/* Weights outside of the follower's directory: on a disk, in tmpfs, in huge pages if this
+ * machine has some. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static kit k;
 static dw_store *store;
 static size_t version_log[KIT_COPIES];
 
-/* A place for weights. */
+/* A directory for weights. */
 typedef struct keep {
     const char *name;
     char dir[128];
@@ -170,9 +170,9 @@ static void test_kept(void **state)
         for (uint64_t v = 1; v <= 4; v++) {
             go_to(f, v);
             check_read(v);
-            assert_int_equal(count_files(where->dir), n_copies); /* the weights alone */
+            assert_int_equal(count_files(where->dir), n_copies); /* only the weights */
         }
-        /* the patch file lies beside the link */
+        /* the patch file is beside the link */
         uint64_t staged;
         bool pending;
         assert_ok(dw_follower_stage(f, 5, &staged, NULL, &err), &err);
@@ -193,7 +193,7 @@ static void test_kept(void **state)
         bool recovered;
         assert_fails(dw_checkpoint_recover(target, 1, &recovered, &err), DW_INVALID,
                      &err);
-        /* lost, with a patch that was to be done to it */
+        /* lost, with a patch that was not applied yet */
         assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
         assert_ok(dw_follower_prepare(f, &err), &err);
         dw_follower_close(f);
@@ -207,7 +207,7 @@ static void test_kept(void **state)
         go_to(f, 2);
         check_read(2);
         assert_int_equal(count_files(where->dir), n_copies);
-        /* it stays where it is, whatever is asked for now */
+        /* it stays there, also with another weights_dir */
         dw_follower_close(f);
         f = open_ok(NULL, n_copies);
         go_to(f, 3);
@@ -215,7 +215,7 @@ static void test_kept(void **state)
         dw_follower_close(f);
         assert_int_equal(count_files(where->dir), n_copies);
         assert_int_equal(system(command), 0);
-        f = open_ok(NULL, n_copies); /* but made anew it is made here */
+        f = open_ok(NULL, n_copies); /* but new files are made here */
         go_to(f, 3);
         assert_int_equal(lstat(link_path, &st), 0);
         assert_true(S_ISREG(st.st_mode));
@@ -224,7 +224,7 @@ static void test_kept(void **state)
     }
 }
 
-/* Stock readers take the padded header; see tests/interop for the others. */
+/* Stock readers accept the padded header; see tests/interop for others. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -239,7 +239,7 @@ static void test_refused(void **state)
     dw_follower_close(f);
     if (!keeps[2].there)
         return;
-    /* huge pages for the rest of it: there is no way to write a file there */
+    /* uses huge pages from here on, where files cannot be written with write() */
     snprintf(into, sizeof into, "%s/into", keeps[2].dir);
     assert_fails(open_with(&f, NULL, 1, &err), DW_INVALID, &err);
     assert_non_null(strstr(err.text, "`weights_dir`"));

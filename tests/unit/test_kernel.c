@@ -2,8 +2,8 @@
 /* Every kernel table against the plain one, on the same random cases: all tail lengths,
  * all widths, densities from none to all, unaligned data.
  *
- * A plain program, not a cmocka suite, so that the NEON build of it needs nothing but
- * libc and runs under qemu-user.
+ * A plain program, not a cmocka suite, so that its NEON build needs only libc and runs
+ * under qemu-user.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static uint64_t random64(void)
     return state;
 }
 
-/* Fills with values whose exponents crowd together, as weights' do. */
+/* Fills with values whose exponents are close together, like those of weights. */
 static void fill(uint8_t *elems, size_t n, unsigned width)
 {
     for (size_t i = 0; i < n; i++) {
@@ -158,7 +158,7 @@ static int round_case(const dw_kernels *k)
     const size_t n = random64() % N;
     uint8_t *at = in + random64() % 4;
     for (size_t i = 0; i < 4 * n; i++)
-        at[i] = random64() % 4 ? (uint8_t)random64() : 0xff; /* NaNs among them */
+        at[i] = random64() % 4 ? (uint8_t)random64() : 0xff; /* with some NaNs */
     dw_kernels_plain.round_bf16(a, at, n);
     k->round_bf16(b, at, n);
     if (memcmp(a, b, 2 * n) != 0)

@@ -15,7 +15,7 @@
 #include "failing_allocator.h"
 #include "temp_dir.h"
 
-/* ---- a model and an engine that keeps it in another way ---- */
+/* ---- a model, and an engine that keeps it in another layout ---- */
 
 enum { Q, K, TURNED, CUT, PACKED, BYTES, WIDE, ELSEWHERE, N_TENSORS };
 enum { FUSED, T_TURNED, T_CUT, T_PACKED, T_BYTES, T_WIDE, N_TARGETS };
@@ -90,9 +90,9 @@ static void engine_free(engine *e)
         free(e->targets[i].data);
 }
 
-/* What the engine's own loader does: K behind Q, and padding; a transposed one; columns
- * 30 to 49; pairs of rows interleaved, 16 columns at a time, last tile first; and as they
- * are. ELSEWHERE is another rank's. */
+/* The engine's own loader: K after Q, and padding; a transposed tensor; columns 30 to 49;
+ * pairs of rows interleaved, 16 columns at a time, last tile first; and unchanged
+ * tensors. ELSEWHERE belongs to another rank. */
 static void engine_load(engine *e, const model *m)
 {
     uint16_t *fused = e->targets[FUSED].data, *turned = e->targets[T_TURNED].data;
@@ -313,7 +313,7 @@ static void test_other_weights_are_left_alone(void **state)
     dw_layout_report report;
     dw_error err;
     const size_t last = target_elems[T_WIDE] - 1;
-    for (size_t i = last; i > last - 40; i--) /* one of them is to be changed */
+    for (size_t i = last; i > last - 40; i--) /* one of them must change */
         ((uint32_t *)live.targets[T_WIDE].data)[i] ^= 0x100;
     engine copy;
     engine_make(&copy);
@@ -372,7 +372,7 @@ static void test_forgotten_tensors_are_named(void **state)
     }
 }
 
-/* In no order at all: every element is a piece of its own, or nearly so. */
+/* Random order: nearly every element is its own piece. */
 static void test_shuffled(void **state)
 {
     (void)state;

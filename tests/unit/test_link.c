@@ -9,8 +9,8 @@
 
 #define MIB (1ull << 20)
 
-/* Ten seconds through a link on which one connection brings RATE and all together no
- * more than LIMIT, bytes a millisecond. */
+/* Ten seconds through a link with RATE for one connection and at most LIMIT for all
+ * together, in bytes a millisecond. */
 static void use(dw_link *link, uint64_t *now_ms, uint64_t rate, uint64_t limit)
 {
     dw_link_begin(link, *now_ms);
@@ -33,14 +33,14 @@ static void test_grows_while_it_helps(void **state)
     assert_int_equal(link.n_now, 16);
 
     dw_link_init(&link, 16, 0);
-    use(&link, &now_ms, 100000, 300000); /* three would do */
+    use(&link, &now_ms, 100000, 300000); /* three are enough */
     assert_int_equal(link.n_now, 4);
 
     dw_link_init(&link, 16, 0);
-    use(&link, &now_ms, 100000, 600000); /* six: there, nine bring nothing */
+    use(&link, &now_ms, 100000, 600000); /* six are enough: nine gain nothing */
     assert_int_equal(link.n_now, 6);
 
-    /* a link that got worse is learnt anew */
+    /* a link that got worse is learnt again */
     for (unsigned i = 0; i < 3; i++)
         use(&link, &now_ms, 10000, 600000);
     assert_int_equal(link.n_now, 16);
@@ -68,7 +68,7 @@ static void test_bounds(void **state)
     assert_int_equal(link.n_now, 16);
 }
 
-/* The pause between two transfers is no slowness. */
+/* The time between two transfers does not count as slowness. */
 static void test_pause(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Followers of live memory: not a byte of it changes before a version is proven, nor
- * before the engines are paused. */
+/* Followers of live memory: no byte changes before a version is proven and the engines
+ * are paused. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static void world_end(world *w)
     kit_free(&w->k);
 }
 
-/* What a running engine has: weights of no version of the stream. */
+/* Weights of a running engine that are no version of the stream. */
 static void load_others(world *w)
 {
     for (size_t i = 0; i < w->k.n_bytes; i++)
@@ -105,7 +105,7 @@ static void sync_ok(const world *w, dw_follower *f, uint64_t goal)
     assert_int_equal(count_files(temp_dir), 0); /* the spool has no name */
 }
 
-/* It fails, says the version it said before, and every byte is as it was. */
+/* It fails, keeps its version, and changes no byte. */
 static void sync_fails(world *w, dw_follower *f, uint64_t goal,
                        const dw_progress *progress, dw_status wanted)
 {
@@ -117,7 +117,7 @@ static void sync_fails(world *w, dw_follower *f, uint64_t goal,
     assert_true(dw_follower_version(f) == at);
 }
 
-/* ---- objects that are not what they should be ---- */
+/* ---- wrong objects ---- */
 
 enum { ALTERED, SHORT, GONE, N_HARMS };
 
@@ -127,7 +127,7 @@ static void do_harm(dw_store *store, const char *key, unsigned harm)
     dw_writer bytes = {0};
     assert_ok(dw_store_get_all(store, key, 64u << 20, &bytes, &err), &err);
     assert_ok(dw_store_remove(store, key, &err), &err);
-    if (harm == ALTERED) /* all weights: what lies behind the header */
+    if (harm == ALTERED) /* all weights: everything after the header */
         memset(bytes.bytes + bytes.n_bytes / 2, 0x42, bytes.n_bytes - bytes.n_bytes / 2);
     if (harm != GONE)
         assert_ok(dw_store_put_bytes(store, key, bytes.bytes,
@@ -168,7 +168,7 @@ static void test_altered(void **state)
         }
 }
 
-/* The object is what its record says, but the state in the record is another. */
+/* The object agrees with its record, but the record has another state. */
 static void test_wrong_state(void **state)
 {
     (void)state;
@@ -218,8 +218,8 @@ static void test_cancel(void **state)
     world_end(&w);
 }
 
-/* A model that is too large for memory goes to a file: without room for it nothing is
- * done. */
+/* A model that is too large for memory goes to a file. Without room for that, nothing
+ * changes. */
 static void test_no_spool(void **state)
 {
     (void)state;
@@ -271,7 +271,7 @@ static void test_empty(void **state)
     do_harm(w.store, key, ALTERED);
     dw_follow_options options = in_memory(&w, false);
     options.tensors_empty = true;
-    options.spool_dir = "/nowhere"; /* none is needed */
+    options.spool_dir = "/nowhere"; /* not needed */
     dw_follower *f = open_ok(&w, &options);
     assert_fails(dw_follower_sync(f, 0, NULL, NULL, &err), DW_CORRUPT, &err);
     assert_true(dw_follower_version(f) == DW_NO_VERSION);
@@ -290,7 +290,7 @@ static void test_empty(void **state)
 
 /* ---- pauses ---- */
 
-/* An engine that computes with the memory, and looks at it whenever it is asked. */
+/* An engine that computes with the memory, and checks it when it is asked. */
 typedef struct engine {
     world *w;
     bool paused;
@@ -383,7 +383,7 @@ static void test_pause_first(void **state)
         memcpy(w.before, w.room, w.k.n_bytes);
         assert_ok(dw_engine_new(&handle, &driver, &e, NULL, &err), &err);
         dw_follow_options follow = in_memory(&w, false);
-        follow.tensors_empty = case_ == 3; /* it is paused all the same */
+        follow.tensors_empty = case_ == 3; /* it is paused nevertheless */
         dw_rollout_options options;
         dw_rollout_options_init(&options);
         options.engines = &handle;

@@ -1,6 +1,6 @@
-/* A bit flips in the weights that a follower keeps, in memory or in mapped files: it is
- * found within `sweep_every` versions, no version is told any more, and the weights are
- * fetched anew. */
+/* A bit flips in a follower's weights, in memory or in mapped files: it is found within
+ * `sweep_every` versions, no version is reported any more, and the weights are fetched
+ * again. */
 #include "follow/follower.h"
 #include "weights/replica.h"
 #include "unit/stream_fixture.h"

@@ -1,6 +1,6 @@
 /* labels: slow */
 /* What each operation reads from the store of a stream with 2,000 versions. The numbers
- * of requests are exact, so they are compared with bounds. */
+ * of requests are exact and are compared with bounds. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,7 +83,7 @@ static int drop_history(void **state)
     return temp_dir_remove(state);
 }
 
-/* Ends what is counted since the last reset. */
+/* Ends the count since the last reset. */
 static void assert_reads(const char *what, unsigned most)
 {
     const unsigned n = counted_reads(&counter);
@@ -100,7 +100,7 @@ static void put_hint(const dw_writer *hint)
               &err);
 }
 
-/* Takes the hint away; put_hint brings it back. */
+/* Removes the hint; put_hint restores it. */
 static void take_hint(dw_writer *hint)
 {
     dw_error err = {0};
@@ -153,7 +153,7 @@ static dw_follower *open_dir(dw_store *at)
     return f;
 }
 
-/* From three versions behind. By then the way by an anchor must not be looked at. */
+/* From three versions behind. The route by an anchor must not be considered. */
 static void resume(const char *what, unsigned most)
 {
     dw_error err = {0};
@@ -212,7 +212,7 @@ static void test_log(void **state)
     dw_stream_close(stream);
 }
 
-/* The route is the cheapest way, with and without the hint. */
+/* The route is the cheapest, with and without the hint. */
 static void test_route(void **state)
 {
     (void)state;
@@ -276,7 +276,7 @@ static void test_copy(void **state)
     assert_reads("copy again", 30);
     assert_int_equal(report.n_present, first.n_objects);
     assert_int_equal(report.n_objects, 0);
-    /* what the mirror lost comes back */
+    /* restores what the copy lost */
     assert_true(kit_find(mirror, "objects/00000000000000001000-", "", key) > 0);
     assert_ok(dw_store_remove(mirror, key, &err), &err);
     counting_reset(&counter);
@@ -290,7 +290,7 @@ static void test_copy(void **state)
 
 /* ---- collectors ---- */
 
-/* Gives the number of objects and records that were removed. */
+/* Returns the number of objects and records that were removed. */
 static unsigned collect(const char *what, uint64_t n_keep, unsigned most)
 {
     dw_error err = {0};
@@ -344,7 +344,7 @@ static void test_publish(void **state)
 
 /* ---- the search for the newest version ---- */
 
-/* In a log of so many versions. The search looks only at names. */
+/* In a log of so many versions. The search reads only names. */
 static void search(uint64_t n_versions, uint64_t hole, unsigned most)
 {
     dw_error err = {0};
@@ -377,7 +377,7 @@ static void test_search(void **state)
     static const uint64_t sizes[] = {1, 999, 1000, 1001, 1999, 2000, 2001, 50000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         search(sizes[i], UINT64_MAX, 40);
-    /* versions above a hole are not overlooked: these are the ones that are asked for */
+    /* versions above a gap are found: these are the ones that are asked for */
     search(5000, 1999, 60);
     search(5000, 3999, 60);
     search(5000, 4998, 60);

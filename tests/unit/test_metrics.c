@@ -40,7 +40,7 @@ static void test_new(void **state)
     expect_line("deltawire_ready 0");
     expect_line("deltawire_pinned 0");
     expect_line("deltawire_pause_seconds_count 0");
-    expect_none("\ndeltawire_version "); /* there is none, and 0 is one */
+    expect_none("\ndeltawire_version "); /* there is no version, and 0 is one */
     expect_none("deltawire_lag_seconds");
     expect_none("deltawire_follower_version");
     expect_none("# EOF");
@@ -173,7 +173,7 @@ static void test_accept(void **state)
         {"text/plain;q=0.5, application/openmetrics-text; version=1.0.0; q=0.500", true},
         {"application/openmetrics-textual", false},
         {",,;q=1,application/openmetrics-text", true},
-        /* what Prometheus sends, 2 and 3 */
+        /* sent by Prometheus 2 and 3 */
         {"application/openmetrics-text;version=1.0.0,application/"
          "openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
          true},

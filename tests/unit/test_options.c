@@ -55,7 +55,7 @@ static void test_old_caller(void **state)
     (void)state;
     struct {
         old_options options;
-        uint64_t beyond; /* not the library's to read or write */
+        uint64_t beyond; /* the library must not read or write it */
     } caller = {.beyond = 77};
     dw_options_init(&caller.options, sizeof caller.options, &defaults, sizeof defaults);
     assert_int_equal(caller.options.struct_bytes, sizeof caller.options);
@@ -162,8 +162,7 @@ OPENER(store_open, dw_store_options, dw_store_open(&out.store, "mem:x", options,
 OPENER(write_file, dw_checkpoint_write_options,
        dw_checkpoint_write("/none", NULL, 0, options, err))
 
-/* A size that was not set, and members that are not known, are refused before anything
- * else is looked at. */
+/* A missing size and unknown members are refused before anything else is checked. */
 static void test_every_struct(void **state)
 {
     (void)state;
@@ -211,7 +210,7 @@ static void test_shorter_options(void **state)
     dw_diff_options options;
     memset(&options, 0xee, sizeof options);
     dw_diff_options_init_sized(&options, offsetof(dw_diff_options, progress));
-    assert_int_equal(options.progress.context != NULL, 1); /* was left alone */
+    assert_int_equal(options.progress.context != NULL, 1); /* not changed */
     uint64_t dims[] = {4};
     float old_values[4] = {1, 2, 3, 4}, new_values[4] = {1, 2, 5, 4};
     const dw_tensor base = {"w", DW_F32, 1, dims, sizeof old_values, old_values, 0};

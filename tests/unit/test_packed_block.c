@@ -60,7 +60,8 @@ static void test_round_trips(void **state)
     }
 }
 
-/* Weights pack well: the exponents are few. Noise does not, and costs next to nothing. */
+/* Weights pack well because they have few exponents. Noise does not, but adds almost
+ * nothing. */
 static void test_full_blocks(void **state)
 {
     (void)state;
@@ -85,7 +86,8 @@ static void test_full_blocks(void **state)
     }
 }
 
-/* The bytes of the format: planes from the top, floats turned left by one. */
+/* The bytes of the format: planes from the most significant, floats rotated left by one.
+ */
 static void test_layout(void **state)
 {
     (void)state;

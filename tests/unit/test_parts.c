@@ -88,8 +88,8 @@ static void test_round_trip(void **state)
     }
 }
 
-/* Slices of several blocks, which begin anywhere: segments that lie across the blocks of
- * the tensor. */
+/* Slices of several blocks, which begin anywhere: segments across the blocks of the
+ * tensor. */
 static void test_large_slices(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static int free_halves(void **state)
     return temp_dir_remove(state);
 }
 
-/* Nothing comes of them, in memory or on disk. */
+/* They have no effect, in memory or on disk. */
 static void check_refused(const dw_part *list, size_t n, dw_status status,
                           const char *text)
 {
@@ -231,7 +231,7 @@ static void test_goal(void **state)
     assert_string_equal(err.text,
                         "the parts lead to another model state than version 7 has");
     assert_int_not_equal(access(path, F_OK), 0);
-    /* a part alone, where nothing is claimed about the rest */
+    /* a single part, with no claim about the rest */
     assert_int_equal(
         dw_parts_stage_file(path, base.tensors, 1, two, 1, &none, 1, NULL, &err), DW_OK);
     assert_int_equal(dw_patch_open(&patch, &read, path, &err), DW_OK);

@@ -79,7 +79,7 @@ static void test_file_round_trip(void **state)
             assert_int_equal(a->n, b->n);
             assert_memory_equal(a->positions, b->positions, a->n * sizeof *a->positions);
         }
-        /* in any order of tensors, and over what was half done */
+        /* in any order of tensors, and over half-applied stores */
         model m = model_copy(&base, true);
         for (size_t i = 0; i < m.n; i += 2)
             memcpy(m.tensors[i].data, model_find(&next, m.tensors[i].name)->data,
@@ -133,7 +133,7 @@ static dw_status open_bytes(const uint8_t *bytes, size_t n)
     dw_error err = {0};
     put_file(temp_path("x"), bytes, n);
     dw_status status = dw_patch_open(&patch, &found, temp_path("x"), &err);
-    if (status == DW_OK) { /* then its stores are safe to do */
+    if (status == DW_OK) { /* then its stores are safe */
         model m = model_copy(&base, false);
         status = dw_patch_apply(patch, m.tensors, m.n, 1, &err);
         model_free(&m);
@@ -146,7 +146,7 @@ static dw_status open_bytes(const uint8_t *bytes, size_t n)
     return status;
 }
 
-/* Every byte is guarded: no alteration passes. */
+/* Every byte is protected: no alteration is accepted. */
 static void test_altered_files(void **state)
 {
     (void)state;
@@ -168,7 +168,7 @@ static void test_altered_files(void **state)
     free(bytes);
 }
 
-/* With hashes made right again: refused, or harmless. */
+/* With valid hashes: refused, or harmless. */
 static void test_resealed_files(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void test_resealed_files(void **state)
     free(kept);
 }
 
-/* A patch of one segment, as crafted as need be. */
+/* A crafted patch of one segment. */
 static size_t craft(uint8_t *out, const uint32_t positions[2], uint64_t tensor,
                     uint64_t first, uint64_t n_stores, uint64_t offset, uint64_t dim)
 {
@@ -236,7 +236,7 @@ static void test_crafted_files(void **state)
         {{3, 9}, 0, UINT64_MAX - 3, 2, 8, 10, DW_CORRUPT}, /* wraps round */
         {{3, 9}, 0, 11, 2, 8, 10, DW_CORRUPT},
         {{3, 9}, 0, 0, 0, 8, 10, DW_CORRUPT}, /* no stores */
-        {{3, 9}, 0, 0, 3, 8, 10, DW_CORRUPT}, /* more than are there */
+        {{3, 9}, 0, 0, 3, 8, 10, DW_CORRUPT}, /* more than there are */
         {{3, 9}, 0, 0, UINT32_MAX, 8, 10, DW_CORRUPT},
         {{3, 9}, 0, 0, UINT64_MAX, 8, 10, DW_CORRUPT},
         {{3, 9}, 0, 0, 2, 12, 10, DW_CORRUPT}, /* not at a multiple of 8 */
@@ -271,8 +271,8 @@ static void test_crafted_files(void **state)
     }
 }
 
-/* None, some or all of the stores done: it is the same checkpoint. One byte that is
- * neither old nor new: it is not. */
+/* With none, some or all of the stores it is the same checkpoint. If one byte is neither
+ * old nor new, it is not. */
 static void test_check(void **state)
 {
     (void)state;
@@ -310,7 +310,7 @@ static void test_check(void **state)
 /* ---- other weights
  * ------------------------------------------------------------------------ */
 
-/* A file that changes after it was opened: only what was proven is ever stored. */
+/* A file that changes after it was opened: only proven values are ever stored. */
 static void test_altered_while_open(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Packed tensors: what slime and SkyRL write unpacks, and hostile frames are refused. */
+/* Packed tensors: those of slime and SkyRL unpack, and hostile frames are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static void test_checksums(void **state)
     (void)state;
     char text[DW_CHECKSUM_TEXT];
     dw_checksum kind;
-    /* as their own command-line tools and zlib print them */
+    /* as printed by their own command-line tools and zlib */
     dw_checksum_of(text, DW_CHECKSUM_XXH3_128, "abc", 3);
     assert_string_equal(text, "06b05ab6733a618578af5f94892f3950");
     dw_checksum_of(text, DW_CHECKSUM_ADLER32, "abc", 3);
@@ -94,7 +94,7 @@ static void test_frames_of_another_size(void **state)
     refuses(&f, DW_PACKING_XOR, "159 bytes, the tensor has 160");
     peer_pack(&f, zeros, 161);
     refuses(&f, DW_PACKING_XOR, "does not unpack");
-    peer_pack(&f, zeros, sizeof zeros); /* a bomb, as far as they go */
+    peer_pack(&f, zeros, sizeof zeros); /* a decompression bomb */
     refuses(&f, DW_PACKING_XOR, "does not unpack");
     refuses(&f, DW_PACKING_OVERWRITE, "does not unpack");
     peer_pack(&f, zeros, 160);
@@ -128,7 +128,7 @@ static void test_lists(void **state)
     refuses(&f, DW_PACKING_OVERWRITE, "does not unpack");
 }
 
-/* A frame need not say how long it is. */
+/* A frame need not declare its size. */
 static void test_frame_of_unknown_size(void **state)
 {
     (void)state;

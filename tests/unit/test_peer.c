@@ -1,4 +1,4 @@
-/* Whose versions lie in a store, which there are, and what their records say. */
+/* The format of a store, its versions, and their records. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -88,7 +88,7 @@ static void test_detect(void **state)
         store = peer_make_bucket(kind);
         assert_ok(dw_peer_detect(store, &format, &err), &err);
         assert_int_equal(format, wanted[kind]);
-        peer_put_text(store, "stream.json", "{}"); /* ours wins */
+        peer_put_text(store, "stream.json", "{}"); /* a deltawire stream wins */
         assert_fails(dw_peer_detect(store, &format, &err), DW_NOT_FOUND, &err);
         dw_store_close(store);
     }
@@ -107,7 +107,7 @@ static void test_list(void **state)
     assert_int_equal(dw_peer_get_format(peer), DW_PEER_TRL);
     assert_ok(dw_peer_list(peer, &versions, &n, &err), &err);
     assert_int_equal(n, 1);
-    /* numbers of seven digits come after those of six, other than their names */
+    /* numbers of seven digits come after those of six, unlike their names */
     peer_put_text(store, "deltas/step_1000000.safetensors", "x");
     peer_put_text(store, "deltas/step_999999.safetensors", "x");
     peer_put_text(store, "deltas/step_000001.safetensors", "x"); /* the anchor wins */
@@ -153,7 +153,7 @@ static void test_infos(void **state)
     }
 }
 
-/* A version that is written anew is read anew. */
+/* A version that is written again is read again. */
 static void test_what_changed_is_read_again(void **state)
 {
     (void)state;
@@ -174,7 +174,7 @@ static void test_what_changed_is_read_again(void **state)
     dw_store_close(store);
 }
 
-/* ---- records of strangers ---- */
+/* ---- hostile records ---- */
 
 #define T                                                                                \
     "\"name\":\"a\",\"shape\":[1],\"uncompressed_num_bytes\":2,"                         \
@@ -246,7 +246,7 @@ static void test_hostile_records(void **state)
         char key[DW_KEY_TEXT];
         dw_peer_key(key, records[i].format, 7, true);
         peer_put_text(store, key, records[i].record);
-        if (records[i].format == DW_PEER_SLIME) /* its first bytes are looked at */
+        if (records[i].format == DW_PEER_SLIME) /* its first bytes are read */
             peer_put_text(store, "weight_v000007/m.safetensors", "");
         assert_ok(dw_peer_open(&peer, store, &err), &err);
         dw_status status = dw_peer_version(peer, 7, &info, &err);

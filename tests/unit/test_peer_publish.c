@@ -1,5 +1,5 @@
 /* Versions written for TRL, slime and SkyRL, read back by their readers. tests/format has
- * readers in Python that know nothing of the library. */
+ * readers in Python that do not use the library. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #define N_TENSORS  5
 #define N_VERSIONS 40
 
-/* ---- a model, and what it was at each version ---- */
+/* ---- a model, and its copies of each version ---- */
 
 typedef struct net {
     dw_tensor tensors[N_TENSORS]; /* not in the order of their names */
@@ -105,8 +105,8 @@ static void remove_files(const char *path)
         closedir(dir);
 }
 
-/* TEMP_DIR/NAME, or, where it can be, a path in memory, as thousands of syncs take their
- * time. Good until the fourth call from here. */
+/* TEMP_DIR/NAME or, if possible, a path in memory, because thousands of syncs take long.
+ * Valid until the fourth next call. */
 static const char *shared_path(const char *name)
 {
     static char paths[4][512];
@@ -120,7 +120,7 @@ static const char *shared_path(const char *name)
     return path;
 }
 
-/* A directory there, without files. */
+/* An empty directory there. */
 static const char *fresh_dir(const char *name)
 {
     const char *path = shared_path(name);
@@ -144,7 +144,7 @@ static const char *save_base(const net *m)
     return path;
 }
 
-/* ---- the ways to write ---- */
+/* ---- the formats and options ---- */
 
 typedef struct way {
     const char *name;
@@ -224,8 +224,8 @@ static int end(void **state)
     return temp_dir_remove(state);
 }
 
-/* Every version that is listed, one by one and the newest from nothing, is what was
- * published under that number. Gives how many there are. */
+/* Checks that every listed version, one by one, and the newest from nothing, is as
+ * published under that number. Returns how many there are. */
 static size_t check_versions(const net *m, dw_store *store, const char *base)
 {
     dw_error err = {0};
@@ -274,7 +274,7 @@ static void test_every_way(void **state)
         dw_peer_publisher *p = open_publisher(store, &m, &options);
         assert_int_equal(dw_peer_publisher_version(p), w->has_base ? 0 : DW_NO_VERSION);
         for (uint64_t v = 1; v <= 7; v++) {
-            if (v != 1 && v != 5) /* in 5 nothing changes */
+            if (v != 1 && v != 5) /* nothing changes in 5 */
                 net_step(&m);
             dw_peer_publish_report report = publish(p, &m, DW_NO_VERSION);
             assert_int_equal(report.version, v);
@@ -345,7 +345,7 @@ static void test_numbers(void **state)
         assert_fails(dw_peer_publisher_publish(p, 10, &report, &err), DW_CONFLICT, &err);
         assert_fails(dw_peer_publisher_publish(p, 8, &report, &err), DW_CONFLICT, &err);
         assert_false(publish(p, &m, 11).is_whole);
-        /* with a number left out it cannot be a delta: readers go one by one */
+        /* if a number is skipped it cannot be a delta, because readers go one by one */
         net_step(&m);
         if (w->format == DW_PEER_SKYRL)
             assert_fails(dw_peer_publisher_publish(p, 14, &report, &err), DW_UNSUPPORTED,
@@ -415,10 +415,10 @@ static void test_refusals(void **state)
     expect_refusal(store, mixed.tensors, N_TENSORS, &trl, DW_UNSUPPORTED, "b.bias");
     expect_refusal(store, mixed.tensors, N_TENSORS, &skyrl, DW_INVALID, "base");
     dw_peer_publish_options wrong = trl;
-    wrong.trl_layout = 1; /* which has no gaps */
+    wrong.trl_layout = 1; /* it has no gaps */
     expect_refusal(store, plain.tensors, N_TENSORS, &wrong, DW_INVALID, "layout 1");
 
-    /* what is there is another format's, another model's, a stream of ours */
+    /* the store holds another format, another model, or a deltawire stream */
     dw_peer_publisher *p = open_publisher(store, &plain, &slime);
     publish(p, &plain, DW_NO_VERSION);
     dw_peer_publisher_close(p);
@@ -464,7 +464,7 @@ static void test_a_directory_of_others(void **state)
     net_free(&other);
 }
 
-/* Two writers: the one that comes second is told, and what is there stays whole. */
+/* Two writers: the second one gets an error, and the existing versions stay whole. */
 static void test_two_writers(void **state)
 {
     (void)state;
@@ -497,7 +497,7 @@ static void test_two_writers(void **state)
     }
 }
 
-/* What a killed process left of a version is not taken for a part of it. */
+/* Objects that a killed process left are not taken for a part of the version. */
 static void test_leftovers(void **state)
 {
     (void)state;
@@ -542,7 +542,7 @@ static const dw_fault_kind kinds[] = {DW_FAULT_FAIL,  DW_FAULT_LOST,    DW_FAULT
                                       DW_FAULT_SHORT, DW_FAULT_CORRUPT, DW_FAULT_STALE};
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
-/* Tries until it is done; the faults are over after a while. */
+/* Tries until it succeeds; the faults end after a while. */
 static void publish_stubbornly(dw_store *store, net *m,
                                const dw_peer_publish_options *options, uint64_t version,
                                dw_peer_publisher **p)
@@ -566,8 +566,8 @@ static void publish_stubbornly(dw_store *store, net *m,
     fail_msg("version %llu is never done", (unsigned long long)version);
 }
 
-/* Three versions over a store whose calls FIRST to FIRST + SPAN - 1 have the fault; then
- * one more by another process. Gives the number of calls. */
+/* Three versions to a store whose calls FIRST to FIRST + SPAN - 1 have the fault; then
+ * one more by another process. Returns the number of calls. */
 static uint64_t run_one(const way *w, dw_fault_kind kind, uint64_t first, uint64_t span)
 {
     net m;
@@ -598,7 +598,8 @@ static uint64_t run_one(const way *w, dw_fault_kind kind, uint64_t first, uint64
     return n_calls;
 }
 
-/* Of all calls and kinds of faults one in EVERY, which shares no factor with N_KINDS. */
+/* Tests one in EVERY of all calls and kinds of faults. EVERY shares no factor with
+ * N_KINDS. */
 static void run_all(uint64_t span, unsigned every)
 {
     static const size_t picked[] = {2, 4, 6}; /* trl 3 gap, slime overwrite, skyrl */
@@ -627,15 +628,16 @@ static void test_three_calls_in_a_row(void **state)
     run_all(3, 11);
 }
 
-/* The read-back of version 2 ends short, or it is not listed, and the weights move on
- * before the next try: version 2 stays what it was, and they become the next one. */
+/* The read-back of version 2 is cut short, or it is not listed, and the weights change
+ * before the next try: version 2 stays the same, and the new weights become the next one.
+ */
 static void test_weights_move_on(void **state)
 {
     (void)state;
     static const struct {
         dw_fault_kind kind;
         const char *operation;
-        uint64_t n_lists; /* that leave it out */
+        uint64_t n_lists; /* the lists that leave it out */
     } cases[] = {{DW_FAULT_SHORT, "get", 1},
                  {DW_FAULT_CORRUPT, "get", 1},
                  {DW_FAULT_STALE, "list", 1},
@@ -646,7 +648,7 @@ static void test_weights_move_on(void **state)
         dw_error err = {0};
         dw_peer_publish_report report;
         net m;
-        /* the list of the others would hide version 1 too */
+        /* for the others the list would also hide version 1 */
         if (cases[i % 4].kind == DW_FAULT_STALE && w->format != DW_PEER_TRL)
             continue;
         net_make(&m, w->format);
@@ -677,7 +679,7 @@ static void test_weights_move_on(void **state)
         faults.on = false;
         net_step(&m);
         dw_status status = dw_peer_publisher_publish(p, DW_NO_VERSION, &report, &err);
-        if (status == DW_UNAVAILABLE) /* listed only when it was looked for */
+        if (status == DW_UNAVAILABLE) /* listed only at the next look */
             status = dw_peer_publisher_publish(p, DW_NO_VERSION, &report, &err);
         assert_ok(status, &err);
         assert_int_equal(report.version, 3);
@@ -690,7 +692,7 @@ static void test_weights_move_on(void **state)
     }
 }
 
-/* Files of the caller's stay in the directory that he named, whatever becomes of it. */
+/* The caller's own files always stay in the directory that it named. */
 static void test_files_of_others_stay(void **state)
 {
     (void)state;

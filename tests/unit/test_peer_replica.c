@@ -57,7 +57,7 @@ static dw_status try_open(following *f, bool with_base, dw_error *err)
     return dw_peer_replica_open(&f->replica, f->peer, &options, err);
 }
 
-/* Takes STORE. */
+/* Owns STORE. */
 static following open_store(dw_store *store, bool with_base)
 {
     following f = {.store = store};
@@ -150,7 +150,7 @@ static void test_a_number_without_a_file(void **state)
     (void)state;
     following f = open_store(peer_make_bucket(BUCKET_TRL), false);
     dw_peer_sync_report report = go(&f, 6);
-    assert_int_equal(report.n_steps, 2); /* the anchor, and over the gap */
+    assert_int_equal(report.n_steps, 2); /* the anchor, and the step over the gap */
     assert_int_equal(report.n_missing, 1);
     assert_false(report.is_verified);
     assert_non_null(strstr(notes, "version 5 has no file"));
@@ -172,7 +172,7 @@ static void test_an_anchor_that_leaves_out(void **state)
     dw_error err = {0};
     assert_ok(dw_peer_version(f.peer, 3, &info, &err), &err);
     assert_true(info.is_partial && info.base == 2 && !info.base_is_named);
-    /* where the first anchor is gone, the weights here still tell what is missing */
+    /* if the first anchor is gone, the local weights still show what is missing */
     assert_ok(dw_store_remove(store, "anchors/step_000001.safetensors", &err), &err);
     go_wrong(&f, 2, DW_NOT_FOUND, "no whole anchor before it");
     close_all(&f);
@@ -231,7 +231,7 @@ static void test_a_delta_numbered_0(void **state)
     close_all(&f);
 }
 
-/* Back to the base, which became another model's in the meantime. */
+/* Back to the base, which is another model now. */
 static void test_a_base_of_another_model(void **state)
 {
     (void)state;

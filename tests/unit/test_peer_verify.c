@@ -1,4 +1,5 @@
-/* Sweeps over other systems' versions: what is found, and what is said not to be. */
+/* Verifies other systems' versions: the faults it finds, and the notes about what it
+ * cannot check. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,7 @@ static void take_fault(void *context, const dw_error *fault)
     strncat(faults, fault->text, sizeof faults - strlen(faults) - 1);
 }
 
-/* Sweeps STORE, which it closes, and returns what came of it. */
+/* Verifies STORE, closes it, and returns the result. */
 static dw_status sweep(dw_store *store, bool with_base, dw_peer_verify_report *report)
 {
     dw_error err = {0};
@@ -100,7 +101,7 @@ static void test_a_damaged_object(void **state)
         dw_writer_release(&bytes);
         assert_int_equal(sweep(store, true, &report), DW_CORRUPT);
         assert_int_equal(report.n_faults, 1);
-        assert_int_equal(report.n_replayed, 2); /* nothing leads beyond it */
+        assert_int_equal(report.n_replayed, 2); /* there is no route beyond it */
         assert_non_null(strstr(notes, "could not be made"));
     }
 }

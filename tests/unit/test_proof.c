@@ -117,7 +117,7 @@ static void test_damaged_base(void **state)
     version_free(&v);
 }
 
-/* What is to be recorded is another digest than the deltas lead to. */
+/* The digest to be recorded differs from the one that the deltas lead to. */
 static void damage_digest(void *context)
 {
     dw_uploaded *uploaded = context;

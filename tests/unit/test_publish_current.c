@@ -1,4 +1,4 @@
-/* Opening on other weights than the newest version's. */
+/* Opens with other weights than those of the newest version. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static void check_head(dw_store *store, uint64_t version, const char *step)
     dw_stream_close(stream);
 }
 
-/* It makes a version only if weights differ, and only if it is asked to. */
+/* It makes a version only if weights differ and the caller asks for it. */
 static void test_opening_publishes(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Masters in F32 that are published as BF16, and tensors that the caller says are
- * unchanged. */
+/* F32 masters that are published as BF16, and tensors that the caller declares unchanged.
+ */
 /* labels: threads */
 #include <limits.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 
 enum { N_LARGE = 1500003, N_SMALL = 77, N_TENSORS = 4 };
 
-/* A model of masters, and what a follower must have of it. */
+/* A model of masters, and the weights that a follower must have. */
 typedef struct trainer {
     float *large, *small;
     uint16_t *plain;
@@ -52,7 +52,7 @@ static void trainer_free(trainer *m)
     free(m->plain);
 }
 
-/* Moves PER_MILLE of the masters by less than BF16 can tell, or by more. */
+/* Moves PER_MILLE of the masters by less than a BF16 step, or by more. */
 static void trainer_step(trainer *m, unsigned per_mille)
 {
     for (size_t i = 0; i < N_LARGE; i++)
@@ -171,7 +171,7 @@ static void test_masters(void **state)
         publish(p, NULL);
         check(&m, store);
     }
-    for (size_t i = 0; i < N_LARGE; i++) /* noise: no codec makes it smaller */
+    for (size_t i = 0; i < N_LARGE; i++) /* noise, which no codec compresses */
         m.large[i] = (float)(random_below(1u << 30)) * (random_below(2) ? 1.f : -1e-20f);
     publish(p, NULL);
     check(&m, store);
@@ -187,7 +187,7 @@ static void test_masters_in_a_dir(void **state)
     test_masters(&yes);
 }
 
-/* Two ranks, each with a range of the large tensor that begins where it likes. */
+/* Two ranks, each with a range of the large tensor that begins anywhere. */
 static void test_sharded_masters(void **state)
 {
     (void)state;
@@ -223,7 +223,7 @@ static void test_refused(void **state)
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
-    m.as_bf16[1] = true; /* of a tensor that is BF16 already */
+    m.as_bf16[1] = true; /* a tensor that is already BF16 */
     dw_publish_options options = options_of(&m);
     dw_error err = {0};
     dw_publisher *p;
@@ -234,7 +234,8 @@ static void test_refused(void **state)
     trainer_free(&m);
 }
 
-/* What is said to be unchanged is believed, but only as far as it is in the stream. */
+/* Tensors declared unchanged are trusted, but only if the stream has what the last
+ * publish saw. */
 static void test_unchanged(void **state)
 {
     (void)state;
@@ -248,14 +249,15 @@ static void test_unchanged(void **state)
     const bool none[N_TENSORS] = {false}, large[N_TENSORS] = {true},
                all[N_TENSORS] = {true, true, true, true};
 
-    trainer_step(&m, 10); /* nothing was published yet that it could be as at */
+    trainer_step(&m, 10); /* nothing was published before */
     assert_true(publish(p, all).n_changed > N_LARGE / 200);
     check(&m, inner);
 
     copy before, after;
     fetch(&before, inner);
     trainer_step(&m, 10);
-    assert_in_range(publish(p, large).n_changed, 1, 3); /* a lie, and believed */
+    assert_in_range(publish(p, large).n_changed, 1,
+                    3); /* a false claim, which is trusted */
     fetch(&after, inner);
     assert_memory_equal(before.large, after.large, N_LARGE * 2);
     copy_free(&before);
@@ -276,7 +278,7 @@ static void test_unchanged(void **state)
     assert_fails(dw_publisher_wait(p, ticket, UINT_MAX, NULL, NULL, &err), DW_DENIED,
                  &err);
     faults.on = false;
-    /* as at the last publish, yes; but that one is not in the stream */
+    /* unchanged since the last publish, but that one is not in the stream */
     assert_true(publish(p, all).n_changed > N_LARGE / 200);
     check(&m, inner);
     assert_true(publish(p, all).unchanged);

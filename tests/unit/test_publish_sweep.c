@@ -1,6 +1,6 @@
-/* Bits flip in the baseline of a running publisher: it is found within `sweep_every`
- * versions, repaired from the stream and recorded; folds, anchors and collections do not
- * rely on it. */
+/* Bits flip in the baseline of a running publisher. The damage is found within
+ * `sweep_every` versions, repaired from the stream and recorded; folds, anchors and
+ * collections do not use it. */
 /* labels: threads */
 #include "publish/publisher.h"
 #include "unit/stream_fixture.h"
@@ -24,7 +24,7 @@ static void open_fixture(fixture *x, const char *url, const char *dir, unsigned 
     fixture_open(x, url, &options);
 }
 
-/* The live weights stay as they are. */
+/* The live weights do not change. */
 static void publish_same(fixture *x)
 {
     uint64_t ticket;
@@ -87,7 +87,8 @@ static void rot_and_change(const char *url, const char *dir)
     for (int i = 0; i < 5; i++)
         fixture_publish(&x); /* all is proven once, at different versions */
     *baseline_byte(&x) ^= 1;
-    /* each version changes what rotted: followers get it wrong until it is found */
+    /* each version changes the damaged element: followers get wrong weights until it is
+     * found */
     uint64_t repaired = 0;
     for (int i = 0; i < EVERY + 1; i++) {
         ((uint8_t *)tensor_of(&x.live, "bias")->data)[0] ^= 4;
@@ -101,7 +102,8 @@ static void rot_and_change(const char *url, const char *dir)
     dw_stream *s;
     const uint64_t from = version_of(&x, &s, repaired).suspect_from;
     dw_stream_close(s);
-    assert_in_range(from, 2, 6); /* where the piece was last proven, and one more */
+    assert_in_range(from, 2,
+                    6); /* the version at which the piece was last proven, plus one */
     assert_head_is_live(&x);
     fixture_verify(&x, x.store, &found);
     assert_int_equal(found.suspect_from, from);
@@ -120,7 +122,7 @@ static void test_change_is_wrong(void **state)
     rot_and_change("mem:rot-change-dir", temp_path("change"));
 }
 
-/* The flipped bit hides a change of the trainer's: it is never sent. */
+/* The flipped bit hides a change of the trainer, so it is never sent. */
 static void test_change_is_hidden(void **state)
 {
     (void)state;
@@ -138,7 +140,8 @@ static void test_change_is_hidden(void **state)
     fixture_close(&x);
 }
 
-/* A fold and an anchor read all of the baseline: they are not made, and it is repaired.
+/* A fold or an anchor reads the whole baseline: it is not made, and the baseline is
+ * repaired.
  */
 static void test_fold_and_anchor(void **state)
 {
@@ -179,8 +182,8 @@ static dw_status collect(fixture *x, dw_store *store, bool dry_run,
     return status;
 }
 
-/* Makes the anchor of VERSION one of other weights, as a rotten baseline did in 0.1: hash
- * and size are those of the record. */
+/* Gives the anchor of VERSION other weights, as a damaged baseline did in 0.1. Hash and
+ * size agree with the record. */
 static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
 {
     dw_stream *s;
@@ -263,7 +266,7 @@ static void test_collect(void **state)
         dw_follow_report pulled;
         dw_store *store = fixture_clone(&x);
         spoil[i](&x, store, 8);
-        /* the older anchor serves */
+        /* the older anchor is used */
         assert_fine(&x, collect(&x, store, true, &report));
         assert_int_equal(report.floor, 4);
         assert_int_equal(report.bad_anchor, 8);
@@ -271,7 +274,7 @@ static void test_collect(void **state)
         assert_int_equal(report.floor, 4);
         assert_fine(&x, fixture_pull(&x, store, 8, &pulled));
         dw_store_close(store);
-        /* no anchor is good: nothing goes */
+        /* no anchor is good: nothing is removed */
         store = fixture_clone(&x);
         spoil[i](&x, store, 4);
         spoil[i](&x, store, 8);

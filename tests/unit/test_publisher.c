@@ -39,7 +39,7 @@ static void test_take_over(void **state)
             assert_non_null(strstr(err.text, " on host "));
         kit_publish(&k, second, 2 + i);
     }
-    dw_publisher_close(second); /* gone, but the first stays fenced */
+    dw_publisher_close(second); /* closed, but the first stays fenced */
     dw_error err = {0};
     assert_fails(kit_try(&k, first, &(dw_publish_report){0}, &err), DW_CONFLICT, &err);
     assert_int_equal(dw_publisher_version(first), 1);
@@ -49,7 +49,7 @@ static void test_take_over(void **state)
     kit_free(&k);
 }
 
-/* Two writers with models of their own that take the stream from each other. */
+/* Two writers with their own models that take the stream over from each other. */
 static void test_alternating_writers(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ typedef struct racer {
     unsigned n_good;
 } racer;
 
-/* Opens and publishes as fast as it can, with weights that are its own. */
+/* Opens and publishes as fast as it can, with its own weights. */
 static void *race(void *context)
 {
     racer *r = context;
@@ -119,13 +119,13 @@ static void test_racing_writers(void **state)
     kit k[2];
     kit_make(&k[0]);
     kit_make(&k[1]);
-    memcpy(k[1].bytes, k[0].bytes, k[0].n_bytes); /* whoever makes version 0 */
+    memcpy(k[1].bytes, k[0].bytes, k[0].n_bytes); /* either may make version 0 */
     memcpy(k[1].copies[0], k[0].bytes, k[0].n_bytes);
     dw_store *store = kit_mem_store();
     racer racers[2] = {{&k[0], store, 0}, {&k[1], store, 0}};
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher_close(kit_open(&k[0], store, &options));
-    /* attempts of the second are told apart by their numbers */
+    /* attempts of the second have other numbers */
     while (k[1].n_copies < 200)
         kit_keep(&k[1]);
     pthread_t threads[2];
@@ -134,7 +134,7 @@ static void test_racing_writers(void **state)
     for (size_t i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
     assert_true(racers[0].n_good + racers[1].n_good > 0);
-    /* one history of both */
+    /* both share one history */
     while (k[0].n_copies < 200)
         kit_keep(&k[0]);
     for (size_t a = 200; a < k[1].n_copies; a++) {
@@ -151,8 +151,8 @@ static void test_racing_writers(void **state)
 
 /* ---- lost and late commits ---- */
 
-/* The commit that was given up arrives: before the next publish, in the middle of it, or
- * after it, when its place is taken. */
+/* The abandoned commit arrives before the next publish, in the middle of it, or after it,
+ * when its number is taken. */
 static void test_late_commits(void **state)
 {
     (void)state;
@@ -176,8 +176,8 @@ static void test_late_commits(void **state)
             assert_int_equal(dw_publisher_version(p), 1);
             kit_step(&k, 10);
             if (when == 0) {
-                late_arrive(
-                    &late); /* found before the next is made: a version of its own */
+                late_arrive(&late); /* found before the next one is made, so it is a
+                                       separate version */
                 kit_publish(&k, p, 3);
             } else if (when == 1) {
                 /* two attempts in flight: the older arrives */
@@ -208,7 +208,7 @@ static void test_late_commits(void **state)
         }
 }
 
-/* The commit is there and every reply about it is lost, for a while. */
+/* The commit exists, but all replies about it are lost for a while. */
 static void test_lost_replies(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void test_lost_replies(void **state)
         dw_publisher_close(p);
         kit_check_stream(&k, inner, NULL);
         size_t log[KIT_COPIES];
-        /* the attempt whose replies were lost is a version: nothing was dropped */
+        /* the attempt whose replies were lost became a version: nothing was lost */
         assert_true(kit_read_log(&k, inner, log) >= 4);
         dw_store_close(store);
         dw_store_close(inner);
@@ -279,7 +279,7 @@ static void test_baseline_dir(void **state)
         kit_publish(&k, p, v);
         dw_publisher_close(p);
     }
-    /* written elsewhere meanwhile: brought to the head */
+    /* another machine has published meanwhile: brought to the head */
     dw_publish_options in_memory = kit_plain_options(temp_dir);
     p = kit_open(&k, store, &in_memory);
     kit_step(&k, 10);
@@ -289,7 +289,7 @@ static void test_baseline_dir(void **state)
     kit_step(&k, 10);
     kit_publish(&k, p, 6);
     dw_publisher_close(p);
-    /* a weight that was changed: the weights are made anew from the stream */
+    /* a changed weight: the weights are restored from the stream */
     char path[256];
     snprintf(path, sizeof path, "%s/base/model.safetensors", temp_dir);
     flip_bit(path);
@@ -297,7 +297,7 @@ static void test_baseline_dir(void **state)
     kit_step(&k, 10);
     kit_publish(&k, p, 7);
     dw_publisher_close(p);
-    /* a record of the position that is rubbish, and weights that are too */
+    /* a damaged record of the version, and damaged weights */
     flip_bit(path);
     char record[256];
     snprintf(record, sizeof record, "%s/base/.deltawire-state.json", temp_dir);
@@ -306,7 +306,7 @@ static void test_baseline_dir(void **state)
     kit_step(&k, 10);
     kit_publish(&k, p, 8);
     dw_publisher_close(p);
-    /* without the mark and a record they may be somebody's weights, and stay */
+    /* without the mark and a record they may be somebody's weights, so they stay */
     flip_bit(path);
     assert_int_equal(unlink(record), 0);
     snprintf(record, sizeof record, "%s/base/.deltawire-baseline", temp_dir);
@@ -385,7 +385,7 @@ static void test_busy(void **state)
         assert_true(n_folded == 0 || modes[mode] == DW_BUSY_FOLD);
         faults.on = false;
         assert_ok(dw_publisher_drain(p, &err), &err);
-        kit_publish(&k, p, n_good + 1); /* covers what was left out */
+        kit_publish(&k, p, n_good + 1); /* covers the skipped ones */
         dw_publisher_close(p);
         kit_check_stream(&k, inner, NULL);
         dw_store_close(store);
@@ -394,7 +394,7 @@ static void test_busy(void **state)
     }
 }
 
-/* The first put of a publish stands still until it is let go. */
+/* The first put of a publish waits until the test releases it. */
 typedef struct gate {
     _Atomic bool is_shut;
     sem_t reached, open;
@@ -429,7 +429,7 @@ static void test_cancel(void **state)
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     assert_true(dw_publisher_idle(p, 0));
-    dw_publisher_cancel(p); /* nothing is under way: the next is not given up */
+    dw_publisher_cancel(p); /* nothing is in progress: the next one is not cancelled */
     kit_publish(&k, p, 1);
     assert_true(dw_publisher_drained(p, UINT_MAX)); /* the hint has been put */
     g.is_shut = true;
@@ -445,7 +445,7 @@ static void test_cancel(void **state)
                  &err);
     assert_true(dw_publisher_idle(p, UINT_MAX));
     assert_int_equal(dw_publisher_version(p), 1);
-    kit_publish(&k, p, 2); /* covers what was given up */
+    kit_publish(&k, p, 2); /* covers the cancelled one */
     dw_publisher_close(p);
     kit_check_stream(&k, inner, NULL);
     sem_destroy(&g.reached);
@@ -503,7 +503,7 @@ static void test_tickets(void **state)
     kit_free(&k);
 }
 
-/* What changes right after the weights were read is not in the version. */
+/* Changes right after the weights were read are not in the version. */
 static void test_captured(void **state)
 {
     (void)state;
@@ -513,7 +513,7 @@ static void test_captured(void **state)
     kit_faults faults = {.kind = DW_FAULT_DELAY, .n = UINT64_MAX};
     dw_store *store = kit_fault_store(inner, &faults);
     dw_publish_options options = kit_plain_options(temp_dir);
-    options.max_object_bytes = 1000; /* many objects, which travel for a while */
+    options.max_object_bytes = 1000; /* many objects, which take a while */
     dw_publisher *p = kit_open(&k, store, &options);
     faults.on = true;
     for (unsigned i = 0; i < 20; i++) {
@@ -565,7 +565,7 @@ static void test_first_base(void **state)
     assert_ok(dw_checkpoint_write(wrong, k.tensors, KIT_TENSORS, NULL, &err), &err);
     kit_publish(&k, p, 1);
     dw_publisher_close(p);
-    /* going on elsewhere needs the checkpoint, too */
+    /* continuing on another machine also needs the checkpoint */
     kit_step(&k, 10);
     assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
                  DW_NOT_FOUND, &err);
@@ -596,7 +596,7 @@ static void test_first_base(void **state)
     dw_follower_close(f);
     follow.base = right;
     kit_check_stream(&k, store, &follow);
-    /* memory that holds it already needs no file */
+    /* memory that already holds it needs no file */
     follow.base = NULL;
     memcpy(room, k.copies[0], k.n_bytes);
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
@@ -609,7 +609,7 @@ static void test_first_base(void **state)
     kit_free(&k);
 }
 
-/* The weights are what the fork begins with: there is nothing to fetch. */
+/* The weights are the start of the fork: there is nothing to fetch. */
 static void test_fork_of_same(void **state)
 {
     (void)state;
@@ -659,19 +659,19 @@ static void test_first_fork(void **state)
     p = kit_open(&k, store, &options);
     assert_int_equal(kit_find(store, "objects/", "", NULL), 0);
     assert_int_equal(kit_find(source, "followers/", dw_publisher_stream_id(p), NULL), 1);
-    kit_publish(&k, p, 1); /* the weights are not that version: the first delta */
+    kit_publish(&k, p, 1); /* the weights differ from that version: the first delta */
     kit_step(&k, 10);
     kit_publish(&k, p, 2);
     kit_check_stream(&k, store, NULL);
     assert_ok(dw_publisher_drain(p, &err), &err);
     dw_publisher_close(p);
-    options.fork_store = NULL; /* found by its URL */
+    options.fork_store = NULL; /* opened by its URL */
     options.anchor_every = 0;
     p = kit_open(&k, store, &options);
     kit_step(&k, 10);
     kit_publish(&k, p, 3);
     dw_publisher_close(p);
-    /* with an anchor of its own it needs the source no more */
+    /* with its own anchor it no longer needs the source */
     options.fork_store = source;
     options.anchor_every = 3;
     p = kit_open(&k, store, &options);
@@ -830,7 +830,7 @@ static void test_folds_and_anchors(void **state)
     assert_int_equal(report.n_steps, 5);
     assert_int_equal(report.n_objects, 5);
     assert_memory_equal(room, k.bytes, k.n_bytes);
-    /* the same where the hint is gone */
+    /* the same without the hint */
     assert_ok(dw_store_remove(store, "latest.json", &err), &err);
     assert_ok(dw_follower_sync(f, 3, NULL, &report, &err), &err);
     assert_ok(dw_follower_sync(f, 18, NULL, &report, &err), &err);
@@ -858,7 +858,7 @@ static void test_folds_and_anchors(void **state)
     free(room);
     dw_store_close(store);
 
-    /* by factor: one soon after the deltas cost a tenth of the model */
+    /* by factor: soon after the deltas have a tenth of the model's bytes */
     store = kit_mem_store();
     kit_free(&k);
     kit_make(&k);
@@ -883,8 +883,8 @@ static void test_folds_and_anchors(void **state)
     kit_free(&k);
 }
 
-/* Three spans share one copy, in a directory and in nameless files. A publisher that
- * starts again goes on where the one before was. The shortcuts are those of three copies.
+/* Three spans share one copy, in a directory and in nameless files. A restarted publisher
+ * continues where the one before was. The shortcuts are the same as with three copies.
  */
 static void test_folds_share_a_copy(void **state)
 {
@@ -939,7 +939,7 @@ static void test_folds_share_a_copy(void **state)
 
 /* ---- links ---- */
 
-/* Makes NAME of the baseline a link. Both names then lead to what was there. */
+/* Makes NAME of the baseline a link. Both names then lead to the same file. */
 static void make_link(const char *name, bool symbolic)
 {
     char inner[64];
@@ -954,8 +954,8 @@ static void make_link(const char *name, bool symbolic)
     }
 }
 
-/* Somebody makes a link of a file that the publisher keeps, while it runs or between two
- * runs. The file that others see stays as it is. */
+/* Somebody replaces a file of the publisher with a link, while it runs or between two
+ * runs. The target of the link is not changed. */
 static void test_links(void **state)
 {
     (void)state;

@@ -77,7 +77,7 @@ static void load(job *j)
         }
 }
 
-/* Cuts the model at odd places. The last rank of several owns nothing where IDLE. */
+/* Cuts the model at odd positions. If IDLE, the last of several ranks owns nothing. */
 static void make_job(job *j, kit *k, dw_store *store, size_t n, bool idle,
                      dw_receipts receipts)
 {
@@ -106,7 +106,7 @@ static void make_job(job *j, kit *k, dw_store *store, size_t n, bool idle,
             if (packed)
                 end = end / 2 * 2;
             if (total == 0 && i > 0)
-                break; /* one owner of what is empty */
+                break; /* an empty tensor has one owner */
             add_shard(&j->ranks[i], t, first, end - first);
             first = end;
         }
@@ -184,7 +184,8 @@ static void limit_rank(job *j, size_t i, unsigned timeout_ms)
     j->ranks[i].p->options.rank_timeout_ms = timeout_ms;
 }
 
-/* Rank 0 commits out of what the caller carried; the others hear of it. */
+/* Rank 0 commits from the receipts that the caller carried; the others accept the
+ * outcome. */
 static dw_status settle_by_caller(job *j, const void *const *receipts,
                                   const size_t *n_bytes, size_t n)
 {
@@ -216,7 +217,7 @@ static dw_status commit_by_caller(job *j)
     return settle_by_caller(j, receipts, n_bytes, j->n);
 }
 
-/* Publishes the model as it is; it must become version WANTED. */
+/* Publishes the model; it must become version WANTED. */
 static void publish_all(job *j, uint64_t wanted)
 {
     size_t attempt = kit_keep(j->k);
@@ -250,7 +251,7 @@ static void test_rounds(void **state)
         uint64_t v = 0;
         static const size_t n_ranks[] = {3, 2, 4, 1};
         for (unsigned start = 0; start < 4; start++) {
-            job j; /* each start with another number of ranks */
+            job j; /* each start has another number of ranks */
             make_job(&j, &k, store, n_ranks[start], how & 4 && n_ranks[start] > 1,
                      receipts);
             for (size_t i = 0; i < j.n; i++) {
@@ -303,7 +304,7 @@ static void test_dead_rank(void **state)
                 assert_int_equal(j.ranks[i].status, DW_UNAVAILABLE);
         assert_int_equal(kit_find(store, "commits/", "", NULL), 2);
         free_job(&j);
-        /* the job starts anew */
+        /* the job starts again */
         make_job(&j, &k, store, 3, false, DW_RECEIPTS_STORE);
         open_all(&j);
         kit_step(&k, 20);
@@ -317,7 +318,7 @@ static void test_dead_rank(void **state)
     }
 }
 
-/* A round that fails on all ranks is followed by one that covers it, without a start. */
+/* After a round that fails on all ranks, the next one covers it without a restart. */
 static void test_failed_round(void **state)
 {
     (void)state;
@@ -341,7 +342,7 @@ static void test_failed_round(void **state)
         n_old[i] = j.ranks[i].n_receipt;
     }
     assert_int_equal(settle_by_caller(&j, old, n_old, 2), DW_INVALID);
-    /* an old one among the new */
+    /* an old one among the new ones */
     load(&j);
     run_ranks(&j, publish_rank, ALL);
     const void *mixed[] = {j.ranks[0].receipt, old[1], j.ranks[2].receipt};
@@ -354,7 +355,7 @@ static void test_failed_round(void **state)
     const size_t n_twice[] = {j.ranks[0].n_receipt, j.ranks[1].n_receipt,
                               j.ranks[1].n_receipt};
     assert_int_equal(settle_by_caller(&j, twice, n_twice, 3), DW_INVALID);
-    /* rubbish */
+    /* random bytes */
     load(&j);
     run_ranks(&j, publish_rank, ALL);
     const void *rubbish[] = {j.ranks[0].receipt, "{}", j.ranks[2].receipt};
@@ -363,7 +364,7 @@ static void test_failed_round(void **state)
     assert_int_equal(kit_find(store, "commits/", "", NULL), 2);
     kit_step(&k, 20);
     publish_all(&j, 2);
-    /* another epoch's */
+    /* of another epoch */
     free_job(&j);
     make_job(&j, &k, store, 3, false, DW_RECEIPTS_CALLER);
     open_all(&j);
@@ -383,7 +384,7 @@ static void test_failed_round(void **state)
     kit_free(&k);
 }
 
-/* Two ranks that own the same, and parts that nobody owns. */
+/* Two ranks that own the same part, and a part that nobody owns. */
 static void test_wrong_parts(void **state)
 {
     (void)state;
@@ -436,8 +437,8 @@ static void test_two_of_a_rank(void **state)
     kit_free(&k);
 }
 
-/* The commit of a round that was given up arrives in the middle of the next, in which a
- * rank has nothing to upload: its part of the version is not what it has now. */
+/* The commit of an abandoned round arrives in the middle of the next, in which a rank has
+ * nothing to upload: its part of the version differs from its current weights. */
 static void test_late_commit(void **state)
 {
     (void)state;
@@ -477,7 +478,7 @@ static void test_late_commit(void **state)
     kit_free(&k);
 }
 
-/* Every call of one of the ranks fails in turn; rounds go on until one gets through. */
+/* Every call of one of the ranks fails in turn; rounds go on until one succeeds. */
 static void test_faults(void **state)
 {
     (void)state;
@@ -510,7 +511,7 @@ static void test_faults(void **state)
             if (j.ranks[0].options.receipts == DW_RECEIPTS_CALLER) {
                 if (status == DW_OK && j.ranks[1].status == DW_OK) {
                     status = commit_by_caller(&j);
-                } else { /* who has uploaded must hear that it was in vain */
+                } else { /* a rank that has uploaded must learn that the round failed */
                     dw_error err = {0};
                     const void *outcome;
                     size_t n_outcome;

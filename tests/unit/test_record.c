@@ -44,7 +44,7 @@ static dw_writer sample_bytes(int sample, const dw_sign_key *with)
 
 /* ---- round trips ---- */
 
-/* Writing what was read gives the same bytes, but where the time is written anew. */
+/* Writing a parsed record gives the same bytes, except for new times. */
 static void test_round_trips(void **state)
 {
     (void)state;
@@ -171,8 +171,8 @@ static void test_restart(void **state)
     dw_writer_release(&out);
 }
 
-/* Who wrote a record is for people: a reader takes whatever text is there, without what a
- * terminal would obey. */
+/* The writer's name in a record is for people: a reader accepts any text, without control
+ * characters. */
 static void test_provenance_is_cleaned(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void test_provenance_may_be_missing(void **state)
     dw_writer_release(&out);
 }
 
-/* What no reader takes is not written, and leaves nothing in the writer. */
+/* A record that no reader accepts is not written, and leaves nothing in the writer. */
 static void test_writers_refuse(void **state)
 {
     (void)state;
@@ -240,7 +240,7 @@ static void test_writers_refuse(void **state)
 
 /* ---- faults, one at a time ---- */
 
-/* A seal, where there is one, is moved to the end and mended. */
+/* If there is a seal, it is moved to the end and made valid. */
 static dw_status parse_json(int sample, json_t *root, dw_error *err)
 {
     json_t *seal = json_incref(json_object_get(root, "seal"));
@@ -257,8 +257,8 @@ static dw_status parse_json(int sample, json_t *root, dw_error *err)
     return status;
 }
 
-/* With member NAME of HOLDER set to VALUE, which is taken, or missing where VALUE is
- * NULL, the record is refused, and the error names record and member. */
+/* With member NAME of HOLDER set to VALUE, or missing if VALUE is NULL, the record is
+ * refused, and the error names record and member. Owns VALUE. */
 static void expect_refused(int sample, json_t *root, json_t *holder, const char *name,
                            json_t *value)
 {
@@ -348,14 +348,14 @@ static void test_each_member_spoilt(void **state)
         json_t *objects = json_object_get(root, "objects");
         for (size_t i = 0; i < json_array_size(objects); i++)
             spoil_each_member(sample, root, json_array_get(objects, i));
-        if (parse_json(sample, root, &err) != DW_OK) /* all was put back */
+        if (parse_json(sample, root, &err) != DW_OK) /* everything was restored */
             fail_msg("sample %d: %s", sample, err.text);
         json_decref(root);
         dw_writer_release(&out);
     }
 }
 
-/* Values of the right type that are wrong all the same. */
+/* Values of the right type that are wrong. */
 static void test_wrong_values(void **state)
 {
     (void)state;
@@ -445,7 +445,7 @@ static void test_wrong_values(void **state)
         dw_error err;
         json_object_set_new(root, cases[i].name, value);
         dw_status status = parse_json(cases[i].sample, root, &err);
-        /* a version that is wrong shows in what hangs on it; likewise n_ranks */
+        /* a wrong version shows in values that depend on it; n_ranks too */
         const char *named = strcmp(cases[i].name, "version") == 0   ? "parent"
                             : strcmp(cases[i].name, "n_ranks") == 0 ? "rank"
                                                                     : cases[i].name;
@@ -577,7 +577,7 @@ static void test_too_many(void **state)
             json_array_append(many, one);
         json_object_set_new(root, cases[i].name, many);
         assert_int_equal(parse_json(cases[i].sample, root, &err), DW_CORRUPT);
-        assert_null(strstr(err.text, "limit")); /* but the entries are no good */
+        assert_null(strstr(err.text, "limit")); /* but the entries are bad */
         json_array_append_new(many, one);
         assert_int_equal(parse_json(cases[i].sample, root, &err), DW_CORRUPT);
         assert_non_null(strstr(err.text, "limit"));
@@ -602,7 +602,7 @@ static void test_truncated(void **state)
 
 /* ---- seals ---- */
 
-/* The seal is that of the protocol, and a bit that flips anywhere is seen. */
+/* The seal is that of the protocol, and any flipped bit is noticed. */
 static void test_sealed(void **state)
 {
     (void)state;
@@ -629,8 +629,8 @@ static void test_sealed(void **state)
     }
 }
 
-/* Another format is named where the end says nothing against it; a seal that does not
- * match comes first. */
+/* The error names an unknown format if the seal is good or absent; a bad seal comes
+ * first. */
 static void test_other_format(void **state)
 {
     (void)state;
@@ -649,7 +649,7 @@ static void test_other_format(void **state)
     assert_true(reseal(text, strlen(text)));
     assert_int_equal(parse_sample(SAMPLE_FLOOR, text, strlen(text), NULL, NULL, &err),
                      DW_UNSUPPORTED);
-    /* one that signs in another way */
+    /* a format with other signatures */
     dw_writer out = sample_bytes(SAMPLE_DELTA, key);
     memcpy(out.bytes + strlen("{\"format\":\"deltawire-stream/"), "2", 1);
     assert_int_equal(parse_sample(SAMPLE_DELTA, out.bytes, out.n_bytes, NULL, NULL, &err),
@@ -674,7 +674,7 @@ static void test_signed(void **state)
         assert_memory_equal(seal.key, public_key, sizeof public_key);
         assert_int_equal(dw_sha256_of(sha256, out.bytes, out.n_bytes, NULL), DW_OK);
         assert_memory_equal(seal.sha256, sha256, sizeof sha256);
-        /* by the words of the protocol */
+        /* as the protocol defines it */
         uint8_t signature[DW_SIGNATURE_BYTES];
         char digits[129] = {0};
         dw_writer text = {0};
@@ -742,7 +742,7 @@ static size_t find(const dw_writer *out, const char *text)
     return 0;
 }
 
-/* A good signature under another's key, and one of another record. */
+/* A good signature with another key, and the signature of another record. */
 static void test_foreign(void **state)
 {
     (void)state;
@@ -755,7 +755,7 @@ static void test_foreign(void **state)
     dw_writer b = sample_bytes(SAMPLE_DELTA, other);
     dw_writer c = sample_bytes(SAMPLE_ANCHOR, key);
     dw_error err;
-    /* the other's digits of the key over a's */
+    /* the other's key in place of a's */
     dw_writer mixed = {0};
     dw_write_bytes(&mixed, a.bytes, a.n_bytes);
     size_t key_at = find(&a, ",\"key\":\"");
@@ -764,7 +764,7 @@ static void test_foreign(void **state)
         parse_sample(SAMPLE_DELTA, mixed.bytes, mixed.n_bytes, NULL, NULL, &err),
         DW_UNTRUSTED);
     assert_string_equal(err.where, "some/object");
-    assert_non_null(strstr(err.text, text)); /* says by whom it should have been */
+    assert_non_null(strstr(err.text, text)); /* the error names the expected key */
     /* c's signature under a's text */
     memcpy(mixed.bytes, a.bytes, a.n_bytes);
     memcpy(mixed.bytes + a.n_bytes - 130, c.bytes + c.n_bytes - 130, 130);
@@ -783,7 +783,7 @@ static dw_status parse_text(const char *text, dw_error *err)
     return parse_sample(SAMPLE_DELTA, text, strlen(text), NULL, NULL, err);
 }
 
-/* The members stand at the end, in that spelling, or the record is refused. */
+/* The members must be at the end, in that spelling, or the record is refused. */
 static void test_moved(void **state)
 {
     (void)state;
@@ -804,7 +804,7 @@ static void test_moved(void **state)
     assert_int_equal(parse_json(SAMPLE_DELTA, turned, &err), DW_CORRUPT);
     assert_non_null(strstr(err.text, "'key' does not belong"));
     json_decref(turned);
-    /* another member, white space or a line's end behind it */
+    /* another member, white space or a line end after it */
     static const char *const ends[] = {",\"x\":1}", " }", "}\n", "}"};
     for (size_t i = 0; i < 4; i++) {
         memcpy(text, out.bytes, n - 1);
@@ -823,7 +823,7 @@ static void test_moved(void **state)
         if (text[i] >= 'a' && text[i] <= 'f')
             text[i] = (char)(text[i] - 32);
     assert_int_equal(parse_text(text, &err), DW_CORRUPT);
-    /* one of the two alone, and neither */
+    /* only one of the two, and neither */
     json_object_del(root, "key");
     assert_int_equal(parse_json(SAMPLE_DELTA, root, &err), DW_CORRUPT);
     assert_non_null(strstr(err.text, "neither a seal nor a signature"));

@@ -70,7 +70,7 @@ typedef struct pair {
     dw_cover second[3];
     size_t n_second; /* 0: there is no second object */
     bool is_whole;
-    const char *fault; /* that two meet; NULL: none */
+    const char *fault; /* of both together; NULL: none */
 } pair;
 
 static dw_status check_pair(const pair *p, bool must_cover_all, dw_error *err)
@@ -110,7 +110,7 @@ static void test_several_objects(void **state)
         {{{0, 0, 10}, {WHOLE, 1, N}}, 2, {{0, 10, 23}}, 1, false, NULL},
         {{{0, 0, 10}, {WHOLE, 1, N}}, 2, {{0, 9, 24}}, 1, false, "tensor 'a'"},
         {{{0, 0, 24}}, 1, {{WHOLE, 0, N}}, 1, false, "tensor 'a'"},
-        {{{0, 0, 24}, {1, 0, 1}}, 2, {{WHOLE, 3, N}}, 1, false, NULL}, /* c is left */
+        {{{0, 0, 24}, {1, 0, 1}}, 2, {{WHOLE, 3, N}}, 1, false, NULL}, /* c is missing */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_error err = {0};

@@ -1,6 +1,6 @@
 /* A follower whose files are replaced or removed at every step: it reports that, has no
- * version, and starts over when it is called again. Readers of its snapshot see the end
- * of the old block. */
+ * version, and starts over at the next call. Readers of its snapshot notice the end of
+ * the old block. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static dw_follower *open_ok(const world *w)
     return f;
 }
 
-/* What lies under the name is VERSION, and not only what the follower has mapped. */
+/* The files at the path are VERSION, not only the follower's mapping. */
 static void check_disk(const world *w, uint64_t version)
 {
     dw_error err = {0};
@@ -131,7 +131,7 @@ static void test_every_step(void **state)
     world_end(&w);
 }
 
-/* Weights of somebody else that took their place are not written over. */
+/* Foreign weights that replaced them are not overwritten. */
 static void test_foreign(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ static void test_foreign(void **state)
     world_end(&w);
 }
 
-/* A reader that has the old block mapped is not left waiting for it. */
+/* A reader that has mapped the old block does not wait for it. */
 static void test_readers(void **state)
 {
     (void)state;

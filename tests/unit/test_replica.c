@@ -77,7 +77,7 @@ static void test_steps(void **state)
 
             assert_false(r->update > DW_UPDATE_STAGED);
 
-            for (int again = 0; again < 2; again++) { /* apply can do it too */
+            for (int again = 0; again < 2; again++) { /* apply may do it too */
                 if (!sweep)
                     assert_int_equal(dw_replica_prepare(r, NULL), DW_OK);
                 assert_true(disk_is_old(&disk) && disk_has_patch(&disk) == !sweep);
@@ -89,9 +89,9 @@ static void test_steps(void **state)
                         disk_is_tidy(&disk));
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
             assert_true(pending);
-            assert_int_equal(dw_replica_apply(r, NULL), DW_OK); /* done already */
+            assert_int_equal(dw_replica_apply(r, NULL), DW_OK); /* already done */
 
-            assert_int_equal(dw_replica_prepare(r, NULL), DW_OK); /* and applied */
+            assert_int_equal(dw_replica_prepare(r, NULL), DW_OK); /* already applied */
             assert_int_equal(dw_replica_finish(r, sweep, NULL), DW_OK);
             assert_null(dw_replica_staged_path(r));
             assert_false(r->update > DW_UPDATE_STAGED);
@@ -103,7 +103,7 @@ static void test_steps(void **state)
     dw_replica_close(NULL);
 }
 
-/* Version after version with one holder, who keeps the digests. */
+/* Version after version with one holder, which keeps the digests. */
 static void test_many_versions(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void test_discard_and_replace(void **state)
     (void)state;
     make(false, 300);
     dw_replica *r = hold();
-    assert_int_equal(dw_replica_discard(r, NULL), DW_OK); /* nothing there */
+    assert_int_equal(dw_replica_discard(r, NULL), DW_OK); /* nothing is staged */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(stage(r, &goal, NULL), DW_OK);
         assert_int_equal(n_files(), disk.n_files + 1);
@@ -162,14 +162,14 @@ static void test_discard_and_replace(void **state)
     assert_int_equal(dw_replica_discard(r, NULL), DW_OK);
     assert_null(dw_replica_staged_path(r));
     assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
-    /* one that is refused takes the one before with it */
+    /* a refused one also drops the one before */
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
     dw_patch_goal wrong = goal;
     wrong.state ^= 1;
     assert_int_equal(stage(r, &wrong, NULL), DW_CORRUPT);
     assert_null(dw_replica_staged_path(r));
     assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
-    /* what is staged ends with the holder */
+    /* a staged version ends with its holder */
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
     dw_replica_close(r);
     assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
@@ -226,9 +226,9 @@ static void test_one_holder(void **state)
     drop();
 }
 
-/* What a killed holder left staged is dropped, whoever comes next. */
-/* A run was interrupted, and then somebody gave the file a second name: what the other
- * name leads to stays as it is. */
+/* A version that a killed holder left staged is dropped by the next one. */
+/* A run was interrupted, and then somebody gave the file a second name: the file of the
+ * other name does not change. */
 static void test_linked_meanwhile(void **state)
 {
     (void)state;
@@ -275,7 +275,7 @@ static void test_leftovers(void **state)
     drop();
 }
 
-/* Something else wrote to the weights: found before the patch goes. */
+/* Something else wrote to the weights: found before the patch is removed. */
 static void test_finish_finds(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void test_finish_finds(void **state)
     }
 }
 
-/* A version may bring less than the model. */
+/* A version may cover less than the model. */
 static void test_some_parts(void **state)
 {
     (void)state;

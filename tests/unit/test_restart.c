@@ -1,6 +1,6 @@
 /* A bit of an exponent flips in the baseline of a running publisher. The next version
- * does not decode, and followers stand still. The publisher notices, restarts the stream
- * from the live weights, and followers cross over: nobody has to do anything. */
+ * does not decode, and followers stay at their version. The publisher notices it,
+ * restarts the stream from the live weights, and followers cross over by themselves. */
 /* labels: threads */
 #include <signal.h>
 #include <sys/prctl.h>
@@ -89,7 +89,7 @@ static void assert_holds(dw_follower *f, const model *live)
                                     found[i].n_bytes);
 }
 
-/* The followers get to the live weights, without a failure from here on. */
+/* The followers reach the live weights, without a failure from here on. */
 static void crowd_arrives(crowd *c, fixture *x)
 {
     const unsigned before = c->n_stuck;
@@ -170,8 +170,7 @@ static void test_running(void **state)
     recovers("mem:restart-dir", temp_path("baseline"), temp_path("followed-dir"));
 }
 
-/* A newer version does not make a restart give up: its upload may take longer than a
- * step. */
+/* A newer version does not cancel a restart: its upload may take longer than a step. */
 static void test_folding(void **state)
 {
     (void)state;
@@ -197,11 +196,11 @@ static void test_folding(void **state)
     fixture_close(&x);
 }
 
-/* ---- killed on the way ---- */
+/* ---- killed during the restart ---- */
 
 typedef enum moment { WHEN_NOTICED, BEFORE_ANCHOR_RECORD } moment;
 
-/* The record of the anchor is about to be put, after the commit of the restart. */
+/* The record of the anchor is about to be written, after the commit of the restart. */
 static dw_fault_kind die_at_anchor(void *context, uint64_t n, const char *operation,
                                    const char *key)
 {
@@ -213,7 +212,7 @@ static dw_fault_kind die_at_anchor(void *context, uint64_t n, const char *operat
     return DW_FAULT_NONE;
 }
 
-/* In a process of its own: a publisher whose baseline rots, killed at MOMENT. */
+/* In its own process: a publisher whose baseline is damaged, killed at MOMENT. */
 static _Noreturn void publish_and_die(const char *url, const char *dir, moment when)
 {
     fixture x;
@@ -286,7 +285,7 @@ static void test_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed), /* forks: before there are threads */
+        cmocka_unit_test(test_killed), /* forks, so it comes before there are threads */
         cmocka_unit_test(test_running),
         cmocka_unit_test(test_folding),
     };

@@ -12,7 +12,7 @@ static void test_waits(void **state)
     (void)state;
     dw_retry r;
     uint64_t wait;
-    /* the longest each time: threefold, up to 15 s */
+    /* always the longest: threefold, up to 15 s */
     const uint64_t most[] = {300, 900, 2700, 8100, 15000, 15000, 15000, 15000, 15000};
     dw_retry_start(&r, 0, 0, 1000);
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
@@ -24,7 +24,7 @@ static void test_waits(void **state)
     assert_false(dw_retry_again(&r, 1000, 0, 0, &wait));
     assert_int_equal(r.n_tries, DW_RETRY_TRIES);
 
-    /* the shortest each time stays the shortest */
+    /* always the shortest */
     dw_retry_start(&r, 5, 0, 0);
     for (unsigned i = 0; i < 4; i++) {
         assert_true(dw_retry_again(&r, 0, 0, 0, &wait));
@@ -44,7 +44,7 @@ static void test_deadline(void **state)
     assert_int_equal(dw_retry_left_ms(&r, 1050), 0);
     assert_int_equal(dw_retry_left_ms(&r, 99999), 0);
     assert_true(dw_retry_again(&r, 949, 0, 0, &wait));
-    assert_false(dw_retry_again(&r, 950, 0, 0, &wait)); /* it would begin too late */
+    assert_false(dw_retry_again(&r, 950, 0, 0, &wait)); /* it would start too late */
     assert_int_equal(r.n_tries, 2);
 }
 
@@ -56,10 +56,10 @@ static void test_server_wish(void **state)
     dw_retry_start(&r, 0, 10000, 0);
     assert_true(dw_retry_again(&r, 0, 7000, UINT32_MAX, &wait));
     assert_int_equal(wait, 7000);
-    /* it does not make our own waits longer */
+    /* it does not extend our own waits */
     assert_true(dw_retry_again(&r, 0, 0, UINT32_MAX, &wait));
     assert_int_equal(wait, 900);
-    /* nobody waits for what comes after the deadline */
+    /* no wait past the deadline */
     assert_false(dw_retry_again(&r, 0, 10000, 0, &wait));
 }
 

@@ -25,7 +25,7 @@
 
 typedef enum fault {
     NONE,
-    SILENT,      /* does nothing, and does not answer */
+    SILENT,      /* does nothing and does not answer */
     ANSWER_LOST, /* does it, but the answer is lost */
     DIES,        /* and comes back as another process, which loads the directory */
     DIES_AFTER,  /* the same, after it has done it */
@@ -36,10 +36,10 @@ typedef enum fault {
 /* An engine that reads the directory in place, or keeps weights of its own. */
 typedef struct toy {
     const char *dir;   /* from which it starts: the host's, or its link to a copy */
-    char at[PATH_MAX]; /* which it reads */
+    char at[PATH_MAX]; /* the directory that it reads */
     bool own_copy;
     bool running;
-    uint64_t version;       /* which it names; DW_NO_VERSION after a start */
+    uint64_t version;       /* that it reports; DW_NO_VERSION after a start */
     dw_digest holds;        /* own copy: digest of its weights; 1: a mix */
     bool is_down;           /* until the next probe */
     const dw_digest *truth; /* [LAST + 1] */
@@ -47,14 +47,14 @@ typedef struct toy {
     unsigned fail_at; /* number of the call; from 1 */
     fault fault;
     unsigned n_half_done;
-    bool believed; /* to have loaded version 0, though it names none */
+    bool believed; /* to have loaded version 0, although it reports none */
     unsigned n_updates, n_patches;
     _Atomic unsigned n_paused, n_resumed;
-    _Atomic bool hangs;    /* when it is to pause */
-    _Atomic bool is_asked; /* to pause, and hangs */
+    _Atomic bool hangs;    /* when it is asked to pause */
+    _Atomic bool is_asked; /* it was asked to pause, and hangs */
     bool wakes;            /* after the hang: it pauses then */
     struct toy *other;     /* the first hang waits for its resume */
-    bool is_alone;         /* that resume did not come */
+    bool is_alone;         /* the other one was not resumed */
     struct toy *faster;    /* its updates end only after this one's resume */
 } toy;
 
@@ -146,7 +146,7 @@ static dw_status toy_probe(void *self, dw_engine_info *out, dw_error *err)
     const bool was_down = t->is_down;
     if (fails_first(t, draw(t), &status, err)) {
         if (was_down)
-            start(t); /* it is back for the next call */
+            start(t); /* it is back at the next call */
         return status;
     }
     out->version = t->version;
@@ -323,7 +323,7 @@ static void follow_to(dw_rollout *r, uint64_t goal)
     dw_error err = {0};
     for (unsigned i = 0; i < 50; i++) {
         for (size_t e = 0; e < r->n_engines; e++)
-            r->engines[e].try_at = 0; /* a test does not wait */
+            r->engines[e].try_at = 0; /* tests do not wait */
         if (dw_rollout_sync(r, goal, NULL, &err) == DW_OK &&
             dw_rollout_check(r, &err) == DW_OK && dw_rollout_is_serving(r))
             return;
@@ -424,7 +424,7 @@ static void test_two_copies(void **state)
 /* A host at version 0 with one engine. */
 typedef struct host {
     char *dir;
-    char link[PATH_MAX]; /* to what is read */
+    char link[PATH_MAX]; /* to the directory that is read */
     toy t;
     dw_engine *engine;
 } host;
@@ -491,7 +491,7 @@ static void test_patches(void **state)
     bed_free(&b);
 }
 
-/* What the engines did so far when a phase is announced. */
+/* The engines' calls so far when a phase is announced. */
 typedef struct phase_log {
     const toy *toys;
     size_t n_toys;
@@ -564,7 +564,8 @@ static void test_phases(void **state)
     bed_free(&b);
 }
 
-/* An engine that has taken an update over is resumed while another one is still at it. */
+/* An engine that has taken an update over is resumed while another one is still updating.
+ */
 static void test_slow_update(void **state)
 {
     (void)state;
@@ -601,7 +602,7 @@ static void test_slow_update(void **state)
     bed_free(&b);
 }
 
-/* An engine that is away is waited for, or left out after a while. */
+/* A sync waits for an engine that is away, or leaves it out after a while. */
 static void test_away(void **state)
 {
     (void)state;
@@ -707,7 +708,7 @@ static void follow_patiently(dw_rollout *r, uint64_t goal)
     fail_msg("it never gets to version %u", (unsigned)goal);
 }
 
-/* The first of two engines hangs in a pause. The other one does not stand still for it.
+/* The first of two engines hangs in a pause. The other one is not paused because of it.
  * If the first does not read the directory, the other gets its versions meanwhile;
  * otherwise it keeps the one it has. */
 static void test_hang(void **state)
@@ -748,7 +749,7 @@ static void test_hang(void **state)
         assert_int_equal(toys[1].version, own_copy ? 2 : 1);
         assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_AWAY);
 
-        r->engines[0].try_at = 0; /* it is asked again, and nobody waits for that */
+        r->engines[0].try_at = 0; /* it is asked again, without a wait */
         const unsigned n_paused = toys[1].n_paused;
         for (uint64_t v = own_copy ? 3 : 2; v <= 3; v++)
             assert_int_equal(dw_rollout_sync(r, v, NULL, &err), expected);
@@ -774,8 +775,8 @@ static void test_hang(void **state)
     bed_free(&b);
 }
 
-/* An engine that reads the directory in place hangs for longer than anybody waits, and
- * the weights move. When it pauses at last, it may hold a mix of two versions: it is not
+/* An engine that reads the directory in place hangs for longer than patience_ms, and the
+ * weights change. When it pauses at last, it may have a mix of two versions: it is not
  * resumed, not even by the close. */
 static void test_hang_in_place(void **state)
 {
@@ -887,7 +888,7 @@ static void test_open_without_store(void **state)
     bed_free(&b);
 }
 
-/* Hundreds of hosts sync their files at every step: in memory that costs nothing. */
+/* Hundreds of hosts sync their files at every step: in memory that is cheap. */
 static int make_dir_in_memory(void **state)
 {
     strcpy(temp_dir, "/dev/shm/deltawire-test-XXXXXX");

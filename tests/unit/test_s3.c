@@ -1,4 +1,4 @@
-/* What the S3 driver makes of replies that a real server gives only in trouble. */
+/* The S3 driver with replies that a real server gives only in trouble. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #define HEAD(status, more, n)                                                            \
     "HTTP/1.1 " status "\r\n" more "Content-Length: " #n "\r\n\r\n"
 #define EMPTY(status)          HEAD(status, "", 0)
-#define ERROR_OF(status, code) /* closes, for it has no length */                        \
+#define ERROR_OF(status, code) /* has no length, so it closes */                         \
     "HTTP/1.1 " status "\r\nConnection: close\r\n\r\n<Error><Code>" code "</Code>"       \
     "<Message>m</Message></Error>"
 #define NO_KEY ERROR_OF("404 Not Found", "NoSuchKey")
@@ -85,7 +85,7 @@ static void test_ranges(void **state)
     BEGIN(HEAD("206 Partial Content", "Content-Range: bytes 3-6/10\r\n", 4) "defg",
           HEAD("206 Partial Content", "content-range:bytes 8-9/10\r\n", 2) "ij",
           EMPTY("416 Range Not Satisfiable"),
-          /* a server that does not know ranges */
+          /* a server without ranges */
           HEAD("200 OK", "", 10) "abcdefghij", HEAD("200 OK", "", 10) "abcdefghij",
           HEAD("200 OK", "", 10) "abcdefghij",
           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -108,7 +108,7 @@ static void test_wrong_ranges(void **state)
     BEGIN(HEAD("206 Partial Content", "Content-Range: bytes 0-3/10\r\n", 4) "abcd",
           HEAD("206 Partial Content", "", 4) "defg",
           HEAD("206 Partial Content", "Content-Range: bytes 3-7/10\r\n", 5) "defgh",
-          /* shorter than the object is */
+          /* shorter than the object */
           HEAD("206 Partial Content", "Content-Range: bytes 3-4/10\r\n", 2) "de",
           HEAD("206 Partial Content", "Content-Range: bytes 5-6/10\r\n", 2) "fg");
     char got[8];
@@ -123,7 +123,7 @@ static void test_wrong_ranges(void **state)
     end();
 }
 
-/* What came of a broken reply is kept, and the rest is asked for. */
+/* The received part of a broken reply is kept, and the rest is requested. */
 static void test_resume(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void test_redirects(void **state)
              "HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n", to_self);
     const char *const replies[] = {reply, reply};
     begin_at((dw_s3_place){.follow_redirects = true}, replies, 2);
-    expect_read(3, 4, "defg"); /* an address that has expired is asked for again */
+    expect_read(3, 4, "defg"); /* an expired address is requested again */
     assert_non_null(strstr(cdn.requests[1], "GET /signed?x=1 HTTP/1.1\r\n"));
     assert_non_null(strstr(cdn.requests[1], "Range: bytes=3-6\r\n"));
     for (unsigned i = 0; i < 2; i++) {
@@ -160,7 +160,7 @@ static void test_redirects(void **state)
     end();
     script_end(&cdn);
 
-    BEGIN(HEAD("302 Found", "Location: http://127.0.0.1:1/\r\n", 0)); /* not told to */
+    BEGIN(HEAD("302 Found", "Location: http://127.0.0.1:1/\r\n", 0)); /* not allowed */
     char byte;
     size_t n_read;
     expect(DW_IO, dw_store_get(store, "k", 0, &byte, 1, &n_read, NULL, &err));
@@ -195,18 +195,18 @@ static void test_put_replies(void **state)
 {
     (void)state;
     BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"),
-          /* 409: others are about it. Again, and then a look who has won */
+          /* 409: others write it. It tries again, and then checks who has won */
           ERROR_OF("409 Conflict", "ConditionalRequestConflict"), EMPTY("200 OK"),
           EMPTY("409 Conflict"), HEAD("200 OK", "", 7), EMPTY("409 Conflict"),
           EMPTY("404 Not Found"),
-          /* the reply of a create is lost: the next try meets its own object */
+          /* the reply of a create is lost: the next try finds its own object */
           "", EMPTY("412 Precondition Failed"),
-          /* and a failure at the end is no answer to whether it is there */
+          /* a failure at the end does not show if the object exists */
           HEAD("500 Oh", "Connection: close\r\n", 0), "", EMPTY("503 Slow"),
-          /* no conditions here: a look, and a plain write */
+          /* no conditions here: a check, and a plain write */
           ERROR_OF("501 Not Implemented", "NotImplemented"), EMPTY("404 Not Found"),
           EMPTY("200 OK"),
-          /* which is remembered */
+          /* this is remembered */
           HEAD("200 OK", "", 7));
     expect(DW_OK, put(DW_PUT_CREATE));
     assert_non_null(strstr(server.requests[0], "If-None-Match: *\r\n"));
@@ -246,7 +246,7 @@ static dw_status put_large(dw_put_mode mode)
 static void test_upload_replies(void **state)
 {
     (void)state;
-    /* an error that comes after '200 OK' is one; the upload is removed */
+    /* an error after '200 OK' counts as an error; the upload is removed */
     BEGIN(UPLOAD_ID, PART, PART, PART,
           OK_TEXT("\n\n<?xml version=\"1.0\"?><Error><Code>InvalidPart</Code></Error>"),
           OK_TEXT("<Error><Code>InternalError</Code></Error>"),
@@ -257,20 +257,20 @@ static void test_upload_replies(void **state)
     assert_non_null(strstr(server.requests[7], "DELETE /bucket/pre/k?uploadId=a%2Fb "));
     end();
 
-    /* a reply to the last request that was lost: the object is there */
+    /* the reply to the last request was lost: the object exists */
     BEGIN(UPLOAD_ID, PART, PART, PART, "", ERROR_OF("404 Not Found", "NoSuchUpload"),
           HEAD("200 OK", "", 20971520));
     expect(DW_OK, put_large(DW_PUT_REPLACE));
     end();
 
-    /* the same for a create: whoever made it has to be found out */
+    /* the same for a create: it must find out who made it */
     BEGIN(EMPTY("404 Not Found"), NO_KEY, UPLOAD_ID, PART, PART, PART, "",
           ERROR_OF("404 Not Found", "NoSuchUpload"), HEAD("200 OK", "", 20971520),
           EMPTY("404 Not Found"));
     expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
     end();
 
-    /* 200 alone is no result */
+    /* 200 without a result is not enough */
     BEGIN(UPLOAD_ID, PART, PART, PART, OK_TEXT("\n\n"), OK_TEXT("<html>welcome</html>"),
           COMPLETE);
     expect(DW_OK, put_large(DW_PUT_REPLACE));
@@ -281,7 +281,7 @@ static void test_upload_replies(void **state)
     expect(DW_OK, put_large(DW_PUT_REPLACE));
     end();
 
-    /* errors inside of it that are final, as they are outside of it */
+    /* final errors inside a 200 */
     BEGIN(EMPTY("404 Not Found"), NO_KEY, UPLOAD_ID, PART, PART, PART,
           OK_TEXT("<Error><Code>PreconditionFailed</Code></Error>"),
           EMPTY("204 No Content"));
@@ -298,7 +298,7 @@ static void test_upload_replies(void **state)
     end();
 }
 
-/* What the probe found out holds, whatever one reply says later. */
+/* The result of the probe stays, whatever a later reply says. */
 static void test_conditional_is_kept(void **state)
 {
     (void)state;
@@ -322,7 +322,8 @@ static void test_conditional(void **state)
     assert_true(conditional);
     assert_non_null(strstr(server.requests[0], "PUT /bucket/pre/probe/"));
     assert_non_null(strstr(server.requests[2], "DELETE /bucket/pre/probe/"));
-    expect(DW_OK, dw_store_conditional(store, &conditional, &err)); /* asks no more */
+    expect(DW_OK,
+           dw_store_conditional(store, &conditional, &err)); /* does not ask again */
     assert_true(conditional);
     end();
     BEGIN(EMPTY("200 OK"), EMPTY("200 OK"), EMPTY("204 No Content"));
@@ -348,7 +349,7 @@ static void test_conditional(void **state)
 static void test_clock(void **state)
 {
     (void)state;
-    /* the server lives a year later; HEAD gets no body that would say so */
+    /* the server's clock is a year ahead; the reply to HEAD has no body with the code */
     time_t later = time(NULL) + 365 * 86400;
     struct tm t;
     gmtime_r(&later, &t);
@@ -416,7 +417,7 @@ static void test_errors(void **state)
     end();
 }
 
-/* A bucket that is missing is not an object that is missing, and HEAD cannot tell. */
+/* A missing bucket differs from a missing object, and HEAD cannot distinguish them. */
 static void test_no_bucket(void **state)
 {
     (void)state;
@@ -424,14 +425,14 @@ static void test_no_bucket(void **state)
     expect(DW_UNAVAILABLE, dw_store_stat(store, "k", NULL, NULL, &err));
     assert_non_null(strstr(err.text, "there is no bucket 'bucket'. Create it"));
     end();
-    /* once the bucket was seen, HEAD alone will do */
+    /* once the bucket was seen, HEAD is enough */
     BEGIN(EMPTY("404 Not Found"), NO_KEY, EMPTY("404 Not Found"));
     expect(DW_NOT_FOUND, dw_store_stat(store, "k", NULL, NULL, &err));
     expect(DW_NOT_FOUND, dw_store_stat(store, "k", NULL, NULL, &err));
     end();
 }
 
-/* What is wrong about a URL says what would be right. */
+/* The error of a wrong URL names the right form. */
 static void test_bad_names(void **state)
 {
     (void)state;

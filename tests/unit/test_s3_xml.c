@@ -32,7 +32,7 @@ static void test_error(void **state)
     assert_string_equal(e.code, "NoSuchKey");
     assert_string_equal(e.message, "The <key> is gone");
 
-    /* a 200 that was kept alive with blanks before the failure was known */
+    /* a 200 with blanks that keep it alive until the failure was known */
     assert_true(parse_error(&e, " \r\n \n" DECLARATION
                                 "<Error><Code>InternalError</Code></Error>"));
     assert_string_equal(e.code, "InternalError");
@@ -42,7 +42,7 @@ static void test_error(void **state)
     assert_string_equal(e.code, "");
     assert_true(parse_error(&e, "<Error><Code>SlowDown</Code><Messa")); /* cut off */
     assert_string_equal(e.code, "SlowDown");
-    /* codes deeper down are somebody else's */
+    /* codes in nested elements do not count */
     assert_true(parse_error(&e, "<Error><X><Code>Inner</Code></X></Error>"));
     assert_string_equal(e.code, "");
 }
@@ -109,7 +109,7 @@ static void test_list(void **state)
     assert_string_equal(page.entries[0].key, "p/a&b");
     assert_int_equal(page.entries[0].n_bytes, 12);
     assert_int_equal(page.entries[0].modified_ms, 1255369830123);
-    assert_string_equal(page.entries[1].key, "p/%41"); /* not said to be encoded */
+    assert_string_equal(page.entries[1].key, "p/%41"); /* not marked as encoded */
     assert_true(page.entries[1].n_bytes == UINT64_MAX);
     assert_int_equal(page.entries[1].modified_ms, 1255369830000);
     dw_s3_list_page_release(&page);
@@ -375,7 +375,7 @@ static void test_no_memory(void **state)
     dw_s3_error e;
     bool is_error = parse_error(&e, "<Other/>");
     dw_set_allocator(NULL);
-    assert_true(is_error); /* nobody may take it for success */
+    assert_true(is_error); /* it must not be taken for success */
 }
 
 int main(void)

@@ -24,7 +24,7 @@ static const char *golden_path(const char *name)
     return path;
 }
 
-/* Read into a block of its exact size, so that ASan sees a read past the end. */
+/* Reads into a block of the exact size, so that ASan notices a read past the end. */
 static uint8_t *read_golden(const char *name, size_t *n_bytes)
 {
     FILE *f = fopen(golden_path(name), "rb");
@@ -198,7 +198,7 @@ static void test_every_truncation(void **state)
     size_t n_bytes;
     uint8_t *bytes = make_sample(&n_bytes);
     for (size_t n = 0; n < n_bytes; n++) {
-        uint8_t *part = malloc(n); /* its own block: ASan guards its end */
+        uint8_t *part = malloc(n); /* a separate block, so that ASan guards its end */
         memcpy(part, bytes, n);
         dw_safetensors file;
         dw_error err = {0};

@@ -101,10 +101,11 @@ static const dw_tensor *tensors_of(const dw_checkpoint *ckpt)
     return list;
 }
 
-/* What a progress function cuts at its first call: the work has begun then. */
+/* The file that a progress function truncates at its first call, when the work has begun.
+ */
 static struct cut {
     char path[512];
-    off_t n_bytes; /* negative: so many off its end */
+    off_t n_bytes; /* negative: so many bytes less */
     bool done;
 } cut;
 
@@ -228,7 +229,7 @@ static void apply_checkpoint(void)
     }
 }
 
-/* A delta that was opened is read already. */
+/* An open delta has already been read. */
 static void shrinking_delta(void)
 {
     save_delta("delta");
@@ -289,7 +290,7 @@ static void remove_dir(const char *name)
     CHECK(system(command) == 0);
 }
 
-/* All that was committed can be followed, and the last version is the weights. */
+/* All committed versions can be followed, and the last one equals the weights. */
 static void check_stream(dw_store *store, uint64_t version)
 {
     static uint16_t room[N_TENSORS][N_ELEMS];
@@ -356,7 +357,7 @@ static void publish_baseline(void)
     }
 }
 
-/* Nobody reads the control block of a baseline: a publish need not fail for it. */
+/* Nobody reads the control block of a baseline, so a publish need not fail. */
 static void baseline_control(void)
 {
     dw_store *store = open_store();
@@ -440,7 +441,7 @@ static void follow_two_copies(void)
     follow(2, "copy-0/model.safetensors");
 }
 
-/* The weights shrink after all was staged: the stores meet it. */
+/* The weights shrink after the stage: the stores notice it. */
 static void follow_at_the_stores(void)
 {
     dw_store *store = open_store();
@@ -479,7 +480,7 @@ static void control_block(void)
     cut_now(temp_path("into/" DW_CONTROL_NAME), 0);
     CHECK_SHRANK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error), DW_CONTROL_NAME);
     CHECK(dw_follower_version(f) == DW_NO_VERSION);
-    check_recovery(f, temp_path("into/model.safetensors")); /* with another block */
+    check_recovery(f, temp_path("into/model.safetensors")); /* with a new block */
     dw_snapshot *s;
     dw_snapshot_view view;
     CHECK_OK(dw_snapshot_open(&s, temp_path("into"), &error));
@@ -571,7 +572,7 @@ SHRINK_TEST(snapshot)
 
 /* ---- the guard itself ---- */
 
-/* With the guard, the host's own reads are survived, and it can ask about them. */
+/* With the guard, the host's own reads survive, and it can ask about lost pages. */
 static void read_by_host(void)
 {
     write_checkpoint("old.safetensors", 0);
@@ -600,7 +601,7 @@ static void on_bus(int number)
     siglongjmp(back, 1);
 }
 
-/* A page that the library knows nothing of. */
+/* A page that the library does not know. */
 static void touch_other(void)
 {
     const int fd = open(temp_path("other"), O_RDWR | O_CREAT, 0600);
@@ -610,7 +611,7 @@ static void touch_other(void)
     (void)page[0];
 }
 
-/* What is not the library's goes to the handler that was there before. */
+/* Faults outside of the library's mappings go to the handler that was there before. */
 static void other_pages(void)
 {
     struct sigaction action = {.sa_handler = on_bus, .sa_flags = SA_NODEFER}, now;
@@ -623,7 +624,7 @@ static void other_pages(void)
     }
     dw_guard_remove();
     CHECK(sigaction(SIGBUS, NULL, &now) == 0 && now.sa_handler == on_bus);
-    /* whoever replaces the handler is noticed */
+    /* a replaced handler is noticed */
     CHECK_OK(dw_guard_install(&error));
     CHECK(sigaction(SIGBUS, &action, NULL) == 0);
     CHECK(dw_guard_install(&error) == DW_CONFLICT);

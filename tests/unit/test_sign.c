@@ -97,7 +97,7 @@ static void test_wrong_signatures(void **state)
                          DW_UNTRUSTED);
         made[i] ^= 0x40;
     }
-    assert_int_equal(ERR_peek_error(), 0); /* nothing is left for others to find */
+    assert_int_equal(ERR_peek_error(), 0); /* no error is left in OpenSSL's queue */
     dw_sign_key_close(key);
     dw_sign_key_close(other);
     dw_sign_key_close(NULL);
@@ -126,7 +126,7 @@ static void test_create(void **state)
     assert_int_equal(dw_public_key_read(read, text, NULL), DW_OK);
     assert_memory_equal(read, public_key, 32);
 
-    /* it is kept, whatever is asked */
+    /* the file is kept */
     size_t n_before, n_after;
     uint8_t *before = get_file(path, &n_before);
     assert_int_equal(dw_sign_key_create(path, again, &err), DW_CONFLICT);
@@ -141,7 +141,7 @@ static void test_create(void **state)
     assert_int_equal(dw_sign_key_create(temp_path("no/key.pem"), again, &err),
                      DW_NOT_FOUND);
 
-    /* and another is another */
+    /* another key is different */
     assert_int_equal(dw_sign_key_create(temp_path("other.pem"), again, NULL), DW_OK);
     assert_string_not_equal(again, text);
 }

@@ -14,7 +14,7 @@
 #include "failing_allocator.h"
 #include "random_cut.h"
 
-/* Wherever bytes are cut, the shares add up. */
+/* The shares add up wherever bytes are cut. */
 static void test_shares_of_bytes(void **state)
 {
     (void)state;
@@ -40,7 +40,7 @@ static void test_shares_of_bytes(void **state)
     free(bytes);
 }
 
-/* A share far inside a tensor: what zeros before it leave of the tensor's digest. */
+/* A share far inside a tensor equals the digest of the tensor with zeros before it. */
 static void test_share_far_inside(void **state)
 {
     (void)state;
@@ -60,7 +60,7 @@ static void test_share_far_inside(void **state)
     free(bytes);
 }
 
-/* The digests of slices, by a sweep. */
+/* The digests of slices, computed from all bytes. */
 static dw_digest *digests_of(const dw_tensor *tensors, size_t n)
 {
     dw_digest *digests = calloc(n + 1, sizeof *digests);
@@ -101,7 +101,7 @@ static void test_state_of_parts(void **state)
     }
 }
 
-/* A delta over slices carries shares, and stages, whatever codec it has. */
+/* A delta of slices carries shares and can be staged, in every codec. */
 static void test_deltas_of_slices(void **state)
 {
     (void)state;
@@ -248,7 +248,7 @@ static void test_refused(void **state)
                          DW_INVALID);
         assert_string_equal(err.text, cases[i].text);
     }
-    /* what a caller can get wrong without this file */
+    /* errors of the caller that this file does not check */
     dw_tensor odd = m.tensors[0];
     dw_digest digest;
     odd.first_byte = 3;

@@ -1,5 +1,5 @@
-/* Readers of what a follower keeps: held and looked at twice, one copy and two, without a
- * writer, after its death, without the right to write, and when the files are others. */
+/* Readers of a follower's directory: hold and look, one copy and two, without a writer,
+ * after its death, without write access, and with replaced files. */
 /* labels: threads */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -107,7 +107,7 @@ static void test_nothing_there(void **state)
     char bytes[DW_CONTROL_BYTES] = "DWCTRL0";
     put_file(path, bytes, sizeof bytes);
     open_fails(into, DW_CORRUPT, "no control block");
-    f = follow("empty", 1); /* and the follower makes it right */
+    f = follow("empty", 1); /* the follower repairs it */
     go_to(f, 3);
     dw_snapshot *s = look_at(into);
     assert_int_equal(dw_snapshot_version(s), 3);
@@ -130,7 +130,7 @@ static void test_one_copy(void **state)
         assert_int_equal(dw_snapshot_version(s), v - 1);
         assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
         assert_true(is_version(&held, v - 1));
-        assert_true(!tensors || tensors == held.tensors); /* where they were */
+        assert_true(!tensors || tensors == held.tensors); /* at the same addresses */
         tensors = held.tensors;
         assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
         assert_ok(dw_follower_prepare(f, &err), &err);
@@ -143,7 +143,7 @@ static void test_one_copy(void **state)
         assert_true(dw_snapshot_unchanged(s, &seen));
         assert_ok(dw_follower_apply(f, &err), &err);
         assert_false(dw_snapshot_unchanged(s, &seen));
-        /* it can be read before it is durable */
+        /* readable before it is durable */
         assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
         assert_true(is_version(&held, v));
         assert_ok(dw_follower_finish(f, &err), &err); /* writes no weights */
@@ -155,7 +155,7 @@ static void test_one_copy(void **state)
     assert_true(is_version(&held, 3));
     dw_follower_close(f);
     assert_true(is_version(&held, 3));
-    dw_snapshot_close(s); /* with what it held */
+    dw_snapshot_close(s); /* while it holds a version */
     s = look_at(into);    /* without a writer */
     f = follow("one", 1);
     go_to(f, 5);
@@ -181,8 +181,8 @@ static void test_two_copies(void **state)
         assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
         assert_ok(dw_follower_prepare(f, &err), &err);
         assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
-        assert_true(is_version(&seen, v - 1));       /* not yet to be read */
-        assert_ok(dw_follower_apply(f, &err), &err); /* whoever holds it */
+        assert_true(is_version(&seen, v - 1));       /* not readable yet */
+        assert_ok(dw_follower_apply(f, &err), &err); /* even if somebody holds it */
         assert_true(is_version(&held, v - 1));
         assert_true(dw_snapshot_unchanged(other, &old));
         assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
@@ -204,7 +204,7 @@ static void test_two_copies(void **state)
     dw_follower_close(f);
 }
 
-/* The writer ends in the middle of a write. */
+/* The writer dies in the middle of a write. */
 static void test_dead_writer(void **state)
 {
     (void)state;
@@ -218,15 +218,15 @@ static void test_dead_writer(void **state)
         dw_snapshot *s = look_at(into);
         assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
         assert_ok(dw_follower_prepare(f, &err), &err);
-        dw_follower_close(f); /* committed, not begun */
+        dw_follower_close(f); /* prepared, not begun */
         assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
         assert_true(
-            is_version(&view, 1)); /* who was there before knows that it is whole */
+            is_version(&view, 1)); /* a reader from before knows that it is whole */
         dw_snapshot_release(s);
         if (n_copies == 1)
             open_fails(into, DW_UNAVAILABLE, "start it again");
         else
-            dw_snapshot_close(look_at(into)); /* it is not the one that was written */
+            dw_snapshot_close(look_at(into)); /* this is not the copy that was written */
         f = follow(name, n_copies);
         assert_int_equal(dw_follower_version(f), 2);
         assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
@@ -237,7 +237,7 @@ static void test_dead_writer(void **state)
             dw_snapshot_close(s);
             continue;
         }
-        /* in the stores themselves: the mark is all that is left of it */
+        /* during the stores: only the mark is left of it */
         char path[200];
         snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
         int fd = open(path, O_RDWR);
@@ -260,7 +260,7 @@ static void test_dead_writer(void **state)
     }
 }
 
-/* A reader that holds the weights while another follower is to go on where one stopped.
+/* A reader holds the weights while another follower must finish an interrupted apply.
  */
 static void test_held_at_restart(void **state)
 {
@@ -303,7 +303,7 @@ static void test_slots(void **state)
     }
     open_fails(into, DW_CONFLICT, "all 56 slots");
     assert_fails(dw_follower_sync(f, 2, NULL, NULL, &err), DW_UNAVAILABLE, &err);
-    /* a failed open has let go of nothing that is not its own */
+    /* a failed open released only its own slots */
     for (unsigned i = 1; i < DW_CONTROL_SLOTS; i++)
         dw_snapshot_close(all[i]);
     assert_fails(dw_follower_sync(f, 2, NULL, NULL, &err), DW_UNAVAILABLE, &err);
@@ -316,7 +316,7 @@ static void test_slots(void **state)
     dw_follower_close(f);
 }
 
-/* Who may not write the block looks twice. */
+/* A reader without write access to the block uses dw_snapshot_look. */
 static void test_without_rights(void **state)
 {
     (void)state;
@@ -354,7 +354,7 @@ static void test_without_rights(void **state)
     dw_follower_close(f);
 }
 
-/* The files are removed and made anew: those who had them mapped get the new ones. */
+/* The files are removed and made again: readers that had mapped them get the new ones. */
 static void test_other_files(void **state)
 {
     (void)state;
@@ -375,14 +375,14 @@ static void test_other_files(void **state)
     assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_NOT_FOUND, &err);
     go_to(f, 6);
     const void *kept = tensors[0].data;
-    dw_snapshot_pin(s, true); /* the old ones stay where they are, to be read */
+    dw_snapshot_pin(s, true); /* the old mappings stay readable */
     assert_fails(dw_snapshot_hold(s, 0, &view, &err), DW_STALE, &err);
     assert_true(*(const volatile uint8_t *)kept < 256);
     dw_snapshot_pin(s, false);
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     assert_true(is_version(&view, 6));
     assert_true(view.mark.files != files);
-    dw_snapshot_pin(s, true); /* what is mapped can be read on */
+    dw_snapshot_pin(s, true); /* the mapping stays readable */
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     dw_snapshot_close(s);
     dw_follower_close(f);

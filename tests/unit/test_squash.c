@@ -1,4 +1,4 @@
-/* Ways that are added afterwards: refused where they make no sense, used where they do.
+/* Shortcuts that are added later: refused if they are useless, used if not.
  */
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
@@ -88,7 +88,7 @@ static void test_refused(void **state)
     fixture_close(&x);
 }
 
-/* ---- others at work ---- */
+/* ---- others at the same time ---- */
 
 typedef struct meanwhile {
     fixture *x;
@@ -125,7 +125,7 @@ static void test_races(void **state)
         const dw_fault_plan plan = {.choose = choose, .context = &m};
         assert_fine(&x, dw_store_new_fault(&watched, x.store, &plan, &x.err));
         assert_fine(&x, dw_stream_open(&s, watched, NULL, &x.err));
-        /* another made it meanwhile; or this one did, and was not told */
+        /* another one made it meanwhile; or this one did, and the reply was lost */
         assert_int_equal(dw_stream_squash(s, &options, NULL, &x.err),
                          i ? DW_OK : DW_CONFLICT);
         assert_true(m.happened);

@@ -53,7 +53,8 @@ static int free_models(void **state)
     return 0;
 }
 
-/* All three ways to use a delta on these tensors fail alike, and write nothing. */
+/* All three ways to use a delta on these tensors fail in the same way, and write nothing.
+ */
 static void check_refused(const dw_delta *delta, const model *m, dw_status status,
                           const char *text)
 {
@@ -119,8 +120,8 @@ static void test_wrong_base(void **state)
             }
 }
 
-/* Other weights altogether: blocks do not even decode, and still it is the base that is
- * named. */
+/* Completely different weights: blocks do not even decode, and the error still names the
+ * base. */
 static void test_other_weights(void **state)
 {
     (void)state;
@@ -199,7 +200,7 @@ static void test_other_counts(void **state)
     }
 }
 
-/* A count that matches and an untouched tensor of another name: only the state tells. */
+/* The counts match but an unchanged tensor has another name: only the state shows it. */
 static void test_other_untouched_tensor(void **state)
 {
     (void)state;
@@ -266,7 +267,7 @@ static void test_verify_then_repeat(void **state)
     dw_stage_close(NULL);
 }
 
-/* What a caller gets wrong about its tensors is told, whichever way they come in. */
+/* Errors in the caller's tensors are reported by every function that takes them. */
 static void test_callers_tensors(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The public calls before and after they reach a driver; tests/store/conformance.c tries
- * what whole stores do. */
+/* The public calls before and after they reach a driver; tests/store/conformance.c tests
+ * whole stores. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static void test_urls(void **state)
 
 static const dw_store_driver good_driver;
 
-/* What is secret is neither taken nor repeated. */
+/* Secrets in URLs are refused and not repeated. */
 static void test_no_passwords(void **state)
 {
     (void)state;
@@ -87,7 +87,7 @@ static void test_no_passwords(void **state)
  */
 
 typedef struct script {
-    const char *const *keys; /* to be listed; NULL ends */
+    const char *const *keys; /* to list; NULL at the end */
     uint64_t n_object;       /* bytes of every object */
     uint64_t n_max;          /* the largest get */
     unsigned n_calls, n_asked, n_closed;
@@ -199,13 +199,13 @@ static void test_drivers(void **state)
     assert_int_equal(dw_store_new(&store, "x:", &bad, &s, &err), DW_INVALID);
     assert_int_equal(dw_store_new(&store, "x:", NULL, &s, &err), DW_INVALID);
     assert_int_equal(dw_store_new(&store, NULL, &good_driver, &s, &err), DW_INVALID);
-    assert_int_equal(s.n_closed, 0); /* stays the caller's */
+    assert_int_equal(s.n_closed, 0); /* it stays the caller's */
     store = open_script(&s);
     assert_string_equal(dw_store_url(store), "script://x");
     assert_int_equal(dw_store_stat(store, "a", NULL, NULL, NULL), DW_OK);
     dw_store_close(store);
     assert_int_equal(s.n_closed, 1);
-    bad = good_driver; /* a driver with the least there may be */
+    bad = good_driver; /* a driver with only the required functions */
     bad.close = NULL;
     bad.conditional = NULL;
     assert_int_equal(dw_store_new(&store, "x:", &bad, &s, &err), DW_OK);
@@ -282,7 +282,7 @@ static dw_status append_key(void *context, const dw_store_entry *entry, dw_error
     return DW_OK;
 }
 
-/* What a server lists is not believed. */
+/* The entries of a driver are checked. */
 static void test_foreign_lists(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What is peculiar to a directory; tests/store/conformance.c does the rest, and
- * tests/fault/test_store_crash.c what happens when things break. */
+/* Tests specific to directory stores; see also tests/store/conformance.c and
+ * tests/fault/test_store_crash.c. */
 #include <fcntl.h>
 #include <limits.h>
 #include <setjmp.h>
@@ -79,11 +79,11 @@ static void test_urls(void **state)
     snprintf(wanted, sizeof wanted, "file://%s/with%%20space%%25", temp_dir);
     dw_store *store = open_store(url);
     assert_string_equal(dw_store_url(store), wanted);
-    assert_listed(store, ""); /* not there yet: empty */
+    assert_listed(store, ""); /* it does not exist yet: empty */
     assert_int_equal(get(store, "k", text), DW_NOT_FOUND);
     assert_int_equal(dw_store_remove(store, "k", &err), DW_OK);
     assert_int_equal(access(temp_path("with space%"), F_OK),
-                     -1); /* readers make nothing */
+                     -1); /* readers create nothing */
     assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
     assert_int_equal(access(temp_path("with space%/k"), F_OK), 0);
     dw_store_close(store);
@@ -108,7 +108,7 @@ static void test_urls(void **state)
     assert_non_null(strstr(err.text, "not a directory"));
 }
 
-/* A relative path means the directory of that moment. */
+/* A relative path refers to the current directory at open. */
 static void test_relative(void **state)
 {
     (void)state;
@@ -129,7 +129,7 @@ static void test_relative(void **state)
     assert_int_equal(chdir(before), 0);
 }
 
-/* A directory that is removed under an open handle is made again. */
+/* A directory that is removed while the store is open is made again. */
 static void test_removed_meanwhile(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void test_links_are_not_followed(void **state)
     assert_int_equal(put(store, "new", "1", DW_PUT_CREATE), DW_IO);
     assert_int_equal(count_files(temp_path("outside")), 2);
     dw_store_close(store);
-    /* but the directory itself may be reached by one */
+    /* but the store's own path may contain one */
     run_shell("ln -s links/real to_store", temp_dir);
     store = open_store(temp_path("to_store"));
     assert_int_equal(get(store, "k", text), DW_OK);
@@ -202,7 +202,7 @@ static void test_odd_files(void **state)
     dw_store_close(store);
 }
 
-/* Other stores can hold both K and K/X; a directory says that it cannot. */
+/* Other stores can hold both K and K/X; a directory refuses it. */
 static void test_key_below_a_key(void **state)
 {
     (void)state;
@@ -236,7 +236,7 @@ static void test_long_names(void **state)
         assert_int_equal(get(store, key, text), DW_NOT_FOUND);
         assert_int_equal(dw_store_remove(store, key, &err), DW_OK);
     }
-    /* as deep as a key can be */
+    /* the deepest possible key */
     for (int i = 0; i < 512; i++)
         key[i] = i % 2 ? '/' : 'd';
     key[511] = '\0';
@@ -245,7 +245,7 @@ static void test_long_names(void **state)
     char all[1000] = "";
     assert_int_equal(dw_store_list(store, "", NULL, append, all, &err), DW_OK);
     assert_memory_equal(all, key, 511);
-    /* and a directory that is deeper than that is no danger */
+    /* a deeper directory does no harm */
     run_shell("cd long && cd $(dirname $(find . -name d -type f)) && rm d && "
               "mkdir -p d/d/d/d/d && echo 1 >d/d/d/d/d/k",
               temp_dir);
@@ -258,7 +258,7 @@ static void test_no_permission(void **state)
     (void)state;
     char text[100];
     if (geteuid() == 0) {
-        /* root may do all: do it as somebody else */
+        /* root may do everything, so this runs as another user */
         pid_t child = fork();
         if (child == 0) {
             dw_store *store;
@@ -335,7 +335,7 @@ static void test_leftovers(void **state)
     dw_store *store = open_store(temp_path("left"));
     assert_listed(store, "");
     assert_int_equal(count_files(temp_path("left/.deltawire~")),
-                     6); /* readers tidy not */
+                     6); /* readers remove no drafts */
     assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
     for (size_t i = 0; i < 5; i++) {
         assert_int_equal(access(paths[i], F_OK), drafts[i].goes ? -1 : 0);

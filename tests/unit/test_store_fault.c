@@ -12,7 +12,7 @@
 #include "failing_allocator.h"
 #include "store/store.h"
 
-/* One kind for the next calls, and what the plan was asked. */
+/* The kind of the next calls, and the questions to the plan. */
 typedef struct chooser {
     dw_fault_kind kind;
     uint64_t n_next;
@@ -131,7 +131,7 @@ static void test_fail_and_deny(void **state)
         assert_int_equal(list(""), cases[i].status);
         assert_string_equal(listed, "");
         assert_int_equal(get(inner, "k", text), DW_OK);
-        assert_string_equal(text, "old"); /* nothing done */
+        assert_string_equal(text, "old"); /* nothing was done */
     }
 }
 
@@ -208,7 +208,7 @@ static void test_stale(void **state)
     assert_string_equal(listed, "a b ");
     assert_int_equal(put(store, "ab", "3", DW_PUT_CREATE), DW_OK);
     chosen.kind = DW_FAULT_STALE;
-    for (int i = 0; i < 2; i++) { /* a stale list brings nothing to light */
+    for (int i = 0; i < 2; i++) { /* a stale list makes nothing visible */
         assert_int_equal(list(""), DW_OK);
         assert_string_equal(listed, "a b ");
         assert_int_equal(get(store, "ab", text), DW_NOT_FOUND);
@@ -220,12 +220,12 @@ static void test_stale(void **state)
     assert_int_equal(get(store, "ab", text), DW_OK);
     assert_int_equal(list(""), DW_OK);
     assert_string_equal(listed, "a ab b ");
-    chosen.kind = DW_FAULT_STALE; /* seen by a list: not new any more */
+    chosen.kind = DW_FAULT_STALE; /* a list has shown it, so it is not new any more */
     assert_int_equal(get(store, "ab", text), DW_OK);
     assert_int_equal(dw_store_stat(store, "ab", NULL, NULL, &err), DW_OK);
 }
 
-/* Where others put the objects, the list goes by their time. */
+/* If others put the objects, the list uses their times. */
 static void test_stale_to_others(void **state)
 {
     (void)state;
@@ -248,7 +248,7 @@ static void test_delay(void **state)
     chosen.kind = DW_FAULT_DELAY;
     uint64_t before_ms = dw_clock_ms();
     assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
-    assert_true(dw_clock_ms() - before_ms >= 29); /* never less; more is no fault */
+    assert_true(dw_clock_ms() - before_ms >= 29); /* never less; more is allowed */
 }
 
 static dw_status use_memory(dw_error *error)

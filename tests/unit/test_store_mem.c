@@ -32,7 +32,7 @@ static void test_names(void **state)
     assert_int_equal(dw_store_stat(same, "k", &n_bytes, NULL, NULL), DW_OK);
     assert_int_equal(n_bytes, 3);
     dw_store_close(same);
-    same = open_mem("mem:a"); /* gone with its last handle */
+    same = open_mem("mem:a"); /* it was removed with its last handle */
     assert_int_equal(dw_store_stat(same, "k", NULL, NULL, NULL), DW_NOT_FOUND);
     dw_store_close(other);
     dw_store_close(same);

@@ -1,4 +1,4 @@
-/* Streams end to end: what a publisher commits, followers get bit for bit. */
+/* Streams end to end: followers get exactly the committed bits. */
 /* labels: threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,7 +131,7 @@ static void test_publish_and_follow(void **state)
     assert_int_equal(dw_follower_version(f), N_VERSIONS);
     dw_follower_close(f);
 
-    /* resume on another machine: no baseline at hand */
+    /* resume on another machine, without the baseline */
     dw_publisher_close(p);
     small_step(&m, 0.01);
     assert_ok(dw_publisher_open(&p, store, m.tensors, 3, &options, &err), &err);

@@ -37,7 +37,7 @@ static void test_find(void **state)
     }
 }
 
-/* Bytes decide, not letters: what a signed char would put first comes last. */
+/* Names are sorted by unsigned bytes. */
 static void test_byte_order(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void test_same_shape(void **state)
     }
     const dw_tensor scalar = {.name = "s", .dtype = DW_U8};
     assert_int_equal(dw_tensor_same_shape(&scalar, &scalar, NULL, NULL), DW_OK);
-    /* a text that does not fit is cut, not overrun */
+    /* a text that does not fit is truncated */
     uint64_t many[64];
     for (size_t i = 0; i < 64; i++)
         many[i] = UINT64_MAX;

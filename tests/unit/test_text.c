@@ -71,7 +71,7 @@ static void test_long_text_is_cut_after_a_whole_character(void **state)
 
 /* ---- the name of the machine ---- */
 
-static const char *host; /* NULL: there is none to be had */
+static const char *host; /* NULL: the call fails */
 
 int __wrap_gethostname(char *name, size_t n);
 
@@ -81,7 +81,7 @@ int __wrap_gethostname(char *name, size_t n)
         errno = ENAMETOOLONG;
         return -1;
     }
-    strncpy(name, host, n); /* as the system's: a name that is cut has no NUL */
+    strncpy(name, host, n); /* like the system: a truncated name has no NUL */
     return 0;
 }
 

@@ -1,6 +1,6 @@
-/* Weights that another process writes while they are read. What is read may be a mix of
- * old and new values, but a delta must decode to exactly the values that it was made
- * from, and a version must reach its followers. */
+/* Weights that another process writes while they are read. A read may get a mix of old
+ * and new values, but a delta must decode to exactly the values that were read, and a
+ * version must reach its followers. */
 /* labels: threads */
 #include <limits.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
-/* ---- weights that never stand still ---- */
+/* ---- weights that always change ---- */
 
 typedef struct live_weights {
     dw_tensor tensor; /* in memory that both processes see */
@@ -72,7 +72,7 @@ static dw_tensor copy_of(const dw_tensor *t)
     return copy;
 }
 
-/* Makes a delta from BASE to the live weights, and does it to a copy. */
+/* Makes a delta from BASE to the live weights, and applies it to a copy. */
 static void check_delta(dw_tensor *base, const dw_tensor *next, dw_diff_options options)
 {
     dw_error err = {0};
@@ -130,8 +130,8 @@ static void test_deltas_of_masters(void **state)
 
 /* ---- versions ---- */
 
-/* Publishes the live weights; every version must reach a follower as the very weights
- * that the publisher's baseline holds. */
+/* Publishes the live weights; every version must reach a follower with exactly the
+ * weights of the publisher's baseline. */
 static void check_versions(dw_dtype dtype, bool as_bf16)
 {
     static const uint64_t n_elems[] = {150001};

@@ -1,4 +1,4 @@
-/* What comes damaged is asked for again: a bit that flips on the way costs a request. */
+/* Damaged data is requested again: a bit that flips in transit costs one request. */
 /* labels: threads */
 #include <pthread.h>
 
@@ -54,7 +54,7 @@ static void wire_close(bad_wire *w)
     pthread_mutex_destroy(&w->lock);
 }
 
-/* Follows to the head, and verifies all. */
+/* Follows to the head, and verifies everything. */
 static dw_status read_all(fixture *x, dw_store *store)
 {
     dw_follow_report report;
@@ -133,7 +133,7 @@ static void test_objects(void **state)
     fixture_close(&x);
 }
 
-/* A mirror that is made over a bad wire is the stream, byte for byte, or is not made. */
+/* A copy over a bad network equals the stream byte for byte, or is not made. */
 static void test_mirror(void **state)
 {
     (void)state;

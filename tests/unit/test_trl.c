@@ -73,7 +73,7 @@ static void reset_weights(void)
         weights[i] = i;
 }
 
-/* Opens and applies; the error of whichever fails. */
+/* Opens and applies; returns the error of the one that fails. */
 static dw_status use(trl_file *f, dw_error *err)
 {
     byte_buffer b = write_file(f);
@@ -115,7 +115,7 @@ static void test_all_layouts(void **state)
     check_result("gap_delta", "w.idx", "w.val", DW_U32, gap32);
 }
 
-/* What TRL's own files do not tell is not made up. */
+/* Information that TRL's own files lack is not invented. */
 static void test_info(void **state)
 {
     (void)state;
@@ -144,7 +144,7 @@ static void test_info(void **state)
     assert_int_equal(t.n_elems, 0);
     assert_int_equal(t.n_bytes, 18);
 
-    /* recoded against the weights it has all */
+    /* after recoding with the weights it has everything */
     reset_weights();
     assert_int_equal(dw_delta_recode(&class, delta, &target, 1, NULL, NULL), DW_OK);
     dw_delta_get_info(class, &info);
@@ -159,7 +159,8 @@ static void test_info(void **state)
     free(b.bytes);
 }
 
-/* An element 'changed' to what it was counts in the file, and not after recoding. */
+/* An element that is 'changed' to its old value counts in the file, but not after
+ * recoding. */
 static void test_no_real_change(void **state)
 {
     (void)state;
@@ -313,7 +314,7 @@ static void test_anchors_and_strangers(void **state)
                   "deltawire's nor TRL's format");
 }
 
-/* The metadata we add is either whole or refused. */
+/* The metadata that deltawire adds is complete or refused. */
 static void test_altered_extras(void **state)
 {
     (void)state;
@@ -348,7 +349,7 @@ static void test_altered_extras(void **state)
             f.metadata[2] = (dw_pair){"base_version", "2"};
             f.n_metadata = 4;
             f.metadata[f.n_metadata++] = (dw_pair){"changed", whole ? good : changed[c]};
-            /* file_of has room for eight: one number is left out each time */
+            /* file_of has room for eight, so one number is left out each time */
             trl_file g = f;
             dw_pair all[12];
             memcpy(all, g.metadata, g.n_metadata * sizeof *all);
@@ -375,7 +376,7 @@ static void test_altered_extras(void **state)
             if (whole && lacking == 0) {
                 assert_string_equal(err.text, "");
                 assert_int_equal(status, DW_OK);
-                reset_weights(); /* the digests are not theirs */
+                reset_weights(); /* the digests are of other weights */
                 assert_int_equal(dw_delta_apply(delta, &target, 1, NULL, &err), DW_STALE);
             } else {
                 assert_int_equal(status, DW_CORRUPT);
@@ -389,7 +390,7 @@ static void test_altered_extras(void **state)
     }
 }
 
-/* Of a file that we wrote, no bit of the header can be altered. */
+/* If deltawire wrote the file, no bit of the header can be altered. */
 static void test_sealed(void **state)
 {
     (void)state;
@@ -413,10 +414,10 @@ static void test_sealed(void **state)
     free(b.bytes);
 }
 
-/* ---- what we write
+/* ---- writing
  * ------------------------------------------------------------------------ */
 
-/* The file that TRL's own writer gives for this change, all but its metadata's values. */
+/* The file of TRL's own writer for this change, except for the values of its metadata. */
 static void test_written_bytes(void **state)
 {
     (void)state;

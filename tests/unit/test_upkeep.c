@@ -66,7 +66,7 @@ static bool has_way(const scene *x, uint64_t from, uint64_t to)
     return kit_find(x->slow.inner, "ways/", key, NULL) == 1;
 }
 
-/* What readers of the stream learn about dropped folds and anchors. */
+/* The number of dropped folds and anchors that readers of the stream see. */
 static uint64_t shown_dropped(scene *x)
 {
     dw_stream *stream;
@@ -79,7 +79,7 @@ static uint64_t shown_dropped(scene *x)
     return n;
 }
 
-/* Pulls VERSION from nothing, which its anchor makes one step. */
+/* Pulls VERSION from nothing; by its anchor this is one step. */
 static void check_anchor(scene *x, uint64_t version)
 {
     dw_tensor tensors[KIT_TENSORS];
@@ -100,8 +100,8 @@ static void check_anchor(scene *x, uint64_t version)
     free(bytes);
 }
 
-/* An anchor gets into the store at 1 MB/s, and not before 30 further versions are
- * committed. It is the version that it was begun at. */
+/* An anchor is uploaded at 1 MB/s, and ends only after 30 further versions are committed.
+ * It holds the version at which it was begun. */
 static void test_publish_during_anchor(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void test_publish_during_anchor(void **state)
 }
 
 /* The same for folds. When the slow fold is done, the copy for folds moves to a version
- * that the baseline is not any more. A publisher that starts again goes on from there. */
+ * that the baseline has left. A restarted publisher goes on from there. */
 static void test_publish_during_fold(void **state)
 {
     (void)state;
@@ -178,7 +178,7 @@ static void test_publish_during_fold(void **state)
     }
 }
 
-/* Closing gives up an anchor that takes long. A later publisher makes one. */
+/* Closing cancels an anchor that takes long. A later publisher makes one. */
 static void test_close_during_anchor(void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void test_close_during_anchor(void **state)
 }
 
 /* If there is no room for a copy of the version that an anchor is made of, the anchor is
- * given up, and reported. The versions are not affected; a later one makes an anchor. */
+ * dropped, and reported. The versions are not affected; a later one makes an anchor. */
 static void test_no_room(void **state)
 {
     (void)state;
@@ -220,7 +220,7 @@ static void test_no_room(void **state)
     assert_int_equal(rmdir(spool), 0);
     publish(&x, 1);
     assert_true(dw_publisher_idle(x.p, UINT_MAX));
-    publish(&x, 1); /* by now the copy was tried */
+    publish(&x, 1); /* by now the copy has failed */
     x.slow.is_shut = false;
     assert_fails(dw_publisher_drain(x.p, &x.err), DW_NOT_FOUND, &x.err);
     assert_non_null(strstr(x.err.text, "version 2 were given up"));

@@ -1,4 +1,4 @@
-/* A sweep over a stream finds every kind of damage, and only damage. */
+/* verify finds every kind of damage in a stream, and only damage. */
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
@@ -30,7 +30,7 @@ static dw_status verify(fixture *x, const dw_trust *trust, faults *f,
     return status;
 }
 
-/* One fault, at KEY, whose text has WORDS. */
+/* Expects one fault, at KEY, whose text has WORDS. */
 static void assert_fault(fixture *x, dw_status code, const char *key, const char *words)
 {
     faults f;
@@ -82,7 +82,7 @@ static void test_objects(void **state)
     char key[DW_KEY_TEXT], shortcut[DW_KEY_TEXT];
     fixture_make(&x, "mem:verify-objects", 6, 5, 0);
     dw_writer bytes;
-    const uint64_t victims[] = {0, 3, 6}; /* the anchor's, and two deltas */
+    const uint64_t victims[] = {0, 3, 6}; /* an object of the anchor, and of two deltas */
     for (size_t i = 0; i < 3; i++) {
         fixture_object(&x, victims[i], key);
         fixture_get(&x, key, &bytes);
@@ -102,7 +102,7 @@ static void test_objects(void **state)
         fixture_put(&x, key, bytes.bytes, bytes.n_bytes - 1);
         dw_writer_release(&bytes);
     }
-    /* the anchor at 5 passes version 3, but nothing passes 6 */
+    /* the anchor at 5 leads past version 3, but nothing leads past 6 */
     dw_key_shortcut(shortcut, 5, DW_NO_VERSION);
     fixture_object(&x, 3, key);
     fixture_put(&x, key, "", 0);
@@ -116,8 +116,8 @@ static void test_objects(void **state)
     fixture_close(&x);
 }
 
-/* Rewrites commit VERSION after CHANGE, and all after it so that the chain of hashes
- * holds. */
+/* Rewrites commit VERSION with CHANGE, and all later ones so that the chain of hashes is
+ * valid. */
 static void rewrite(fixture *x, uint64_t version,
                     void (*change)(fixture *, dw_commit_record *))
 {
@@ -225,7 +225,7 @@ static void test_chain(void **state)
     dw_key_commit(key, 2);
     fixture_put(&x, key, other.bytes, other.n_bytes);
     assert_fault(&x, DW_UNTRUSTED, key, "copied");
-    /* another record of the version: what follows does not know it */
+    /* another record of the version, which the next one does not name */
     dw_commit_record c;
     assert_fine(&x, dw_commit_record_parse(&c, bytes.bytes, bytes.n_bytes, key, &x.err));
     c.created[0] = '\0';

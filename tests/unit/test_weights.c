@@ -1,5 +1,5 @@
-/* Two copies of the weights: how they lie, what is refused, and that a process that ends
- * at any step is followed by one that reads the right copy and makes the other the same.
+/* Two copies of the weights: their layout, what is refused, and that after a process ends
+ * at any step, the next one reads the right copy and makes the other the same.
  */
 /* labels: threads */
 #include <setjmp.h>
@@ -106,7 +106,7 @@ static bool dir_is(const char *dir, uint64_t version)
     return same;
 }
 
-/* Both copies, the link and the block say the same, and nothing is left over. */
+/* Both copies, the link and the block agree, and no other files are left. */
 static void check_settled(dw_follower *f, uint64_t version)
 {
     dw_error err = {0};
@@ -125,7 +125,7 @@ static void check_settled(dw_follower *f, uint64_t version)
         kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[version]]));
     dw_snapshot_close(s);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(count_files(in(i ? "copy-1" : "copy-0")), 2); /* and a state */
+        assert_int_equal(count_files(in(i ? "copy-1" : "copy-0")), 2); /* and a record */
 }
 
 static void test_layout(void **state)
@@ -175,7 +175,7 @@ static void test_other_number(void **state)
     assert_fails(open_with(&f, 2, &err), DW_CONFLICT, &err);
     assert_non_null(strstr(err.text, "one copy"));
     assert_fails(open_with(&f, 3, &err), DW_INVALID, &err);
-    /* one that was emptied is taken */
+    /* an emptied one is accepted */
     run_command("rm", "model.safetensors .deltawire-state.json");
     f = open_two();
     go_to(f, 2);
@@ -238,7 +238,7 @@ static void test_ends(void **state)
         }
 }
 
-/* A copy that was lost, and the block, and the link. */
+/* A lost copy, block and link. */
 static void test_lost(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ static void test_lost(void **state)
         check_settled(f, 6);
         dw_follower_close(f);
     }
-    /* foreign weights in a copy are not written over */
+    /* foreign weights in a copy are not overwritten */
     char command[400];
     run_command("rm", "-rf copy-1");
     snprintf(command, sizeof command,
@@ -278,7 +278,7 @@ static void test_lost(void **state)
 
 /* ---- trouble ---- */
 
-/* One that holds the copy that is to be made the same is waited for, again and again. */
+/* The follower keeps waiting for a reader of the copy that must be made the same. */
 static void test_held(void **state)
 {
     (void)state;
@@ -293,7 +293,7 @@ static void test_held(void **state)
     for (int i = 0; i < 3; i++) {
         assert_fails(dw_follower_sync(f, 3, NULL, NULL, &err), DW_UNAVAILABLE, &err);
         assert_true(kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[1]]));
-        assert_true(dw_follower_version(f) > 1); /* and others read it */
+        assert_true(dw_follower_version(f) > 1); /* others can read it */
         kit_check_follower(&k, f, version_log);
     }
     dw_follower_close(f);
@@ -311,7 +311,7 @@ static dw_status run_all(dw_error *err)
 {
     static unsigned n;
     char name[32];
-    snprintf(name, sizeof name, "memory-%u", n++ % 3); /* some go on, some begin */
+    snprintf(name, sizeof name, "memory-%u", n++ % 3); /* some continue, some begin */
     use(name);
     dw_follower *f = NULL;
     dw_status status = open_with(&f, 2, err);

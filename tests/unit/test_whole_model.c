@@ -1,4 +1,4 @@
-/* Room for a model whose tensors are named by a stranger. */
+/* Room for a model whose table of tensors is hostile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
-/* Models lie at any address on purpose. */
+/* Models are unaligned on purpose. */
 static uint32_t wide_at(const dw_tensor *t, size_t i)
 {
     uint32_t bits;
@@ -87,7 +87,7 @@ static void test_follows(void **state)
         assert_true(is_version(&x, &memory, 4));
         dw_follower_close(f);
 
-        /* what is there is recognised */
+        /* existing weights are recognised */
         options.tensors_empty = false;
         options.at = 4;
         assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
@@ -106,7 +106,7 @@ static void test_follows(void **state)
     }
 }
 
-/* Nothing is stored before it is proven. */
+/* No weight changes before a version is proven. */
 static void test_proves_first(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void test_proves_first(void **state)
     fixture_close(&x);
 }
 
-/* Each element of the memory is compared: either half of it. */
+/* Both halves of each element are compared. */
 static void test_changed_memory(void **state)
 {
     (void)state;
@@ -146,13 +146,13 @@ static void test_changed_memory(void **state)
         assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
         assert_fine(&x, dw_follower_sync(f, 3, NULL, NULL, &x.err));
         for (size_t i = 0; i < memory.tensors[0].n_bytes / 4; i++)
-            flip(&memory.tensors[0], i, bit); /* those that the delta changes too */
-        /* the delta is refused, and the next way begins with an anchor */
+            flip(&memory.tensors[0], i, bit); /* also elements that the delta changes */
+        /* the delta is refused, and the next route begins with an anchor */
         assert_int_equal(dw_follower_sync(f, 4, NULL, NULL, &x.err), DW_CORRUPT);
         assert_int_equal(dw_follower_version(f), DW_NO_VERSION);
         assert_fine(&x, dw_follower_sync(f, 4, NULL, NULL, &x.err));
         assert_true(is_version(&x, &memory, 4));
-        /* what deltas do not touch is found by the sweep */
+        /* the sweep finds elements that deltas do not touch */
         size_t still = 0;
         bool moves = true;
         for (; moves; still++) {
@@ -191,7 +191,7 @@ static void test_refuses(void **state)
                                        "F16 [60,70]"));
     model wide = wide_model(DW_F32);
     options = options_for(&wide);
-    options.widen = false; /* not unless asked */
+    options.widen = false; /* only on request */
     assert_int_equal(dw_follower_open(&f, x.store, &options, &x.err), DW_MISMATCH);
     assert_non_null(strstr(x.err.text, "widen=True"));
     options.widen = true;
