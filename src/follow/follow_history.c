@@ -23,6 +23,16 @@ dw_status dw_stream_check_presence(dw_stream *s, dw_error *err)
                : status;
 }
 
+static dw_status fail_rewritten(const char *url, uint64_t version, const char *holder,
+                                dw_error *err)
+{
+    return dw_fail(err, DW_UNTRUSTED, url,
+                   "version %" PRIu64 " is not the one that %.300s used: history was "
+                   "rewritten. Find out by whom; to accept it, start again with an empty "
+                   "directory",
+                   version, holder);
+}
+
 dw_status dw_position_check(const dw_position *at, dw_stream *s, const char *holder,
                             uint64_t *epoch, dw_error *err)
 {
@@ -44,11 +54,7 @@ dw_status dw_position_check(const dw_position *at, dw_stream *s, const char *hol
         return status;
     *epoch = c.epoch;
     if (memcmp(c.seal.sha256, at->commit_sha256, DW_SHA256_BYTES) != 0)
-        status = dw_fail(err, DW_UNTRUSTED, url,
-                         "version %" PRIu64 " is not the one that %.300s used: history "
-                         "was rewritten. Find out by whom; to accept it, start again "
-                         "with an empty directory",
-                         at->version, holder);
+        status = fail_rewritten(url, at->version, holder, err);
     dw_commit_record_release(&c);
     return status;
 }
@@ -92,22 +98,39 @@ dw_status dw_follower_load_highest(dw_follower *f, dw_error *err)
     return status == DW_NOT_FOUND || status == DW_CORRUPT ? DW_OK : status;
 }
 
+/* Writes the commit of HIGHEST to PATH, after it is proven to be the one that was used.
+ */
+static dw_status keep_commit(const dw_follower *f, const dw_position *highest,
+                             const char *path, dw_error *err)
+{
+    char key[DW_KEY_TEXT], where[DW_STORE_WHERE];
+    dw_writer bytes = {0};
+    dw_record_seal seal;
+    dw_key_commit(key, highest->version);
+    dw_store_where(f->stream->store, key, where, sizeof where);
+    dw_status status = dw_record_fetch(&bytes, f->stream->store, key, err);
+    if (status == DW_OK)
+        status = dw_record_check(&seal, bytes.bytes, bytes.n_bytes, where, err);
+    if (status == DW_OK &&
+        memcmp(seal.sha256, highest->commit_sha256, DW_SHA256_BYTES) != 0)
+        status = fail_rewritten(dw_store_url(f->stream->store), highest->version,
+                                f->options.into, err);
+    if (status == DW_OK)
+        status = dw_write_file(path, bytes.bytes, bytes.n_bytes, err);
+    dw_writer_release(&bytes);
+    return status;
+}
+
 dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err)
 {
     const dw_position highest = *dw_follower_highest(f);
     if (highest.version == DW_NO_VERSION || dw_position_same(&highest, &f->highest))
         return DW_OK;
-    char key[DW_KEY_TEXT];
-    dw_key_commit(key, highest.version);
-    dw_writer bytes = {0};
     dw_status status = DW_OK;
     if (f->options.into) {
         char *path = dw_join_path(f->options.into, HIGHEST_NAME);
-        status = path ? dw_record_fetch(&bytes, f->stream->store, key, err)
+        status = path ? keep_commit(f, &highest, path, err)
                       : dw_fail_memory(err, f->options.into);
-        if (status == DW_OK)
-            status = dw_write_file(path, bytes.bytes, bytes.n_bytes, err);
-        dw_writer_release(&bytes);
         dw_free(path);
     }
     if (status == DW_OK)

@@ -61,13 +61,14 @@ static dw_status check_past(dw_follower *f, uint64_t newest, dw_error *err)
 
 dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
 {
-    if (dw_follower_attend(f, err) != DW_OK)
-        return DW_CONFLICT;
+    dw_status status = dw_follower_attend(f, err);
+    if (status != DW_OK)
+        return status;
     uint64_t known = f->stream->head, at = dw_follower_version(f);
     if (at != DW_NO_VERSION && (known == DW_NO_VERSION || at > known))
         known = at;
     dw_error found = {0};
-    dw_status status = dw_stream_find_head(f->stream, known, newest, &found);
+    status = dw_stream_find_head(f->stream, known, newest, &found);
     if (status == DW_OK && (known == DW_NO_VERSION || *newest > known))
         f->seen_ms = dw_clock_ms();
     if (status == DW_OK || status == DW_NOT_FOUND) {

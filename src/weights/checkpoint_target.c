@@ -211,25 +211,33 @@ static bool is_lost(const char *path, const char *patch_path)
     return lstat(patch_path, &st) == 0;
 }
 
+dw_status dw_target_remove_patch(const char *dir, dw_error *err)
+{
+    static const char *const names[] = {
+        PATCH_NAME, STAGED_NAME, DW_WEIGHTS_NAME PATCH_NAME, DW_WEIGHTS_NAME STAGED_NAME};
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < sizeof names / sizeof *names; i++) {
+        char *path = dw_join_path(dir, names[i]);
+        status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
+        dw_free(path);
+    }
+    return status;
+}
+
 dw_status dw_target_forget_lost(const char *path, dw_error *err)
 {
     if (!dw_is_kept_elsewhere(path))
         return DW_OK;
     char *dir = dw_parent_path(path);
     char *patch = dir ? dw_join_path(dir, PATCH_NAME) : NULL;
-    char *staged = dir ? dw_join_path(dir, STAGED_NAME) : NULL;
-    dw_status status = patch && staged ? DW_OK : dw_fail_memory(err, path);
+    dw_status status = patch ? DW_OK : dw_fail_memory(err, path);
     if (status == DW_OK && is_lost(path, patch)) {
-        /* the link last: no patch may be left that would be applied to new weights */
-        status = dw_remove_file(patch, err);
-        if (status == DW_OK)
-            status = dw_remove_file(staged, err);
+        status = dw_target_remove_patch(dir, err); /* the link last */
         if (status == DW_OK)
             status = dw_remove_file(path, err);
     }
     dw_free(dir);
     dw_free(patch);
-    dw_free(staged);
     return status;
 }
 

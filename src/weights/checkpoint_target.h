@@ -31,6 +31,7 @@ dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
 /* DW_CONFLICT if another holder has the lock, in this process or any other. */
 dw_status dw_target_lock(dw_target *target, dw_error *err);
 
+#define DW_WEIGHTS_NAME   "model.safetensors"
 #define DW_WEIGHTS_SUFFIX ".deltawire-weights"
 
 /* Whether PATH is a link to weights that are kept elsewhere, which may be gone. */
@@ -45,6 +46,10 @@ void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir);
 /* Whether PATH is a link to a regular file that is kept for the directory of PATH. Sets
  * *FILE to the lstat of that file: only this first link is followed. */
 bool dw_is_kept_for(const char *path, struct stat *file);
+
+/* Removes the patch and staged files of the checkpoint in DIR. No such file may be there
+ * when new weights get their name: the next open would apply it to them. */
+dw_status dw_target_remove_patch(const char *dir, dw_error *err);
 
 /* Removes PATH, and the patch and staged file beside it, if it is a link to weights that
  * are kept elsewhere and they are gone, as after a reboot; or if they are not only this

@@ -1,7 +1,8 @@
 /* Which version weights are, and the record of it beside them.
  *
  * The record, .deltawire-state.json, names the version that the weights of a directory
- * are and, while an update is under way, the next one. Its format is in docs/FORMAT.md. */
+ * are and, while an update is under way, the next one. Its format is in docs/FORMAT.md.
+ */
 #ifndef DW_WEIGHTS_POSITION_H
 #define DW_WEIGHTS_POSITION_H
 

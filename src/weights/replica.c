@@ -229,8 +229,9 @@ void dw_replica_distrust(dw_replica *r)
         return; /* memory is filled again */
     /* a directory is patched to another version, from the weights as they are now */
     dw_control_mark_written(r->control, r->copy);
-    if (dw_replica_digest(r, NULL, NULL) != DW_OK ||
-        dw_position_write(&dw_nowhere, NULL, r->dir, NULL) != DW_OK)
-        return; /* the next open finds it out */
     r->record = DW_RECORD_DAMAGED;
+    if (dw_replica_digest(r, NULL, NULL) != DW_OK)
+        r->state = UINT64_MAX; /* of no version: a digest has 61 bits */
+    /* if the record cannot be written, the next open finds the damage */
+    (void)dw_position_write(&dw_nowhere, NULL, r->dir, NULL);
 }

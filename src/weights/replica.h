@@ -25,7 +25,6 @@
 
 #define DW_COPY_NAME    "copy-" /* and a digit */
 #define DW_CURRENT_NAME "current"
-#define DW_WEIGHTS_NAME "model.safetensors"
 
 typedef struct dw_widened dw_widened;
 

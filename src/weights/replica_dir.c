@@ -79,7 +79,10 @@ dw_status dw_replica_map_dir(dw_replica *r, dw_error *err)
         return status;
     size_t n_found;
     const dw_tensor *found = dw_checkpoint_tensors(r->target.ckpt, &n_found);
-    return dw_replica_take_data(r, found, n_found, r->dir, err);
+    status = dw_replica_take_data(r, found, n_found, r->dir, err);
+    if (status != DW_OK)
+        dw_replica_close_files(r);
+    return status;
 }
 
 /* Whether the weights are kept in another directory, and are to stay there. */
@@ -155,9 +158,9 @@ dw_status dw_replica_drop_shrunk(const dw_replica *r, dw_error *err)
         return DW_OK;
     char *index = dw_join_path(r->dir, DW_SHARD_INDEX_NAME);
     dw_status status =
-        index ? dw_files_remove(t->ckpt, err) : dw_fail_memory(err, r->dir);
+        index ? dw_remove_file(t->patch_path, err) : dw_fail_memory(err, r->dir);
     if (status == DW_OK)
-        status = dw_remove_file(t->patch_path, err);
+        status = dw_files_remove(t->ckpt, err);
     if (status == DW_OK)
         status = dw_remove_file(index, err); /* it names files that are gone */
     dw_free(index);
@@ -195,25 +198,27 @@ static bool is_damage(dw_status status)
            status == DW_UNSUPPORTED || status == DW_INVALID || status == DW_NOT_FOUND;
 }
 
+static dw_status remove_in(const char *dir, const char *name, dw_error *err)
+{
+    char *path = dw_join_path(dir, name);
+    dw_status status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
+    dw_free(path);
+    return status;
+}
+
+/* The patch goes first and the record last. After a kill there is no patch without its
+ * weights, and no weights without their record. */
 dw_status dw_weights_empty_dir(const char *path, dw_error *err)
 {
-    static const char *const names[] = {DW_POSITION_NAME, DW_SHARD_INDEX_NAME,
-                                        ".deltawire-patch", ".deltawire-staged"};
     DIR *dir = opendir(path);
     if (!dir)
         return dw_fail_errno(err, path, "read the directory");
-    dw_status status = DW_OK;
-    for (struct dirent *e; status == DW_OK && (e = readdir(dir)) != NULL;) {
-        bool goes = strstr(e->d_name, ".safetensors") != NULL;
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            goes = goes || strcmp(e->d_name, names[i]) == 0;
-        char *file = goes ? dw_join_path(path, e->d_name) : NULL;
-        if (goes)
-            status = file ? dw_remove_file(file, err) : dw_fail_memory(err, path);
-        dw_free(file);
-    }
+    dw_status status = dw_target_remove_patch(path, err);
+    for (struct dirent *e; status == DW_OK && (e = readdir(dir)) != NULL;)
+        if (strstr(e->d_name, ".safetensors")) /* shards and their index too */
+            status = remove_in(path, e->d_name, err);
     closedir(dir);
-    return status;
+    return status == DW_OK ? remove_in(path, DW_POSITION_NAME, err) : status;
 }
 
 /* The files are no checkpoint, but the caller's own: they are made again. */

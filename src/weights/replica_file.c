@@ -171,7 +171,8 @@ dw_status dw_replica_fill_dir(dw_replica *r, const dw_position *position,
                               dw_fill_fn source, void *context, dw_error *err)
 {
     char *kept = NULL, *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
-    dw_status status = path ? DW_OK : dw_fail_memory(err, r->dir);
+    dw_status status =
+        path ? dw_target_remove_patch(r->dir, err) : dw_fail_memory(err, r->dir);
     if (status == DW_OK && r->weights_dir)
         status = kept_path(&kept, r, err);
     if (status == DW_OK)

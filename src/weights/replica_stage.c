@@ -166,6 +166,8 @@ dw_status dw_replica_stage_copy(dw_replica *r, const dw_position *position,
     options.new_version = position->version;
     options.base_digests = r->digests;
     dw_status status = dw_replica_discard(r, err);
+    if (status == DW_OK && r->at.version == DW_NO_VERSION)
+        status = dw_replica_digest(r, NULL, err); /* somebody may have changed them */
     if (status == DW_OK)
         status = dw_delta_diff(&delta, r->tensors, source, r->n_tensors, &options, err);
     if (status != DW_OK)
@@ -207,7 +209,10 @@ dw_status dw_replica_stage_same(dw_replica *r, const dw_replica *other, dw_error
 {
     const char *from = dw_replica_staged_path(other);
     if (!r->has_weights)
-        return dw_fail(err, DW_CONFLICT, r->dir, "this copy of the weights is empty");
+        return dw_fail(
+            err, DW_CONFLICT, r->dir,
+            "this copy of the weights is empty, and the other one is damaged. Remove the "
+            "directory above: the next run fills it from the stream");
     dw_status status = dw_replica_discard(r, err);
     if (status != DW_OK)
         return status;

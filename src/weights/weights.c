@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -137,6 +138,20 @@ static dw_status begin_align(dw_replica *now, dw_replica *twin, dw_error *err)
     return dw_replica_stage_copy(twin, &now->at, now->tensors, NULL, err);
 }
 
+/* The twin could not be made the same, with STATUS. If the copy to read is the cause,
+ * that is the error, and the next stage starts from an anchor. */
+static dw_status blame_source(dw_weights *w, dw_status status, dw_error *err)
+{
+    dw_error fault;
+    if ((status != DW_CORRUPT && status != DW_MISMATCH) ||
+        dw_replica_sweep(w->now, 1, &fault) != DW_CORRUPT)
+        return status;
+    dw_replica_distrust(w->now);
+    if (err)
+        *err = fault;
+    return DW_CORRUPT;
+}
+
 dw_status dw_weights_align(dw_weights *w, dw_error *err)
 {
     dw_replica *now = w->now, *twin = w->twin;
@@ -145,7 +160,7 @@ dw_status dw_weights_align(dw_weights *w, dw_error *err)
         return DW_OK;
     dw_status status = DW_OK;
     if (twin && twin->update == DW_UPDATE_NONE && !dw_position_same(&now->at, &twin->at))
-        status = begin_align(now, twin, err);
+        status = blame_source(w, begin_align(now, twin, err), err);
     if (status == DW_OK && twin && twin->update != DW_UPDATE_NONE) {
         /* as in finish: which one is read must be durable before the other is written */
         status = dw_control_sync(w->control, err);
@@ -204,6 +219,13 @@ void dw_weights_note(dw_weights *w, const dw_position *position, const dw_slices
 
 /* ---- the verbs ---- */
 
+/* Drops what was staged before, and makes the copies the same. */
+static dw_status begin_stage(dw_weights *w, dw_error *err)
+{
+    dw_status status = dw_weights_discard(w, err);
+    return status == DW_OK ? dw_weights_align(w, err) : status;
+}
+
 /* After the copy to read has its patch, which STATUS reports. */
 static dw_status stage_twin(dw_weights *w, dw_status status, dw_error *err)
 {
@@ -219,7 +241,7 @@ dw_status dw_weights_stage(dw_weights *w, const dw_position *position,
                            const dw_objects *objects, const dw_blob *blobs,
                            const dw_progress *progress, dw_error *err)
 {
-    dw_status status = dw_weights_align(w, err);
+    dw_status status = begin_stage(w, err);
     if (status == DW_OK)
         status = dw_replica_stage(w->now, position, objects, blobs, progress, err);
     return stage_twin(w, status, err);
@@ -236,7 +258,7 @@ dw_status dw_weights_stage_copy(dw_weights *w, const dw_position *position,
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err)
 {
-    dw_status status = dw_weights_align(w, err);
+    dw_status status = begin_stage(w, err);
     if (status == DW_OK)
         status = dw_replica_stage_copy(w->now, position, source, progress, err);
     /* if the copy to read is damaged, the copies differ: each gets a patch of its own */
@@ -261,6 +283,10 @@ dw_status dw_weights_stage_model(dw_weights *w, const dw_position *position,
 dw_status dw_weights_discard(dw_weights *w, dw_error *err)
 {
     dw_status status = DW_OK;
+    if (w->both != DW_UPDATE_NONE)
+        return dw_fail(err, DW_INVALID, w->into,
+                       "version %" PRIu64 " is prepared: apply and finish it first",
+                       pending(w)->next.version);
     if (w->twin)
         status = dw_replica_discard(w->twin, err);
     return status == DW_OK ? dw_replica_discard(w->now, err) : status;
@@ -273,6 +299,8 @@ dw_status dw_weights_prepare(dw_weights *w, bool sweep, dw_error *err)
         return dw_replica_prepare(now, err);
     if (w->both != DW_UPDATE_NONE)
         return DW_OK;
+    if (now->update == DW_UPDATE_NONE)
+        return dw_replica_prepare(now, err); /* refuses */
     /* after a crash this record names the other copy as the one to read */
     dw_status status = dw_position_write(&now->at, &now->next, now->dir, err);
     if (status == DW_OK)
@@ -329,8 +357,12 @@ dw_status dw_weights_sweep(dw_weights *w, unsigned n_versions, dw_error *err)
     if (w->twin && dw_replica_sweep(w->twin, n_versions, NULL) == DW_CORRUPT)
         dw_replica_distrust(w->twin);
     dw_status status = dw_replica_sweep(w->now, n_versions, err);
-    if (status == DW_CORRUPT)
-        dw_replica_distrust(w->now);
+    if (status != DW_CORRUPT)
+        return status;
+    dw_replica_distrust(w->now);
+    /* both copies get a patch from what they hold: the other one must be known whole */
+    if (w->twin && dw_replica_sweep(w->twin, 1, NULL) != DW_OK)
+        dw_replica_distrust(w->twin);
     return status;
 }
 
