@@ -1,14 +1,14 @@
 #!/bin/sh
-# Measures how long an engine stands still for a version, beside other ways to take one
-# over, and what an agent costs that has nothing to do. One table on stdout, the same as
-# JSON in build/bench-pause.json. Takes about ten minutes.
+# Measures how long an engine is paused for a version, compares it with other methods,
+# and measures the cost of an idle agent. Prints a table; build/bench-pause.json has the
+# same as JSON. Takes about ten minutes.
 #
 #     VERSIONS    versions to follow (100)
 #     SIZE        bytes of the model (1200000000)
 #     DISK        a directory on a disk, to try that too
 #     IDLE        seconds to watch the idle agent (60)
 #
-# The snapshot lies in /dev/shm, as is right for an engine that reads it in place.
+# The snapshot is in /dev/shm, as recommended for an engine that reads it in place.
 set -eu
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Measures what a publish costs a training process in PyTorch, beside TRL's way and
-# slime's, and what a hook costs that has nothing to do. One table on stdout, the same as
-# JSON in build/bench-python.json. Takes about two minutes.
+# Measures the cost of a publish in a training process with PyTorch, compares it with
+# TRL's and slime's methods, and measures the cost of an idle hook. Prints a table;
+# build/bench-python.json has the same as JSON. Takes about two minutes.
 #
 #     ROUNDS      versions to publish (5)
 #     LAYERS      of the model, shaped as Qwen3-0.6B, which has 28

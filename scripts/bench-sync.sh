@@ -1,16 +1,16 @@
 #!/bin/sh
-# Measures the figures of streams over a real S3 server on this machine: transfer beside
-# other clients, joining late, a slow link, memory, publishes during an anchor. One table
-# on stdout, the same as lines
-# of JSON in build/bench-sync.json. Takes about half an hour.
+# Measures the figures of streams over a real S3 server on this machine: transfer
+# compared with other clients, joining late, a slow link, memory, publishes during an
+# anchor. Prints a table; build/bench-sync.json has the same as lines of JSON. Takes
+# about half an hour.
 #
 #     ROUNDS          of what is compared with other clients (5)
 #     FIGURES         transfer,trace,join,link,memory,upkeep: those that are wanted
 #     BENCH_SYNC      more options for bench/sync_bench.py, such as --max-object 32M
-#     RGW_GIB         size of the server's disk (6); it lies in memory where that is there twice over
+#     RGW_GIB         size of the server's disk (6); it is in memory if there is twice as much
 #
-# The slow link takes root: two network namespaces, trainer and follower, each with a pair
-# of interfaces to this one that are limited to 100 Mbit/s at both ends.
+# The slow link needs root: two network namespaces, trainer and follower, each with a
+# pair of interfaces to this one that are limited to 100 Mbit/s at both ends.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -34,7 +34,7 @@ slow() { # IP-COMMAND-PREFIX DEVICE
     $1 tc qdisc add dev "$2" root tbf rate 100mbit burst 32kb latency 100ms
 }
 
-# A namespace whose only way out is a limited link.
+# A namespace whose only link is limited.
 make_link() { # SIDE OUR-ADDRESS ITS-ADDRESS
     space=$tag$1
     ip netns add "$space" &&

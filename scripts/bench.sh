@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures the figures of the README: `deltawire bench` on the real trace, two threads,
-# and zipnn on a whole checkpoint where it can be installed. Tables on stdout, the same
-# as JSON in build/bench.json.
+# and zipnn on a whole checkpoint if it can be installed. Prints tables;
+# build/bench.json has the same as JSON.
 set -eu
 cd "$(dirname "$0")/.."
 trace=${DW_SHARED:-../shared}/data/rl-trace

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares what a shared library exports with what the public headers declare.
+# Compares the exports of a shared library with the declarations of the public headers.
 #
 #     scripts/check-exports.sh build/libdeltawire.so
 set -eu

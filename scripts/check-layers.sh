@@ -6,9 +6,9 @@
 #     cli             its own, those of bench, and src/base
 #     python/src, examples    their own
 #
-# weights/replica.h, the inside of weights, is only for src/weights and bench.
-# Public headers may be included anywhere. A folder of src that is not in the list is
-# refused too, so that a new layer takes its place in it.
+# weights/replica.h, the inside of weights, is only for src/weights and bench. Public
+# headers may be included anywhere. A folder of src that is not in the list is refused
+# too, so that a new layer must be added to it.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -57,7 +57,7 @@ row() {
     printf '%s%-5s%s │\n' "$green" "$1" "$plain"
 }
 
-# ---- a trainer, an engine, and nothing between them but a stream ----------------------
+# ---- a trainer and an engine, connected only by a stream ----------------------
 printf '%sdeltawire demo%s: %s parameters in bf16, %s RL steps at lr 1e-6\n\n' \
     "$bold" "$plain" "$params" "$steps"
 "$deltawire" synth -o "$run" --params "$params" --steps "$steps" --write checkpoints \

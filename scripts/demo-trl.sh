@@ -1,12 +1,13 @@
 #!/bin/sh
-# The real loop on one machine, with no GPU: TRL's AsyncGRPOTrainer, a Wordle environment,
-# two vLLM servers with a follower beside each, and nothing between them but a stream.
+# The real loop on one machine, with no GPU: TRL's AsyncGRPOTrainer, a Wordle
+# environment, and two vLLM servers with a follower beside each. Only a stream connects
+# trainer and servers.
 #
 #     scripts/demo-trl.sh [STEPS]     40 unless told
 #     STORE=s3://bucket/prefix        the stream goes there; default: a directory
 #
-# Installs vLLM and TRL once (3.5 GB). examples/trl-wordle has the parts, and how they are
-# spread over machines.
+# Installs vLLM and TRL once (3.5 GB). examples/trl-wordle has the parts, and describes
+# how to spread them over machines.
 set -eu
 cd "$(dirname "$0")/.."
 steps=${1:-40}
@@ -115,7 +116,7 @@ start train env PYTHONWARNINGS=ignore "$python" examples/trl-wordle/train.py \
     --agents "http://127.0.0.1:$4,http://127.0.0.1:$5" \
     --steps "$steps" --lr 2e-3 --batch 16 --generations 8 --tokens 8 --out "$scratch/out"
 train=$!
-# what it prints and nothing else: warnings of libraries are in the log
+# only its own output: warnings of libraries are in the log
 tail -n +1 -F --pid="$train" "$scratch/train.log" 2>/dev/null |
     grep --line-buffered '^  ' &
 wait "$train" || fail train

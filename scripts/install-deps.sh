@@ -3,9 +3,9 @@
 #
 #     scripts/install-deps.sh GROUP...    groups: build test servers hosts bench deploy dev
 #
-# What counts is that the tool or library works, not who brought it: each package is
-# named beside a command that succeeds when it is not needed. So nothing is touched
-# where everything is there, and a machine without apt-get can bring its own.
+# Each package is listed with a command that succeeds if it is not needed: only a
+# working tool or library counts, not its origin. So nothing changes if everything is
+# there, and a machine without apt-get can have its own.
 set -eu
 
 missing=
@@ -82,13 +82,13 @@ group_test() {
     want prometheus    promtool --version # to check /metrics
     want clang         clang --version
     want llvm          llvm-symbolizer --version
-    # for tests/page, which is skipped elsewhere: Ubuntu's package is an empty one
+    # for tests/page, which is skipped on Ubuntu, because its package is empty
     if debian 2>/dev/null; then
         want chromium        chromium --version
         want chromium-driver chromedriver --version
     fi
-    # libFuzzer comes apart from clang, in a package named after clang's version:
-    # known once clang is there, hence the second pass below.
+    # libFuzzer is a separate package, named after clang's version. That is known once
+    # clang is installed, so there is a second pass below.
     clang=$(clang -dumpversion 2>/dev/null) && want "libclang-rt-${clang%%.*}-dev" fuzzes
     if [ "$(uname -m)" != aarch64 ]; then # the NEON kernels, on other machines
         want gcc-aarch64-linux-gnu  aarch64-linux-gnu-gcc --version
@@ -114,7 +114,7 @@ group_servers() {
     want spin            spin -V
 }
 
-# The demo on three hosts: what passes text on between them.
+# The demo on three hosts: the proxy between them.
 group_hosts() {
     want iproute2  ip -V
     want tinyproxy installed tinyproxy
@@ -169,7 +169,7 @@ apt() {
         apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$scratch/log" 2>&1
 }
 
-# Packages of servers start them, now and at each boot, unless told not to.
+# Packages of servers start them now and at each boot, unless a policy forbids it.
 policy=/usr/sbin/policy-rc.d
 start_no_daemons() {
     [ ! -e $policy ] || return 0
@@ -195,7 +195,7 @@ install_missing() {
     check_root
     echo "install-deps: installing$missing" >&2
     start_no_daemons
-    # Somebody's broken third-party source makes the update fail, not the install.
+    # A broken third-party source makes the update fail, but not the install.
     apt update || true
     # shellcheck disable=SC2086 # a list of words
     if ! apt install --no-install-recommends $missing; then

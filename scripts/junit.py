@@ -15,7 +15,7 @@ def outcome(case):
     skip = case.find("skipped")
     if skip is None:
         return "passed"
-    # ctest calls a test whose program is missing skipped as well.
+    # ctest also reports a test as skipped if its program is missing.
     by_ctest = case.get("status") is not None
     meant = skip.get("message", "").startswith("SKIP_")
     return "failed" if by_ctest and not meant else "skipped"
@@ -27,7 +27,7 @@ def last_lines(case, n):
 
 
 def show(result, case, lines, file):
-    # pytest's class names the file, ctest's says the name again
+    # pytest's class names the file, ctest's repeats the name
     names = dict.fromkeys((case.get("classname"), case.get("name")))
     print(f"   {result}: {'.'.join(names)}", file=file)
     for line in last_lines(case, lines):

@@ -1,7 +1,7 @@
 /* scripts/lint.sh includes this before each C file that clang-tidy reads.
  *
- * The analyser looks at one file at a time, so it takes for possible that a function which
- * reports an error returns DW_OK, and then follows null pointers that were just refused. */
+ * The analyser checks one file at a time. So it assumes that a function which reports an
+ * error may return DW_OK, and follows null pointers that were just refused. */
 #include "../src/base/error.h"
 
 static inline dw_status lint_is_failure(dw_status code)

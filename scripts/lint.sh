@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# clang-tidy over the C files of src/ and cli/ (.clang-tidy has the checks), shellcheck over
-# the scripts. Needs a configured build/. A tool that is not installed is passed over
-# (scripts/install-deps.sh dev brings both).
+# clang-tidy over the C files of src/ and cli/ (.clang-tidy has the checks), shellcheck
+# over the scripts. Needs a configured build/. A tool that is not installed is skipped
+# (scripts/install-deps.sh dev installs both).
 #
 #     scripts/lint.sh [FILE|DIR...]   these C files only
 set -euo pipefail
@@ -22,8 +22,8 @@ tidy() { # OPTION...
         2> >(grep -v 'warnings\? generated\.$' >&2)
 }
 
-# Commands that pipe into a reader which leaves before the end: with pipefail, the writer
-# gets SIGPIPE and fails now and then.
+# Finds commands that pipe into a reader which may end first: with pipefail the writer
+# then gets SIGPIPE and sometimes fails.
 early_readers() {
     grep -nE '^[^#]*[^|]\| *(head|grep +-[a-zA-Z]*q[a-zA-Z]*|sed +(-n +)?.?[0-9]*q)\b' "$@"
 }
@@ -31,7 +31,7 @@ early_readers() {
 [ $# -gt 0 ] || set -- src cli
 status=0
 if have clang-tidy; then
-    cmake build >/dev/null # it may know files that have another name now
+    cmake build >/dev/null # it may list files that were renamed
     # lint.h has macros with the names of what base/error.c defines. It includes headers
     # before a file can define _GNU_SOURCE.
     c_files "$@" | { grep -zv '/base/error\.c$' || true; } |

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the Python package as it is released: a source archive, and the wheel out of that.
+# Builds the Python package as it is released: a source archive, and the wheel from
+# that.
 #
 #     scripts/package.sh
 #
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 venv=$(scripts/venv.sh package)
 
-# A hash of all that the package is made of; nothing if this is no checkout.
+# A hash of all files of the package; nothing if this is no checkout.
 sources() {
     git rev-parse --is-inside-work-tree >/dev/null 2>&1 || return 0
     {

@@ -45,7 +45,7 @@ def read(path):
 def load(record):
     record = pathlib.Path(record)
     lines = read(record / "train.jsonl")
-    steps = {}  # a trainer that was started again repeats some: the last line holds
+    steps = {}  # a restarted trainer repeats some steps: the last line counts
     for line in lines:
         if line["event"] == "step":
             steps[line["step"]] = line

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Streams under kills, crowds and damage, for longer than `make test` has time for: half of the
-# rounds over a directory, half over a real S3 server (all over a directory where none can
-# be started), then a hundred followers over each; and the loop of examples/wordle, whose
-# trainer, servers, agents and environment are killed in turn.
+# Tests streams with kills, many followers and damage, for longer than `make test`: half
+# of the rounds with a directory, half with a real S3 server (all with a directory if no
+# server can be started), then a hundred followers of each; and the loop of
+# examples/wordle, whose trainer, servers, agents and environment are killed in turn.
 #
 #     scripts/soak.sh ROUNDS          SEED=n repeats the choices of a run
 #
-# A round of kills comes with seven rounds of damage over a directory, or one over S3: 2,000
-# of them where ROUNDS is 500.
+# With each round of kills there are seven rounds of damage with a directory, or one
+# with S3: 2,000 if ROUNDS is 500.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,8 +24,8 @@ mkdir -p build
 }
 
 failed=
-# A kill each five steps; the last steps are without, as a server that was killed has to
-# be back for the proof in the end.
+# A kill every five steps, but none in the last steps, because a killed server must be
+# back for the proof at the end.
 wordle() { # KILLS
     local kills=() step=5 who=(rollout-0 trainer agent-1 rollout-1 agent-0 env)
     RANDOM=${SEED:-$$}

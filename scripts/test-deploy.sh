@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the container files of the commit that is checked out, and runs what deploy/
-# describes: in containers, under compose, under a systemd of its own, and as the pod of the
+# describes: in containers, with compose, with its own systemd, and as the pod of the
 # sidecar.
 #
 #     scripts/test-deploy.sh [PART...]      all, or: containers compose systemd kubernetes
@@ -39,7 +39,7 @@ exec 9>"$store/lock"
 flock -n 9 || { echo "test-deploy: another one runs" >&2; exit 1; }
 
 # ---- podman, with a store and limits of its own -------------------------------------
-# podman asks for more open files and processes than some machines let even root have.
+# podman asks for more open files and processes than some machines allow even root.
 least() { # A B
     if [ "$1" = unlimited ] || [ "$1" -gt "$2" ]; then echo "$2"; else echo "$1"; fi
 }
@@ -66,7 +66,7 @@ have_base() {
     podman image exists $base && return
     timeout 60 "$scratch/podman" pull -q $base >/dev/null 2>&1 && return
     echo "   no registry: mmdebstrap makes the base image"
-    # the setting stays in the image: one failed download shall not fail a build
+    # the setting stays in the image: one failed download must not fail a build
     mmdebstrap --variant=minbase --aptopt='Acquire::Retries "5"' bookworm \
         "$scratch/base.tar" 2>"$scratch/log" &&
         podman import -q "$scratch/base.tar" $base >/dev/null 2>"$scratch/log"
@@ -84,7 +84,7 @@ can_run_containers() {
 } >"$scratch/log" 2>&1
 
 build() { # IMAGE ARGUMENT...
-    # docker's format: that of OCI has no health checks
+    # docker's format, because OCI's has no health checks
     nice "$scratch/podman" build --format docker --network host --build-arg "JOBS=${JOBS:-}" \
         -t "$1" "${@:2}" >"$scratch/log" 2>&1 || { tail -n 25 "$scratch/log"; return 1; }
     echo "   $1, $(podman image inspect --format '{{.Size}}' "$1" | numfmt --to=si)B"
@@ -116,7 +116,7 @@ fi
 podman image prune -f >/dev/null
 
 # ---- the parts ----------------------------------------------------------------------
-podman rm -f -a -t 0 >/dev/null 2>&1 || true # of a run that was killed
+podman rm -f -a -t 0 >/dev/null 2>&1 || true # left by a killed run
 passed=0 failed=0
 for part in "$@"; do
     echo "== $part"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Compiles the kernels and their test for 64-bit ARM and runs them, under qemu where
-# this machine is another. The last line is the test's own 'N passed, N failed'.
+# Compiles the kernels and their test for 64-bit ARM and runs them, under qemu if this
+# is another machine. The last line is the test's own 'N passed, N failed'.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ else
     run=$(command -v qemu-aarch64-static || command -v qemu-aarch64)
 fi
 
-# Nothing but libc: cmocka and the other libraries are not at hand for ARM.
+# Only with libc: cmocka and the other libraries are not available for ARM.
 mkdir -p build-neon
 $cc -std=c11 -O2 -g -static -Wall -Wextra -Wshadow -Wconversion -Werror \
     -fno-strict-aliasing -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \

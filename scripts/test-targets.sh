@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every target that `make help` lists, as small as it gets. The log of each is
-# build/targets/NAME.log; the last line is 'N passed, N failed', and ', N skipped' if some
-# were.
+# Runs every target that `make help` lists, as small as possible. The log of each is
+# build/targets/NAME.log; the last line is 'N passed, N failed', and ', N skipped' if
+# some were.
 #
 #     scripts/test-targets.sh [TARGET...]
 #
@@ -41,7 +41,7 @@ run() { # TARGET
     demo-hosts) make demo-hosts DEMO='--warmup 10 --steps 5' ;;
     demo-core) make demo-core SIZE=1M STEPS=2 ;;
     demo-trl) with_vllm make demo-trl STEPS=2 ;;
-    bench) make bench SIZE=8M ROUNDS=1 DW_SHARED="$scratch" ;; # without zipnn, which brings PyTorch
+    bench) make bench SIZE=8M ROUNDS=1 DW_SHARED="$scratch" ;; # without zipnn, which installs PyTorch
     bench-sync) make bench-sync ROUNDS=1 RGW_GIB=2 BENCH_SYNC='--max-object 1M --model 4M
         --large-model 8M --steps 6 --link-steps 2 --upkeep-steps 20' ;;
     bench-pause) make bench-pause VERSIONS=3 SIZE=4000000 IDLE=1 ;;
@@ -50,7 +50,7 @@ run() { # TARGET
     soak) make soak ROUNDS=2 FOLLOWERS=8 ;;
     install) make install DESTDIR="$scratch/root" &&
         LD_LIBRARY_PATH=$scratch/root/usr/local/lib "$scratch/root/usr/local/bin/deltawire" --version ;;
-    lint) scripts/install-deps.sh dev && # the lower layers: all files take a minute more
+    lint) scripts/install-deps.sh dev && # only the lower layers: all files take a minute more
         make lint FILES='src/base src/kernel src/tensor src/codec src/layout src/net' ;;
     format) scripts/install-deps.sh dev && copy_tree && make -C "$scratch/tree" format ;;
     clean) copy_tree && mkdir "$scratch/tree/build" && make -C "$scratch/tree" clean &&

@@ -5,25 +5,25 @@
 #                                     tsan fuzz neon peers targets
 #     PEERS                           the tests of the stage peers (tests/peers)
 #
-# `peers` installs gigabytes: it is among all only where DW_TEST_PEERS is set. The Python
-# stages install PyTorch and transformers (1.3 GB, once), but with DW_TEST_TORCH=0.
-# Every stage runs, whatever became of those before it; what cannot be built or started
-# counts as one failed test. At the end the failed tests are shown once more. The last line
-# is 'N passed, N failed', and ', N skipped' if some were; the exit status is 0 if none
-# failed.
+# `peers` installs gigabytes, so `all` includes it only if DW_TEST_PEERS is set. The
+# Python stages install PyTorch and transformers (1.3 GB, once), unless DW_TEST_TORCH=0.
+# Every stage runs, even if earlier ones failed. A stage that cannot be built or started
+# counts as one failed test. At the end the failed tests are shown once more. The last
+# line is 'N passed, N failed', and ', N skipped' if some were; the exit status is 0 if
+# none failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
 DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
-at_once=$((jobs + 2)) # tests of ctest: most of them wait for most of their time
+at_once=$((jobs + 2)) # tests of ctest: they mostly wait
 passed=0 failed=0 skipped=0
-with=() # what runs the tests of a stage: env with variables, or nothing
+with=() # the prefix of a stage's commands: env with variables, or nothing
 failures=$(mktemp) # the failed tests of all stages, with the end of their output
 
-# The sanitizers of today's distributions fail now and then where the kernel spreads
-# addresses over 32 bits, so that is turned off; not every container allows it.
+# The sanitizers of current distributions sometimes fail if the kernel randomizes 32
+# bits of addresses, so that is turned off; not every container allows it.
 no_aslr=(setarch "$(uname -m)" -R)
 "${no_aslr[@]}" true 2>/dev/null || no_aslr=()
 
@@ -52,7 +52,7 @@ tally_junit() { # JUNIT LOG EXIT-STATUS
     if [ -e "$1" ] && counted=$(python3 scripts/junit.py "$1" "$failures" 2>&4); then
         read -r p f s <<<"$counted"
     fi
-    # A runner that failed with no failed test to show has not run them all.
+    # If a runner failed without a failed test, it has not run all tests.
     if [ $((p + f + s)) -eq 0 ] || { [ "$3" -ne 0 ] && [ "$f" -eq 0 ]; }; then
         broken "$2" "the tests did not run"
     else
@@ -60,7 +60,7 @@ tally_junit() { # JUNIT LOG EXIT-STATUS
     fi
 } 4>&1
 
-# ---- what the stages are made of ----------------------------------------------------
+# ---- parts of stages ----------------------------------------------------
 build() { # PRESET DIR
     mkdir -p "$2"
     {
@@ -85,7 +85,7 @@ run_pytest() { # PYTEST-ARGUMENT...
     local out=build/pytest venv status=0
     mkdir -p $out
     rm -f $out/junit.xml
-    # PyTorch is large: DW_TEST_TORCH=0 does without, and skips what needs it
+    # PyTorch is large: DW_TEST_TORCH=0 leaves it out, and skips tests that need it
     local extra=${python_with-torch}
     [ "$extra" != torch ] || [ "${DW_TEST_TORCH:-1}" != 0 ] || extra=
     # shellcheck disable=SC2086 # a word or none
@@ -105,8 +105,8 @@ run_pytest() { # PYTEST-ARGUMENT...
     tally_junit $out/junit.xml $out/pytest.log $status
 }
 
-# From here to stop_server the tests run over that server. False where there is none,
-# which is counted: as skipped where it cannot run on this machine.
+# From here to stop_server the tests use that server. Returns false if there is none,
+# which counts as a failure, or as skipped if it cannot run on this machine.
 server='' server_dir=''
 start_server() { # NAME
     local status=0
@@ -138,8 +138,8 @@ stop_server() {
 trap 'stop_server; rm -rf "$failures" ${memory:+"$memory"}' EXIT
 trap 'exit 130' INT TERM HUP
 
-# The sanitizers look for faults of memory and threads. Half of the time would go to fsync, so
-# the tests' files lie in memory, if there is enough of it.
+# The sanitizers look for faults of memory and threads. Half of the time would go to
+# fsync, so the tests' files are in memory, if there is enough of it.
 memory=''
 run_in_memory() { # COMMAND...
     local free shared
@@ -171,7 +171,7 @@ stage_python() {
     echo "== python: the stock libraries, the independent decoder, the page in a browser"
     build release build || return
     run_pytest tests/interop tests/format tests/servers tests/page tests/wordle \
-        --ignore tests/interop/test_s3_clients.py # which the stage `servers` runs
+        --ignore tests/interop/test_s3_clients.py # the stage `servers` runs it
 }
 
 # Tests run with the package until `with` is emptied.
@@ -230,7 +230,7 @@ stage_docs() {
 stage_peers() {
     echo "== peers: a real vLLM and a real TRL on this machine's processors, and a bucket"
     build release build && build_package || return
-    start_server radosgw || with=(env) # where there is none, the bucket is a directory
+    start_server radosgw || with=(env) # without a server, the bucket is a directory
     with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
     # shellcheck disable=SC2086 # a list of words
     python_with=vllm run_pytest ${PEERS:-tests/peers}

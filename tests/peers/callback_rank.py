@@ -1,5 +1,5 @@
 """A rank of test_trl_callback.py: callback_rank.py URL DIRECTORY, with torchrun's variables.
-Trains a model that FSDP2 has sharded, and calls the callback as a trainer does."""
+Trains a model that FSDP2 has sharded, and calls the callback like a trainer."""
 import sys
 from pathlib import Path
 

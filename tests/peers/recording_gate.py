@@ -1,5 +1,5 @@
-"""A proxy before a vLLM server, for the rollouts alone: it remembers each answer that
-carries generated tokens, and can be closed while the engine is looked at by itself."""
+"""A proxy in front of a vLLM server, only for the rollouts: it keeps each answer with generated
+tokens, and can be closed while a test examines the engine."""
 import contextlib
 import http.client
 import json
@@ -67,7 +67,7 @@ class Gate:
 
     @contextlib.contextmanager
     def closed(self):
-        """Nothing is generated for the rollouts meanwhile."""
+        """Meanwhile nothing is generated for the rollouts."""
         with self._may_pass:
             self._is_closed = True
             assert self._may_pass.wait_for(lambda: self._n_inside == 0, timeout=600)

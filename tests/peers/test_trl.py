@@ -1,8 +1,8 @@
 """TRL's real AsyncGRPOTrainer, two real vLLM servers and a bucket between them.
 
-After each sync every server that is up says that version, holds the very weights and
-generates the very tokens of a vLLM that is started on that version's checkpoint; and each
-sample that TRL trains on is tagged with the version that made it.
+After each sync every running server reports that version, and has the same weights and generates
+the same tokens as a vLLM that is started on that version's checkpoint. Each sample that TRL
+trains on is tagged with the version that made it.
 """
 import json
 import os
@@ -30,7 +30,7 @@ PROMPTS = [[3, 4, 5], [(7 * i) % 250 for i in range(100)]]
 
 
 class Tap:
-    """TRL's queue of samples, which remembers what was taken from it."""
+    """TRL's queue of samples, which keeps what was taken from it."""
 
     def __init__(self, queue):
         self._queue, self.samples = queue, []
@@ -52,7 +52,7 @@ class Run:
         self.base = where / "base"
         make_model(self.base, spread=0.2)
         self.hosts = [Host(where, name, self.base, self.url) for name in ("one", "two")]
-        self.seen = []  # of each sync: {host: what it serves}, and who was away
+        self.seen = []  # for each sync: {host: what it serves}, and the hosts that were away
         self.tap = self.transfer = None
 
     def start(self):
@@ -117,7 +117,7 @@ class Run:
         return into
 
     def references(self):
-        """Of each version of the stream, what a vLLM serves that is started on it."""
+        """For each version of the stream: what a vLLM that is started on it serves."""
         versions = sorted(self.transfer.versions.values())
         with open(self.where / "reference.log", "wb") as log:
             made = subprocess.run(
@@ -165,7 +165,7 @@ def test_servers_hold_and_generate_what_a_fresh_one_does(run):
 
 
 def test_samples_are_tagged_with_the_version_that_made_them(run):
-    """By what vLLM told the proxy, which TRL's side had no hand in."""
+    """Compares with vLLM's answers at the proxy, which TRL does not influence."""
     made = {}
     for host in run.hosts:
         for tokens, logprobs, spans in host.gate.answers:
@@ -182,8 +182,8 @@ def test_samples_are_tagged_with_the_version_that_made_them(run):
 
 
 def test_samples_fit_the_weights_they_are_tagged_with(run):
-    """By the numbers alone: the samples of a version have the probabilities that its weights
-    give them, and those of its neighbours do not."""
+    """Only by the numbers: the samples of a version have the probabilities of its weights, and
+    not those of its neighbours."""
     from transformers import AutoModelForCausalLM
 
     def distance(samples, version):
@@ -194,7 +194,7 @@ def test_samples_fit_the_weights_they_are_tagged_with(run):
 
     models = {}
     mixed = {tuple(tokens) for host in run.hosts for tokens, _, spans in host.gate.answers
-             if len(spans) > 1}  # under way while the engine switched: of no one version
+             if len(spans) > 1}  # generated while the engine switched: of two versions
     by_version = {}
     for sample in run.tap.samples:
         if tuple(sample.input_ids[sample.completion_mask == 1].tolist()) not in mixed:
@@ -236,26 +236,26 @@ def test_numbers_of_versions():
     from deltawire._trl_worker import _Versions
 
     versions = _Versions(multiprocessing.get_context("spawn"))
-    assert versions.number_of(5) == 1  # the first sync is under way
+    assert versions.number_of(5) == 1  # during the first sync
     # a stream that others wrote to between the syncs 2 and 3, and a run that began at 2
     versions.value = 1
     for number, version in ((2, 10), (3, 15), (4, 16)):
         versions.note(number, version)
         versions.value = number
     told = {version: versions.number_of(version) for version in (7, 10, 12, 15, 16, 17)}
-    # before all of it: as far back as it is; after it: the sync that is under way
+    # older than all: as far back as it is; newer than all: the current sync
     assert told == {7: -1, 10: 2, 12: 2, 15: 3, 16: 4, 17: 5}
     for number in range(5, versions.N + 10):
         versions.note(number, number + 12)
         versions.value = number
     assert versions.number_of(number + 12 - 100) == number - 100
-    assert versions.number_of(16) == 4  # forgotten, and still counted back right
+    assert versions.number_of(16) == 4  # forgotten, but still counted back correctly
 
 
 # ---- the transfer by itself, over a server of that run ----------------------------------
 
 def _steps_of(model, n):
-    """Weights as TRL hands them over, in float32, and N small steps of them."""
+    """Weights as TRL passes them, in float32, and N small steps of them."""
     torch.manual_seed(5)
     weights = {name: weight.float() for name, weight in model.items()}
     for _ in range(n):
@@ -291,7 +291,7 @@ def test_followers_are_waited_for_by_their_reports(run):
             transfer.resume()
         with deltawire.Follower(transfer.url, into=run.where / f"reports-{i}", id="x") as x:
             x.sync()
-            x.report("staged", "0")  # and not served
+            x.report("staged", "0")  # staged, but not served
             with pytest.raises(TimeoutError, match="0 of 1|x .staged at 0"):
                 transfer.resume()
             x.report("following")

@@ -64,7 +64,8 @@ def test_some_steps_and_always_the_last(tmp_path):
 
 
 class Breaks(transformers.TrainerCallback):
-    """After a step nothing can be written into the stream any more: a file is in the way."""
+    """After a step nothing can be written into the stream any more, because a file replaces its
+    directory."""
 
     def __init__(self, where, step):
         self.objects, self.step = Path(where, "run", "objects"), step
@@ -93,7 +94,7 @@ def test_a_failure_raises_if_asked_for(tmp_path):
 
 
 def test_ranks_publish_their_shards(tmp_path):
-    """Two of FSDP2, each with half of the model, make one stream."""
+    """Two ranks of FSDP2, each with half of the model, make one stream."""
     url, port = f"file://{tmp_path}/run", free_port()
     ranks = [subprocess.Popen(
         [sys.executable, Path(__file__).with_name("callback_rank.py"), url, tmp_path],

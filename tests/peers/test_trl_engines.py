@@ -1,5 +1,5 @@
-"""What the glue for trainers does with engines that fail: over real connections, to a server
-that answers as the test wants."""
+"""The requests of trainers to engines that fail: over real connections, to a server that answers
+as the test wants."""
 import asyncio
 import collections
 import http.server
@@ -18,7 +18,7 @@ from vllm_server import wait_until
 
 
 class Server:
-    """Notes what is asked; `fails` are paths that are answered with status 500."""
+    """Notes requests; `fails` are paths that it answers with status 500."""
 
     def __init__(self):
         asked, fails = [], set()
@@ -76,7 +76,7 @@ def test_an_engine_whose_weights_may_be_a_mix_stays_paused(server):
 
     assert update(["/start_weight_update"])  # nothing was touched
     assert not update(["/update_weights"])
-    assert not update(["/start_weight_update"])  # of the update before it is still a mix
+    assert not update(["/start_weight_update"])  # still a mix because of the update before
     assert not update(["/finish_weight_update"])
     assert update([])
     assert update(["/start_weight_update"])

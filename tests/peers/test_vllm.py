@@ -1,8 +1,8 @@
 """A real vLLM is kept at the newest version of a stream by `deltawire follow --engine`.
 
-After each version the server must hold the very weights, and generate the very tokens,
-of a vLLM that is started on that version's checkpoint; tokens are asked for because
-checksums have been seen to agree where generation went on from old weights.
+After each version the server must have the same weights, and generate the same tokens, as a vLLM
+that is started on that version's checkpoint. Tokens are compared because in some cases checksums
+agreed although generation used old weights.
 """
 import json
 import os
@@ -78,7 +78,7 @@ class World:
         self.references = []
 
     def start(self):
-        self.server.start()  # both import vLLM, which is most of their work
+        self.server.start()  # both import vLLM, which takes most of the time
         with open(self.where / "reference.log", "wb") as log:
             made = subprocess.run(
                 [sys.executable, vllm_server.HERE / "vllm_reference.py",
@@ -111,7 +111,7 @@ class World:
             self.follower.wait()
 
     def updates_to(self, version):
-        """What the back end was told to go to VERSION by, in order."""
+        """The kinds of updates to VERSION that the back end got, in order."""
         lines = self.updates.read_text().splitlines() if self.updates.exists() else []
         return [u for u in map(json.loads, lines) if u["version"] == version]
 
@@ -165,7 +165,7 @@ def test_a_version_arrives(world):
 
 
 def test_requests_outlive_an_update(world):
-    """Those in flight wait, and go on with the new weights."""
+    """Running requests wait, and continue with the new weights."""
     answers, stop = [], threading.Event()
 
     def ask():
@@ -198,7 +198,8 @@ def test_an_update_that_fails_is_tried_again(world):
 
 
 def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
-    """Until that one has ended it, nothing is generated: the weights may be a mix."""
+    """Nothing is generated until the new process has finished the update: the weights may be a
+    mix."""
     hold = world.ask_for("hold")
     world.publish_next()
     wait_until(lambda: world.updates_to(world.newest), "the update has begun")
@@ -209,7 +210,7 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     asking.start()
     told = world.follow_log.stat().st_size
     world.follow()
-    # it meets the engine busy with what the killed one began, and says so
+    # it finds the engine busy with the killed one's update, and reports it
     wait_until(lambda: world.follow_log.stat().st_size > told, "the engine is met")
     hold.unlink()
     asking.join()

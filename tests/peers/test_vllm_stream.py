@@ -1,5 +1,5 @@
-"""The thread of a worker that follows a stream by itself, without vLLM: the engine is a
-list of the steps it was asked for."""
+"""The thread of a worker that follows a stream by itself, without vLLM: the engine is a list of
+the steps that were requested."""
 import os
 import time
 
@@ -17,7 +17,7 @@ class Stream:
     def __init__(self, where, name="run"):
         self.url = f"file://{where}/{name}"
         self.weights = {"w": np.arange(4096, dtype=np.float32)}
-        # no folds: each version is a hop
+        # no folds: each version is a step
         self.publisher = deltawire.Publisher(self.url, self.weights, folds=())
 
     def publish(self, n):
@@ -55,7 +55,7 @@ def source(stream, tmp_path):
 
 
 def serve(source, version, whole=False):
-    """What the back end does; the steps that the engine took."""
+    """Acts like the back end; returns the steps that the engine took."""
     steps = []
 
     def hop(to, patch):
@@ -69,12 +69,12 @@ def serve(source, version, whole=False):
 
 
 def test_a_directory_that_no_engine_has_taken_goes_to_the_newest(stream, source, tmp_path):
-    """An engine that joins late, on what an earlier run has left."""
+    """An engine that joins late, in a directory of an earlier run."""
     with deltawire.Follower(stream.url, into=tmp_path / "dir", report=False) as before:
         before.sync()
     stream.publish(3)
     late = source()
-    stream.wait_for(3, "staged", "3")  # there, and not served
+    stream.wait_for(3, "staged", "3")  # present, but not served
     stream.publish(2)
     stream.wait_for(5, "staged", "5")
     serve(late, 5, whole=True)
@@ -100,7 +100,7 @@ def test_hops_on_the_way_are_staged_one_after_the_other(stream, source):
 
 
 def test_an_update_right_after_another_finds_the_directory_settled(stream, source):
-    one = source(interval=600)  # the thread does not come in between
+    one = source(interval=600)  # so that the thread does not interfere
     wait_until(lambda: one.place()[0] == 0, "the directory is filled")
     serve(one, 0, whole=True)
     stream.publish(1)
@@ -155,7 +155,7 @@ def test_a_fault_that_is_no_end_does_not_end_the_thread(stream, source):
 
 
 class Engine:
-    """An engine whose only worker is in this process; it is started anew by forgetting."""
+    """An engine whose only worker is in this process; a restart makes it forget its state."""
 
     url = "in this process"
 
@@ -200,13 +200,13 @@ def test_an_engine_that_joins_or_is_restarted_is_driven(stream, tmp_path):
 
     try:
         stream.publish(4)
-        bring(4)  # of a stream that was there
+        bring(4)  # of an existing stream
         stream.publish(1)
         bring(5)
         first = driven.id
         engine.stop()
         stream.publish(3)
-        bring(8)  # found out by its label
+        bring(8)  # detected by its label
         assert driven.id != first and engine.n_starts == 2
     finally:
         engine.stop()

@@ -1,6 +1,6 @@
-"""Versions go into the weights of a vLLM that runs in this process, through the back end
-`deltawire`: what it then holds and generates is what a vLLM holds that is started on that
-version, which knows nothing of layouts."""
+"""Versions go into the weights of a vLLM in this process, through the back end `deltawire`. It
+must then have the same weights and output as a vLLM that is started on that version, without
+layouts."""
 import json
 import os
 import shutil
@@ -21,7 +21,7 @@ import deltawire  # noqa: E402
 import vllm_server  # noqa: E402
 from vllm_server import MAX_TOKENS, wait_until  # noqa: E402
 
-VOCABULARY = 500  # not a multiple of what vLLM pads to
+VOCABULARY = 500  # not a multiple of vLLM's padding
 PROMPTS = [[3, 4, 5]]
 N_TOKENS = 16
 KINDS = ["Qwen3", "Llama", "Qwen3Moe"]
@@ -40,14 +40,14 @@ def make_model(kind):
     config = getattr(transformers, kind + "Config")(**config)
     model = getattr(transformers, kind + "ForCausalLM")(config).to(torch.bfloat16)
     with torch.no_grad():
-        for parameter in model.parameters():  # norms are all ones else
+        for parameter in model.parameters():  # else norms would be all ones
             parameter.copy_(0.3 * torch.randn(parameter.shape))
     return model
 
 
 class Run:
-    """Version 0, version 1 with every element another one, version 2 with a few moved, among
-    them zeros that become negative, and NaNs. A directory follows them."""
+    """Version 0, version 1 with every element changed, version 2 with a few changes, including
+    zeros that become negative, and NaNs. A directory follows them."""
 
     def __init__(self, where, kind):
         self.where, self.url = where, f"file://{where}/run"
@@ -90,7 +90,8 @@ class Run:
         self.publisher.wait(self.publisher.publish())
 
     def stage(self):
-        """What `deltawire follow` sends for the next version; to be called before settle()."""
+        """The update that `deltawire follow` sends for the next version; call it before
+        settle()."""
         start = self.follower.version
         self.follower.stage()
         self.follower.commit()
@@ -110,8 +111,8 @@ class Run:
 
 
 class Engine:
-    """Ends with the process: what engines in one process share is undone by the first that
-    ends."""
+    """Ends with the process, because the first engine that ends destroys what engines in a
+    process share."""
 
     def __init__(self, path):
         from vllm import LLM
@@ -187,8 +188,8 @@ def test_a_plugin_that_fails_does_not_stop_vllm(monkeypatch, caplog):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Of each kind, and what a vLLM serves that is started on their versions: of version 2
-    for one kind, since it takes time."""
+    """A run of each kind, and what a vLLM that is started on their versions serves; version 2
+    only for one kind, because it takes long."""
     runs = {kind: Run(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
     wanted = [(kind, i) for kind in KINDS for i in (1, 2) if i == 1 or kind == "Qwen3Moe"]
     with open(tmp_path_factory.mktemp("reference") / "log", "wb") as log:
@@ -240,7 +241,7 @@ def test_every_element_goes_to_its_place(run):
     engine.call("init_weight_transfer_engine",
                 {"url": run.url, "id": "worker", "interval": 0.05})
     source = engine.backend._source
-    engine.update({"version": 1})  # whole, into a directory of its own
+    engine.update({"version": 1})  # whole, into its own directory
     assert engine.serves() == run.references[1]
     n_patches = engine.backend._n_patches
     engine.update({"version": 2})
@@ -267,7 +268,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture
 def patched(world):
-    """An engine at some version, and a patch to one in which every element is another."""
+    """An engine at some version, and a patch to one in which every element differs."""
     run, engine = world
     engine.update(run.snapshot())
     run.publish(1 - run.which)
@@ -275,7 +276,7 @@ def patched(world):
     yield run, engine, update
     run.follower.settle()
     engine.backend.sweep_every = 64
-    engine.update(run.snapshot())  # heals
+    engine.update(run.snapshot())  # repairs it
     wanted = deltawire.Checkpoint(run.paths[run.which])
     assert engine.backend._weights.compare(wanted) == {}
     assert engine.backend._version == run.follower.version
@@ -393,7 +394,7 @@ def test_through_pytorch_as_on_a_device(patched):
 
 
 def test_what_cannot_be_learnt_is_loaded_anew(patched):
-    """A model that computes with a weight as it loads it."""
+    """A model that computes with a weight while loading it."""
     run, engine, update = patched
     model, backend = engine.worker.get_model(), engine.backend
     load = model.load_weights
@@ -447,7 +448,7 @@ def test_tensors_that_are_cut_among_ranks(tmp_path):
     run = Run(tmp_path, "Qwen3")
     first = run.snapshot()
     run.publish(1)
-    update = run.stage()  # not settled: the patch is there
+    update = run.stage()  # not finished: the patch exists
     with open(tmp_path / "log", "wb") as log:
         made = subprocess.run(
             [sys.executable, vllm_server.HERE / "vllm_two_ranks.py", run.paths[0],

@@ -16,7 +16,7 @@ import env  # noqa: E402
 @pytest.mark.parametrize("guess, word, marks", [
     ("crane", "crane", "GGGGG"), ("brick", "loamy", "-----"), ("least", "steal", "YYYYY"),
     ("speed", "abide", "--Y-Y"),  # one e in the word, two in the guess
-    ("eerie", "melee", "YG--G"),  # those in place are taken first
+    ("eerie", "melee", "YG--G"),  # letters in the right place count first
     ("allow", "total", "YY-Y-"),
     ("geese", "eagle", "YY--G"),
 ])

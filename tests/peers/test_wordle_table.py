@@ -1,4 +1,4 @@
-"""The table of examples/trl-wordle, while an agent does not know yet how long its engine stood."""
+"""The table of examples/trl-wordle, while an agent has no pause of its engine yet."""
 import array
 import os
 import subprocess
@@ -26,7 +26,7 @@ def stream(tmp_path):
 
 @pytest.fixture
 def agent(stream):
-    """Its history has the versions, and no pauses: nobody here applies any."""
+    """Its history has versions but no pauses, because nobody applies them here."""
     process = subprocess.Popen(
         [os.environ["DELTAWIRE"], "serve-status", stream.url, "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -1,5 +1,5 @@
 """The hosts of a real loop: TRL's trainer in this process, vLLM servers with the back end
-`deltawire`, a follower beside each, and nothing between them but a stream."""
+`deltawire`, a follower beside each, connected only by a stream."""
 import os
 import subprocess
 import sys
@@ -17,7 +17,7 @@ sys.path[:0] = [str(EXAMPLE)]
 
 
 def even_tokens(completion_ids, **_):
-    """A reward that a model of random weights can learn, and that differs in any group."""
+    """A reward that a random model can learn, and that differs within a group."""
     return [sum(t % 2 == 0 for t in ids) / max(len(ids), 1) for ids in completion_ids]
 
 
@@ -53,6 +53,6 @@ class Host:
             self.gate.close()
 
     def looked_at(self, prompts, n_tokens):
-        """What it serves while nobody else asks: the label, checksums and greedy tokens."""
+        """What it serves without other requests: the label, checksums and greedy tokens."""
         with self.gate.closed():
             return {"version": self.server.label()} | self.server.serves(prompts, n_tokens)

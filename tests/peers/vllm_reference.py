@@ -1,10 +1,10 @@
-"""What a vLLM that is started on a checkpoint serves: prints one line of JSON for each
-DIR, with the checksums of its weights and the tokens it generates from each prompt.
+"""Starts a vLLM on each checkpoint DIR, and prints a line of JSON with the checksums of its
+weights and its tokens for each prompt.
 
     vllm_reference.py PROMPTS N-TOKENS DIR...
 
-Importing vLLM takes longer than all the rest, so it is done once; each checkpoint then
-gets a process of its own, two at a time.
+Importing vLLM takes longest, so it is done once; each checkpoint then gets its own process, two
+at a time.
 """
 import gc
 import json
@@ -20,7 +20,7 @@ from vllm_server import MAX_TOKENS  # noqa: E402
 
 
 def serve(directory, prompts, n_tokens):
-    """The engine too: to end it in good order takes longer than to end the process."""
+    """Ends the process with the engine: an orderly shutdown would take longer."""
     engine = LLM(model=directory, dtype="bfloat16", enforce_eager=True,
                  max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
                  num_gpu_blocks_override=64,  # of the cache: small models, short prompts
@@ -28,7 +28,7 @@ def serve(directory, prompts, n_tokens):
     sampling = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True,
                               detokenize=False)
     tokens = []
-    for prompt in prompts:  # one by one, as the server is asked: sums round alike
+    for prompt in prompts:  # one by one, like the server, so that sums round alike
         done = engine.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
         tokens.append(list(done[0].outputs[0].token_ids))
     [checksums] = engine.llm_engine.collective_rpc("compute_weight_checksums")
@@ -36,7 +36,7 @@ def serve(directory, prompts, n_tokens):
 
 
 def begin(directory, prompts, n_tokens):
-    """A process that serves, and the pipe that it tells its line through."""
+    """A process that serves, and the pipe for its line."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -52,7 +52,7 @@ def main():
     prompts, n_tokens, directories = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM talks on stdout too
-    gc.freeze()  # what was imported is not looked through again by each collection
+    gc.freeze()  # collections need not scan imported objects again
     under_way = [begin(d, prompts, n_tokens) for d in directories[:2]]
     for i, directory in enumerate(directories):
         child, told = under_way.pop(0)

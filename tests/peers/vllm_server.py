@@ -14,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MAX_TOKENS = 256  # of a prompt and its answer
-START_S = 400  # a machine that is busy takes minutes to import it
+START_S = 400  # importing it takes minutes on a busy machine
 
 
 def install_watched(target):
@@ -50,7 +50,8 @@ def wait_until(condition, what, limit_s=300):
 
 
 def free_port():
-    """Below those that the system hands out: nobody takes it while its server is away."""
+    """A port below the range for outgoing connections, so that nobody takes it while its server
+    is away."""
     while True:
         with socket.socket() as s:
             port = random.randrange(12000, 32000)
@@ -109,7 +110,7 @@ class Server:
         return json.loads(text) if text else None
 
     def label(self):
-        """The version it says it serves, or None while it cannot be asked."""
+        """The version that it reports, or None while it does not answer."""
         try:
             return self.call("GET", "/weight_info")["weight_version"]
         except (urllib.error.URLError, ConnectionError, TimeoutError):

@@ -1,6 +1,6 @@
-"""A vLLM whose tensors are cut among two ranks takes UPDATE, a patch, and then loads DIR,
-the checkpoint of that version, by itself. Prints one line of JSON: the checksums of each
-rank after either, and how many elements of the checkpoint each rank holds.
+"""A vLLM whose tensors are split among two ranks applies UPDATE, a patch, and then loads DIR, the
+checkpoint of that version, by itself. Prints one line of JSON: the checksums of each rank after
+either, and how many elements of the checkpoint each rank holds.
 
     vllm_two_ranks.py START-DIR START-UPDATE UPDATE DIR
 """
@@ -15,7 +15,7 @@ from vllm_server import MAX_TOKENS  # noqa: E402
 
 
 def load(worker, directory):
-    """As vLLM does it at the start, over zeros."""
+    """Loads like vLLM at the start, over zeros."""
     import torch
     from vllm.model_executor.model_loader.weight_utils import safetensors_weights_iterator
 

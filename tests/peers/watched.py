@@ -1,6 +1,6 @@
-"""The back end `deltawire`, watched: updates are written to the file `updates` beside this
-one, which is a copy that the test has made. While `updates.hold` is there an update waits;
-where `updates.refuse` is there, the next one fails."""
+"""The back end `deltawire` with a log: it writes updates to the file `updates` beside this one,
+which is a copy made by the test. While `updates.hold` exists, an update waits. If
+`updates.refuse` exists, the next one fails."""
 import dataclasses
 import json
 import time
@@ -16,7 +16,7 @@ def register():
 
 
 def __getattr__(name):
-    """The class, once vLLM asks for it: a plugin is loaded before all else."""
+    """Makes the class when vLLM asks for it, because a plugin is loaded first."""
     if name != "WatchedEngine":
         raise AttributeError(name)
     from deltawire.vllm.backend import DeltawireEngine

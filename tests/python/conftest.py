@@ -10,22 +10,22 @@ import time
 
 import pytest
 
-# Small models: more threads only wait for each other. Read when PyTorch is imported.
+# For small models more threads only wait for each other. PyTorch reads this at import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell starts what runs in its background with SIGINT ignored, and Python leaves it so.
+# A shell starts background processes with SIGINT ignored, and Python keeps that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def url(tmp_path):
-    """Of a stream that is not there yet."""
+    """The URL of a stream that does not exist yet."""
     return f"file://{tmp_path}/stream"
 
 
 @pytest.fixture
 def crowd():
-    """Runs a function in several threads at once; what one of them raises comes out."""
+    """Runs a function in several threads at once, and raises the exception of one of them."""
     def run(n_threads, work):
         with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:
             for done in [pool.submit(work) for _ in range(n_threads)]:
@@ -35,8 +35,8 @@ def crowd():
 
 @pytest.fixture
 def wait_until():
-    """Waits until a condition is true, and gives what it gave. The limit only ends a test that
-    hangs: a busy machine may let a process stand still for many seconds."""
+    """Waits until a condition is true, and returns its value. The limit only ends a test that
+    hangs: on a busy machine a process may stop for many seconds."""
     def wait(condition, limit_s=300):
         deadline = time.monotonic() + limit_s
         while not (found := condition()):
@@ -48,7 +48,7 @@ def wait_until():
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs a script in another interpreter, and gives its output. A crash or a hang fails."""
+    """Runs a script in another interpreter, and returns its output. A crash or a hang fails."""
     def run(script, *args, status=0, timeout=300, **variables):
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script),

@@ -1,6 +1,5 @@
-"""As much of an S3 server as a stream needs, which can leave uploads unanswered: a store that
-hangs. Later it can refuse them. Whether streams work over S3 is asked of real servers, in
-tests/e2e."""
+"""The parts of an S3 server that a stream needs. It can leave uploads unanswered, like a store
+that hangs, and later refuse them. tests/e2e tests streams with real S3 servers."""
 import hashlib
 import http.server
 import threading

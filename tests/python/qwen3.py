@@ -1,4 +1,4 @@
-"""A tiny Qwen3, as transformers has it."""
+"""A tiny Qwen3 of transformers."""
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -24,13 +24,13 @@ def train(model, optimizer, seed):
 
 
 def rounded(model):
-    """What is published of it."""
+    """Its published weights."""
     return {name: tensor.detach().to(torch.bfloat16)
             for name, tensor in deltawire.torch.named_tensors(model).items()}
 
 
 def counted(model):
-    """What it says, greedily."""
+    """Its greedy output."""
     prompt = torch.tensor([[3, 4, 5]])
     return model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12,
                           do_sample=False, pad_token_id=0)[0].tolist()

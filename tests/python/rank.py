@@ -1,6 +1,6 @@
-"""The ranks of test_fsdp2.py: rank.py DIRECTORY JOB,JOB...:RANKS ... Jobs that share a stream
-stand in one argument. A job is as many processes as there are ranks, forked off this one, which
-has what they import; the last line in DIRECTORY/FIRST-JOB/said are their exit statuses."""
+"""The ranks of test_fsdp2.py: rank.py DIRECTORY JOB,JOB...:RANKS ... Jobs that share a stream are
+in one argument. A job has one process for each rank, forked from this one, which has imported
+everything. The last line in DIRECTORY/FIRST-JOB/said has their exit statuses."""
 import os
 import signal
 import sys
@@ -26,7 +26,7 @@ def whole(tensor):
 
 
 def keep(publisher, tensors, version=None):
-    """Writes down what a version must be: the whole tensors, as PyTorch puts them together."""
+    """Writes the expected version: the whole tensors, gathered by PyTorch."""
     version = publisher.wait().version if version is None else version
     full = {name: whole(tensor).clone() for name, tensor in tensors.items()}
     if rank == 0:
@@ -35,7 +35,7 @@ def keep(publisher, tensors, version=None):
 
 
 def train():
-    """A Qwen3, sharded as FSDP2 does it, each step a version."""
+    """A Qwen3, sharded by FSDP2; each step is a version."""
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(Qwen3Config(
         vocab_size=67, hidden_size=24, intermediate_size=35, num_hidden_layers=2,
@@ -60,12 +60,12 @@ def train():
             if step % 2:
                 keep(publisher, tensors)
                 with torch.no_grad():
-                    frozen.to_local().add_(1)  # no version of the tensor tells of it
+                    frozen.to_local().add_(1)  # does not change the tensor's version
         assert publisher.steps == 6 and publisher.version == 3
 
 
 def layouts():
-    """Meshes of two dimensions, cuts along every dimension, what is whole everywhere."""
+    """Meshes of two dimensions, splits along every dimension, and replicated tensors."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
     torch.manual_seed(0)
     flat = torch.randn(11, 6)
@@ -100,7 +100,7 @@ def layouts():
         (lambda: deltawire.torch.Follower({"x": model["hsdp"]}, url), "is a DTensor"),
         (lambda: deltawire.torch.Publisher({"x": DTensor.from_local(
             flat, mesh, [Partial(), Replicate()])}, url=url), "Partial"),
-        (lambda: deltawire.torch.Publisher(  # on one rank alone, and all of them hear of it
+        (lambda: deltawire.torch.Publisher(  # fails on one rank, and all of them raise
             {"x": flat.to(torch.complex128) if rank == 2 else flat}, url=url,
             group=dist.group.WORLD), "'x' is torch.complex128 on rank 2"),
     ]:
@@ -128,14 +128,14 @@ def change(model):
 
 
 def die(amid):
-    """Rank 1 is killed: before it has begun its part, or in the midst of it."""
+    """Rank 1 is killed before or during its part."""
     def publish(publisher, model):
         keep(publisher, model, 0)
         change(model)
         publisher.publish()
         keep(publisher, model)
         change(model)
-        keep(publisher, model, 2)  # what the next version is, if it comes to be
+        keep(publisher, model, 2)  # the next version, if it is committed
         dist.barrier()
         if rank == 1 and not amid:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -146,13 +146,13 @@ def die(amid):
             print("committed", publisher.wait().version, file=said)
         except dw.Unavailable as error:
             print("failed:", error, file=said)
-        os._exit(0)  # gloo cannot say goodbye to a dead rank
+        os._exit(0)  # gloo cannot shut down with a dead rank
     simple(publish, rank_timeout=30)  # rank 0 waits for the dead one so long
 
 
 def resume():
-    """A new start from the weights of version 0, wherever the one before was stopped: the
-    start itself publishes them."""
+    """A restart from the weights of version 0, wherever the last run stopped: opening publishes
+    them."""
     def publish(publisher, model):
         keep(publisher, model, publisher.version)
         for _ in range(4):
@@ -200,5 +200,5 @@ def status_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# all groups side by side: those of dead ranks wait most of the time
+# all groups at once: those with dead ranks mostly wait
 sys.exit(max([status_of(child) for child in [fork(run_group, g) for g in sys.argv[2:]]]))

@@ -1,4 +1,5 @@
-"""What trainers ask of engines, over real connections to servers that answer as the test wants."""
+"""The requests of trainers to engines, over real connections to servers that answer as the test
+wants."""
 import http.server
 import json
 import threading

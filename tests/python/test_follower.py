@@ -24,7 +24,7 @@ def follower_infos(url):
 
 
 def logged(caplog, text):
-    """What was logged about TEXT: on a slow machine, slow waits are logged too."""
+    """The log messages with TEXT: on a slow machine, slow waits are logged too."""
     return [r.getMessage() for r in caplog.records
             if r.name == "deltawire" and text in r.getMessage()]
 
@@ -78,7 +78,7 @@ def test_waiting_has_a_limit(url):
 
 
 def test_only_the_stream_is_waited_for(url, tmp_path):
-    """A file that was named wrongly does not come by waiting."""
+    """Waiting does not help if a file name is wrong."""
     dw.write_checkpoint(tmp_path / "base.safetensors", model())
     dw.Publisher(url, model(), base=tmp_path / "base.safetensors").close()
     with pytest.raises(dw.NotFound, match="nowhere"):
@@ -164,8 +164,8 @@ def test_names_and_silence(url):
 
 
 def test_memory_keeps_its_name(url):
-    """Each has a name of its own, which the next process takes again; the memory of one that
-    was closed keeps nothing in the stream."""
+    """Each has its own name, which the next process uses again. A closed follower in memory keeps
+    nothing in the stream."""
     dw.Publisher(url, model()).close()
     with dw.Follower(url, tensors=model()) as a, dw.Follower(url, tensors=model()) as b:
         a.sync()

@@ -18,7 +18,7 @@ RANK = pathlib.Path(__file__).parent / "rank.py"
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """All jobs, by one process; gives the folder of one, what it said, and what went wrong."""
+    """Runs all jobs in one process; returns the folder of one, its output and its errors."""
     folder = tmp_path_factory.mktemp("ranks")
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(RANK), str(folder), "train:2", "layouts:4",
@@ -36,7 +36,7 @@ def raw(tensor):
 
 
 def check(folder, only=None):
-    """Goes to versions one by one; they must be those that are written down."""
+    """Goes to versions one by one and compares them with the expected ones."""
     url = f"file://{folder}/stream"
     head, names = dw.Stream(url).head, dw.Stream(url).tensors.keys()
     for version in only or range(head + 1):
@@ -71,7 +71,7 @@ def test_a_rank_is_killed_and_the_job_starts_again(ran, job):
     if job == "die":
         assert re.search(
             r"failed: .*receipt.* did not come in time: version 2 was not committed", said[0])
-    else:  # its receipt came before the end of it, or not
+    else:  # its receipt came before its end, or not
         assert re.search("committed 2|version 2 was not committed", said[0])
     head = 2 if said[0] == "committed 2" else 1  # of the first job
     newest, stream = check(folder, only=[0, 1, head + 1, head + 2])

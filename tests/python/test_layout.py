@@ -1,5 +1,5 @@
-"""A layout is learnt from an engine that fuses and turns what it loads; patches then go
-where the engine keeps the elements."""
+"""A layout is learnt from an engine that fuses and transposes tensors; patches then reach the
+engine's own elements."""
 import numpy as np
 import pytest
 
@@ -9,7 +9,7 @@ SHAPE = (12, 20)
 
 
 def load(tensors):
-    """The engine's own loader: q above k, and padding; v turned."""
+    """The engine's own loader: q before k, and padding; v transposed."""
     dtype = tensors["q"].dtype
     padding = np.full((3, SHAPE[1]), -1, np.int64).astype(dtype)
     return {"qk": np.concatenate([tensors["q"], tensors["k"], padding]),
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said():
     with pytest.raises(deltawire.Unsupported, match="element by element"):
         layout.learn("v", [np.full((20, 12), 0x7FFF, np.uint16)] * layout.passes())
     with pytest.raises(deltawire.Invalid):
-        layout.compare({})  # it is not ended
+        layout.compare({})  # the learning has not ended
     layout.end()
     with pytest.raises(deltawire.Invalid):
         layout.end()

@@ -37,7 +37,8 @@ def step(model, optimizer):
 
 
 class BrokenObjects:
-    """A directory store into which no object can be written: a file is in the way."""
+    """A directory store into which no object can be written, because a file replaces the
+    directory."""
 
     def __init__(self, tmp_path):
         self.objects = Path(tmp_path, "stream", "objects")
@@ -52,7 +53,7 @@ class BrokenObjects:
 
 
 def settled(publisher):
-    """Until nothing is under way, without asking what became of it."""
+    """Waits until nothing is in progress, without asking for results."""
     assert publisher.native.idle(300)
 
 
@@ -71,7 +72,7 @@ def test_a_trainer_that_was_replaced_stops(url, model):
     second = deltawire.torch.Publisher(model, url=url)
     step(model, optimizer)  # this version is refused
     settled(first)
-    for _ in range(2):  # and each step after it says so
+    for _ in range(2):  # each later step reports it
         with pytest.raises(dw.Conflict, match="another|took"):
             step(model, optimizer)
     second.close()

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works where nothing else is installed."""
+"""The wheel: its contents, and that it works without other packages."""
 import os
 import pathlib
 import shutil
@@ -31,7 +31,7 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
 
 
 def test_the_plugin_of_vllm_imports_no_more_than_it_needs():
-    """vLLM loads it in each of its processes, whatever back end it is started with."""
+    """vLLM loads it in each of its processes, with any back end."""
     script = ("import sys, deltawire, deltawire.vllm\n"
               "assert not {'vllm', 'torch'} & set(sys.modules)\n"
               "assert deltawire.vllm.refusal('0.27.9').endswith('this is vLLM 0.27.9')\n"
@@ -61,7 +61,7 @@ def test_a_fresh_environment(tmp_path):
 
 
 def test_later_versions_of_python(tmp_path):
-    """Those on the path, and those beside this one, as pyenv has them."""
+    """The interpreters on the path, and those beside this one, as with pyenv."""
     found = [shutil.which(f"python3.{minor}") for minor in range(12, 20)]
     found += pathlib.Path(sys.base_prefix).parent.glob("3.1[2-9]*/bin/python3")
     ran = 0

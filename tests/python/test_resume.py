@@ -1,4 +1,4 @@
-"""Trainers that start again from an older checkpoint: followers get what the trainer has."""
+"""Trainers that restart from an older checkpoint: followers get the trainer's weights."""
 import types
 
 import numpy as np
@@ -12,7 +12,7 @@ def steps_of(url):
 
 
 def follow(url, tensors):
-    """What a follower has that joins now."""
+    """The weights of a follower that joins now."""
     into = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
     with dw.Follower(url, tensors=into) as follower:
         follower.sync()

@@ -1,4 +1,4 @@
-"""Ranks that publish parts of a model, one version out of all of them."""
+"""Ranks that publish parts of a model, which become one version."""
 import concurrent.futures
 import os
 import signal
@@ -73,7 +73,7 @@ def test_receipts_by_the_caller(url, ranks):
         assert first.wait(tickets[0]).state == dw.digest(weights).state
         assert second.version == first.version == version
 
-    # rank 0 was brought a receipt of the round before: nobody moves
+    # rank 0 got a receipt of the round before: nothing is committed
     weights["w"] += 1
     tickets = [p.publish() for p in (first, second)]
     outcome = first.commit(tickets[0], [first.receipt(tickets[0]), receipts[1]])
@@ -111,7 +111,7 @@ def test_what_is_refused(url):
     ]:
         with pytest.raises(error, match=text):
             dw.Publisher(url, shapes, **wrong)
-    with dw.Publisher(url, shapes, shards=whole) as publisher:  # one rank that has it all
+    with dw.Publisher(url, shapes, shards=whole) as publisher:  # one rank that has everything
         with pytest.raises(ValueError, match="unchanged"):
             publisher.publish(unchanged=["nothing"])
         weights["w"] += 1
@@ -119,7 +119,8 @@ def test_what_is_refused(url):
 
 
 def test_a_rank_that_never_comes(url, tmp_path):
-    """Rank 0 tells whose receipt it missed; nothing is half there; the next start goes on."""
+    """Rank 0 names the rank whose receipt is missing, nothing is half committed, and the next
+    start goes on."""
     weights = model()
     with pytest.raises(dw.Unavailable, match="rank 0 of job 'one' did not open"):
         Rank(url, weights, 1, rank_timeout=0.1)

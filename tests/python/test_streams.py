@@ -97,7 +97,7 @@ def test_signatures(url, tmp_path):
 
 
 def altered(store, prefix):
-    """Replaces the second half of an object; what puts it back."""
+    """Replaces the second half of an object; returns a function that restores it."""
     key = next(e.key for e in store.list(prefix))
     good = store.get(key)
     store.put(key, good[:len(good) // 2] + b"B" * (len(good) - len(good) // 2))
@@ -107,7 +107,7 @@ def altered(store, prefix):
 @pytest.mark.parametrize("start", [None, 2])
 def test_live_memory_changes_only_once_a_version_is_proven(url, tmp_path, start):
     key, weights, memory = dw.keygen(tmp_path / "key"), model(), model()
-    memory["w"] += 0.5  # what an engine computes with: no version of the stream
+    memory["w"] += 0.5  # an engine's weights, which are no version of the stream
     with dw.Publisher(url, weights, sign_key=tmp_path / "key") as publisher:
         for i in range(3):
             weights["w"][i::50] *= 2
@@ -220,7 +220,7 @@ def test_close_ends_a_wait_of_another_thread(url):
         thread = threading.Thread(target=wait)
         thread.start()
         assert waiting.wait(300)
-        assert follower.version == 0  # is answered meanwhile
+        assert follower.version == 0  # answered meanwhile
         follower.close()
         thread.join()
         assert fate == ["cancelled"]
@@ -251,7 +251,7 @@ def test_interrupts(url):
         with pytest.raises(KeyboardInterrupt):
             follower.wait(max_wait=0.05, progress=lambda *_: begun.set())
         thread.join()
-        assert follower.sync().version == 0  # and is as good as before
+        assert follower.sync().version == 0  # works as before
 
 
 def test_many_threads_publish(url, crowd):
@@ -298,7 +298,7 @@ def test_a_child_must_open_anew(url):
                     os._exit(2)
                 except dw.Invalid as error:
                     assert "fork" in error.text
-            for handle in handles:  # nothing of the parent's is closed by this
+            for handle in handles:  # does not close the parent's handles
                 try:
                     handle.close()
                 except dw.Invalid:

@@ -128,7 +128,7 @@ def test_shards(tmp_path):
 
 
 class Exporter:
-    """A DLPack exporter that tells when its memory is let go."""
+    """A DLPack exporter that notes when its memory is released."""
 
     def __init__(self, values, **options):
         self.values, self.options = values, options
@@ -192,7 +192,7 @@ def test_cast_rounds_as_bfloat16_should():
 
 
 def test_a_mapped_file_that_shrinks(tmp_path):
-    """An error, not a signal: without the guard in the package, with it for own reads."""
+    """An error and not a signal: without the guard in the package, and with it for own reads."""
     script = f"""
 import os, sys
 import numpy as np

@@ -111,7 +111,7 @@ def test_steps_publish(url):
                 report = publisher.wait()
                 assert report.state == dw.digest(as_bf16(model)).state
         assert publisher.version == 3 and publisher.steps == 6
-        with torch.no_grad():  # a frozen one that is changed all the same
+        with torch.no_grad():  # a frozen one that is changed nevertheless
             model.frozen.weight[0, 0] = 5
         assert publisher.wait(publisher.publish(notes="by hand")).n_changed == 1
     assert [v.step for v in dw.Stream(url).versions()] == ["", "2", "4", "6", ""]
@@ -123,10 +123,10 @@ def test_what_is_frozen_is_not_read_again(url, dtype):
     model = Tied().to(dtype)
     with deltawire.torch.Publisher(model, url=url) as publisher:
         publisher.wait(publisher.publish())
-        model.frozen.weight.data += 1  # no version of the tensor tells of it
+        model.frozen.weight.data += 1  # does not change the tensor's version
         assert publisher.wait(publisher.publish()).n_changed == 0
         with torch.no_grad():
-            model.frozen.weight.add_(0)  # which this does
+            model.frozen.weight.add_(0)  # this does
         assert publisher.wait(publisher.publish()).n_changed == 16 * 16
 
 
@@ -141,13 +141,13 @@ def test_what_leaves_no_trace_is_published(url, monkeypatch):
         publisher.wait(publisher.publish())
         write(model.frozen.weight)
         assert publisher.wait(publisher.publish()).n_changed == 16 * 16
-    # what an optimizer has is read, for a fused step moves no version
+    # an optimizer's parameters are always read, because a fused step changes no version
     optimizer = torch.optim.SGD(model.frozen.parameters())
     with deltawire.torch.Publisher(model, optimizer, url=url) as publisher:
         publisher.wait(publisher.publish())
         write(model.frozen.weight)
         assert publisher.wait(publisher.publish()).n_changed == 16 * 16
-    # and now and then everything is
+    # now and then everything is read
     monkeypatch.setattr(deltawire._weights, "READ_ALL_EVERY", 4)
     with deltawire.torch.Publisher(model, url=url) as publisher:
         publisher.wait(publisher.publish())
@@ -159,7 +159,7 @@ def test_what_leaves_no_trace_is_published(url, monkeypatch):
 
 
 def test_frozen_and_not_in_the_stream(url, tmp_path):
-    """A change of what is frozen is published by the next version that gets through."""
+    """A change of a frozen tensor is published by the next version that succeeds."""
     model = Tied()
     with deltawire.torch.Publisher(model, url=url) as publisher:
         publisher.wait(publisher.publish())
@@ -220,7 +220,7 @@ def test_a_buffer_that_was_replaced_is_followed(url):
 
 
 def rush(model, inputs, after_each):
-    """Steps one after another as fast as it goes: nobody waits for a version."""
+    """Steps as fast as possible: nobody waits for a version."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -319,7 +319,7 @@ def test_a_live_model_follows_in_a_thread(url):
                 step(model, optimizer, i)
             goal = publisher.wait().version
             while follower.version != goal and follower.error is None:
-                resumed.wait(0.1)  # it is settled a little later than resumed
+                resumed.wait(0.1)  # it is finished a little later than resumed
             assert follower.error is None
         assert dw.digest(as_bf16(served)).state == dw.digest(as_bf16(model)).state
     assert served.embed.weight.data_ptr() == where == served.head.weight.data_ptr()

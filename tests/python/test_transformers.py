@@ -26,7 +26,7 @@ def logits(model):
 
 
 def mapped_ranges(dir):
-    """Where this process has files of the directory mapped."""
+    """The addresses at which this process has mapped files of the directory."""
     for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
         if str(dir) in line:
             first, end = line.split()[0].split("-")
@@ -49,7 +49,7 @@ def test_a_model_on_a_followers_files(url, tmp_path, copies, tied):
                 qwen3.train(trained, optimizer, version)
                 publisher.wait()
                 follower.sync()
-            # the same weights by way of a checkpoint, as a server would load them
+            # the same weights from a checkpoint, as a server would load them
             reference = qwen3.make(tie_word_embeddings=tied).to(torch.bfloat16)
             reference.load_state_dict(qwen3.rounded(trained), strict=not tied)
             reference.save_pretrained(tmp_path / f"checkpoint-{version}")
@@ -65,10 +65,10 @@ def test_a_model_on_a_followers_files(url, tmp_path, copies, tied):
                     assert any(first <= parameter.data_ptr() < end for first, end in ranges), name
                     assert not parameter.requires_grad
                 assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
-            if copies == 1 and version:  # and with no call at all the model has changed
+            if copies == 1 and version:  # the model has changed without any call
                 assert not torch.equal(seen[-1], seen[-2])
         weights.close()
-        assert torch.equal(logits(model), seen[-1])  # it keeps what is mapped
+        assert torch.equal(logits(model), seen[-1])  # it keeps the mapping
     assert len({t.numpy(force=True).tobytes() for t in map(torch.Tensor.float, seen)}) == 4
 
 
@@ -103,7 +103,7 @@ def test_readers_keep_a_version(url, tmp_path):
 
 
 def test_a_read_that_could_not_begin(url, tmp_path):
-    """It holds nothing back, and the next one reads whole weights."""
+    """It does not block the follower, and the next reader gets whole weights."""
     trained, into = qwen3.make(), tmp_path / "live"
     with (deltawire.torch.Publisher(trained, url=url) as publisher,
           dw.Follower(url, into=into, copies=2, reader_wait=0.2) as follower):
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_named(url, tmp_path):
         with pytest.raises(ValueError, match=text):
             deltawire.transformers.load(into, qwen3.make(**changes).config)
     with pytest.raises(ValueError, match="config.json"):
-        deltawire.transformers.load(into)  # which has no configuration
+        deltawire.transformers.load(into)  # it has no configuration
     with pytest.raises(dw.NotFound):
         deltawire.transformers.load(tmp_path, small.config)
 

@@ -80,7 +80,7 @@ static bool copy_optional(char *into, const char *word)
     return true;
 }
 
-/* False where the line makes no sense; an empty one adds nothing. */
+/* False if the line is invalid; an empty one adds nothing. */
 static bool read_rule(char *line, rule *out, bool *empty)
 {
     const char *blanks = " \t\r\n";
@@ -182,7 +182,7 @@ fault fault_plan_choose(fault_plan *plan, const char *method, const char *target
 {
     fault chosen = FAULT_NONE;
     pthread_mutex_lock(&plan->lock);
-    /* Every line counts the request, also after one has decided. */
+    /* Every line counts the request, also if an earlier line has decided. */
     for (size_t i = 0; i < plan->n_rules; i++) {
         rule *r = &plan->rules[i];
         if (applies(r, method, target, &plan->random) && chosen == FAULT_NONE)

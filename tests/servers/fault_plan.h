@@ -1,11 +1,11 @@
-/* Which fault befalls which request. A plan is lines of
+/* Chooses the faults of requests. A plan has lines of
  *
  *     N FAULT [METHOD [PART]]            the N-th request, counted from 1
  *     every K FAULT [METHOD [PART]]      each K-th
  *     random P FAULT [METHOD [PART]]     each with probability P
  *
- * where METHOD (`*`: any) and PART, which the target must hold, choose the requests that
- * count for this line. The first line that applies decides. # begins a comment. */
+ * A line counts only requests with METHOD (`*`: any) and with PART in their target. The
+ * first line that applies decides. # begins a comment. */
 #ifndef DW_TESTS_FAULT_PLAN_H
 #define DW_TESTS_FAULT_PLAN_H
 
@@ -19,15 +19,15 @@ typedef enum fault {
     FAULT_CUT,         /* both connections, in the middle of the request's body */
     FAULT_STALL,       /* nothing is passed on nor answered, until the client leaves */
     FAULT_DELAY,       /* passed on later */
-    FAULT_500,         /* answered so, not passed on; the same for the next three */
+    FAULT_500,         /* the proxy's own answer, like the next three */
     FAULT_503,         /* SlowDown */
     FAULT_429,         /* with Retry-After */
     FAULT_307,         /* to the same place */
     FAULT_LOST,        /* the server does its work, the reply is lost in a reset */
     FAULT_TRUNCATE,    /* the reply's body ends early, with the connection */
-    FAULT_STALL_REPLY, /* the same, but the connection stays */
+    FAULT_STALL_REPLY, /* the same, but the connection stays open */
     FAULT_FLIP,        /* one bit of the reply's body */
-    FAULT_STALE,       /* a list is answered with the reply to the same list before */
+    FAULT_STALE,       /* a list gets an earlier reply to the same list */
     N_FAULTS
 } fault;
 
@@ -35,8 +35,8 @@ extern const char *const fault_names[N_FAULTS];
 
 typedef struct fault_plan fault_plan;
 
-/* NULL, after a message on stderr, where a line makes no sense. SEED decides what is
- * random. */
+/* NULL, after a message on stderr, if a line is invalid. SEED determines random choices.
+ */
 fault_plan *fault_plan_read(FILE *file, const char *path, uint64_t seed);
 
 /* Any fault, with probability RATE. */
@@ -44,7 +44,8 @@ fault_plan *fault_plan_random(double rate, uint64_t seed);
 
 void fault_plan_free(fault_plan *plan);
 
-/* Counts the request, and decides. By several threads. *RANDOM is for details. */
+/* Counts the request, and decides. Several threads may call it. *RANDOM is for details.
+ */
 fault fault_plan_choose(fault_plan *plan, const char *method, const char *target,
                         uint64_t *random);
 

@@ -8,11 +8,11 @@
  *
  * See fault_plan.h for the faults and for plans. Requests are passed on unchanged, the
  * Host field too, which is part of S3's signatures. The port is printed on stdout as
- * 'port N'. What has happened is printed on stderr at SIGUSR1, and at SIGTERM or SIGINT,
- * which end it: 'requests N', then 'FAULT N' for each.
+ * 'port N'. At SIGUSR1, and at SIGTERM or SIGINT, which end it, it prints counts on
+ * stderr: 'requests N', then 'FAULT N' for each.
  *
- * Each connection has a thread. An early end of the server's connection that no plan asks
- * for is passed on to the client as a reset.
+ * Each connection has a thread. If the server closes early without a plan, the client
+ * gets a reset.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -153,7 +153,7 @@ static void welcome(proxy *p, int fd)
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     if (pthread_create(&thread, &detached, serve, r) != 0)
-        serve(r); /* no threads left: this client alone for now */
+        serve(r); /* no threads left: serve only this client for now */
     pthread_attr_destroy(&detached);
 }
 
@@ -200,7 +200,7 @@ static void *accept_clients(void *argument)
     }
 }
 
-/* SIGNALS are blocked in every thread, and waited for here. */
+/* SIGNALS are blocked in every thread; this waits for them. */
 static int run(proxy *p, int listener, const sigset_t *signals)
 {
     acceptor a = {.proxy = p, .listener = listener};

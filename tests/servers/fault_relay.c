@@ -49,7 +49,7 @@ static bool readable(int fd)
 static bool connect_server(relay *r)
 {
     proxy *p = r->proxy;
-    /* What an idle connection has to say is that it ends. */
+    /* An idle connection is readable only if it was closed. */
     if (r->server.fd >= 0 && readable(r->server.fd))
         drop_server(r, false);
     if (r->server.fd >= 0)
@@ -82,7 +82,7 @@ static bool send_head(wire *from, int to, const http_message *m)
 
 /* ---- requests ------------------------------------------------------------------ */
 
-/* Reads the rest of the request and throws it away. */
+/* Reads and discards the rest of the request. */
 static bool drain_request(exchange *x)
 {
     wire *client = &x->r->client;
@@ -103,8 +103,8 @@ static bool drain_request(exchange *x)
 
 typedef enum passed { PASSED, PASSED_IN_PART, NOT_PASSED } passed;
 
-/* Passes the request's body on, for as long as the server has not answered. Where it is
- * to be cut, it ends after half of its bytes. */
+/* Passes the request's body on until the server answers. With FAULT_CUT it ends after
+ * half of its bytes. */
 static passed pass_request_body(exchange *x)
 {
     wire *client = &x->r->client, *server = &x->r->server;
@@ -130,7 +130,7 @@ static passed pass_request_body(exchange *x)
             return NOT_PASSED;
         size_t n_sent = n_passed + n > limit ? (size_t)(limit - n_passed) : n;
         if (!wire_send(server->fd, bytes, n_sent))
-            return PASSED_IN_PART; /* it may have said why */
+            return PASSED_IN_PART; /* it may have sent the reason */
         client->begin += n;
         n_passed += n_sent;
         if (n_sent < n)
@@ -139,8 +139,8 @@ static passed pass_request_body(exchange *x)
     return PASSED;
 }
 
-/* Passes the request on up to the server's last word on it, whose head then stands on
- * the server's wire. Interim replies (100 Continue) go to the client. */
+/* Passes the request on until the server's final reply, whose head is then on the
+ * server's wire. Interim replies (100 Continue) go to the client. */
 static bool pass_request(exchange *x, http_message *reply)
 {
     wire *client = &x->r->client, *server = &x->r->server;
@@ -151,7 +151,7 @@ static bool pass_request(exchange *x, http_message *reply)
         if (done == NOT_PASSED || !http_read_reply(server, x->request.method, reply))
             return false;
         if (reply->status >= 200) {
-            /* What the client still sends is no request. */
+            /* Further bytes of the client are no request. */
             x->keep = x->keep && done == PASSED && !reply->close;
             return true;
         }
@@ -162,7 +162,7 @@ static bool pass_request(exchange *x, http_message *reply)
 
 /* ---- replies ------------------------------------------------------------------- */
 
-/* Where in the reply's data the fault strikes. */
+/* The position in the reply's data at which the fault happens. */
 static uint64_t place_of_fault(const exchange *x, const http_message *reply)
 {
     uint64_t random = x->random >> 32;
@@ -179,10 +179,11 @@ static uint64_t place_of_fault(const exchange *x, const http_message *reply)
     }
 }
 
-/* Waits until the client leaves, but no longer than it may. */
+/* Waits until the client leaves, within the limit. */
 static void stall(exchange *x)
 {
-    /* A client that is stalled may yet send, which must not end it: so it is read. */
+    /* A stalled client may still send, which must not end the wait, so its bytes are
+     * read. */
     wire *client = &x->r->client;
     struct pollfd look = {.fd = client->fd, .events = POLLIN};
     while (poll(&look, 1, x->r->proxy->stall_ms) > 0) {
@@ -193,8 +194,8 @@ static void stall(exchange *x)
     hang_up(x, true);
 }
 
-/* Strikes, if its place is within the N_BYTES at BYTES, which are data from OFFSET on.
- * False where that ended the exchange. */
+/* Applies the fault if its position is within the N_BYTES at BYTES, which are data from
+ * OFFSET on. False if that ended the exchange. */
 static bool strike(exchange *x, char *bytes, size_t n_bytes, uint64_t offset, uint64_t at)
 {
     if (at < offset || at - offset >= n_bytes)
@@ -212,7 +213,7 @@ static bool strike(exchange *x, char *bytes, size_t n_bytes, uint64_t offset, ui
     return false;
 }
 
-/* Passes the reply on, or swallows it. False where the server's connection is of no use
+/* Passes the reply on, or discards it. False if the server's connection cannot be used
  * any more. */
 static bool pass_reply(exchange *x, http_message *reply, reply_copy *copy)
 {
@@ -277,7 +278,7 @@ static void pass_on(exchange *x)
         drop_server(x->r, false);
 }
 
-/* ---- what the proxy answers itself ---------------------------------------------- */
+/* ---- the proxy's own answers ---------------------------------------------- */
 
 typedef struct answer {
     fault fault;
@@ -299,7 +300,7 @@ static void answer_with(exchange *x, const answer *a)
                           "<Error><Code>%s</Code><Message>by plan</Message></Error>",
                           a->code);
     bool redirects = a->fault == FAULT_307;
-    /* A client that awaits leave to send its body is told no before it does. */
+    /* A client that waits for 100 Continue is refused before it sends its body. */
     bool asks = x->request.expects_continue && x->request.body.state != BODY_DONE;
     if (!asks && !drain_request(x)) {
         hang_up(x, false);
@@ -361,7 +362,7 @@ static void do_exchange(exchange *x)
         poll(&leaves, 1, x->r->proxy->delay_ms);
         pass_on(x);
         return;
-    case FAULT_CUT: /* with no half of a body to send, nothing is cut */
+    case FAULT_CUT: /* without a body there is nothing to cut */
         if (!x->request.has_length || x->request.content_length < 2)
             x->fault = FAULT_NONE;
         pass_on(x);

@@ -17,8 +17,7 @@ typedef struct proxy {
     int delay_ms, stall_ms;
     list_memory lists;
     atomic_ullong n_requests;
-    atomic_ullong
-        n_faults[N_FAULTS]; /* that happened: none can befall what is not there */
+    atomic_ullong n_faults[N_FAULTS]; /* faults that happened */
 
     pthread_mutex_t lock; /* for what follows */
     pthread_cond_t left;  /* a connection ended */
@@ -28,7 +27,8 @@ typedef struct proxy {
 
 typedef struct relay {
     proxy *proxy;
-    struct relay *before, *after; /* under proxy->lock, as are changes of the two fds */
+    struct relay *before,
+        *after; /* guarded by proxy->lock, like changes of the two fds */
     wire client, server;
 } relay;
 

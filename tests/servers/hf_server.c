@@ -1,5 +1,5 @@
-/* A stand-in for the Hugging Face Hub, which tests cannot reach: a real HTTP server with
- * the Hub's habits, as documented, over a table in memory.
+/* Replaces the Hugging Face Hub, which tests cannot reach: a real HTTP server with the
+ * Hub's documented behaviour, over a table in memory.
  *
  *     hf_server        prints `HUB_PORT CDN_PORT` and serves until standard input ends
  *
@@ -9,10 +9,10 @@
  *                                                       If-None-Match on PUT
  *          /buckets/ns/BUCKET/resolve/KEY               Bearer; a 302 to the CDN
  *          /api/buckets/ns/BUCKET/tree[/DIR]            Bearer; pages of two, unordered
- *     cdn  /BUCKET/KEY                                  refuses whoever shows credentials
+ *     cdn  /BUCKET/KEY                                  refuses requests with credentials
  *
  * Keys are `AKHF` with the secret `hf-secret`, the token is `hf_test`. A key whose name
- * ends in `limited` is answered 429 the first time. Uploads in parts are not there. */
+ * ends in `limited` is answered 429 the first time. There are no uploads in parts. */
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -221,7 +221,7 @@ static enum MHD_Result serve_gateway(connection *c, const char *method, const ch
         return reply(c, 204, "", 0, NULL, NULL);
     }
     if (!o)
-        return reply_error(c, 403, "AccessDenied"); /* so much for 404 */
+        return reply_error(c, 403, "AccessDenied"); /* 403 in place of 404 */
     if (strcmp(method, "HEAD") == 0)
         return reply(c, 200, o->bytes, o->n_bytes, NULL, NULL);
     return strcmp(method, "GET") == 0 ? redirect_to_cdn(c, name)
@@ -260,7 +260,7 @@ static enum MHD_Result serve_tree(connection *c, const char *name)
     dw_writer w = {0};
     dw_write_text(&w, "[{\"type\":\"directory\",\"path\":\"some\"}");
     size_t end = i + PAGE < n ? i + PAGE : n;
-    for (; i < end; i++) { /* from behind */
+    for (; i < end; i++) { /* from the end */
         const object *o = found[n - 1 - i];
         dw_write_format(&w,
                         ",{\"type\":\"file\",\"path\":\"%s\",\"size\":%zu,"
@@ -268,7 +268,7 @@ static enum MHD_Result serve_tree(connection *c, const char *name)
                         o->name + n_bucket, o->n_bytes);
     }
     dw_write_text(&w, "]");
-    /* a bucket named `astray` shows what a bad server might do */
+    /* a bucket named `astray` acts like a bad server */
     snprintf(link, sizeof link,
              "<http://127.0.0.1:%u/api/buckets/ns/%s?recursive=true&cursor=%zu>; "
              "rel=\"next\"",
@@ -383,7 +383,7 @@ static struct MHD_Daemon *start(void *is_cdn, unsigned *port)
                          MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_END);
     if (!d)
         exit(1);
-    pthread_mutex_lock(&lock); /* it may be serving already */
+    pthread_mutex_lock(&lock); /* it may already be serving */
     *port = MHD_get_daemon_info(d, MHD_DAEMON_INFO_BIND_PORT)->port;
     pthread_mutex_unlock(&lock);
     return d;

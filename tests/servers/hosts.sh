@@ -3,9 +3,9 @@
 #     trainer  10.77.1.2 ---- 10.77.1.1  store  10.77.2.1 ---- 10.77.2.2  rollouts
 #                                     10.77.0.1
 #
-# The store reaches both and passes nothing on: from trainer to rollouts there is no way.
-# The names of the namespaces begin with $name, which the caller sets; `skip TEXT` is the
-# caller's too, and ends the script.
+# The store reaches both and forwards nothing, so trainer and rollouts cannot reach each
+# other. The names of the namespaces begin with $name, which the caller sets. The caller
+# also defines `skip TEXT`, which ends the script.
 # shellcheck shell=bash
 hosts_all="trainer rollouts store"
 
@@ -42,7 +42,7 @@ hosts_start() {
     hosts_link rollouts 2
 }
 
-# Kills what runs on the hosts.
+# Kills all processes on the hosts.
 hosts_kill() { # NAME
     local host pids
     for host in $hosts_all; do

@@ -173,7 +173,7 @@ bool http_read_reply(wire *w, const char *method, http_message *out)
         read_fields(line_end + 1, end, out);
     if (strcmp(method, "HEAD") == 0 || out->status < 200 || out->status == 204 ||
         out->status == 304)
-        return true; /* no body, whatever its length is said to be */
+        return true; /* no body, whatever Content-Length says */
     start_body(out);
     if (!out->body.chunked && !out->has_length) {
         out->body.state = BODY_UNTIL_CLOSE;

@@ -1,5 +1,5 @@
-/* Enough of HTTP/1.1 to pass messages on one by one: where a head ends, and where a body
- * does. */
+/* Enough of HTTP/1.1 to pass messages on one by one: it finds the ends of heads and
+ * bodies. */
 #ifndef DW_TESTS_HTTP_WIRE_H
 #define DW_TESTS_HTTP_WIRE_H
 
@@ -21,7 +21,7 @@ bool wire_fill(wire *w);
 
 bool wire_send(int fd, const char *bytes, size_t n_bytes);
 
-/* Forgets what was read and closes; with RESET, so that the peer sees a reset. */
+/* Discards what was read and closes; with RESET the peer gets a reset. */
 void wire_close(wire *w, bool reset);
 
 typedef enum body_state {
@@ -59,8 +59,8 @@ typedef struct http_message {
 bool http_read_request(wire *w, http_message *out);
 bool http_read_reply(wire *w, const char *method, http_message *out);
 
-/* How many of the N_BYTES (> 0) belong to the body next and are of one kind: its data, or
- * what frames them. 0 when they break the rules. Not to be called when BODY_DONE. */
+/* How many of the next N_BYTES (> 0) belong to the body and are of one kind: data or
+ * framing. 0 if they are invalid. Do not call it when BODY_DONE. */
 size_t body_take(body *b, const char *bytes, size_t n_bytes, bool *is_data);
 
 #endif

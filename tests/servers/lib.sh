@@ -1,14 +1,14 @@
 # shellcheck shell=sh disable=SC2154 # what the scripts set
-# What the scripts that start a server for tests share. They set `name`, define
+# Shared by the scripts that start a server for tests. They set `name`, define
 # `start_server` and end with `serve "$@"`:
 #
-#     NAME.sh start DIR       all of its state and logs lie below DIR; DIR/env can be
+#     NAME.sh start DIR       its state and logs are below DIR; DIR/env can be
 #                             sourced once this returns
 #     NAME.sh stop DIR        ends every process of it, also after a start that failed or
 #                             was killed; the logs stay
 #
-# Every process of a server carries DW_SERVER_DIR=DIR in its environment from its start:
-# that is how `stop` finds them all, with no pid file to lose.
+# Every process of a server has DW_SERVER_DIR=DIR in its environment from its start. So
+# `stop` finds them all without a pid file.
 #
 # Exit status 77: it cannot run on this machine, for the reason printed.
 #
@@ -45,7 +45,7 @@ seconds_left() {
     [ "$left" -gt 0 ] || fail "not up after $SERVER_TIMEOUT s, at: $*"
 }
 
-# Runs a command that must succeed, for no longer than there is time.
+# Runs a command that must succeed within the time that is left.
 must() {
     seconds_left "$*"
     timeout -k 1 "$left" "$@" >>"$dir/log/start" 2>&1 || fail "failed: $*"
@@ -91,8 +91,8 @@ random_word() { # N
     python3 -c 'import secrets, sys; print(secrets.token_hex(int(sys.argv[1]) // 2))' "$1"
 }
 
-# The two users' keys are made here; a script gives its server these. The second may do
-# nothing in the first one's bucket.
+# Makes the keys of the two users; a script passes them to its server. The second user
+# has no rights in the first one's bucket.
 make_keys() {
     access=dwtest$(random_word 14) secret=$(random_word 40)
     denied_access=dwdeny$(random_word 14) denied_secret=$(random_word 40)
@@ -104,7 +104,7 @@ s3() { # METHOD PATH
         python3 "$here/s3_request.py" "$1" "http://$host:$port$2"
 }
 
-# Made, and an object written: only then does everything behind the server work.
+# Makes the bucket and writes an object: only then does everything work.
 await_bucket() {
     await s3 PUT "/$bucket"
     await s3 PUT "/$bucket/ready"
@@ -130,7 +130,7 @@ processes() {
         sed 's|/proc/||; s|/environ||' | grep -vx "$$" || true
 }
 
-# What it held is thrown away, so nothing is asked to end gently.
+# The data is discarded, so processes are killed.
 stop_server() {
     unset DW_SERVER_DIR # or grep would find itself
     n=0
@@ -178,7 +178,7 @@ serve() {
         rm -rf "$dir/log"
         mkdir -p "$dir/log"
         export DW_SERVER_DIR="$dir"
-        # What has been started ends with a start that does not succeed.
+        # If the start fails, everything that was started is ended.
         trap 'rc=$?; [ $rc -eq 0 ] || stop_server || true; exit $rc' EXIT
         trap 'exit 130' INT TERM HUP
         start_server

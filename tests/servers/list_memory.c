@@ -44,7 +44,7 @@ void list_memory_put(list_memory *memory, const char *target, reply_copy copy)
         memcpy(copied, target, n);
         if (memory->n < MAX_LISTS) {
             memory->n++;
-        } else { /* the places are reused in turn */
+        } else { /* entries are reused in turn */
             i = memory->oldest;
             memory->oldest = (memory->oldest + 1) % MAX_LISTS;
         }

@@ -1,4 +1,4 @@
-/* The last whole reply to each list of objects, to be given again as a stale one. */
+/* The last whole reply to each list of objects, for stale answers. */
 #ifndef DW_TESTS_LIST_MEMORY_H
 #define DW_TESTS_LIST_MEMORY_H
 
@@ -25,14 +25,14 @@ typedef struct list_memory {
 
 bool is_list(const char *method, const char *target);
 
-/* Adds bytes to a copy; one that grows too large, or for which there is no memory, is
- * not whole any more. Begin with `.whole = true`. */
+/* Adds bytes to a copy. If it grows too large or memory runs out, it is no longer whole.
+ * Begin with `.whole = true`. */
 void reply_copy_add(reply_copy *copy, const char *bytes, size_t n_bytes);
 
-/* Takes COPY, and forgets an older reply to the same. */
+/* Owns COPY, and drops an older reply to the same list. */
 void list_memory_put(list_memory *memory, const char *target, reply_copy copy);
 
-/* A copy that the caller frees; NULL where there is none. */
+/* A copy that the caller frees; NULL if there is none. */
 char *list_memory_get(list_memory *memory, const char *target, size_t *n_bytes);
 
 void list_memory_release(list_memory *memory);

@@ -5,10 +5,10 @@
 #     RGW_HOST        address of the gateway (127.0.0.1); the rest stays on 127.0.0.1
 #     RGW_GIB         size of the OSD's sparse file (8)
 #     RGW_STORE       tmpfs: that file lies in /dev/shm; disk: below DIR;
-#                     default: tmpfs where there is memory for it twice over
+#                     default: tmpfs if there is twice as much memory
 #
-# There is no manager (ceph-mgr): it gathers statistics, which nobody asks for here, and
-# takes more memory and time to start than the rest.
+# There is no manager (ceph-mgr): it gathers statistics, which are not needed here, and
+# takes more memory and time to start than everything else.
 name=radosgw
 SERVER_HOST=${RGW_HOST:-${SERVER_HOST:-127.0.0.1}}
 # shellcheck source=tests/servers/lib.sh
@@ -139,7 +139,7 @@ make_user() { # UID ACCESS_KEY SECRET
 start_server() {
     need ceph ceph-authtool ceph-mon ceph-osd radosgw radosgw-admin monmaptool python3 setsid
     make_keys
-    # Two calls: the gateway may listen elsewhere than the rest.
+    # Two calls, because the gateway may listen at another address.
     mon_port=$(free_ports 127.0.0.1 1)
     port=$mon_port
     while [ "$port" = "$mon_port" ]; do port=$(free_ports "$host" 1); done

@@ -1,4 +1,4 @@
-"""One signed S3 request with the standard library alone, to see whether a server works.
+"""Sends one signed S3 request, only with the standard library, to check if a server works.
 
     s3_request.py METHOD URL [FILE]     FILE is the body; keys come from the environment
 

@@ -10,8 +10,8 @@ name=swift
 # shellcheck source=tests/servers/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
-# Swift keeps what it knows of an object in one attribute of up to 64 KiB, but splits it
-# where the filesystem takes less.
+# Swift keeps an object's metadata in one attribute of up to 64 KiB, and splits it if
+# the filesystem allows less.
 has_attributes() { # DIR
     [ -w "$1" ] && python3 -c '
 import os, sys, tempfile
@@ -46,7 +46,7 @@ make_data() {
 }
 
 make_ring() { # FILE PORT
-    # 2^4 partitions, one replica; nothing moves, so no hours between moves
+    # 2^4 partitions, one replica; nothing moves, so 0 hours between moves
     must swift-ring-builder "$conf/$1.builder" create 4 1 0
     must swift-ring-builder "$conf/$1.builder" add "r1z1-127.0.0.1:$2/d1" 1
     must swift-ring-builder "$conf/$1.builder" rebalance
@@ -72,7 +72,8 @@ use = egg:swift#$1
 END
 }
 
-# Of the second user Swift knows the key alone: it belongs to no group, so may do nothing.
+# Swift knows only the key of the second user: it belongs to no group, so it has no
+# rights.
 write_proxy_conf() {
     write_conf proxy "$host" "$port" "catch_errors gatekeeper cache listing_formats bulk \
 s3api tempauth slo dlo proxy-server"

@@ -1,4 +1,4 @@
-"""fault_proxy between http.client and a small server: each fault as a client sees it.
+"""fault_proxy between http.client and a small server: tests each fault from the client's side.
 
 DW_FAULT_PROXY names the program; build/tests/servers/fault_proxy by default.
 """
@@ -21,7 +21,7 @@ BODY = bytes(range(256)) * 4096  # 1 MiB
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Keeps what it was sent, answers GET with it; lists in chunks."""
+    """Keeps what it gets, returns it to GET; lists in chunks."""
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
@@ -86,7 +86,7 @@ class Proxy:
         self.connection = None
 
     def request(self, method, path, body=None, headers=None):
-        """Status and body; the connection is kept for the next, as far as it lives."""
+        """Status and body; keeps the connection for the next request, if possible."""
         if self.connection is None:
             self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
@@ -99,7 +99,7 @@ class Proxy:
             raise
 
     def end(self):
-        """What happened, without what did not."""
+        """The counts of faults that happened."""
         if self.connection:
             self.connection.close()
         self.process.send_signal(signal.SIGTERM)
@@ -259,7 +259,7 @@ def test_stale_list(start, server):
     proxy.request("PUT", "/new", b"x")
     assert proxy.request("GET", "/?list-type=2&x=y") == listed
     assert b"/new" in proxy.request("GET", "/?list-type=2&x=y")[1]
-    # of another list nothing is known, so it is not stale
+    # there is no earlier reply to another list, so it is not stale
     assert b"/new" in proxy.request("GET", "/?list-type=2")[1]
     assert proxy.end() == {"requests": 5, "stale": 1}
 
@@ -303,8 +303,8 @@ def test_nonsense_is_dropped(start):
 
 
 def test_by_chance_from_a_seed(server):
-    """The same seed and requests give the same faults; a client that retries gets through
-    many threads of them."""
+    """The same seed and requests give the same faults; clients that retry succeed with many
+    threads."""
     counted = []
     for _ in range(2):
         proxy = Proxy(server, "--rate", "0.5", "--seed", "7", "--delay-ms", "1",

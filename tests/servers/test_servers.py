@@ -1,4 +1,4 @@
-"""The scripts that start servers: what they promise to the tests that use them."""
+"""The scripts that start servers keep their contract."""
 import os
 import pathlib
 import signal
@@ -33,7 +33,7 @@ def processes_of(where):
 
 
 def request(env, method, path, body=None, who=""):
-    """The status that a signed request ends with."""
+    """The status of a signed request."""
     keys = {name: env[f"DW_TEST_S3_{who}{name.removeprefix('AWS_')}" if who else name]
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     url = f"{env['DW_TEST_S3_ENDPOINT']}/{env['DW_TEST_S3_BUCKET']}{path}"

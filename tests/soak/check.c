@@ -108,7 +108,7 @@ bool soak_check_log(soak_history *history, dw_store *store)
     uint64_t head, n_listed = 0;
     dw_status status = dw_stream_open(&stream, store, NULL, &err);
     if (status == DW_NOT_FOUND && history->n == 0)
-        return true; /* nobody came as far as that */
+        return true; /* nobody got that far */
     if (status != DW_OK)
         return failed("the stream", status);
     status = dw_stream_head(stream, &head, &err);
@@ -161,7 +161,7 @@ static bool is_version(const soak_history *history, const dw_tensor *tensors,
     return false;
 }
 
-/* What the directory's file says: where it is, and what it was to become. */
+/* Reads the directory's record: its version, and the one it was going to. */
 typedef struct position {
     uint64_t at, next;
 } position;
@@ -188,7 +188,7 @@ static position read_position(const char *dir)
     return p;
 }
 
-/* The files, read by other means than the follower's. */
+/* Reads the files without the follower's code. */
 static bool files_are(const soak_history *history, const char *dir, uint64_t version)
 {
     dw_checkpoint *ckpt;

@@ -19,5 +19,6 @@ void soak_say(const char *what, dw_status status, const dw_error *err)
     int n = snprintf(line, sizeof line, "[%d] %s: %s: %s: %s\n", (int)getpid(), what,
                      dw_status_name(status), err->where, err->text);
     if (n > 0)
-        fwrite(line, 1, (size_t)n, stderr); /* one write: others write there too */
+        fwrite(line, 1, (size_t)n,
+               stderr); /* one write, because others write there too */
 }

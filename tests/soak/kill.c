@@ -1,5 +1,5 @@
-/* Publishers, followers, collectors and squashers are killed at random instants, over and
- * over; after each round everything that was promised must hold (check.h).
+/* Publishers, followers, collectors and squashers are killed at random instants,
+ * repeatedly. After each round all guarantees must hold (check.h).
  *
  *     ROUNDS=n          rounds (30; 10 with a sanitizer)
  *     SEED=n ROUND=n    repeats the choices of a run, from a round on; the instants are
@@ -22,8 +22,9 @@
 #include "role.h"
 #include "truth.h"
 
-#define GENERATION 25     /* rounds on one stream */
-#define HANG_MS    300000 /* for what was asked to end: a sanitizer on a busy machine */
+#define GENERATION 25 /* rounds on one stream */
+#define HANG_MS                                                                          \
+    300000 /* for processes that were asked to end: a sanitizer on a busy machine */
 
 /* ---- actors ---- */
 
@@ -38,7 +39,7 @@ enum {
     ACTORS
 };
 
-/* Things to die at, by the beginning of their names: keys that are written or removed,
+/* Points to die at, by the beginning of their names: keys that are written or removed,
  * and events of the role. */
 static const struct kind {
     const char *role;
@@ -76,7 +77,8 @@ static const struct kind {
 };
 
 typedef struct actor {
-    uint64_t luck;     /* its own, so that its choices do not depend on the others' */
+    uint64_t
+        luck; /* its own generator, so that its choices do not depend on the others */
     uint64_t start_at; /* UINT64_MAX: never */
     uint64_t kill_at, go_on_at;
     pid_t pid; /* 0: not running */
@@ -116,7 +118,7 @@ static void choose_doom(char *out, size_t n_out, const struct kind *kind, actor 
         a->kill_at = soak_now_ms() + soak_below(&a->luck, soak.chaos_ms);
         snprintf(out, n_out, "doom=never");
         break;
-    case 7: /* it wakes up when others have gone on */
+    case 7: /* it continues after others went on */
         moment = soak_below(&a->luck, 2) ? kind->moments[0] : moment;
         snprintf(out, n_out, "doom=stop:%s:%u", moment, 1 + n % 3);
         a->go_on_at = soak_now_ms() + soak_below(&a->luck, soak.chaos_ms);
@@ -187,12 +189,12 @@ static void reap(actor *a)
     if (a->pid == 0 || !soak_has_ended(a->pid, &soak.good))
         return;
     a->pid = 0;
-    soak.n_kills++; /* or an end of its own */
+    soak.n_kills++; /* or it ended by itself */
     a->start_at = soak_now_ms() + soak_below(&a->luck, 30);
 }
 
-/* It may stop itself later than this; so again, but not so often as to get into the way
- * of a sanitizer that stops the threads itself. */
+/* It may stop itself later, so this is repeated, but not so often that it disturbs a
+ * sanitizer, which stops the threads itself. */
 static void wake(actor *a, uint64_t now)
 {
     if (a->pid == 0 || now < a->go_on_at)
@@ -273,7 +275,7 @@ static bool check(void)
         good = soak_check_verify(store) && soak_check_fresh(history, store) &&
                soak_check_dir(history, store, soak.into, "dir", true) &&
                soak_check_verify(store) && soak_check_fresh(history, store);
-        if (good && soak.round % 5 == 4) /* nobody waits for this one */
+        if (good && soak.round % 5 == 4) /* without waiting for this one */
             good = soak_check_dir(history, store, soak.late, NULL, false);
     }
     dw_store_close(store);
@@ -306,8 +308,8 @@ static void end_generation(void)
         soak_remove_tree(dirs[i]);
 }
 
-/* A round is as long as it takes to publish a few versions here: servers, sanitizers and
- * busy machines are slower. */
+/* A round takes as long as publishing a few versions here: servers, sanitizers and busy
+ * machines are slower. */
 static uint64_t choose_length(void)
 {
     char url[SOAK_PATH], acked[SOAK_PATH + 8];

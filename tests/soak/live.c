@@ -1,5 +1,5 @@
-/* A process that uses the library as a trainer or an engine does, with its weights in its
- * own memory. It does what each line on stdin says, and answers with one line on stdout:
+/* A process that uses the library like a trainer or an engine, with its weights in its
+ * own memory. Each line on stdin is a command, and each answer is one line on stdout:
  *
  *     live publish URL CKPT BASELINE|- KEY|-      the weights start as those of CKPT
  *         publish CKPT STEP       take the weights of CKPT over and publish them
@@ -27,9 +27,9 @@
 
 typedef struct weights {
     dw_checkpoint *ckpt; /* for names and shapes */
-    dw_tensor *tensors;  /* in memory of their own */
+    dw_tensor *tensors;  /* in their own memory */
     size_t n;
-    uint8_t *bytes; /* behind all of them, in order of their names */
+    uint8_t *bytes; /* the memory of all of them, in order of their names */
     size_t n_bytes;
 } weights;
 
@@ -65,7 +65,7 @@ static void weights_make(weights *w, const char *ckpt)
     }
 }
 
-/* The same tensors out of another checkpoint. */
+/* Copies the same tensors from another checkpoint. */
 static void weights_take(uint8_t *bytes, const char *ckpt)
 {
     weights w = {0};
@@ -85,7 +85,7 @@ typedef struct tearing {
 } tearing;
 
 /* Writes pieces of both states over the weights until it is stopped, like a trainer that
- * does not wait until they were captured. */
+ * does not wait for the capture. */
 static void *tear(void *context)
 {
     tearing *t = context;

@@ -1,5 +1,5 @@
-/* A hundred followers of one stream: some late, some that stand still for a while, some
- * that are killed and start again, half of them into directories. All come to the newest
+/* A hundred followers of one stream: some are late, some stop for a while, some are
+ * killed and start again, and half of them have directories. All reach the newest
  * version, bit for bit, and are listed with it.
  *
  *     FOLLOWERS=n       how many (100)
@@ -21,7 +21,7 @@
 #include "truth.h"
 
 #define VERSIONS    20
-#define DEADLINE_MS 500000 /* for all of it; a few seconds are usual */
+#define DEADLINE_MS 500000 /* for the whole test; a few seconds are usual */
 #define MOST        1000
 
 typedef struct follower {
@@ -110,7 +110,7 @@ static void start_others(void)
     crowd.collector = start_role("collect", collect, 2);
 }
 
-/* What is due for follower I. */
+/* Does what is due for follower I. */
 static void tend(size_t i)
 {
     follower *f = &crowd.followers[i];
@@ -131,7 +131,7 @@ static void tend(size_t i)
     const bool kills = now >= f->kill_at;
     if (kills)
         kill(f->pid, SIGKILL);
-    /* one that is killed may have arrived just before: it starts again all the same */
+    /* a killed one may have arrived just before: it starts again anyway */
     if (!soak_has_ended(f->pid, &crowd.good))
         return;
     f->pid = 0;
@@ -165,7 +165,7 @@ static bool follow_all(void)
     return crowd.good;
 }
 
-/* ---- what must hold then ---- */
+/* ---- checks ---- */
 
 static void count_follower(void *context, const dw_follower_info *info)
 {
@@ -215,7 +215,7 @@ static bool check(void)
     return good;
 }
 
-/* Whoever is left is not needed any more. */
+/* Ends the remaining processes. */
 static void end_all(void)
 {
     pid_t left[MOST + 2] = {crowd.publisher, crowd.collector};

@@ -71,7 +71,7 @@ int soak_end(bool good)
 void soak_subdir(char out[SOAK_PATH], const char *name)
 {
     snprintf(out, SOAK_PATH, "%s/%s", soak_dir, name);
-    mkdir(out, 0777); /* may be there */
+    mkdir(out, 0777); /* may exist */
 }
 
 void soak_store_url(char out[SOAK_PATH], const char *name)

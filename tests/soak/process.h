@@ -1,6 +1,6 @@
-/* What the drivers of the soak tests share: role processes, a scratch directory, stores
- * of their own. A driver ends with soak_end, which leaves nothing behind but, where it
- * failed, the log. */
+/* Shared by the drivers of the soak tests: role processes, a scratch directory, and
+ * stores. A driver ends with soak_end, which leaves nothing behind except, after a
+ * failure, the log. */
 #ifndef DW_SOAK_PROCESS_H
 #define DW_SOAK_PROCESS_H
 
@@ -16,7 +16,7 @@ extern char soak_dir[64];
 void soak_begin(void);
 int soak_end(bool good);
 
-/* SOAK_DIR/NAME, which is made where it is not there. */
+/* SOAK_DIR/NAME; it is made if it does not exist. */
 void soak_subdir(char out[SOAK_PATH], const char *name);
 void soak_remove_tree(const char *path);
 
@@ -28,15 +28,15 @@ uint64_t soak_now_ms(void);
 void soak_sleep_ms(uint64_t ms);
 uint64_t soak_env(const char *name, uint64_t otherwise);
 
-/* Starts PROGRAM with ARGV behind its name; it ends with this process, and says what it
- * has to say to the log. */
+/* Starts PROGRAM with ARGV after its name. It ends with this process, and its output goes
+ * to the log. */
 pid_t soak_start_program(const char *program, const char *const argv[], size_t n);
 
 /* The same for soak_role, whose first argument is the role. */
 pid_t soak_start(const char *const argv[], size_t n);
 
-/* Whether PID, a child, has ended. False in *GOOD where it did so in another way than by
- * SIGKILL, SIGTERM (it had hardly begun) or with SOAK_FINE or SOAK_FENCED. */
+/* Whether the child PID has ended. *GOOD is false if it did not end by SIGKILL, by
+ * SIGTERM (it had just started) or with SOAK_FINE or SOAK_FENCED. */
 bool soak_has_ended(pid_t pid, bool *good);
 
 #endif

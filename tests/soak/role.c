@@ -66,7 +66,7 @@ static int fault(const char *what, dw_status status)
     return SOAK_FAULT;
 }
 
-/* The stream, once it is there. NULL where the process is to end. */
+/* The stream, once it exists. NULL if the process must end. */
 static dw_stream *await_stream(dw_status *status)
 {
     dw_stream *stream = NULL;
@@ -83,8 +83,8 @@ static dw_stream *await_stream(dw_status *status)
 
 /* ---- publish ---- */
 
-/* Written at once, so that it is there after a kill: the driver looks whether what was
- * told as committed is. */
+/* Written at once, so that it survives a kill: the driver checks that every acknowledged
+ * version is committed. */
 static void note_acked(uint64_t version, uint64_t step)
 {
     char line[64];
@@ -144,7 +144,7 @@ static dw_status publish_step(dw_publisher *p, soak_model *model, uint64_t step,
 
 static dw_status publish_all(dw_publisher *p, soak_model *model, bool waits)
 {
-    enum { MOST = 64 }; /* tickets whose fate is kept */
+    enum { MOST = 64 }; /* tickets whose result is kept */
     uint64_t tickets[MOST], steps[MOST], step = 0;
     size_t n = (size_t)number("n", 5);
     n = n < MOST ? n : MOST;
@@ -168,7 +168,7 @@ static int publish(void)
 {
     soak_model model;
     soak_model_make(&model);
-    soak_model_set(&model, seed, 0); /* what a new stream begins with */
+    soak_model_set(&model, seed, 0); /* the start of a new stream */
     dw_publish_options options;
     dw_publish_options_init(&options);
     options.baseline_dir = setting("baseline");
@@ -201,7 +201,7 @@ static int publish(void)
     soak_model_free(&model);
     if (status == DW_CONFLICT)
         return SOAK_FENCED;
-    /* a way that is there already is no fault: a squasher was faster */
+    /* an existing shortcut is no error: a squasher was faster */
     return status == DW_OK && (drained == DW_OK || drained == DW_CONFLICT) ? SOAK_FINE
                                                                            : SOAK_FAULT;
 }
@@ -227,7 +227,7 @@ static dw_status step_by_step(dw_follower *f)
     }
 }
 
-/* The weights are to be bit for bit those of the version that they are said to be. */
+/* Checks that the weights are bit for bit those of the reported version. */
 static bool is_true(dw_follower *f)
 {
     dw_version_info info;
@@ -255,7 +255,7 @@ static int follow_on(dw_follower *f)
                                : dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err);
         if (status != DW_OK)
             soak_say("follower: sync", status, &err);
-        /* collected under one's hands, or no version yet: it must come right later */
+        /* collected meanwhile, or no version yet: it must succeed later */
         if (status != DW_OK && status != DW_NOT_FOUND && status != DW_UNAVAILABLE)
             return SOAK_FAULT;
         uint64_t version = dw_follower_version(f);
@@ -361,7 +361,7 @@ static int repeat(const char *name, dw_status (*once)(dw_stream *))
         status = once(stream);
         if (status != DW_OK)
             soak_say(name, status, &err);
-        /* no version yet or gone again; others were there first */
+        /* no version yet, or already gone; or others were first */
         if (status != DW_OK && status != DW_NOT_FOUND && status != DW_CONFLICT)
             outcome = SOAK_FAULT;
         pause_ms(number("pace", 10));

@@ -1,7 +1,7 @@
-/* One process follows a stream into a directory, others read the weights there all the
- * time, held and looked at twice, and take the digest of all of them; all are killed at
- * random and started again. What is read must be exactly the version that it is said to
- * be; and of two copies one can be read at any instant.
+/* One process follows a stream into a directory. Others read the weights all the time,
+ * with hold and with look, and compute their digest. All are killed at random and
+ * restarted. Each read must get exactly the reported version. With two copies, one can be
+ * read at any instant.
  *
  *     VERSIONS=n        to be written in each mode (100; 30 with a sanitizer)
  *     SEED=n            repeats the choices of a run; the instants are the machine's own
@@ -25,12 +25,13 @@
 #include "role.h"
 #include "truth.h"
 
-#define HEAD    24      /* of the stream: the writer goes up and down */
-#define ELEMS   1000003 /* of the large tensor: a digest takes longer than a flip */
+#define HEAD  24      /* of the stream; the writer goes up and down */
+#define ELEMS 1000003 /* of the large tensor, so that a digest takes longer than a flip  \
+                       */
 #define READERS 3
 #define HANG_MS 300000
 
-/* What the processes share. */
+/* Memory that the processes share. */
 static struct shared {
     uint64_t states[HEAD + 1]; /* the digest that each version has */
     uint64_t seed;
@@ -167,7 +168,7 @@ static bool is_right(const dw_snapshot_view *view)
            state == view->state;
 }
 
-/* One that held the weights, or was to, and could not. */
+/* Checks a failed hold. */
 static void was_refused(dw_status status, const dw_error *err)
 {
     shared->n_waits++;
@@ -181,7 +182,7 @@ static void read_once(dw_snapshot *s, uint64_t *luck)
 {
     dw_snapshot_view view;
     dw_error err = {0};
-    /* with two copies there is nothing to wait for */
+    /* with two copies a reader never waits */
     const unsigned patience = shared->n_copies == 2 ? 0 : 20;
     const bool hold = soak_below(luck, 2) == 0;
     dw_status status = hold ? dw_snapshot_hold(s, patience, &view, &err)
@@ -192,7 +193,7 @@ static void read_once(dw_snapshot *s, uint64_t *luck)
     }
     const bool right = is_right(&view);
     if (!hold && !dw_snapshot_unchanged(s, &view)) {
-        shared->n_torn++; /* whatever was read */
+        shared->n_torn++; /* the data is discarded */
         return;
     }
     if (!right)
@@ -204,7 +205,7 @@ static void read_once(dw_snapshot *s, uint64_t *luck)
         return;
     }
     shared->n_holds++;
-    maybe_die(luck, 150); /* with it in its hands */
+    maybe_die(luck, 150); /* while it holds the weights */
     if (soak_below(luck, 4) == 0 && !is_right(&view))
         fault("what is held has changed", view.version, view.mark.sequence);
     dw_snapshot_release(s);
@@ -217,7 +218,7 @@ static void read_on(uint64_t luck)
         dw_error err = {0};
         dw_status status = dw_snapshot_open(&s, into, &err);
         if (status != DW_OK) {
-            /* the writer is gone, or has not begun */
+            /* the writer is gone or has not started */
             if (status != DW_UNAVAILABLE && (status != DW_NOT_FOUND || shared->filled))
                 was_refused(status, &err);
             soak_sleep_ms(1);
@@ -251,7 +252,7 @@ static bool run_mode(unsigned n_copies, uint64_t n_versions)
     pid_t pids[1 + READERS] = {0};
     uint64_t luck = shared->seed + n_copies, n_ends[2] = {0};
     uint64_t hangs_at = soak_now_ms() + HANG_MS, n_before = 0;
-    uint64_t pause_ms = 30; /* longer while writers are killed before they get anywhere */
+    uint64_t pause_ms = 30; /* longer if writers are killed before they make progress */
     shared->n_copies = n_copies;
     shared->filled = false;
     shared->n_versions = shared->n_holds = shared->n_looks = 0;
@@ -295,7 +296,7 @@ static bool run_mode(unsigned n_copies, uint64_t n_versions)
     return shared->n_faults == 0;
 }
 
-/* In memory where there is such a directory: what is tested is not the disk. */
+/* In memory if there is such a directory: the disk is not tested. */
 static void choose_into(unsigned n_copies)
 {
     const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PERIOD 50 /* steps that a weight stays as it is */
+#define PERIOD 50 /* steps for which a weight stays the same */
 
-/* Cuts fall between small tensors, so a version of several objects needs several. */
+/* Versions are cut between small tensors, so several objects need several tensors. */
 static const struct {
     const char *name;
     dw_dtype dtype;
@@ -73,7 +73,7 @@ void soak_model_free(soak_model *model)
     model->bytes = NULL;
 }
 
-/* Weight I of tensor T: drawn anew every PERIOD steps, each weight at its own time. */
+/* Weight I of tensor T: a new value every PERIOD steps, each weight at its own time. */
 static uint64_t weight(uint64_t seed, uint64_t step, uint64_t t, uint64_t i)
 {
     uint64_t place = mix(seed ^ mix(t << 32 | i));

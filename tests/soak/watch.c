@@ -16,8 +16,8 @@ static struct {
     char what[64];
     unsigned long n;
     long delay_us;
-    atomic_ulong n_seen; /* calls, or things that WHAT names */
-    atomic_bool reached; /* AFTER: die at whatever comes next */
+    atomic_ulong n_seen; /* calls, or matches of WHAT */
+    atomic_bool reached; /* AFTER: die at the next call or event */
 } doom;
 
 static struct {
@@ -84,7 +84,7 @@ void soak_event(const char *name)
     look(name);
 }
 
-/* Now and then a call comes late: what others do meanwhile is what races are made of. */
+/* Delays some calls, which makes races more likely. */
 static void dawdle(const char *operation, const char *key)
 {
     static atomic_ullong n_calls;

@@ -1,6 +1,6 @@
-/* What store.h promises, tried on a real store: that of DW_TEST_STORE, else one in memory
- * and one in a directory. Everything happens below a fresh prefix, which is emptied at
- * the end. DW_TEST_SKIP names a test to leave out. */
+/* Tests the guarantees of store.h on a real store: that of DW_TEST_STORE, else one in
+ * memory and one in a directory. It uses a fresh prefix, which it empties at the end.
+ * DW_TEST_SKIP names a test to leave out. */
 /* labels: threads */
 #include <pthread.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 static dw_store *store;
 static dw_error err;
 
-/* On any other status, says what the store said. */
+/* On any other status, prints the store's error. */
 #define expect(wanted, call)                                                             \
     do {                                                                                 \
         dw_status got_ = (call);                                                         \
@@ -32,7 +32,7 @@ static dw_error err;
         assert_int_equal(got_, wanted);                                                  \
     } while (0)
 
-/* ---- objects whose bytes follow from their place --------------------------------- */
+/* ---- objects whose bytes depend on their position --------------------------------- */
 
 static uint8_t byte_at(uint64_t seed, uint64_t i)
 {
@@ -49,7 +49,7 @@ static void fill(uint64_t seed, uint64_t offset, uint8_t *into, size_t n_bytes)
 typedef struct pattern {
     uint64_t seed, n_bytes;
     atomic_uint n_reads;
-    dw_status fails; /* of reads past the first half */
+    dw_status fails; /* the error of reads past the first half */
 } pattern;
 
 static dw_status read_pattern(void *context, uint64_t offset, void *into, size_t n_bytes,
@@ -58,7 +58,7 @@ static dw_status read_pattern(void *context, uint64_t offset, void *into, size_t
     pattern *p = context;
     atomic_fetch_add(&p->n_reads, 1);
     if (offset > p->n_bytes || n_bytes > p->n_bytes - offset)
-        return DW_INVALID; /* a store asks for nothing past the end */
+        return DW_INVALID; /* a store must not read past the end */
     if (p->fails != DW_OK && offset + n_bytes > p->n_bytes / 2) {
         if (error) {
             error->code = p->fails;
@@ -81,7 +81,8 @@ static dw_status put_pattern(const char *key, uint64_t seed, size_t n_bytes,
     return status;
 }
 
-/* Whether a get of the range returns exactly what is there, and touches nothing else. */
+/* Whether a get of the range returns exactly the object's bytes, and writes nothing else.
+ */
 static bool range_is(const char *key, uint64_t seed, size_t n_object, uint64_t offset,
                      size_t n_bytes)
 {
@@ -140,7 +141,7 @@ static void test_create_and_replace(void **state)
     assert_true(object_is("modes/a", 3, 70000));
     expect(DW_OK, put_pattern("modes/a", 4, 10, DW_PUT_REPLACE)); /* shorter */
     assert_true(object_is("modes/a", 4, 10));
-    expect(DW_OK, put_pattern("modes/new", 5, 10, DW_PUT_REPLACE)); /* of nothing */
+    expect(DW_OK, put_pattern("modes/new", 5, 10, DW_PUT_REPLACE)); /* replaces nothing */
     assert_true(object_is("modes/new", 5, 10));
     expect(DW_OK, dw_store_remove(store, "modes/a", &err));
     expect(DW_NOT_FOUND, dw_store_stat(store, "modes/a", NULL, NULL, &err));
@@ -166,7 +167,7 @@ static void test_sizes(void **state)
         assert_true(modified_ms == 0 || (age_ms > -86400000 && age_ms < 86400000));
         expect(DW_OK, dw_store_stat(store, key, NULL, NULL, &err));
         assert_true(object_is(key, i, sizes[i]));
-        /* the same again through a function, in pieces of the store's choice */
+        /* the same through a function, in pieces that the store chooses */
         pattern p = {.seed = i + 100, .n_bytes = sizes[i]};
         dw_source source = {.n_bytes = sizes[i], .read = read_pattern, .context = &p};
         expect(DW_OK, dw_store_put(store, key, &source, DW_PUT_REPLACE, NULL, &err));
@@ -232,7 +233,7 @@ static void test_invalid(void **state)
         expect(DW_INVALID, dw_store_stat(store, key, NULL, NULL, &err));
         expect(DW_INVALID, dw_store_remove(store, key, &err));
     }
-    /* odd, but keys: the longest, and every byte that is allowed */
+    /* unusual keys: the longest, and every allowed byte */
     static const char odd[] = "odd/AZaz09-_.=+@/...x/..y/.z/-/=";
     long_key[512] = '\0';
     const char *const valid[] = {long_key, odd};
@@ -291,7 +292,7 @@ static void test_list_order(void **state)
 {
     (void)state;
     assert_listed("l/", NULL, "");
-    /* '-' and '.' come before '/', '0' after it: not the order of a walk */
+    /* '-' and '.' come before '/', '0' after it: not the order of a directory walk */
     static const char *const keys[] = {
         "l/b",   "l/a/b", "l/a-b", "l/a.b",     "l/a0", "l/a/c",
         "l/a/B", "l/a=",  "l/B",   "l/a+x/y/z", "l2",   "l-/x"};
@@ -323,7 +324,7 @@ static void test_list_order(void **state)
     expect(DW_INVALID, list("l b", NULL));
     expect(DW_INVALID, list("l", "\xff"));
     expect(DW_INVALID, list(NULL, NULL));
-    /* a function that says stop */
+    /* a function that stops the list */
     seen.stop_at = 3;
     expect(DW_STALE, list("l/", NULL));
     assert_int_equal(seen.n, 3);
@@ -358,7 +359,7 @@ static void test_list_many(void **state)
     snprintf(key, sizeof key, "many/%020u", 1050);
     expect(DW_OK, list("many/", key));
     assert_int_equal(seen.n, 149);
-    unsigned n = 0; /* the function may use the store, even on what is listed */
+    unsigned n = 0; /* the function may use the store, even on listed objects */
     expect(DW_OK, dw_store_list(store, "many/", NULL, use_store, &n, &err));
     assert_int_equal(n, 1200);
     assert_listed("many/", NULL, "");
@@ -429,9 +430,9 @@ static void test_one_creator_wins(void **state)
     }
 }
 
-/* Swift opens a file that another PUT has just replaced and removed, and answers 404 for
- * an object that was never absent. It is the server without conditional create; readers
- * of replaced objects (the hint, reports) treat them as absent and go on. */
+/* Swift may open a file that another PUT has just replaced and removed, and then answers
+ * 404 for an object that was never absent. It is the server without conditional create.
+ * Readers of replaced objects (the hint, reports) treat them as absent and go on. */
 static bool replaced_is_there(bool may_miss, dw_error *failure)
 {
     dw_status status = dw_store_stat(store, "shared/replaced", NULL, NULL, failure);
@@ -528,7 +529,7 @@ static void test_cancel(void **state)
            dw_store_put(store, "cancel/b", &source, DW_PUT_CREATE, &progress, &err));
 }
 
-/* A source that fails: its own error comes back, and the object is as it was. */
+/* If a source fails, its own error is returned and the object does not change. */
 static void test_source_fails(void **state)
 {
     (void)state;

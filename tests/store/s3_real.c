@@ -1,5 +1,5 @@
-/* What only an S3 server can show: uploads in parts, parallel reads, races for a key, and
- * the words for wrong credentials. The server of DW_TEST_S3_ENDPOINT, with its bucket
+/* Tests that need an S3 server: uploads in parts, parallel reads, races for a key, and
+ * errors for wrong credentials. The server of DW_TEST_S3_ENDPOINT, with its bucket
  * DW_TEST_S3_BUCKET and credentials in AWS's variables; tests/servers starts some. */
 /* labels: threads servers */
 #include <pthread.h>
@@ -63,8 +63,8 @@ static dw_status read_filled(void *context, uint64_t offset, void *into, size_t 
     return DW_OK;
 }
 
-/* An upload in parts, with a last one that is short; read back whole, over the end, and
- * across the seams of the parts. */
+/* An upload in parts with a short last one; it is read back whole, past the end, and
+ * across the borders of the parts. */
 static void test_large(void **state)
 {
     (void)state;

@@ -1,10 +1,11 @@
-/* A store from the command line, over the public header alone:
+/* A store from the command line, only with the public header:
  *
  *     store_tool put URL KEY FILE         store_tool list URL [PREFIX]
  *     store_tool create URL KEY FILE      store_tool remove URL KEY
  *     store_tool get URL KEY FILE
  *
- * The server of s3:// is DW_TEST_S3_ENDPOINT. Exits with the dw_status of what failed. */
+ * The server of s3:// is DW_TEST_S3_ENDPOINT. Exits with the dw_status of the failed
+ * call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,8 @@ static int say_errno(const char *path)
 static dw_status read_file(void *context, uint64_t offset, void *into, size_t n_bytes,
                            dw_error *error)
 {
-    FILE *file = fopen(context, "rb"); /* anew: several threads read */
+    FILE *file =
+        fopen(context, "rb"); /* opened for each read, because several threads read */
     bool read = file != NULL && fseek(file, (long)offset, SEEK_SET) == 0 &&
                 fread(into, 1, n_bytes, file) == n_bytes;
     if (file != NULL)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""wordle-env over HTTP: games, what is refused, many at once, its end."""
+"""wordle-env over HTTP: games, refusals, many at once, its end."""
 import random
 import subprocess
 
@@ -21,7 +21,7 @@ def feedback(guess, answer):
 
 
 def play(rng, at, seed=None):
-    """A game to its end, checked on the way. Returns the last answer."""
+    """Plays a game to its end and checks each turn. Returns the last answer."""
     game = at.post("/games", {} if seed is None else {"seed": seed})["games"][0]
     prompt, lines, total = "WORDLE\n", [], 0
     assert game["prompt"] == prompt
@@ -78,7 +78,7 @@ def test_what_is_refused():
     server.want(404, "GET", f"/games/{game}/guess/more")
     server.want(405, "GET", f"/games/{game}/guess")
     server.want(405, "PUT", f"/games/{game}")
-    assert server.get(f"/games/{game}")["turn"] == 0  # nothing of that was a guess
+    assert server.get(f"/games/{game}")["turn"] == 0  # none of these was a guess
     assert server.want(200, "DELETE", f"/games/{game}")["dropped"]
     server.want(404, "GET", f"/games/{game}")
     # a long guess that is none, with letters that JSON must carry

@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 
-DEADLINE_S = 180  # for anything that is waited for
+DEADLINE_S = 180  # for every wait
 scratch = pathlib.Path(tempfile.mkdtemp(prefix="wordle."))
 running = []
 
@@ -44,7 +44,7 @@ def start(*command, **options):
 
 
 class Server:
-    """A program that says where it listens."""
+    """A program that prints its URL."""
 
     def __init__(self, *command):
         self.process = start(*command, stdout=subprocess.PIPE, text=True)
@@ -52,7 +52,7 @@ class Server:
         self.at = urllib.parse.urlsplit(self.url)
 
     def line(self, word):
-        """The next that it says: a URL, after WORD."""
+        """The next URL that it prints after WORD."""
         line = self.process.stdout.readline()
         assert line.startswith(word + " on http://"), (word, line)
         return line.split()[-1]
@@ -88,7 +88,7 @@ class Server:
 
 
 def wait_until(what, ask):
-    """Until ASK() is true; what it gave."""
+    """Waits until ASK() is true, and returns its value."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         got = ask()
@@ -99,7 +99,7 @@ def wait_until(what, ask):
 
 
 def in_parallel(n, work):
-    """WORK(i) for each i, a thread each; raises what the first that failed did."""
+    """Runs WORK(i) for each i in its own thread; raises the first exception."""
     failures = []
 
     def run(i):
@@ -118,7 +118,7 @@ def in_parallel(n, work):
 
 
 def run_tests(module):
-    """Each function of the caller whose name begins with test_, in their order."""
+    """Runs each function of the caller whose name begins with test_, in order."""
     for name, test in list(module.items()):
         if name.startswith("test_"):
             began = time.monotonic()

@@ -38,7 +38,7 @@ start_until() { # FILE [OPTION...]
     done
 }
 
-it "ends with the trainer's weights on every server, through kills"
+it "ends with the trainer's weights on every server, despite kills"
 "$demo" --deltawire "$deltawire" --warmup 40 --steps 12 --record "$dir/run" \
     --kill env@8 --kill rollout-0@2 --kill agent-1@4 --kill trainer@6 | tee "$dir/out"
 [ "$(grep -c ' equal$' "$dir/out")" -eq 4 ] || die "not every server was proven equal"
@@ -48,7 +48,7 @@ leaves_nothing
 killed=$(grep -o '^[a-z0-9-]* gets SIGKILL' "$dir/out" | cut -d' ' -f1 | tr '\n' ' ')
 [ "$killed" = 'rollout-0 agent-1 trainer env ' ] || die "killed were: $killed"
 
-it "has finite rewards, versions that advance, and one stream"
+it "has finite rewards, increasing versions, and one stream"
 python3 - "$dir/run" <<'END'
 import json, math, sys
 
@@ -78,13 +78,13 @@ for server in (0, 1):
 print(f"  {len(steps)} steps, version {end['version']}, reward {steps[-1]['reward']:.2f}")
 END
 
-it "ends at a signal, and leaves nothing behind then either"
+it "ends at a signal, and leaves nothing behind"
 for signal_and_file in INT:train.jsonl HUP:env.log TERM:init.log; do
     start_until "${signal_and_file#*:}"
     ends_at "${signal_and_file%:*}"
 done
 
-it "ends amid the proof, too"
+it "ends during the proof"
 cat >"$dir/slow" <<END
 #!/bin/sh
 [ "\$1" != verify ] || sleep 600
@@ -110,7 +110,7 @@ for process in $processes; do
 done
 leaves_nothing
 
-it "refuses what it cannot record, and paths that would be cut"
+it "refuses files that it cannot write, and paths that are too long"
 fails_with() { # TEXT
     if [ "$status" -ne 1 ] || ! grep -q "$1" "$dir/err"; then
         die "$status: $(cat "$dir/err")"

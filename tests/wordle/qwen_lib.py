@@ -1,4 +1,4 @@
-"""The model of examples/wordle, loaded as a library: what the tests call of it."""
+"""The functions of the model of examples/wordle that the tests call, as a library."""
 import ctypes
 import os
 from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_float, c_int32, c_size_t

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""wordle-rollout, driven by the real `deltawire follow`: what it computes, with which
-version, what it refuses, and kills. Every token is compared with a model of plain Python
-over the weights that the answer says it came from."""
+"""wordle-rollout with the real `deltawire follow`: its results, their versions, refusals, and
+kills. Every token is compared with a model in plain Python with the weights that the answer
+names."""
 import copy
 import http.client
 import json
@@ -80,7 +80,7 @@ def complete(at, **body):
 
 
 def check(choice, models, greedy=False, only=None):
-    """Tokens and log-probabilities are those of the versions that are named."""
+    """Tokens and log-probabilities are those of the named versions."""
     prompt, ids = choice["prompt_token_ids"], choice["token_ids"]
     of = choice["weight_versions"]
     logps = choice["logprobs"]["token_logprobs"]
@@ -128,7 +128,7 @@ def test_what_it_computes():
         check(choice, models, greedy=True)
         (same,) = complete(server, prompt=tiny.encode(prompt), temperature=0, max_tokens=20)
         assert same == choice
-    # several of several, by text and by tokens; a seed means the same samples, each its own
+    # several samples of several prompts, as text and as tokens; a seed repeats the samples
     many = {"prompt": ["WORDLE\n", "ab"], "n": 20, "seed": 5, "temperature": 1.3}
     choices = complete(server, **many)
     assert [c["index"] for c in choices] == list(range(40))
@@ -149,7 +149,7 @@ def usage(at, **body):
 
 
 def test_games_go_on():
-    """A prompt that goes on from a sample is computed from there on, with the same result."""
+    """A prompt that continues a sample is computed from there on, with the same result."""
     models, prompt = {}, tiny.encode("WORDLE\n")
     for turn in range(6):
         choice, n_cached = usage(server, prompt=prompt, seed=turn, max_tokens=5)
@@ -157,11 +157,11 @@ def test_games_go_on():
         check(choice, models)
         kept = len(prompt) + len(choice["token_ids"]) - 1  # the last one was not fed
         prompt = prompt + choice["token_ids"] + tiny.encode(" .gy..\n")
-    # what only begins alike is of no use, and does no harm
+    # a common beginning is not reused, and does no harm
     other = prompt[:20] + tiny.encode("~") + prompt[21:]
     choice, _ = usage(server, prompt=other, temperature=0)
     check(choice, models, greedy=True)
-    # games side by side, more of them than there are places
+    # more games at once than there are slots
     games = [tiny.encode(f"game {i}\n") for i in range(12)]
     for turn in range(3):
         for i, choice in enumerate(complete(server, prompt=games, seed=turn)):
@@ -170,7 +170,7 @@ def test_games_go_on():
 
 
 def test_sampling():
-    """Tokens come as often as their probabilities say; of top_p the likeliest alone."""
+    """The frequencies of tokens equal their probabilities; with top_p only the likeliest."""
     model = tiny.Model(versions[0])
     p = [math.exp(x) for x in model.after(tiny.encode("WORDLE\n"))]
     counts = [0] * tiny.V
@@ -191,7 +191,7 @@ def test_stops():
         first = stop_at if isinstance(stop_at, str) else stop_at[1]
         (cut,) = complete(server, temperature=0, max_tokens=12, stop=stop_at)
         assert cut["text"] == text[:text.index(first)] and cut["finish_reason"] == "stop"
-        # the tokens of the stop are there, with their log-probabilities
+        # the tokens of the stop are returned, with their log-probabilities
         n = len(cut["token_ids"])
         assert cut["token_ids"] == whole["token_ids"][:n]
         assert tiny.decode(cut["token_ids"]).endswith(first)
@@ -210,7 +210,7 @@ def test_what_is_refused():
                   {"prompt": ["a"] * 1025}, {"prompt": ["a"] * 100, "n": 100},
                   {"repetition_penalty": 1.1}, {"logit_bias": {"1": 1}}):
         server.want(400, "POST", "/v1/completions", {**good, **wrong})
-    # what would take too much memory, before it is taken
+    # refused before the memory is allocated
     for wrong, why in (({"prompt": ["a"] * 16, "n": 256, "max_tokens": 65}, "more than 262144"),
                        ({"prompt": [[1] * 399] * 12, "n": 256, "max_tokens": 1},
                         "more than 1048576"),
@@ -222,12 +222,12 @@ def test_what_is_refused():
     server.want(413, "POST", "/v1/completions", {**good, "user": "x" * (5 << 20)})
     server.want(404, "GET", "/v1/completions")
     server.want(404, "GET", "/metrics")
-    # what is neutral is no reason to refuse
+    # neutral options are not refused
     complete(server, top_k=-1, min_p=0, stream=False, echo=False, stop=None, seed=None, top_p=1)
 
 
 def test_control():
-    """As docs/ENGINES.md, section 6, says what each must mean."""
+    """The control interface of docs/ENGINES.md, section 6."""
     info = {"format": "deltawire/1", "kind": "snapshot", "stream": "0" * 32,
             "from_version": None, "version": 0, "state": state_of_head(), "dir": str(INTO),
             "patch": None}
@@ -260,9 +260,9 @@ def test_control():
 
 
 def test_a_sample_over_two_versions():
-    """A request is kept over a pause, and goes on with the new weights: what was computed
-    with the old ones is not used any more."""
-    other = follow()  # drives no engine: the pauses here are ours
+    """A request survives a pause and continues with the new weights; results of the old ones are
+    not used any more."""
+    other = follow()  # has no engine: the test pauses the server
     models = {}
     for _ in range(20):
         answers = []
@@ -288,13 +288,13 @@ def test_a_sample_over_two_versions():
 
 
 def control_version():
-    """Of the follower's block, as docs/FORMAT.md, section 13, has it."""
+    """The version in the follower's control block (docs/FORMAT.md, section 13)."""
     block = (INTO / ".deltawire-control").read_bytes()
     return int.from_bytes(block[136:144], "little")
 
 
 def test_versions_under_load():
-    """Versions come while requests run: each token is its version's."""
+    """Versions arrive while requests run: each token belongs to its version."""
     follower = follow(server)
     wait_for_label(server)
     ends, lock, answers = threading.Event(), threading.Lock(), []
@@ -317,7 +317,7 @@ def test_versions_under_load():
             greedy = i % 2 == 0
             got = complete(server, temperature=0 if greedy else 1, n=1 if greedy else 3,
                            max_tokens=6 if n % 4 else 20, stop="\n", prompt=prompt)
-            # games that go on, over versions too
+            # games that continue, also across versions
             prompt = prompt + got[0]["token_ids"] + [1] if n % 5 else begin
             with lock:
                 answers.extend((greedy, choice) for choice in got)
@@ -330,7 +330,7 @@ def test_versions_under_load():
             for _ in range(3):
                 next_version(follower)
             stop(follower)
-            other = follow()  # which does not know of the server
+            other = follow()  # it does not know the server
             for _ in range(3):
                 next_version(None)
             stop(other)
@@ -339,7 +339,7 @@ def test_versions_under_load():
 
     in_parallel(4, drive)
     seen = {version for _, choice in answers for version in choice["weight_versions"]}
-    # some of each version, those that span two among them; neighbours share work
+    # samples of each version and of two versions; neighbours share work
     texts = {(len(set(c["weight_versions"])), c["weight_version"], *c["prompt_token_ids"],
               *c["token_ids"]): (greedy, c) for greedy, c in answers}
     some = [texts[key] for key in sorted(texts)]
@@ -394,7 +394,7 @@ def test_kills():
 
 
 def test_no_engine():
-    """A follower that does not know of the server: steps hold the snapshot."""
+    """A follower that does not know the server: steps hold the snapshot."""
     other, second = follow(), serve()
     publish()
     for at in (server, second):
@@ -406,7 +406,7 @@ def test_no_engine():
 
 
 def test_two_copies():
-    """A follower that writes the copy which is not read, and then changes places."""
+    """A follower with two copies: it writes the one that is not read, and then switches."""
     second = serve(weights=scratch / "copies")
     other = follow(second, "--copies", "2", into=scratch / "copies")
     wait_for_label(second)
@@ -422,7 +422,7 @@ def test_two_copies():
 
 
 def test_a_directory_made_anew():
-    """The weights are removed under it, and come back as other files."""
+    """The weights are removed while it runs, and come back as other files."""
     shutil.rmtree(INTO)
     wait_until("it notices", lambda: server.ask("GET", "/health")[0] == 503)
     server.want(503, "POST", "/v1/completions", {"prompt": "WORDLE\n"})
@@ -438,8 +438,8 @@ def test_a_directory_made_anew():
 
 
 def test_other_streams():
-    """Another stream takes the directory, with the same version number: what was computed
-    with the first one's weights is not used. One whose weights are no numbers is told."""
+    """Another stream takes the directory with the same version number: results of the first one's
+    weights are not used. Weights that are no numbers are reported."""
     into = scratch / "others"
     second = serve(weights=into)
     broken = tiny.new_weights(3)
@@ -467,7 +467,7 @@ def test_other_streams():
 
 
 def test_digest_once():
-    """All of the weights are read once for each version, however often it is asked."""
+    """All weights are read once for each version, however many requests there are."""
     other = follow()
     proof = server.get("/digest")
     assert proof["equal"]
@@ -490,12 +490,12 @@ def test_digest_once():
 
 
 def test_a_long_write():
-    """While a follower writes requests wait, however long; where it ended they are told."""
+    """Requests wait while a follower writes, however long; if it has ended, they fail."""
     other = follow()
     publish()
     wait_until("the new version",
                lambda: server.get("/digest")["weight_version"] == str(published[-1]))
-    other.send_signal(signal.SIGSTOP)  # it is there, and does not get on
+    other.send_signal(signal.SIGSTOP)  # it exists, but makes no progress
     os.waitpid(other.pid, os.WUNTRACED)
     answers = []
     asker = threading.Thread(target=lambda: answers.append(complete(server)))
@@ -510,7 +510,7 @@ def test_a_long_write():
         try:
             asker.start()
             wait_until("it has the request", lambda: server.get("/health")["requests"] == 1)
-            for _ in range(3):  # each of which tries for a while
+            for _ in range(3):  # each tries for a while
                 assert server.get("/health")["status"] == "ok"
         finally:
             set_sequence(sequence)
@@ -540,7 +540,7 @@ def test_who_leaves():
 
 
 def test_many_connections():
-    """One address cannot take all of the connections."""
+    """One client address cannot take all connections."""
     clients = [socket.create_connection((server.at.hostname, server.at.port))
                for _ in range(600)]
     try:
@@ -563,7 +563,7 @@ def answers_health(at):
 
 
 def test_control_by_itself():
-    """The control interface at an address of its own, and there alone."""
+    """The control interface only at its own address."""
     second = serve("127.0.0.1:0", "--control", "127.0.0.1:0")
     control = copy.copy(second)
     control.url = second.line("controlled")
@@ -585,7 +585,7 @@ def test_control_by_itself():
 
 
 def test_the_end():
-    """What waits is told so, and the process ends well."""
+    """Waiting requests get an error, and the process exits with 0."""
     server.post("/pause?mode=keep")
     told = []
     asker = threading.Thread(target=lambda: told.append(

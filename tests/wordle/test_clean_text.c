@@ -1,5 +1,5 @@
-/* What a model writes is carried as JSON: text that is UTF-8 as it is, the rest replaced.
- * jansson's own check is what it is compared with. */
+/* A model's output as JSON: valid UTF-8 is kept, other bytes are replaced. Compared with
+ * jansson's own check. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static void amid_text(void **state)
     json_decref(clean);
 }
 
-/* Offsets count characters, of which a byte that is none is one. */
+/* Offsets count characters; an invalid byte counts as one. */
 static void places(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The rules of the game against an implementation that was written from its definition,
- * what a guess is worth, and the games that are kept. */
+/* The rules of the game against an independent implementation, the rewards of guesses,
+ * and the stored games. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@ static words list;
 
 /* ---- rules ---- */
 
-/* How often C stands in the places of TEXT before N; with ANSWER, only where the two
+/* How often C is in TEXT before position N; with ANSWER, only at positions where the two
  * differ. */
 static int count(const char *text, const char *answer, int n, char c)
 {
@@ -28,8 +28,8 @@ static int count(const char *text, const char *answer, int n, char c)
     return found;
 }
 
-/* A letter that is not green is yellow while fewer of its kind stand before it, greens
- * left out, than the answer has outside the greens. No state, place by place. */
+/* A letter that is not green is yellow if there are fewer of it before, without greens,
+ * than the answer has outside the greens. Each position is computed without state. */
 static char naive(const char *guess, const char *answer, int i)
 {
     const char c = guess[i];
@@ -126,14 +126,15 @@ static void a_game(void **state)
     assert_int_equal(g.turn, 5);
 }
 
-/* What fits is paid once there is feedback to fit. */
+/* A consistent guess is rewarded only if there is feedback. */
 static void consistent(void **state)
 {
     game g;
     (void)state;
     game_start(&g, "crane");
     assert_false(game_guess(&g, &list, "zzzzz", 5).consistent);
-    game_move move = game_guess(&g, &list, "chair", 5); /* all before was invalid */
+    game_move move =
+        game_guess(&g, &list, "chair", 5); /* all guesses before were invalid */
     assert_false(move.consistent);
     near_to(move.reward, 0.1 + 2 * 0.1 + 3 * 0.05);
     assert_false(game_guess(&g, &list, "chair", 5).consistent);
@@ -160,8 +161,8 @@ static void what_is_no_guess(void **state)
     }
 }
 
-/* Over random games: six guesses at most, the sum is the sum, what was known is paid
- * once, and to win now is worth more than to win a guess later. */
+/* In random games: at most six guesses, rewards add up, known letters are rewarded once,
+ * and winning earlier is worth more. */
 static void random_games(void **state)
 {
     uint64_t rng = 1;
@@ -190,7 +191,7 @@ static void random_games(void **state)
     }
 }
 
-/* ---- the games that are kept ---- */
+/* ---- stored games ---- */
 
 static games_entry *find(games *g, const games_entry *e, uint64_t now)
 {
@@ -229,12 +230,12 @@ static void room_and_time(void **state)
     games_entry *first = games_open(&g, 1, 0);
     games_entry *second = games_open(&g, 2, 0);
     assert_non_null(games_open(&g, 3, 5000));
-    assert_null(games_open(&g, 4, 5000)); /* all are going on */
+    assert_null(games_open(&g, 4, 5000)); /* all are in progress */
     games_guess(&g, second, second->game.answer, 5);
-    games_entry *fourth = games_open(&g, 4, 5000); /* takes the finished one's place */
+    games_entry *fourth = games_open(&g, 4, 5000); /* replaces the finished one */
     assert_non_null(fourth);
     assert_int_equal(g.n, 3);
-    assert_ptr_equal(find(&g, first, 6000), first); /* used: its time begins anew */
+    assert_ptr_equal(find(&g, first, 6000), first); /* used, so its time starts again */
     assert_ptr_equal(find(&g, first, 5000 + GAMES_IDLE_MS), first);
     assert_int_equal(g.n, 3);
     const uint64_t late = 5001 + GAMES_IDLE_MS;

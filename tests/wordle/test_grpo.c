@@ -1,5 +1,5 @@
-/* GRPO against the model itself: games as they are packed must give the probabilities of
- * each guess by itself, and a step must make the better guess likelier. */
+/* GRPO against the model itself: packed games must give the same probabilities as each
+ * guess by itself, and a step must make the better guess likelier. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static void append(played_game *game, const char *text)
         game->tokens[game->n_tokens++] = token_of(*text);
 }
 
-/* Log-probabilities of a guess's tokens, computed in a sequence of its own. */
+/* Log-probabilities of a guess's tokens, computed in a separate sequence. */
 static void alone(qwen_trainer *trainer, const played_game *game, const played_guess *g,
                   float *out)
 {
@@ -64,8 +64,8 @@ static void alone(qwen_trainer *trainer, const played_game *game, const played_g
     memcpy(out, logp + g->n_before - 1, g->n_tokens * sizeof *out);
 }
 
-/* Appends a guess that was sampled as SAMPLED with REWARD, and what the environment makes
- * of it where the game goes on. */
+/* Appends a guess that was sampled as SAMPLED with REWARD, and the environment's answer
+ * if the game goes on. */
 static void add_guess(qwen_trainer *trainer, played_game *game, const char *sampled,
                       const char *line, float reward)
 {
@@ -144,7 +144,7 @@ static void test_better_becomes_likelier(void **state)
     qwen_trainer_free(trainer);
 }
 
-/* Equal games teach nothing; neither does what has moved beyond the clip. */
+/* Equal games have no gradient; neither do ratios beyond the clip. */
 static void test_nothing_to_learn(void **state)
 {
     (void)state;
@@ -159,7 +159,8 @@ static void test_nothing_to_learn(void **state)
     assert_true(qwen_trainer_step(trainer, &adamw) < 1e-6f);
 
     group->games[0].guesses[0].reward = 1;
-    for (size_t i = 0; i < 6; i++) { /* the good one is likelier already, the bad rarer */
+    for (size_t i = 0; i < 6;
+         i++) { /* the good one is already likelier, the bad one rarer */
         group->games[0].guesses[0].logp[i] -= 1;
         group->games[1].guesses[0].logp[i] += 1;
     }
@@ -172,8 +173,8 @@ static void test_nothing_to_learn(void **state)
 
 /* ---- the objective, against itself ---- */
 
-/* Games of one guess each, whose tokens were sampled OFF[i] likelier than the trainer has
- * them: ratio exp(-OFF[i]). The first earns more, so its advantage is positive. */
+/* Games of one guess each, whose tokens were sampled OFF[i] likelier than in the trainer:
+ * ratio exp(-OFF[i]). The first has the larger reward, so its advantage is positive. */
 static played_group *group_of_two(qwen_trainer *trainer, const float off[2])
 {
     static const char *const guesses[] = {"crane\n", "trail\n"};
@@ -187,7 +188,7 @@ static played_group *group_of_two(qwen_trainer *trainer, const float off[2])
     return group;
 }
 
-/* What grpo.h says is made larger: means over tokens, advantages of 1 and -1. */
+/* The objective of grpo.h: means over tokens, advantages of 1 and -1. */
 static double objective(qwen_trainer *trainer, const played_group *group)
 {
     const double scale = 0.5 / (0.5 + 1e-4);
@@ -209,7 +210,7 @@ static double objective(qwen_trainer *trainer, const played_group *group)
 }
 
 /* Moves the weights of tensor T by AMOUNT times its gradient, rounded to bf16; returns
- * what the gradient says that the loss does. */
+ * the predicted change of the loss. */
 static double move(qwen_trainer *t, size_t tensor, const uint16_t *kept, double amount)
 {
     const size_t first = t->offsets[tensor], n = t->infos[tensor].n_elems;
@@ -224,9 +225,9 @@ static double move(qwen_trainer *t, size_t tensor, const uint16_t *kept, double 
     return foretold;
 }
 
-/* The gradient is that of the objective: where both ratios are inside the clip, where a
- * good guess has become rarer or a bad one likelier than the clip, which is no reason not
- * to mend it, and where only one of the two is beyond it. */
+/* The gradient is that of the objective: if both ratios are inside the clip, if a good
+ * guess has become rarer or a bad one likelier than the clip (the gradient stays), and if
+ * only one of the two is beyond it. */
 static void test_finite_difference(void **state)
 {
     static const struct {
@@ -256,7 +257,7 @@ static void test_finite_difference(void **state)
             uint16_t *kept = malloc(n * sizeof *kept);
             memcpy(kept, t->weights + t->offsets[i], n * sizeof *kept);
             for (int side = 0; side < 2; side++) {
-                /* so far that the objective moves by about 0.005 */
+                /* far enough to change the objective by about 0.005 */
                 says[side] = move(t, i, kept, (side == 0 ? -0.005 : 0.005) / norm);
                 is[side] = -objective(t, group);
             }
@@ -271,8 +272,8 @@ static void test_finite_difference(void **state)
     }
 }
 
-/* The end of the line is left out where the model was sure of it, but not the sixth token
- * of what is no word. */
+/* The line end is left out if the model was sure of it, but not the sixth token of a
+ * guess that is no word. */
 static void test_sixth_token(void **state)
 {
     (void)state;
@@ -300,9 +301,9 @@ static void test_queue(void **state)
     assert_ptr_equal(group_queue_pop(queue, 1000), a);
     assert_true(group_queue_push(queue, a));
     assert_ptr_equal(group_queue_pop(queue, 1000), b);
-    group_queue_close(queue); /* a stays in it, and is freed with it */
+    group_queue_close(queue); /* a stays in the queue and is freed with it */
     assert_null(group_queue_pop(queue, 1000));
-    assert_false(group_queue_push(queue, b)); /* takes it all the same */
+    assert_false(group_queue_push(queue, b)); /* owns it nevertheless */
     group_queue_free(queue);
 }
 

@@ -1,4 +1,4 @@
-"""What `wordle-train --init` makes, opened by transformers."""
+"""transformers opens the model of `wordle-train --init`."""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-/* Inference: caches, batches, threads and sampling; what config.json may not say. */
+/* Inference: caches, batches, threads and sampling; invalid values in config.json. */
 /* labels: threads */
 #include <math.h>
 #include <sys/stat.h>
@@ -74,7 +74,7 @@ static int free_fixture(void **state)
 /* ---- steps ----------------------------------------------------------------------------
  */
 
-/* A sequence in one step, which is longer than the rows that go together. */
+/* A sequence in one step that is longer than a block of rows. */
 static void test_prompt_at_once(void **state)
 {
     const fixture *f = *state;
@@ -92,7 +92,8 @@ static void test_prompt_at_once(void **state)
     qwen_session_free(s);
 }
 
-/* Sequences of any length side by side, in steps of random rows; only some are wanted. */
+/* Sequences of any length at once, in steps of random rows; only some outputs are needed.
+ */
 static void test_ragged_batches(void **state)
 {
     const fixture *f = *state;
@@ -133,7 +134,7 @@ static void test_ragged_batches(void **state)
     }
 }
 
-/* What was in the cache before a reset is not seen behind it. */
+/* After a reset the old contents of the cache have no effect. */
 static void test_reset(void **state)
 {
     const fixture *f = *state;
@@ -216,7 +217,7 @@ static void test_greedy(void **state)
     assert_true(sampled == 0);
 }
 
-/* Frequencies of many draws against the distribution that is asked for. */
+/* Frequencies of many samples against the requested distribution. */
 static void check_draws(const float *logits, uint32_t n, float temperature, float top_p,
                         const double *expected)
 {
@@ -250,7 +251,7 @@ static void test_draws(void **state)
     check_draws(logits, 5, 1, 0, (double[]){1, 0, 0, 0, 0});
 }
 
-/* Logits that are no numbers end in a token, and a log-probability that tells. */
+/* Logits that are no numbers give a token, and a log-probability that shows it. */
 static void test_no_numbers(void **state)
 {
     (void)state;
@@ -305,7 +306,7 @@ static void test_config(void **state)
                 again.rms_eps == c.rms_eps && again.max_positions == c.max_positions);
 }
 
-/* One member replaced by another, each of which must be refused by its name. */
+/* Replaces one member at a time; the error must name it. */
 static void test_hostile_config(void **state)
 {
     (void)state;

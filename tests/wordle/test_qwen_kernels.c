@@ -1,4 +1,5 @@
-/* Every set of kernels that the machine runs against sums in double, at every tail. */
+/* Compares every set of kernels of the machine with sums in double, for every tail
+ * length. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static void fill_bf16(uint16_t *x, size_t n, uint64_t seed)
     }
 }
 
-/* Matrices of every size around a tile, both ways round, bf16 and fp32. */
+/* Matrices of every size around a tile, in both orders, bf16 and fp32. */
 static void check_tiles(const qwen_kernels *k)
 {
     static float a[MOST * MOST], b[MOST * MOST], packed[MOST * 64], c[MOST * MOST];
@@ -158,7 +159,7 @@ static void test_kernels(void **state)
     assert_null(qwen_kernels_find("none"));
 }
 
-/* Products larger than the blocks that they are cut into, in every direction. */
+/* Products larger than a block in every dimension. */
 static void test_matmul(void **state)
 {
     (void)state;

@@ -4,12 +4,12 @@
 
 #include "small_batch.h"
 
-/* Gradients add up over batches, and are the same whatever the number of threads. */
+/* Gradients add up over batches, and are the same for any number of threads. */
 static void test_threads_and_sums(void **state)
 {
     (void)state;
     qwen_config c = small_config(true);
-    c.n_hidden = 96; /* enough work to be shared out */
+    c.n_hidden = 96; /* enough work for several threads */
     c.n_inter = 200;
     qwen_trainer *one = small_trainer(&c, 1), *three = small_trainer(&c, 3);
     batch b = make_batch(&c);

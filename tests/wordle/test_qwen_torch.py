@@ -1,4 +1,4 @@
-"""The model of examples/wordle beside transformers and PyTorch, from the same files."""
+"""Compares the model of examples/wordle with transformers and PyTorch, from the same files."""
 import json
 import os
 import subprocess
@@ -96,7 +96,7 @@ def test_older_config(tmp_path):
 
 
 def test_config_for_transformers(tmp_path):
-    """What qwen_config_write writes, transformers reads as the same model."""
+    """transformers reads the output of qwen_config_write as the same model."""
     make(tmp_path, SHAPES["one-kv-head"])
     ours = lib.Model(tmp_path)
     before = transformers.AutoConfig.from_pretrained(tmp_path)
@@ -117,7 +117,7 @@ def sample(path, *args):
 
 
 def test_qwen_sample(tmp_path):
-    """The program takes the tokens that transformers takes."""
+    """The program chooses the same tokens as transformers."""
     theirs = make(tmp_path, SHAPES["wide-heads"])
     tok = ascii_tokenizer()
     tok.save(str(tmp_path / "tokenizer.json"))
@@ -150,7 +150,7 @@ def batch():
 
 
 def their_scores(model, sequences):
-    """logp and entropy as the trainer gives them, with PyTorch's graph behind."""
+    """logp and entropy like the trainer's, with PyTorch's graph."""
     logps, entropies = [], []
     for tokens in sequences:
         rows = torch.log_softmax(model(torch.tensor([tokens])).logits[0], -1)
@@ -198,7 +198,7 @@ def copy_into(model, tensors):
 
 @pytest.mark.parametrize("shape, max_grad_norm", [("tied", 0), ("untied", .5)])
 def test_adamw(tmp_path, shape, max_grad_norm):
-    """Three steps: masters in fp32, and the model that runs, which is their rounding."""
+    """Three steps: masters in fp32, and the model, which has them rounded."""
     theirs, ours = make(tmp_path, SHAPES[shape]), lib.Model(tmp_path)
     sequences, coef = batch()
     trainer = lib.Trainer(ours)
@@ -225,7 +225,7 @@ def test_adamw(tmp_path, shape, max_grad_norm):
                    for name, bits in trainer.weights().items()}
         for name, expected in masters.items():
             master = torch.from_numpy(state["master." + name])
-            # where a gradient is all but zero, its sign is a matter of rounding
+            # if a gradient is nearly zero, rounding determines its sign
             near = torch.isclose(master, expected, rtol=1e-4, atol=2e-5)
             assert near.float().mean() > .999, name
             assert torch.equal(master.to(torch.bfloat16), weights[name]), name
@@ -233,7 +233,7 @@ def test_adamw(tmp_path, shape, max_grad_norm):
 
 
 def test_resume(pair, tmp_path):
-    """A trainer that was saved and loaded goes on bit for bit as the first would have."""
+    """A trainer that was saved and loaded continues bit for bit like the first."""
     _, ours = pair
     sequences, coef = batch()
     how = lib.Adamw(1e-3, .9, .95, 1e-8, .01, 1)

@@ -5,8 +5,8 @@
 #include "small_batch.h"
 #include "unit/temp_dir.h"
 
-/* Moves tensor I a little, to bf16 numbers on both sides: along its gradient, or to
- * random sides. What the loss then does must be what the gradient foretells. */
+/* Moves tensor I a little to bf16 numbers in both directions, along its gradient or
+ * randomly. The loss must change as the gradient predicts. */
 static void check_tensor(qwen_trainer *t, batch *b, size_t i, bool along_gradient,
                          double scale)
 {
@@ -144,7 +144,7 @@ static void test_state(void **state)
     assert_memory_equal(first->weights, second->weights, first->n_params * 2);
     assert_memory_equal(first->masters, second->masters, first->n_params * 4);
 
-    /* the bf16 weights are no state: no steps, no moments */
+    /* the bf16 weights alone are no state: they have no steps and moments */
     size_t n;
     const dw_tensor *tensors = qwen_trainer_weights(first, &n);
     assert_ok(dw_checkpoint_write(temp_path("weights"), tensors, n, NULL, &err), err);
@@ -176,7 +176,7 @@ static void test_refused(void **state)
     assert_ok(qwen_trainer_backward(t, coef, &err), err);
     assert_int_equal(qwen_trainer_backward(t, coef, &err), DW_INVALID);
 
-    /* a gradient that is no number moves nothing, and is gone behind it */
+    /* a gradient that is no number changes nothing, and is gone afterwards */
     uint16_t *before = malloc(t->n_params * sizeof *before);
     memcpy(before, t->weights, t->n_params * sizeof *before);
     t->grads[5] = NAN;

@@ -1,5 +1,5 @@
 /* The tokenizer by itself: merges in order, added tokens, and files that must be refused.
- * test_tokenizer.py holds it beside the `tokenizers` library. */
+ * test_tokenizer.py compares it with the `tokenizers` library. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -54,7 +54,7 @@ static void test_encode(void **state)
     tokenizer_close(tok);
 }
 
-/* Counts are of the whole text, whatever there is room for. */
+/* The count is of the whole text, even if there is less room. */
 static void test_room(void **state)
 {
     (void)state;

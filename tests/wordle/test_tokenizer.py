@@ -1,4 +1,4 @@
-"""The tokenizer of examples/wordle beside the `tokenizers` library, from the same file."""
+"""Compares the tokenizer of examples/wordle with the `tokenizers` library, from the same file."""
 import json
 import pathlib
 import random
@@ -66,7 +66,7 @@ def test_texts(pair, text):
     expect_equal(pair, text)
 
 
-# what the pattern tells apart, and whatever else Unicode has; U+180E was a space once
+# characters that the pattern distinguishes, and others; U+180E was a space once
 PIECES = st.sampled_from(list("aZé ñ漢1٣\t\n\r'’.,!<|>") +
                          ["'s", "'LL", " ", "\r\n", "e\u0301", *SPECIAL, "<tool>", "the "])
 OTHERS = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\u180e")
@@ -79,7 +79,7 @@ def test_any_text(pair, text):
 
 
 def test_older_merges(pair, tmp_path):
-    """Merges as "left right", which files of older versions have."""
+    """Merges as "left right", as in files of older versions."""
     theirs, _ = pair
     root = json.loads(theirs.to_str())
     root["model"]["merges"] = [" ".join(m) for m in root["model"]["merges"]]
@@ -90,7 +90,7 @@ def test_older_merges(pair, tmp_path):
 
 
 def ascii_tokenizer():
-    """Bytes alone, some of them missing: the tokenizer of the example's own model."""
+    """Only bytes, some of them missing: the tokenizer of the example's own model."""
     letters = [bytes([b]) for b in range(32, 127)] + [b"\n"]
     spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocab = {spelled.pre_tokenize_str(c.decode())[0][0]: i + 2
@@ -112,7 +112,7 @@ def test_no_merges(tmp_path):
 
 
 def test_bytes_that_are_no_text(pair):
-    """Every byte comes back, whatever it is part of."""
+    """Every byte is restored."""
     _, ours = pair
     rng = random.Random(0)
     for _ in range(50):
@@ -122,5 +122,5 @@ def test_bytes_that_are_no_text(pair):
 
 
 def test_long_piece(pair):
-    """A piece that leaves merges no rest takes n log n steps, not n^2."""
+    """A piece with many merges takes n log n steps, not n^2."""
     expect_equal(pair, "abcdefgh" * 40000)

@@ -1,7 +1,7 @@
-"""A tiny Qwen3 in plain Python: its files, its versions, and what it computes.
+"""A tiny Qwen3 in plain Python: its files, its versions and its results.
 
-Written from the architecture, in doubles and loops, so that a server in C can be compared
-with it where there is no PyTorch.
+Written from the architecture, with doubles and loops, so that a server in C can be compared with
+it without PyTorch.
 """
 import json
 import math
@@ -19,7 +19,7 @@ CONFIG = {
 H, I, V = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["vocab_size"]
 HEADS, KV, D = 2, 1, CONFIG["head_dim"]
 EOS = CONFIG["eos_token_id"]
-# byte-level: a newline is written so, and a space
+# byte-level spelling of a newline and a space
 LETTERS = ["\u010a", "\u0120"] + [chr(c) for c in range(33, 127)]
 IDS = {letter: i for i, letter in enumerate(LETTERS)}
 
@@ -59,7 +59,7 @@ def new_weights(seed):
 
 
 def changed(weights, seed):
-    """The next version: a twentieth of the weights is another."""
+    """The next version: a twentieth of the weights changes."""
     rng = random.Random(seed)
     return {name: [bf16(rng.gauss(0.5, 0.5)) if rng.random() < 0.05 else w for w in values]
             for name, values in weights.items()}
@@ -174,7 +174,7 @@ def cut(x):
 
 
 def heads(x, weight, place):
-    """Cut into heads, normed, turned by their place."""
+    """Splits into heads, normalizes, and rotates by position."""
     out = []
     for head in cut(x):
         y = norm(head, weight)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""wordle-train beside servers and environments that answer what they should not: nothing
-of it is trained on, it is said, and the trainer goes on until it is told to end."""
+"""wordle-train with servers and environments that give wrong answers: it trains on none of them,
+reports them, and goes on until it is asked to end."""
 import http.server
 import json
 import signal
@@ -17,7 +17,7 @@ env = Server(ENV, "--listen", "127.0.0.1:0")
 
 
 class Liar:
-    """Answers what ANSWER makes of the path and the body of a request."""
+    """Answers with the result of ANSWER for the path and the body of a request."""
 
     def __init__(self, answer):
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -50,7 +50,7 @@ def sampler(version="0", token=1, logp=-1.0, stream=None):
 
 
 def judge(reward):
-    """An environment that rewards so."""
+    """An environment with this reward."""
     def answer(path, body):
         game = {"id": "1", "prompt": "WORDLE\n", "reward": reward, "valid": True, "done": True}
         return game if path.endswith("/guess") else {"games": [game] * body.get("n", 1)}
@@ -58,7 +58,7 @@ def judge(reward):
 
 
 def train(name, at_env, server, *options):
-    """(the process, what its metrics say)"""
+    """(the process, its metrics)"""
     path = scratch / f"{name}.jsonl"
     process = start(TRAIN, "--model", MODEL, "--store", f"file://{scratch}/{name}",
                     "--state", scratch / f"{name}.state", "--env", at_env.url, "--server",
@@ -91,8 +91,8 @@ def test_what_is_refused():
 
 
 def test_versions_of_nobody():
-    """Samples of a version that is not there yet are dropped; nothing is wrong with those of
-    one that is."""
+    """Samples of a version that does not exist yet are dropped; those of an existing one are
+    used."""
     server = sampler(version="7")
     process, lines = train("ahead", env, server, "--evaluate", 0)
     wait_until("a start", lambda: lines())
@@ -108,9 +108,9 @@ def test_versions_of_nobody():
 
 
 def test_a_stream_that_is_there():
-    """Another model, with no state, goes into the stream before its samples are used."""
+    """Another model without a state is published before its samples are used."""
     process, lines = train("there", env, sampler(), "--steps", 2)
-    assert process.wait(DEADLINE_S) == 0  # it is done: state and stream are those of before
+    assert process.wait(DEADLINE_S) == 0  # already done: state and stream are those of before
     for file in (scratch / "there.state").glob("state*"):
         file.unlink()
     (scratch / "there.jsonl").unlink()

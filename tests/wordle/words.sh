@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every word of examples/wordle/env/words.txt stands in Debian's wamerican.
+# Every word of examples/wordle/env/words.txt is in Debian's wamerican.
 set -euo pipefail
 dictionary=${DW_WORDS:-/usr/share/dict/american-english}
 [ -e "$dictionary" ] || { echo "skipped: no $dictionary (Debian's package wamerican)"; exit 77; }

@@ -1,5 +1,5 @@
-"""Publishers and followers as people run them: the command, and processes that use the
-library (tests/soak/live.c). Each call has a deadline, and gives an Outcome."""
+"""Publishers and followers as users run them: the command, and processes that use the library
+(tests/soak/live.c). Each call has a deadline and returns an Outcome."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def check_end(name, code, err):
 
 
 def refusal(name, code, out, err):
-    """A refusal is a documented exit code and one line that names what is concerned."""
+    """A refusal is a documented exit code and one line that names the object."""
     told = [x for x in err.strip().splitlines() if x.startswith("deltawire: ")]
     if not told and out.startswith("{"):
         try:
@@ -60,8 +60,8 @@ def start(args, env, **more):
 
 
 def deltawire(world, *args):
-    """Runs the command; raises Fault if it hangs or crashes. Gives its exit code, what it
-    printed, and the error's line."""
+    """Runs the command; raises Fault if it hangs or crashes. Returns its exit code, its output,
+    and the error's line."""
     name = "deltawire " + " ".join(args).replace(world.root + "/", "")
     process = world.running = start([DELTAWIRE, *args], world.env)
     try:
@@ -77,7 +77,7 @@ def deltawire(world, *args):
 
 
 def call(world, *args):
-    """The same for verbs that say a version with --json."""
+    """The same for verbs that print a version with --json."""
     code, out, error = deltawire(world, *args, "--json")
     if code != 0:
         return Outcome(False, None, f"exit code {code}: {error}")
@@ -141,7 +141,7 @@ class Live:
                 pass
 
     def end(self):
-        """Lets it finish, and looks how it did."""
+        """Waits for its end, and checks it."""
         try:
             self.process.stdin.close()
         except OSError:
@@ -235,7 +235,7 @@ class LivePublisher:
 
 
 class DirFollower:
-    """Reads back what is in a directory, and what the directory says it is."""
+    """Reads the weights of a directory, and its recorded version."""
 
     def __init__(self, world, name):
         self.world = world
@@ -267,7 +267,8 @@ class DirFollower:
         return parse_safetensors(content(f"{self.place()}/{names[0]}") or b"")
 
     def claim(self):
-        """The version that the directory says it holds; None: none, or one under way."""
+        """The version in the directory's record; None if there is none, or an apply is in
+        progress."""
         for path in (f"{self.place()}/.deltawire-state.json", f"{self.dir}/.deltawire-state.json"):
             try:
                 state = json.loads(content(path) or b"")
@@ -289,12 +290,12 @@ class DirFollower:
         return None, None  # there is no engine
 
     def verify(self):
-        """Whether `verify DIR` finds the directory good."""
+        """Whether `verify DIR` passes."""
         return deltawire(self.world, "verify", self.place(), "--quiet")[0] == 0
 
 
 class PullFollower(DirFollower):
-    """`deltawire pull`, again and again."""
+    """Repeated `deltawire pull`."""
 
     running = False
 
@@ -343,7 +344,7 @@ class FollowFollower(DirFollower):
                              daemon=True).start()  # fmt: skip
 
     def sync(self, head):
-        """Waits until it is at HEAD, or says why not."""
+        """Waits until it is at HEAD, or returns the reason."""
         if self.process is None:
             self.begin()
         until = time.monotonic() + DEADLINE
@@ -355,7 +356,7 @@ class FollowFollower(DirFollower):
             last = [x for x in told if x.get("event") in ("version", "error", "recovered")]
             at = max((x["version"] for x in last if x["event"] == "version"), default=-1)
             if last and last[-1]["event"] == "error":
-                time.sleep(0.1)  # it tries again; an error that stays is told once
+                time.sleep(0.1)  # it tries again; a lasting error is reported once
                 if len(self.events) in (seen, len(told)):
                     self.world.say(f"follow {self.name}: {last[-1]}")
                     return Outcome(False, at, str(last[-1].get("message", last[-1])))
@@ -365,7 +366,7 @@ class FollowFollower(DirFollower):
         raise Fault(f"follow {self.name}: neither moves nor says why: {self.events[-3:]}")
 
     def ended(self):
-        time.sleep(0.05)  # for what it said last
+        time.sleep(0.05)  # for its last output
         code, err = self.process.returncode, "".join(self.errors)
         self.process = None
         self.world.say(f"follow {self.name} ended: {code} {err.strip()[-600:]}")
@@ -383,7 +384,7 @@ class FollowFollower(DirFollower):
         except subprocess.TimeoutExpired:
             self.kill()
             raise Fault(f"follow {self.name}: does not end") from None
-        if code != -signal.SIGTERM:  # it had hardly begun
+        if code != -signal.SIGTERM:  # it had just started
             check_end(f"follow {self.name}", code, "".join(self.errors))
         self.process = None
 
@@ -438,7 +439,7 @@ class LiveFollower:
         return self.version if self.version is not None and self.version >= 0 else None
 
     def verify(self):
-        return False  # nobody can look into its memory but its own sweep
+        return False  # only its own sweep can check its memory
 
     def stop(self):
         self.version = None

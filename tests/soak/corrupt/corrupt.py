@@ -2,14 +2,13 @@
 # labels: slow
 """The corruption campaign: rounds of publishing and following with one damage each.
 
-A round makes a stream, a publisher and some followers, publishes some versions, damages
-one thing that they hold, goes on, and judges: whoever says that it holds a version holds
-its weights bit for bit, or there is a clear refusal; and the stream can be continued with
-what the documentation says. See judge() for the rules.
+A round makes a stream, a publisher and some followers, publishes some versions, damages one
+thing, goes on, and judges: whoever reports a version has its weights bit for bit, or there is a
+clear refusal; and the stream can be continued as documented. See judge() for the rules.
 
     ROUNDS=n    how many (40)
     SEED=n      repeats the choices of a run; each round prints its own
-    ONLY=seed   one round, with all that was done
+    ONLY=seed   one round, with a full log
     KEEP=1      go on after a failed round, and count
 """
 
@@ -66,13 +65,13 @@ class World:
             deltawire(self, "keygen", self.key, "--quiet")
         self.truth = Truth(random.Random(seed), f"{root}/ckpt", large=rng.random() < 0.1)
         self.rewound = False  # the store is an older copy of itself
-        self.replaced = False  # and the newest copy is still kept
-        self.older = ""  # copies of all directories as they were early on
+        self.replaced = False  # the newest copy is still kept
+        self.older = ""  # early copies of all directories
         self.what = "nothing"
-        self.hit = []  # whose own files were damaged
+        self.hit = []  # the actors whose own files were damaged
         self.repaired = False  # by `deltawire repair`
         self.was_running = False  # a publisher, when its files were damaged
-        self.killing = False  # who ends now was killed
+        self.killing = False  # an actor that ends now was killed
         self.running = None  # the newest process of the command
         self.labels = collections.defaultdict(set)  # of versions that were acknowledged
         self.head = -1
@@ -145,23 +144,23 @@ class World:
         data = follower.weights()
         labels = set(self.labels[version])
         if not labels and self.store.label(version):
-            labels.add(self.store.label(version))  # committed, but nobody was told
+            labels.add(self.store.label(version))  # committed, but not acknowledged
         return data is not None and any(self.truth.is_label(data, x) for x in labels)
 
     def check_served(self, follower):
-        """What an engine was told to load is the version that it was told."""
+        """The directory that an engine was asked to load has the announced version."""
         version, data = follower.loaded()
         if version is not None and self.labels[version]:
             if not any(self.truth.is_label(data, x) for x in self.labels[version]):
                 raise Fault(f"the engine of {follower.name} serves wrong weights as {version}")
 
     def sync(self, follower, victim, wrong_is_known=False):
-        """Has the follower go to the newest version, and judges what it has then. VICTIM:
-        its own weights were damaged, so that only `verify` must find that out."""
+        """Makes the follower go to the newest version, and judges its weights. VICTIM: its own
+        weights were damaged, so only `verify` must find it."""
         outcome = follower.sync(self.store.newest() if self.rewound else self.head)
         if outcome.ok and outcome.version is not None and outcome.version > self.head:
             self.note(outcome.version, self.store.label(outcome.version) or "?")
-        # that the newest commit is lost, verify and status find out; followers never saw it
+        # verify and status find that the newest commit is lost; followers never saw it
         is_lost = self.store.newest() < self.head
         if outcome.ok and outcome.version != self.head and not self.rewound and not is_lost:
             raise Fault(f"{follower.name}: says {outcome}, but the newest version is {self.head}")
@@ -184,7 +183,7 @@ class World:
 
 
 def choose(names, rng):
-    """One of NAMES: first a kind of files, as commits are many and a hint is one."""
+    """One of NAMES: chooses a kind of files first, because there are many commits but one hint."""
     groups = collections.defaultdict(list)
     for name in sorted(names):
         first, _, rest = name.partition("/")
@@ -194,12 +193,12 @@ def choose(names, rng):
 
 def damage_file(world, root):
     """Damages one file below ROOT, or an object of the store; None if there is none."""
-    rng = random.Random(world.rng.random())  # of its own: the files differ from run to run
+    rng = random.Random(world.rng.random())  # its own: files differ from run to run
     while True:
         try:
             return try_to_damage(world, root, rng)
         except FileNotFoundError:
-            pass  # it went meanwhile
+            pass  # it is gone meanwhile
 
 
 def try_to_damage(world, root, rng):
@@ -228,7 +227,7 @@ def try_to_damage(world, root, rng):
 
 
 def flip_baseline_in_memory(world):
-    """Flips a bit of the copy of the weights that a trainer's process compares with."""
+    """Flips a bit of the baseline in a trainer's memory."""
     live = world.publisher.process
     pid, weights = live.process.pid, live.ask("where").version
     state = world.truth.state(world.step - 1)
@@ -268,17 +267,17 @@ def store_goes_away(world):
     world.what = "the store goes away and comes back"
     starts_anew = not getattr(world.publisher, "process", None)
     world.store.go_away(leaves_mount_point=world.rng.random() < 0.5)
-    is_other = False  # a stream was made where the store is not
+    is_other = False  # a stream was made in the empty mount point
     for _ in range(world.rng.choice([1, 2])):
         outcome = world.publisher.publish(world.step)
         is_other = is_other or outcome.ok
-        # who starts only now cannot know that there was a stream, and makes one
+        # a process that starts now cannot know that there was a stream, and makes one
         if outcome.ok and not (starts_anew and outcome.version <= 2):
             raise Fault(f"published version {outcome.version} into a store that is away")
         world.step += 1
     for follower in world.followers:
         if not isinstance(follower, FollowFollower):
-            outcome = follower.sync(world.head)  # nothing new is true as well
+            outcome = follower.sync(world.head)  # "nothing new" is also right
             if outcome.ok and not is_other and not world.holds(follower, outcome.version):
                 raise Fault(f"{follower.name}: {outcome}, but the store is away")
     for follower in world.followers:
@@ -291,7 +290,7 @@ def store_goes_away(world):
 
 
 def do_damage(world):
-    """One damage. Gives the Damage if it was one to a file, the actors that it hit."""
+    """Does one damage. Returns the Damage if it was to a file, and the actors that it hit."""
     rng, publisher = world.rng, world.publisher
     choice = rng.random()
     if choice < 0.12 and world.store.can_go_away:
@@ -327,7 +326,7 @@ def do_damage(world):
 
 
 def while_it_publishes(world, do):
-    """DO happens at some instant of a publish; in some rounds the publisher is killed."""
+    """Calls DO at some instant of a publish; in some rounds the publisher is killed."""
     failures = []
 
     def publish():
@@ -352,7 +351,7 @@ def while_it_publishes(world, do):
 
 
 def replace_directory(world, follower):
-    """A follower's directory goes, or becomes an older copy of itself."""
+    """Removes a follower's directory, or replaces it with an older copy."""
     older = world.older + follower.dir[len(world.root) :]
     if world.rng.random() < 0.5 and os.path.isdir(older):
         world.what = f"{follower.name} is replaced by an older copy"
@@ -390,7 +389,7 @@ def play(world):
 
 
 def copy_world(world):
-    """Older copies of all directories, like those of a backup that runs beside it all."""
+    """Copies all directories, like a backup that runs at the same time."""
     os.mkdir(world.older)
     for name in os.listdir(world.root):
         path = f"{world.root}/{name}"
@@ -399,7 +398,7 @@ def copy_world(world):
         try:
             shutil.copytree(path, f"{world.older}/{name}", symlinks=True)
         except (shutil.Error, FileNotFoundError):
-            pass  # some files, or the directory, went meanwhile
+            pass  # some files, or the directory, are gone meanwhile
 
 
 def go_on(world, done, hit):
@@ -422,8 +421,8 @@ def go_on(world, done, hit):
 
 
 def rotten(world, done, hit):
-    """Whether the baseline changed under a publisher: that is found by a sweep, and versions
-    up to then may be wrong."""
+    """Whether the baseline of a running publisher changed: a sweep finds that, and versions until
+    then may be wrong."""
     return world.publisher in hit and (done is None or world.was_running)
 
 
@@ -434,9 +433,9 @@ def trust(world, signs=False):
 
 
 def judge(world, done, hit):
-    """In the end all are equal, with no other help than what the refusals ask for: what was
-    damaged in the store is restored from a copy, a follower's directory that was damaged
-    is removed and pulled anew, a trainer is started again."""
+    """In the end all are equal, only with the help that the refusals ask for: damaged objects are
+    restored from a copy, a damaged follower's directory is removed and pulled again, a trainer is
+    restarted."""
     if done and done.outside_was_written():
         raise Fault(f"somebody wrote through a link ({world.what})")
     in_store = done if done and not hit else None
@@ -447,7 +446,7 @@ def judge(world, done, hit):
         world.publisher.stop()
         outcome = world.publish()
     if outcome.ok:
-        world.replaced = False  # it goes on with the older copy
+        world.replaced = False  # it continues with the older copy
     elif in_store or world.replaced:
         restore(world, in_store)
         world.publisher.stop()
@@ -481,13 +480,13 @@ def judge(world, done, hit):
         follower.stop()
     restore(world, in_store)
     code, _, error = deltawire(world, "verify", world.url, "--quiet", *trust(world))
-    if code != 0 and not world.repaired:  # then it still names the versions that are bad
+    if code != 0 and not world.repaired:  # else it still names the bad versions
         raise Fault(f"verify in the end: {error}")
     world.publisher.stop()
 
 
 def repair(world):
-    """What a refusal asks for: one more version, the whole model, out of a checkpoint."""
+    """Does what a refusal asks for: one more version with the whole model, from a checkpoint."""
     step = world.step
     sign = ["--sign-key", world.key] if world.key else []
     outcome = call(world, "repair", world.url, world.truth.checkpoint(step), "--step", str(step), *sign)
@@ -500,7 +499,7 @@ def named(outcome, roots):
 
 
 def restore(world, in_store):
-    """What an operator does who has a copy of the store."""
+    """Acts like an operator with a copy of the store."""
     if in_store:
         in_store.undo()
     if world.replaced:
@@ -508,13 +507,13 @@ def restore(world, in_store):
         world.replaced = False
 
 
-# What a stream can do without: hints, and shorter ways that were once made.
+# Objects that a stream does not need: hints and shortcuts.
 HINTS = ("latest.json", "followers/", "probe/", "receipts/", ".deltawire~")
 SPARE = ("ways/", "epochs/", "floor.json")
 
 
 def finds_damage(world, done):
-    """`verify URL` must find what was damaged in the store, unless nobody needs it."""
+    """`verify URL` must find the damage in the store, unless the object is not needed."""
     code, _, _ = deltawire(world, "verify", world.url, "--quiet", *trust(world))
     spare = done.key.startswith(HINTS) or (done.after is None and done.key.startswith(SPARE))
     version = re.search(r"/(\d{20})", done.key)
@@ -524,7 +523,7 @@ def finds_damage(world, done):
 
 
 def run_round(seed, talks):
-    """None, or what was wrong."""
+    """None, or the fault."""
     where = os.environ.get("SOAK_ROOT") or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     root = tempfile.mkdtemp(prefix="deltawire-corrupt-", dir=where)
     world = None

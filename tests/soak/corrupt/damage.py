@@ -1,5 +1,5 @@
-"""Ways to damage a file. Each takes the path, and gives what was done; a Damage can be
-undone, as an operator does who has a copy."""
+"""Ways to damage a file. Each takes the path and returns a description. A Damage can be undone,
+like an operator with a copy does."""
 
 import os
 import shutil
@@ -69,7 +69,7 @@ def no_rights(path, _rng, _others, _outside):
 
 
 def edit(path, change):
-    with open(path, "r+b") as f:  # in place: who has mapped the file sees it
+    with open(path, "r+b") as f:  # in place, so that processes that have mapped the file see it
         b = change(bytearray(f.read()))
         f.seek(0)
         f.write(b)
@@ -93,7 +93,7 @@ KINDS = IN_PLACE + [replace_by_other, remove, hard_link, symbolic_link, dangling
 
 
 def content(path):
-    """What a reader of the path gets; None if it gets nothing."""
+    """The bytes that a reader of the path gets; None if it gets nothing."""
     try:
         if os.path.isfile(path):
             with open(path, "rb") as f:
@@ -133,8 +133,8 @@ class Damage:
         return self.after != self.before
 
     def outside_was_written(self):
-        """Whether somebody wrote through a link to a file that is not theirs. The control block
-        that a follower has open stays its own: it tells its readers there that it ended."""
+        """Whether somebody wrote through a link to a foreign file. A follower may write the
+        control block that it has open, because it marks its end there for its readers."""
         if os.path.basename(self.path) == ".deltawire-control":
             return False
         return self.linked is not None and content(self.outside) != self.linked
@@ -144,7 +144,7 @@ class Damage:
 
     def undo(self):
         if not self.is_still_there():
-            return  # somebody made it anew
+            return  # somebody made it again
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             shutil.rmtree(self.path)
         elif os.path.lexists(self.path):

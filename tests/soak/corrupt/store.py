@@ -28,7 +28,7 @@ class Store:
         return (commit.get("step") or "0") if commit else None
 
     def newest(self):
-        """The newest version that is there."""
+        """The newest version in the store."""
         commits = [x for x in self.keys() if re.fullmatch(r"commits/\d{20}\.json", x)]
         return max((int(x[8:28]) for x in commits), default=-1)
 
@@ -64,7 +64,7 @@ class DirStore(Store):
             os.mkdir(self.path)
 
     def come_back(self, older=None):
-        """As it was, or as the older copy; then the newest stays where it is."""
+        """Restores it, or keeps the older copy."""
         shutil.rmtree(self.path, ignore_errors=True)
         if older:
             shutil.copytree(f"{older}/store", self.path, symlinks=True)
@@ -122,7 +122,7 @@ class BucketStore(Store):
 
 
 class ObjectDamage:
-    """The same as damage.Damage, to an object: done to a file, which replaces it."""
+    """Like damage.Damage for an object: damages a file, which then replaces the object."""
 
     def __init__(self, store, key, kind, rng, others, outside):
         self.store, self.key, self.kind = store, key, kind.__name__

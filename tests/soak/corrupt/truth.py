@@ -1,8 +1,7 @@
-"""The weights that a round publishes, known without the program under test.
+"""The weights that a round publishes, computed without the program under test.
 
-A step is a number. A version carries its step as a label, so that whoever holds a version
-can be compared with the truth. A version that was torn has the label `A~B`: each byte is
-that of step A or that of step B.
+A step is a number. A version carries its step as a label, so that it can be compared with the
+truth. A version that was torn has the label `A~B`: each byte is that of step A or that of step B.
 """
 
 import json
@@ -40,7 +39,7 @@ class Truth:
         self.states = [rng.randbytes(at)]
 
     def state(self, step):
-        """All bytes in order of the tensors' names. One in a hundred changes a step."""
+        """All bytes in order of the tensors' names. One in a hundred changes at each step."""
         while len(self.states) <= step:
             new = bytearray(self.states[-1])
             for _ in range(len(new) // 100):
