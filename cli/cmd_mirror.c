@@ -10,6 +10,7 @@
 #include "fail.h"
 #include "json_out.h"
 #include "mirror.h"
+#include "print.h"
 
 static const char help[] =
     "usage: deltawire mirror FROM TO [--as FORMAT] [--once] [OPTION...]\n"
@@ -222,10 +223,8 @@ static void report_end(const cli_mirror *m, const char *event)
         cli_json_count(object, "versions", m->n_done);
         cli_json_event(object);
     } else if (!m->session->quiet && m->at != DW_NO_VERSION) {
-        fprintf(stderr,
-                "deltawire: %" PRIu64 " versions were written, the newest is %" PRIu64
-                "\n",
-                m->n_done, m->at);
+        cli_print_message("", "%" PRIu64 " versions were written, the newest is %" PRIu64,
+                          m->n_done, m->at);
     }
 }
 

@@ -371,19 +371,18 @@ static void print_recovery(const dw_publish_report *r, const char *url)
     char suspect[CLI_SUSPECT_SIZE];
     if (r->suspect_from == 0)
         return;
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, url);
     if (r->restarted)
-        fprintf(stderr,
-                ": version %" PRIu64 " could not be decoded, so version %" PRIu64
-                " restarts the stream with the whole model. Followers cross over by "
-                "themselves\n",
-                r->version - 1, r->version);
+        cli_print_message(
+            url,
+            "version %" PRIu64 " could not be decoded, so version %" PRIu64
+            " restarts the stream with the whole model. Followers cross over by "
+            "themselves",
+            r->version - 1, r->version);
     else
-        fprintf(
-            stderr,
-            ": the baseline was damaged and was read back from the stream: %s. Version "
-            "%" PRIu64 " is right\n",
+        cli_print_message(
+            url,
+            "the baseline was damaged and was read back from the stream: %s. Version "
+            "%" PRIu64 " is right",
             cli_format_suspect(suspect, r->suspect_from, r->version), r->version);
 }
 
@@ -400,14 +399,10 @@ void cli_published_print(const cli_published *done, const cli_session *s, const 
         print_recovery(&done->report, url);
     if (s->json || s->quiet || done->aftermath.code == DW_OK)
         return;
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, done->aftermath.where[0] ? done->aftermath.where : url);
-    fprintf(stderr,
-            ": version %" PRIu64
-            " is committed, but its folds and anchors were not made: ",
-            done->report.version);
-    cli_print_text(stderr, done->aftermath.text);
-    fputc('\n', stderr);
+    cli_print_message(done->aftermath.where[0] ? done->aftermath.where : url,
+                      "version %" PRIu64
+                      " is committed, but its folds and anchors were not made: %s",
+                      done->report.version, done->aftermath.text);
 }
 
 /* ---- the verb ---- */
@@ -426,8 +421,8 @@ static int publish_one(const arguments *a, const cli_session *s)
     if (s->json || s->quiet)
         return 0;
     if (!done.created && p->options.first != DW_FIRST_ANCHOR)
-        fputs("deltawire: the stream was there already: --base and --fork did nothing\n",
-              stderr);
+        cli_print_message("",
+                          "the stream was there already: --base and --fork did nothing");
     return 0;
 }
 

@@ -87,11 +87,7 @@ static void report(const cli_session *s, const char *code, const char *where,
         cli_json_print(root);
         return;
     }
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, where);
-    fputs(where[0] ? ": " : "", stderr);
-    cli_print_text(stderr, text);
-    fputc('\n', stderr);
+    cli_print_message(where, "%s", text);
     if (hint[0]) {
         fputs("try: ", stderr);
         cli_print_text(stderr, hint);

@@ -7,6 +7,7 @@
 
 #include "cmd_follow.h"
 #include "json_out.h"
+#include "print.h"
 #include "progress_bar.h"
 #include "stream_info.h"
 #include "sync_report.h"
@@ -44,9 +45,9 @@ static void report_unreported(cli_follow *f, const dw_error *err)
     f->is_unreported = true;
     cli_report_error(f->session, "report_failed", f->url, err);
     if (!f->session->json && !f->session->quiet)
-        fputs("deltawire: so `deltawire status` does not show where this follower is. It "
-              "follows on. If it may not write here, use --no-report\n",
-              stderr);
+        cli_print_message(
+            "", "so `deltawire status` does not show where this follower is. It "
+                "follows on. If it may not write here, use --no-report");
 }
 
 static void report_again(cli_follow *f)
@@ -57,7 +58,7 @@ static void report_again(cli_follow *f)
         cli_json_text(object, "event", "report_recovered");
         cli_json_event(object);
     } else if (!f->session->quiet) {
-        fputs("deltawire: `deltawire status` shows this follower again\n", stderr);
+        cli_print_message("", "`deltawire status` shows this follower again");
     }
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "fail.h"
+#include "print.h"
 #include "progress_bar.h"
 
 static const struct verb {
@@ -95,7 +96,7 @@ static int finish_output(int exit_code)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return exit_code;
-    fputs("deltawire: stdout: cannot write\n", stderr);
+    cli_print_message("stdout", "cannot write");
     return exit_code != 0 ? exit_code : CLI_EXIT_IO;
 }
 
@@ -112,7 +113,7 @@ static void give_memory_back(void)
 /* A verb that read a file while it shrank may have printed wrong results: report that. */
 static int report_guard(const dw_error *error)
 {
-    fprintf(stderr, "deltawire: %s: %s\n", error->where, error->text);
+    cli_print_message(error->where, "%s", error->text);
     return cli_exit_code(error->code);
 }
 
@@ -139,8 +140,8 @@ int main(int argc, char **argv)
         return finish_output(refuse_verb(argc, argv));
     const char *kernel = getenv("DELTAWIRE_KERNEL");
     if (kernel && strcmp(kernel, dw_kernel_name()) != 0)
-        fprintf(stderr, "deltawire: no kernels '%s' on this machine: using %s\n", kernel,
-                dw_kernel_name());
+        cli_print_message("", "no kernels '%s' on this machine: using %s", kernel,
+                          dw_kernel_name());
     cli_catch_signals();
     dw_error error;
     if (dw_guard_install(&error) != DW_OK)

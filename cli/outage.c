@@ -26,11 +26,7 @@ void cli_report_error(const cli_session *s, const char *event, const char *fallb
         cli_json_event(object);
         return;
     }
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, where);
-    fputs(": ", stderr);
-    cli_print_text(stderr, text);
-    fputc('\n', stderr);
+    cli_print_message(where, "%s", text);
 }
 
 /* Whether two texts are the same except for numbers: a count or an age may grow. */
@@ -89,10 +85,8 @@ void cli_outage_end(cli_outage *outage, const cli_session *s)
         cli_json_count(object, "tries", outage->n_tries);
         cli_json_event(object);
     } else if (outage->n_tries > 0 && !s->quiet) {
-        fputs("deltawire: ", stderr);
-        cli_print_text(stderr, outage->subject);
-        fprintf(stderr, ": works again after %u %s\n", outage->n_tries,
-                outage->n_tries == 1 ? "try" : "tries");
+        cli_print_message(outage->subject, "works again after %u %s", outage->n_tries,
+                          outage->n_tries == 1 ? "try" : "tries");
     }
     outage->n_tries = 0;
 }

@@ -52,6 +52,20 @@ void cli_print_text(FILE *out, const char *text)
     }
 }
 
+void cli_print_message(const char *where, const char *format, ...)
+{
+    char text[8192]; /* room for a path and a sentence */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fputs("deltawire: ", stderr);
+    cli_print_text(stderr, where);
+    fputs(where[0] ? ": " : "", stderr);
+    cli_print_text(stderr, text);
+    fputc('\n', stderr);
+}
+
 void cli_print_row(const char *label, const char *format, ...)
 {
     va_list args;

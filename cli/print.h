@@ -17,6 +17,11 @@ const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes);
  * not control the terminal. */
 void cli_print_text(FILE *out, const char *text);
 
+/* Prints the line "deltawire: WHERE: TEXT" on stderr, or "deltawire: TEXT" if WHERE is
+ * empty. Control characters are escaped. */
+void cli_print_message(const char *where, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Prints one row of a report on stdout: a label, and a value in a common column. */
 void cli_print_row(const char *label, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

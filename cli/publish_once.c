@@ -257,13 +257,13 @@ static void announce_copies(const cli_publish *p, const cli_session *s,
     const unsigned n = cli_publish_folds(p) && !done->without_folds ? 2 : 1;
     if (s->quiet || s->json)
         return;
-    fprintf(stderr, "deltawire: keeps %s of the model, %s in all, in ",
-            n > 1 ? "2 copies" : "1 copy",
-            cli_format_size(size, n * done->n_model_bytes));
-    cli_print_text(stderr, dir);
-    fputs("; --baseline and --fold change that. `deltawire cache` lists them, "
-          "`deltawire cache --prune` removes old ones\n",
-          stderr);
+    cli_print_message(
+        "",
+        "keeps %s of the model, %s in all, in %s; --baseline and --fold "
+        "change that. `deltawire cache` lists them, `deltawire cache --prune` removes "
+        "old ones",
+        n > 1 ? "2 copies" : "1 copy", cli_format_size(size, n * done->n_model_bytes),
+        dir);
 }
 
 static dw_status take_any(void *context, const dw_store_entry *entry, dw_error *err)
@@ -299,9 +299,9 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
         if (is_removed(store)) {
             status = cli_cache_set_aside(dir, err);
             if (status == DW_OK && !s->quiet && !s->json)
-                fputs("deltawire: the stream that was here is gone: this begins a new "
-                      "one. `deltawire cache` lists the copy of the old one\n",
-                      stderr);
+                cli_print_message("",
+                                  "the stream that was here is gone: this begins a new "
+                                  "one. `deltawire cache` lists the copy of the old one");
         }
         if (status == DW_OK)
             status = cli_cache_use(dir, dw_store_url(store), &state, err);

@@ -93,11 +93,10 @@ void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
     char size[CLI_NUMBER_SIZE];
     if (p->no_folds_reported || s->quiet || s->json)
         return;
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, dir);
-    fprintf(stderr,
-            ": no folded deltas are made, because the disk has no room for a second copy "
-            "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
-            "or say --fold none\n",
-            cli_format_size(size, weights->n_bytes));
+    cli_print_message(
+        dir,
+        "no folded deltas are made, because the disk has no room for a second copy "
+        "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
+        "or say --fold none",
+        cli_format_size(size, weights->n_bytes));
 }

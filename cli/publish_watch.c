@@ -293,17 +293,14 @@ static void report_start(const cli_watch *watch, const cli_session *s)
     }
     if (s->json || s->quiet || (n_new > 0 && n_done == 0))
         return;
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, watch->dir);
     if (n_new + n_done == 0)
-        fputs(": no checkpoint yet. Waiting for checkpoint-N directories, or for "
-              ".safetensors files\n",
-              stderr);
+        cli_print_message(watch->dir, "no checkpoint yet. Waiting for checkpoint-N "
+                                      "directories, or for .safetensors files");
     else
-        fprintf(
-            stderr,
-            ": leaves %zu checkpoint%s alone: the stream has %s already, or has newer "
-            "weights\n",
+        cli_print_message(
+            watch->dir,
+            "leaves %zu checkpoint%s alone: the stream has %s already, or has newer "
+            "weights",
             n_done, n_done > 1 ? "s" : "", n_done > 1 ? "them" : "it");
 }
 

@@ -177,11 +177,9 @@ static void warn(const cli_session *s, json_t *list, const dw_error *warning)
     } else if (s->json && !s->quiet) {
         cli_report_error(s, "warning", NULL, warning);
     } else if (!s->quiet) {
-        fputs("deltawire: warning: ", stderr);
-        cli_print_text(stderr, warning->where);
-        fputs(": ", stderr);
-        cli_print_text(stderr, warning->text);
-        fputc('\n', stderr);
+        char where[DW_ERROR_WHERE_SIZE + sizeof "warning: "];
+        snprintf(where, sizeof where, "warning: %s", warning->where);
+        cli_print_message(where, "%s", warning->text);
     }
 }
 

@@ -65,9 +65,8 @@ const char *cli_store_path(const char *url)
 static void print_wait(void *context, const dw_error *wait)
 {
     (void)context;
-    fprintf(stderr, "%sdeltawire: ", isatty(STDERR_FILENO) ? "\r\033[K" : "");
-    cli_print_text(stderr, wait->where);
-    fprintf(stderr, ": %s\n", wait->text);
+    fputs(isatty(STDERR_FILENO) ? "\r\033[K" : "", stderr);
+    cli_print_message(wait->where, "%s", wait->text);
 }
 
 dw_status cli_store_open_at(dw_store **out, const char *url,

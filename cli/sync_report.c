@@ -55,11 +55,9 @@ void cli_report_private(const cli_session *s, const char *into, uint64_t n)
         cli_json_event(object);
         return;
     }
-    fputs("deltawire: ", stderr);
-    cli_print_text(stderr, into);
-    fprintf(stderr,
-            ": %" PRIu64
-            " file%s of the weights %s a link or had a second name, and %s a "
-            "private copy now\n",
-            n, n == 1 ? "" : "s", n == 1 ? "was" : "were", n == 1 ? "is" : "are each");
+    cli_print_message(
+        into,
+        "%" PRIu64 " file%s of the weights %s a link or had a second name, and %s a "
+        "private copy now",
+        n, n == 1 ? "" : "s", n == 1 ? "was" : "were", n == 1 ? "is" : "are each");
 }

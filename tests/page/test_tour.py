@@ -78,13 +78,13 @@ def test_the_whole_model_takes_longer(tour):
     assert "1208 MB travel" in tour.text("#time-say") and "193 s" in tour.text("#time-say")
 
 
-@pytest.mark.parametrize("start, head, hops, megabytes", [
+@pytest.mark.parametrize("start, head, steps, megabytes", [
     (42, 43, 1, 5.8), (32, 48, 1, 5.98 * 5.8), (0, 20, 2, (5.98 + 2.61) * 5.8),
     (-1, 32, 1, 1208), (-1, 33, 2, 1208 + 5.8)])
-def test_the_cheapest_way(tour, start, head, hops, megabytes):
+def test_the_cheapest_route(tour, start, head, steps, megabytes):
     move(tour, "head", head)
     move(tour, "from", start)
-    assert number(tour, "#late-say b", 0) == hops
+    assert number(tour, "#late-say b", 0) == steps
     assert abs(number(tour, "#late-say b", 1) - megabytes) < 1
 
 
