@@ -127,7 +127,7 @@ def test_a_rank_that_never_comes(url, tmp_path):
     with pytest.raises(dw.Unavailable, match="version 0 was not committed"):
         Rank(url, weights, 0, rank_timeout=0.1)
     with pytest.raises(dw.NotFound):
-        dw.Follower(url, tensors={n: np.zeros_like(t) for n, t in weights.items()}).sync()
+        dw.Follower(url, tensors={n: np.zeros_like(t) for n, t in weights.items()}, open_timeout=0)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         each = [pool.submit(Rank, url, weights, rank, job="two") for rank in range(2)]
         for one in each:
