@@ -105,13 +105,13 @@ def main():
             publisher.wait(publisher.publish())
             base = follower.state
             follower.stage()
-            follower.commit()
+            follower.prepare()
             path = follower.staged_path
             ours.append(milliseconds(lambda: weights.apply(path, base)))
             theirs.append(milliseconds(
                 lambda: load_checkpoint_weight_patches(worker.get_model(), patches)))
             follower.apply()
-            follower.settle()
+            follower.finish()
             if weights.compare(live):
                 sys.exit("vllm_apply: the weights are not those of the version")
         follower.close()

@@ -31,7 +31,7 @@ with deltawire.Publisher(url, trained) as trainer:
             while engine.version != report.version:
                 engine.stage(report.version)  # the engine serves on
                 engine.apply()  # pause it for this: stores, at memory speed
-                engine.settle()
+                engine.finish()
             print(f"engine:  serves version {engine.version}")
 
 same = trained["model.weight"] == served["model.weight"]

@@ -1,3 +1,4 @@
 from ._core import *
+from ._core import Shortcut as Way
 from ._core import __version__ as __version__
 from ._outcomes import PublishWarning as PublishWarning

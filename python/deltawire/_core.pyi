@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer, Self, deprecated
 
 __version__: Final[str]
 
@@ -259,7 +259,7 @@ class VersionInfo(NamedTuple):
     host: str | None
     """The machine that wrote it; None: not recorded."""
 
-class Way(NamedTuple):
+class Shortcut(NamedTuple):
     start: int | None
     """None: an anchor."""
     to: int
@@ -299,7 +299,10 @@ class Stream:
     def version(self, version: int) -> VersionInfo: ...
     def versions(self, start: int | None = None) -> list[VersionInfo]:
         """From `start`, or the floor, to the head."""
-    def ways(self) -> list[Way]: ...
+    def shortcuts(self) -> list[Shortcut]:
+        """The folds and anchors of the stream."""
+    @deprecated("use shortcuts()")
+    def ways(self) -> list[Shortcut]: ...
     def followers(self) -> list[FollowerInfo]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -425,8 +428,10 @@ class Publisher:
     def commit(self, ticket: int, receipts: Iterable[bytes]) -> bytes:
         """On rank 0: commits, and returns the outcome, also of a failure, which wait()
         raises."""
-    def settle(self, ticket: int, outcome: bytes) -> None:
+    def accept(self, ticket: int, outcome: bytes) -> None:
         """On the other ranks: accepts the outcome of commit()."""
+    @deprecated("use accept()")
+    def settle(self, ticket: int, outcome: bytes) -> None: ...
     def cancel(self) -> None:
         """Cancels the version in progress, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:
@@ -439,13 +444,16 @@ class Publisher:
 class FollowReport(NamedTuple):
     start: int | None
     version: int | None
-    n_hops: int
+    n_steps: int
     n_objects: int
     n_bytes: int
     n_changed: int
     fetch_ms: int
     stage_ms: int
     apply_ms: int
+    @property
+    @deprecated("use n_steps")
+    def n_hops(self) -> int: ...
 
 @final
 class Follower:
@@ -498,7 +506,7 @@ class Follower:
     def state(self) -> str | None: ...
     @property
     def staged(self) -> int | None:
-        """The version that is staged and not finished (settle())."""
+        """The version that is staged and not finished (finish())."""
     @property
     def staged_path(self) -> str | None: ...
     @property
@@ -516,14 +524,18 @@ class Follower:
     def stage(self, goal: int | None = None, *, progress: _Progress | None = None) -> int | None:
         """Fetches and proves the next step to `goal` (None: the newest). Returns the version
         that it leads to."""
-    def commit(self) -> None:
-        """Prepares the staged version: the patch is durable, and readers see nothing yet."""
+    def prepare(self) -> None:
+        """Makes the patch of the staged step durable. Readers see nothing yet."""
     def apply(self) -> None:
         """Stores the new values."""
-    def settle(self) -> None:
-        """Finishes the version: syncs, reads back, removes the patch."""
+    def finish(self) -> None:
+        """Syncs what was applied, reads it back and removes the patch."""
+    @deprecated("use prepare()")
+    def commit(self) -> None: ...
+    @deprecated("use finish()")
+    def settle(self) -> None: ...
     def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
-        """stage, commit, apply and settle until the weights are at `goal`."""
+        """stage, prepare, apply and finish until the weights are at `goal`."""
     def report(self, status: str, message: str | None = None) -> None:
         """Reports your own status. From now until close() only your reports are sent."""
     def close(self) -> None: ...

@@ -341,7 +341,7 @@ class Follower:
                 self._resume_now()
         finally:
             if self._applied is not None:
-                self._native.settle()
+                self._native.finish()
                 self._begun, self._applied = False, None
 
     def _store(self) -> None:

@@ -72,8 +72,7 @@ bool dwpy_row_type_add(PyObject *module, dwpy_row_type *type);
 /* Makes a row. Owns VALUES: a tuple, or NULL after a failure. */
 PyObject *dwpy_row(const dwpy_row_type *type, PyObject *values);
 
-/* ---- long_call.c: long calls without the GIL that signals and callbacks can stop ----
- */
+/* ---- long_call.c: calls without the GIL that signals and callbacks can stop ---- */
 typedef struct dwpy_hook {
     dw_progress progress; /* for the library's call */
     PyObject *callable;
@@ -123,6 +122,9 @@ PyObject *dwpy_live_end(PyObject *self, PyObject *unused);
 bool dwpy_is_ending(void);
 
 /* ---- types.c ---- */
+
+/* Warns that OLD, a name of 0.1, is deprecated. False: the warning is an exception. */
+bool dwpy_warn_renamed(const char *old, const char *new_name);
 PyObject *dwpy_enter(PyObject *self, PyObject *unused); /* __enter__ */
 PyObject *dwpy_exit(PyObject *self, PyObject *args);    /* __exit__: close() */
 /* The end of every dealloc. */

@@ -9,7 +9,7 @@ enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, when it closes */
 
 static dwpy_row_type report_row = {
     "FollowReport", "The report of a sync.",
-    "start version n_hops n_objects n_bytes n_changed fetch_ms stage_ms apply_ms", NULL};
+    "start version n_steps n_objects n_bytes n_changed fetch_ms stage_ms apply_ms", NULL};
 
 static PyObject *row_of(const dw_follow_report *r)
 {
@@ -120,7 +120,7 @@ static PyObject *do_step(PyObject *object, step_function function)
     return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
 }
 
-static PyObject *follower_commit(PyObject *self, PyObject *unused)
+static PyObject *follower_prepare(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return do_step(self, dw_follower_prepare);
@@ -132,10 +132,25 @@ static PyObject *follower_apply(PyObject *self, PyObject *unused)
     return do_step(self, dw_follower_apply);
 }
 
-static PyObject *follower_settle(PyObject *self, PyObject *unused)
+static PyObject *follower_finish(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return do_step(self, dw_follower_finish);
+}
+
+/* Names of 0.1. */
+static PyObject *follower_commit(PyObject *self, PyObject *unused)
+{
+    return dwpy_warn_renamed("Follower.commit()", "prepare()")
+               ? follower_prepare(self, unused)
+               : NULL;
+}
+
+static PyObject *follower_settle(PyObject *self, PyObject *unused)
+{
+    return dwpy_warn_renamed("Follower.settle()", "finish()")
+               ? follower_finish(self, unused)
+               : NULL;
 }
 
 static PyObject *follower_poll(PyObject *object, PyObject *unused)
@@ -334,10 +349,12 @@ static PyMethodDef methods[] = {
      "Waits until there is a version above the weights'; None if the time is over."},
     {"stage", DWPY_KEYWORDS(follower_stage), METH_VARARGS | METH_KEYWORDS,
      "Fetches and proves the next step; the weights stay as they are."},
-    {"commit", follower_commit, METH_NOARGS, "Makes what is staged durable."},
+    {"prepare", follower_prepare, METH_NOARGS, "Makes the staged step durable."},
     {"apply", follower_apply, METH_NOARGS,
      "Stores the new values. An engine must pause for this."},
-    {"settle", follower_settle, METH_NOARGS, "Makes the stores durable and checks them."},
+    {"finish", follower_finish, METH_NOARGS, "Syncs and checks what was applied."},
+    {"commit", follower_commit, METH_NOARGS, "Deprecated: prepare()."},
+    {"settle", follower_settle, METH_NOARGS, "Deprecated: finish()."},
     {"sync", DWPY_KEYWORDS(follower_sync), METH_VARARGS | METH_KEYWORDS,
      "Brings the weights to a version, step by step."},
     {"report", DWPY_KEYWORDS(follower_report), METH_VARARGS | METH_KEYWORDS,
@@ -370,7 +387,18 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"deltawire.Follower", sizeof(follower_object), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
 
+/* The name of 0.1 for n_steps. */
+static bool add_n_hops(void)
+{
+    PyObject *getter = PyObject_GetAttrString(report_row.type, "n_steps");
+    const bool good =
+        getter && PyObject_SetAttrString(report_row.type, "n_hops", getter) == 0;
+    Py_XDECREF(getter);
+    return good;
+}
+
 bool dwpy_follower_add(PyObject *module)
 {
-    return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &report_row);
+    return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &report_row) &&
+           add_n_hops();
 }

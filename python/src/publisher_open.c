@@ -97,14 +97,14 @@ static bool read_folds(unsigned out[4], PyObject *folds)
 
 static bool to_ranks(arguments *a, publisher_object *self)
 {
-    static const char *const ways[] = {"store", "caller", NULL};
-    const int way = dwpy_choice(a->receipts, ways, "receipts");
-    if (way < 0)
+    static const char *const carriers[] = {"store", "caller", NULL};
+    const int carrier = dwpy_choice(a->receipts, carriers, "receipts");
+    if (carrier < 0)
         return false;
-    a->options.receipts = (dw_receipts)way;
+    a->options.receipts = (dw_receipts)carrier;
     a->options.rank = a->rank;
     a->options.n_ranks = a->n_ranks;
-    self->by_caller = way == DW_RECEIPTS_CALLER;
+    self->by_caller = carrier == DW_RECEIPTS_CALLER;
     if (a->shards == Py_None)
         a->shards = NULL;
     if ((a->shards || a->n_ranks > 1) && self->when_busy != DW_BUSY_WAIT) {

@@ -205,7 +205,7 @@ PyObject *dwpy_publisher_commit(PyObject *object, PyObject *args)
     return out;
 }
 
-static PyObject *settle_now(publisher_object *self, uint64_t ticket, const char *outcome,
+static PyObject *accept_now(publisher_object *self, uint64_t ticket, const char *outcome,
                             Py_ssize_t n_outcome)
 {
     dw_error err = {0};
@@ -218,16 +218,23 @@ static PyObject *settle_now(publisher_object *self, uint64_t ticket, const char 
                                                 : dwpy_raise(status, &err);
 }
 
-PyObject *dwpy_publisher_settle(PyObject *object, PyObject *args)
+PyObject *dwpy_publisher_accept(PyObject *object, PyObject *args)
 {
     publisher_object *self = (publisher_object *)object;
     unsigned long long ticket;
     const char *outcome;
     Py_ssize_t n_outcome;
-    if (!PyArg_ParseTuple(args, "Ky#:settle", &ticket, &outcome, &n_outcome) ||
+    if (!PyArg_ParseTuple(args, "Ky#:accept", &ticket, &outcome, &n_outcome) ||
         !dwpy_guard_enter(&self->guard))
         return NULL;
-    PyObject *out = settle_now(self, ticket, outcome, n_outcome);
+    PyObject *out = accept_now(self, ticket, outcome, n_outcome);
     dwpy_guard_leave(&self->guard);
     return out;
+}
+
+PyObject *dwpy_publisher_settle(PyObject *object, PyObject *args)
+{
+    return dwpy_warn_renamed("Publisher.settle()", "accept()")
+               ? dwpy_publisher_accept(object, args)
+               : NULL;
 }

@@ -396,8 +396,9 @@ static PyMethodDef methods[] = {
     {"commit", dwpy_publisher_commit, METH_VARARGS,
      "Rank 0: commits the version from all receipts; returns the outcome for the "
      "others."},
-    {"settle", dwpy_publisher_settle, METH_VARARGS,
+    {"accept", dwpy_publisher_accept, METH_VARARGS,
      "The other ranks: accepts the outcome."},
+    {"settle", dwpy_publisher_settle, METH_VARARGS, "Deprecated: accept()."},
     {"close", DWPY_KEYWORDS(publisher_close), METH_VARARGS | METH_KEYWORDS,
      "Waits for the version in progress, and ends."},
     DWPY_CONTEXT,

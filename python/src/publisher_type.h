@@ -52,7 +52,8 @@ bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **
                            size_t *n);
 PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
-PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args);
+PyObject *dwpy_publisher_accept(PyObject *self, PyObject *args);
+PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args); /* its name in 0.1 */
 
 /* ---- publisher_end.c ---- */
 

@@ -12,8 +12,9 @@ static dwpy_row_type version_row = {
     "version content epoch created step notes state n_changed n_objects n_bytes key base "
     "fork_url fork_version suspect_from library host",
     NULL};
-static dwpy_row_type way_row = {"Way", "A shortcut to a version.",
-                                "start to n_bytes n_objects", NULL};
+static dwpy_row_type shortcut_row = {"Shortcut",
+                                     "A fold or an anchor that leads to a version.",
+                                     "start to n_bytes n_objects", NULL};
 static dwpy_row_type follower_row = {"FollowerInfo", "A follower that reports.",
                                      "id version host status message time", NULL};
 static dwpy_row_type tensor_row = {"StreamTensor", "Type and shape.", "dtype shape",
@@ -231,31 +232,40 @@ static PyObject *stream_versions(PyObject *object, PyObject *args, PyObject *key
     return list;
 }
 
-static PyObject *stream_ways(PyObject *object, PyObject *unused)
+static PyObject *stream_shortcuts(PyObject *object, PyObject *unused)
 {
     (void)unused;
     stream_object *self = (stream_object *)object;
     if (!dwpy_guard_enter(&self->guard))
         return NULL;
-    const dw_edge *ways = NULL;
+    const dw_edge *shortcuts = NULL;
     size_t n = 0;
     dw_error err = {0};
     dw_status status;
-    Py_BEGIN_ALLOW_THREADS status = dw_stream_shortcuts(self->stream, &ways, &n, &err);
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_stream_shortcuts(self->stream, &shortcuts, &n, &err);
     Py_END_ALLOW_THREADS PyObject *list =
         status == DW_OK ? PyList_New(0) : dwpy_raise(status, &err);
     for (size_t i = 0; list && i < n; i++) {
-        PyObject *row =
-            dwpy_row(&way_row, Py_BuildValue("NKKK", dwpy_version(ways[i].from),
-                                             (unsigned long long)ways[i].to,
-                                             (unsigned long long)ways[i].n_bytes,
-                                             (unsigned long long)ways[i].n_objects));
+        PyObject *row = dwpy_row(
+            &shortcut_row, Py_BuildValue("NKKK", dwpy_version(shortcuts[i].from),
+                                         (unsigned long long)shortcuts[i].to,
+                                         (unsigned long long)shortcuts[i].n_bytes,
+                                         (unsigned long long)shortcuts[i].n_objects));
         if (!row || PyList_Append(list, row) < 0)
             Py_CLEAR(list);
         Py_XDECREF(row);
     }
     dwpy_guard_leave(&self->guard);
     return list;
+}
+
+/* Its name in 0.1. */
+static PyObject *stream_ways(PyObject *object, PyObject *unused)
+{
+    return dwpy_warn_renamed("Stream.ways()", "shortcuts()")
+               ? stream_shortcuts(object, unused)
+               : NULL;
 }
 
 /* The library calls it between requests, on the calling thread. */
@@ -307,7 +317,8 @@ static PyMethodDef methods[] = {
     {"version", stream_version, METH_VARARGS, "The record of a version."},
     {"versions", DWPY_KEYWORDS(stream_versions), METH_VARARGS | METH_KEYWORDS,
      "The versions from a version, or the floor, to the head."},
-    {"ways", stream_ways, METH_NOARGS, "Folded deltas and anchors."},
+    {"shortcuts", stream_shortcuts, METH_NOARGS, "Folded deltas and anchors."},
+    {"ways", stream_ways, METH_NOARGS, "Deprecated: shortcuts()."},
     {"followers", stream_followers, METH_NOARGS, "The followers that report."},
     {"close", stream_close, METH_NOARGS, NULL},
     DWPY_CONTEXT,
@@ -338,7 +349,7 @@ static PyType_Spec spec = {"deltawire.Stream", sizeof(stream_object), 0,
 bool dwpy_stream_add(PyObject *module)
 {
     return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &version_row) &&
-           dwpy_row_type_add(module, &way_row) &&
+           dwpy_row_type_add(module, &shortcut_row) &&
            dwpy_row_type_add(module, &follower_row) &&
            dwpy_row_type_add(module, &tensor_row);
 }

@@ -58,12 +58,12 @@ def serve(source, version, whole=False):
     """Acts like the back end; returns the steps that the engine took."""
     steps = []
 
-    def hop(to, patch):
+    def on_step(to, patch):
         assert os.path.getsize(patch) > 0
         steps.append(to)
 
     with source.lock:
-        source.bring(version, None if whole else hop)
+        source.bring(version, None if whole else on_step)
         source.served = version
     return steps
 
@@ -85,7 +85,7 @@ def test_a_directory_that_no_engine_has_taken_goes_to_the_newest(stream, source,
     stream.wait_for(6, "serving", "")
 
 
-def test_hops_on_the_way_are_staged_one_after_the_other(stream, source):
+def test_steps_of_a_route_are_staged_one_after_the_other(stream, source):
     one = source()
     stream.wait_for(0, "staged", "0")
     serve(one, 0, whole=True)
@@ -94,18 +94,18 @@ def test_hops_on_the_way_are_staged_one_after_the_other(stream, source):
     stream.wait_for(0, "staged", "1")
     stream.publish(2)
     assert serve(one, 1) == [1]  # not the newest
-    wait_until(lambda: stream.reports()[0][:2] == (1, "staged"), "the next hop is staged")
+    wait_until(lambda: stream.reports()[0][:2] == (1, "staged"), "the next step is staged")
     serve(one, 3)
     stream.wait_for(3, "serving", "")
 
 
-def test_an_update_right_after_another_finds_the_directory_settled(stream, source):
+def test_an_update_right_after_another_finds_the_directory_finished(stream, source):
     one = source(interval=600)  # so that the thread does not interfere
-    wait_until(lambda: one.place()[0] == 0, "the directory is filled")
+    wait_until(lambda: one.position()[0] == 0, "the directory is filled")
     serve(one, 0, whole=True)
     stream.publish(1)
     assert serve(one, 1) == [1]
-    assert one.place() == (1, deltawire.digest(stream.weights).state)
+    assert one.position() == (1, deltawire.digest(stream.weights).state)
 
 
 def test_an_apply_that_fails_is_done_again(stream, source):
@@ -143,13 +143,13 @@ def test_a_fault_that_is_no_end_does_not_end_the_thread(stream, source):
     one = source()
     stream.wait_for(0, "staged", "0")
     with one.lock:
-        settle = one._settle
+        finish = one._finish
 
         def fails():
-            one._settle = settle
+            one._finish = finish
             raise deltawire.Invalid("as the test wants")
 
-        one._settle = fails
+        one._finish = fails
     stream.publish(1)
     stream.wait_for(1, "staged", "1")
 

@@ -91,10 +91,10 @@ class Run:
 
     def stage(self):
         """The update that `deltawire follow` sends for the next version; call it before
-        settle()."""
+        finish()."""
         start = self.follower.version
         self.follower.stage()
-        self.follower.commit()
+        self.follower.prepare()
         update = {"format": "deltawire/1", "kind": "patch", "stream": None,
                   "from_version": start, "version": self.follower.staged, "state": None,
                   "dir": str(self.where / "dir"), "patch": self.follower.staged_path}
@@ -224,7 +224,7 @@ def test_every_element_goes_to_its_place(run):
     run.publish(1)
     update = run.stage()
     engine.update(update)
-    run.follower.settle()
+    run.follower.finish()
     assert engine.serves() == run.references[1]
     assert run.references[1]["tokens"] != before["tokens"]
     with pytest.raises(Exception, match="starts from version 0"):
@@ -233,7 +233,7 @@ def test_every_element_goes_to_its_place(run):
 
     run.publish(2)
     engine.update(run.stage())
-    run.follower.settle()
+    run.follower.finish()
     assert weights.compare(deltawire.Checkpoint(run.paths[2])) == {}  # -0 and NaNs too
     served = engine.serves()
     assert served == run.references.get(2, served)
@@ -274,7 +274,7 @@ def patched(world):
     run.publish(1 - run.which)
     update = run.stage()
     yield run, engine, update
-    run.follower.settle()
+    run.follower.finish()
     engine.backend.sweep_every = 64
     engine.update(run.snapshot())  # repairs it
     wanted = deltawire.Checkpoint(run.paths[run.which])
@@ -328,7 +328,7 @@ def test_another_digest_than_the_versions_is_refused(patched):
 def test_a_sweep_finds_what_no_patch_touches(patched):
     run, engine, update = patched
     engine.update(update)
-    run.follower.settle()
+    run.follower.finish()
     engine.backend.sweep_every = 1
     run.live["model.norm.weight"][3] += 1
     run.publisher.wait(run.publisher.publish())
@@ -336,7 +336,7 @@ def test_a_sweep_finds_what_no_patch_touches(patched):
     update = run.stage()
     with pytest.raises(Exception, match="1 elements of model.norm.weight"):
         engine.update(update)
-    run.follower.settle()
+    run.follower.finish()
     run.publish(run.which)
     run.stage()
 

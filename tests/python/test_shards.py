@@ -69,7 +69,7 @@ def test_receipts_by_the_caller(url, ranks):
         tickets = [p.publish() for p in (first, second)]
         receipts = [p.receipt(t) for p, t in zip((first, second), tickets)]
         outcome = first.commit(tickets[0], reversed(receipts))
-        second.settle(tickets[1], outcome)
+        second.accept(tickets[1], outcome)
         assert first.wait(tickets[0]).state == dw.digest(weights).state
         assert second.version == first.version == version
 
@@ -80,7 +80,7 @@ def test_receipts_by_the_caller(url, ranks):
     with pytest.raises(dw.Mismatch):
         first.wait(tickets[0])
     with pytest.raises(dw.Unavailable):
-        second.settle(tickets[1], outcome)
+        second.accept(tickets[1], outcome)
     assert dw.Stream(url).head == 3
 
 

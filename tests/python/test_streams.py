@@ -56,9 +56,9 @@ def test_publish_and_follow(url, tmp_path):
         while on_disk.version != 5:
             staged = on_disk.stage()
             assert on_disk.staged == staged
-            on_disk.commit()
+            on_disk.prepare()
             on_disk.apply()
-            on_disk.settle()
+            on_disk.finish()
         assert dw.digest(dw.Checkpoint(on_disk.dir)) == dw.digest(weights)
         follower.report("following", "all is well")
         publisher.drain()
@@ -70,7 +70,7 @@ def test_publish_and_follow(url, tmp_path):
             assert stream.tensors["w"] == ("F32", (20000,))
             assert [(f.id, f.version, f.message) for f in stream.followers()] == [
                 ("f1", 5, "all is well")]
-            assert any(way.start is not None for way in stream.ways())  # the fold of 4
+            assert any(s.start is not None for s in stream.shortcuts())  # the fold of 4
             with pytest.raises(dw.NotFound):
                 stream.version(6)
     with pytest.raises(dw.NotFound):
@@ -275,6 +275,16 @@ def test_close_ends_waits_for_tickets(url):
         publisher.captured(ticket)
 
 
+def test_names_of_0_1_still_work(url, tmp_path):
+    with dw.Publisher(url, model()), dw.Follower(url, into=tmp_path / "copy") as follower:
+        assert follower.stage() == 0
+        for old in (follower.commit, follower.settle, dw.Stream(url).ways):
+            with pytest.warns(DeprecationWarning, match="is deprecated: use "):
+                old()
+        assert follower.version == 0 and follower.totals.n_hops == follower.totals.n_steps == 1
+        assert dw.Way is dw.Shortcut
+
+
 def test_a_store_stays_open_for_those_who_use_it(tmp_path):
     store = dw.Store(f"file://{tmp_path}/s")
     publisher = dw.Publisher(store, model())
@@ -287,7 +297,7 @@ def test_a_child_must_open_anew(url):
     store = dw.Store(url)
     handles = [store, dw.Publisher(store, model()), dw.Follower(url, tensors=empty()),
                dw.Stream(url)]
-    calls = [store.list, handles[1].publish, handles[2].sync, handles[3].ways]
+    calls = [store.list, handles[1].publish, handles[2].sync, handles[3].shortcuts]
     child = os.fork()
     if child == 0:
         status = 1

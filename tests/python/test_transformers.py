@@ -97,7 +97,7 @@ def test_readers_keep_a_version(url, tmp_path):
             thread.join()
             assert inner[0][0] == version == 0 and weights.version == 1
             assert torch.equal(inner[0][1], before) and torch.equal(logits(model), before)
-        follower.settle()
+        follower.finish()
         with weights.reading() as version:
             assert version == 1 and not torch.equal(logits(model), before)
 

@@ -206,20 +206,20 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                                "POST /init_weight_transfer_engine "
                                '{"init_info":{"url":"s3://..."}}')
         is_known = self._weights is not None and version is not None
-        if not is_known or source.place() != (version, base):
+        if not is_known or source.position() != (version, base):
             state = source.bring(goal, None)
             _check_state(self._load_whole(source.dir), state, goal)
             return state
         state, forgotten = base, set()
 
-        def hop(to: int, patch: str) -> str | None:
+        def on_step(to: int, patch: str) -> str | None:
             nonlocal state
             report = self._store(to, patch, state)
             forgotten.update(report.forgotten)
             state = report.state
             return state
 
-        state = source.bring(goal, hop)
+        state = source.bring(goal, on_step)
         self._finish_patches(source.dir, forgotten)
         return state
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from .. import _core
 
-Hop = Callable[[int, str], "str | None"]
+OnStep = Callable[[int, str], "str | None"]
 """Takes the version that the patch file leads to, and the file. Returns the digest that was
 reached."""
 
@@ -36,14 +36,14 @@ class StreamSource:
         self.lock = threading.RLock()
         """Locks the follower over several calls. Its holder may read the directory."""
         self._stop = threading.Event()
-        self._committed = False  # and perhaps not applied
-        self._applied = False  # and not yet settled
+        self._prepared = False  # and perhaps not applied
+        self._applied = False  # and not yet finished
         self._goal: int | None = None  # the goal of the last stage
         self.served: int | None = None
         """The version that the engine has taken over, set by the back end; None: it needs the
         whole directory."""
         self._complaint = ""
-        self._told: tuple[str, str | None] | None = None
+        self._reported: tuple[str, str | None] | None = None
         try:
             self._follower = _core.Follower(
                 _core.Store(url, **dict(store or {})), into=self.dir, trust=trust,
@@ -80,16 +80,16 @@ class StreamSource:
     def _stage_newest(self) -> None:
         """The lock is held."""
         follower = self._follower
-        self._settle()
+        self._finish()
         newest = follower.poll()
         if newest is not None and newest != follower.version:
             if self.served is None:  # no weights wait for patches: all the way
                 self._move(newest, None)
             elif newest != self._goal or follower.staged is None:
                 follower.stage(newest)
-                # the way there may have several hops: what is staged is the first of them
+                # the route may have several steps: what is staged is the first of them
                 self._goal = newest
-                self._settle()  # if an empty directory was filled
+                self._finish()  # if an empty directory was filled
         staged, version = follower.staged, follower.version
         if staged is None and version != self.served:
             staged = version  # in the directory, and not in the engine
@@ -98,15 +98,15 @@ class StreamSource:
         elif version is not None:
             self._report("serving", None)
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         """Ends what an update has begun, or an empty directory was filled with."""
-        if self._committed and not self._applied:
+        if self._prepared and not self._applied:
             self._follower.apply()
             self._applied = True
         is_filled = self._follower.staged is not None and self._follower.staged_path is None
         if self._applied or is_filled:
-            self._follower.settle()
-            self._committed = self._applied = False
+            self._follower.finish()
+            self._prepared = self._applied = False
 
     def _complain(self, text: str) -> None:
         """Logs it once, even if it lasts for hours."""
@@ -115,49 +115,50 @@ class StreamSource:
         self._complaint = text
 
     def _report(self, status: str, message: str | None) -> None:
-        if not self._reports or self._told == (status, message):
+        if not self._reports or self._reported == (status, message):
             return
         try:
             self._follower.report(status, message)
-            self._told = (status, message)
+            self._reported = (status, message)
         except _core.Error as error:  # no reason to stop
             self._complain(f"no report: {error}")
 
     # ---- updates ----------------------------------------------------------------------
 
-    def place(self) -> tuple[int | None, str | None]:
+    def position(self) -> tuple[int | None, str | None]:
         """The version of the directory and its digest. Finishes an applied update first."""
         with self.lock:
-            self._settle()
+            self._finish()
             return self._follower.version, self._follower.state
 
-    def bring(self, version: int, hop: Hop | None) -> str:
-        """Brings the directory to VERSION, calls `hop` before each step, and returns the digest
+    def bring(self, version: int, on_step: OnStep | None) -> str:
+        """Brings the directory to VERSION, calls `on_step` before each step, and returns the digest
         of the version. The thread finishes the last step, so that the engine need not wait for a
         disk. The caller sets `served` once the engine has everything, and holds the lock until
         then."""
         with self.lock:
-            self._told = self._goal = self.served = None
-            self._settle()
-            return self._move(version, hop)
+            self._reported = self._goal = self.served = None
+            self._finish()
+            return self._move(version, on_step)
 
-    def _move(self, version: int, hop: Hop | None) -> str:
+    def _move(self, version: int, on_step: OnStep | None) -> str:
         """The lock is held."""
         follower = self._follower
         while follower.version != version:
             follower.stage(version)
             if follower.staged_path is not None:
-                reached = self._step(hop)
-                if hop is not None and follower.staged == version:
+                reached = self._step(on_step)
+                if on_step is not None and follower.staged == version:
                     return reached
-            self._settle()
+            self._finish()
         return follower.state
 
-    def _step(self, hop: Hop | None) -> str | None:
-        self._follower.commit()
-        self._committed = True
+    def _step(self, on_step: OnStep | None) -> str | None:
+        self._follower.prepare()
+        self._prepared = True
         try:
-            return hop(self._follower.staged, self._follower.staged_path) if hop else None
+            follower = self._follower
+            return on_step(follower.staged, follower.staged_path) if on_step else None
         finally:  # from here there is only forward, whatever became of the engine
             self._follower.apply()
             self._applied = True
