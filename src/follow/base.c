@@ -78,8 +78,8 @@ dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
     return dw_fail(
         err, DW_UNTRUSTED, where,
         "the weights have the state digest of the stream's base, but their "
-        "SHA-256 is %s, not %s: somebody made them to be taken for it. Get the "
-        "checkpoint from where it was published",
+        "SHA-256 is %s, not %s: they are a forgery. Get the checkpoint from its "
+        "publisher",
         got, want);
 }
 

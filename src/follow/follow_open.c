@@ -145,9 +145,9 @@ dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
     return status;
 }
 
-/* The weights are of another stream. The caller must name the one that is here, even if
- * it is a fork that the same key signed: else whoever can write to the store could change
- * what a directory follows. */
+/* The weights are of another stream. The caller must name the one in the store, even if
+ * it is a fork that the same key signed. Otherwise anybody who can write to the store
+ * could change what a directory follows. */
 static dw_status check_other_stream(dw_follower *f, dw_error *err)
 {
     const dw_position *at = dw_weights_at(f->weights);
@@ -177,7 +177,7 @@ static dw_status check_start(dw_follower *f, dw_error *err)
 }
 
 /* A record without a seal may be damaged. If the stream contradicts it, the weights
- * decide: they may be another version than it says. */
+ * decide: they may be another version than it names. */
 static dw_status check_unsealed(dw_follower *f, dw_error *err)
 {
     uint64_t head;
@@ -268,7 +268,8 @@ dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
     dw_fetch_ahead_end(&f->ahead);
     dw_weights_stop_readers(f->weights);
     const size_t n = strlen(fault.text);
-    snprintf(fault.text + n, sizeof fault.text - n, ". What is there now is opened anew");
+    snprintf(fault.text + n, sizeof fault.text - n,
+             ". The next call opens what is there now");
     if (err)
         *err = fault;
     return fault.code;
@@ -288,7 +289,7 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
         return status;
     const dw_position highest = *dw_follower_highest(f);
     f->n_private += dw_weights_n_private(f->weights);
-    dw_weights_close(f->weights); /* and with it the lock goes */
+    dw_weights_close(f->weights); /* this releases the lock */
     f->weights = NULL;
     f->epoch = f->next_epoch = 0;
     f->lost = false;

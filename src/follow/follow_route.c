@@ -105,8 +105,8 @@ static void begin_ahead(dw_follower *f)
                              f->options.spool_dir);
 }
 
-/* A step that leads further than any before makes all edges count again. A step back, to
- * an anchor, does not: the same broken edge would be tried for ever. */
+/* After a step that leads further than any before, all edges may be tried again. After a
+ * step back, to an anchor, they may not: the same broken edge would be tried forever. */
 static void note_step(dw_follower *f, uint64_t goal, uint64_t from, uint64_t to)
 {
     if (f->tried_goal != goal) {

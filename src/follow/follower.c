@@ -39,9 +39,9 @@ const char *dw_follower_dir(const dw_follower *f)
 
 /* ---- polling ---- */
 
-/* A store that was rolled back, or a stream that was removed, looks like one in which
- * nothing is new. The version that was used last is looked for if anything hints at that,
- * and now and then. */
+/* A store that was rolled back, or a stream that was removed, looks as if nothing were
+ * new. So this looks for the version that was used last: if there is a hint that it is
+ * missing, and every T_PRESENCE_MS. */
 static dw_status check_past(dw_follower *f, uint64_t newest, dw_error *err)
 {
     const uint64_t now = dw_clock_ms(), used = dw_follower_highest(f)->version;
@@ -136,8 +136,8 @@ static dw_status check_before(dw_follower *f, dw_error *err)
                          "nothing is staged");
 }
 
-/* After a verb: if the files were replaced meanwhile, that is the result, whatever STATUS
- * says. */
+/* After a verb: if the files were replaced meanwhile, that is the result instead of
+ * STATUS. */
 static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
 {
     dw_error fault;

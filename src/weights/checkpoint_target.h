@@ -1,4 +1,4 @@
-/* Which checkpoint a path means, the files that stand beside it, and its lock. */
+/* Which checkpoint a path means, the files beside it, and its lock. */
 #ifndef DW_WEIGHTS_CHECKPOINT_TARGET_H
 #define DW_WEIGHTS_CHECKPOINT_TARGET_H
 
@@ -37,9 +37,8 @@ dw_status dw_target_lock(dw_target *target, dw_error *err);
 /* Whether PATH is a link to weights that are kept elsewhere, which may be gone. */
 bool dw_is_kept_elsewhere(const char *path);
 
-/* How the name of such a file ends: with the device and the inode of the directory that
- * it is kept for, so that a copy of the directory can see that the file is not its own.
- */
+/* The end of the name of such a file: the device and the inode of the directory that it
+ * is kept for. A copy of the directory has another inode, so the file is not its own. */
 #define DW_KEPT_ENDING_SIZE 64
 void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir);
 
@@ -51,12 +50,12 @@ bool dw_is_kept_for(const char *path, struct stat *file);
  * when new weights get their name: the next open would apply it to them. */
 dw_status dw_target_remove_patch(const char *dir, dw_error *err);
 
-/* Removes PATH, and the patch and staged file beside it, if it is a link to weights that
- * are kept elsewhere and they are gone, as after a reboot; or if they are not only this
- * directory's and an apply was interrupted, so that they are no version to copy. */
+/* If PATH is a link to weights that are kept elsewhere, removes it and the patch beside
+ * it in two cases: the weights are gone, as after a reboot; or they belong to another
+ * directory and an apply was interrupted, so that they are no version to copy. */
 dw_status dw_target_forget_lost(const char *path, dw_error *err);
 
-/* Closes the checkpoint, then gives the lock back. */
+/* Closes the checkpoint, then releases the lock. */
 void dw_target_release(dw_target *target);
 
 #endif

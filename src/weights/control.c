@@ -172,7 +172,7 @@ void dw_control_writer_close(dw_control_writer *w)
 {
     if (!w)
         return;
-    unmap_block(w); /* and with it the lock goes */
+    unmap_block(w); /* this releases the lock */
     dw_free(w->path);
     dw_free(w);
 }

@@ -35,7 +35,7 @@ dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
 dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
                                  unsigned n_copies, unsigned wait_ms, dw_error *err);
 
-/* Gives the lock back; the block stays. Accepts NULL, as do all below. */
+/* Releases the lock; the block stays. Accepts NULL, as do all below. */
 void dw_control_writer_close(dw_control_writer *writer);
 
 dw_status dw_control_writer_lock(dw_control_writer *writer, dw_error *err);

@@ -27,7 +27,7 @@ typedef enum dw_ownership {
 dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err);
 
 /* Puts a private copy in the place of each shared file. CKPT still maps the old files:
- * open it anew. Adds the number of copies to *N_COPIED. */
+ * open it again. Adds the number of copies to *N_COPIED. */
 dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err);
 
 /* Clones the files, and the index if there is one, to DIR, which has no such files.

@@ -177,7 +177,7 @@ dw_status dw_replica_fail_changed(const dw_replica *r, const char *tensor, dw_er
     return dw_fail_tensor(err, DW_CORRUPT, dw_replica_where(r), tensor,
                           "somebody changed these weights, or a bit flipped: they are "
                           "not version %" PRIu64
-                          " any more. The next run fetches them anew",
+                          " any more. The next run fetches them again",
                           r->at.version);
 }
 

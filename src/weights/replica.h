@@ -29,16 +29,15 @@
 typedef struct dw_widened dw_widened;
 
 typedef struct dw_replica {
-    dw_tensor
-        *tensors; /* names ascending, as in the stream's table; data of the target */
+    dw_tensor *tensors; /* as in the stream's table; data of the target */
     size_t n_tensors;
     dw_digest *digests;    /* [n_tensors], once at a version */
-    dw_position at;        /* version DW_NO_VERSION: empty */
+    dw_position at;        /* dw_nowhere: no version */
     dw_record_kind record; /* not NONE: a follower or publisher made the directory */
     bool has_weights;      /* some weights are there, whether or not they are a version */
-    bool may_fill;       /* memory that nobody reads yet: unproven bytes may go into it */
-    dw_digest state;     /* the digest of the weights */
-    size_t sweep_at;     /* the tensor that is compared next */
+    bool may_fill;         /* memory that nobody reads yet: it may hold unproven bytes */
+    dw_digest state;       /* the digest of the weights */
+    size_t sweep_at;       /* the tensor that is compared next */
     dw_widened *widened; /* memory in F32 that TENSORS are a copy of (widen.h), or NULL */
     unsigned n_threads;
 
@@ -65,9 +64,7 @@ typedef struct dw_replica {
     uint64_t n_changed;
 } dw_replica;
 
-/* Memory of the caller's: same names, types and shapes as TABLE, in any order. The
- * contents are digested, and are no version until dw_replica_adopt. If it is EMPTY, they
- * are not read, and the memory may be filled directly. */
+/* As dw_weights_open_memory. */
 dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err);
@@ -78,8 +75,7 @@ typedef struct dw_replica_dir {
     const char *weights_dir;    /* for the file of the weights; NULL: PATH */
     dw_control_writer *control; /* gets the version of the weights; or NULL */
     unsigned copy;              /* the number they have there */
-    bool is_own; /* nobody else's weights can be there. Damaged ones are not an error:
-                    they are at no version, and are fetched again from the stream */
+    bool is_own;                /* as in dw_weights_open_dir */
 } dw_replica_dir;
 
 /* DW_MISMATCH if it holds another model. An interrupted update is finished. */
@@ -87,24 +83,19 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
                               const dw_replica_dir *dir, unsigned n_threads,
                               const dw_progress *progress, dw_error *err);
 
-/* A checkpoint at PATH that follows no stream: at no version, with no record and no
- * table of tensors; dw_replica_stage_parts stages for it. An interrupted update is
- * finished, which *RECOVERED, if not NULL, reports. If it may ONLY_RECOVER, the files are
- * not mapped unless that is needed. DW_CONFLICT if the checkpoint is held already. */
+/* A checkpoint at PATH that follows no stream: it has no version, no record and no table
+ * of tensors. dw_replica_stage_parts stages for it. Finishes an interrupted update, and
+ * reports that in *RECOVERED, which may be NULL. With ONLY_RECOVER, the files are mapped
+ * only for that. DW_CONFLICT if the checkpoint is locked. */
 dw_status dw_replica_open_checkpoint(dw_replica **out, const char *path,
                                      unsigned n_threads, bool only_recover,
                                      bool *recovered, dw_error *err);
 
-/* An update that is only staged is dropped; one that is prepared is finished by the next
- * open. Accepts NULL. */
+/* As dw_weights_close. */
 void dw_replica_close(dw_replica *replica);
 
 /* If the record names two versions, rewrites it with the one that the weights are. */
 dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
-
-/* Declares that the weights, whose digest is POSITION's, are that version. */
-dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
-                           dw_error *err);
 
 /* Whether weights of no version may be replaced: a sweep, or the open, found them or
  * their record damaged. */
@@ -115,28 +106,22 @@ static inline bool dw_replica_may_replace(const dw_replica *r)
     return r->is_own || r->record == DW_RECORD_DAMAGED || is_distrusted;
 }
 
+/* As those of dw_weights. */
+dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
+                           dw_error *err);
 dw_status dw_replica_fill(dw_replica *replica, const dw_position *position,
                           dw_fill_fn source, void *context, dw_error *err);
-
-/* Stages deltas from the version the replica is at: BLOBS are the objects of a
- * step, in its order. */
 dw_status dw_replica_stage(dw_replica *replica, const dw_position *position,
                            const dw_objects *objects, const dw_blob *blobs,
                            const dw_progress *progress, dw_error *err);
-
-/* The same for deltas that are open already. */
 dw_status dw_replica_stage_deltas(dw_replica *replica, const dw_position *position,
                                   const dw_objects *objects, dw_delta *const *deltas,
                                   dw_error *err);
-
-/* Stages the difference between the replica's weights and SOURCE, the weights of
- * POSITION. */
 dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position,
                                 const dw_tensor *source, const dw_progress *progress,
                                 dw_error *err);
 
-/* For memory: stages MODEL, the weights of POSITION, and takes it if that succeeds. Apply
- * copies all of it, so neither memory nor time depend on how much differs. */
+/* For memory: stages MODEL, the weights of POSITION, and takes it if that succeeds. */
 dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *position,
                                  dw_scratch_model *model, dw_error *err);
 
@@ -144,23 +129,16 @@ dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *positio
 dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
                                 dw_error *err);
 
-/* Stages PARTS. If GOAL has a digest and the parts cover the
- * model, they must lead to it; if they cover less, the caller, who knows the rest, checks
- * their new_digests. PROGRESS may be NULL. */
+/* Stages PARTS. If GOAL has a digest and the parts cover the model, they must lead to it.
+ * If they cover less, the caller knows the rest, and checks their new_digests. PROGRESS
+ * may be NULL. */
 dw_status dw_replica_stage_parts(dw_replica *replica, const dw_part *parts,
                                  size_t n_parts, const dw_patch_goal *goal,
                                  const dw_progress *progress, dw_error *err);
 
-/* The file of the patch, under the name that it has now: prepare gives it another. NULL
- * for memory, if nothing is staged, and once it is removed. */
+/* As those of dw_weights. */
 const char *dw_replica_staged_path(const dw_replica *replica);
-
-/* Drops what is staged. DW_INVALID once it is prepared. */
 dw_status dw_replica_discard(dw_replica *replica, dw_error *err);
-
-/* The next three may be called again if they failed, and do nothing if they are done
- * already. Apply prepares first if that was not done. Finish proves the stores: with
- * SWEEP by reading all weights, else by reading what was stored. */
 dw_status dw_replica_prepare(dw_replica *replica, dw_error *err);
 dw_status dw_replica_apply(dw_replica *replica, dw_error *err);
 dw_status dw_replica_finish(dw_replica *replica, bool sweep, dw_error *err);
@@ -169,8 +147,8 @@ dw_status dw_replica_finish(dw_replica *replica, bool sweep, dw_error *err);
  * with their digests. DW_CORRUPT if one was changed. */
 dw_status dw_replica_sweep(dw_replica *replica, unsigned n_versions, dw_error *err);
 
-/* For weights that somebody changed: nobody is to read them, and they are at no version
- * until they are brought to one again. Drops the staged update. */
+/* The weights were changed: they are no version, and readers stop. Drops what is
+ * staged. */
 void dw_replica_distrust(dw_replica *replica);
 
 /* ---- inside ---- */
@@ -191,7 +169,7 @@ dw_status dw_replica_check(const dw_replica *replica, const dw_position *positio
 /* For errors: the directory, the checkpoint, or "memory". */
 const char *dw_replica_where(const dw_replica *replica);
 
-/* The error for weights that somebody changed. */
+/* The error for weights that were changed. */
 dw_status dw_replica_fail_changed(const dw_replica *replica, const char *tensor,
                                   dw_error *err);
 
@@ -203,12 +181,14 @@ dw_status dw_replica_prepare_files(dw_replica *replica, dw_error *err);
 dw_status dw_replica_apply_files(dw_replica *replica, dw_error *err);
 dw_status dw_replica_finish_files(dw_replica *replica, bool sweep, dw_error *err);
 
-/* Locks and maps the files of the checkpoint at PATH, and finishes an interrupted apply
- * (replica_recover.c); lets go of them; maps a patch file, checks it against them, and
- * makes room for its stores. */
+/* Locks and maps the files of the checkpoint at PATH, and finishes an interrupted update
+ * (replica_recover.c). */
 dw_status dw_replica_open_files(dw_replica *replica, const char *path, bool only_recover,
                                 bool *recovered, dw_error *err);
 void dw_replica_close_files(dw_replica *replica);
+
+/* Maps a patch file, checks it against the files, and reserves disk space for its
+ * stores. */
 dw_status dw_replica_load_patch(dw_replica *replica, const char *path, dw_error *err);
 
 /* Writes the version of the weights to the control block (replica_dir.c). */
@@ -217,15 +197,14 @@ void dw_replica_update_control(const dw_replica *replica);
 /* Maps the checkpoint of the directory. */
 dw_status dw_replica_map_dir(dw_replica *replica, dw_error *err);
 
-/* Links and files with several names are replaced with private copies, whose number is
- * added to *N_COPIED. The weights are as before. */
+/* Replaces links and files with several names with private copies, and adds their number
+ * to *N_COPIED. The weights stay the same. */
 dw_status dw_replica_make_own(dw_replica *replica, uint64_t *n_copied, dw_error *err);
 
 /* DW_CONFLICT if the files, or the directory, are not those that are open. */
 dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
 
-/* Removes the files if one of them shrank: the rest is no version, and is fetched again.
- * Files that somebody put in their place stay. */
+/* As dw_weights_drop_shrunk. */
 dw_status dw_replica_drop_shrunk(const dw_replica *replica, dw_error *err);
 
 /* Makes the file of the weights, in the directory or in the one for weights, and maps it

@@ -167,7 +167,7 @@ dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
     if (r->update >= DW_UPDATE_PREPARED)
         return DW_OK;
     if (!r->target.ckpt) {
-        /* all waits for the disk come before the pause */
+        /* wait for the disk now, not during the pause */
         if (r->model.blob.mapped)
             dw_pages_prepare(r->model.blob.bytes, r->model.blob.n_bytes, false);
         r->update = DW_UPDATE_PREPARED;
@@ -200,7 +200,7 @@ static dw_status finish_data(dw_replica *r, bool sweep, dw_error *err)
     dw_status status = dw_control_sync(r->control, err);
     if (status == DW_OK)
         status = dw_replica_finish_files(r, sweep, err);
-    if (status == DW_CORRUPT) /* not the version in the block: nobody is to read it */
+    if (status == DW_CORRUPT) /* not the version in the block: stop readers */
         dw_control_mark_written(r->control, r->copy);
     return status;
 }

@@ -29,7 +29,7 @@ void dw_replica_update_control(const dw_replica *r)
 /* The weights are not the version that their record names. */
 static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *err)
 {
-    /* nor the one in the block: nobody is to read it */
+    /* nor the one in the block: stop readers */
     dw_control_mark_written(r->control, r->copy);
     const bool is_shared = dw_files_judge(r->target.ckpt, NULL) == DW_FILES_SHARED;
     if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
@@ -85,7 +85,7 @@ dw_status dw_replica_map_dir(dw_replica *r, dw_error *err)
     return status;
 }
 
-/* Whether the weights are kept in another directory, and are to stay there. */
+/* Whether the weights are kept in another directory and shall stay there. */
 static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
 {
     char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);

@@ -138,7 +138,7 @@ static dw_status kept_path(char **out, const dw_replica *r, dw_error *err)
     free(dir);
     if (!*out)
         return dw_fail_memory(err, r->dir);
-    /* an old file that no link leads to any more would be in the way */
+    /* remove an old file that no link leads to any more */
     dw_remove_leftovers(*out);
     return dw_remove_file(*out, err);
 }

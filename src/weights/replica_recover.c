@@ -114,8 +114,9 @@ dw_status dw_replica_open_files(dw_replica *r, const char *path, bool only_recov
         return status;
     copied = false;
     status = try_open(r, path, only_recover, recovered, &copied, err);
-    return status == DW_OK && copied
-               ? dw_fail(err, DW_CONFLICT, path,
-                         "somebody links its files while they are written; stop that")
-               : status;
+    return status == DW_OK && copied ? dw_fail(err, DW_CONFLICT, path,
+                                               "another process makes links to its files "
+                                               "while they are written. Stop "
+                                               "it, then try again")
+                                     : status;
 }

@@ -165,7 +165,7 @@ static dw_status map_copy(dw_snapshot *s, const dw_control_mark *mark, dw_error 
         return DW_OK;
     if (m->ckpt && s->is_pinned)
         return dw_fail(err, DW_STALE, s->dir,
-                       "its files were made anew, and the old ones are in use: open "
+                       "its files were made again, and the old ones are in use: open "
                        "another snapshot");
     char *dir = copy_dir(s, (unsigned)mark->copy);
     dw_checkpoint *ckpt;

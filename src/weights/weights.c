@@ -169,8 +169,7 @@ dw_status dw_weights_align(dw_weights *w, dw_error *err)
         if (status == DW_OK)
             status = write_twin(w, true, err);
     }
-    /* until here the records named what the copies were to become: that also says which
-     * of the two is to be read */
+    /* only now: the next version in a record tells an open which copy to read */
     if (status == DW_OK && twin)
         status = dw_replica_forget_next(twin, err);
     return status == DW_OK ? dw_replica_forget_next(now, err) : status;

@@ -1,31 +1,34 @@
-/* Weights that go from version to version of a stream: in the caller's memory, in a
- * directory, or in a directory with two copies, of which one is read while the other is
- * written. A kill at any instant is harmless.
+/* Weights that go from version to version of a stream. They are in the caller's memory,
+ * in a directory, or in a directory with two copies, of which one is read while the other
+ * is written. This module owns the transaction from one version to the next: a kill at
+ * any instant leaves the old version or the new one.
  *
- *     open      lock; finish what a killed run left; map
- *     stage     decode and prove; write the patch beside the weights, which are untouched
- *     prepare   the patch gets its name and is durable: from here there is only forward
- *     apply     the stores. This is what an engine pauses for
+ *     open      lock the directory; finish what a killed run left; map the weights
+ *     stage     decode and prove; write the patch beside the weights, which stay the same
+ *     prepare   give the patch file its name, durably: from here there is only forward
+ *     apply     store the new values. An engine pauses only for this
  *     finish    sync the weights; read them back; remove the patch; write the record
- *     close     what is only staged is dropped; what is prepared is left to the next open
+ *     close     drop what is only staged; leave what is prepared to the next open
  *
- * A verb that failed may be called again, and one that is done does nothing. Apply
- * prepares if that was not done. One thread at a time uses the weights.
+ * A verb that failed may be called again. A verb that is done does nothing. Apply
+ * prepares first if needed. Only one thread at a time may use the weights.
  *
  * FILES. The directory of one copy holds
  *
  *     W   model.safetensors, or shards and their index. With a directory for the weights
  *         (--weights-dir) W is a link to a file there, made for this very directory
- *     S   .deltawire-staged: the patch while it is staged (format: patch_file.c)
- *     P   .deltawire-patch: the same file once it is prepared
- *     R   .deltawire-state.json: the record. It names the version that W is and, while an
- *         update is under way, the next one
+ *     S   the patch while it is staged (format: patch_file.c). Its name is
+ *         model.safetensors.deltawire-staged, or .deltawire-staged if W is several files
+ *         or a link
+ *     P   the same file once it is prepared: .deltawire-patch instead of -staged
+ *     R   .deltawire-state.json: the record. It names the version of W and, during an
+ *         update, the next one (position.h)
  *     C   .deltawire-control: the control block, for processes that map W (control.h).
  *         Its sequence is odd while W is written. With two copies there is one block, in
  *         the directory above the copies
  *
- * STATES (dw_update_state), the files in each of them, and the next open after a crash.
- * A "-" means that the file is not there.
+ * STATES (dw_update_state), the files in each of them, and what the next open does after
+ * a crash. A "-" means that the file is not there.
  *
  *     state       W        S    P    R            C          the next open
  *     NONE        old      -    -    old          old        has nothing to do
@@ -40,27 +43,29 @@
  *     SYNCED      new      -    -    old, next    new        digests W: it is next
  *     NONE        new      -    -    new          new        has nothing to do
  *
- * An open always reads W and compares its digest with R, so that R never has to be newer
- * than W. P says which elements it replaces and with what: it is applied only to weights
- * that hold the old or the new value of each. The order of the writes is an invariant:
- * R before P, the name of P before the first store, C before P goes, P before R goes back
- * to one version.
+ * The next open always digests W and compares that with R, so it does not matter if R is
+ * older than W. P holds the old and the new value of each element that it replaces; it is
+ * applied only if each element of W holds one of the two. The order of the writes is an
+ * invariant: R names the next version before S becomes P; the name of P is durable before
+ * the first store; C is durable before P is removed; P is removed before R names only the
+ * new version.
  *
- * An empty directory is filled: W is written under a temporary name, digested and synced;
- * R names only the next version; W gets its name; R names it as the version. A crash
- * leaves no W, or one that the digest finds to be the next.
+ * AN EMPTY DIRECTORY is filled. A patch that is left in it is removed first: it is not
+ * for the new weights. W is written under a temporary name, digested and synced; R names
+ * only the next version; W gets its name; R names the version. A crash leaves no W, or
+ * one that has the digest of the next version.
  *
- * TWO COPIES lie in copy-0 and copy-1; the link `current` and C name the one to read, A;
+ * TWO COPIES are in copy-0 and copy-1. The link `current` and C name the one to read, A;
  * B is its twin. Both have the patch as S, by a hard link.
  *
- *     prepare   R of A names the next version; B goes through all states, to the new one
- *     apply     `current` and C name B: readers of A go on, new ones read B
- *     finish    once that is durable and nobody holds A, A goes through all states too
+ *     prepare   R of A names the next version; then B goes through all states
+ *     apply     `current` and C name B: readers of A go on, new readers read B
+ *     finish    once that is durable and no reader holds A, A goes through all states
  *
- * After a crash the copy is read that the other's R names as next, else the newer one,
- * and the other one is made the same (dw_weights_align).
+ * After a crash, the open reads the copy that the other's R names as next, else the newer
+ * one. dw_weights_align then makes the other copy the same.
  *
- * MEMORY knows the same states, with the patch in memory and no files.
+ * MEMORY has the same states, with the patch in memory and no files.
  */
 #ifndef DW_WEIGHTS_WEIGHTS_H
 #define DW_WEIGHTS_WEIGHTS_H
@@ -94,22 +99,22 @@ dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
                                  size_t n_tensors, const dw_tensor *memory, bool empty,
                                  unsigned n_threads, dw_error *err);
 
-/* The memory that OPTIONS name. F32 tensors of it may stand for BF16 ones of the stream
- * (widen.h). */
+/* The memory that OPTIONS name. It may have F32 tensors in place of BF16 ones of the
+ * stream (widen.h). */
 dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
                                   size_t n_tensors, const dw_follow_options *options,
                                   dw_error *err);
 
-/* The directory that OPTIONS name, which is made if it is not there. An interrupted
- * update is finished. Of two copies the one is read that an interrupted run was to
- * reach, else the newer one of STREAM. DW_MISMATCH if it holds another model,
- * DW_CONFLICT if another process keeps it up to date. IS_OWN: nobody else's weights can
- * be there; if they are damaged, they are removed, and the directory is empty. */
+/* The directory that OPTIONS name, which is made if it is not there. Finishes an
+ * interrupted update. Of two copies that are different versions, those of STREAM are
+ * preferred. DW_MISMATCH if it holds another model, DW_CONFLICT if another process keeps
+ * it up to date. IS_OWN: only this program's weights can be there. If they are damaged,
+ * they are removed, and the directory is empty. */
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
                               const char *stream, const dw_follow_options *options,
                               bool is_own, dw_error *err);
 
-/* Stands in for weights that cannot be opened: no version, and no tensor has data. */
+/* A substitute for weights that cannot be opened: no version, and no tensor has data. */
 dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
                                const char *into, dw_error *err);
 
@@ -117,13 +122,12 @@ dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t 
  * Accepts NULL. */
 void dw_weights_close(dw_weights *weights);
 
-/* Takes the directory as the follower's: it gets a control block if it has none, and
- * private copies in place of links. Before that, only an interrupted run is finished in
- * it. */
+/* Makes the directory the follower's: makes a control block if there is none, and private
+ * copies of files that are links. Until then, open only finishes an interrupted run. */
 dw_status dw_weights_accept(dw_weights *weights, dw_error *err);
 
-/* Makes the two copies the same, if they are not and no update is under way. Then their
- * records name one version each. */
+/* Makes the two copies the same if they differ and no update is under way, and the
+ * records name one version. */
 dw_status dw_weights_align(dw_weights *weights, dw_error *err);
 
 /* ---- directories that are not open ---- */
@@ -143,7 +147,7 @@ dw_status dw_weights_empty_dir(const char *dir, dw_error *err);
  * process has the lock. */
 dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err);
 
-/* Whether the next open of INTO writes to its weights: a run was interrupted. */
+/* Whether a run was interrupted, so that the next open of INTO writes to its weights. */
 dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *err);
 
 /* Finishes an interrupted update of the directory that OPTIONS name, and makes two copies
@@ -155,9 +159,7 @@ dw_status dw_weights_recover(const dw_follow_options *options, dw_error *err);
 dw_status dw_weights_recovered(dw_position *at, char **dir,
                                const dw_follow_options *options, dw_error *err);
 
-/* ---- what they are ----
- *
- * Of two copies, the one to read. */
+/* ---- the weights as they are; of two copies, the one to read ---- */
 
 const dw_position *dw_weights_at(const dw_weights *weights);
 
@@ -174,10 +176,10 @@ const char *dw_weights_dir(const dw_weights *weights);
 /* Its open files; NULL for memory and for an empty directory. */
 const dw_checkpoint *dw_weights_checkpoint(const dw_weights *weights);
 
-/* Whether dw_weights_fill may be called: there are no weights, and nobody reads them. */
+/* Whether dw_weights_fill may be called: there are no weights that anybody reads. */
 bool dw_weights_is_empty(const dw_weights *weights);
 
-/* Whether there are weights that may be a version, and nobody knows which. */
+/* Whether there are weights that may be a version, but it is not known which. */
 bool dw_weights_is_unknown(const dw_weights *weights);
 
 /* How the record of the directory was when it was opened. */
@@ -200,10 +202,11 @@ uint64_t dw_weights_n_private(const dw_weights *weights);
 dw_status dw_weights_adopt(dw_weights *weights, const dw_position *position,
                            dw_error *err);
 
-/* Memory holds no version. It is in use, so the next version is staged, not filled in. */
+/* Declares that memory holds no version. It is in use, so the next version is staged and
+ * not filled in. */
 void dw_weights_forget(dw_weights *weights);
 
-/* The same, for memory that nobody reads until it holds a version: it may be filled. */
+/* Declares that nobody reads memory until it holds a version: it may be filled. */
 void dw_weights_allow_fill(dw_weights *weights);
 
 /* The caller changed the memory itself: it is POSITION now. DIGESTS are those of the
@@ -220,13 +223,12 @@ dw_status dw_weights_fill(dw_weights *weights, const dw_position *position,
 
 dw_update_state dw_weights_update(const dw_weights *weights);
 
-/* Of what is staged, until it is finished: the version it leads to, and how many elements
- * it replaces. */
+/* The version that is staged, until it is finished, and how many elements it replaces. */
 const dw_position *dw_weights_next(const dw_weights *weights);
 uint64_t dw_weights_n_changed(const dw_weights *weights);
 
-/* The file of the patch, under the name that it has now: prepare gives it another. NULL
- * for memory, if nothing is staged, and once it is removed. */
+/* The patch file under its present name, which prepare changes. NULL for memory, if
+ * nothing is staged, and once it is removed. */
 const char *dw_weights_staged_path(const dw_weights *weights);
 
 /* Stages deltas from the version that the weights are at: BLOBS are the objects of a
@@ -255,7 +257,7 @@ dw_status dw_weights_stage_model(dw_weights *weights, const dw_position *positio
 /* Drops what is staged. DW_INVALID once it is prepared. */
 dw_status dw_weights_discard(dw_weights *weights, dw_error *err);
 
-/* The stores are proven: with SWEEP by reading all weights, else by reading what was
+/* With SWEEP the stores are proven by reading all weights, else by reading only what was
  * stored. */
 dw_status dw_weights_prepare(dw_weights *weights, bool sweep, dw_error *err);
 dw_status dw_weights_apply(dw_weights *weights, bool sweep, dw_error *err);
@@ -264,13 +266,13 @@ dw_status dw_weights_finish(dw_weights *weights, bool sweep, dw_error *err);
 /* ---- faults from outside ---- */
 
 /* Reads the next share of the weights and compares it with their digests: all of them
- * within N_VERSIONS calls; 0: nothing. If they were changed, they are at no version any
- * more, and the next stage brings them to one from an anchor: DW_CORRUPT. The next stage
- * makes a damaged twin the same again. */
+ * within N_VERSIONS calls; 0: nothing. DW_CORRUPT if they were changed. Then they are no
+ * version, and the next stage starts from an anchor. A damaged twin is not an error: the
+ * next stage makes it the same again. */
 dw_status dw_weights_sweep(dw_weights *weights, unsigned n_versions, dw_error *err);
 
-/* The caller found that the weights were changed: they are at no version, and nobody is
- * to read them. Drops what is staged. Only for one copy. */
+/* The caller found that the weights were changed: they are no version, and readers stop.
+ * Drops what is staged. Only for one copy. */
 void dw_weights_distrust(dw_weights *weights);
 
 /* DW_CONFLICT if the directory, a file of the weights or the control block is not the one
@@ -278,7 +280,7 @@ void dw_weights_distrust(dw_weights *weights);
  * a file shrank. */
 dw_status dw_weights_check_files(const dw_weights *weights, dw_error *err);
 
-/* DW_IO if a file that is mapped shrank. Cheaper, for every access. */
+/* DW_IO if a mapped file shrank. Cheap enough for every access. */
 dw_status dw_weights_check_size(const dw_weights *weights, dw_error *err);
 
 /* Removes the files of a copy if one of them shrank: the rest is no version, and is

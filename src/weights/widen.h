@@ -1,7 +1,7 @@
 /* Memory in F32 that follows a stream in BF16.
  *
- * A copy of the weights as the stream has them lies in a file without a name: deltas are
- * decoded against it and digests are computed from it, as for any other replica. The
+ * A file without a name holds a copy of the weights as the stream has them. Deltas are
+ * decoded against it, and digests are computed from it, as for any other replica. The
  * caller's memory is written only from that copy, once it is proven, and is compared with
  * it bit by bit: widening is exact, so the two must be the same.
  */
@@ -11,8 +11,8 @@
 #include "codec/patch.h"
 #include "weights/replica.h"
 
-/* As dw_replica_open_memory, for MEMORY of which F32 tensors may stand for BF16 ones of
- * the stream. The copy takes the size of those in SPOOL_DIR. */
+/* As dw_replica_open_memory, but MEMORY may have F32 tensors in place of BF16 ones of the
+ * stream. Their copy is in SPOOL_DIR. */
 dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
                                   size_t n_tensors, const dw_tensor *memory, bool empty,
                                   const char *spool_dir, unsigned n_threads,
