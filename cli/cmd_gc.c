@@ -3,12 +3,14 @@
 
 #include <deltawire/stream.h>
 
+#include "base/error.h"
 #include "command_line.h"
 #include "commands.h"
 #include "fail.h"
 #include "json_out.h"
 #include "print.h"
 #include "progress_bar.h"
+#include "stream_info.h"
 #include "stream_open.h"
 
 static const char help[] =
@@ -102,6 +104,22 @@ static void note_removed(void *context, const char *key, uint64_t n_bytes)
     printf(" (%s)\n", cli_format_size(size, n_bytes));
 }
 
+/* Any follower can write such a record, so it does not stop the collection. */
+static void warn_ahead(const cli_session *s, const arguments *a,
+                       const dw_collect_report *report, json_t *list)
+{
+    dw_error err;
+    if (!report->ahead)
+        return;
+    dw_fail(&err, DW_CORRUPT, report->ahead,
+            "it names version %" PRIu64
+            ", which has no commit: commits were lost, the store is an older copy, or "
+            "the record is wrong. Restore the commits; if this is all there is, forget "
+            "the follower: deltawire gc %.200s --forget ID",
+            report->ahead_version, a->stream.url);
+    cli_warn(s, list, &err);
+}
+
 static void print_report(const cli_session *s, const arguments *a,
                          const dw_collect_report *report, json_t *keys)
 {
@@ -118,9 +136,14 @@ static void print_report(const cli_session *s, const arguments *a,
         if (report->bad_anchor != DW_NO_VERSION)
             cli_json_count(object, "bad_anchor", report->bad_anchor);
         json_object_set(object, "removed", keys);
+        json_t *warnings = json_array();
+        warn_ahead(s, a, report, warnings);
+        cli_json_warnings(object, warnings);
+        json_decref(warnings);
         cli_json_print(object);
         return;
     }
+    warn_ahead(s, a, report, NULL);
     if (s->quiet && !a->collect.dry_run)
         return;
     char size[CLI_NUMBER_SIZE];

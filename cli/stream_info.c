@@ -170,7 +170,7 @@ void cli_json_provenance(json_t *object, const dw_version_info *info)
 
 /* ---- warnings ---- */
 
-static void warn(const cli_session *s, json_t *list, const dw_error *warning)
+void cli_warn(const cli_session *s, json_t *list, const dw_error *warning)
 {
     if (list) {
         json_array_append_new(list, cli_json_error(warning));
@@ -188,7 +188,7 @@ bool cli_warn_lost(const cli_session *s, const dw_stream *stream, json_t *list)
     dw_error err;
     if (dw_stream_check_lost(stream, &err) == DW_OK)
         return false;
-    warn(s, list, &err);
+    cli_warn(s, list, &err);
     return true;
 }
 
@@ -205,7 +205,7 @@ void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys
             "the stream has no SHA-256 of its base, only a digest, and somebody could "
             "make a checkpoint that has it. Use a checkpoint from a source that you "
             "trust");
-    warn(s, list, &err);
+    cli_warn(s, list, &err);
 }
 
 void cli_json_warnings(json_t *object, json_t *list)

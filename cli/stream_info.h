@@ -66,6 +66,7 @@ void cli_json_provenance(json_t *object, const dw_version_info *info);
 
 /* Warnings go to stderr; with --json they are events, or, if the verb prints one object,
  * they go into LIST, an array, which cli_json_warnings adds to that object. */
+void cli_warn(const cli_session *s, json_t *list, const dw_error *warning);
 
 /* Warns if the newest version was lost: latest.json names it, but it is missing. Returns
  * whether it was. */

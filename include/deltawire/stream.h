@@ -292,7 +292,12 @@ typedef struct dw_collect_report {
                             "keep"; lives until the next call */
     uint64_t bad_anchor; /* the lowest version whose anchor could not be the floor,
                             because its bytes are not that version; DW_NO_VERSION: none */
-    uint64_t reserved[4];
+    const char *ahead;   /* the key of a follower's record that names AHEAD_VERSION, which
+                            is above the newest version and has no commit: commits were
+                            lost, or the record is wrong. Nothing of versions above the
+                            newest is ever removed. NULL: none; lives like HELD_BY */
+    uint64_t ahead_version;
+    uint64_t reserved[2];
 } dw_collect_report;
 
 /* Removes the records and objects that no kept version and no listed follower needs. May

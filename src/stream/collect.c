@@ -57,8 +57,6 @@ typedef struct collection {
     uint64_t head;
     uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
     char follower[65];
-    uint64_t ahead; /* a follower's version above the head, or DW_NO_VERSION */
-    char ahead_key[DW_KEY_TEXT];
 
     uint64_t floor;
     dw_error bad;    /* what is wrong with an anchor that cannot be the floor */
@@ -88,9 +86,10 @@ static void visit_follower(void *context, const dw_follower_info *follower)
 {
     collection *c = context;
     if (follower->version != DW_NO_VERSION && follower->version > c->head &&
-        (c->ahead == DW_NO_VERSION || follower->version > c->ahead)) {
-        c->ahead = follower->version;
-        dw_key_follower(c->ahead_key, follower->id);
+        (!c->report.ahead || follower->version > c->report.ahead_version)) {
+        c->report.ahead_version = follower->version;
+        dw_key_follower(c->stream->ahead, follower->id);
+        c->report.ahead = c->stream->ahead;
     }
     if (follower->version == DW_NO_VERSION ||
         (c->lowest_follower != DW_NO_VERSION && follower->version >= c->lowest_follower))
@@ -116,8 +115,9 @@ static dw_status list_shortcuts(collection *c, dw_error *err)
     return DW_OK;
 }
 
-/* DW_CORRUPT if a record names a version above the head. Its commit was lost, and the
- * objects that it needs must not be removed. */
+/* DW_CORRUPT if a record of a writer names a version above the head: its commit was lost.
+ * Every follower can write followers' records, so they are only reported: a collection
+ * removes nothing of versions above the head. */
 static dw_status check_lost(collection *c, dw_error *err)
 {
     dw_status status = dw_stream_check_hint(c->stream, err);
@@ -130,20 +130,20 @@ static dw_status check_lost(collection *c, dw_error *err)
         dw_key_shortcut(key, last->to, last->from);
         return dw_stream_fail_lost(c->stream, key, last->to, err);
     }
-    if (c->ahead == DW_NO_VERSION)
+    if (!c->report.ahead)
         return DW_OK;
     char key[DW_KEY_TEXT]; /* the follower may have been faster than this collection */
-    dw_key_commit(key, c->ahead);
+    dw_key_commit(key, c->report.ahead_version);
     status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
-    return status == DW_NOT_FOUND
-               ? dw_stream_fail_lost(c->stream, c->ahead_key, c->ahead, err)
-               : status;
+    if (status == DW_OK)
+        c->report.ahead = NULL;
+    return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
 static dw_status look(collection *c, dw_error *err)
 {
     dw_store *store = c->stream->store;
-    c->lowest_follower = c->ahead = DW_NO_VERSION;
+    c->lowest_follower = DW_NO_VERSION;
     dw_status status = dw_listing_load(&c->objects, store, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->receipts, store, "receipts/", err);

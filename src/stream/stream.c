@@ -520,7 +520,9 @@ static dw_status show_follower(dw_stream *s, const char *key, dw_follower_fn fn,
     dw_writer_release(&bytes);
     if (status != DW_OK)
         return status;
-    if (strcmp(f.stream, s->record.stream) == 0)
+    char own_key[DW_KEY_TEXT]; /* nobody reports for another follower */
+    dw_key_follower(own_key, f.id);
+    if (strcmp(f.stream, s->record.stream) == 0 && strcmp(own_key, key) == 0)
         fn(context,
            &(dw_follower_info){f.id, f.version, f.host, f.status, f.message, f.time});
     dw_follower_record_release(&f);

@@ -24,7 +24,8 @@ struct dw_stream {
     /* lent to the caller until its next call */
     dw_commit_record shown;
     dw_edge *shortcuts;
-    char held_by[80]; /* why a collection kept more than asked for */
+    char held_by[80];        /* why a collection kept more than asked for */
+    char ahead[DW_KEY_TEXT]; /* a follower's record that a collection reports */
 };
 
 /* Creates stream.json for tensors of these names and shapes, or opens the one that is

@@ -252,6 +252,49 @@ static void test_hints_are_not_believed(void **state)
     fixture_close(&x);
 }
 
+/* Whoever may write followers' records cannot stop a collection with them, and no record
+ * speaks for another follower. */
+static void test_forged_followers(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_collect_report report;
+    const dw_collect_options options = {.struct_bytes = sizeof options, .n_keep = 1};
+    fixture_make(&x, "mem:collect-forged", 10, 4, 0);
+    fixture_list_follower(&x, "honest", 9);
+    dw_writer bytes = {0}; /* another's name, at version 0 */
+    dw_follower_record r = {.id = "honest",
+                            .version = 0,
+                            .host = "",
+                            .status = "following",
+                            .message = "",
+                            .time = "2026-11-15T05:20:59.123Z"};
+    snprintf(r.stream, sizeof r.stream, "%s", dw_publisher_stream_id(x.publisher));
+    assert_fine(&x, dw_follower_record_write(&bytes, &r, &x.err));
+    fixture_put(&x, "followers/forged.json", bytes.bytes, bytes.n_bytes);
+    dw_writer_release(&bytes);
+    fixture_put(&x, "followers/rubbish.json", "{", 1);
+    fixture_list_follower(&x, "ahead", 1ull << 50);
+    fixture_list_follower(&x, "less", 11);
+    const size_t n_objects = fixture_count(&x, x.store, "objects/");
+    dw_stream *s;
+    assert_fine(&x, dw_stream_open(&s, x.store, NULL, &x.err));
+    assert_fine(&x, dw_stream_collect(s, &options, &report, &x.err));
+    assert_int_equal(report.floor, 8);
+    assert_true(fixture_count(&x, x.store, "objects/") < n_objects);
+    assert_string_equal(report.ahead, "followers/ahead.json");
+    assert_int_equal(report.ahead_version, 1ull << 50);
+    assert_fine(&x, dw_stream_forget_follower(s, "ahead", &x.err));
+    assert_fine(&x, dw_stream_collect(s, &options, &report, &x.err));
+    assert_string_equal(report.ahead, "followers/less.json");
+    fixture_publish(&x); /* version 11 */
+    assert_fine(&x, dw_stream_collect(s, &options, &report, &x.err));
+    assert_null(report.ahead);
+    dw_stream_close(s);
+    assert_kept(&x, x.store, 8);
+    fixture_close(&x);
+}
+
 /* ---- others at the same time ---- */
 
 typedef struct meanwhile {
@@ -386,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_held_by),
         cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_hints_are_not_believed),
+        cmocka_unit_test(test_forged_followers),
         cmocka_unit_test(test_beside_a_publisher),
         cmocka_unit_test(test_two_collectors),
         cmocka_unit_test(test_cut_off),
