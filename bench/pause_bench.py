@@ -6,6 +6,8 @@ the figures and writes them as JSON.
 import argparse
 import json
 import os
+import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,14 +27,28 @@ def percentile(values, share):
     return ordered[max(0, int(rank) - 1)]
 
 
+def free_port():
+    """Below those that the system hands out: nobody takes it while the engine is away."""
+    while True:
+        with socket.socket() as one:
+            port = random.randrange(12000, 32000)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 def start_engine(args, snapshot, log, kind="mapped"):
     engine = subprocess.Popen([args.engine, str(args.port), snapshot, kind],
                               stdout=log, stderr=log)
-    for _ in range(200):
+    for _ in range(1800):
         try:
             urlopen(f"http://127.0.0.1:{args.port}/version", timeout=5)
             return engine
         except (URLError, OSError):
+            if engine.poll() is not None:
+                break
             time.sleep(0.1)
     engine.kill()
     sys.exit("bench-pause: the engine does not start")
@@ -162,7 +178,7 @@ def main():
     parser.add_argument("--versions", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idle", type=float, default=60)
-    parser.add_argument("--port", type=int, default=18473)
+    parser.add_argument("--port", type=int, default=free_port())
     args = parser.parse_args()
     results = {}
     with open(f"{args.work}/log", "w") as log:

@@ -2,6 +2,7 @@
 # Runs every fuzz target for a while, one after the other.
 #
 #     scripts/fuzz.sh SECONDS [TARGET...]      TARGET: safetensors for fuzz_safetensors.c
+#     SEED            makes the same inputs as another run with this number
 #
 # New inputs gather in build-fuzz/found/TARGET, crashes in build-fuzz/crashes. A crash
 # that was fixed belongs into tests/fuzz/corpus/TARGET, where `make test` replays it.
@@ -26,7 +27,7 @@ for name in "$@"; do
     echo "== fuzz_$name: $seconds s"
     mkdir -p "build-fuzz/found/$name"
     ASAN_OPTIONS=allocator_may_return_null=1 "build-fuzz/fuzz_$name" \
-        -max_total_time="$seconds" -print_final_stats=1 \
+        -max_total_time="$seconds" -print_final_stats=1 ${SEED:+"-seed=$SEED"} \
         -artifact_prefix="build-fuzz/crashes/$name-" \
         "build-fuzz/found/$name" "tests/fuzz/corpus/$name" || crashed="$crashed $name"
 done

@@ -12,7 +12,7 @@
 #
 # Exit status 77: it cannot run on this machine, for the reason printed.
 #
-#     SERVER_TIMEOUT          seconds that a start may take (300)
+#     SERVER_TIMEOUT          seconds that a start may take (900)
 #     SERVER_HOST             address to listen on (127.0.0.1)
 set -eu
 
@@ -173,7 +173,7 @@ serve() {
             say "$dir is in use; stop it first"
             exit 1
         fi
-        SERVER_TIMEOUT=${SERVER_TIMEOUT:-300}
+        SERVER_TIMEOUT=${SERVER_TIMEOUT:-900}
         deadline=$(($(date +%s) + SERVER_TIMEOUT))
         rm -rf "$dir/log"
         mkdir -p "$dir/log"

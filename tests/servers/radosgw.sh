@@ -164,7 +164,7 @@ start_server() {
     daemon mon ceph-mon --conf "$conf" -i a -f
     must ceph-osd --conf "$conf" -i 0 --mkfs --osd-uuid "$osd" --no-mon-config \
         --monmap "$dir/data/monmap"
-    must ceph --conf "$conf" --connect-timeout 60 osd new "$osd"
+    must ceph --conf "$conf" --connect-timeout 300 osd new "$osd"
     daemon osd ceph-osd --conf "$conf" -i 0 -f
 
     make_user tester "$access" "$secret"

@@ -19,7 +19,7 @@
 #include "fail.h"
 #include "program.h"
 
-enum { PROOF_MS = 30000, TICK_MS = 200 };
+enum { PROOF_MS = 180000, TICK_MS = 200 };
 
 typedef struct demo {
     demo_options options;

@@ -9,7 +9,7 @@
 
 #include "fail.h"
 
-enum { START_MS = 20000, GRACE_MS = 10000 };
+enum { START_MS = 180000, GRACE_MS = 10000 };
 
 typedef char path[DEMO_PATH_BYTES];
 
