@@ -18,7 +18,7 @@ typedef struct cli_session {
     unsigned n_threads; /* 0: all cores */
 } cli_session;
 
-/* Codes of long options; a letter stands for itself and is a short option too. */
+/* Codes of long options. A letter is also a short option. */
 enum { CLI_OPT_JSON = 256, CLI_OPT_THREADS, CLI_OPT_OWN };
 
 /* Ends a verb's table of options. */

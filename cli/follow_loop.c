@@ -46,8 +46,8 @@ static void report_unreported(cli_follow *f, const dw_error *err)
     cli_report_error(f->session, "report_failed", f->url, err);
     if (!f->session->json && !f->session->quiet)
         cli_print_message(
-            "", "so `deltawire status` does not show where this follower is. It "
-                "follows on. If it may not write here, use --no-report");
+            "", "so `deltawire status` does not show the version of this follower. It "
+                "goes on following. If it may not write here, use --no-report");
 }
 
 static void report_again(cli_follow *f)
@@ -174,7 +174,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
     }
     if (status != DW_OK) {
         *moved = dw_follower_version(f->follower) !=
-                 before; /* changed also if its files are gone */
+                 before; /* changed also if changed also if its files are gone */
         /* the log has a gap: shows how far this follower is behind */
         if (*moved || status == DW_CORRUPT)
             cli_follow_update_agent(f);

@@ -133,8 +133,8 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     m->has_source = status == DW_OK;
     if (status == DW_OK && !m->target.is_peer && !cli_source_is_peer(&m->source))
         return dw_fail(err, DW_INVALID, m->source.url,
-                       "both ends are deltawire streams: use deltawire cp, or say "
-                       "--as trl, slime or skyrl");
+                       "both ends are deltawire streams: use deltawire cp, or give --as "
+                       "trl, slime or skyrl");
     if (status == DW_OK && !m->has_target)
         status = cli_target_open(&m->target, &m->at, err);
     m->has_target = status == DW_OK;

@@ -260,8 +260,7 @@ dw_status cli_target_make_base(cli_target *t, const cli_source *source, dw_error
     if (cli_source_version(source) != t->peer_options.base_version)
         return dw_fail(err, DW_NOT_FOUND, t->base,
                        "the versions there start from version %" PRIu64
-                       ", and it is lost: start the mirror again, and it is made "
-                       "anew",
+                       ", and it is lost: start the mirror again, and it is made again",
                        t->peer_options.base_version);
     return dw_checkpoint_write(t->base, tensors, n, NULL, err);
 }

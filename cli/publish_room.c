@@ -97,6 +97,6 @@ void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
         dir,
         "no folded deltas are made, because the disk has no room for a second copy "
         "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
-        "or say --fold none",
+        "or use --fold none",
         cli_format_size(size, weights->n_bytes));
 }

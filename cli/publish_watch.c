@@ -112,9 +112,9 @@ static void report_passed_over(const cli_session *s, const char *path,
 {
     dw_error reported = *err;
     if (is_gone(path))
-        dw_fail(&reported, DW_NOT_FOUND, path,
-                "it vanished before it was published: passed over, the next version "
-                "covers it");
+        dw_fail(
+            &reported, DW_NOT_FOUND, path,
+            "it vanished before it was published: skipped, the next version covers it");
     cli_report_error(s, "passed over", path, &reported);
 }
 

@@ -56,7 +56,7 @@ typedef struct stats_forecast {
     stats_forecast_row rows[STATS_N_FACTORS];
     uint64_t n_params[STATS_MAX_SIZES];
     size_t n_sizes;
-    double elem_bytes; /* of the model at hand, on average */
+    double elem_bytes; /* of this model, on average */
     double overhead;   /* the codec's bits divided by the bound's */
     bool measured;     /* the rate was measured here; else the user gave it */
 } stats_forecast;

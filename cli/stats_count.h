@@ -1,4 +1,4 @@
-/* The pass over memory: what one step changed, counted tensor by tensor on all threads.
+/* The pass over memory: counts the changes of one step, tensor by tensor on all threads.
  *
  * Each element belongs to a cell: the exponent of its old value, and a class of its own
  * history. The bound, recurrence, unions and most predictors follow from the number of

@@ -1,7 +1,7 @@
 /* Checkpoints on disk: one safetensors file, or several with an index. Stable.
  *
  * Files are mapped, never read into memory as a whole, so opening a terabyte costs no
- * more than its headers. guard.h says what happens if a mapped file shrinks.
+ * more than its headers. guard.h describes what happens if a mapped file shrinks.
  */
 #ifndef DELTAWIRE_CHECKPOINT_H
 #define DELTAWIRE_CHECKPOINT_H

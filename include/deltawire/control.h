@@ -45,7 +45,7 @@ typedef struct dw_control_copy {
     uint64_t sequence; /* odd: being written */
     uint64_t version;  /* UINT64_MAX: none yet */
     uint64_t state;    /* the model's digest */
-    uint64_t files;    /* changes if the files were made anew: map them again */
+    uint64_t files;    /* changes if the files were replaced: map them again */
 } dw_control_copy;
 
 typedef struct dw_control_slot {

@@ -145,10 +145,9 @@ DW_API dw_status dw_publisher_open(dw_publisher **out, dw_store *store,
                                    const dw_tensor *tensors, size_t n_tensors,
                                    const dw_publish_options *options, dw_error *err);
 
-/* Waits for the version that is under way, for as long as the store's deadlines allow,
- * and frees. Gives up the upkeep that is under way: call dw_publisher_drain first if
- * folds and anchors are to be made. What was given up is made after a version of a later
- * publisher.
+/* Waits for the version in progress, as long as the store's deadlines allow, and frees.
+ * Cancels upkeep in progress: to have folds and anchors made, call dw_publisher_drain
+ * first. A later publisher makes what was cancelled.
  */
 DW_API void dw_publisher_close(dw_publisher *publisher);
 

@@ -1,6 +1,6 @@
 /* A rollout: a follower with the engines that serve its weights. Experimental.
  *
- * A sync has four phases. The engines stand still only in the third:
+ * A sync has four phases. The engines are paused only in the third:
  *
  *     1  fetch     stage and prepare the version; the engines serve
  *     2  pause     each engine ends its work and confirms it
@@ -35,7 +35,7 @@ typedef enum dw_phase {
     DW_PHASE_IDLE = 0,
     DW_PHASE_FETCH,  /* and decode, and verify */
     DW_PHASE_PAUSE,  /* asked for */
-    DW_PHASE_APPLY,  /* engines stand still */
+    DW_PHASE_APPLY,  /* engines are paused */
     DW_PHASE_RESUME, /* asked for */
     DW_PHASE_FINISH,
 } dw_phase;

@@ -2,8 +2,8 @@
  *
  * A store maps keys to bytes: a directory, a bucket, or anything that somebody writes a
  * driver for. A stream needs little of it. An object appears complete or not at all. A
- * read that follows a finished write sees the object. If several writers are to be safe,
- * a create fails if the key is taken.
+ * read that follows a finished write sees the object. For several writers, a create must
+ * fail if the key is taken.
  *
  *     file:///DIR                       a directory
  *     s3://BUCKET/PREFIX                any S3
@@ -46,7 +46,8 @@ typedef struct dw_store_options {
     unsigned n_tries;       /* of each request; default 10 */
     unsigned deadline_ms;   /* of each request with its retries; default 180,000 */
     /* s3, hf: called from a thread that waits, if a server does not answer for 5 seconds,
-     * and again each time the wait has doubled. WAIT says how long. May be NULL. */
+     * and again each time the wait has doubled. WAIT has the time in its text. May be
+     * NULL. */
     void (*on_wait)(void *context, const dw_error *wait);
     void *on_wait_context;
 } dw_store_options;

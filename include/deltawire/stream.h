@@ -68,8 +68,8 @@ DW_API dw_status dw_stream_check_log(dw_stream *stream, dw_error *err);
 DW_API dw_status dw_stream_check_lost(const dw_stream *stream, dw_error *err);
 
 /* How many folds and anchors the publisher has dropped since it was opened, because they
- * were due faster than it could make them. Its latest.json says so; this is what the last
- * search for the newest version read there. Reads nothing. */
+ * were due faster than it could make them. The number is in latest.json; this returns
+ * what the last search for the newest version read there. Reads nothing. */
 DW_API uint64_t dw_stream_upkeep_dropped(const dw_stream *stream);
 
 /* The lowest version that is still kept: 0, or more after a collection. */

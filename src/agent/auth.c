@@ -35,7 +35,7 @@ dw_status dw_guard_init(dw_guard *guard, const dw_agent_options *options,
     if (!listener->is_loopback && !has_tls && !options->plain)
         return dw_fail(err, DW_INVALID, options->listen,
                        "others can reach this address: it needs TLS, a certificate and "
-                       "its key; or say that the network is safe (plain)");
+                       "its key; or declare the network safe (plain)");
     if (!options->token)
         return DW_OK;
     if (!is_token(options->token))

@@ -72,7 +72,7 @@ static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
                    "the weights are version %" PRIu64
                    ", but the store has another version "
                    "of that number now: a run was started again. Remove the directory "
-                   "and pull anew",
+                   "and pull again",
                    at->version);
 }
 

@@ -54,14 +54,14 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                        "there",
                        r->version);
     if (!w->told_unreplayed)
-        dw_peer_note(w->replica,
-                     is_root
-                         ? "version %" PRIu64 " and those after it start from a model "
-                           "that is not here: what they make of it, and checksums of "
-                           "that, were not looked at. Name that checkpoint with `base`"
-                         : "version %" PRIu64 " and those after it start from one that "
-                           "could not be made: their files were looked at, no more",
-                     r->version);
+        dw_peer_note(
+            w->replica,
+            is_root ? "version %" PRIu64 " and those after it start from a model that is "
+                      "not here: their results and checksums were not "
+                      "checked. Name that checkpoint with `base`"
+                    : "version %" PRIu64 " and those after it start from one that could "
+                      "not be made: only their files were checked",
+            r->version);
     w->told_unreplayed = true;
     return DW_OK;
 }

@@ -88,7 +88,7 @@ dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *r,
 {
     if (!there)
         return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
-                              "the file does not hold it, though the version says so");
+                              "the version names it, but the file does not hold it");
     if (there->dtype != DW_U8 || there->n_dims != 1)
         return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
                               "it is %s with %u dimensions, not packed bytes",

@@ -50,7 +50,8 @@ static dw_status read_metadata(dw_peer_record *r, bool is_anchor, const dw_json 
         return read_delta(r, meta, where, err);
     const char *sparse = text_of(meta, "sparse");
     if (sparse && strcmp(sparse, "True") == 0)
-        return dw_fail(err, DW_CORRUPT, where, "a delta stands where anchors do");
+        return dw_fail(err, DW_CORRUPT, where,
+                       "it is a delta, but has the name of an anchor");
     r->is_whole = true;
     dw_peer_set_word(r->encoding, "whole");
     return DW_OK;

@@ -65,10 +65,10 @@ static dw_status check_index(const dw_peer_step *s, const dw_peer_record *r,
             dw_name_index_init(&names, there->tensors, there->n_tensors, err);
         for (size_t i = file->first; status == DW_OK && i < file->end; i++)
             if (dw_name_index_find(&names, r->entries[i].name) == SIZE_MAX)
-                status = dw_fail_tensor(err, DW_CORRUPT, where, r->entries[i].name,
-                                        "'%.120s' does not hold it, though the index "
-                                        "says so",
-                                        r->entries[i].file);
+                status = dw_fail_tensor(
+                    err, DW_CORRUPT, where, r->entries[i].name,
+                    "the index places it in '%.120s', which does not hold it",
+                    r->entries[i].file);
         if (status == DW_OK && there->n_tensors != file->end - file->first)
             status = dw_fail(err, DW_CORRUPT, where,
                              "'%.120s' holds %zu tensors, the index names %zu of them",

@@ -287,7 +287,7 @@ dw_status dw_engine_order(dw_engine_http *http, const dw_engine_question *questi
     const char *word = dw_engine_text(answer.body, "status");
     if (!word || strcmp(word, done) != 0)
         status =
-            dw_engine_nonsense(http, question, "it does not say that it did it", err);
+            dw_engine_nonsense(http, question, "it does not confirm the request", err);
     json_decref(answer.body);
     return status;
 }

@@ -93,7 +93,7 @@ static dw_status pause_engine(void *self, const dw_engine_update *update, dw_err
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     sglang *g = self;
-    /* SGLang does not say whether a killed process left it in the middle of an update */
+    /* SGLang does not report if a killed process left it in the middle of an update */
     dw_status status =
         dw_engine_check_whole(&g->http, "SGLang", &g->whole, &g->label, update, err);
     if (status != DW_OK)
@@ -121,8 +121,8 @@ static dw_status take_directory(sglang *g, const char *json, int *http_status,
             dw_fail(err, DW_CONFLICT, g->http.url, "SGLang did not take the weights: %s",
                     *answer.words ? answer.words : "it does not say why");
     } else if (!json_is_true(success)) {
-        status = dw_engine_nonsense(&g->http, &question, "it does not say that it did it",
-                                    err);
+        status = dw_engine_nonsense(&g->http, &question,
+                                    "it does not confirm the request", err);
     }
     json_decref(answer.body);
     return status;

@@ -184,7 +184,7 @@ static dw_status open_object(dw_dir *d, const char *key, int *fd, struct stat *s
     if (*fd < 0 && errno == ELOOP)
         return dw_dir_fail_text(
             d, DW_UNSUPPORTED, key,
-            "a symbolic link stands there, which a directory store does not follow", err);
+            "it is a symbolic link, which a directory store does not follow", err);
     if (*fd < 0 && means_missing(errno))
         return not_there(d, key, err);
     if (*fd < 0)
@@ -195,8 +195,8 @@ static dw_status open_object(dw_dir *d, const char *key, int *fd, struct stat *s
     else if (S_ISDIR(st->st_mode))
         status = not_there(d, key, err); /* a directory: the beginning of longer keys */
     else if (!S_ISREG(st->st_mode))
-        status = dw_dir_fail_text(d, DW_UNSUPPORTED, key,
-                                  "something that is no regular file stands there", err);
+        status =
+            dw_dir_fail_text(d, DW_UNSUPPORTED, key, "it is not a regular file", err);
     if (status != DW_OK)
         close(*fd);
     return status;

@@ -224,7 +224,7 @@ static dw_status fail_taken(const dw_dir *d, const char *key, int dir, const cha
                                 S_ISDIR(st.st_mode)
                                     ? "longer keys begin with this one and a slash; a "
                                       "directory store cannot hold both"
-                                    : "something that is no regular file stands there",
+                                    : "it exists and is not a regular file",
                                 err);
     if (dw_dir_sync(dir) != 0)
         return dw_dir_fail(d, key, "sync the directory", err);
@@ -283,8 +283,8 @@ static dw_status open_parent(const dw_dir *d, int root, const char *key, int *di
         return DW_OK;
     if (*dir < 0 && (errno == ENOTDIR || errno == ELOOP))
         return dw_dir_fail_text(d, DW_UNSUPPORTED, key,
-                                "an object or a link stands where this key needs a "
-                                "directory; a directory store cannot hold both",
+                                "this key needs a directory, but an object or a link has "
+                                "its name; a directory store cannot hold both",
                                 err);
     if (*dir >= 0 || errno == ENAMETOOLONG)
         return dw_dir_fail_text(d, DW_UNSUPPORTED, key,

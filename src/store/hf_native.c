@@ -59,7 +59,7 @@ static dw_status hf_stat(void *self, const char *key, uint64_t *n_bytes,
     char where[DW_ERROR_WHERE_SIZE];
     if (status == DW_OK && !empty && r.call.object_bytes == UINT64_MAX)
         status = dw_fail(err, DW_CORRUPT, dw_hf_where(r.hub, key, where),
-                         "the server does not say how long the object is");
+                         "the server does not report the size of the object");
     if (status == DW_OK && n_bytes)
         *n_bytes = empty ? 0 : r.call.object_bytes;
     if (status == DW_OK && modified_ms) {

@@ -56,7 +56,7 @@ dw_status dw_s3_stat(void *self, const char *key, uint64_t *n_bytes, int64_t *mo
         char where[DW_ERROR_WHERE_SIZE];
         if (!length || strspn(length, "0123456789") != strlen(length))
             status = dw_fail(err, DW_CORRUPT, dw_s3_where(s3, key, where),
-                             "the server does not say how long the object is");
+                             "the server does not report the size of the object");
         else if (n_bytes)
             *n_bytes = strtoull(length, NULL, 10);
         if (modified_ms)

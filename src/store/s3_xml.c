@@ -318,7 +318,7 @@ static dw_status finish_list(list_state *state, const char *where, dw_error *err
     }
     if (page->truncated && !page->next_token)
         return dw_fail(err, DW_CORRUPT, where,
-                       "the listing goes on, but the server does not say where");
+                       "the listing continues, but the server sent no token for it");
     return DW_OK;
 }
 

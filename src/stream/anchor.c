@@ -69,7 +69,7 @@ void dw_anchor_release(dw_anchor *anchor)
     *anchor = (dw_anchor){0};
 }
 
-/* The tensor that the byte at OFFSET, which lies behind the header, belongs to. */
+/* The tensor of the byte at OFFSET, which is after the header. */
 static size_t find(const dw_anchor *a, uint64_t offset)
 {
     size_t low = 0, high = a->list.n;
@@ -83,7 +83,7 @@ static size_t find(const dw_anchor *a, uint64_t offset)
     return low;
 }
 
-/* The longest run from OFFSET on that lies in one place: sets *PLACE, gives its length.
+/* The longest run from OFFSET on in one piece of memory: sets *PLACE, returns its length.
  */
 static uint64_t run_at(const dw_anchor *a, uint64_t offset, uint64_t n_bytes,
                        uint8_t **place)

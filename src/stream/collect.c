@@ -1,16 +1,15 @@
 /* Collection: removes what no kept version needs (docs/PROTOCOL.md, section 5).
  *
- * Nothing here is locked, and neither floor.json nor a clock is believed. The order keeps
- * others safe:
+ * It uses no locks, and trusts neither floor.json nor a clock. The order keeps others
+ * safe:
  *
  *     objects listed  ->  shortcuts listed  ->  head read  ->  floor chosen
  *     ->  commits with leftovers read  ->  the anchor at the floor read, if anything is
  *     to go  ->  floor put  ->  shortcuts removed  ->  objects removed
  *
- * Names say most: which version an object or a shortcut is of, and which objects were put
- * by one attempt. So only those records are read that something depends on: the anchors
- * that may become the floor, the shortcuts that cross it, and the commits of versions
- * that two attempts left objects of.
+ * Names show the version of an object or a shortcut, and which objects one attempt put.
+ * So only a few records are read: the anchors that may become the floor, the shortcuts
+ * that cross it, and the commits of versions with objects of two attempts.
  *
  * Only commit N can name an object of version N. If N is not above the head, that commit
  * exists, so an object that it does not name is a leftover. An object of a shortcut can
@@ -240,7 +239,7 @@ static dw_status choose_floor(collection *c, dw_error *err)
     return status;
 }
 
-/* The floor to write if floor.json says NOW: never a lower one. If two collectors run at
+/* The floor to write if floor.json has NOW: never a lower one. If two collectors run at
  * once, the slower one may have written its floor over the other's. Its anchor is gone
  * then, and the stream begins at the next anchor above. */
 static uint64_t floor_to_tell(const collection *c, uint64_t now)
@@ -309,8 +308,9 @@ static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_e
     return status;
 }
 
-/* The objects of shortcuts to versions below the floor go by their names. Above it, a
- * shortcut goes if it begins below the floor, and its record says what goes with it. */
+/* Objects of shortcuts to versions below the floor are removed by their names. Above it,
+ * a shortcut is removed if it begins below the floor, together with the objects in its
+ * record. */
 static dw_status mark_shortcuts(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -351,9 +351,9 @@ static bool is_kept_version(const collection *c, const dw_listed *item, uint64_t
            *version <= c->head && (c->floor == 0 || *version > c->floor);
 }
 
-/* Objects of one version that one attempt put stay: they are the version, or a leftover
- * that goes when the floor passes it. If there are several attempts, the commit says
- * which one it is. */
+/* If all objects of a version are from one attempt, they stay: they are the version, or a
+ * leftover that is removed when the floor passes it. If there are several attempts, the
+ * commit names the right one. */
 static dw_status mark_commits(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;

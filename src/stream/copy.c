@@ -1,12 +1,12 @@
-/* Mirroring a stream to another store.
+/* Copies a stream to another store.
  *
- * Records travel byte for byte, so that hashes and signatures hold there as here. Each
- * goes after what it names: objects, then their commit, then the shortcuts to it with
- * theirs, version by version; the hints come last. So a mirror is at every moment a
- * stream that ends a little earlier, and a copy that was broken off is gone on with.
+ * Records are copied byte for byte, so that hashes and signatures stay valid. Each comes
+ * after what it names: objects, then their commit, then the shortcuts to it with their
+ * objects, version by version; the hints come last. So the copy is always a valid stream
+ * that ends a little earlier, and an interrupted copy can be continued.
  *
- * What the mirror has is found by names: a record that is in both is read only if the
- * mirror lacks an object of its version.
+ * Names show what the copy has: a record that is in both is read only if the copy lacks
+ * an object of its version.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct copier {
     dw_listing commits;         /* here */
     dw_listing shortcuts;       /* here */
     dw_listing here;            /* objects here */
-    size_t next_here;           /* objects of the versions that are done lie before it */
+    size_t next_here;           /* objects of finished versions come before it */
     dw_listing there;           /* objects of the mirror */
     dw_listing there_shortcuts; /* shortcuts of the mirror */
     dw_listing there_known;     /* commits of the mirror */

@@ -29,7 +29,7 @@ dw_status dw_slices_digest(dw_digest *out, const dw_slices *slices,
                            const dw_tensor *tensors, size_t n_tensors,
                            const dw_digest *known, unsigned n_threads, dw_error *err);
 
-/* Data of several tensors lies in one block, each at a multiple of 64. */
+/* The data of several tensors is in one block, each at a multiple of 64. */
 static inline uint64_t dw_padded(uint64_t n_bytes)
 {
     return (n_bytes + 63) / 64 * 64;

@@ -1,9 +1,9 @@
-/* Finding the newest version, and noticing that a version below it is missing.
+/* Finds the newest version, and notices if a version below it is missing.
  *
- * The newest version is the one whose successor is not there. But a missing commit in the
- * middle of the log looks the same. So each search also looks for evidence of newer
- * versions: the hint, or, if there is no hint, now and then a list. Evidence only says
- * where to look: the commit that it names must be there and good before it counts.
+ * The newest version is the one without a successor. But a missing commit in the middle
+ * of the log looks the same. So each search also looks for evidence of newer versions:
+ * the hint or, if there is none, now and then a list. Evidence only shows where to look:
+ * the commit that it names must exist and be good before it counts.
  */
 #include <inttypes.h>
 

@@ -1,8 +1,9 @@
-/* The records of a stream: what stands in its JSON objects (docs/PROTOCOL.md, section 2).
+/* The records of a stream: the contents of its JSON objects (docs/PROTOCOL.md, section
+ * 2).
  *
- * A parse takes hostile bytes and gives a struct in which every count, name and number
- * was checked; a write is its inverse. Strings and arrays of a parsed record are owned by
- * it and freed by its release function.
+ * A parse takes untrusted bytes and returns a struct in which every count, name and
+ * number was checked; a write is its inverse. Strings and arrays of a parsed record are
+ * owned by it and freed by its release function.
  */
 #ifndef DW_STREAM_RECORD_H
 #define DW_STREAM_RECORD_H
@@ -214,8 +215,8 @@ typedef struct dw_follower_record {
     char time[32];
 } dw_follower_record;
 
-/* Whether the bytes end as a signed record does, and the key that is named there. The
- * signature is not checked: this says in advance whose it would be. */
+/* Whether the bytes end like a signed record, and the key that is named there. The
+ * signature is not checked. */
 bool dw_record_signer(uint8_t key[DW_PUBLIC_KEY_BYTES], const void *bytes,
                       size_t n_bytes);
 

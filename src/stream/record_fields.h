@@ -15,7 +15,7 @@
 
 typedef struct dw_fields {
     const dw_json *object;
-    const char *path;  /* stands before names of members in errors: "", "objects[3]." */
+    const char *path;  /* the prefix of members' names in errors: "", "objects[3]." */
     const char *where; /* the record's object */
     dw_error *err;
     dw_status status;

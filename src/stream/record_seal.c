@@ -1,12 +1,13 @@
-/* Every record ends in what guards all of its bytes, made and checked with zeros in its
- * own place: a signature, or else a seal, which is a checksum.
+/* Every record ends in a signature or a seal, which is a checksum. It protects all bytes
+ * of the record, with zeros in its own place.
  *
  *     {"format":...  ,"key":"K...K","signature":"0...0"}
  *     {"format":...                  ,"seal":"0...0"}
  *                    |<------------- tail ------------>|
  *
- * Without it a bit that flips on the way could pass, in a digit of a hash say, and would
- * stay for ever in the chain of hashes that a reader or the next writer builds on it.
+ * Without it, a bit that flips in transit, for example in a digit of a hash, could be
+ * accepted and would stay in the chain of hashes that a reader or the next writer builds
+ * on it.
  */
 #include "stream/record_seal.h"
 
@@ -126,7 +127,7 @@ dw_status dw_record_check(dw_record_seal *seal, const void *bytes, size_t n_byte
     return status == DW_OK ? dw_sha256_of(seal->sha256, bytes, n_bytes, err) : status;
 }
 
-/* What guards a record stands at its end; there is one of the two. */
+/* A record ends in one of the two. */
 static void refuse_misplaced(dw_fields *f, bool is_signed)
 {
     static const char *const of_sealed[] = {"key", "signature", NULL};
@@ -177,9 +178,9 @@ static void check_kind(dw_fields *f, const char *kind)
         dw_fields_fail(f, DW_CORRUPT, "kind", "is '%s', not '%s'", found, kind);
 }
 
-/* Another format may end otherwise, or sign otherwise: then its name says more than
- * FAULT, which is what was found at the end. Nothing is parsed: writers put `format`
- * first, in this spelling. */
+/* Another format may end or sign differently: then its name is a better error than FAULT,
+ * which was found at the end. Nothing is parsed: writers put `format` first, in this
+ * spelling. */
 static dw_status fail_end(dw_status fault, const uint8_t *bytes, size_t n_bytes,
                           const char *where, dw_error *err)
 {

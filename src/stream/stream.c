@@ -89,7 +89,8 @@ static dw_status check_names(const dw_objects *objects, uint64_t version,
     return DW_OK;
 }
 
-/* The newest commit is damaged. No version can follow on it: says what to do. */
+/* The error for a damaged newest commit, after which no version can come; it names the
+ * next step. */
 static dw_status explain_damaged_head(uint64_t head, dw_error *err)
 {
     if (!err)

@@ -32,9 +32,8 @@ void dw_blob_release(dw_blob *blob);
 dw_status dw_record_fetch(dw_writer *out, dw_store *store, const char *key,
                           dw_error *err);
 
-/* Fetches an object whole and proves its size and SHA-256, at the second try if the
- * first brought something else. DW_CORRUPT if they differ from what the record says,
- * DW_NOT_FOUND if it is gone. */
+/* Fetches a whole object and proves its size and SHA-256; if they are wrong, fetches it
+ * once more. DW_CORRUPT if they differ from the record, DW_NOT_FOUND if it is gone. */
 dw_status dw_object_fetch(dw_blob *out, dw_store *store, const dw_object *object,
                           const char *spool_dir, const dw_progress *progress,
                           dw_error *err);

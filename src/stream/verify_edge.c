@@ -146,7 +146,7 @@ static dw_status check_object(dw_sweep *w, const dw_expected *x, const dw_object
         return status == DW_NOT_FOUND
                    ? dw_fail(found, status, NULL, "the object is missing")
                    : status;
-    /* before room is taken for what the record says */
+    /* before allocating the size in the record */
     if (n_bytes != object->n_bytes)
         return dw_fail(found, DW_CORRUPT, NULL,
                        "the object has %" PRIu64 " bytes, its record says %" PRIu64,

@@ -14,7 +14,7 @@
 
 /* ---- deltas ---- */
 
-/* The delta was made over exactly the slices that the record says. */
+/* Checks that the delta was made from exactly the slices in the record. */
 static dw_status check_tensors(const dw_delta *delta, const dw_delta_info *info,
                                const dw_slice_list *list, const char *where,
                                dw_error *err)

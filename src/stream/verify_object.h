@@ -1,4 +1,4 @@
-/* Whether the objects of a record hold what it says. */
+/* Checks that the objects of a record agree with it. */
 #ifndef DW_STREAM_VERIFY_OBJECT_H
 #define DW_STREAM_VERIFY_OBJECT_H
 

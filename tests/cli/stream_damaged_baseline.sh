@@ -51,7 +51,7 @@ it "does not touch weights that are not a baseline"
 cp -r run/step_000002 mine
 keeps mine fails 8 "Name an empty directory" deltawire publish "$url" run/base --baseline mine
 
-it "follows on from a damaged record of the version"
+it "goes on from a damaged record of the version"
 deltawire pull "$url" --into record --at 2 --quiet >/dev/null
 mkdir only && cp record/.deltawire-state.json only
 for round in $(seq 12); do

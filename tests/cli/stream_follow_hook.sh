@@ -36,7 +36,7 @@ cp child child.1
 wait_until is_gone leader.1
 wait_until is_gone child.1
 
-it "follows on, and runs it for the next version"
+it "goes on following, and runs it for the next version"
 publish_step "$url" 2
 wait_until grep -q 2 seen
 

@@ -21,7 +21,7 @@ start one follow "$url" --into model --interval 0.2 --id one
 one=$!
 wait_until says 1 'followers' err.one
 wait_until stands_at model 1
-grep -q 'deltawire status.* does not show where this follower is.*--no-report' err.one
+grep -q 'deltawire status.* does not show the version of this follower.*--no-report' err.one
 
 it "goes on, and does not log it again"
 publish_step "$url" 2

@@ -60,7 +60,7 @@ object_list() {
     fi
 }
 
-# object_edit URL KEY STATEMENT: Python over the JSON object `o`; a seal is made anew
+# object_edit URL KEY STATEMENT: Python over the JSON object `o`; the seal is recomputed
 object_edit() {
     object_get "$1" "$2" edited.json
     PYTHONPATH=$tests/format python3 -B - "$3" <<'END'

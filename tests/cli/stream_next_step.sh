@@ -133,7 +133,7 @@ grep -q 'begins a new' err.last && die "it says that a new stream begins"
 object_put "$url" stream.json kept.json
 publish_step "$url" 2
 
-it "a first publish that failed leaves a baseline that can be made anew"
+it "a first publish that failed leaves a baseline that can be made again"
 for baseline in "--baseline fresh" ""; do
     rm -rf "$root" cache fresh
     mkdir -p "$root" cache fresh

@@ -305,7 +305,7 @@ bool weights_take_patch(const char *path, uint64_t version, dw_digest state, cha
     return good;
 }
 
-/* Copies DIR, or maps it anew: its files may have been replaced. */
+/* Copies DIR, or maps it again: its files may have been replaced. */
 static bool do_load(const char *dir, char *why)
 {
     dw_checkpoint *map;

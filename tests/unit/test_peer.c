@@ -269,7 +269,7 @@ static void test_hostile_trl(void **state)
         {"deltas/step_000007.safetensors", "{}", "no delta of TRL's"},
         {"deltas/step_000007.safetensors", "[]", "not a JSON object"},
         {"anchors/step_000007.safetensors", "{\"__metadata__\":{\"sparse\":\"True\"}}",
-         "a delta stands where anchors do"},
+         "it is a delta, but has the name of an anchor"},
         {"anchors/step_000007.safetensors",
          "{\"__metadata__\":{\"model_version\":\"8\"}}", "says that it is 8"},
     };

@@ -83,7 +83,7 @@ static void test_no_passwords(void **state)
     assert_string_equal(err.where, "");
 }
 
-/* ---- a driver that says what it is told to --------------------------------------------
+/* ---- a scripted driver --------------------------------------------
  */
 
 typedef struct script {

@@ -142,7 +142,7 @@ static void test_removed_meanwhile(void **state)
     dw_store_close(store);
 }
 
-/* ---- what strangers put there
+/* ---- foreign files
  * ----------------------------------------------------------- */
 
 static void test_links_are_not_followed(void **state)

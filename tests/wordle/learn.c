@@ -5,8 +5,8 @@
  *
  *     learn [WARMUP [STEPS [LR [ANSWERS [SEED [LAG [HIDDEN]]]]]]]
  *
- * Prints the means of every ten steps; exit status 1 where the last tenth is not above
- * the first by more than twice their spread.
+ * Prints the means of every ten steps; exit status 1 if the last tenth is not above the
+ * first by more than twice their spread.
  */
 #include <math.h>
 #include <stdio.h>
