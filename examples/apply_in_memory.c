@@ -1,5 +1,5 @@
-/* An inference engine's update: a delta arrives as bytes, is decoded and verified while
- * the engine serves, and only the stores themselves happen in the pause.
+/* An inference engine's update: a delta arrives as bytes and is decoded and verified
+ * while the engine serves. Only the stores happen in the pause.
  *
  *     apply_in_memory
  */
@@ -70,8 +70,9 @@ static dw_status update(const message *m, dw_error *err)
     dw_digest digest, state = 0;
     dw_delta_info info = {0};
 
-    /* The engine serves on. The bytes are checked, the blocks decoded against the weights
-     * it has, and the outcome proven to be the version that the delta names. */
+    /* The engine keeps serving. The library checks the bytes, decodes the blocks against
+     * the current weights, and proves that the result is the version that the delta
+     * names. */
     dw_status status = dw_delta_open_bytes(&delta, m->bytes, m->n_bytes, "message", err);
     if (status == DW_OK)
         status = dw_delta_stage(&patch, delta, &weights, 1, NULL, err);
@@ -79,15 +80,16 @@ static dw_status update(const message *m, dw_error *err)
         dw_delta_get_info(delta, &info);
         printf("staged version %" PRIu64 ": %" PRIu64 " stores from %zu bytes\n",
                info.new_version, dw_patch_changed(patch), m->n_bytes);
-        /* pause the engine here: this is all that it waits for */
+        /* pause the engine here, only for this call */
         status = dw_patch_apply(patch, &weights, 1, 0, err);
         /* resume the engine here */
     }
-    /* Now and then, and not in the pause: the whole memory against the digest. */
+    /* Now and then, outside of the pause: compare the whole memory with the digest. */
     if (status == DW_OK)
         status = dw_digest_tensors(&digest, &state, &weights, 1, 0, NULL, err);
     if (status == DW_OK && state != info.new_state) {
-        *err = (dw_error){.where = "model.weight", .text = "the weights are NOT the new version"};
+        *err = (dw_error){.where = "model.weight",
+                          .text = "the weights are NOT the new version"};
         status = err->code = DW_CORRUPT;
     }
     if (status == DW_OK)
@@ -111,7 +113,7 @@ int main(int argc, char **argv)
     dw_status status = train_and_send(&m, &err);
     if (status == DW_OK)
         status = update(&m, &err);
-    /* The same delta again is refused, and nothing is touched. */
+    /* The same delta again is refused, and nothing changes. */
     if (status == DW_OK && update(&m, &err) == DW_STALE)
         printf("again: %s\n", err.text);
     if (status != DW_OK)

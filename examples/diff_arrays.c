@@ -1,5 +1,5 @@
-/* A trainer's step: finds what changed between two versions of the weights in memory and
- * saves it as a delta.
+/* A trainer's step: compares two versions of the weights in memory and saves the changes
+ * as a delta.
  *
  *     diff_arrays [DELTA]        writes DELTA, or step-1.safetensors
  */
@@ -13,8 +13,8 @@
 
 enum { ROWS = 1024, COLUMNS = 512 };
 
-/* An optimizer's step at a small learning rate: one weight in a hundred moves, most of
- * them to the next number that BF16 has. */
+/* An optimizer's step at a small learning rate: one weight in a hundred changes, mostly
+ * to the next BF16 number. */
 static void train(uint16_t *weights, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -36,10 +36,10 @@ int main(int argc, char **argv)
         return 1;
     for (size_t i = 0; i < (size_t)ROWS * COLUMNS; i++) /* 2^-1 to 2^-7, either sign */
         weights[i] = (uint16_t)((rand() & 0x807f) | (0x7e - rand() % 7) << 7);
-    memcpy(published, weights, n_bytes); /* what the engines have: version 0 */
+    memcpy(published, weights, n_bytes); /* the engines' weights: version 0 */
     train(weights, (size_t)ROWS * COLUMNS);
 
-    /* A tensor borrows its bytes: the library looks at the arrays where they are. */
+    /* A tensor borrows its bytes: the library reads the arrays in place. */
     const uint64_t shape[] = {ROWS, COLUMNS};
     const dw_tensor base = {"model.weight", DW_BF16, 2, shape, n_bytes, published, 0};
     const dw_tensor next = {"model.weight", DW_BF16, 2, shape, n_bytes, weights, 0};
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
                " bytes for %zu (%.2f bits a change)\n",
                path, info.n_changed, info.n_model_elems, info.n_bytes, n_bytes,
                8.0 * (double)info.n_bytes / (double)info.n_changed);
-        /* only now, when version 1 is safe: had the save failed, the next delta would
+        /* only now that version 1 is saved: if the save had failed, the next delta would
          * cover both steps */
         memcpy(published, weights, n_bytes);
     }

@@ -1,6 +1,5 @@
-/* What a larger program asks of the library: its own allocator, a guard against files
- * that shrink, a store of its own objects, keys, digests that it keeps, and a store that
- * fails on purpose, for its own tests.
+/* For larger programs: an allocator, a guard against files that shrink, own objects in a
+ * store, keys, kept digests, and a store that fails on purpose, for tests.
  *
  *     embed
  */
@@ -59,14 +58,15 @@ static dw_status read_file(const char *path, dw_error *err)
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < 4; k++)
             sum += ((const float *)tensors[i].data)[k];
-    status = dw_checkpoint_check(ckpt, err); /* only now is it sure what was read */
+    status = dw_checkpoint_check(ckpt,
+                                 err); /* only now it is certain that the data was good */
     dw_checkpoint_close(ckpt);
     if (status == DW_OK)
         printf("the weights add up to %g\n", sum);
     return status;
 }
 
-/* An optimizer changed one tensor: its digest is computed anew, the others are kept. */
+/* An optimizer changed one tensor: its digest is computed again, the others are kept. */
 static dw_status keep_digests(dw_error *err)
 {
     dw_digest digests[2], before, after;
@@ -80,7 +80,7 @@ static dw_status keep_digests(dw_error *err)
     return status;
 }
 
-/* ---- objects of its own in a store ---- */
+/* ---- own objects in a store ---- */
 
 static dw_status put_note(dw_store *store, const char *text, dw_error *err)
 {
@@ -121,7 +121,7 @@ static dw_status use_store(dw_error *err)
     return status;
 }
 
-/* ---- all of it, in a directory of its own ---- */
+/* ---- everything, in a temporary directory ---- */
 
 static dw_status run(const char *dir, dw_error *err)
 {

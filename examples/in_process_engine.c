@@ -1,6 +1,6 @@
-/* An engine that serves in this very process: the weights are its own memory, and it is
- * paused by a function call. A trainer publishes while a thread answers requests; each
- * request reads all weights and must find one version, never a mix.
+/* An engine in this process: the weights are its own memory, and a function call pauses
+ * it. A trainer publishes while a thread answers requests. Each request reads all weights
+ * and must find one version, never a mix.
  *
  *     in_process_engine [URL]       mem:example, file:///tmp/stream, s3://bucket/run-7
  */
@@ -17,7 +17,7 @@
 enum { N = 1 << 18, N_STEPS = 20 };
 
 static float trained[N], served[N];
-static _Atomic(dw_digest) versions[N_STEPS + 1]; /* what each has to be */
+static _Atomic(dw_digest) versions[N_STEPS + 1]; /* the expected digests */
 static const uint64_t shape[] = {N};
 
 static dw_tensor tensor_of(float *weights)
@@ -35,7 +35,7 @@ static struct {
 } gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, true, 0};
 
 static atomic_bool is_over;
-static unsigned n_requests, n_mixes; /* of the thread that serves, until it is joined */
+static unsigned n_requests, n_mixes; /* used by the serving thread until it is joined */
 
 static void answer_request(void)
 {
@@ -67,9 +67,9 @@ static void *serve(void *unused)
     return NULL;
 }
 
-/* ---- its driver: what deltawire calls ---- */
+/* ---- its driver ---- */
 
-/* When this returns no request reads weights. */
+/* When this returns, no request reads weights. */
 static dw_status pause_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     (void)self, (void)update, (void)err;
@@ -91,8 +91,8 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
     return DW_OK;
 }
 
-/* No apply: the weights that are followed into are the ones it reads. No probe: it is
- * there, and at the version it was last brought to. */
+/* No apply: it reads the weights that are followed into. No probe: it always runs, at the
+ * version of the last update. */
 static const dw_engine_driver driver = {
     .struct_bytes = sizeof driver,
     .name = "example",

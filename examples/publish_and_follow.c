@@ -1,6 +1,6 @@
-/* A trainer and an engine that share nothing but a bucket: the trainer publishes a
- * version after each step, the engine follows. Both are in one process here; they need
- * not know of each other.
+/* A trainer and an engine that share only a bucket: the trainer publishes a version after
+ * each step, and the engine follows. Here both are in one process; they need not know
+ * each other.
  *
  *     publish_and_follow [URL]      file:///tmp/stream, s3://bucket/run-7, ...
  */
@@ -55,7 +55,7 @@ static dw_status update(dw_follower *follower, dw_error *err)
     uint64_t newest, staged = 0;
     dw_status status = dw_follower_poll(follower, &newest, err);
     while (status == DW_OK && dw_follower_version(follower) != newest) {
-        /* the engine serves on while this fetches, decodes and proves */
+        /* the engine keeps serving while this fetches, decodes and proves */
         status = dw_follower_stage(follower, newest, &staged, NULL, err);
         /* pause the engine here */
         if (status == DW_OK)

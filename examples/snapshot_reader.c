@@ -1,10 +1,10 @@
-/* An engine that serves out of the page cache: it maps the weights that `deltawire follow
- * --into DIR` keeps, and sees each new version with no copy and no reload.
+/* An engine that serves from the page cache: it maps the weights that `deltawire follow
+ * --into DIR` keeps, and sees each new version without a copy or a reload.
  *
  *     snapshot_reader DIR [PASSES]
  *
- * Each forward pass holds the weights, so that they are of one version from its first
- * layer to its last. With `--copies 2` it never waits for that.
+ * Each forward pass holds the weights, so that all layers use the same version. With
+ * `--copies 2` it never waits.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 
 #include <deltawire/deltawire.h>
 
-/* What an engine computes: here a sum over all bytes. */
+/* The engine's computation: here a sum over all bytes. */
 static uint64_t forward_pass(const dw_snapshot_view *view)
 {
     uint64_t sum = 0;
@@ -54,7 +54,8 @@ int main(int argc, char **argv)
                    n, view.version, view.state, sum);
         fflush(stdout);
         served = view.version;
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* until it is asked */
+        nanosleep(&(struct timespec){.tv_nsec = 5000000},
+                  NULL); /* until the next request */
     }
     if (status != DW_OK)
         fprintf(stderr, "%s: %s\n", err.where, err.text);

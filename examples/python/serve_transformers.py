@@ -2,7 +2,7 @@
 
     serve_transformers.py [URL]
 
-Elsewhere the follower is `deltawire follow URL --into DIRECTORY`, a process of its own.
+In production the follower is its own process: `deltawire follow URL --into DIRECTORY`.
 """
 import argparse
 import os
@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as folder:
             optimizer.step()  # publishes
             optimizer.zero_grad()
             publisher.wait()
-            follower.sync()  # and the served model has it
+            follower.sync()  # now the served model has it
             with weights.reading() as version:
                 said = served.generate(prompt, attention_mask=torch.ones_like(prompt),
                                        max_new_tokens=8, do_sample=False, pad_token_id=0)

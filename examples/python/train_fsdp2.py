@@ -29,7 +29,7 @@ def train(url):
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    # on every rank: which of the shards it has, it sees for itself
+    # on every rank: it finds the rank's shards by itself
     with deltawire.torch.Publisher(model, optimizer, url=url, rank_timeout=120) as publisher:
         for _ in range(STEPS):
             x = torch.randn(64, 32)
@@ -42,7 +42,7 @@ def train(url):
 
 
 def serve(url, trained):
-    """Anywhere else: a whole model that follows."""
+    """A whole model that follows, on any machine."""
     served = make().to(torch.bfloat16)
     with deltawire.torch.Follower(served, url) as follower:
         follower.sync()

@@ -6,9 +6,9 @@
     POST /games/ID/guess {"word": "..."} -> {"marks": "G-Y--", "won": false, "left": 5}
     GET  /healthz
 
-A seed always gives the same word. G: the letter stands there. Y: it is in the word, elsewhere,
-and not accounted for by another mark. A game is forgotten when it is over, or when there are
-too many.
+A seed always gives the same word. G: the letter is at this position. Y: it is at another
+position, and no other mark counts it. A game is dropped when it is over, or when there are too
+many.
 """
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ wheat wheel white woman world yacht yield young zebra
 
 
 def marks_of(guess: str, word: str) -> str:
-    """Letters in place first; then each other one takes what is left of it, from the left."""
+    """Marks letters in the right place first; then the others from the left, as often as the word
+    has them."""
     left = Counter(w for g, w in zip(guess, word, strict=True) if g != w)
     marks = ""
     for g, w in zip(guess, word, strict=True):

@@ -1,5 +1,5 @@
-"""Makes a tiny Qwen3 with random weights and a tokenizer of bytes, in a second and with no
-download: enough to see a whole loop at work on a laptop.
+"""Makes a tiny Qwen3 with random weights and a tokenizer of bytes, in a second and without a
+download: enough to run the whole loop on a laptop.
 
     python make_model.py DIR [--seed N]
 """

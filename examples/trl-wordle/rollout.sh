@@ -1,9 +1,9 @@
 #!/bin/sh
-# vLLM and its follower in one container: where either ends, both do, and the container is
-# restarted whole.
+# vLLM and its follower in one container: if one of them ends, both end, and the
+# container is restarted.
 #
-#     MODEL           what vLLM starts on
-#     STREAM_URL      what it follows
+#     MODEL           the model that vLLM starts with
+#     STREAM_URL      the stream to follow
 #     PORT            vLLM's (8000)
 #     VLLM_OPTIONS    more of its options
 #     FOLLOW_OPTIONS  more of the follower's

@@ -85,8 +85,8 @@ class Table(TrainerCallback):
             return "-"
 
     def _stopped(self, version: int) -> list[float]:
-        """How long each engine stood still for the version, from its follower. A follower that
-        has not reported it yet is left out."""
+        """How long each engine was paused for the version, from its follower. Leaves out a
+        follower that has not reported it yet."""
         found = []
         for agent in self.agents:
             try:
@@ -99,8 +99,8 @@ class Table(TrainerCallback):
 
 
 def prove(tensors: dict[str, torch.Tensor], servers: list[str]) -> int:
-    """Compares what vLLM holds with the trainer's weights, bit for bit. vLLM keeps some of
-    them joined under another name. How many servers were there to be checked."""
+    """Compares vLLM's weights with the trainer's, bit for bit. vLLM keeps some of them fused
+    under another name. Returns how many servers were checked."""
     def sha(*names: str) -> str:
         joined = torch.cat([tensors[name] for name in names])
         return hashlib.sha256(joined.view(-1).view(torch.uint8).numpy()).hexdigest()

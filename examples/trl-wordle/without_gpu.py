@@ -1,5 +1,5 @@
-"""Lets TRL's asynchronous trainer run where there is no GPU: it asks for the name of one,
-and packs its batches for a kernel of FlashAttention. It is given both, in plain PyTorch."""
+"""Lets TRL's asynchronous trainer run without a GPU. The trainer asks for a GPU's name, and packs
+its batches for a kernel of FlashAttention. This provides both, in plain PyTorch."""
 from __future__ import annotations
 
 import types
@@ -16,7 +16,7 @@ def attention_of_segments(q, k, v, cu_q, cu_k, max_q, max_k, softmax_scale=None,
     out = []
     for a, b, c, d in zip(cu_q[:-1], cu_q[1:], cu_k[:-1], cu_k[1:], strict=True):
         n_q, n_k = int(b - a), int(d - c)
-        # the last query stands at the last key
+        # the last query is at the last key
         at_q = torch.arange(n_q)[:, None] + (n_k - n_q)
         sees = torch.arange(n_k)[None, :] <= at_q
         if window_size[0] >= 0:

@@ -1,7 +1,7 @@
 """The game as TRL sees it: a reward for one guess, or tools for a game of several turns.
 
-TRL's rollout process imports this by name, so it holds no state but the address of the
-environment, which is in WORDLE_URL."""
+TRL's rollout process imports this by name, so its only state is the address of the environment,
+in WORDLE_URL."""
 from __future__ import annotations
 
 import json
@@ -31,8 +31,8 @@ def worth(marks: str) -> float:
 
 
 def first_guess(completions: list[Any], seed: list[int], **_: Any) -> list[float]:
-    """For models that know no tools: the answer's first five characters are the guess. That
-    they are letters is worth something, so that there is a slope to climb from noise."""
+    """For models without tools: the answer's first five characters are the guess. Letters get a
+    small reward, so that a random model can start to learn."""
     rewards = []
     for completion, number in zip(completions, seed, strict=True):
         text = completion[-1]["content"][:5].lower()
@@ -45,7 +45,7 @@ def first_guess(completions: list[Any], seed: list[int], **_: Any) -> list[float
 
 
 class Wordle:
-    """An environment for models that call tools: TRL makes one a rollout."""
+    """An environment for models that call tools: TRL makes one for each rollout."""
 
     def reset(self, seed: int = 0, **_: Any) -> None:
         self._game = post("/games", {"seed": int(seed)})["id"]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the contents of a Space's repository out of what is committed here.
+# Makes the contents of a Space's repository from the committed files.
 #
 #     examples/trl-wordle/spaces/assemble.sh env|rollout|trainer DIR
 set -eu

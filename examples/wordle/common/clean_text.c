@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of the character that begins at P, of which N are there; 0: it is none. */
+/* The bytes of the character at P, if there are N bytes; 0 if it is invalid. */
 static size_t character(const uint8_t *p, size_t n)
 {
     if (p[0] < 0x80)
@@ -15,7 +15,7 @@ static size_t character(const uint8_t *p, size_t n)
     for (size_t i = 1; i < want; i++)
         if ((p[i] & 0xc0) != 0x80)
             return 0;
-    /* longer than need be, surrogates, beyond the last one */
+    /* overlong forms, surrogates, values that are too large */
     if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
         (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
         return 0;

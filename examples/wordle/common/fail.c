@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names may come from a file: one line, and nothing that a terminal obeys. */
+/* Names may come from a file: print one line without control characters. */
 static void clean(char *text)
 {
     for (char *c = text; *c != '\0'; c++)

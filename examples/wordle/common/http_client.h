@@ -1,7 +1,7 @@
 /* Small JSON requests to the environment and the rollout servers.
  *
- * A client keeps its connections; it belongs to one thread. Every request ends: with an
- * answer, at its deadline, or soon after the flag says so.
+ * A client keeps its connections and belongs to one thread. Every request ends: with an
+ * answer, at its deadline, or soon after the flag is set.
  */
 #ifndef WORDLE_HTTP_CLIENT_H
 #define WORDLE_HTTP_CLIENT_H
@@ -13,19 +13,19 @@
 
 typedef struct http_client http_client;
 
-/* STOP, where not NULL, becomes true when what is under way is to be given up. */
+/* STOP, if not NULL, becomes true when the current request must be cancelled. */
 dw_status http_client_new(http_client **out, const atomic_bool *stop, dw_error *err);
 void http_client_free(http_client *client);
 
 /* METHOD is "GET", "POST" or "DELETE"; BODY is borrowed, and may be NULL. *ANSWER (may be
- * NULL) gets the object that was answered, which the caller releases. DW_UNAVAILABLE
- * where nobody answered in time, DW_INVALID where the answer is no JSON object,
- * DW_CONFLICT for any status outside 200 to 299, with what the server said. */
+ * NULL) takes the answered object, which the caller releases. DW_UNAVAILABLE if nobody
+ * answered in time, DW_INVALID if the answer is no JSON object, DW_CONFLICT for any
+ * status outside 200 to 299, with the server's message. */
 dw_status http_client_ask(http_client *client, const char *method, const char *url,
                           const json_t *body, unsigned timeout_ms, json_t **answer,
                           dw_error *err);
 
-/* Sleeps, but not longer than until the flag is set. */
+/* Sleeps until the time is over or the flag is set. */
 void http_client_pause(const http_client *client, unsigned ms);
 
 #endif

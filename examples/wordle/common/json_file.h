@@ -12,8 +12,8 @@ enum { WORDLE_PATH_SIZE = 4096 };
 dw_status wordle_path_join(char path[WORDLE_PATH_SIZE], const char *dir, const char *name,
                            dw_error *err);
 
-/* Reads it whole; to be released with json_decref. Members that stand twice are refused,
- * and so is a file that holds anything but an object. */
+/* Reads the whole file; release it with json_decref. Refuses duplicate members, and a
+ * file that is not an object. */
 dw_status wordle_json_read(json_t **out, const char *path, dw_error *err);
 
 #endif

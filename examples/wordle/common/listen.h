@@ -6,7 +6,7 @@
 
 enum { LISTEN_URL_BYTES = 128 };
 
-/* TEXT is HOST:PORT or [IPV6]:PORT; port 0 is any that is free. URL tells where it is. */
+/* TEXT is HOST:PORT or [IPV6]:PORT; port 0 is any free one. URL takes the address. */
 dw_status listen_open(int *fd, char url[LISTEN_URL_BYTES], const char *text,
                       dw_error *err);
 

@@ -24,7 +24,7 @@ enum { OPTION_HELP = 'h' };
  * other arguments end the program. */
 int options_next(const command_line *line);
 
-/* Says what is wrong, and ends the program with exit status 2. */
+/* Prints the error, and ends the program with exit status 2. */
 _Noreturn void options_wrong(const command_line *line, const char *what);
 
 #endif

@@ -43,7 +43,7 @@ struct web_call {
     json_t *body;
     bool answered;
     enum MHD_Result result;
-    void *job; /* of a call that was put off */
+    void *job; /* of a deferred call */
     void (*finish)(web_call *call, void *job);
     void (*release)(void *job);
 };
@@ -52,7 +52,7 @@ struct web_call {
 
 void web_reply(web_call *call, unsigned status, json_t *body)
 {
-    /* nine digits give a float back as it was */
+    /* nine digits are enough to restore a float exactly */
     char *text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(body);
     if (!text) {
@@ -78,7 +78,7 @@ void web_refuse(web_call *call, unsigned status, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    /* what a sender wrote may be cut amid a character */
+    /* a text may be cut within a character */
     json_t *message = json_string(text);
     web_reply(call, status,
               json_pack("{s:{s:o,s:i}}", "error", "message",
@@ -147,7 +147,7 @@ json_t *web_body(const web_call *call)
 static bool take_bytes(const web *server, web_call *call, const char *bytes, size_t n)
 {
     if (call->too_large || n > server->max_body - call->n_bytes) {
-        call->too_large = true; /* the rest is read, and left */
+        call->too_large = true; /* the rest is read and discarded */
         return true;
     }
     char *more = realloc(call->bytes, call->n_bytes + n);

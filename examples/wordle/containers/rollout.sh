@@ -7,7 +7,7 @@
 #   WEIGHTS_DIR     where the weights are kept (/dev/shm/policy)
 #   PORT, THREADS   of the server (7860, 1)
 #
-# The control interface asks for no key, so it is on loopback alone.
+# The control interface needs no key, so it is only on loopback.
 set -euo pipefail
 : "${STREAM_URL:?set STREAM_URL to the stream, for instance s3://bucket/wordle}"
 weights=${WEIGHTS_DIR:-/dev/shm/policy}
@@ -26,7 +26,7 @@ server=$!
 deltawire follow "$STREAM_URL" --into "$weights" --interval 1 --engine "vllm=http://$control" &
 follower=$!
 
-# Whatever ends first ends the other; a restart of the container begins anew.
+# If one ends, the other is ended too; then the container is restarted.
 status=1
 trap 'status=0; kill "$server" "$follower" 2>/dev/null || true' TERM INT
 wait -n "$server" "$follower" || true

@@ -1,13 +1,11 @@
 #!/bin/bash
-# The trainer, and where DELTAWIRE_TOKEN is set a page that shows its stream at port 7860.
+# The trainer and, if DELTAWIRE_TOKEN is set, a page that shows its stream at port 7860.
 #
-#   STREAM_URL       the stream, for instance s3://bucket/wordle, hf://buckets/me/name/run
-#   ENV_URL          wordle-env
-#   SERVER_URLS      of rollout servers, with spaces between
-#   STATE_DIR        what a restart goes on from (/state)
-#   MODEL_OPTIONS    --hidden N --layers N, the same as the rollout boxes have
-#   TRAIN_OPTIONS    further ones of wordle-train
-#   DELTAWIRE_TOKEN  what visitors of the page need: openssl rand -hex 32
+# STREAM_URL the stream, for instance s3://bucket/wordle, hf://buckets/me/name/run
+# ENV_URL wordle-env SERVER_URLS of rollout servers, with spaces between STATE_DIR the
+# state for a restart (/state) MODEL_OPTIONS --hidden N --layers N, the same as the
+# rollout boxes have TRAIN_OPTIONS further ones of wordle-train DELTAWIRE_TOKEN the
+# token for visitors of the page: openssl rand -hex 32
 set -euo pipefail
 : "${STREAM_URL:?set STREAM_URL to the stream, for instance s3://bucket/wordle}"
 : "${ENV_URL:?set ENV_URL to wordle-env, for instance http://env:7860}"
@@ -33,7 +31,7 @@ if [ -n "${DELTAWIRE_TOKEN:-}" ]; then
     rm -f "$token"
     printf '%s\n' "$DELTAWIRE_TOKEN" >"$token"
     unset DELTAWIRE_TOKEN
-    # --plain: a Space's proxy brings TLS.
+    # --plain: a Space's proxy provides TLS.
     deltawire serve-status "$STREAM_URL" --listen "0.0.0.0:${PORT:-7860}" --plain \
         --token-file "$token" &
     page=$!
@@ -47,11 +45,11 @@ stopped=false
 trap 'stopped=true; kill "$trainer" $page 2>/dev/null || true' TERM INT
 status=0
 wait "$trainer" || status=$?
-if $stopped; then # the wait was over before the trainer
+if $stopped; then # the wait ended before the trainer
     wait "$trainer" || true
     exit 0
 fi
-# the page stays, and shows what was made
+# the page stays, and shows the result
 [ -z "$page" ] || [ $status -ne 0 ] || wait "$page" || true
 [ -z "$page" ] || kill "$page" 2>/dev/null || true
 exit $status

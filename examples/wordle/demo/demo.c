@@ -1,4 +1,4 @@
-/* wordle-demo: the whole loop on one machine, in processes that could be on as many.
+/* wordle-demo: the whole loop on one machine, in processes that could run on several.
  *
  *      trainer ---- weights ---> bucket ---- weights ---> agents, rollout servers
  *         |                                                          ^
@@ -66,7 +66,7 @@ static dw_status watch(demo *d, dw_error *err)
         demo_view_show(&d->view, &d->facts,
                        (double)(program_clock_ms() - d->began_ms) / 1000);
         if (!demo_runs(&d->cast.trainer)) {
-            demo_facts_update(&d->facts); /* what it wrote last */
+            demo_facts_update(&d->facts); /* its last output */
             return trainer_ended(d, err);
         }
         dw_status status = kill_those_due(d, err);
@@ -83,7 +83,7 @@ static dw_status watch(demo *d, dw_error *err)
     }
 }
 
-/* ---- what stays, and what does not ---- */
+/* ---- keeping and removing files ---- */
 
 static dw_status make_record_dir(const demo_options *o, dw_error *err)
 {
@@ -92,7 +92,7 @@ static dw_status make_record_dir(const demo_options *o, dw_error *err)
     return wordle_fail(err, DW_IO, o->record, "cannot be made: %s", strerror(errno));
 }
 
-/* A file that is not there was not written yet. */
+/* A missing file was not written yet. */
 static dw_status record_file(const char *from_dir, const char *to_dir, const char *name,
                              dw_error *err)
 {
@@ -131,7 +131,7 @@ static dw_status remove_entry(void *context, const dw_store_entry *entry, dw_err
     return dw_store_remove(context, entry->key, err);
 }
 
-/* The objects of a store that is not in the directory. */
+/* Removes the objects of a store that is not in the directory. */
 static void empty_store(const demo *d)
 {
     dw_store *store = NULL;

@@ -32,8 +32,8 @@ void demo_cast_weights(const demo_cast *c, size_t i, char out[DEMO_PATH_BYTES])
 
 /* ---- the roles ---- */
 
-/* HOST and the port of URL, or any port where that is not known yet: who is started again
- * listens where it did. */
+/* HOST and the port of URL, or any port if that is not known yet: a restarted process
+ * listens at the same address. */
 static void listen_on(path out, const char *host, const char *url)
 {
     const char *port = strrchr(url, ':');
@@ -134,7 +134,7 @@ static dw_status start_trainer(demo_cast *c, dw_error *err)
 
 /* ---- all ---- */
 
-/* Where this program lies, the others do. */
+/* The other programs are in the directory of this one. */
 static dw_status find_programs(demo_cast *c, dw_error *err)
 {
     path self;
@@ -157,7 +157,8 @@ static dw_status find_programs(demo_cast *c, dw_error *err)
     return DW_OK;
 }
 
-/* The store is emptied in the end: a name that was cut would be that of another one. */
+/* The store is emptied at the end, so its name must not be truncated: it could be another
+ * store's. */
 static dw_status name_store(demo_cast *c, dw_error *err)
 {
     int n = c->options->store

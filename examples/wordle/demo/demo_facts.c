@@ -38,7 +38,7 @@ static bool grow(void **array, size_t n, size_t size)
 static void take_step(demo_facts *f, const json_t *line)
 {
     const uint64_t step = count_of(line, "step");
-    /* a trainer that was started again repeats those since it saved its state */
+    /* a restarted trainer repeats the steps since it saved its state */
     while (f->n_steps > 0 && f->steps[f->n_steps - 1].step >= step)
         f->n_steps--;
     void *steps = f->steps;
@@ -106,7 +106,7 @@ static void take_version(demo_server *s, const json_t *line)
     s->n_bytes += count_of(line, "bytes");
     s->trouble[0] = '\0';
     if (json_is_null(json_object_get(line, "from")))
-        return; /* the first one: nobody was served yet */
+        return; /* the first one: the server had no weights yet */
     if (grow(&pauses, s->n_pauses, sizeof *s->pauses_ms)) {
         s->pauses_ms = pauses;
         s->pauses_ms[s->n_pauses++] = real_of(line, "stopped_ms");
@@ -157,7 +157,7 @@ demo_mean demo_facts_tenth(const demo_facts *f, unsigned tenth, size_t offset)
 {
     demo_mean m = {0};
     size_t first = f->n_steps * tenth / 10, end = f->n_steps * (tenth + 1) / 10;
-    if (first == end && f->n_steps > 0) /* less than a step each */
+    if (first == end && f->n_steps > 0) /* fewer steps than tenths */
         end = first + 1;
     double sum = 0, squares = 0;
     for (size_t i = first; i < end; i++) {

@@ -1,4 +1,5 @@
-/* What the demo knows: gathered from the trainer's metrics and the followers' events. */
+/* The facts of the demo, collected from the trainer's metrics and the followers' events.
+ */
 #ifndef WORDLE_DEMO_FACTS_H
 #define WORDLE_DEMO_FACTS_H
 
@@ -22,14 +23,14 @@ typedef struct demo_server {
     char state[32];   /* of the engine, as the agent sees it */
     uint64_t version; /* UINT64_MAX: none yet */
     uint64_t n_updates, n_bytes;
-    double *pauses_ms; /* [n_pauses], of updates that an engine stood still for */
+    double *pauses_ms; /* [n_pauses], of updates that paused an engine */
     size_t n_pauses;
     char trouble[256];
 } demo_server;
 
 typedef struct demo_facts {
     tail metrics;
-    demo_step *steps; /* one of each number: the last that was told */
+    demo_step *steps; /* one for each number: the last report */
     size_t n_steps;
     uint64_t n_asked; /* steps that will be done */
     uint64_t params, full_bytes, newest;
@@ -48,7 +49,7 @@ typedef struct demo_facts {
 /* The number of the newest step; 0: none yet. */
 uint64_t demo_facts_step(const demo_facts *f);
 
-/* Reads what is new. */
+/* Reads new lines. */
 void demo_facts_update(demo_facts *f);
 void demo_facts_release(demo_facts *f);
 

@@ -214,12 +214,12 @@ dw_status demo_janitor(const char *dir, int *fd, dw_error *err)
         char byte, *name = strdup(dir);
         setsid();
         close(ends[1]);
-        close(1); /* who reads what the demo prints is not to wait for this */
+        close(1); /* a reader of the demo's output must not wait for this */
         close(2);
         while (read(ends[0], &byte, 1) < 0 && errno == EINTR)
             ;
         for (int again = 0; again < 100 && name; again++) {
-            /* the killed may still be at it */
+            /* killed processes may still be writing */
             pid_t remover = fork();
             if (remover == 0) {
                 execlp("rm", "rm", "-rf", "--", name, (char *)NULL);

@@ -1,5 +1,4 @@
-/* The processes of the demo: started, told apart, and gone with the demo, however that
- * ends. */
+/* The processes of the demo. They always end with the demo. */
 #ifndef WORDLE_DEMO_PROCESS_H
 #define WORDLE_DEMO_PROCESS_H
 
@@ -18,25 +17,25 @@ typedef struct demo_process {
 } demo_process;
 
 /* Starts ARGV[0] with its output in DIR/NAME.log and DIR/NAME.err. It gets SIGKILL when
- * this process dies, and has a group of its own, so that Ctrl-C comes here alone. PREFIX,
- * words separated by blanks, is put before the command; may be empty. */
+ * this process dies. It has its own group, so that Ctrl-C reaches only this process.
+ * PREFIX, words separated by blanks, is put before the command; may be empty. */
 dw_status demo_start(demo_process *p, const char *dir, const char *name,
                      const char *prefix, char *const argv[], dw_error *err);
 
-/* Whether it runs; reaps it where not. */
+/* Whether it runs; reaps it if not. */
 bool demo_runs(demo_process *p);
 
 /* SIGTERM to all at once, SIGKILL to those that are still there after GRACE_MS. */
 void demo_end(demo_process *const *all, size_t n, unsigned grace_ms);
 
-/* What its standard error says last, for a message. */
+/* The last line of its standard error, for a message. */
 void demo_last_words(const demo_process *p, char *out, size_t room);
 
-/* SIGKILL to it and to what it started. */
+/* Sends SIGKILL to it and its children. */
 void demo_kill_now(demo_process *p);
 
-/* Runs it to its end; DW_CONFLICT, with its last words, where that is not exit code 0.
- * DW_CANCELLED, here and below, where a signal asks this process to end. */
+/* Runs it to its end. DW_CONFLICT, with its last line, if the exit code is not 0.
+ * DW_CANCELLED, here and below, if a signal asks this process to end. */
 dw_status demo_run(const char *dir, const char *name, const char *prefix,
                    char *const argv[], dw_error *err);
 
@@ -44,8 +43,8 @@ dw_status demo_run(const char *dir, const char *name, const char *prefix,
 dw_status demo_address(demo_process *p, const char *says, char *url, size_t room,
                        unsigned timeout_ms, dw_error *err);
 
-/* A process that removes DIR once this one is gone; *FD is to be closed at the very end,
- * when that is wished for at once. */
+/* Starts a process that removes DIR once this one is gone. Close *FD at the end to remove
+ * it at once. */
 dw_status demo_janitor(const char *dir, int *fd, dw_error *err);
 
 #endif

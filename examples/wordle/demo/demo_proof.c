@@ -39,14 +39,14 @@ static held ask_server(http_client *client, const char *server)
     return h;
 }
 
-/* What `deltawire verify WHAT --json` says, or NULL. */
+/* The output of `deltawire verify WHAT --json`, or NULL. */
 static json_t *verify(demo_cast *c, const char *prefix, const char *name,
                       const char *what, dw_error *err)
 {
     char log[DEMO_PATH_BYTES];
     char *argv[] = {c->deltawire, "verify", (char *)(uintptr_t)what, "--json", NULL};
     snprintf(log, sizeof log, "%s/%s.log", c->dir, name);
-    unlink(log); /* of a verification before */
+    unlink(log); /* of an earlier verification */
     if (demo_run(c->dir, name, prefix, argv, err) != DW_OK)
         return NULL;
     return json_load_file(log, 0, NULL);

@@ -161,7 +161,7 @@ static void draw(demo_view *v, const demo_facts *f, double seconds)
 {
     if (v->n_lines > 0)
         fprintf(v->out, "\033[%dA", v->n_lines);
-    fputs("\033[?7l", v->out); /* what is too wide is cut, not wrapped */
+    fputs("\033[?7l", v->out); /* long lines are truncated, not wrapped */
     v->n_lines = 0;
     line(v,
          "%sdeltawire%s  asynchronous RL on Wordle: %" PRIu64 " parameters, step %" PRIu64

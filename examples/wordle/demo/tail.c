@@ -10,12 +10,12 @@ void tail_read(tail *t, void (*take)(void *context, const json_t *line), void *c
     char line[MAX_LINE_BYTES];
     FILE *file = fopen(t->path, "r");
     if (!file)
-        return; /* not there yet */
+        return; /* it does not exist yet */
     fseek(file, t->at, SEEK_SET);
     while (fgets(line, sizeof line, file)) {
         size_t n = strlen(line);
         if (n == 0 || line[n - 1] != '\n')
-            break; /* the rest is still to come */
+            break; /* the rest comes later */
         t->at += (long)n;
         json_t *object = json_loads(line, 0, NULL);
         if (json_is_object(object))

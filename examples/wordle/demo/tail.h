@@ -9,7 +9,7 @@ typedef struct tail {
     long at; /* bytes that were read */
 } tail;
 
-/* Hands every whole line that is new to TAKE, as an object; others are passed over. */
+/* Passes every new whole line to TAKE as an object; skips invalid ones. */
 void tail_read(tail *t, void (*take)(void *context, const json_t *line), void *context);
 
 #endif

@@ -1,4 +1,5 @@
-/* wordle-env: the environment. It plays games over HTTP and knows nothing of models. */
+/* wordle-env: the environment. It plays games over HTTP, and does not depend on models.
+ */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The HTTP interface of the environment: README.md has it. */
+/* The HTTP interface of the environment: see README.md. */
 #ifndef WORDLE_ENV_ROUTES_H
 #define WORDLE_ENV_ROUTES_H
 

@@ -53,8 +53,8 @@ static bool was_guessed(const game *g, const char *guess)
     return false;
 }
 
-/* Whether GUESS, as the answer, would have given the feedback that was given, and there
- * was some. */
+/* Whether GUESS, as the answer, would have given the same feedback, and there was some.
+ */
 static bool is_consistent(const game *g, const char *guess)
 {
     bool any = false;
@@ -70,7 +70,7 @@ static bool is_consistent(const game *g, const char *guess)
     return any;
 }
 
-/* What all guesses so far have shown of the answer, as a reward. */
+/* The reward for what all guesses so far have shown of the answer. */
 static double known(const game *g)
 {
     bool green[WORD_LETTERS] = {false};
@@ -97,7 +97,7 @@ static double play(game *g, const char *guess, bool consistent)
 {
     const double before = known(g);
     double reward = was_guessed(g, guess) ? GAME_REPEATED : GAME_NEW_WORD;
-    if (consistent) /* which what was guessed before is not */
+    if (consistent) /* a repeated guess never is */
         reward += GAME_CONSISTENT;
     memcpy(g->guesses[g->turn], guess, sizeof(word));
     game_feedback(g->feedback[g->turn], guess, g->answer);

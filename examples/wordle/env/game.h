@@ -1,4 +1,4 @@
-/* One game of Wordle: its rules, its text and what a guess is worth.
+/* One game of Wordle: its rules, its text and its rewards.
  *
  * Feedback is a letter for each of the guess: `g` right, `y` elsewhere in the answer, `.`
  * not there. A letter that the guess has more often than the answer is marked as often as
@@ -18,9 +18,9 @@
  *     GAME_WON          it is the answer
  *     GAME_TURN_LEFT    and for each guess that was not needed
  *
- * Greens and letters are paid once each, so over a game they depend on what is known in
- * the end alone: GAME_GREEN * 5 + GAME_LETTER * 5 after a win. A turn left is worth more
- * than what a turn without news can earn, so an earlier win is always worth more.
+ * Greens and letters are rewarded once each, so their sum depends only on what is known
+ * at the end: GAME_GREEN * 5 + GAME_LETTER * 5 after a win. A turn left is worth more
+ * than a turn without news can earn, so an earlier win is always worth more.
  */
 #ifndef WORDLE_GAME_H
 #define WORDLE_GAME_H
@@ -55,7 +55,7 @@ typedef struct game {
 
 typedef struct game_move {
     bool valid;
-    bool consistent; /* with the feedback so far, of which there was some */
+    bool consistent; /* with the feedback so far, and there was some */
     double reward;
 } game_move;
 

@@ -1,4 +1,4 @@
-/* The games that are going on, by id. One thread at a time. */
+/* The current games, by id. For one thread at a time. */
 #ifndef WORDLE_GAMES_H
 #define WORDLE_GAMES_H
 
@@ -45,16 +45,16 @@ void games_release(games *g);
 /* The answer number I of n_answers. */
 const char *games_answer(const games *g, size_t i);
 
-/* A new game. Its answer depends on SEED and the words alone. Where there are too many a
- * finished one makes room; NULL: all are going on. */
+/* Starts a new game. Its answer depends only on SEED and the words. If there are too many
+ * games, it replaces a finished one; NULL if all are in progress. */
 games_entry *games_open(games *g, uint64_t seed, uint64_t now_ms);
 
-/* NULL: there is none, or its time was up. */
+/* NULL if there is none, or it timed out. */
 games_entry *games_find(games *g, const char *id, uint64_t now_ms);
 game_move games_guess(games *g, games_entry *e, const char *text, size_t n);
 void games_drop(games *g, games_entry *e);
 
-/* Drops what nobody asked for in GAMES_IDLE_MS. */
+/* Drops games without requests for GAMES_IDLE_MS. */
 void games_expire(games *g, uint64_t now_ms);
 
 #endif

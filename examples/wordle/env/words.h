@@ -17,7 +17,7 @@ typedef struct words {
 } words;
 
 /* Reads PATH, one word a line, in any order; NULL: the list of words.txt, which is in the
- * program. Other lines than words are refused. */
+ * program. Refuses lines that are not words. */
 dw_status words_open(words *out, const char *path, dw_error *err);
 void words_release(words *list);
 

@@ -2,7 +2,7 @@
 # The candidates for words.txt: the plain five-letter words of Debian's wamerican.
 #
 #     words.sh [DICTIONARY]          prints them
-#     words.sh --check [DICTIONARY]  whether all of words.txt is among them, sorted, each once
+#     words.sh --check [DICTIONARY]  checks that words.txt has only these, sorted and unique
 set -eu
 check=false
 [ "${1:-}" != --check ] || { check=true; shift; }

@@ -14,13 +14,13 @@ enum { N_VOCAB = 100, FIRST_CHAR = ' ', LAST_CHAR = '~', MAX_PATH_BYTES = 4096 }
 
 #define END_OF_TEXT "<|endoftext|>"
 
-/* How Qwen's tokenizers cut text. With nothing to merge it makes no difference; it is
- * what readers of such files expect. */
+/* The pattern by which Qwen's tokenizers cut text. Without merges it has no effect, but
+ * readers of such files expect it. */
 static const char pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* The vocabulary of byte-level BPE spells a byte as a character that can be seen. */
+/* The vocabulary of byte-level BPE writes a byte as a visible character. */
 static void spell(char out[4], int byte)
 {
     if (byte == ' ')

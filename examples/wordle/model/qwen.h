@@ -35,15 +35,15 @@ typedef struct qwen_config {
     float rms_eps;
     bool tied;                       /* the output layer is the embedding */
     int32_t eos;                     /* the token that ends a text; -1: none */
-    int32_t more_eos[QWEN_MORE_EOS]; /* others that do, where there are several */
+    int32_t more_eos[QWEN_MORE_EOS]; /* others that end a text, if there are several */
     uint32_t n_more_eos;
 } qwen_config;
 
 /* Whether the token ends a text. */
 bool qwen_config_is_eos(const qwen_config *config, int32_t id);
 
-/* Reads DIR/config.json. Refuses what is no Qwen3, what this code does not compute
- * (scaled rotary positions, sliding windows, quantization) and sizes beyond sense. */
+/* Reads DIR/config.json. Refuses other models, features that this code lacks (scaled
+ * rotary positions, sliding windows, quantization) and absurd sizes. */
 dw_status qwen_config_read(qwen_config *out, const char *dir, dw_error *err);
 
 /* Writes DIR/config.json, such that transformers and vLLM read it too. */
@@ -53,9 +53,9 @@ dw_status qwen_config_write(const qwen_config *config, const char *dir, dw_error
 
 typedef struct qwen_weights qwen_weights;
 
-/* Finds the model's tensors by their Hugging Face names, in any order, among N; others
- * are left alone. The data is borrowed, and read anew at each step: it may change between
- * steps, never during one. */
+/* Finds the model's tensors by their Hugging Face names, in any order, among N; ignores
+ * others. The data is borrowed and read at each step: it may change between steps, never
+ * during one. */
 dw_status qwen_weights_bind(qwen_weights **out, const qwen_config *config,
                             const dw_tensor *tensors, size_t n, dw_error *err);
 void qwen_weights_free(qwen_weights *weights);
@@ -77,19 +77,19 @@ void qwen_session_reset(qwen_session *session, uint32_t seq);
 uint32_t qwen_session_length(const qwen_session *session, uint32_t seq);
 
 /* One step for N rows: row i appends TOKENS[i] to sequence SEQS[i]. A prompt is several
- * rows of one sequence, in order; rows of several sequences may mix. Where WANT[i] (NULL:
- * everywhere), LOGITS gets n_vocab floats of what follows that token, packed in row
- * order. A sequence that would grow too long or a token that is none is refused before
- * anything is done. */
+ * rows of one sequence, in order; rows of several sequences may mix. If WANT[i] is true
+ * (NULL: all), LOGITS takes n_vocab floats for the token after it, packed in row order. A
+ * sequence that would grow too long, or an invalid token, is refused before anything is
+ * done. */
 dw_status qwen_session_step(qwen_session *session, const qwen_weights *weights,
                             const uint32_t *seqs, const int32_t *tokens, const bool *want,
                             size_t n, float *logits, dw_error *err);
 
 /* Chooses a token: temperature (0: the likeliest one), then top_p (1: all of them). RNG
- * is any number, and is moved on. LOGP gets the log-probability of the token under the
- * plain softmax (temperature 1, all tokens), which is what the trainer computes, and is
- * not finite where the logits are no numbers; SAMPLED_LOGP that under the distribution it
- * was drawn from. Either may be NULL. */
+ * is any number, and is updated. LOGP takes the log-probability of the token under the
+ * plain softmax (temperature 1, all tokens), as the trainer computes it; it is not finite
+ * if the logits are no numbers. SAMPLED_LOGP takes that under the distribution it was
+ * sampled from. Either may be NULL. */
 int32_t qwen_sample(const float *logits, uint32_t n_vocab, float temperature, float top_p,
                     uint64_t *rng, float *logp, float *sampled_logp);
 
@@ -135,14 +135,14 @@ typedef struct qwen_adamw {
 } qwen_adamw;
 
 /* Moves the masters, rounds them into the bf16 weights and clears the gradients. Returns
- * the norm of the gradient before it was cut; where that is not finite, nothing moves. */
+ * the norm of the gradient before clipping; if it is not finite, nothing changes. */
 float qwen_trainer_step(qwen_trainer *trainer, const qwen_adamw *adamw);
 
 /* Steps that were done since load or init, over restarts. */
 uint64_t qwen_trainer_steps(const qwen_trainer *trainer);
 
 /* Masters, moments and steps as a safetensors file, which appears whole or not at all.
- * After a load the trainer goes on as the one that saved would have. */
+ * After a load the trainer continues exactly like the one that saved. */
 dw_status qwen_trainer_save_state(const qwen_trainer *trainer, const char *path,
                                   dw_error *err);
 dw_status qwen_trainer_load_state(qwen_trainer *trainer, const char *path, dw_error *err);

@@ -1,10 +1,10 @@
-/* AdamW as PyTorch has it, on fp32 masters; the bf16 weights are their rounding. */
+/* AdamW like PyTorch's, on fp32 masters; the bf16 weights are the rounded masters. */
 #include <math.h>
 #include <string.h>
 
 #include "qwen_train.h"
 
-/* What one task takes. */
+/* The elements of one task. */
 enum { BLOCK_PARAMS = 1 << 16 };
 
 typedef struct step_job {
@@ -67,6 +67,6 @@ float qwen_trainer_step(qwen_trainer *t, const qwen_adamw *a)
         qwen_pool_run(t->pool, n_blocks, 16.0 * (double)t->n_params, step_block, &job);
     }
     memset(t->grads, 0, t->n_params * sizeof *t->grads);
-    t->has_forward = false; /* it was of other weights */
+    t->has_forward = false; /* it was computed with other weights */
     return norm;
 }

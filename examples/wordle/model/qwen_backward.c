@@ -57,7 +57,7 @@ static void norm_block(void *context, size_t block, void *scratch)
                             job->x + r * width, job->w, width, job->inv_rms[r]);
 }
 
-/* dx += what d_normed says about x. */
+/* dx += the gradient of x from d_normed. */
 static void norm_back(qwen_trainer *t, const float *x, const float *inv_rms,
                       size_t tensor)
 {
@@ -200,8 +200,8 @@ static void loss_row(void *context, size_t i, void *scratch)
     logits[t->tokens[row + 1]] += job->coef[row];
 }
 
-/* The logits are had again, some rows at a time: with a large vocabulary, all of them
- * would not fit. */
+/* Computes the logits again, some rows at a time: with a large vocabulary all of them
+ * would not fit in memory. */
 static void output_back(qwen_trainer *t, const float *coef)
 {
     const qwen_config *c = &t->config;

@@ -29,7 +29,7 @@ static void refuse(reader *r, dw_status code, const char *key, const char *why)
         r->status = wordle_fail(r->err, code, r->path, "'%s' %s", key, why);
 }
 
-/* OTHERWISE stands for a member that is missing or null; 0: it must be there. */
+/* OTHERWISE is the value of a missing or null member; 0: it is required. */
 static uint32_t read_count(reader *r, const char *key, uint32_t max, uint32_t otherwise)
 {
     const json_t *value = json_object_get(r->root, key);
@@ -67,7 +67,7 @@ static bool read_bool(reader *r, const char *key)
     return json_is_true(value);
 }
 
-/* A member that, where it is there, must have this value. */
+/* A member that must have this value if it exists. */
 static void expect_string(reader *r, const json_t *object, const char *key,
                           const char *expected)
 {

@@ -31,7 +31,7 @@ struct qwen_session {
 
     /* the rows at hand: [MAX_ROWS][width] */
     float *x, *normed, *q, *key, *value, *attended, *gate, *up;
-    float *memory; /* that all of them lie in */
+    float *memory; /* the memory of all of them */
     const uint32_t *seqs;
     uint32_t positions[MAX_ROWS];
     size_t n_rows;
@@ -73,8 +73,8 @@ static void attend(void *context, size_t task, void *scratch)
     }
 }
 
-/* Norms and turns the heads of queries, which lie in ATTENDED until then, and of keys;
- * keys and values go into the cache. */
+/* Normalizes and rotates the heads of queries, which are in ATTENDED until then, and of
+ * keys; keys and values go into the cache. */
 static void place_row(qwen_session *s, const qwen_weights *w, size_t row)
 {
     const qwen_config *c = &s->config;

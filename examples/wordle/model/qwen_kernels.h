@@ -60,7 +60,7 @@ typedef struct qwen_kernels {
     /* y = x / rms(x) * w; returns 1 / rms(x). y is not x */
     float (*rms_norm)(float *y, const float *x, const uint16_t *w, size_t n, float eps);
 
-    /* dx += what dy says about x of rms_norm, dw += what it says about w */
+    /* gradients of rms_norm from dy: dx += that of x, dw += that of w */
     void (*rms_norm_back)(float *dx, float *dw, const float *dy, const float *x,
                           const uint16_t *w, size_t n, float inv_rms);
 
@@ -78,7 +78,7 @@ typedef struct qwen_kernels {
  * asks for another one. */
 const qwen_kernels *qwen_kernels_get(void);
 
-/* The set of that name, or NULL where this machine does not run it. */
+/* The set of that name, or NULL if this machine does not support it. */
 const qwen_kernels *qwen_kernels_find(const char *name);
 
 #endif

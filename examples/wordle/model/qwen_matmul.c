@@ -85,7 +85,7 @@ void qwen_matmul(qwen_pool *pool, float *c, qwen_matrix a, qwen_matrix b, size_t
                   2.0 * (double)n_rows * (double)n_cols * (double)n_sum, make_block, &t);
 }
 
-/* Few rows: each row of W is read once, where it lies. */
+/* Few rows: each row of W is read once, in place. */
 static void make_columns(void *context, size_t task, void *scratch)
 {
     (void)scratch;

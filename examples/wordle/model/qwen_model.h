@@ -1,4 +1,4 @@
-/* What the parts of the model share: which tensors there are, and where they lie. */
+/* Shared by the parts of the model: the list of tensors and their memory. */
 #ifndef WORDLE_QWEN_MODEL_H
 #define WORDLE_QWEN_MODEL_H
 
@@ -36,7 +36,7 @@ static inline size_t qwen_tensor_norm(const qwen_config *c) /* [hidden] */
     return qwen_tensor_embedding(c) + 1;
 }
 
-/* The output layer, [vocab][hidden]: the embedding itself where they are tied. */
+/* The output layer, [vocab][hidden]: the embedding itself if they are tied. */
 static inline size_t qwen_tensor_head(const qwen_config *c)
 {
     return qwen_tensor_embedding(c) + (c->tied ? 0 : 2);
@@ -71,7 +71,7 @@ static inline size_t qwen_kv_width(const qwen_config *c)
     return (size_t)c->n_kv_heads * c->head_dim;
 }
 
-/* Whether weights of one are weights of the other. */
+/* Whether both have the same weights' shapes. */
 bool qwen_config_same_shape(const qwen_config *a, const qwen_config *b);
 
 struct qwen_weights {

@@ -1,5 +1,5 @@
-/* Choosing a token from logits. Nothing is sorted or allocated: where top_p ends is found
- * by halving the range of logits, so any vocabulary will do. */
+/* Choosing a token from logits. Nothing is sorted or allocated: the end of top_p is found
+ * by halving the range of logits, so any vocabulary works. */
 #include "qwen.h"
 
 #include <math.h>
@@ -15,8 +15,8 @@ static uint32_t likeliest(const float *logits, uint32_t n)
     return best;
 }
 
-/* Sum of exp((logit - top) / temperature) over logits of at least LOWEST; not a number
- * where one of the logits is none. */
+/* Sum of exp((logit - top) / temperature) over logits of at least LOWEST; not a number if
+ * one of the logits is none. */
 static double mass_from(const float *logits, uint32_t n, float lowest, float top,
                         float temperature)
 {
@@ -32,7 +32,7 @@ static float nucleus_floor(const float *logits, uint32_t n, float top, float tem
                            float top_p)
 {
     double wanted = (double)top_p * mass_from(logits, n, -INFINITY, top, temperature);
-    float low = top - 100.0f * temperature; /* what lies below has no mass to speak of */
+    float low = top - 100.0f * temperature; /* logits below have negligible mass */
     float high = top;
     if (mass_from(logits, n, high, top, temperature) >= wanted)
         return high;
@@ -64,7 +64,7 @@ int32_t qwen_sample(const float *logits, uint32_t n_vocab, float temperature, fl
             double part = (double)expf((logits[i] - top) / temperature);
             if (part == 0)
                 continue;
-            chosen = i; /* the last one with mass, should rounding leave a rest */
+            chosen = i; /* the last one with mass, if rounding leaves a rest */
             left -= part;
             if (left < 0)
                 break;

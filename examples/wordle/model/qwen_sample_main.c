@@ -3,8 +3,8 @@
  *     qwen-sample MODELDIR "Once upon a time" [--tokens 100] [--temperature 0.8]
  *                 [--top-p 0.95] [--seed 1] [--threads 0] [--ignore-eos]
  *
- * The weights are used where they are mapped. The text goes to stdout as it comes, the
- * speed to stderr. Temperature 0 always takes the likeliest token.
+ * The weights are mapped and used in place. The text goes to stdout as it is generated,
+ * the speed to stderr. Temperature 0 always takes the likeliest token.
  */
 #include <getopt.h>
 #include <signal.h>

@@ -18,8 +18,8 @@ void qwen_pool_free(qwen_pool *pool);
  * aligned to 64 bytes. */
 typedef void qwen_task(void *context, size_t task, void *scratch);
 
-/* Runs all tasks and returns when they are done. N_FLOPS is what they cost together: a
- * handful of them is not worth waking anybody. */
+/* Runs all tasks and returns when they are done. N_FLOPS is their total cost: for little
+ * work no thread is woken. */
 void qwen_pool_run(qwen_pool *pool, size_t n_tasks, double n_flops, qwen_task *task,
                    void *context);
 

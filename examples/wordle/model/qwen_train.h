@@ -1,4 +1,5 @@
-/* Inside of the trainer: its parameters, and what a forward keeps for the backward. */
+/* The internals of the trainer: its parameters, and the data that a forward keeps for the
+ * backward. */
 #ifndef WORDLE_QWEN_TRAIN_H
 #define WORDLE_QWEN_TRAIN_H
 
@@ -16,7 +17,7 @@ enum { QWEN_MAX_LENGTH = 32768 };
 typedef struct qwen_kept {
     float *x;             /* the layer's input: width n_hidden */
     float *raw_q, *raw_k; /* before norm and rotation */
-    float *q, *k, *v;     /* as attention sees them */
+    float *q, *k, *v;     /* as used by attention */
     float *attended;      /* width of q */
     float *log_sum;       /* [n_tokens][n_heads], of attention's softmax */
     float *x_mid;         /* x with attention added */
@@ -50,7 +51,7 @@ struct qwen_trainer {
     uint32_t *positions;         /* [n_tokens], within the sequence */
     size_t *starts;              /* [n_seqs + 1] */
     qwen_kept *kept;             /* [n_layers] */
-    float *x;                    /* what leaves the last layer */
+    float *x;                    /* the output of the last layer */
     float *inv_rms;              /* [n_tokens], of the last norm */
     float *activations;          /* all memory of KEPT and of the rows below */
 

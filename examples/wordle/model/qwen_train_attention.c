@@ -2,7 +2,7 @@
  *
  * A task takes one sequence and one head of keys and values, with the heads of queries
  * that share it: so no two tasks add to the same gradient. The weights of attention are
- * not kept: with the log of their sum, they are had again from queries and keys.
+ * not kept: with the log of their sum, they are computed again from queries and keys.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,8 @@ typedef struct attention {
     qwen_kept *kept;
 } attention;
 
-/* Where a task's rows lie. Rows of queries are q_stride apart, of keys kv_stride. */
+/* The location of a task's rows. Rows of queries are q_stride apart, of keys kv_stride.
+ */
 typedef struct head_rows {
     size_t start, length; /* of the sequence */
     size_t kv_head;

@@ -1,4 +1,4 @@
-/* The trainer's parameters: where they come from and where they lie. */
+/* The trainer's parameters: their sources and their memory. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +103,7 @@ uint64_t qwen_trainer_steps(const qwen_trainer *t)
     return t->n_steps;
 }
 
-/* New masters: all that was learnt about the old ones is void. */
+/* New masters: the moments of the old ones are dropped. */
 static void start_anew(qwen_trainer *t)
 {
     dw_cast_bf16(t->weights, t->masters, t->n_params);
@@ -118,7 +118,7 @@ dw_status qwen_trainer_load(qwen_trainer *t, const dw_tensor *tensors, size_t n,
                             dw_error *err)
 {
     for (int pass = 0; pass < 2;
-         pass++) /* all of them are looked at before any is taken */
+         pass++) /* all of them are checked before any is copied */
         for (size_t i = 0; i < t->n_tensors; i++) {
             dw_error trouble;
             const dw_tensor *from = qwen_tensor_find(&t->infos[i], tensors, n, &trouble);
@@ -151,7 +151,7 @@ dw_status qwen_trainer_load(qwen_trainer *t, const dw_tensor *tensors, size_t n,
 /* ---- random weights -----------------------------------------------------------------
  */
 
-/* A sum of twelve uniform numbers is as good as normal here. */
+/* A sum of twelve uniform numbers is close enough to normal here. */
 static float random_normal(uint64_t *state)
 {
     float sum = -6;

@@ -1,6 +1,6 @@
 /* Encoding: the text is cut at added tokens, normalized, cut into pieces by the pattern,
  * and the bytes of each piece are merged, best rank first. Merges wait in a heap, so that
- * a piece of n bytes takes n log n steps, however it is made. */
+ * any piece of n bytes takes n log n steps. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -164,7 +164,7 @@ static bool encode_piece(encoder *e, const unsigned char *bytes, size_t n_bytes)
 /* ---- pieces ---------------------------------------------------------------------------
  */
 
-/* Matches of the pattern, and what lies between them. */
+/* Matches of the pattern, and the text between them. */
 static bool encode_pieces(encoder *e, const unsigned char *text, size_t n_bytes)
 {
     if (e->tok->pattern == NULL)
@@ -178,7 +178,8 @@ static bool encode_pieces(encoder *e, const unsigned char *text, size_t n_bytes)
             return false;
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(e->match);
         size_t first = range[0], last = range[1];
-        if (last <= first) { /* an empty match is no cut: look on behind this character */
+        if (last <=
+            first) { /* an empty match is no cut: search on after this character */
             for (from = last + 1; from < n_bytes && (text[from] & 0xc0) == 0x80;)
                 from++;
             continue;
@@ -204,7 +205,7 @@ static bool encode_plain(encoder *e, const char *text, size_t n_bytes)
                          &normal, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
         if (n == UTF8PROC_ERROR_NOMEM)
             return false;
-        if (n >= 0) { /* what is not UTF-8 stays as it is */
+        if (n >= 0) { /* invalid UTF-8 stays as it is */
             bool whole = encode_pieces(e, normal, (size_t)n);
             free(normal);
             return whole;

@@ -1,9 +1,9 @@
 /* Text to tokens and back: byte-level BPE as Qwen ships it.
  *
  * Reads tokenizer.json: NFC, the pattern that cuts text into pieces, vocabulary, merges
- * (there may be none) and added tokens. What it does otherwise than the `tokenizers`
- * library would, it refuses when it is opened. Once open it is only read: any number of
- * threads may use it.
+ * (there may be none) and added tokens. Opening refuses files that it would not handle
+ * like the `tokenizers` library. Once open it is only read: any number of threads may use
+ * it.
  */
 #ifndef WORDLE_TOKENIZER_H
 #define WORDLE_TOKENIZER_H
@@ -22,7 +22,7 @@ void tokenizer_close(tokenizer *tok);
 
 /* Returns how many tokens the text has and writes the first MAX of them. Added tokens in
  * the text ("<|im_end|>") are recognised; a byte that the vocabulary lacks is left out.
- * SIZE_MAX: out of memory, or the pattern gave up on a text made to wear it out. */
+ * SIZE_MAX if out of memory, or if the pattern gave up on a hostile text. */
 size_t tokenizer_encode(const tokenizer *tok, const char *text, size_t n_bytes,
                         int32_t *ids, size_t max);
 
@@ -37,7 +37,7 @@ uint32_t tokenizer_size(const tokenizer *tok);
 /* The added token that is spelled so ("<|endoftext|>"), or -1. */
 int32_t tokenizer_added(const tokenizer *tok, const char *content);
 
-/* Whether the token is a special one, that a reader is not shown. */
+/* Whether the token is a special one, which is not shown to readers. */
 bool tokenizer_is_special(const tokenizer *tok, int32_t id);
 
 #endif

@@ -1,4 +1,4 @@
-/* Inside of the tokenizer: what tokenizer.json says, in a form to encode with. */
+/* The internals of the tokenizer: tokenizer.json in a form for encoding. */
 #ifndef WORDLE_TOKENIZER_MODEL_H
 #define WORDLE_TOKENIZER_MODEL_H
 
@@ -17,7 +17,7 @@ typedef struct merge {
 #define NO_TOKEN UINT32_MAX
 
 typedef struct token {
-    char *bytes; /* what it stands for in a text; NULL: there is no such token */
+    char *bytes; /* its bytes in a text; NULL: there is no such token */
     uint32_t n_bytes;
     bool is_special;
 } token;

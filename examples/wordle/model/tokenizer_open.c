@@ -1,4 +1,4 @@
-/* Reads tokenizer.json, and refuses whatever the encoder would not do as it says. */
+/* Reads tokenizer.json, and refuses everything that the encoder does not support. */
 #include <stdlib.h>
 #include <string.h>
 

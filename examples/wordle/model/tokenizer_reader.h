@@ -18,7 +18,7 @@ typedef struct tokenizer_reader {
 dw_status tokenizer_corrupt(const tokenizer_reader *r, const char *what);
 dw_status tokenizer_no_memory(const tokenizer_reader *r);
 
-/* The token's number, or NO_TOKEN where VALUE is none. */
+/* The token's number, or NO_TOKEN if VALUE is none. */
 uint32_t tokenizer_number(const json_t *value);
 
 /* Fill tokens, of_byte and merges of the tokenizer. */

@@ -8,7 +8,7 @@
 /* ---- the alphabet: each byte as a printable character, as GPT-2 has it --------------
  */
 
-/* Bytes that print stand for themselves, the others for 256, 257, ... in order. */
+/* Printable bytes are themselves, the others are 256, 257, ... in order. */
 static uint32_t character_of(unsigned byte)
 {
     static const unsigned char gaps[][2] = {{0, 32}, {127, 160}, {173, 173}};
@@ -118,7 +118,7 @@ static void insert_merge(tokenizer *tok, merge m)
     size_t place = merge_place(tok, m.left, m.right);
     while (tok->merges[place].left != NO_TOKEN) {
         if (tok->merges[place].left == m.left && tok->merges[place].right == m.right)
-            break; /* said twice: the later one counts, as in `tokenizers` */
+            break; /* given twice: the later one counts, as in `tokenizers` */
         place = (place + 1) & (tok->n_places - 1);
     }
     tok->merges[place] = m;

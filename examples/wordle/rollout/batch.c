@@ -96,7 +96,7 @@ static void finish_failed(batch *b, batch_sample *s, const dw_error *err)
 
 /* ---- a step ---- */
 
-/* Adds the token that LOGITS lead to. How the sample ended, or NULL. */
+/* Adds the token chosen from LOGITS. Returns how the sample ended, or NULL. */
 static const char *extend(batch *b, batch_sample *s, const float *logits,
                           uint64_t version)
 {
@@ -190,7 +190,7 @@ static void take_logits(batch *b, size_t n_rows, uint64_t version)
     }
 }
 
-/* Nothing is computed for those who do not wait for it. Whether somebody is left. */
+/* Drops samples that nobody waits for. Returns whether any is left. */
 static bool drop_gone(batch *b)
 {
     bool any = false;
@@ -262,7 +262,8 @@ static place *choose_place(batch *b, batch_sample *s)
     return best ? best : oldest;
 }
 
-/* Gives places to those who wait. Waits where there is nobody at all; false: it ends. */
+/* Gives places to waiting samples. Waits if there is no sample at all; false if it ends.
+ */
 static bool seat(batch *b)
 {
     uint32_t n_free = 0;
@@ -280,7 +281,7 @@ static bool seat(batch *b)
     return !stopping;
 }
 
-/* Fails those who have waited for too long. */
+/* Fails samples that have waited for too long. */
 static void expire(batch *b, const dw_error *err)
 {
     const uint64_t now_ms = program_clock_ms();

@@ -1,8 +1,8 @@
 /* Continuous batching: samples of many requests go through the model together.
  *
- * One thread does a step after the other. Each step takes every sample that has a place
- * on by one token, or by the next part of its prompt; when one is finished the next
- * takes its place. Every token knows the version of the weights that it came from.
+ * One thread makes one step after the other. Each step advances every active sample by
+ * one token, or by the next part of its prompt. When a sample is finished, the next one
+ * takes its place. Every token has the version of its weights.
  *
  * What was computed stays until its place is needed: a prompt that goes on from there, as
  * the next guess of a game does, is computed from there on. When the version changes,
@@ -25,7 +25,7 @@ enum {
     BATCH_MAX_WAITING = 8192, /* samples */
     BATCH_MAX_STOPS = 16,
     BATCH_MAX_STOP_BYTES = 64,
-    BATCH_WAIT_MS = 10 * 60 * 1000, /* from its arrival a request fails after this */
+    BATCH_WAIT_MS = 10 * 60 * 1000, /* a request fails this long after its arrival */
 };
 
 typedef struct batch_params {
@@ -70,8 +70,8 @@ typedef struct batch_job {
     size_t n_samples;
     uint64_t t_arrived_ms;
     size_t n_left;               /* that are not finished */
-    dw_error trouble;            /* where it failed; else code DW_OK */
-    bool (*gone)(void *context); /* nobody waits for it any more; NULL: never */
+    dw_error trouble;            /* the error, or code DW_OK */
+    bool (*gone)(void *context); /* whether nobody waits for it any more; NULL: never */
     void (*done)(void *context); /* of the thread that steps: the job is the caller's */
     void *context;
 } batch_job;
@@ -84,7 +84,7 @@ dw_status batch_start(batch **out, serving *s, const qwen_config *config,
                       const tokenizer *tok, uint32_t n_seqs, uint32_t max_len,
                       unsigned n_threads, dw_error *err);
 
-/* Ends the thread; jobs that are not done are failed with DW_CANCELLED. */
+/* Ends the thread; unfinished jobs fail with DW_CANCELLED. */
 void batch_stop(batch *b);
 void batch_free(batch *b);
 
@@ -99,7 +99,7 @@ bool batch_job_prompt(batch_job *job, size_t i, const int32_t *ids, uint32_t n,
 /* The version of the oldest token. */
 uint64_t batch_sample_version(const batch_sample *sample);
 
-/* False: there are too many already, or it ends. Otherwise `done` will be called. */
+/* False if there are too many, or it is ending. Otherwise `done` will be called. */
 bool batch_submit(batch *b, batch_job *job);
 
 /* Jobs that were submitted and are not done. */

@@ -4,12 +4,10 @@
 
 #include "batch.h"
 
-/* Adds the text of a token, which a special one has none of; false where memory is
- * short. */
+/* Adds the text of a token; a special one has none. False if out of memory. */
 bool batch_text_add(batch_sample *s, const tokenizer *tok, int32_t id);
 
-/* Cuts the text where a stop begins, if there is one. FROM is where the last token
- * does. */
+/* Cuts the text at a stop, if there is one. FROM is the start of the last token. */
 bool batch_text_cut(batch_sample *s, size_t from);
 
 #endif

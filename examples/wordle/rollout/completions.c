@@ -54,7 +54,7 @@ static dw_status get_real(const json_t *body, const char *name, double min, doub
                        max);
 }
 
-/* What would change the samples, and is not done here, is refused rather than left out.
+/* Refuses unsupported options that would change the samples.
  */
 static dw_status check_not_done(const json_t *body, dw_error *err)
 {
@@ -151,7 +151,7 @@ static bool is_list(const json_t *prompt)
     return json_is_array(prompt) && (json_is_string(first) || json_is_array(first));
 }
 
-/* A bound on a request's tokens that lets one sample of any length through. */
+/* A limit on a request's tokens that allows one sample of any length. */
 static size_t at_least_one(const rollout *r, size_t max)
 {
     return max > r->max_len ? max : r->max_len;

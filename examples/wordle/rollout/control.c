@@ -1,6 +1,6 @@
 /* vLLM's control interface, by which `deltawire follow --engine vllm=URL` drives this
  * server (docs/ENGINES.md). The weights are mapped, so there is nothing to load: an
- * update is a look at whether the directory holds what the agent says. */
+ * update only checks that the directory holds the announced version. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static void answer_start(rollout *r, web_call *call)
     say(call, "message", "Weight update started");
 }
 
-/* Whether the update can be taken; else it was refused. */
+/* Whether the update is accepted; else it was refused. */
 static bool check_update(rollout *r, web_call *call, const json_t *info,
                          json_int_t *version, dw_digest *state)
 {

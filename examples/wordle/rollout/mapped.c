@@ -74,7 +74,7 @@ static void read_stream(mapped *m)
     m->stream[sizeof stream - 1] = '\0';
 }
 
-/* A directory that was made anew has another control block: what is mapped is gone. */
+/* A directory that was made again has another control block: the mapping is outdated. */
 static void look_at_block(mapped *m, uint64_t now_ms)
 {
     struct stat st;

@@ -1,5 +1,5 @@
 /* wordle-rollout: an inference server over the weights that `deltawire follow` keeps in a
- * directory. They are mapped: a new version is served with no copy and no reload. */
+ * directory. They are mapped: a new version is served without a copy or a reload. */
 #include "rollout.h"
 
 #include <getopt.h>
@@ -252,7 +252,7 @@ static dw_status serve(rollout *r, dw_error *err)
     r->ending = true;
     pthread_mutex_unlock(&r->lock);
     web_stop(control);
-    batch_stop(r->batch); /* what waits is refused */
+    batch_stop(r->batch); /* refuses waiting requests */
     web_stop(server);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The rollout server, as its parts see it. */
+/* The rollout server, shared by its parts. */
 #ifndef WORDLE_ROLLOUT_H
 #define WORDLE_ROLLOUT_H
 
@@ -15,7 +15,7 @@ typedef struct rollout {
 
     pthread_mutex_t lock; /* guards the two that follow against the end */
     bool ending;
-    batch *batch; /* NULL: the model's files are not there yet */
+    batch *batch; /* NULL: the model's files do not exist yet */
 
     /* once there is a batch; of the thread that answers */
     qwen_config config;
@@ -27,19 +27,19 @@ typedef struct rollout {
 
     /* of the thread that answers the control interface, which may be another */
     bool in_update;
-    uint64_t label; /* the version that was told; DW_NO_VERSION: none */
+    uint64_t label; /* the announced version; DW_NO_VERSION: none */
 } rollout;
 
-/* Sees that the model's files are read; DW_NOT_FOUND where they are not there yet. */
+/* Makes sure that the model's files are read; DW_NOT_FOUND if they do not exist yet. */
 dw_status rollout_load(rollout *r, dw_error *err);
 
-/* The HTTP status for a failure, and what it says. */
+/* Answers with the HTTP status and the text of a failure. */
 void rollout_refuse(web_call *call, const dw_error *err);
 
 /* POST /v1/completions */
 void completions_answer(rollout *r, web_call *call);
 
-/* vLLM's control interface (docs/ENGINES.md): true where it was one of its requests. */
+/* vLLM's control interface (docs/ENGINES.md): true if it was one of its requests. */
 bool control_answer(rollout *r, web_call *call);
 
 #endif

@@ -11,7 +11,7 @@
 
 struct serving {
     const char *dir;
-    /* of who is busy */
+    /* of the thread that is busy */
     mapped *mapped;
     serving_proof proof; /* of the weights of `proven`, in the files of `n_opened` */
     dw_control_mark proven;
@@ -22,9 +22,9 @@ struct serving {
     bool stopped;
     bool paused;
     bool busy;          /* somebody has the snapshot */
-    unsigned n_calling; /* who goes before the next step */
+    unsigned n_calling; /* threads that go before the next step */
     char stream[64];
-    dw_error trouble; /* of the last who wanted to read; code DW_OK: none */
+    dw_error trouble; /* the last reader's error; DW_OK if there was none */
 };
 
 dw_status serving_new(serving **out, const char *dir, dw_error *err)
@@ -69,10 +69,10 @@ void serving_stop(serving *s)
 
 /* ---- taking turns ---- */
 
-/* How reading went, for those who ask; of who is busy. */
+/* Notes the result of reading; called by the thread that is busy. */
 static void note(serving *s, dw_status status, const dw_error *err)
 {
-    /* who comes while they are written waits, as in a pause */
+    /* while they are written, others wait as in a pause */
     const bool good =
         status == DW_OK || (status == DW_UNAVAILABLE && mapped_has_writer(s->mapped));
     pthread_mutex_lock(&s->lock);
@@ -118,7 +118,7 @@ static dw_status wait_for_turn(serving *s, unsigned timeout_ms, dw_error *err)
                    : wordle_fail(err, DW_UNAVAILABLE, s->dir, "the server is paused");
 }
 
-/* Waits for the step that is under way, and goes before the next one. */
+/* Waits for the current step, and goes before the next one. */
 static dw_status call_in(serving *s, bool even_paused, dw_error *err)
 {
     pthread_mutex_lock(&s->lock);
@@ -226,8 +226,7 @@ static dw_status compute_proof(serving *s, const dw_snapshot_view *view,
     return status;
 }
 
-/* Once for each time that the weights are written: who asks on and on keeps no step from
- * its turn. */
+/* Once for each write of the weights, so that repeated requests do not block steps. */
 static dw_status prove(serving *s, dw_error *err)
 {
     dw_snapshot_view view = {0};

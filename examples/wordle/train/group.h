@@ -1,4 +1,4 @@
-/* What was played: games for the same answer, with the tokens that the model chose.
+/* Played games for the same answer, with the tokens that the model chose.
  *
  * A game is one sequence of tokens: the text that the environment made of it, which is
  * the prompt of its last guess. The prompt of each guess is a beginning of it.
@@ -22,7 +22,7 @@ typedef struct played_guess {
     uint32_t n_tokens;
     int32_t tokens[GUESS_MAX_TOKENS];
     float logp[GUESS_MAX_TOKENS]; /* under the weights that it was sampled with */
-    uint64_t version;             /* of those weights; the oldest where they changed */
+    uint64_t version;             /* of those weights; the oldest if they changed */
     float reward;
     bool valid;
     bool consistent; /* with all feedback before it, of which there was some */
@@ -42,7 +42,7 @@ typedef struct played_group {
     played_game games[];
 } played_group;
 
-/* All zero but for the number of games; NULL when out of memory. free() releases it. */
+/* All zero except for the number of games; NULL if out of memory. free() releases it. */
 played_group *played_group_new(size_t n_games);
 
 /* The sum of the rewards of a game's guesses, from guess FIRST on. */

@@ -6,9 +6,9 @@
 
 #include "fail.h"
 
-/* The end of the line after a word is not in the text of the game, which goes on
- * with the feedback. Where the model was as sure of it as this, there is nothing to learn
- * from it; otherwise the guess gets a sequence of its own. */
+/* The end of the line after a word is not in the text of the game, which goes on with the
+ * feedback. If the model was this sure of it, there is nothing to learn; otherwise the
+ * guess gets its own sequence. */
 #define SURE_LOGP (-0.1f)
 
 /* ---- advantages ---- */

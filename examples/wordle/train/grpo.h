@@ -1,4 +1,4 @@
-/* GRPO: what was played becomes gradients.
+/* GRPO: turns played games into gradients.
  *
  * The advantage of a guess is its return, the rewards from it to the end of its game,
  * less the mean return of the same turn of the group's games, its own among them; all are
@@ -7,8 +7,8 @@
  *     ratio = p(token, the trainer's weights) / p(token, the weights that sampled it)
  *     objective = min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)
  *
- * which is what makes samples of older versions usable: weights that have moved on since
- * get the gradient of their own policy, up to where the clip says that they are too far.
+ * This makes samples of older versions usable: newer weights get the gradient of their
+ * own policy, as long as the ratio is inside the clip.
  */
 #ifndef WORDLE_GRPO_H
 #define WORDLE_GRPO_H
@@ -31,7 +31,7 @@ typedef struct grpo_report {
     size_t n_sequences; /* that were computed */
     double reward;      /* of a game */
     double win_rate;
-    double guesses;         /* of a game that was won; 0 where none was */
+    double guesses;         /* of a won game; 0 if none was won */
     double invalid_rate;    /* of guesses */
     double consistent_rate; /* of guesses after a game's first */
     double entropy;         /* of a token, in nats */
@@ -40,8 +40,8 @@ typedef struct grpo_report {
     double clip_rate; /* of tokens */
 } grpo_report;
 
-/* What can be said of games, of which there is at least one, without a model; the rest
- * becomes zero. */
+/* Computes the means that need no model, from at least one game; the others become zero.
+ */
 void grpo_count(grpo_report *report, played_group *const *groups, size_t n_groups);
 
 /* Adds the gradients of a batch to those of the trainer. */

@@ -1,4 +1,4 @@
-/* Lines of JSON, one for each thing that happened, for those who watch. */
+/* Lines of JSON, one for each event. */
 #ifndef WORDLE_METRICS_H
 #define WORDLE_METRICS_H
 
@@ -15,11 +15,11 @@ void metrics_close(metrics *m);
 /* Seconds since it was opened. */
 double metrics_seconds(const metrics *m);
 
-/* Adds a number to LINE; null, which JSON has instead, where it is not finite. */
+/* Adds a number to LINE; null if it is not finite. */
 void metrics_put(json_t *line, const char *name, double number);
 
-/* Writes {"event": EVENT, "t": seconds, ...what LINE has}; takes LINE. The line is whole
- * in the file when this returns. What cannot be written is lost. */
+/* Writes {"event": EVENT, "t": seconds, ...LINE}; owns LINE. The line is complete in the
+ * file when this returns. If it cannot be written, it is lost. */
 void metrics_write(metrics *m, const char *event, json_t *line);
 
 #endif

@@ -148,7 +148,7 @@ static json_t *completion_request(const player *p, const size_t *open, size_t n)
     json_t *prompts = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append_new(prompts, json_string(p->seats[open[i]].prompt));
-    /* of the group and the turn, so that samples depend on the weights alone */
+    /* from the group and the turn, so that samples depend only on the weights */
     uint64_t state = p->number * 8 + p->group->games[open[0]].n_guesses;
     const uint64_t seed = program_next_random(&state) & INT64_MAX;
     return json_pack("{s:s, s:o, s:i, s:f, s:f, s:[s], s:i, s:b, s:I}", "model", "policy",
@@ -204,7 +204,7 @@ static bool keep_prompt(const player *p, const seat *s, played_game *game,
     return true;
 }
 
-/* An engine that does not tell its stream is believed to follow this one. */
+/* An engine that does not report its stream is assumed to follow this one. */
 static bool is_other_stream(const player *p, const json_t *answer)
 {
     const json_t *stream = json_object_get(answer, "weight_stream");
@@ -248,8 +248,8 @@ static dw_status take_choices(player *p, const char *url, const json_t *answer,
     return DW_OK;
 }
 
-/* One guess for every game that is open. A server that fails leaves its place to the next
- * one, until all have had two tries. */
+/* One guess for every game that is open. If a server fails, the next one is tried, until
+ * all have had two tries. */
 static dw_status guess_all(player *p, const size_t *open, size_t n, dw_error *err)
 {
     const player_options *options = p->all->options;
@@ -327,7 +327,7 @@ static void *run(void *context)
     }
     while (status == DW_OK && !atomic_load(&all->stop)) {
         if (play_group(p, &err) == DW_OK) {
-            if (!group_queue_push(all->queue, p->group)) /* takes it */
+            if (!group_queue_push(all->queue, p->group)) /* owns it */
                 break;
         } else {
             free(p->group);

@@ -1,8 +1,8 @@
-/* Players: threads that play groups of games and queue what was played.
+/* Players: threads that play groups of games and queue them.
  *
  * A group is G games for the same answer, against the environment, with the guesses of a
- * rollout server. The servers take turns; one that does not answer is passed over, and
- * asked again when its turn comes. Where the environment fails, the group is given up.
+ * rollout server. The servers take turns; one that does not answer is skipped until its
+ * next turn. If the environment fails, the group is dropped.
  */
 #ifndef WORDLE_PLAYER_H
 #define WORDLE_PLAYER_H
@@ -28,15 +28,15 @@ typedef struct player_options {
 
 typedef struct players players;
 
-/* OPTIONS, with what it points to, and QUEUE must outlive the players. */
+/* OPTIONS, everything it points to, and QUEUE must outlive the players. */
 dw_status players_start(players **out, const player_options *options, group_queue *queue,
                         dw_error *err);
 
 /* Closes the queue, waits for the threads; accepts NULL. */
 void players_stop(players *all);
 
-/* Requests that failed since the start. LAST, where not NULL and there is one, gets the
- * newest failure. */
+/* The number of failed requests since the start. LAST, if not NULL, takes the newest
+ * failure, if there is one. */
 uint64_t players_failures(players *all, dw_error *last);
 
 #endif

@@ -1,12 +1,12 @@
-/* wordle-train: asynchronous reinforcement learning, whose only tie to the machines that
- * sample is a stream of weights in a store, and text over HTTP.
+/* wordle-train: asynchronous reinforcement learning. It is connected to the sampling
+ * machines only by a stream of weights in a store, and by text over HTTP.
  *
  *     players --> queue --> batch --> GRPO --> AdamW --> publish --+
  *        ^                                                         |
  *        +-- rollout servers <-- follow <-- bucket <---------------+
  *
- * Nobody waits for anybody: players sample with whatever version the servers have, and a
- * batch is made of what is there.
+ * Nobody waits: players sample with any version that the servers have, and a batch is
+ * made of the available groups.
  */
 #include <curl/curl.h>
 #include <inttypes.h>

@@ -13,19 +13,19 @@ typedef struct lesson {
     train_run *run;
     group_queue *queue;
     players *who;
-    uint64_t first_version; /* older samples are of before the warm-up's end */
+    uint64_t first_version; /* older samples are from before the warm-up's end */
     played_group *groups[MAX_GROUPS];
     size_t n_groups;
     uint64_t n_dropped;
     double lag, most_lag; /* steps between a group and the weights it moves */
     double waited_s;
     uint64_t tried_ms; /* when a version that failed was last begun again */
-    json_t *line;      /* of the step before, until its version is settled */
-    uint64_t told;     /* failures of players */
+    json_t *line;      /* of the step before, until its version is committed or failed */
+    uint64_t told;     /* failures of players that were reported */
 } lesson;
 
-/* Of no use: from before the warm-up's end, or of a version that was not made here, or
- * too old, which without syncing all are. */
+/* Whether a group is useless: from before the warm-up's end, of a foreign version, or too
+ * old. Without syncing all groups are too old. */
 static bool is_refused(const lesson *l, const played_group *group, uint64_t lag)
 {
     const train_options *o = l->run->options;
@@ -34,8 +34,8 @@ static bool is_refused(const lesson *l, const played_group *group, uint64_t lag)
            (!o->no_sync && lag > o->max_lag);
 }
 
-/* While a version fails the servers stay behind, and soon all that they send is too old:
- * it is published again before the next step, too. */
+/* While a version fails the servers stay behind, and soon all their samples are too old.
+ * So it is published again before the next step. */
 static dw_status keep_publishing(lesson *l, dw_error *err)
 {
     const uint64_t now_ms = program_clock_ms();
@@ -48,7 +48,7 @@ static dw_status keep_publishing(lesson *l, dw_error *err)
     return status;
 }
 
-/* A store, a server or an environment that fails is waited for; it is said once. */
+/* Waits for a store, a server or an environment that fails; reports it once. */
 static void tell_failures(lesson *l)
 {
     dw_error last;
@@ -61,7 +61,7 @@ static void tell_failures(lesson *l)
     l->told = n;
 }
 
-/* Until there are N groups, or it is told to stop. */
+/* Waits until there are N groups, or a signal asks to stop. */
 static dw_status gather(lesson *l, size_t n, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -97,7 +97,7 @@ static void forget(lesson *l)
     l->n_groups = 0;
 }
 
-/* How games went. */
+/* Adds the results of games. */
 static void put_games(json_t *line, const grpo_report *r)
 {
     json_object_set_new(line, "games", json_integer((json_int_t)r->n_games));
@@ -126,7 +126,7 @@ static json_t *line_of(lesson *l, uint64_t step, const grpo_report *r, double no
     return line;
 }
 
-/* The line of a step is written when its version is settled, a step later. */
+/* The line of a step is written when the result of its version is known, a step later. */
 static void write_line(lesson *l)
 {
     if (l->line)
@@ -157,7 +157,7 @@ static dw_status learn_step(lesson *l, uint64_t step, dw_error *err)
     return status == DW_OK ? train_run_save_if_due(l->run, err) : status;
 }
 
-/* How the weights do as they are: games of the newest version alone. */
+/* Evaluates the weights: only games of the newest version. */
 static dw_status evaluate(lesson *l, dw_error *err)
 {
     train_run *run = l->run;

@@ -4,8 +4,8 @@
 
 #include "train_run.h"
 
-/* Steps until there are as many as were asked for, or it is told to stop; then plays
- * --evaluate groups with the weights as they are, and says how they did. */
+/* Makes the requested number of steps, or stops at a signal; then plays --evaluate groups
+ * with the final weights and reports the results. */
 dw_status train_learn(train_run *run, dw_error *err);
 
 #endif

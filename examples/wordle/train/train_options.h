@@ -9,7 +9,7 @@
 #include "player.h"
 
 typedef struct train_options {
-    const char *init_dir; /* --init: make a model there, and no more */
+    const char *init_dir; /* --init: only make a model there */
     unsigned n_hidden;
     unsigned n_layers;
 
@@ -36,7 +36,7 @@ typedef struct train_options {
     bool no_sync;
 } train_options;
 
-/* Ends the program with 0 after --help, with 2 where something is wrong. */
+/* Ends the program with 0 after --help, with 2 after an error. */
 train_options train_options_read(int argc, char **argv);
 
 #endif

@@ -14,7 +14,7 @@
 
 enum {
     SLICE_MS = 500,
-    STOP_GRACE_MS = 3000, /* for a version under way */
+    STOP_GRACE_MS = 3000, /* for a version in progress */
     FINISH_TRIES = 5,
     FINISH_PAUSE_MS = 1000,
     MAX_SKIPPED = 10,
@@ -115,7 +115,7 @@ dw_status train_run_save(train_run *run, dw_error *err)
     return qwen_trainer_save_state(run->trainer, run->state_path, err);
 }
 
-/* The weights at hand are, or are to be, VERSION. */
+/* Notes that the current weights are, or will be, VERSION. */
 static void note_version(train_run *run, uint64_t version)
 {
     const size_t at = version % TRAIN_KEPT_VERSIONS;
@@ -162,7 +162,7 @@ static dw_status settle_within(train_run *run, unsigned timeout_ms, json_t *line
     if (committed) {
         run->unsettled = false;
         note_version(run, report.version);
-        json_object_del(line, "publish_error"); /* of a try before */
+        json_object_del(line, "publish_error"); /* of an earlier try */
         snprintf(state, sizeof state, "%016" PRIx64, report.state);
         json_t *published = json_pack(
             "{s:I, s:I, s:I, s:I, s:I, s:s}", "version", (json_int_t)report.version,

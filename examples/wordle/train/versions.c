@@ -22,7 +22,7 @@ dw_status versions_open(versions **out, const char *url, const char *baseline_di
     options.baseline_dir = baseline_dir;
     options.n_threads = 1;
     options.first_step = "0";
-    /* A step of so small a model is a large part of it: whole copies come seldom. */
+    /* A step of such a small model is a large part of it, so anchors are rare. */
     options.anchor_factor = 4;
     dw_status status = dw_store_open(&v->store, url, NULL, err);
     if (status == DW_OK)

@@ -54,8 +54,8 @@ static const char *random_word(warmup *w)
     return w->list->list[program_next_random(&w->random) % w->list->n];
 }
 
-/* A game, mostly of six guesses, since a long one shows more words; the last one is as a
- * model would end it: with the line, and no feedback. */
+/* A game, mostly of six guesses, because a long one shows more words. The last one ends
+ * like a model's: with the line end and no feedback. */
 static size_t random_game(warmup *w, char text[MAX_TEXT])
 {
     game g;
@@ -72,7 +72,7 @@ static size_t random_game(warmup *w, char text[MAX_TEXT])
     return n + WORD_LETTERS + 1;
 }
 
-/* What the model is to say: the letters of every guess, and the end of the last line. */
+/* The tokens to learn: the letters of every guess, and the end of the last line. */
 static bool is_target(size_t at, size_t n_head, size_t n_text)
 {
     const size_t n_line = 2 * WORD_LETTERS + 2;

@@ -1,6 +1,6 @@
-/* The supervised start: random games show the model the words and the shape of a game, so
- * that what it samples earns rewards to learn from. The guesses are random too: which
- * word is a good one is left to be learnt by playing.
+/* The supervised start: random games show the model the words and the form of a game, so
+ * that its samples earn rewards. The guesses are random too: playing teaches which words
+ * are good.
  */
 #ifndef WORDLE_WARMUP_H
 #define WORDLE_WARMUP_H
@@ -18,8 +18,8 @@ dw_status warmup_new(warmup **out, const words *list, const tokenizer *tok,
                      size_t n_games, uint64_t seed, dw_error *err);
 void warmup_free(warmup *w);
 
-/* Adds the gradients of a batch of random games; LOSS is the mean of -log p, of a token
- * of a guess. The step is the caller's. */
+/* Adds the gradients of a batch of random games; LOSS is the mean of -log p for a token
+ * of a guess. The caller makes the step. */
 dw_status warmup_backward(warmup *w, qwen_trainer *trainer, double *loss, dw_error *err);
 
 #endif
