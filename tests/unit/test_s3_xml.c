@@ -196,7 +196,7 @@ static void test_bad_lists(void **state)
     assert_bad_list("<ListBucketResult><Contents/></ListBucketResult>", "without a key");
     assert_bad_list("<ListBucketResult><IsTruncated>true</IsTruncated>"
                     "</ListBucketResult>",
-                    "goes on");
+                    "sent no token");
     const char *sizes[] = {"", "-1", "1x", "18446744073709551616", " 1"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char xml[256];
