@@ -174,7 +174,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
     }
     if (status != DW_OK) {
         *moved = dw_follower_version(f->follower) !=
-                 before; /* changed also if changed also if its files are gone */
+                 before; /* changed also if its files are gone */
         /* the log has a gap: shows how far this follower is behind */
         if (*moved || status == DW_CORRUPT)
             cli_follow_update_agent(f);
