@@ -11,3 +11,11 @@ cat "$include"/*.h | tr '\n' ' ' | grep -oE 'DW_API [^(;]*\(' | grep -oE 'dw_[a-
     tr -d '(' | sort >"$scratch/declared"
 nm -D --defined-only "$1" | awk '{ print $3 }' | sort >"$scratch/exported"
 diff -U 0 "$scratch/declared" "$scratch/exported"
+
+cd "$include/../.."
+unused=''
+# the _init_sized functions are called by macros of the headers
+for name in $(grep -v '_init_sized$' "$scratch/declared"); do
+    grep -rqw "$name" cli bench python/src examples || unused="$unused $name"
+done
+[ -z "$unused" ] || { echo "exported, and used only by tests:$unused"; exit 1; }

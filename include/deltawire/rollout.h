@@ -40,9 +40,6 @@ typedef enum dw_phase {
     DW_PHASE_FINISH,
 } dw_phase;
 
-/* "idle", "fetch", ...: for the logs of an observer (`phase` below). */
-DW_API const char *dw_phase_name(dw_phase phase);
-
 /* A step from one version to another. Times in microseconds. */
 typedef struct dw_rollout_step {
     uint64_t from; /* DW_NO_VERSION: from nothing */

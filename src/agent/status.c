@@ -90,6 +90,13 @@ static json_t *head_json(const dw_report *report, bool *failed)
     return o.json;
 }
 
+static const char *phase_name(dw_phase phase)
+{
+    static const char *const names[] = {"idle",  "fetch",  "pause",
+                                        "apply", "resume", "settle"};
+    return (size_t)phase < sizeof names / sizeof *names ? names[phase] : "?";
+}
+
 static json_t *follower_json(const dw_report *report, bool *failed)
 {
     if (report->stream_only)
@@ -98,7 +105,7 @@ static json_t *follower_json(const dw_report *report, bool *failed)
     set_text(o, "id", report->identity ? report->identity->id : NULL);
     set_text(o, "dir", report->identity ? report->identity->dir : NULL);
     set_version(o, "version", report->version);
-    set_text(o, "phase", dw_phase_name(report->phase));
+    set_text(o, "phase", phase_name(report->phase));
     set_version(o, "phase_version", report->phase_version);
     set_version(o, "pinned", report->pinned);
     return o.json;

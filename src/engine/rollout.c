@@ -12,13 +12,6 @@
 
 #define N_TRIES 3 /* of an update */
 
-const char *dw_phase_name(dw_phase phase)
-{
-    static const char *const names[] = {"idle",  "fetch",  "pause",
-                                        "apply", "resume", "settle"};
-    return (size_t)phase < sizeof names / sizeof *names ? names[phase] : "?";
-}
-
 void dw_rollout_options_init_sized(dw_rollout_options *options, size_t struct_bytes)
 {
     const dw_rollout_options defaults = {.n_tries = N_TRIES};

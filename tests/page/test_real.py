@@ -52,7 +52,7 @@ class Command:
 
     def end(self):
         self.process.terminate()
-        assert self.process.wait(30) in (0, 130, 143)
+        assert self.process.wait(300) in (0, 130, 143)
 
 
 @pytest.fixture

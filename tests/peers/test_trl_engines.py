@@ -123,7 +123,7 @@ def test_a_follower_whose_engine_is_away_does_not_say_that_it_follows(tmp_path):
             wait_until(lambda: report() == [(0, "behind")], "the report of version 0")
         finally:
             follower.terminate()
-            follower.wait(60)
+            follower.wait(300)
 
 
 def test_a_directory_that_is_not_served_is_waited_for(tmp_path):

@@ -42,7 +42,7 @@ class Host:
     def stop_following(self):
         if self.follower is not None:
             self.follower.terminate()
-            self.follower.wait(60)
+            self.follower.wait(300)
             self.follower = None
 
     def stop(self):
