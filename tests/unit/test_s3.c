@@ -299,6 +299,141 @@ static void test_upload_replies(void **state)
 }
 
 /* The result of the probe stays, whatever a later reply says. */
+/* ---- buffers ---- */
+
+/* A server that takes uploads on several connections. It does not answer the parts of
+ * the anchor before the gate is opened. */
+typedef struct gated_server {
+    int fd;
+    char endpoint[64];
+    pthread_t thread;
+    pthread_t connections[64];
+    unsigned n_connections;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_open;
+    bool is_anchor_done;
+    unsigned n_read; /* parts of the anchor that were given a buffer */
+} gated_server;
+
+static gated_server gated;
+
+static void *serve_connection(void *argument)
+{
+    const int fd = (int)(intptr_t)argument;
+    static _Thread_local char request[SCRIPT_REQUEST], body[SCRIPT_BODY];
+    while (script_read(fd, request, body)) {
+        const char *reply = strstr(request, "?uploads")        ? UPLOAD_ID
+                            : strncmp(request, "POST", 4) == 0 ? COMPLETE
+                                                               : PART;
+        pthread_mutex_lock(&gated.lock);
+        while (strcmp(reply, PART) == 0 && strstr(request, "/anchor") && !gated.is_open)
+            pthread_cond_wait(&gated.changed, &gated.lock);
+        pthread_mutex_unlock(&gated.lock);
+        send(fd, reply, strlen(reply), MSG_NOSIGNAL);
+        if (strstr(reply, "Connection: close"))
+            break;
+    }
+    close(fd);
+    return NULL;
+}
+
+static void *serve_connections(void *unused)
+{
+    (void)unused;
+    for (int fd; (fd = accept(gated.fd, NULL, NULL)) >= 0;) {
+        assert_true(gated.n_connections < 64);
+        assert_int_equal(pthread_create(&gated.connections[gated.n_connections++], NULL,
+                                        serve_connection, (void *)(intptr_t)fd),
+                         0);
+    }
+    return NULL;
+}
+
+#define BUFFER_PART ((uint64_t)16 << 20) /* three fill the buffers */
+
+static dw_status read_zeros(void *is_anchor, uint64_t offset, void *into, size_t n_bytes,
+                            dw_error *error)
+{
+    (void)offset;
+    (void)error;
+    memset(into, 0, n_bytes);
+    pthread_mutex_lock(&gated.lock);
+    gated.n_read += is_anchor != NULL;
+    pthread_cond_broadcast(&gated.changed);
+    pthread_mutex_unlock(&gated.lock);
+    return DW_OK;
+}
+
+static void *put_anchor(void *status)
+{
+    const dw_source source = {
+        .n_bytes = 5 * BUFFER_PART, .read = read_zeros, .context = status};
+    *(dw_status *)status =
+        dw_store_put(store, "anchor", &source, DW_PUT_REPLACE, NULL, NULL);
+    pthread_mutex_lock(&gated.lock);
+    gated.is_anchor_done = true;
+    pthread_cond_broadcast(&gated.changed);
+    pthread_mutex_unlock(&gated.lock);
+    return NULL;
+}
+
+/* Only a fault gets there: the version waits for the anchor's buffers. */
+static int give_up(void *n_asked, uint64_t n_done, uint64_t n_total)
+{
+    (void)n_total;
+    return n_done == 0 && ++*(unsigned *)n_asked > 600;
+}
+
+/* While an anchor uploads, as slowly as can be, a version still gets a buffer. */
+static void test_version_beside_anchor(void **state)
+{
+    (void)state;
+    gated = (gated_server){.lock = PTHREAD_MUTEX_INITIALIZER,
+                           .changed = PTHREAD_COND_INITIALIZER};
+    gated.fd = script_listen(gated.endpoint);
+    assert_int_equal(pthread_create(&gated.thread, NULL, serve_connections, NULL), 0);
+    const dw_s3_place place = {.endpoint = gated.endpoint,
+                               .bucket = "bucket",
+                               .prefix = "pre",
+                               .region = "us-east-1",
+                               .path_style = true,
+                               .credentials = {"ACCESSKEYID", "topsecret", NULL}};
+    const dw_store_options options = {.struct_bytes = sizeof options,
+                                      .n_connections = 8,
+                                      .part_bytes = BUFFER_PART,
+                                      .deadline_ms = 300000};
+    expect(DW_OK, dw_s3_store_open_at(&store, "s3://bucket/pre", &place, &options, &err));
+    dw_status anchored = DW_INVALID;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, put_anchor, &anchored), 0);
+    pthread_mutex_lock(&gated.lock);
+    while (gated.n_read < 2 && !gated.is_anchor_done)
+        pthread_cond_wait(&gated.changed, &gated.lock);
+    pthread_mutex_unlock(&gated.lock);
+
+    unsigned n_asked = 0;
+    const dw_progress progress = {give_up, &n_asked};
+    const dw_source version = {.n_bytes = BUFFER_PART + 1, .read = read_zeros};
+    expect(DW_OK,
+           dw_store_put(store, "version", &version, DW_PUT_REPLACE, &progress, &err));
+
+    pthread_mutex_lock(&gated.lock);
+    assert_int_equal(gated.n_read, 2); /* the third buffer is kept for versions */
+    gated.is_open = true;
+    pthread_cond_broadcast(&gated.changed);
+    pthread_mutex_unlock(&gated.lock);
+    pthread_join(thread, NULL);
+    assert_int_equal(anchored, DW_OK);
+    assert_int_equal(gated.n_read, 5);
+    dw_store_close(store);
+    shutdown(gated.fd, SHUT_RDWR);
+    pthread_join(gated.thread, NULL);
+    close(gated.fd);
+    for (unsigned i = 0; i < gated.n_connections; i++)
+        pthread_join(gated.connections[i], NULL);
+}
+
 static void test_conditional_is_kept(void **state)
 {
     (void)state;
@@ -550,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_put_replies),
         cmocka_unit_test(test_upload_replies),
         cmocka_unit_test(test_conditional),
+        cmocka_unit_test(test_version_beside_anchor),
         cmocka_unit_test(test_conditional_is_kept),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_region),
