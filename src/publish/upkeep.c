@@ -141,9 +141,14 @@ static dw_status make_due(dw_publisher *p, dw_error *err)
     bool made = false;
     dw_status status = dw_folds_make(p, &made, err);
     if (status != DW_CORRUPT && dw_upkeep_cancelled(p, 0, 0) == 0 && anchor_due(p)) {
-        dw_status anchored = make_anchor(p, status == DW_OK ? err : NULL);
+        dw_error fault = {0};
+        dw_status anchored = make_anchor(p, &fault);
         made = made || anchored == DW_OK;
-        status = status == DW_OK || anchored == DW_CORRUPT ? anchored : status;
+        if (status == DW_OK ||
+            anchored == DW_CORRUPT) { /* with the error that it is of */
+            status = anchored;
+            *err = fault;
+        }
     }
     if (made && dw_upkeep_cancelled(p, 0, 0) == 0) {
         dw_status put = dw_hint_put(p, status == DW_OK ? err : NULL);
