@@ -2,7 +2,7 @@
 #ifndef DW_TEST_COUNTING_STORE_H
 #define DW_TEST_COUNTING_STORE_H
 
-#include "unit/stream_kit.h"
+#include "unit/pass_store.h"
 
 #define LIST_PAGE 1000 /* keys in one page of a list */
 
@@ -90,10 +90,7 @@ static inline dw_store *counting_open(counting_store *s)
                                            .stat = counting_stat,
                                            .list = counting_list,
                                            .remove = counting_remove};
-    dw_error err = {0};
-    dw_store *store;
-    assert_ok(dw_store_new(&store, dw_store_url(s->inner), &driver, s, &err), &err);
-    return store;
+    return pass_open(&driver, s);
 }
 
 #endif

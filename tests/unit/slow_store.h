@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "unit/stream_kit.h"
+#include "unit/pass_store.h"
 
 #define SLOW_CHUNK 1000 /* bytes in a millisecond: 1 MB/s */
 #define SLOW_LIMIT 300000
@@ -18,14 +18,6 @@ typedef struct slow_store {
     _Atomic unsigned n_begun, n_done;
     _Atomic bool was_late; /* one was not released in time */
 } slow_store;
-
-static inline dw_status slow_get(void *self, const char *key, uint64_t offset, void *into,
-                                 size_t n, size_t *n_read, const dw_progress *progress,
-                                 dw_error *err)
-{
-    slow_store *s = self;
-    return dw_store_get(s->inner, key, offset, into, n, n_read, progress, err);
-}
 
 /* Waits until the store is open. */
 static inline dw_status slow_wait(slow_store *s, const char *key, uint64_t n_done,
@@ -71,36 +63,16 @@ static inline dw_status slow_put(void *self, const char *key, const dw_source *s
     return status;
 }
 
-static inline dw_status slow_stat(void *self, const char *key, uint64_t *n, int64_t *time,
-                                  dw_error *err)
-{
-    return dw_store_stat(((slow_store *)self)->inner, key, n, time, err);
-}
-
-static inline dw_status slow_list(void *self, const char *prefix, const char *after,
-                                  dw_list_fn fn, void *context, dw_error *err)
-{
-    return dw_store_list(((slow_store *)self)->inner, prefix, after, fn, context, err);
-}
-
-static inline dw_status slow_remove(void *self, const char *key, dw_error *err)
-{
-    return dw_store_remove(((slow_store *)self)->inner, key, err);
-}
-
 static inline dw_store *slow_open(slow_store *s)
 {
     static const dw_store_driver driver = {.struct_bytes = sizeof driver,
                                            .name = "slow",
-                                           .get = slow_get,
+                                           .get = pass_get,
                                            .put = slow_put,
-                                           .stat = slow_stat,
-                                           .list = slow_list,
-                                           .remove = slow_remove};
-    dw_error err = {0};
-    dw_store *store;
-    assert_ok(dw_store_new(&store, dw_store_url(s->inner), &driver, s, &err), &err);
-    return store;
+                                           .stat = pass_stat,
+                                           .list = pass_list,
+                                           .remove = pass_remove};
+    return pass_open(&driver, s);
 }
 
 /* Waits until N slow objects have begun. */
