@@ -36,9 +36,9 @@ bool cli_agent_option(cli_agent_options *options, int option)
 void cli_agent_options_check(const cli_agent_options *options, const cli_session *s)
 {
     const dw_agent_options *agent = &options->agent;
-    const bool says_how =
+    const bool has_details =
         options->token_file || agent->tls_cert || agent->tls_key || agent->plain;
-    if (says_how && !agent->listen)
+    if (has_details && !agent->listen)
         cli_usage_error(s, "--token-file, --tls-cert, --tls-key and --plain go with "
                            "--listen");
     if (!agent->tls_cert != !agent->tls_key)

@@ -117,27 +117,27 @@ static void describe_dir(char out[DIR_TEXT], const char *path)
 }
 
 /* The identities of a store's directory and of its parent. */
-typedef struct store_place {
+typedef struct store_dirs {
     bool is_dir;
     char root[DIR_TEXT];
     char parent[DIR_TEXT];
-} store_place;
+} store_dirs;
 
-static store_place find_place(const char *url)
+static store_dirs find_dirs(const char *url)
 {
     const char *path = cli_store_path(url);
-    store_place place = {path != NULL, "-", "-"};
+    store_dirs dirs = {path != NULL, "-", "-"};
     if (path) {
         char *parent = dw_parent_path(path);
-        describe_dir(place.root, path);
-        describe_dir(place.parent, parent);
+        describe_dir(dirs.root, path);
+        describe_dir(dirs.parent, parent);
         dw_free(parent);
     }
-    return place;
+    return dirs;
 }
 
 /* The note has a line each for the URL, the root and its parent. */
-static bool names_place(int file, const store_place *now)
+static bool names_dirs(int file, const store_dirs *now)
 {
     char note[MAX_URL + 2 * DIR_TEXT] = "", root[DIR_TEXT], parent[DIR_TEXT];
     ssize_t n = pread(file, note, sizeof note - 1, 0);
@@ -153,10 +153,10 @@ static bool names_place(int file, const store_place *now)
 
 static dw_status write_note(int file, const char *dir, const char *url, dw_error *err)
 {
-    const store_place place = find_place(url);
+    const store_dirs dirs = find_dirs(url);
     char note[MAX_URL + 2 * DIR_TEXT];
     const int n = snprintf(note, sizeof note, "%.*s\n%s\n%s\n", MAX_URL - 4, url,
-                           place.root, place.parent);
+                           dirs.root, dirs.parent);
     if (ftruncate(file, 0) != 0 || pwrite(file, note, (size_t)n, 0) != n)
         return dw_fail_errno(err, dir, "write " NOTE);
     return DW_OK;
@@ -192,7 +192,7 @@ static int lock_note(const char *dir, int flags)
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err)
 {
-    const store_place place = find_place(url);
+    const store_dirs dirs = find_dirs(url);
     *out = (cli_cache_state){.is_new = is_empty(dir)};
     dw_status status = cli_path_make_directories(dir, err);
     if (status != DW_OK)
@@ -203,7 +203,7 @@ dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                        "`deltawire cache --prune` is removing it; try again");
     if (file < 0)
         return dw_fail_errno(err, dir, "write " NOTE);
-    out->same_place = names_place(file, &place);
+    out->same_parent = names_dirs(file, &dirs);
     return out->is_new ? write_note(file, dir, url, err) : DW_OK;
 }
 

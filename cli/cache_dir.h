@@ -25,8 +25,8 @@ char *cli_cache_dir(const char *kind, const char *const *parts, size_t n_parts,
                     const char *option, dw_error *err);
 
 typedef struct cli_cache_state {
-    bool is_new;     /* it is still empty */
-    bool same_place; /* the parent directory of a directory store is the same as at the
+    bool is_new;      /* it is still empty */
+    bool same_parent; /* the parent directory of a directory store is the same as at the
                         last use. If the stream is gone, it was then removed, not
                         unmounted or moved. Always true for other stores */
 } cli_cache_state;

@@ -298,7 +298,7 @@ int dw_cmd_verify(int argc, char **argv)
                                             CLI_COMMON_OPTIONS};
     cli_session s = cli_session_start(argc, argv, help);
     cli_stream stream = {0};
-    cli_verify_options how = {0};
+    cli_verify_options verify = {0};
     bool with_sha256 = false, for_stream = false;
     for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
         if (option == SHA256)
@@ -306,11 +306,11 @@ int dw_cmd_verify(int argc, char **argv)
         else if (cli_keys_takes(option))
             cli_keys_take(&stream.keys, &s, option);
         else if (option == BASE)
-            how.base = optarg;
+            verify.base = optarg;
         else if (option == NO_DECODE)
-            how.no_decode = true;
+            verify.no_decode = true;
         else if (option == WORK)
-            how.work = optarg;
+            verify.work = optarg;
         for_stream |= cli_store_option(&stream.options, &s, option) ||
                       cli_keys_takes(option) || option == BASE || option == NO_DECODE ||
                       option == WORK;
@@ -323,7 +323,7 @@ int dw_cmd_verify(int argc, char **argv)
             cli_usage_error(&s, "%s is a stream: DELTA and --sha256 are for checkpoints",
                             path);
         stream.url = path;
-        return cli_verify_stream(&stream, &s, &how);
+        return cli_verify_stream(&stream, &s, &verify);
     }
     if (for_stream)
         cli_usage_error(&s,

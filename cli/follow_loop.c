@@ -77,7 +77,7 @@ void cli_follow_report(cli_follow *f, const char *status, const char *message)
 
 /* This follower's status word. Readers take `following` to mean that the version is
  * served. */
-static bool send_place(cli_follow *f)
+static bool send_status(cli_follow *f)
 {
     const bool is_serving = dw_rollout_is_serving(f->rollout);
     cli_follow_report(f, is_serving ? "following" : "behind",
@@ -280,7 +280,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
     /* an earlier process may have been killed before its command ran */
     if (dw_follower_version(f->follower) != DW_NO_VERSION)
         cli_command_set_due(&f->command);
-    reported_serving = send_place(f);
+    reported_serving = send_status(f);
     if (status == DW_OK && is_reached(f))
         return DW_OK; /* reached before this process started */
     for (;;) {
@@ -297,7 +297,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
             if (is_reached(f))
                 return DW_OK;
             if (report_is_due(f, has_news)) {
-                reported_serving = send_place(f);
+                reported_serving = send_status(f);
                 has_news = false;
             }
             wait = moved ? T_FIRST_ASK : 2 * wait;

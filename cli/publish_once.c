@@ -294,7 +294,7 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
 {
     cli_cache_state state;
     dw_status status = cli_cache_use(dir, dw_store_url(store), &state, err);
-    if (status == DW_OK && !state.is_new && state.same_place && !p->as_peer &&
+    if (status == DW_OK && !state.is_new && state.same_parent && !p->as_peer &&
         p->expect_head == DW_NO_VERSION) {
         if (is_removed(store)) {
             status = cli_cache_set_aside(dir, err);

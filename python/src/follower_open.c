@@ -182,7 +182,7 @@ PyObject *dwpy_follower_new(PyTypeObject *type, PyObject *args, PyObject *keywor
             dwpy_live_add(&self->live, dwpy_follower_end);
             if (a.report) {
                 dwpy_report_begin(&self->report);
-                dwpy_follower_tell(self, DW_OK, NULL);
+                dwpy_follower_report_result(self, DW_OK, NULL);
             }
         } else {
             Py_CLEAR(self);

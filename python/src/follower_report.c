@@ -57,7 +57,7 @@ void dwpy_follower_name(follower_object *self, char out[DW_FOLLOWER_ID_SIZE],
 
 void dwpy_report_begin(dwpy_report *report)
 {
-    *report = (dwpy_report){.is_on = true, .told_version = DW_NO_VERSION};
+    *report = (dwpy_report){.is_on = true, .reported_version = DW_NO_VERSION};
 }
 
 /* A few reports may follow each other quickly, so that the last one is not late. On
@@ -66,8 +66,8 @@ static bool is_due(const follower_object *self, bool is_error)
 {
     const dwpy_report *r = &self->report;
     const uint64_t now = dwpy_now_ms();
-    const bool has_news = is_error != r->told_error ||
-                          r->told_version != dw_follower_version(self->follower);
+    const bool has_news = is_error != r->reported_error ||
+                          r->reported_version != dw_follower_version(self->follower);
     if (!r->is_on || r->by_caller)
         return false;
     if (r->t_sent_ms == 0 || now - r->t_sent_ms >= HEARTBEAT_MS)
@@ -82,8 +82,8 @@ static void send_report(follower_object *self, const char *word, const char *mes
     const uint64_t now = dwpy_now_ms();
     r->t_sent_ms = now;
     r->t_paid_ms = (r->t_paid_ms > now ? r->t_paid_ms : now) + REPORT_MS;
-    r->told_version = dw_follower_version(self->follower);
-    r->told_error = strcmp(word, "error") == 0;
+    r->reported_version = dw_follower_version(self->follower);
+    r->reported_error = strcmp(word, "error") == 0;
     r->has_failed = dw_follower_report(self->follower, word, message, &r->error) != DW_OK;
 }
 
@@ -107,7 +107,8 @@ static void log_change(follower_object *self)
     }
 }
 
-void dwpy_follower_tell(follower_object *self, dw_status status, const dw_error *err)
+void dwpy_follower_report_result(follower_object *self, dw_status status,
+                                 const dw_error *err)
 {
     dwpy_report *r = &self->report;
     if (status == DW_CANCELLED || status == DW_INVALID || status == DW_NO_MEMORY)

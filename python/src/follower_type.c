@@ -102,7 +102,7 @@ static void follower_dealloc(PyObject *object)
 static void leave(follower_object *self, dw_status status, const dw_error *err)
 {
     self->version = dw_follower_version(self->follower);
-    dwpy_follower_tell(self, status, err);
+    dwpy_follower_report_result(self, status, err);
     dwpy_guard_leave(&self->guard);
 }
 

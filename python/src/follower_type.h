@@ -11,9 +11,9 @@ typedef struct dwpy_report {
     bool by_caller;   /* the caller reports by itself until close() */
     bool has_failed;  /* the last report */
     bool was_failing; /* the failure was logged */
-    bool told_error;
+    bool reported_error;
     bool is_away; /* the last call could not reach the store */
-    uint64_t told_version;
+    uint64_t reported_version;
     uint64_t t_sent_ms; /* 0: never */
     uint64_t t_paid_ms; /* for the limit of reports on average */
     dw_error error;
@@ -45,7 +45,8 @@ void dwpy_follower_name(follower_object *self, char out[DW_FOLLOWER_ID_SIZE],
 /* Turns the reports on. */
 void dwpy_report_begin(dwpy_report *report);
 /* After each call: reports the version if a report is due. */
-void dwpy_follower_tell(follower_object *self, dw_status status, const dw_error *err);
+void dwpy_follower_report_result(follower_object *self, dw_status status,
+                                 const dw_error *err);
 /* The last report. */
 void dwpy_follower_stop(follower_object *self);
 

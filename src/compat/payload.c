@@ -137,9 +137,9 @@ static dw_status decode_list(uint8_t *into, const dw_tensor *old, const dw_paylo
     uint64_t n_room = old->n_bytes < UINT32_MAX
                           ? LIST_HEAD + LIST_ITEM * old->n_bytes
                           : LIST_HEAD + LIST_ITEM * (uint64_t)UINT32_MAX;
-    unsigned long long n_told = ZSTD_getFrameContentSize(p->packed, p->n_packed);
-    if (n_told < n_room)
-        n_room = n_told;
+    unsigned long long n_stated = ZSTD_getFrameContentSize(p->packed, p->n_packed);
+    if (n_stated < n_room)
+        n_room = n_stated;
     dw_blob list;
     size_t n;
     dw_status status = dw_blob_make(&list, n_room, p->spool_dir, err);

@@ -17,11 +17,12 @@ typedef struct sweep {
     dw_error first; /* fault */
     dw_share share; /* the progress over all bytes */
     size_t n_full;
-    bool told_unreplayed;
+    bool noted_unreplayed;
 } sweep;
 
 /* Reports a fault and goes on. An unreachable store ends the check. */
-static dw_status settle(sweep *w, dw_status status, const dw_error *found, dw_error *err)
+static dw_status report_fault(sweep *w, dw_status status, const dw_error *found,
+                              dw_error *err)
 {
     if (status == DW_OK)
         return DW_OK;
@@ -42,10 +43,10 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                       const dw_progress *progress, dw_error *err)
 {
     const dw_peer *p = w->peer;
-    const dw_peer_settings how = {w->peer, w->options->spool_dir, w->options->n_threads,
-                                  progress};
+    const dw_peer_settings settings = {w->peer, w->options->spool_dir,
+                                       w->options->n_threads, progress};
     const bool is_root = base < p->versions[0];
-    dw_status status = dw_peer_step_look(&how, r, err);
+    dw_status status = dw_peer_step_look(&settings, r, err);
     if (status != DW_OK)
         return status;
     if (!is_root && (base == DW_NO_VERSION || !dw_peer_has(p, base, NULL)))
@@ -53,7 +54,7 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                        "nothing leads to version %" PRIu64 ": what it starts from is not "
                        "there",
                        r->version);
-    if (!w->told_unreplayed)
+    if (!w->noted_unreplayed)
         dw_peer_note(
             w->replica,
             is_root ? "version %" PRIu64 " and those after it start from a model that is "
@@ -62,7 +63,7 @@ static dw_status look(sweep *w, const dw_peer_record *r, uint64_t base,
                     : "version %" PRIu64 " and those after it start from one that could "
                       "not be made: only their files were checked",
             r->version);
-    w->told_unreplayed = true;
+    w->noted_unreplayed = true;
     return DW_OK;
 }
 
@@ -107,11 +108,12 @@ static dw_status check_all(sweep *w, dw_error *err)
 {
     dw_error fault = {0};
     dw_status status =
-        settle(w, dw_peer_full_count(w->peer, &w->n_full, &fault), &fault, err);
+        report_fault(w, dw_peer_full_count(w->peer, &w->n_full, &fault), &fault, err);
     w->share = (dw_share){&w->options->progress, 0, listed_bytes(w->peer)};
     for (size_t i = 0; status == DW_OK && i < w->peer->n_versions; i++) {
         w->report.n_versions++;
-        status = settle(w, check_version(w, w->peer->versions[i], &fault), &fault, err);
+        status =
+            report_fault(w, check_version(w, w->peer->versions[i], &fault), &fault, err);
     }
     if (w->report.n_missing > 0)
         dw_peer_note(w->replica,

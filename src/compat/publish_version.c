@@ -130,7 +130,7 @@ static dw_status write_version(dw_peer_publisher *p, const dw_peer_job *job,
     }
 }
 
-static dw_status tell_other(const dw_peer_publisher *p, const dw_peer_job *job,
+static dw_status fail_other(const dw_peer_publisher *p, const dw_peer_job *job,
                             dw_error *err)
 {
     const bool is_behind = p->newest == DW_NO_VERSION || p->newest < job->version;
@@ -231,7 +231,7 @@ static dw_status look_and_prove(dw_peer_publisher *p, const dw_peer_job *job,
     if (status != DW_OK)
         return status;
     if (p->newest != job->version)
-        return tell_other(p, job, err);
+        return fail_other(p, job, err);
     status = prove(p, err);
     p->disproven = is_damage(status);
     return status;

@@ -72,7 +72,7 @@ static dw_status open_gateway(dw_store **out, const char *url, const bucket_name
     dw_write_u8(&endpoint, 0);
     if (endpoint.failed)
         return dw_fail_memory(err, url);
-    dw_s3_place place = {
+    dw_s3_location location = {
         .endpoint = (const char *)endpoint.bytes,
         .bucket = bucket->name,
         .prefix = bucket->prefix,
@@ -82,7 +82,7 @@ static dw_status open_gateway(dw_store **out, const char *url, const bucket_name
         .follow_redirects = true,
         .missing_is_403 = true,
     };
-    dw_status status = dw_s3_store_open_at(out, url, &place, options, err);
+    dw_status status = dw_s3_store_open_at(out, url, &location, options, err);
     dw_writer_release(&endpoint);
     return status;
 }
@@ -158,10 +158,10 @@ static dw_status open_with_token(dw_store **out, const char *url,
     else
         status = dw_hf_native_open(
             out, url,
-            &(dw_hf_place){.endpoint = endpoint ? endpoint : "https://huggingface.co",
-                           .bucket = (const char *)names.bytes,
-                           .prefix = bucket->prefix,
-                           .token = token},
+            &(dw_hf_location){.endpoint = endpoint ? endpoint : "https://huggingface.co",
+                              .bucket = (const char *)names.bytes,
+                              .prefix = bucket->prefix,
+                              .token = token},
             options, err);
     OPENSSL_cleanse(token, sizeof token);
     dw_writer_release(&names);

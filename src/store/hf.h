@@ -20,14 +20,15 @@ dw_status dw_hf_store_open(dw_store **out, const char *url,
 /* ---- hf_native.c ---- */
 
 /* All borrowed for the call. */
-typedef struct dw_hf_place {
+typedef struct dw_hf_location {
     const char *endpoint; /* a URL without a slash at its end */
     const char *bucket;   /* NAMESPACE/NAME */
     const char *prefix;   /* "" or "a/b" */
     const char *token;
-} dw_hf_place;
+} dw_hf_location;
 
-dw_status dw_hf_native_open(dw_store **out, const char *url, const dw_hf_place *place,
+dw_status dw_hf_native_open(dw_store **out, const char *url,
+                            const dw_hf_location *location,
                             const dw_store_options *options, dw_error *err);
 
 #endif

@@ -154,13 +154,14 @@ static void cut_slashes(char *text)
         text[n - 1] = '\0';
 }
 
-static dw_status fill(dw_hf *h, const char *url, const dw_hf_place *place, dw_error *err)
+static dw_status fill(dw_hf *h, const char *url, const dw_hf_location *location,
+                      dw_error *err)
 {
     h->url = dw_copy_string(url);
-    h->endpoint = dw_copy_string(place->endpoint);
-    h->bucket = dw_copy_string(place->bucket);
-    h->prefix = join_text(place->prefix, *place->prefix ? "/" : "");
-    h->authorization = join_text("Authorization: Bearer ", place->token);
+    h->endpoint = dw_copy_string(location->endpoint);
+    h->bucket = dw_copy_string(location->bucket);
+    h->prefix = join_text(location->prefix, *location->prefix ? "/" : "");
+    h->authorization = join_text("Authorization: Bearer ", location->token);
     if (!h->url || !h->endpoint || !h->bucket || !h->prefix || !h->authorization)
         return dw_fail_memory(err, url);
     cut_slashes(h->url);
@@ -175,7 +176,8 @@ static dw_status fill(dw_hf *h, const char *url, const dw_hf_place *place, dw_er
     return DW_OK;
 }
 
-dw_status dw_hf_native_open(dw_store **out, const char *url, const dw_hf_place *place,
+dw_status dw_hf_native_open(dw_store **out, const char *url,
+                            const dw_hf_location *location,
                             const dw_store_options *options, dw_error *err)
 {
     *out = NULL;
@@ -188,7 +190,7 @@ dw_status dw_hf_native_open(dw_store **out, const char *url, const dw_hf_place *
     h->deadline_ms = options ? options->deadline_ms : 0;
     h->waits.on_wait = options ? options->on_wait : NULL;
     h->waits.context = options ? options->on_wait_context : NULL;
-    dw_status status = fill(h, url, place, err);
+    dw_status status = fill(h, url, location, err);
     if (status == DW_OK)
         status = dw_http_open(&h->http, n < MAX_CONNECTIONS ? n : MAX_CONNECTIONS, err);
     if (status == DW_OK)

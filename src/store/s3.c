@@ -250,17 +250,18 @@ static dw_status set_endpoint(dw_s3 *s3, const char *endpoint, dw_error *err)
     return status;
 }
 
-static dw_status set_names(dw_s3 *s3, const dw_s3_place *place, dw_error *err)
+static dw_status set_names(dw_s3 *s3, const dw_s3_location *location, dw_error *err)
 {
     static const char good[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
-    size_t n_bucket = strlen(place->bucket);
-    if (n_bucket == 0 || n_bucket > MAX_BUCKET || strspn(place->bucket, good) != n_bucket)
+    size_t n_bucket = strlen(location->bucket);
+    if (n_bucket == 0 || n_bucket > MAX_BUCKET ||
+        strspn(location->bucket, good) != n_bucket)
         return dw_fail(err, DW_INVALID, s3->url,
                        "'%.80s' cannot be the name of a bucket: only letters, digits and "
                        "-._ are allowed, at most %d bytes",
-                       place->bucket, MAX_BUCKET);
-    const char *prefix = place->prefix ? place->prefix : "";
+                       location->bucket, MAX_BUCKET);
+    const char *prefix = location->prefix ? location->prefix : "";
     if (*prefix && !dw_store_key_valid(prefix))
         return dw_fail(err, DW_INVALID, s3->url,
                        "'%.80s' cannot be the prefix of keys: " DW_KEY_RULE, prefix);
@@ -270,8 +271,8 @@ static dw_status set_names(dw_s3 *s3, const dw_s3_place *place, dw_error *err)
         dw_write_u8(&w, '/');
     dw_write_u8(&w, 0);
     s3->prefix = (char *)w.bytes;
-    s3->bucket = dw_copy_string(place->bucket);
-    snprintf(s3->region, sizeof s3->region, "%s", place->region);
+    s3->bucket = dw_copy_string(location->bucket);
+    snprintf(s3->region, sizeof s3->region, "%s", location->region);
     return w.failed || !s3->bucket ? dw_fail_memory(err, s3->url) : DW_OK;
 }
 
@@ -311,7 +312,8 @@ static void set_options(dw_s3 *s3, const dw_store_options *o)
     dw_link_init(&s3->put_link, s3->n_connections, s3->part_bytes);
 }
 
-dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place *place,
+dw_status dw_s3_store_open_at(dw_store **out, const char *url,
+                              const dw_s3_location *location,
                               const dw_store_options *options, dw_error *err)
 {
     *out = NULL;
@@ -321,9 +323,9 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place
         return dw_fail_memory(err, url);
     }
     set_options(s3, options);
-    s3->path_style = place->path_style;
-    s3->follow_redirects = place->follow_redirects;
-    s3->missing_is_403 = place->missing_is_403;
+    s3->path_style = location->path_style;
+    s3->follow_redirects = location->follow_redirects;
+    s3->missing_is_403 = location->missing_is_403;
     s3->url = dw_copy_string(url);
     dw_status status = s3->url ? DW_OK : dw_fail_memory(err, url);
     if (status == DW_OK) {
@@ -333,11 +335,11 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place
         status = dw_http_open(&s3->http, s3->n_connections, err);
     }
     if (status == DW_OK)
-        status = set_endpoint(s3, place->endpoint, err);
+        status = set_endpoint(s3, location->endpoint, err);
     if (status == DW_OK)
-        status = set_names(s3, place, err);
+        status = set_names(s3, location, err);
     if (status == DW_OK)
-        status = set_credentials(s3, &place->credentials, err);
+        status = set_credentials(s3, &location->credentials, err);
     if (status == DW_OK)
         status = dw_store_new(out, s3->url, &s3_driver, s3, err);
     if (status != DW_OK)
@@ -372,7 +374,7 @@ dw_status dw_s3_store_open(dw_store **out, const char *url,
     dw_aws_config config = {0};
     dw_status status = dw_aws_config_load(&config, options, err);
     if (status == DW_OK) {
-        dw_s3_place place = {
+        dw_s3_location location = {
             .endpoint = config.endpoint,
             .bucket = bucket,
             .prefix = slash ? slash + 1 : "",
@@ -380,7 +382,7 @@ dw_status dw_s3_store_open(dw_store **out, const char *url,
             .path_style = choose_path_style(&config, bucket),
             .credentials = {config.access_key, config.secret_key, config.session_token},
         };
-        status = dw_s3_store_open_at(out, url, &place, options, err);
+        status = dw_s3_store_open_at(out, url, &location, options, err);
     }
     dw_aws_config_release(&config);
     dw_free(bucket);

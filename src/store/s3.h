@@ -11,7 +11,7 @@ dw_status dw_s3_store_open(dw_store **out, const char *url,
                            const dw_store_options *options, dw_error *err);
 
 /* The full location of a bucket. All strings are borrowed for the call. */
-typedef struct dw_s3_place {
+typedef struct dw_s3_location {
     const char *endpoint; /* a URL, whose path comes before the bucket; NULL: Amazon */
     const char *bucket;
     const char *prefix; /* "" or "a/b": comes before every key */
@@ -21,10 +21,11 @@ typedef struct dw_s3_place {
     bool follow_redirects;            /* a GET may be redirected to another host */
     bool missing_is_403; /* the server answers 403 for missing objects, so a listing
                             decides */
-} dw_s3_place;
+} dw_s3_location;
 
 /* The same for a given location. URL is for messages. */
-dw_status dw_s3_store_open_at(dw_store **out, const char *url, const dw_s3_place *place,
+dw_status dw_s3_store_open_at(dw_store **out, const char *url,
+                              const dw_s3_location *location,
                               const dw_store_options *options, dw_error *err);
 
 #endif

@@ -234,7 +234,7 @@ static dw_status look_for_result(const upload *u, dw_error *err)
 
 /* After a create that was answered with 409. It means that others are writing the same
  * name, not that one of them has finished. */
-static dw_status settle_conflict(const upload *u, dw_error *err)
+static dw_status resolve_conflict(const upload *u, dw_error *err)
 {
     char where[DW_ERROR_WHERE_SIZE];
     dw_s3_where(u->s3, u->key, where);
@@ -274,7 +274,7 @@ static dw_status complete_upload(upload *u, dw_error *err)
         status = look_for_result(u, err);
     else if (status != DW_OK && status != DW_CANCELLED && task.create &&
              task.call.status == 409)
-        status = settle_conflict(u, err);
+        status = resolve_conflict(u, err);
     dw_s3_task_release(&task);
     dw_writer_release(&body);
     return status;
@@ -342,7 +342,7 @@ static dw_status send_single(const upload *u, const void *bytes, bool create,
     task.call.n_send = (size_t)u->source->n_bytes;
     dw_status status = dw_s3_ask(u->s3, &task, u->progress, err);
     if (status != DW_OK && status != DW_CANCELLED && create && task.call.status == 409)
-        status = settle_conflict(u, err);
+        status = resolve_conflict(u, err);
     dw_s3_task_release(&task);
     return status;
 }

@@ -242,7 +242,7 @@ static dw_status choose_floor(collection *c, dw_error *err)
 /* The floor to write if floor.json has NOW: never a lower one. If two collectors run at
  * once, the slower one may have written its floor over the other's. Its anchor is gone
  * then, and the stream begins at the next anchor above. */
-static uint64_t floor_to_tell(const collection *c, uint64_t now)
+static uint64_t floor_to_report(const collection *c, uint64_t now)
 {
     if (now <= c->floor)
         return c->floor;
@@ -252,14 +252,14 @@ static uint64_t floor_to_tell(const collection *c, uint64_t now)
     return now;
 }
 
-static dw_status tell_floor(collection *c, dw_error *err)
+static dw_status report_floor(collection *c, dw_error *err)
 {
     dw_floor_record record;
     uint64_t now;
     dw_status status = dw_stream_read_floor(c->stream, &now, err);
     if (status != DW_OK)
         return status;
-    record.version = floor_to_tell(c, now);
+    record.version = floor_to_report(c, now);
     if (record.version == now)
         return DW_OK;
     memcpy(record.stream, c->stream->record.stream, sizeof record.stream);
@@ -280,12 +280,12 @@ static bool shortcut_stays(const collection *c, const dw_edge *shortcut)
            (shortcut->from == DW_NO_VERSION || shortcut->from >= c->floor);
 }
 
-static void mark(collection *c, const dw_objects *objects, object_mark how)
+static void mark(collection *c, const dw_objects *objects, object_mark as)
 {
     for (size_t i = 0; i < objects->n; i++) {
         dw_listed *found = dw_listing_find(&c->objects, objects->items[i].key);
         if (found && found->mark != STAYS)
-            found->mark = how;
+            found->mark = as;
     }
 }
 
@@ -559,13 +559,13 @@ dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *given,
     if (status == DW_OK)
         status = choose_good_floor(&c, err);
     if (status == DW_OK && !options.dry_run)
-        status = tell_floor(&c, err);
+        status = report_floor(&c, err);
     if (status == DW_OK)
         status = remove_shortcuts(&c, err);
     if (status == DW_OK)
         status = remove_objects(&c, err);
     if (status == DW_OK && !options.dry_run)
-        status = tell_floor(&c, err);
+        status = report_floor(&c, err);
     if (report)
         *report = c.report;
     release(&c);

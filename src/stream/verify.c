@@ -172,7 +172,7 @@ static dw_status check_hint(dw_sweep *w, uint64_t newest, dw_error *err)
 }
 
 /* Versions FIRST to END - 1 are not there, but END is. */
-static dw_status tell_hole(dw_sweep *w, uint64_t first, uint64_t end, dw_error *err)
+static dw_status report_hole(dw_sweep *w, uint64_t first, uint64_t end, dw_error *err)
 {
     char key[DW_KEY_TEXT];
     dw_error found;
@@ -213,7 +213,7 @@ static dw_status check_commits(dw_sweep *w, dw_error *err)
         } else if (read != DW_NOT_FOUND) {
             status = dw_sweep_note_record(w, read, key, &found, err);
         } else if (next_listed(w, version, &next) && next > version) {
-            status = tell_hole(w, version, next, err);
+            status = report_hole(w, version, next, err);
         } else {
             break;
         }

@@ -32,27 +32,28 @@ static dw_store *store;
         assert_int_equal(got_, wanted);                                                  \
     } while (0)
 
-static void begin_at(dw_s3_place place, const char *const *replies, unsigned n)
+static void begin_at(dw_s3_location location, const char *const *replies, unsigned n)
 {
     script_start(&server, replies, n);
-    place.endpoint = server.endpoint;
-    place.bucket = "bucket";
-    place.prefix = "pre";
-    place.region = "us-east-1";
-    place.path_style = true;
-    place.credentials =
+    location.endpoint = server.endpoint;
+    location.bucket = "bucket";
+    location.prefix = "pre";
+    location.region = "us-east-1";
+    location.path_style = true;
+    location.credentials =
         (dw_sigv4_credentials){"ACCESSKEYID", "topsecret", "sessiontoken"};
     dw_store_options options = {.struct_bytes = sizeof options,
                                 .n_connections = 1,
                                 .n_tries = 3,
                                 .deadline_ms = 300000};
-    expect(DW_OK, dw_s3_store_open_at(&store, "s3://bucket/pre", &place, &options, &err));
+    expect(DW_OK,
+           dw_s3_store_open_at(&store, "s3://bucket/pre", &location, &options, &err));
 }
 
 #define BEGIN(...)                                                                       \
     do {                                                                                 \
         const char *const replies_[] = {__VA_ARGS__};                                    \
-        begin_at((dw_s3_place){0}, replies_, sizeof replies_ / sizeof *replies_);        \
+        begin_at((dw_s3_location){0}, replies_, sizeof replies_ / sizeof *replies_);     \
     } while (0)
 
 static void end(void)
@@ -148,7 +149,7 @@ static void test_redirects(void **state)
     snprintf(reply, sizeof reply,
              "HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n", to_self);
     const char *const replies[] = {reply, reply};
-    begin_at((dw_s3_place){.follow_redirects = true}, replies, 2);
+    begin_at((dw_s3_location){.follow_redirects = true}, replies, 2);
     expect_read(3, 4, "defg"); /* an expired address is requested again */
     assert_non_null(strstr(cdn.requests[1], "GET /signed?x=1 HTTP/1.1\r\n"));
     assert_non_null(strstr(cdn.requests[1], "Range: bytes=3-6\r\n"));
@@ -180,7 +181,7 @@ static void test_403_of_the_missing(void **state)
         EMPTY("403 Forbidden"),
         ERROR_OF("403 Forbidden", "AccessDenied"),
     };
-    begin_at((dw_s3_place){.missing_is_403 = true}, replies, 6);
+    begin_at((dw_s3_location){.missing_is_403 = true}, replies, 6);
     char byte;
     size_t n_read;
     expect(DW_NOT_FOUND, dw_store_get(store, "k", 0, &byte, 1, &n_read, NULL, &err));
