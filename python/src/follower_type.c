@@ -390,10 +390,10 @@ static PyType_Spec spec = {"deltawire.Follower", sizeof(follower_object), 0,
 /* The name of 0.1 for n_steps. */
 static bool add_n_hops(void)
 {
-    PyObject *getter = PyObject_GetAttrString(report_row.type, "n_steps");
+    PyObject *n_steps = PyObject_GetAttrString(report_row.type, "n_steps");
     const bool good =
-        getter && PyObject_SetAttrString(report_row.type, "n_hops", getter) == 0;
-    Py_XDECREF(getter);
+        n_steps && PyObject_SetAttrString(report_row.type, "n_hops", n_steps) == 0;
+    Py_XDECREF(n_steps);
     return good;
 }
 

@@ -394,17 +394,18 @@ static void test_version_beside_anchor(void **state)
                            .changed = PTHREAD_COND_INITIALIZER};
     gated.fd = script_listen(gated.endpoint);
     assert_int_equal(pthread_create(&gated.thread, NULL, serve_connections, NULL), 0);
-    const dw_s3_place place = {.endpoint = gated.endpoint,
-                               .bucket = "bucket",
-                               .prefix = "pre",
-                               .region = "us-east-1",
-                               .path_style = true,
-                               .credentials = {"ACCESSKEYID", "topsecret", NULL}};
+    const dw_s3_location location = {.endpoint = gated.endpoint,
+                                     .bucket = "bucket",
+                                     .prefix = "pre",
+                                     .region = "us-east-1",
+                                     .path_style = true,
+                                     .credentials = {"ACCESSKEYID", "topsecret", NULL}};
     const dw_store_options options = {.struct_bytes = sizeof options,
                                       .n_connections = 8,
                                       .part_bytes = BUFFER_PART,
                                       .deadline_ms = 300000};
-    expect(DW_OK, dw_s3_store_open_at(&store, "s3://bucket/pre", &place, &options, &err));
+    expect(DW_OK,
+           dw_s3_store_open_at(&store, "s3://bucket/pre", &location, &options, &err));
     dw_status anchored = DW_INVALID;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, put_anchor, &anchored), 0);
