@@ -173,10 +173,18 @@ dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
         r->update = DW_UPDATE_PREPARED;
         return DW_OK;
     }
-    dw_status status = r->dir && r->update == DW_UPDATE_STAGED
-                           ? dw_position_write(&r->at, &r->next, r->dir, err)
-                           : DW_OK;
-    return status == DW_OK ? dw_replica_prepare_files(r, err) : status;
+    /* For damaged weights, a record of only the next version without a patch would mean a
+     * fill: the patch gets its name first. */
+    const bool names_next = r->dir && r->update == DW_UPDATE_STAGED;
+    const bool is_known = r->at.version != DW_NO_VERSION;
+    dw_status status = DW_OK;
+    if (names_next && is_known)
+        status = dw_position_write(&r->at, &r->next, r->dir, err);
+    if (status == DW_OK)
+        status = dw_replica_prepare_files(r, err);
+    if (status == DW_OK && names_next && !is_known)
+        status = dw_position_write(&r->at, &r->next, r->dir, err);
+    return status;
 }
 
 dw_status dw_replica_apply(dw_replica *r, dw_error *err)

@@ -286,7 +286,11 @@ dw_status dw_weights_discard(dw_weights *w, dw_error *err)
         return dw_fail(err, DW_INVALID, w->into,
                        "version %" PRIu64 " is prepared: apply and finish it first",
                        pending(w)->next.version);
-    if (w->twin)
+    /* A twin that is being made the same is no update: dw_weights_align goes on with it.
+     */
+    const bool is_aligning =
+        w->now->update == DW_UPDATE_NONE && w->twin && w->twin->update > DW_UPDATE_STAGED;
+    if (w->twin && !is_aligning)
         status = dw_replica_discard(w->twin, err);
     return status == DW_OK ? dw_replica_discard(w->now, err) : status;
 }
@@ -300,8 +304,12 @@ dw_status dw_weights_prepare(dw_weights *w, bool sweep, dw_error *err)
         return DW_OK;
     if (now->update == DW_UPDATE_NONE)
         return dw_replica_prepare(now, err); /* refuses */
-    /* after a crash this record names the other copy as the one to read */
-    dw_status status = dw_position_write(&now->at, &now->next, now->dir, err);
+    /* After a crash this record names the other copy as the one to read. If this one is
+     * damaged, the other is read anyway, and a record of only the next version would
+     * mean a fill. */
+    const bool is_known = now->at.version != DW_NO_VERSION;
+    dw_status status =
+        dw_position_write(&now->at, is_known ? &now->next : NULL, now->dir, err);
     if (status == DW_OK)
         status = write_twin(w, sweep, err);
     if (status == DW_OK)

@@ -10,8 +10,8 @@
  *     finish    sync the weights; read them back; remove the patch; write the record
  *     close     drop what is only staged; leave what is prepared to the next open
  *
- * A verb that failed may be called again. A verb that is done does nothing. Apply
- * prepares first if needed. Only one thread at a time may use the weights.
+ * A verb that failed may be called again. Prepare and apply do nothing if they are done;
+ * apply prepares first if needed. Only one thread at a time may use the weights.
  *
  * FILES. The directory of one copy holds
  *
@@ -45,10 +45,10 @@
  *
  * The next open always digests W and compares that with R, so it does not matter if R is
  * older than W. P holds the old and the new value of each element that it replaces; it is
- * applied only if each element of W holds one of the two. The order of the writes is an
- * invariant: R names the next version before S becomes P; the name of P is durable before
- * the first store; C is durable before P is removed; P is removed before R names only the
- * new version.
+ * applied only if each byte of such an element in W is the old or the new one. The order
+ * of the writes is an invariant: R names the next version before S becomes P (if W is
+ * damaged, after); the name of P is durable before the first store; C is durable before
+ * P is removed; P is removed before R names only the new version.
  *
  * AN EMPTY DIRECTORY is filled. A patch that is left in it is removed first: it is not
  * for the new weights. W is written under a temporary name, digested and synced; R names
@@ -56,7 +56,8 @@
  * one that has the digest of the next version.
  *
  * TWO COPIES are in copy-0 and copy-1. The link `current` and C name the one to read, A;
- * B is its twin. Both have the patch as S, by a hard link.
+ * B is its twin. Both have the patch as S, by a hard link; if A is damaged, each has its
+ * own.
  *
  *     prepare   R of A names the next version; then B goes through all states
  *     apply     `current` and C name B: readers of A go on, new readers read B
@@ -108,8 +109,9 @@ dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
 /* The directory that OPTIONS name, which is made if it is not there. Finishes an
  * interrupted update. Of two copies that are different versions, those of STREAM are
  * preferred. DW_MISMATCH if it holds another model, DW_CONFLICT if another process keeps
- * it up to date. IS_OWN: only this program's weights can be there. If they are damaged,
- * they are removed, and the directory is empty. */
+ * it up to date. IS_OWN: only this program's weights can be there. If they are no
+ * checkpoint of the model, they are removed, and the directory is empty; if only values
+ * are wrong, they stay and are no version. */
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
                               const char *stream, const dw_follow_options *options,
                               bool is_own, dw_error *err);
@@ -182,7 +184,8 @@ bool dw_weights_is_empty(const dw_weights *weights);
 /* Whether there are weights that may be a version, but it is not known which. */
 bool dw_weights_is_unknown(const dw_weights *weights);
 
-/* How the record of the directory was when it was opened. */
+/* How the record of the directory was when it was opened; DW_RECORD_DAMAGED once the
+ * weights were found changed, DW_RECORD_NONE if they were removed. */
 dw_record_kind dw_weights_record(const dw_weights *weights);
 
 /* Whether weights of no version may be replaced with others: they are this program's, and
