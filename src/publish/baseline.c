@@ -326,7 +326,7 @@ void dw_baseline_lose(dw_publisher *p)
 {
     p->baseline.is_lost = true;
     dw_held_lose(&p->upkeep.held);
-    if (!p->sharded)
+    if (!p->sharded && p->baseline.follower)
         dw_weights_distrust(weights_of(p));
 }
 

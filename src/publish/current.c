@@ -62,10 +62,10 @@ dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *e
     return status;
 }
 
-/* Waits for the version of TICKET. The progress function may cancel it. */
-static dw_status wait_committed(dw_publisher *p, uint64_t ticket, dw_error *err)
+/* Waits for the version of TICKET. */
+static dw_status wait_committed(dw_publisher *p, uint64_t ticket,
+                                const dw_progress *progress, dw_error *err)
 {
-    const dw_progress *progress = &p->options.progress;
     for (bool done = false;;) {
         dw_status status = dw_publisher_wait(p, ticket, WAIT_MS, &done, NULL, err);
         if (done || status != DW_UNAVAILABLE)
@@ -75,7 +75,8 @@ static dw_status wait_committed(dw_publisher *p, uint64_t ticket, dw_error *err)
     }
 }
 
-dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err)
+dw_status dw_publisher_publish_changed(dw_publisher *p, const dw_progress *progress,
+                                       dw_error *err)
 {
     bool is_current = true;
     uint64_t ticket = DW_TICKET_SKIPPED;
@@ -86,5 +87,5 @@ dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err)
     if (status != DW_OK || is_current)
         return status;
     status = dw_publisher_publish(p, &ticket, &note, err);
-    return status == DW_OK ? wait_committed(p, ticket, err) : status;
+    return status == DW_OK ? wait_committed(p, ticket, progress, err) : status;
 }

@@ -154,26 +154,35 @@ static bool find_due(const dw_publisher *p, bool due[DW_MAX_FOLDS])
     return any;
 }
 
-/* Folds each level that is due. Sets MOVES for the levels that then start at the held
- * version. If a level and the next longer one start at the same version, one fold serves
+/* Whether level I and the next longer one start at the same version: one fold serves
  * both. */
+static bool shares_fold(const dw_folds *f, const bool due[DW_MAX_FOLDS], size_t i)
+{
+    return i + 1 < f->n && due[i + 1] &&
+           f->levels[i].at.version == f->levels[i + 1].at.version;
+}
+
+/* Folds each level that is due. Sets MOVES for the levels that then start at the held
+ * version. */
 static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
                           bool moves[DW_MAX_FOLDS], bool *made, dw_error *err)
 {
     dw_folds *f = &p->upkeep.folds;
     dw_status first = DW_OK;
+    bool shares[DW_MAX_FOLDS]; /* a fold may move its level */
+    for (size_t i = 0; i < f->n; i++)
+        shares[i] = due[i] && shares_fold(f, due, i);
     for (size_t i = 0; i < f->n; i++) {
-        dw_fold_level *level = &f->levels[i];
-        const bool is_same = i + 1 < f->n && due[i + 1] &&
-                             level->at.version == f->levels[i + 1].at.version;
-        bool added = false;
+        moves[i] = false;
         dw_status status = DW_OK;
-        if (due[i] && !is_same)
-            status = fold(p, level, &added, first == DW_OK ? err : NULL);
-        moves[i] = due[i] && (is_same || added);
-        *made = *made || added;
+        if (due[i] && !shares[i])
+            status = fold(p, &f->levels[i], &moves[i], first == DW_OK ? err : NULL);
+        *made = *made || moves[i];
         first = first == DW_OK ? status : first;
     }
+    for (size_t i = f->n; i-- > 0;)
+        if (shares[i])
+            moves[i] = moves[i + 1];
     return first;
 }
 

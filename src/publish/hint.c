@@ -113,7 +113,9 @@ dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                           n_objects};
     pthread_mutex_lock(&h->lock);
     h->head = p->commits.head.version;
-    dw_status status = dw_graph_add(&h->graph, edge, err);
+    dw_status status = dw_graph_has(&h->graph, edge.from, edge.to)
+                           ? DW_OK /* a repair has read the stream since */
+                           : dw_graph_add(&h->graph, edge, err);
     if (status == DW_OK)
         status = put(p, err);
     pthread_mutex_unlock(&h->lock);

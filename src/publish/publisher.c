@@ -115,15 +115,17 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     if (status == DW_OK)
         status = dw_publisher_begin(p, tensors, n_tensors, err);
     p->version = p->commits.head.version;
+    /* only this thread calls it: the others, which start now, do not see it */
+    const dw_progress progress = p->options.progress;
+    p->options.progress = (dw_progress){0};
     if (status == DW_OK)
         status = dw_job_start(p, err);
     if (status == DW_OK)
         status = dw_upkeep_start(p, err);
     if (status == DW_OK && p->options.publish_changed && !p->sharded)
-        status = dw_publisher_publish_changed(p, err);
+        status = dw_publisher_publish_changed(p, &progress, err);
     p->options.shards = NULL; /* they belong to the caller of open */
     p->options.as_bf16 = NULL;
-    p->options.progress = (dw_progress){0};
     if (status == DW_OK)
         *out = p;
     else

@@ -112,7 +112,8 @@ dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *w
 /* ---- current.c ---- */
 
 /* Publishes the caller's weights if they differ from the newest version, and waits until
- * they are committed. */
-dw_status dw_publisher_publish_changed(dw_publisher *p, dw_error *err);
+ * they are committed. PROGRESS may cancel that. */
+dw_status dw_publisher_publish_changed(dw_publisher *p, const dw_progress *progress,
+                                       dw_error *err);
 
 #endif

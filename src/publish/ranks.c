@@ -170,6 +170,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
     if (status == DW_OK)
         status = dw_commit_create(p, &commit, position, err);
     if (status == DW_OK) {
+        report->suspect_from = commit.suspect_from;
         report->n_changed = commit.n_changed;
         report->n_objects = commit.objects.n;
         report->n_bytes = dw_objects_bytes(&commit.objects);
@@ -386,6 +387,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
                          version);
     }
     *position = dw_position_of(&c);
+    report->suspect_from = c.suspect_from;
     report->n_changed = c.n_changed;
     report->n_objects = c.objects.n;
     report->n_bytes = dw_objects_bytes(&c.objects);
