@@ -36,43 +36,52 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->open_timeout_ms, &a->widen) != 0;
 }
 
-/* Whether the stream is missing, and not a file that was named. */
-static bool is_missing(dw_store *store, const dw_trust *trust)
+/* DW_NOT_FOUND if there is no stream yet, or if its first publish still runs. */
+static dw_status find_first_version(dw_store *store, const dw_trust *trust, dw_error *err)
 {
     dw_stream *stream = NULL;
-    const bool is_there = dw_stream_open(&stream, store, trust, NULL) != DW_NOT_FOUND;
+    uint64_t head;
+    dw_status status = dw_stream_open(&stream, store, trust, err);
+    if (status == DW_OK)
+        status = dw_stream_head(stream, &head, err);
     dw_stream_close(stream);
-    return !is_there;
+    return status;
 }
 
-/* Whether the stream has a version. It has none while its first publish runs. */
-static dw_status check_first_version(dw_follower *follower, dw_error *err)
+/* Opens the follower if its stream has a version, or if it has one itself. Only the first
+ * try looks for the latter, because that reads all weights. */
+static dw_status open_with_version(follower_object *self,
+                                   const dw_follow_options *options, dw_store *store,
+                                   bool is_first, bool *is_missing, dw_error *err)
 {
-    uint64_t newest;
-    return dw_follower_version(follower) == DW_NO_VERSION
-               ? dw_follower_poll(follower, &newest, err)
-               : DW_OK;
-}
-
-/* Sets *MAY_COME if the stream, its first version or the store may still come. */
-static dw_status try_open(follower_object *self, const dw_follow_options *options,
-                          dw_store *store, bool *may_come, dw_error *err)
-{
-    dw_status status;
-    Py_BEGIN_ALLOW_THREADS status =
-        dw_follower_open(&self->follower, store, options, err);
-    if (status == DW_OK) {
-        status = check_first_version(self->follower, err);
-        *may_come = status == DW_UNAVAILABLE || status == DW_NOT_FOUND;
-    } else {
-        *may_come = status == DW_UNAVAILABLE ||
-                    (status == DW_NOT_FOUND && is_missing(store, &options->trust));
-    }
-    if (status != DW_OK) {
+    dw_error missing = {0};
+    dw_status status = find_first_version(store, &options->trust, &missing);
+    *is_missing = status == DW_NOT_FOUND;
+    if (status != DW_UNAVAILABLE && (is_first || !*is_missing)) {
+        status = dw_follower_open(&self->follower, store, options, err);
+        if (status != DW_OK || !*is_missing ||
+            dw_follower_version(self->follower) != DW_NO_VERSION)
+            return status;
         dw_follower_close(self->follower);
         self->follower = NULL;
+        status = DW_NOT_FOUND;
     }
-    Py_END_ALLOW_THREADS return status;
+    *err = missing;
+    return status;
+}
+
+/* Sets *MAY_COME if waiting can help: the stream, its first version or the store is not
+ * there. A file that was named wrongly does not come. */
+static dw_status try_open(follower_object *self, const dw_follow_options *options,
+                          dw_store *store, bool is_first, bool *may_come, dw_error *err)
+{
+    dw_status status;
+    bool is_missing;
+    Py_BEGIN_ALLOW_THREADS status =
+        open_with_version(self, options, store, is_first, &is_missing, err);
+    Py_END_ALLOW_THREADS *may_come =
+        status == DW_UNAVAILABLE || (status == DW_NOT_FOUND && is_missing);
+    return status;
 }
 
 /* False if a signal or the end of the interpreter stops it. */
@@ -104,9 +113,10 @@ static dw_status open_waiting(follower_object *self, const arguments *a, dw_stor
     const uint64_t start = dwpy_now_ms();
     uint64_t pause = FIRST_PAUSE_MS;
     dw_status logged = DW_OK;
-    for (;;) {
+    for (bool is_first = true;; is_first = false) {
         bool may_come;
-        const dw_status status = try_open(self, &a->options, store, &may_come, err);
+        const dw_status status =
+            try_open(self, &a->options, store, is_first, &may_come, err);
         const uint64_t past = dwpy_now_ms() - start;
         const bool is_over = a->open_timeout_ms != UINT_MAX && past >= a->open_timeout_ms;
         if (!may_come || is_over)

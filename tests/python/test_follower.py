@@ -57,7 +57,8 @@ def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog, wa
     def finish():
         wait_until(lambda: logged(caplog, "no version yet"))
         shutil.copytree(whole, stream, dirs_exist_ok=True,
-                        ignore=shutil.ignore_patterns("commits", "latest.json"))
+                        ignore=shutil.ignore_patterns("commits", "latest.json",
+                                                      "stream.json"))
         shutil.copytree(whole / "commits", stream + "/commits.new")
         os.rename(stream + "/commits.new", stream + "/commits")
     thread = threading.Thread(target=finish)
