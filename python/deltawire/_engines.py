@@ -123,7 +123,9 @@ class Engine:
 
     def update(self, version: int, timeout: float) -> None:
         """Takes over a version that the workers have staged. An engine whose weights may be a mix
-        stays paused until an update succeeds."""
+        stays paused until an update succeeds, and so does one that was found paused: a killed
+        process may have left it half way."""
+        self.is_mixed = self.is_paused() or self.is_mixed
         self._order("/pause?mode=keep", None, timeout, "status", "paused")
         try:
             self._start(timeout)
@@ -132,11 +134,22 @@ class Engine:
                 self._order("/resume", None, timeout, "status", "resumed")  # nothing was touched
             raise
         self.is_mixed = True
+        self._drop_label(timeout)
         self._order("/update_weights", {"update_info": {"version": version}}, timeout, "message")
         self._order("/finish_weight_update", {"weight_version": str(version)}, timeout,
                     "message")
         self.is_mixed = False
         self._order("/resume", None, timeout, "status", "resumed")
+
+    def _drop_label(self, timeout: float) -> None:
+        """No version is named until the update ends. A vLLM without this request keeps the old
+        label."""
+        body = {"new_version": "none", "abort_all_requests": False}
+        try:
+            self.call("POST", "/update_weight_version", body, timeout)
+        except EngineError as error:
+            if not any(f"status {code}" in str(error) for code in (404, 405, 501)):
+                raise
 
     def _start(self, timeout: float) -> None:
         try:

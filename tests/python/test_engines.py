@@ -9,6 +9,7 @@ import pytest
 from deltawire._engines import Engine, EngineError
 
 GOOD = {
+    "/is_paused": {"is_paused": False},
     "/pause": {"status": "paused"},
     "/start_weight_update": {"message": "Weight update started"},
     "/update_weights": {"message": "Weights updated"},
@@ -74,14 +75,29 @@ def test_a_redirect_gets_no_token(servers, code):
         Engine(engine.url, "secret").label()
     with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
         Engine(engine.url, "secret").update(1, 60)
-    assert engine.requests == [("/weight_info", "Bearer secret"), ("/pause", "Bearer secret")]
+    assert engine.requests == [("/weight_info", "Bearer secret"), ("/is_paused", "Bearer secret")]
     assert other.requests == []
 
 
 def test_an_update(servers):
     Engine(servers[0].url).update(1, 60)
-    assert servers[0].paths() == ["/pause", "/start_weight_update", "/update_weights",
+    assert servers[0].paths() == ["/is_paused", "/pause", "/start_weight_update",
+                                  "/update_weight_version", "/update_weights",
                                   "/finish_weight_update", "/resume"]
+
+
+def test_an_engine_that_was_found_paused_serves_only_after_an_update(servers):
+    """A killed trainer may have left it half way."""
+    server = servers[0]
+    server.answers["/is_paused"] = b'{"is_paused": true}'
+    server.answers["/start_weight_update"] = b"{}"
+    engine = Engine(server.url)
+    with pytest.raises(EngineError, match="is this vLLM"):
+        engine.update(1, 60)
+    assert "/resume" not in server.paths()
+    del server.answers["/start_weight_update"]
+    engine.update(1, 60)
+    assert server.paths()[-1] == "/resume" and not engine.is_mixed
 
 
 @pytest.mark.parametrize("body", [
