@@ -174,7 +174,7 @@ void cli_warn(const cli_session *s, json_t *list, const dw_error *warning)
 {
     if (list) {
         json_array_append_new(list, cli_json_error(warning));
-    } else if (s->json && !s->quiet) {
+    } else if (s->json) {
         cli_report_error(s, "warning", NULL, warning);
     } else if (!s->quiet) {
         char where[DW_ERROR_WHERE_SIZE + sizeof "warning: "];

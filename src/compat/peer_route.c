@@ -21,7 +21,7 @@ static dw_status add(dw_peer_route *route, const dw_peer_record *r, dw_error *er
     return DW_OK;
 }
 
-/* The error for a version that is not listed: it is the base, or it is missing. */
+/* Ends the route at a version that is not listed: it is the base, or it is missing. */
 static dw_status end_at(dw_peer_route *route, const dw_peer_replica *replica,
                         uint64_t version, uint64_t base, dw_error *err)
 {

@@ -146,7 +146,7 @@ static size_t take_body(char *bytes, size_t size, size_t n, void *context)
         return take_text(call, bytes, n);
     size_t n_given = n;
     if (call->status != 206 && call->n_skipped < call->offset) {
-        /* Whether the server sent the whole object although a part was asked for. */
+        /* the server sent the whole object although a part was asked for */
         uint64_t n_skip = call->offset - call->n_skipped;
         if (n_skip > n)
             n_skip = n;

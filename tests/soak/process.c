@@ -28,7 +28,7 @@ void soak_begin(void)
     const char *root = getenv("SOAK_ROOT");
     root = root ? root : getenv("TMPDIR");
     snprintf(soak_dir, sizeof soak_dir, "%s/deltawire-soak-XXXXXX",
-             root && strlen(root) < 40 ? root : "/tmp");
+             root && *root && strlen(root) < 40 ? root : "/tmp");
     if (!mkdtemp(soak_dir))
         die(soak_dir);
 }
