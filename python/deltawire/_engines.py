@@ -148,7 +148,7 @@ class Engine:
         try:
             self.call("POST", "/update_weight_version", body, timeout)
         except EngineError as error:
-            if not any(f"status {code}" in str(error) for code in (404, 405, 501)):
+            if not any(f": status {code}:" in str(error) for code in (404, 405, 501)):
                 raise
 
     def _start(self, timeout: float) -> None:

@@ -48,6 +48,15 @@ static dw_status find_first_version(dw_store *store, const dw_trust *trust, dw_e
     return status;
 }
 
+/* Whether a killed run left an update of the directory half done. To finish it needs no
+ * store, and readers of the directory wait for that. */
+static bool is_interrupted(const dw_follow_options *options)
+{
+    bool pending = false;
+    return options->into && dw_follower_pending(options->into, &pending, NULL) == DW_OK &&
+           pending;
+}
+
 /* Opens the follower if its stream has a version, or if it has one itself. Only the first
  * try looks for the latter, because that reads all weights. */
 static dw_status open_with_version(follower_object *self,
@@ -57,7 +66,9 @@ static dw_status open_with_version(follower_object *self,
     dw_error missing = {0};
     dw_status status = find_first_version(store, &options->trust, &missing);
     *is_missing = status == DW_NOT_FOUND;
-    if (status != DW_UNAVAILABLE && (is_first || !*is_missing)) {
+    const bool opens = status == DW_UNAVAILABLE ? is_first && is_interrupted(options)
+                                                : is_first || !*is_missing;
+    if (opens) {
         status = dw_follower_open(&self->follower, store, options, err);
         if (status != DW_OK || !*is_missing ||
             dw_follower_version(self->follower) != DW_NO_VERSION)
@@ -113,7 +124,7 @@ static dw_status open_waiting(follower_object *self, const arguments *a, dw_stor
     const uint64_t start = dwpy_now_ms();
     uint64_t pause = FIRST_PAUSE_MS;
     dw_status logged = DW_OK;
-    for (bool is_first = true;; is_first = false) {
+    for (bool is_first = true;;) {
         bool may_come;
         const dw_status status =
             try_open(self, &a->options, store, is_first, &may_come, err);
@@ -128,6 +139,7 @@ static dw_status open_waiting(follower_object *self, const arguments *a, dw_stor
             pause = a->open_timeout_ms - past;
         if (!sleep_ms(pause))
             return DW_CANCELLED;
+        is_first = is_first && status == DW_UNAVAILABLE;
         pause = 2 * pause < MAX_PAUSE_MS ? 2 * pause : MAX_PAUSE_MS;
     }
 }

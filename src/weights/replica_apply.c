@@ -174,12 +174,12 @@ dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
         return DW_OK;
     }
     /* For damaged weights, a record of only the next version without a patch would mean a
-     * fill: the patch gets its name first. */
+     * fill. Their record names no version until the patch has its name. */
     const bool names_next = r->dir && r->update == DW_UPDATE_STAGED;
     const bool is_known = r->at.version != DW_NO_VERSION;
     dw_status status = DW_OK;
-    if (names_next && is_known)
-        status = dw_position_write(&r->at, &r->next, r->dir, err);
+    if (names_next)
+        status = dw_position_write(&r->at, is_known ? &r->next : NULL, r->dir, err);
     if (status == DW_OK)
         status = dw_replica_prepare_files(r, err);
     if (status == DW_OK && names_next && !is_known)
