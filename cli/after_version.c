@@ -113,8 +113,7 @@ dw_status cli_after_weights(const cli_session *s, cli_command *command, const ch
     command->is_due = status != DW_OK;
     command->n_failed = status == DW_OK ? 0 : command->n_failed + 1;
     if (status != DW_OK && status != DW_CANCELLED)
-        err->code =
-            DW_UNAVAILABLE; /* so that the command is run again, whatever the error was */
+        err->code = DW_UNAVAILABLE; /* so that the command is run again */
     return status == DW_OK || status == DW_CANCELLED ? status : DW_UNAVAILABLE;
 }
 

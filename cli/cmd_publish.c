@@ -61,8 +61,7 @@ static const char help[] =
 typedef struct arguments {
     cli_publish publish;
     cli_peer_options peer;
-    const char
-        *not_for_peers; /* the last option given that only works for a deltawire stream */
+    const char *not_for_peers; /* the last option given that only our streams know */
     const char *checkpoint;
     const char *watch;
 } arguments;

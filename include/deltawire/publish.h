@@ -169,9 +169,8 @@ DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_curre
                                          dw_error *err);
 
 typedef struct dw_publish_note {
-    size_t struct_bytes; /* set by dw_publish_note_init */
-    const char
-        *step; /* the training step: the trainer's own number or name; may be NULL */
+    size_t struct_bytes;   /* set by dw_publish_note_init */
+    const char *step;      /* the trainer's own number or name of the step; may be NULL */
     const char *notes;     /* free text, at most 4,096 bytes; may be NULL */
     const bool *unchanged; /* [n_tensors] the tensors that were not written since the last
                               publish that returned a ticket, in the order of

@@ -16,11 +16,12 @@ MAX_ANSWER = 1 << 20
 
 
 class EngineError(Exception):
-    """An engine gave a wrong answer, or none. `away`: nobody listens there."""
+    """An engine gave a wrong answer, or none. `away`: nobody listens there. `status`: of the
+    answer, if it was a failure."""
 
-    def __init__(self, text: str, away: bool = False) -> None:
+    def __init__(self, text: str, away: bool = False, status: int | None = None) -> None:
         super().__init__(text)
-        self.away = away
+        self.away, self.status = away, status
 
 
 def _is_away(reason: object) -> bool:
@@ -76,7 +77,8 @@ class Engine:
                 hint = "; start vLLM with VLLM_SERVER_DEV_MODE=1"
             elif 300 <= error.code < 400:
                 hint = "; redirects are not followed: give the URL of the engine itself"
-            raise EngineError(f"{method} {path}: status {error.code}: {said}{hint}") from None
+            raise EngineError(f"{method} {path}: status {error.code}: {said}{hint}",
+                              status=error.code) from None
         except urllib.error.URLError as error:
             raise EngineError(f"does not answer: {error.reason}",
                               _is_away(error.reason)) from None
@@ -148,7 +150,7 @@ class Engine:
         try:
             self.call("POST", "/update_weight_version", body, timeout)
         except EngineError as error:
-            if not any(f": status {code}:" in str(error) for code in (404, 405, 501)):
+            if error.status not in (404, 405, 501):
                 raise
 
     def _start(self, timeout: float) -> None:

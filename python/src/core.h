@@ -79,8 +79,7 @@ typedef struct dwpy_hook {
     PyThreadState *thread;
     PyObject *error[3]; /* the exception of the callback or a signal */
     uint64_t t_asked_ms;
-    const struct dwpy_guard
-        *guard; /* the handle's; another thread may close the handle */
+    const struct dwpy_guard *guard; /* the handle's: another thread may close it */
 } dwpy_hook;
 /* CALLABLE and GUARD may be NULL, CALLABLE None. From here to the end the GIL is
  * released. */

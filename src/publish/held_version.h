@@ -88,8 +88,7 @@ dw_status dw_held_group_load(void *context, const dw_piece_group *group, dw_erro
 typedef struct dw_held_file {
     dw_held_version *held;
     dw_anchor *anchor;
-    const size_t
-        *tensors; /* [anchor->list.n] the tensor of the model that each belongs to */
+    const size_t *tensors; /* [anchor->list.n] each one's tensor of the model */
 } dw_held_file;
 
 /* Several threads may read it. Borrows FILE. */

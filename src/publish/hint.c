@@ -105,6 +105,14 @@ dw_status dw_hint_put(dw_publisher *p, dw_error *err)
     return status;
 }
 
+/* A repair may have read the edge from the stream already. */
+static dw_status add_edge(dw_hint *h, dw_edge edge, dw_error *err)
+{
+    return dw_graph_has(&h->graph, edge.from, edge.to)
+               ? DW_OK
+               : dw_graph_add(&h->graph, edge, err);
+}
+
 dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                          dw_error *err)
 {
@@ -113,9 +121,7 @@ dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
                           n_objects};
     pthread_mutex_lock(&h->lock);
     h->head = p->commits.head.version;
-    dw_status status = dw_graph_has(&h->graph, edge.from, edge.to)
-                           ? DW_OK /* a repair has read the stream since */
-                           : dw_graph_add(&h->graph, edge, err);
+    dw_status status = add_edge(h, edge, err);
     if (status == DW_OK)
         status = put(p, err);
     pthread_mutex_unlock(&h->lock);
@@ -125,9 +131,7 @@ dw_status dw_hint_commit(dw_publisher *p, uint64_t n_bytes, uint64_t n_objects,
 dw_status dw_hint_add(dw_hint *h, dw_edge edge, dw_error *err)
 {
     pthread_mutex_lock(&h->lock);
-    dw_status status = dw_graph_has(&h->graph, edge.from, edge.to)
-                           ? DW_OK
-                           : dw_graph_add(&h->graph, edge, err);
+    dw_status status = add_edge(h, edge, err);
     if (edge.from == DW_NO_VERSION)
         prune(h);
     pthread_mutex_unlock(&h->lock);

@@ -144,8 +144,7 @@ static dw_status make_due(dw_publisher *p, dw_error *err)
         dw_error fault = {0};
         dw_status anchored = make_anchor(p, &fault);
         made = made || anchored == DW_OK;
-        if (status == DW_OK ||
-            anchored == DW_CORRUPT) { /* with the error that it is of */
+        if (status == DW_OK || anchored == DW_CORRUPT) {
             status = anchored;
             *err = fault;
         }
