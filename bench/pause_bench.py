@@ -6,8 +6,6 @@ the figures and writes them as JSON.
 import argparse
 import json
 import os
-import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,18 +25,6 @@ def percentile(values, share):
     return ordered[max(0, int(rank) - 1)]
 
 
-def free_port():
-    """Below those that the system hands out: nobody takes it while the engine is away."""
-    while True:
-        with socket.socket() as one:
-            port = random.randrange(12000, 32000)
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-
-
 def start_engine(args, snapshot, log, kind="mapped"):
     engine = subprocess.Popen([args.engine, str(args.port), snapshot, kind],
                               stdout=log, stderr=log)
@@ -54,14 +40,14 @@ def start_engine(args, snapshot, log, kind="mapped"):
     sys.exit("bench-pause: the engine does not start")
 
 
-def measure_hops(args, snapshot, log, kind):
+def measure_syncs(args, snapshot, log, kind):
     command = [args.bench, f"file://{args.work}/store", snapshot,
                f"vllm=http://127.0.0.1:{args.port}", str(args.versions), str(args.size)]
     if args.trace:
         command.append(args.trace)
     bench = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              text=True)
-    engine, hops, equal = None, [], False
+    engine, syncs, equal = None, [], False
     try:
         for line in bench.stdout:
             event = json.loads(line)
@@ -72,7 +58,7 @@ def measure_hops(args, snapshot, log, kind):
             elif "equal" in event:
                 equal = event["equal"]
             else:
-                hops.append(event)
+                syncs.append(event)
         if bench.wait() != 0:
             sys.exit("bench-pause: pause_bench failed")
     finally:
@@ -80,7 +66,7 @@ def measure_hops(args, snapshot, log, kind):
         if engine:
             engine.kill()
             engine.wait()
-    return hops, equal
+    return syncs, equal
 
 
 def measure_peers(args, snapshot):
@@ -142,22 +128,22 @@ def row(name, *cells):
     print(f"  {name:<34}" + "".join(f"{cell:>16}" for cell in cells))
 
 
-def report_hops(hops, equal, where, kind):
-    stopped = [hop["stopped_us"] / 1000 for hop in hops]
-    last = hops[-1]
+def report_syncs(syncs, equal, where, kind):
+    stopped = [sync["stopped_us"] / 1000 for sync in syncs]
+    last = syncs[-1]
     figures = {"median_ms": statistics.median(stopped), "p99_ms": percentile(stopped, 0.99),
-               "least_ms": min(stopped), "most_ms": max(stopped), "hops": len(hops),
+               "least_ms": min(stopped), "most_ms": max(stopped), "syncs": len(syncs),
                "elements": last["elements"], "changed": last["changed"],
                "bytes": last["bytes"], "equal": equal}
     density = 100 * last["changed"] / last["elements"]
     print(f"{last['elements'] / 1e6:.0f} M bf16 weights, {density:.2f} % changed, "
-          f"{last['bytes'] / 1e6:.1f} MB a version, {len(hops)} versions; snapshot in {where}, "
+          f"{last['bytes'] / 1e6:.1f} MB a version, {len(syncs)} versions; snapshot in {where}, "
           + ("which the engine maps" if kind == "mapped" else "the engine has a copy of its own"))
     row("", "median ms", "p99 ms", "most ms")
     row("pause acknowledged to resume sent", f"{figures['median_ms']:.1f}",
         f"{figures['p99_ms']:.1f}", f"{figures['most_ms']:.1f}")
     for phase in ("scatter", "update", "pause", "resume", "fetch", "decode", "settle"):
-        values = [hop[f"{phase}_us"] / 1000 for hop in hops]
+        values = [sync[f"{phase}_us"] / 1000 for sync in syncs]
         figures[f"{phase}_ms"] = statistics.median(values)
         row(f"  of it {phase}" if phase in ("scatter", "update") else f"  outside: {phase}",
             f"{statistics.median(values):.1f}", f"{percentile(values, 0.99):.1f}",
@@ -178,7 +164,7 @@ def main():
     parser.add_argument("--versions", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idle", type=float, default=60)
-    parser.add_argument("--port", type=int, default=free_port())
+    parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
     results = {}
     with open(f"{args.work}/log", "w") as log:
@@ -186,8 +172,8 @@ def main():
         runs.append((args.snapshots[0], "own"))
         for i, (snapshot, kind) in enumerate(runs):
             subprocess.run(["rm", "-rf", f"{args.work}/store", snapshot], check=True)
-            hops, equal = measure_hops(args, snapshot, log, kind)
-            results[f"{snapshot} {kind}"] = report_hops(hops, equal, snapshot, kind)
+            syncs, equal = measure_syncs(args, snapshot, log, kind)
+            results[f"{snapshot} {kind}"] = report_syncs(syncs, equal, snapshot, kind)
             if i > 0:
                 continue
             if args.python:

@@ -28,6 +28,7 @@ echo "$(nproc) cores, load at the start: $(cut -d' ' -f1-3 /proc/loadavg)"
 venv=$(scripts/venv.sh torch)
 "$venv/bin/python" bench/pause_bench.py --bench "$build/bench/pause_bench" \
     --engine "$build/bench/pause_engine" --deltawire "$build/deltawire" \
-    --python "$venv/bin/python" --work "$work" --json "$build/bench-pause.json" \
+    --port "$(scripts/free-ports.py)" --python "$venv/bin/python" \
+    --work "$work" --json "$build/bench-pause.json" \
     --versions "${VERSIONS:-100}" --size "${SIZE:-1200000000}" --idle "${IDLE:-60}" "$@"
 echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg); the same as JSON: $build/bench-pause.json"

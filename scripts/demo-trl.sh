@@ -73,18 +73,7 @@ export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1
 export VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CACHE_ROOT="$venv/vllm-cache"
 export VLLM_SERVER_DEV_MODE=1
 # shellcheck disable=SC2046 # a word each
-set -- $("$python" -c '
-import random, socket
-ports = set()
-while len(ports) < 5:  # below those that the system hands out to others meanwhile
-    with socket.socket() as s:
-        port = random.randrange(12000, 32000)
-        try:
-            s.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        ports.add(port)
-print(*ports)')
+set -- $(scripts/free-ports.py 127.0.0.1 5)
 export WORDLE_URL="http://127.0.0.1:$1"
 one=http://127.0.0.1:$2 two=http://127.0.0.1:$3
 

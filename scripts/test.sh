@@ -100,7 +100,7 @@ run_pytest() { # PYTEST-ARGUMENT...
         DW_QWEN_SAMPLE=$PWD/build/examples/wordle/qwen-sample \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
-        "${with[@]}" "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+        "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q -p no:cacheprovider \
         --junitxml=$out/junit.xml "$@" >$out/pytest.log 2>&1 || status=$?
     tally_junit $out/junit.xml $out/pytest.log $status
 }

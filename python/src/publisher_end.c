@@ -46,9 +46,10 @@ static void abandon(publisher_object *self)
     self->fork_store = self->store = NULL;
 }
 
-/* *STATUS and *ERR take the result of the last version, if it is known. */
-static bool is_settled(publisher_object *self, unsigned timeout_ms, dw_status *status,
-                       dw_error *err)
+/* Whether the last version is done, within TIMEOUT_MS. *STATUS and *ERR take its result,
+ * if that is known. */
+static bool wait_for_last(publisher_object *self, unsigned timeout_ms, dw_status *status,
+                          dw_error *err)
 {
     bool done = self->ticket == 0;
     *status = DW_OK;
@@ -98,14 +99,14 @@ void dwpy_publisher_end_bounded(publisher_object *self)
     }
     dw_status status;
     dw_error err = {0};
-    bool settled = is_settled(self, self->exit_ms, &status, &err);
-    if (!settled) {
+    bool done = wait_for_last(self, self->exit_ms, &status, &err);
+    if (!done) {
         dw_publisher_cancel(self->publisher);
-        settled = is_settled(self, GIVE_UP_MS, &status, &err);
+        done = wait_for_last(self, GIVE_UP_MS, &status, &err);
     }
     if (status != DW_OK)
         warn_lost(self, &err);
-    if (settled)
+    if (done)
         dwpy_publisher_close_handle(self);
     else
         abandon(self);

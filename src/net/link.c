@@ -33,19 +33,19 @@ static void try_more(dw_link *link)
     link->n_now += (link->n_now + 1) / 2;
     if (link->n_now > link->n_max)
         link->n_now = link->n_max;
-    link->settled = link->n_now == link->n_best;
+    link->is_steady = link->n_now == link->n_best;
 }
 
 static void step(dw_link *link)
 {
-    if (link->settled) {
+    if (link->is_steady) {
         if (link->rate < link->best_rate / 2) /* the link seems to have changed */
             try_more(link);
     } else if (link->rate > link->best_rate + link->best_rate / 10) {
         try_more(link);
     } else {
         link->n_now = link->n_best;
-        link->settled = true;
+        link->is_steady = true;
     }
 }
 
@@ -68,7 +68,7 @@ void dw_link_slow_down(dw_link *link)
     link->n_now = link->n_now > 1 ? link->n_now / 2 : 1;
     link->n_best = link->n_now;
     link->best_rate = 0; /* grow again step by step */
-    link->settled = false;
+    link->is_steady = false;
 }
 
 uint64_t dw_link_part_bytes(const dw_link *link, uint64_t n_bytes)

@@ -17,7 +17,7 @@ typedef struct dw_link {
     unsigned n_max;
     uint64_t fixed_part; /* 0: adapts */
 
-    bool settled;
+    bool is_steady; /* no more connections are tried, until the rate falls */
     unsigned n_best;
     uint64_t best_rate; /* bytes a second, with n_best */
     uint64_t rate;      /* the last one seen */

@@ -1,10 +1,8 @@
 """A real vLLM server on a checkpoint directory, with the back end of watched.py."""
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -50,16 +48,8 @@ def wait_until(condition, what, limit_s=300):
 
 
 def free_port():
-    """A port below the range for outgoing connections, so that nobody takes it while its server
-    is away."""
-    while True:
-        with socket.socket() as s:
-            port = random.randrange(12000, 32000)
-            try:
-                s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+    script = HERE.parents[1] / "scripts" / "free-ports.py"
+    return int(subprocess.check_output([sys.executable, script]))
 
 
 class Server:

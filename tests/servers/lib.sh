@@ -66,25 +66,8 @@ daemon() { # LOG COMMAND...
     setsid "$@" </dev/null >>"$log" 2>&1 &
 }
 
-# N ports that nobody listens on. Below the range that the kernel gives to outgoing
-# connections, so that none of those takes one before the server does.
 free_ports() { # HOST N
-    python3 -c '
-import random, socket, sys
-taken = []
-while len(taken) < int(sys.argv[2]):
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port = random.randrange(12000, 32000)
-        try:
-            s.bind((sys.argv[1], port))
-        except OSError as e:
-            if e.errno != 98:
-                sys.exit(f"cannot listen on {sys.argv[1]}: {e.strerror}")
-            continue
-        if port not in taken:
-            taken.append(port)
-print(*taken)' "$1" "$2"
+    python3 "$here/../../scripts/free-ports.py" "$1" "$2"
 }
 
 random_word() { # N
