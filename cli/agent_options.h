@@ -29,7 +29,7 @@ enum {
 /* Their lines in a verb's help. The line of --listen comes before, because its default
  * differs. */
 #define CLI_AGENT_HELP                                                                   \
-    "  --token-file F       ask for the token in this file (Authorization: Bearer)\n"    \
+    "  --token-file F       require the token in this file (Authorization: Bearer)\n"    \
     "  --tls-cert F  --tls-key F   speak HTTPS, with these PEM files\n"                  \
     "  --plain              listen elsewhere than on loopback without TLS\n"
 

@@ -28,7 +28,7 @@ static const char help[] =
     "                       is, or, from another system, deltawire\n"
     "  --once               end when TO has FROM's newest version\n"
     "  --until N            end once FROM's version N or a later one is there\n"
-    "  --interval S         ask at least so often, in seconds (5)\n"
+    "  --interval S         ask for new versions at least every S seconds (5)\n"
     "  --work DIR           room for two copies of the model, kept for the next start;\n"
     "                       default: ~/.cache/deltawire/mirrors/HASH\n"
     "  --base CKPT          the checkpoint that FROM's first version starts from, if "

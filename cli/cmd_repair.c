@@ -29,8 +29,8 @@ static const char help[] =
     "  --work DIR           room for a copy of the model; default: TMPDIR\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not uploaded\n"
     "  --sign-key FILE      sign with this key; see deltawire keygen\n"
-    "  --new-key            go on with another key, or unsigned, in a signed "
-    "stream\n" CLI_TRUST_HELP
+    "  --new-key            allow another key, or none, for a stream that is "
+    "signed\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers apart\n"
     "  --no-provenance      do not record this machine's name and the library's "
     "version\n" CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"

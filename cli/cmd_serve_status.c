@@ -28,7 +28,7 @@ static const char help[] =
     "\n"
     "  --listen HOST:PORT   default " DEFAULT_LISTEN "; port 0: any that is free\n"
     "                       elsewhere than on loopback a token and TLS are "
-    "needed\n" CLI_AGENT_HELP "  --interval S         ask the store so often, in "
+    "needed\n" CLI_AGENT_HELP "  --interval S         ask the store every S "
     "seconds (5)\n" CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
     "  --quiet  --help\n"

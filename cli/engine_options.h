@@ -14,13 +14,12 @@
     "                       exec: commands for sh -c; see docs/ENGINES.md for their\n"   \
     "                       environment\n"                                               \
     "  --engine-token-file F  send the token in F to the engines\n"                      \
-    "  --engine-timeout S   wait so long for an engine to take an update over (600)\n"   \
-    "  --engine-patience S  do without an engine that is away for so long; default: "    \
-    "wait\n"                                                                             \
-    "  --engine-loaded      the engines were started from DIR as it is now: do not "     \
-    "make\n"                                                                             \
-    "                       them load it again\n"                                        \
-    "  --engine-check S     look after the engines so often (5)\n"
+    "  --engine-timeout S   how long an engine may take for an update (600)\n"           \
+    "  --engine-patience S  go on without an engine after S seconds; default: wait\n"    \
+    "  --engine-loaded      the engines have loaded DIR as it is now; do not make "      \
+    "them\n"                                                                             \
+    "                       load it again\n"                                             \
+    "  --engine-check S     check the engines every S seconds (5)\n"
 
 enum {
     CLI_OPT_ENGINE = 1536,

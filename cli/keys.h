@@ -16,8 +16,8 @@ enum { CLI_OPT_TRUST = 1040, CLI_OPT_STREAM };
     }
 
 #define CLI_TRUST_HELP                                                                   \
-    "  --trust KEY          believe only this key: its text, or FILE.pub; repeatable\n"  \
-    "  --stream ID          take only the stream of this id; see deltawire status\n"
+    "  --trust KEY          trust only this key (text or FILE.pub); repeatable\n"        \
+    "  --stream ID          refuse a stream with another id; see deltawire status\n"
 
 typedef struct cli_keys {
     const char **trusted; /* as given: texts or paths */

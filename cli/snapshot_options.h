@@ -18,14 +18,11 @@ enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
 
 /* Their lines in a verb's help. */
 #define CLI_SNAPSHOT_HELP                                                                \
-    "  --copies N           1, or 2: the one that is not read is written, DIR/current "  \
-    "is\n"                                                                               \
-    "                       the one to read (1)\n"                                       \
-    "  --weights-dir DIR    make the file of the weights there, tmpfs or hugetlbfs, "    \
-    "and "                                                                               \
-    "a\n"                                                                                \
-    "                       link to it\n"                                                \
-    "  --reader-wait S      wait so long for readers that hold the weights (10)\n"
+    "  --copies N           1, or 2: engines read DIR/current while the other copy is\n" \
+    "                       written (1)\n"                                               \
+    "  --weights-dir DIR    put the weights there (tmpfs, hugetlbfs), and links in "     \
+    "DIR\n"                                                                              \
+    "  --reader-wait S      wait at most S seconds for readers of the weights (10)\n"
 
 /* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int option);

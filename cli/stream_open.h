@@ -27,7 +27,7 @@ enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT
 #define CLI_STORE_HELP                                                                   \
     "  --endpoint URL       the S3 server; default: the environment, or Amazon\n"        \
     "  --region NAME  --profile NAME\n"                                                  \
-    "  --timeout S          give a request up after so many seconds of retries (180)\n"
+    "  --timeout S          stop retrying a request after S seconds (180)\n"
 
 /* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
