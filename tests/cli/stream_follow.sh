@@ -107,7 +107,7 @@ object_remove "$url" "$key"
 kill -CONT $five
 wait_until has_events out.five error 1
 sleep 4
-[ "$(events out.five error)" -eq 1 ] || die "told more than once: $(cat out.five)"
+[ "$(events out.five error)" -eq 1 ] || die "reported more than once: $(cat out.five)"
 prints "$key" grep '"event":"error"' out.five
 is_at model 7
 wait_until reports error

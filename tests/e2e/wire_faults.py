@@ -92,7 +92,7 @@ class Run:
                          f"{done.stderr}{done.stdout}")
         return done.stdout
 
-    def told(self, done, what):
+    def check_error(self, done, what):
         """An error is one line with the object, and an exit code."""
         self.n_errors += 1
         lines = [line for line in done.stderr.splitlines()
@@ -160,13 +160,13 @@ def one_fault_at_each_request(run, kind, n_publish, n_pull):
                                 timeout=TIMEOUT.get(kind, "3"))
             fired += proxy.n_faults
             if done.returncode != 0:
-                run.told(done, f"{kind} at request {n} of {args[0]}")
+                run.check_error(done, f"{kind} at request {n} of {args[0]}")
                 run.must(*args)
         run.is_at(n)
     run.is_whole()
     if fired == 0:
         raise Failed(f"{kind}: never happened")
-    return f"{kind}: {fired} faults, {run.n_errors} errors told"
+    return f"{kind}: {fired} faults, {run.n_errors} errors reported"
 
 
 def stale_lists(run):
@@ -190,7 +190,7 @@ def until_done(run, args, endpoint, what):
         done = run.call(*args, endpoint=endpoint)
         if done.returncode == 0:
             return
-        run.told(done, what)
+        run.check_error(done, what)
     raise Failed(f"{run.url}: {what}: no success in {N_TRIES} tries: {done.stderr}")
 
 
@@ -224,7 +224,7 @@ def faults_by_chance(run, rate, seed):
             run.checkpoints[(n_versions - 1) % len(run.checkpoints)][1]:
         raise Failed(f"{run.url}: follow made something else")
     run.is_whole()
-    return f"rate {rate}, seed {seed}: {proxy.n_faults} faults, {run.n_errors} errors told"
+    return f"rate {rate}, seed {seed}: {proxy.n_faults} faults, {run.n_errors} errors reported"
 
 
 def version_of(directory):

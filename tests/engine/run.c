@@ -151,7 +151,7 @@ static void look_after(void)
 /* ---- the end ---- */
 
 /* Whether the engine has served the last version for a while. */
-static bool is_settled(const actor *a)
+static bool has_newest(const actor *a)
 {
     dw_engine_http http;
     dw_engine_options options = {.struct_bytes = sizeof options, .probe_ms = 2000};
@@ -166,7 +166,7 @@ static bool is_settled(const actor *a)
     return (uint64_t)version == run.n_versions && n_sweeps >= 10;
 }
 
-static void settle(void)
+static void quieten(void)
 {
     const uint64_t begun = soak_now_ms();
     run.calm = true;
@@ -174,14 +174,14 @@ static void settle(void)
         actor *a = &run.actors[i];
         a->kill_at = i == AGENT ? begun : UINT64_MAX; /* `follow` replaces it */
     }
-    bool settled = false;
-    while (!settled && run.good) {
+    bool is_quiet = false;
+    while (!is_quiet && run.good) {
         look_after();
         for (size_t i = 0; i < N_ENGINES; i++)
             if (run.actors[i].pid != 0)
                 kill(run.actors[i].pid,
                      SIGUSR1); /* again, because it may have just started */
-        settled = is_settled(&run.actors[0]) && is_settled(&run.actors[1]);
+        is_quiet = has_newest(&run.actors[0]) && has_newest(&run.actors[1]);
         if (soak_now_ms() > begun + HANG_MS) {
             printf("the engines do not serve the last version\n");
             run.good = false;
@@ -331,8 +331,8 @@ int main(int argc, char **argv)
     run.good = trainer_end(&run.trainer) && run.good;
     const uint64_t published_at = soak_now_ms();
     if (run.good)
-        settle();
-    const uint64_t settled_at = soak_now_ms();
+        quieten();
+    const uint64_t quiet_at = soak_now_ms();
     end_all();
     run.good = run.good && is_last(run.into) && is_last(run.actors[0].dump) &&
                is_last(run.actors[1].dump);
@@ -342,10 +342,10 @@ int main(int argc, char **argv)
     }
     uint64_t n_patches, n_snapshots;
     count_updates(&n_patches, &n_snapshots);
-    printf("%" PRIu64 " versions in %" PRIu64 " s, settled %" PRIu64 " ms later; %" PRIu64
+    printf("%" PRIu64 " versions in %" PRIu64 " s, quiet %" PRIu64 " ms later; %" PRIu64
            " killed, %" PRIu64 " died; engines took %" PRIu64 " patches and %" PRIu64
            " snapshots\n",
-           run.n_versions, (published_at - begun) / 1000, settled_at - published_at,
+           run.n_versions, (published_at - begun) / 1000, quiet_at - published_at,
            run.n_killed, run.n_died, n_patches, n_snapshots);
     if (!run.good)
         printf("FAILED; to repeat: SEED=%" PRIu64 "\n", run.seed);

@@ -57,8 +57,8 @@ def test_publish(tmp_path, format, options):
         options = (*options, save(versions[0], tmp_path / "base.safetensors"))
     for version in range(1, N_VERSIONS + 1):
         path = save(versions[version], tmp_path / "next.safetensors")
-        told, = run("publish", tmp_path / "to", path, "--as", format, *options)
-        assert told["version"] == version
+        report, = run("publish", tmp_path / "to", path, "--as", format, *options)
+        assert report["version"] == version
     base = (plain_bytes(versions[0]),) if has_base else ()
     found = READERS[format](tmp_path / "to", *base)
     assert sorted(found) == list(range(1, N_VERSIONS + 1))
@@ -115,10 +115,10 @@ def test_mirrors_of_a_real_run(tmp_path, trace):
             for name, t in load(file)[0].items()}
     assert sha256(base) == states[0]
     for format in READERS:
-        told = run("mirror", tmp_path / "stream", tmp_path / format, "--as", format, "--once",
+        events = run("mirror", tmp_path / "stream", tmp_path / format, "--as", format, "--once",
                    "--work", tmp_path / "work" / format)
         wanted = {v: s for v, s in states.items() if v > 0 or format != "skyrl"}
-        assert told[-1] == {"event": "done", "version": len(states) - 1,
+        assert events[-1] == {"event": "done", "version": len(states) - 1,
                             "versions": len(wanted)}
         found = READERS[format](tmp_path / format, *[base] * (format == "skyrl"))
         assert {version: sha256(weights) for version, weights in found.items()} == wanted

@@ -166,10 +166,10 @@ static void use_block(const uint8_t *bytes, size_t n_bytes, bool packed)
         dw_packed_decode(old, planes, exact, n_bytes - 2, n, element);
     } else {
         dw_class_map map = dw_class_map_choose(old, n, element);
-        dw_note settle = dw_note_at(0);
+        dw_note note = dw_note_at(0);
         dw_decoded d;
         if (dw_class_decode(&d, classes, exact, n_bytes - 2, old, n, element, &map,
-                            &settle))
+                            &note))
             for (size_t i = 0; i < d.n_changes; i++)
                 if (d.positions[i] >= n || (i && d.positions[i] <= d.positions[i - 1]))
                     abort();

@@ -211,10 +211,10 @@ def test_samples_fit_the_weights_they_are_tagged_with(run):
 def _distance(model, sample):
     ids = torch.from_numpy(sample.input_ids)[None]
     logits = model(ids).logits[0, :-1].float()
-    told = torch.from_numpy(sample.old_log_probs)[1:]
+    sampled = torch.from_numpy(sample.old_log_probs)[1:]
     is_made = torch.from_numpy(sample.completion_mask)[1:] == 1
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    return float((own - told)[is_made].abs().sum())
+    return float((own - sampled)[is_made].abs().sum())
 
 
 def test_the_last_version_is_the_trained_model(run):
@@ -242,9 +242,9 @@ def test_numbers_of_versions():
     for number, version in ((2, 10), (3, 15), (4, 16)):
         versions.note(number, version)
         versions.value = number
-    told = {version: versions.number_of(version) for version in (7, 10, 12, 15, 16, 17)}
+    numbers = {version: versions.number_of(version) for version in (7, 10, 12, 15, 16, 17)}
     # older than all: as far back as it is; newer than all: the current sync
-    assert told == {7: -1, 10: 2, 12: 2, 15: 3, 16: 4, 17: 5}
+    assert numbers == {7: -1, 10: 2, 12: 2, 15: 3, 16: 4, 17: 5}
     for number in range(5, versions.N + 10):
         versions.note(number, number + 12)
         versions.value = number
@@ -271,8 +271,8 @@ def test_a_server_that_stays_behind_is_named(run):
         f"{run.url}-nobody-follows", engines=[engine], timeout=0.5)
     [weights] = _steps_of(run.model, 1)
     transfer.send_weights(iter(weights.items()))
-    told = f"{engine}: serves version {N_STEPS}, not version 0 of"
-    with pytest.raises(TimeoutError, match=told):
+    message = f"{engine}: serves version {N_STEPS}, not version 0 of"
+    with pytest.raises(TimeoutError, match=message):
         transfer.resume()
     assert transfer.versions == {} and transfer.model_version == 0
     transfer.destroy()
@@ -282,12 +282,12 @@ def test_followers_are_waited_for_by_their_reports(run):
     import deltawire.trl
 
     [weights] = _steps_of(run.model, 1)
-    for i, followers, told in ((0, 1, "0 of 1 followers"),
+    for i, followers, message in ((0, 1, "0 of 1 followers"),
                                (1, ["x"], r"x \(no report\) not at version")):
         transfer = deltawire.trl.WeightTransfer(
             f"{run.url}-reports-{i}", followers=followers, timeout=0.1)
         transfer.send_weights(iter(weights.items()))
-        with pytest.raises(TimeoutError, match=told):
+        with pytest.raises(TimeoutError, match=message):
             transfer.resume()
         with deltawire.Follower(transfer.url, into=run.where / f"reports-{i}", id="x") as x:
             x.sync()

@@ -167,12 +167,12 @@ def token(version):
             "weight_versions": [{"version": version}]}
 
 
-@pytest.mark.parametrize("choice, told", [
+@pytest.mark.parametrize("choice, message", [
     (token("default"), "calls its weights 'default', which is no version"),
     ({"token_ids": [], "weight_versions": []}, "answers with no token"),
 ])
 def test_servers_that_never_have_a_version_end_the_wait(
-        server, worker, monkeypatch, choice, told):
+        server, worker, monkeypatch, choice, message):
     import aiohttp
 
     monkeypatch.setattr(worker, "GIVE_UP_S", 0.3)
@@ -189,7 +189,7 @@ def test_servers_that_never_have_a_version_end_the_wait(
         async with aiohttp.ClientSession() as loop.session:
             return await loop._generate_one_turn([1, 2])
 
-    with pytest.raises(RuntimeError, match=told):
+    with pytest.raises(RuntimeError, match=message):
         asyncio.run(generate())
     assert loop._counters["rollout/unlabelled_total"] >= 1
     server.answers[worker.GENERATE] = {"choices": [token("3")]}

@@ -208,10 +208,10 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     asking = threading.Thread(
         target=lambda: answers.append(world.server.generate(PROMPTS[0], N_TOKENS)))
     asking.start()
-    told = world.follow_log.stat().st_size
+    size = world.follow_log.stat().st_size
     world.follow()
     # it finds the engine busy with the killed one's update, and reports it
-    wait_until(lambda: world.follow_log.stat().st_size > told, "the engine is met")
+    wait_until(lambda: world.follow_log.stat().st_size > size, "the engine is met")
     hold.unlink()
     asking.join()
     assert [s["version"] for s in answers[0]["weight_versions"]] == [str(world.newest)]

@@ -363,12 +363,12 @@ def test_an_engine_that_is_not_what_its_directory_holds_takes_no_patch(patched):
     learnt = backend._weights
     backend.model_config.model = str(run.paths[1 - run.which])  # as before the patch
     try:
-        for other, told in ((0, None), (1, "not known")):
+        for other, message in ((0, None), (1, "not known")):
             parameters(engine)["model.norm.weight"].data[5] += other
             backend._version, backend._touched = None, False
             backend._learn_at_start()
-            if told:
-                with pytest.raises(Exception, match=told):
+            if message:
+                with pytest.raises(Exception, match=message):
                     engine.update(update)
             else:
                 backend._check_fits(backend.update_info_cls(**update))

@@ -55,8 +55,8 @@ def main():
     gc.freeze()  # collections need not scan imported objects again
     under_way = [begin(d, prompts, n_tokens) for d in directories[:2]]
     for i, directory in enumerate(directories):
-        child, told = under_way.pop(0)
-        line = told.read()
+        child, pipe = under_way.pop(0)
+        line = pipe.read()
         if os.waitpid(child, 0)[1] != 0:
             sys.exit(f"no reference for {directory}")
         out.write(line)

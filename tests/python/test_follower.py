@@ -43,8 +43,8 @@ def test_a_stream_that_does_not_exist_yet_is_waited_for(url, caplog, wait_until)
         follower.sync()
     thread.join()
     assert into["w"][0] == 1
-    told = logged(caplog, "no stream")
-    assert len(told) == 1 and "open_timeout" in told[0], told
+    warnings = logged(caplog, "no stream")
+    assert len(warnings) == 1 and "open_timeout" in warnings[0], warnings
 
 
 def test_a_first_publish_that_still_runs_is_waited_for(url, tmp_path, caplog, wait_until):
@@ -232,8 +232,8 @@ def test_a_report_that_fails_is_logged_once(url, caplog):
                 publisher.wait(publisher.publish())
                 follower.sync()
             assert follower.version == 3
-    told = logged(caplog, "followers")
-    assert len(told) == 1 and "report=False" in told[0], told
+    warnings = logged(caplog, "followers")
+    assert len(warnings) == 1 and "report=False" in warnings[0], warnings
 
 
 def test_no_directory_is_made_above_the_stream(tmp_path):

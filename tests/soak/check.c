@@ -138,7 +138,8 @@ bool soak_check_acked(const soak_history *history, const char *path)
     FILE *file = fopen(path, "r");
     while (file && fscanf(file, "%" SCNu64 " %" SCNu64, &version, &step) == 2)
         if (version >= history->n || history->commits[version].step != step) {
-            printf("version %" PRIu64 " of step %" PRIu64 " was told as committed, %s\n",
+            printf("version %" PRIu64 " of step %" PRIu64
+                   " was reported as committed, %s\n",
                    version, step,
                    version < history->n ? "but is another step" : "but is not there");
             good = false;

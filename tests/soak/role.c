@@ -262,9 +262,9 @@ static int follow_on(dw_follower *f)
         if (version != checked && !is_true(f))
             return SOAK_FAULT;
         if (version != checked) {
-            dw_status told = dw_follower_report(f, "following", NULL, &err);
-            if (told != DW_OK)
-                return fault("follower: report", told);
+            dw_status reported = dw_follower_report(f, "following", NULL, &err);
+            if (reported != DW_OK)
+                return fault("follower: report", reported);
             soak_event("reported");
         }
         checked = version;

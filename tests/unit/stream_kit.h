@@ -21,7 +21,7 @@ typedef struct kit {
     size_t n_bytes;
     uint8_t *copies[KIT_COPIES]; /* by attempt; 0 is version 0 */
     size_t n_copies;
-    uint64_t told[KIT_COPIES]; /* the version that a publish reported, + 1 */
+    uint64_t reported[KIT_COPIES]; /* the version that a publish reported, + 1 */
 } kit;
 
 static inline void kit_make(kit *k)
@@ -96,7 +96,7 @@ static inline uint8_t *kit_room(const kit *k, dw_tensor out[KIT_TENSORS])
 static inline void assert_told(dw_status status, const dw_error *err)
 {
     if (status != DW_OK && err->code != status)
-        print_error("returned %s, told %s: %s: %s\n", dw_status_name(status),
+        print_error("returned %s, reported %s: %s: %s\n", dw_status_name(status),
                     dw_status_name(err->code), err->where, err->text);
     if (status != DW_OK)
         assert_int_equal(err->code, status);
@@ -228,7 +228,7 @@ static inline dw_status kit_try(kit *k, dw_publisher *p, dw_publish_report *repo
     if (status == DW_OK)
         status = dw_publisher_wait(p, ticket, UINT_MAX, NULL, report, err);
     if (status == DW_OK)
-        k->told[attempt] = report->version + 1;
+        k->reported[attempt] = report->version + 1;
     assert_told(status, err);
     return status;
 }
@@ -324,9 +324,9 @@ static inline uint64_t kit_read_log(const kit *k, dw_store *store, size_t log[KI
         seen[log[v]] = true;
     }
     for (size_t a = 1; a < k->n_copies; a++)
-        if (k->told[a] > 0) {
-            assert_true(k->told[a] - 1 <= head);
-            assert_int_equal(log[k->told[a] - 1], a);
+        if (k->reported[a] > 0) {
+            assert_true(k->reported[a] - 1 <= head);
+            assert_int_equal(log[k->reported[a] - 1], a);
         }
     dw_stream_close(stream);
     return head;

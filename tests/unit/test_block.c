@@ -18,9 +18,9 @@ static dw_status decode(dw_decoded *out, dw_block_mode mode, const uint8_t *byte
                         size_t n_bytes, const uint8_t *old, uint32_t n,
                         dw_element element, const dw_class_map *map, dw_error *err)
 {
-    dw_note settle = dw_note_at(0);
+    dw_note note = dw_note_at(0);
     dw_status status = dw_block_decode(out, &scratch, mode, bytes, n_bytes, old, n,
-                                       element, map, &settle, err);
+                                       element, map, &note, err);
     /* in every mode the digest covers the changes */
     dw_digest_moves moves = dw_digest_moves_from(0);
     for (size_t i = 0; status == DW_OK && i < out->n_changes; i++)
@@ -28,7 +28,7 @@ static dw_status decode(dw_decoded *out, dw_block_mode mode, const uint8_t *byte
                        dw_element_load(old, out->positions[i], element.width),
                        dw_element_load(out->values, i, element.width), element.width);
     if (status == DW_OK)
-        assert_true(dw_digest_moves_sum(&settle.digest) == dw_digest_moves_sum(&moves));
+        assert_true(dw_digest_moves_sum(&note.digest) == dw_digest_moves_sum(&moves));
     return status;
 }
 
@@ -51,10 +51,10 @@ static dw_block_mode check_round_trip(const uint8_t *old, const uint8_t *new_, u
 {
     const size_t n_plain = (size_t)n * element.width;
     dw_class_map map = dw_class_map_choose(old, n, element);
-    dw_note settle = dw_note_at(0);
+    dw_note note = dw_note_at(0);
     dw_block_code code;
     assert_int_equal(dw_block_encode(&code, &scratch, (void *)old, new_, n, element, &map,
-                                     &settle, NULL),
+                                     &note, NULL),
                      DW_OK);
     assert_int_equal(code.mode == DW_BLOCK_SAME, memcmp(old, new_, n_plain) == 0);
     assert_true(code.encoded.n_bytes <= n_plain); /* never larger than the plain block */
@@ -171,12 +171,12 @@ static dw_status encode_and_decode(dw_error *err)
         return status;
     dw_block_code code;
     dw_decoded d;
-    dw_note settle = dw_note_at(0);
+    dw_note note = dw_note_at(0);
     status =
-        dw_block_encode(&code, &s, small_old, small_new, 64, element, &map, &settle, err);
+        dw_block_encode(&code, &s, small_old, small_new, 64, element, &map, &note, err);
     if (status == DW_OK)
         status = dw_block_decode(&d, &s, DW_BLOCK_STORED, small_new, 64, small_old, 64,
-                                 element, &map, &settle, err);
+                                 element, &map, &note, err);
     if (status == DW_OK)
         status = dw_block_scratch_reserve(&s, err);
     dw_block_scratch_release(&s);

@@ -36,16 +36,16 @@ enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 static dw_encoded encode(const uint8_t *old, const uint8_t *new_, uint32_t n,
                          dw_element element, const dw_class_map *map)
 {
-    dw_note settle = dw_note_at(0);
-    return dw_class_encode(scratch, (void *)old, new_, n, element, map, &settle);
+    dw_note note = dw_note_at(0);
+    return dw_class_encode(scratch, (void *)old, new_, n, element, map, &note);
 }
 
 static bool decode(dw_decoded *out, const uint8_t *bytes, size_t n_bytes,
                    const uint8_t *old, uint32_t n, dw_element element,
                    const dw_class_map *map)
 {
-    dw_note settle = dw_note_at(0);
-    return dw_class_decode(out, scratch, bytes, n_bytes, old, n, element, map, &settle);
+    dw_note note = dw_note_at(0);
+    return dw_class_decode(out, scratch, bytes, n_bytes, old, n, element, map, &note);
 }
 
 /* Decodes the result of encode() against OLD and compares it with NEW, in buffers of
@@ -226,12 +226,12 @@ static void test_settling(void **state)
         change_weights(new_, n, element, 20);
         dw_class_map map = dw_class_map_choose(old, n, element);
         for (int update = 0; update < 2; update++) {
-            dw_note settle = dw_note_at(first_byte), other = settle;
-            settle.update_old = update;
-            dw_encoded e = dw_class_encode(scratch, old, new_, n, element, &map, &settle);
+            dw_note note = dw_note_at(first_byte), other = note;
+            note.update_old = update;
+            dw_encoded e = dw_class_encode(scratch, old, new_, n, element, &map, &note);
             assert_memory_equal(old, update ? new_ : kept, n_bytes);
             dw_digest sum = dw_digest_add(dw_digest_share(kept, n_bytes, first_byte),
-                                          dw_digest_moves_sum(&settle.digest));
+                                          dw_digest_moves_sum(&note.digest));
             assert_true(sum == dw_digest_share(new_, n_bytes, first_byte));
             /* decoding notes the same */
             uint8_t *copy = malloc(e.n_bytes);
@@ -240,7 +240,7 @@ static void test_settling(void **state)
             assert_true(dw_class_decode(&d, scratch, copy, e.n_bytes, kept, n, element,
                                         &map, &other));
             assert_true(dw_digest_moves_sum(&other.digest) ==
-                        dw_digest_moves_sum(&settle.digest));
+                        dw_digest_moves_sum(&note.digest));
             free(copy);
         }
         free(old);

@@ -450,7 +450,7 @@ static void test_trust(void **state)
         others.sign_key = i == 0 ? NULL : foreign;
         size_t n_copies = k.n_copies;
         fill_stream(&k, copy, &others, 4);
-        k.told[n_copies] = 0; /* not in the other log */
+        k.reported[n_copies] = 0; /* not in the other log */
         memset(room, 0, k.n_bytes);
         dw_follower *f = open_ok(copy, &options);
         sync_ok(&k, f, 3, log);

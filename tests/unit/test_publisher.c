@@ -141,7 +141,7 @@ static void test_racing_writers(void **state)
         size_t copy = kit_keep(&k[0]);
         assert_int_equal(copy, a);
         memcpy(k[0].copies[a], k[1].copies[a], k[0].n_bytes);
-        k[0].told[a] = k[1].told[a];
+        k[0].reported[a] = k[1].reported[a];
     }
     kit_check_stream(&k[0], store, NULL);
     dw_store_close(store);
@@ -376,7 +376,7 @@ static void test_busy(void **state)
             n_folded += status == DW_CANCELLED;
             assert_true(status == DW_OK || status == DW_CANCELLED);
             if (status == DW_OK)
-                k.told[i + 1] = report.version + 1;
+                k.reported[i + 1] = report.version + 1;
         }
         assert_int_equal(n_good + n_skipped + n_folded, 6);
         if (modes[mode] == DW_BUSY_WAIT)
@@ -645,7 +645,7 @@ static void test_first_fork(void **state)
     dw_publisher_close(p);
     /* version 0 of the fork is version 2 of the source */
     memcpy(k.copies[0], k.copies[2], k.n_bytes);
-    memset(k.told, 0, sizeof k.told);
+    memset(k.reported, 0, sizeof k.reported);
     options.first = DW_FIRST_FORK;
     dw_error err = {0};
     assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),

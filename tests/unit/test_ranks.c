@@ -231,7 +231,7 @@ static void publish_all(job *j, uint64_t wanted)
         assert_int_equal(commit_by_caller(j), DW_OK);
     for (size_t i = 0; i < j->n; i++)
         assert_int_equal(dw_publisher_version(j->ranks[i].p), wanted);
-    j->k->told[attempt] = wanted + 1;
+    j->k->reported[attempt] = wanted + 1;
 }
 
 /* ---- tests ---- */
@@ -529,7 +529,7 @@ static void test_faults(void **state)
                 }
             }
             if (status == DW_OK)
-                k.told[attempt] = dw_publisher_version(j.ranks[0].p) + 1;
+                k.reported[attempt] = dw_publisher_version(j.ranks[0].p) + 1;
             n_good += status == DW_OK && j.ranks[1].status == DW_OK;
         }
         assert_int_equal(n_good, 2);

@@ -587,14 +587,14 @@ def test_control_by_itself():
 def test_the_end():
     """Waiting requests get an error, and the process exits with 0."""
     server.post("/pause?mode=keep")
-    told = []
-    asker = threading.Thread(target=lambda: told.append(
+    answers = []
+    asker = threading.Thread(target=lambda: answers.append(
         server.ask("POST", "/v1/completions", {"prompt": "WORDLE\n"})))
     asker.start()
     wait_until("it has the request", lambda: server.get("/health")["requests"] == 1)
     assert server.end() == 0
     asker.join()
-    assert told[0][0] == 503, told
+    assert answers[0][0] == 503, answers
 
 
 def test_use():

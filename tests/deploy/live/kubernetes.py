@@ -184,7 +184,7 @@ def test(scratch):
     pod.run()
     assert served()["sha256"] == sha
 
-    it("passes its probes when the engine was told which version it serves")
+    it("passes its probes when the agent knows which version it serves")
     for c, probe in ((sidecar, "readinessProbe"), (sidecar, "livenessProbe"),
                      (engine, "readinessProbe")):
         pod.wait_for(c, probe)

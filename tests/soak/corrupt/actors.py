@@ -38,18 +38,18 @@ def check_end(name, code, err):
 
 def refusal(name, code, out, err):
     """A refusal is a documented exit code and one line that names the object."""
-    told = [x for x in err.strip().splitlines() if x.startswith("deltawire: ")]
-    if not told and out.startswith("{"):
+    lines = [x for x in err.strip().splitlines() if x.startswith("deltawire: ")]
+    if not lines and out.startswith("{"):
         try:
             error = json.loads(out.splitlines()[-1])["error"]
-            told = [f"{error.get('where')}: {error.get('text')}"]
+            lines = [f"{error.get('where')}: {error.get('text')}"]
         except (ValueError, KeyError, TypeError):
             pass
-    if code not in range(1, 12) or len(told) != 1:
+    if code not in range(1, 12) or len(lines) != 1:
         raise Fault(f"{name}: exit code {code} and no clear refusal: {out[-300:]!r} {err[-300:]!r}")
-    if not re.search(r"/|\.json|version \d|tensor", told[0]):
-        raise Fault(f"{name}: names no object: {told[0]}")
-    return told[0]
+    if not re.search(r"/|\.json|version \d|tensor", lines[0]):
+        raise Fault(f"{name}: names no object: {lines[0]}")
+    return lines[0]
 
 
 def start(args, env, **more):
@@ -352,12 +352,12 @@ class FollowFollower(DirFollower):
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 return self.ended()
-            told = [json.loads(x) for x in self.events if x.startswith("{") and x.endswith("}\n")]
-            last = [x for x in told if x.get("event") in ("version", "error", "recovered")]
+            parsed = [json.loads(x) for x in self.events if x.startswith("{") and x.endswith("}\n")]
+            last = [x for x in parsed if x.get("event") in ("version", "error", "recovered")]
             at = max((x["version"] for x in last if x["event"] == "version"), default=-1)
             if last and last[-1]["event"] == "error":
                 time.sleep(0.1)  # it tries again; a lasting error is reported once
-                if len(self.events) in (seen, len(told)):
+                if len(self.events) in (seen, len(parsed)):
                     self.world.say(f"follow {self.name}: {last[-1]}")
                     return Outcome(False, at, str(last[-1].get("message", last[-1])))
             elif self.claim() == head or (at >= head and not self.world.rewound):
