@@ -8,20 +8,26 @@
 #include "commands.h"
 #include "delta_report.h"
 #include "fail.h"
+#include "inspect_stream.h"
 #include "json_out.h"
 #include "print.h"
 
 static const char help[] =
     "usage: deltawire inspect FILE [--tensors]\n"
+    "       deltawire inspect URL [--at N] [--file NAME] [OPTION...]\n"
     "\n"
     "Shows what a delta, or a checkpoint (file, index file or directory), holds. Only\n"
-    "headers and checksums are read.\n"
+    "headers and checksums are read. Of a stream it shows a version and its companion\n"
+    "files, such as config.json.\n"
     "\n"
     "  --tensors            a row for each tensor\n"
-    "  --json  --quiet  --help\n"
+    "  --at N               of a stream; default: the newest\n"
+    "  --file NAME          write this companion file to "
+    "stdout\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
     "\n"
     "  deltawire inspect step_000007.safetensors --tensors\n"
-    "  deltawire inspect model/ --json\n";
+    "  deltawire inspect model/ --json\n"
+    "  deltawire inspect s3://bucket/run --file config.json\n";
 
 /* ---- shapes ---- */
 
@@ -251,13 +257,46 @@ static int inspect(const cli_session *s, const char *path, bool tensors)
 
 int dw_cmd_inspect(int argc, char **argv)
 {
-    enum { TENSORS = CLI_OPT_OWN };
+    enum { TENSORS = CLI_OPT_OWN, AT, FILE_NAME };
     static const struct option options[] = {{"tensors", no_argument, NULL, TENSORS},
+                                            {"at", required_argument, NULL, AT},
+                                            {"file", required_argument, NULL, FILE_NAME},
+                                            CLI_TRUST_OPTIONS,
+                                            CLI_STORE_OPTIONS,
                                             CLI_COMMON_OPTIONS};
     cli_session s = cli_session_start(argc, argv, help);
+    cli_stream stream = {0};
     bool tensors = false;
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;)
-        tensors |= option == TENSORS;
+    const char *name = NULL;
+    bool for_stream = false; /* an option was given that only streams take */
+    uint64_t version = DW_NEWEST;
+    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
+        if (option == TENSORS) {
+            tensors = true;
+            continue;
+        }
+        for_stream = true;
+        if (option == AT)
+            version = cli_parse_version(&s, "--at", optarg);
+        else if (option == FILE_NAME)
+            name = optarg;
+        else if (cli_keys_takes(option))
+            cli_keys_take(&stream.keys, &s, option);
+        else
+            cli_store_option(&stream.options, &s, option);
+    }
     cli_expect_arguments(&s, argc, 1, 1);
-    return inspect(&s, argv[optind], tensors);
+    stream.url = argv[optind];
+    const bool is_stream = cli_is_stream(stream.url);
+    if (is_stream && tensors)
+        cli_usage_error(&s, "--tensors is for deltas and checkpoints, not for streams");
+    if (!is_stream && for_stream)
+        cli_usage_error(&s,
+                        "--at, --file and the options of stores are for "
+                        "streams, and %s is none",
+                        stream.url);
+    const int exit_code = is_stream ? cli_inspect_stream(&stream, &s, version, name)
+                                    : inspect(&s, stream.url, tensors);
+    cli_stream_close(&stream);
+    return exit_code;
 }

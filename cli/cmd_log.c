@@ -23,8 +23,8 @@ static const char help[] =
     "SkyRL:\n"
     "the version each starts from, its encoding and its checksums.\n"
     "\n"
-    "  -n N                 at most so many; default 20, 0: all\n" CLI_TRUST_HELP
-        CLI_STORE_HELP "  --json  --quiet  --help\n"
+    "  -n N                 at most so many; default 20, 0: "
+    "all\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
     "\n"
     "  deltawire log s3://bucket/run\n"
     "  deltawire log s3://bucket/run -n 0 --json\n"
@@ -101,6 +101,8 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_count(row, "changed", info->n_changed);
     cli_json_count(row, "objects", info->n_objects);
     cli_json_count(row, "bytes", info->n_bytes);
+    cli_json_count(row, "files", info->n_files);
+    cli_json_count(row, "file_bytes", info->n_file_bytes);
     json_object_set_new(row, "collected", json_boolean(info->version < list->floor));
     json_object_set_new(row, "ways", shortcuts_json(list, info->version));
     if (info->suspect_from > 0)

@@ -32,7 +32,7 @@ static const struct verb {
     {"keygen", dw_cmd_keygen, "make a key to sign versions with"},
     {"diff", dw_cmd_diff, "write what changed between two checkpoints"},
     {"apply", dw_cmd_apply, "bring a checkpoint to a delta's new version"},
-    {"inspect", dw_cmd_inspect, "show what a delta or a checkpoint holds"},
+    {"inspect", dw_cmd_inspect, "show what a delta, a checkpoint or a version holds"},
     {"verify", dw_cmd_verify, "check a checkpoint, or a whole stream"},
     {"recover", dw_cmd_recover, "finish an apply that was interrupted"},
     {"convert", dw_cmd_convert, "write a delta in another codec"},

@@ -14,6 +14,7 @@
  *     store.h         stable         places for objects: directory, S3, Hugging Face
  *     sign.h          stable         keys that sign versions
  *     stream.h        stable         the versions of a model in a store
+ *     files.h         experimental   the small files that versions carry
  *     publish.h       stable         writing versions: the trainer's side
  *     follow.h        stable         getting versions: the engine's side
  *     control.h       stable         the version of a mapped directory
@@ -68,6 +69,7 @@
 #include "deltawire/engine.h"
 #include "deltawire/error.h"
 #include "deltawire/fault.h"
+#include "deltawire/files.h"
 #include "deltawire/follow.h"
 #include "deltawire/guard.h"
 #include "deltawire/layout.h"

@@ -111,7 +111,9 @@ typedef struct dw_version_info {
      * "": not recorded. A writer can put any text here, so decide nothing by it. */
     const char *library;
     const char *host;
-    uint64_t reserved[8];
+    uint64_t n_files;      /* companion files (files.h) */
+    uint64_t n_file_bytes; /* of all of them, also those that an older version stored */
+    uint64_t reserved[6];
 } dw_version_info;
 
 DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,

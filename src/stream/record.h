@@ -40,12 +40,16 @@ void dw_key_follower(char out[DW_KEY_TEXT], const char *id);
 /* PURPOSE is NULL for a version's own objects, else "fold" or "anchor". */
 void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
                    const char *purpose, unsigned part);
+/* The INDEX-th companion file that the attempt WRITE_ID at VERSION stored. */
+void dw_key_file(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
+                 unsigned index);
 /* The inverses, for listings; false if KEY is none of that kind. */
 bool dw_key_is_commit(const char *key, uint64_t *version);
 bool dw_key_is_shortcut(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
 bool dw_key_is_object(const char *key, uint64_t *version, bool *of_shortcut);
 bool dw_key_is_receipt(const char *key, uint64_t *version);
+bool dw_key_is_file(const char *key, uint64_t *version);
 /* Whether the key begins as those of the objects of VERSION do. */
 bool dw_key_is_of(const char *key, uint64_t version);
 /* Whether two keys of objects are of one version and one attempt: their ids begin with
@@ -84,6 +88,20 @@ typedef struct dw_objects {
 
 void dw_objects_release(dw_objects *objects);
 uint64_t dw_objects_bytes(const dw_objects *objects);
+
+/* A companion file of a version (record_files.h). */
+typedef struct dw_file_entry {
+    char *name;
+    char key[DW_KEY_TEXT];
+    uint64_t n_bytes;
+    uint8_t sha256[DW_SHA256_BYTES];
+} dw_file_entry;
+
+typedef struct dw_file_list {
+    bool is_given; /* false: the version says nothing about files */
+    dw_file_entry *items;
+    size_t n;
+} dw_file_list;
 
 /* Checks covers against a table of tensors: in range, sub-byte slices on whole bytes. */
 dw_status dw_covers_check(const dw_cover *covers, size_t n_covers,
@@ -159,6 +177,7 @@ typedef struct dw_commit_record {
     bool has_base_sha256;
     uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h) */
     dw_fork fork;
+    dw_file_list files;
     dw_objects objects;
     dw_record_seal seal;
 } dw_commit_record;

@@ -54,6 +54,13 @@ void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id
              version, write_id, purpose ? purpose : "", purpose ? "-" : "", part);
 }
 
+void dw_key_file(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
+                 unsigned index)
+{
+    snprintf(out, DW_KEY_TEXT, "files/%020" PRIu64 "-%.32s-%04u", version, write_id,
+             index);
+}
+
 /* ---- reading ---- */
 
 static bool skip_text(const char **at, const char *text)
@@ -164,6 +171,19 @@ bool dw_key_is_receipt(const char *key, uint64_t *version)
         rank > UINT32_MAX)
         return false;
     dw_key_receipt(again, *version, epoch, round, (uint32_t)rank);
+    return strcmp(key, again) == 0;
+}
+
+bool dw_key_is_file(const char *key, uint64_t *version)
+{
+    const char *at = key;
+    char write_id[DW_ID_TEXT], again[DW_KEY_TEXT];
+    uint64_t index;
+    if (!skip_text(&at, "files/") || !skip_number(&at, version) || !skip_text(&at, "-") ||
+        !skip_id(&at, write_id) || !skip_text(&at, "-") || !skip_number(&at, &index) ||
+        index > UINT32_MAX)
+        return false;
+    dw_key_file(again, *version, write_id, (unsigned)index);
     return strcmp(key, again) == 0;
 }
 

@@ -2,6 +2,7 @@
 #include "stream/record.h"
 
 #include "base/mem.h"
+#include "stream/record_files.h"
 #include "stream/record_parts.h"
 #include "stream/record_seal.h"
 
@@ -216,6 +217,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     out->suspect_from = read_suspect(&f, out->version);
     read_content(&f, out);
     read_restart(&f, out);
+    dw_field_files(&f, &out->files);
     dw_field_objects(&f, &out->objects);
     check_objects(&f, out);
     dw_fields_release(&f);
@@ -230,6 +232,7 @@ void dw_commit_record_release(dw_commit_record *record)
     dw_free(record->notes);
     dw_free(record->base);
     dw_free(record->fork.url);
+    dw_file_list_release(&record->files);
     dw_objects_release(&record->objects);
     *record = (dw_commit_record){0};
 }

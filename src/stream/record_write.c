@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "stream/record_files.h"
 #include "stream/record_parts.h"
 #include "stream/record_seal.h"
 
@@ -207,6 +208,10 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     put_content(out, record);
     if (record->restart)
         put_number(out, "restart", 1);
+    if (record->files.is_given) {
+        dw_write_text(out, ",\"files\":");
+        dw_write_files(out, &record->files);
+    }
     put_objects(out, &record->objects);
     return finish(out, start, &record->seal, key, check_commit, err);
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/store.h"
+#include "stream/record_files.h"
 #include "stream/transfer.h"
 #include "tensor/tensor_list.h"
 
@@ -89,6 +90,20 @@ static dw_status check_names(const dw_objects *objects, uint64_t version,
     return DW_OK;
 }
 
+/* A companion file was stored by this version or one before it: the collector relies on
+ * it. */
+static dw_status check_files(const dw_file_list *files, uint64_t version,
+                             const char *where, dw_error *err)
+{
+    for (size_t i = 0; i < files->n; i++) {
+        uint64_t named;
+        if (!dw_key_is_file(files->items[i].key, &named) || named > version)
+            return dw_fail(err, DW_CORRUPT, where, "'%s' is of a later version",
+                           files->items[i].key);
+    }
+    return DW_OK;
+}
+
 /* The error for a damaged newest commit, after which no version can come; it names the
  * next step. */
 static dw_status explain_damaged_head(uint64_t head, dw_error *err)
@@ -126,6 +141,8 @@ dw_status dw_stream_read_commit(dw_stream *s, uint64_t version, dw_commit_record
                          out->version);
     if (status == DW_OK)
         status = check_names(&out->objects, version, false, where, err);
+    if (status == DW_OK)
+        status = check_files(&out->files, version, where, err);
     if (status == DW_OK)
         status = dw_objects_check(&out->objects, s->record.tensors, s->record.n_tensors,
                                   out->content == DW_CONTENT_ANCHOR, where, err);
@@ -336,6 +353,8 @@ void dw_stream_close(dw_stream *s)
         return;
     dw_stream_record_release(&s->record);
     dw_commit_record_release(&s->shown);
+    dw_free(s->files);
+    dw_blob_release(&s->file);
     dw_free(s->shortcuts);
     dw_free(s->trust);
     dw_free(s);
@@ -504,7 +523,9 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
                           .base_sha256 = c.has_base_sha256 ? s->shown.base_sha256 : NULL,
                           .fork_url = c.fork.url,
                           .fork_version = c.fork.version,
-                          .restart = c.restart};
+                          .restart = c.restart,
+                          .n_files = c.files.n,
+                          .n_file_bytes = dw_file_list_bytes(&c.files)};
     memcpy(out->key, c.seal.key, sizeof out->key);
     return DW_OK;
 }

@@ -4,8 +4,10 @@
 #ifndef DW_STREAM_STREAM_H
 #define DW_STREAM_STREAM_H
 
+#include "deltawire/files.h"
 #include "deltawire/stream.h"
 #include "stream/record.h"
+#include "stream/transfer.h"
 
 struct dw_stream {
     dw_store *store; /* borrowed */
@@ -23,6 +25,8 @@ struct dw_stream {
 
     /* lent to the caller until its next call */
     dw_commit_record shown;
+    dw_file_info *files; /* those of `shown` */
+    dw_blob file;        /* the bytes of one */
     dw_edge *shortcuts;
     char held_by[80];        /* why a collection kept more than asked for */
     char ahead[DW_KEY_TEXT]; /* a follower's record that a collection reports */

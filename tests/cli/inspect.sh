@@ -48,6 +48,15 @@ for path in run/base run/base/model.safetensors sharded/base; do
     deltawire inspect $path --json | holds 'o["pending"] is True'
 done
 
+it "shows a version of a stream"
+deltawire publish stream run/step_000001 --quiet
+prints '^stream: version 0 of a stream' deltawire inspect stream
+deltawire inspect stream --at 0 --json | holds 'o["kind"] == "stream" and o["content"] == "anchor"'
+fails 6 "version 0 has no companion file 'config.json'" deltawire inspect stream --file config.json
+fails 6 "" deltawire inspect stream --at 7
+fails 2 "--tensors is for deltas and checkpoints" deltawire inspect stream --tensors
+fails 2 "for streams, and run/step_000001 is none" deltawire inspect run/step_000001 --file config.json
+
 it "reports files that are neither deltas nor checkpoints"
 echo hello >text
 unchanged fails 3 "text: " deltawire inspect text

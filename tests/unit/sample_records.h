@@ -53,6 +53,19 @@ static inline dw_objects sample_objects(uint64_t version, const char *purpose)
     return (dw_objects){items, 2};
 }
 
+/* A file that this version stored, and one of an older version. */
+static inline dw_file_list sample_files(uint64_t version)
+{
+    static char names[2][32] = {"config.json", "token\xc3\xa9.json"};
+    static dw_file_entry items[2];
+    for (unsigned i = 0; i < 2; i++) {
+        items[i] = (dw_file_entry){.name = names[i], .n_bytes = 700 * i};
+        dw_key_file(items[i].key, version - 5 * i, SAMPLE_WRITE_ID, i);
+        memset(items[i].sha256, 0x50 + (int)i, DW_SHA256_BYTES);
+    }
+    return (dw_file_list){true, items, 2};
+}
+
 static inline dw_commit_record sample_commit(dw_content content)
 {
     uint64_t version = content == DW_CONTENT_DELTA ? 17 : 0;
@@ -73,6 +86,10 @@ static inline dw_commit_record sample_commit(dw_content content)
         r.made_by = (dw_provenance){"0.2.0", "trainer-3"};
     if (content == DW_CONTENT_DELTA)
         memset(r.parent_sha256, 0xab, DW_SHA256_BYTES);
+    if (content == DW_CONTENT_DELTA)
+        r.files = sample_files(version);
+    if (content == DW_CONTENT_ANCHOR)
+        r.files.is_given = true; /* there are none */
     if (content == DW_CONTENT_BASE)
         r.base = "Qwen/Qwen3-8B";
     if (content == DW_CONTENT_FORK) {

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "failing_allocator.h"
 #include "sample_records.h"
+#include "stream/record_files.h"
 #include "stream/sign.h"
 #include "temp_dir.h"
 
@@ -296,7 +297,7 @@ static void spoil_member(int sample, json_t *root, json_t *holder, const char *n
 {
     const json_t *value = json_object_get(holder, name);
     bool is_optional = (holder != root && strcmp(name, "covers") == 0) ||
-                       strcmp(name, "library") == 0 ||
+                       strcmp(name, "library") == 0 || strcmp(name, "files") == 0 ||
                        (strcmp(name, "host") == 0 && sample != SAMPLE_FOLLOWER);
     json_type type = json_typeof(value);
     if (!is_optional)
@@ -348,6 +349,9 @@ static void test_each_member_spoilt(void **state)
         json_t *objects = json_object_get(root, "objects");
         for (size_t i = 0; i < json_array_size(objects); i++)
             spoil_each_member(sample, root, json_array_get(objects, i));
+        json_t *files = json_object_get(root, "files");
+        for (size_t i = 0; i < json_array_size(files); i++)
+            spoil_each_member(sample, root, json_array_get(files, i));
         if (parse_json(sample, root, &err) != DW_OK) /* everything was restored */
             fail_msg("sample %d: %s", sample, err.text);
         json_decref(root);
@@ -408,6 +412,8 @@ static void test_wrong_values(void **state)
         {SAMPLE_DELTA, "objects", "[]"},
         {SAMPLE_ANCHOR, "objects", "[]"},
         {SAMPLE_DELTA, "objects", "[1]"},
+        {SAMPLE_DELTA, "files", "[1]"},
+        {SAMPLE_DELTA, "files", "null"},
         {SAMPLE_DELTA, "signature", "\"x\""},
         {SAMPLE_DELTA, "key", "\"x\""},
         {SAMPLE_FOLD_WAY, "from", "17"},
@@ -513,6 +519,148 @@ static void test_objects_are_checked(void **state)
     assert_non_null(strstr(err.text, "'objects[1].covers'"));
     json_decref(root);
     dw_writer_release(&out);
+}
+
+/* A companion file's name never leads out of a directory, to weights or to a file of
+ * deltawire's own. */
+static void test_files_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *member;
+        const char *json;
+        const char *fault;
+    } cases[] = {
+        {"name", "\"\"", "is empty"},
+        {"name", "\"a/b\"", "path"},
+        {"name", "\"/etc/passwd\"", "path"},
+        {"name", "\"..\"", "dot"},
+        {"name", "\".\"", "dot"},
+        {"name", "\"../config.json\"", "path"},
+        {"name", "\"a\\\\b\"", "path"},
+        {"name", "\".deltawire-state.json\"", "dot"},
+        {"name", "\"deltawire.json\"", "deltawire's own"},
+        {"name", "\"model.safetensors\"", "weights"},
+        {"name", "\"model.safetensors.index.json\"", "weights"},
+        {"name", "\"a\\nb\"", "control"},
+        {"name", "\"a\\u007f\"", "control"},
+        {"name", "\"a\\u202eb\"", "control"},
+        {"name", "\"zzz.json\"", "come after"}, /* the next name is before it */
+        {"name", "\"token\\u00e9.json\"", "come after"},
+        {"key", "\"files/../stream.json\"", "no name"},
+        {"key", "\"objects/00000000000000000017-" SAMPLE_WRITE_ID "-0001.safetensors\"",
+         "no name"},
+        {"key", "\"files/17-" SAMPLE_WRITE_ID "-0001\"", "no name"},
+        {"key", "\"files/00000000000000000012-" SAMPLE_WRITE_ID "-0001\"", "twice"},
+        {"bytes", "67108865", "limit"},
+        {"bytes", "67108864", "limit"}, /* with the other's 700 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_writer out = sample_bytes(SAMPLE_DELTA, NULL);
+        json_t *root = json_loadb((char *)out.bytes, out.n_bytes, 0, NULL);
+        json_t *file = json_array_get(json_object_get(root, "files"), 0);
+        dw_error err;
+        json_object_set_new(file, cases[i].member,
+                            json_loads(cases[i].json, JSON_DECODE_ANY, NULL));
+        if (parse_json(SAMPLE_DELTA, root, &err) != DW_CORRUPT ||
+            !strstr(err.text, cases[i].fault) || !strstr(err.text, "'files"))
+            fail_msg("%s = %s: '%s'", cases[i].member, cases[i].json, err.text);
+        json_decref(root);
+        dw_writer_release(&out);
+    }
+}
+
+static void test_too_many_files(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {DW_MAX_FILES, DW_MAX_FILES + 1, 10000};
+    for (size_t s = 0; s < 3; s++) {
+        dw_file_entry *items = calloc(sizes[s], sizeof *items);
+        dw_commit_record r = sample_commit(DW_CONTENT_DELTA), parsed;
+        r.files = (dw_file_list){true, items, sizes[s]};
+        for (size_t i = 0; i < sizes[s]; i++) {
+            items[i].name = malloc(32);
+            snprintf(items[i].name, 32, "f%05zu", i);
+            dw_key_file(items[i].key, 17, SAMPLE_WRITE_ID, (unsigned)i);
+        }
+        dw_writer out = {0};
+        dw_error err = {0};
+        const bool fits = sizes[s] <= DW_MAX_FILES;
+        assert_int_equal(dw_commit_record_write(&out, &r, NULL, &err),
+                         fits ? DW_OK : DW_INVALID);
+        if (fits) {
+            assert_int_equal(
+                dw_commit_record_parse(&parsed, out.bytes, out.n_bytes, "x", &err),
+                DW_OK);
+            assert_int_equal(parsed.files.n, sizes[s]);
+            dw_commit_record_release(&parsed);
+        } else {
+            assert_non_null(strstr(err.text, "over the limit of 1024"));
+        }
+        dw_writer_release(&out);
+        for (size_t i = 0; i < sizes[s]; i++)
+            free(items[i].name);
+        free(items);
+    }
+}
+
+/* Without the member a version says nothing about files, which is not the same as none.
+ */
+static void test_files_members(void **state)
+{
+    (void)state;
+    static const int samples[] = {SAMPLE_DELTA, SAMPLE_ANCHOR, SAMPLE_BASE};
+    for (size_t i = 0; i < 3; i++) {
+        dw_writer out = sample_bytes(samples[i], NULL);
+        dw_commit_record r;
+        dw_file_list copy;
+        assert_int_equal(dw_commit_record_parse(&r, out.bytes, out.n_bytes, "x", NULL),
+                         DW_OK);
+        assert_int_equal(r.files.is_given, i < 2);
+        assert_int_equal(r.files.n, i == 0 ? 2 : 0);
+        assert_int_equal(dw_file_list_copy(&copy, &r.files, NULL), DW_OK);
+        dw_commit_record_release(&r);
+        assert_int_equal(copy.is_given, i < 2);
+        assert_int_equal(dw_file_list_bytes(&copy), i == 0 ? 700 : 0);
+        const dw_file_entry *entry = dw_file_list_find(&copy, "config.json");
+        assert_int_equal(entry != NULL, i == 0);
+        if (entry) {
+            assert_string_equal(entry->key,
+                                "files/00000000000000000017-" SAMPLE_WRITE_ID "-0000");
+            assert_int_equal(entry->sha256[31], 0x50);
+        }
+        dw_file_list_release(&copy);
+        dw_writer_release(&out);
+    }
+}
+
+static void test_files_of_a_writer(void **state)
+{
+    (void)state;
+    static const uint8_t byte = 1;
+    dw_error err;
+    dw_file files[2] = {{"b", &byte, DW_MAX_FILES_BYTES}, {"a", NULL, 0}};
+    assert_int_equal(dw_files_check(files, 2, &err), DW_OK);
+    assert_int_equal(dw_files_check(NULL, 0, &err), DW_OK);
+    files[1] = (dw_file){"a", &byte, 1};
+    assert_int_equal(dw_files_check(files, 2, &err), DW_INVALID);
+    assert_string_equal(err.where, "a");
+    assert_non_null(strstr(err.text, "67108864"));
+    files[0] = files[1];
+    assert_int_equal(dw_files_check(files, 2, &err), DW_INVALID);
+    assert_non_null(strstr(err.text, "two companion files"));
+    files[0].name = "../a\x1b";
+    assert_int_equal(dw_files_check(files, 2, &err), DW_INVALID);
+    assert_non_null(strstr(err.text, "path"));
+    assert_string_equal(err.where, "../a?");
+    files[0].bytes = NULL;
+    assert_int_equal(dw_files_check(files, 2, &err), DW_INVALID);
+    char long_name[DW_MAX_FILE_NAME + 2];
+    memset(long_name, 'x', sizeof long_name);
+    long_name[DW_MAX_FILE_NAME + 1] = '\0';
+    assert_false(dw_file_name_valid(long_name, NULL));
+    long_name[DW_MAX_FILE_NAME] = '\0';
+    assert_true(dw_file_name_valid(long_name, NULL));
 }
 
 static void test_not_json(void **state)
@@ -733,9 +881,10 @@ static void test_altered(void **state)
     dw_writer_release(&out);
 }
 
+/* Where TEXT is for the last time. */
 static size_t find(const dw_writer *out, const char *text)
 {
-    for (size_t i = 0; i + strlen(text) <= out->n_bytes; i++)
+    for (size_t i = out->n_bytes - strlen(text) + 1; i-- > 0;)
         if (memcmp(out->bytes + i, text, strlen(text)) == 0)
             return i;
     fail_msg("no %s", text);
@@ -875,6 +1024,10 @@ int main(void)
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_unknown_members_and_features),
         cmocka_unit_test(test_objects_are_checked),
+        cmocka_unit_test(test_files_are_checked),
+        cmocka_unit_test(test_too_many_files),
+        cmocka_unit_test(test_files_members),
+        cmocka_unit_test(test_files_of_a_writer),
         cmocka_unit_test(test_not_json),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_truncated),

@@ -38,6 +38,8 @@ static void test_spelling(void **state)
     assert_string_equal(key, "objects/" V7 "-" ID "-fold-12345.safetensors");
     dw_key_object(key, 7, ID, "anchor", 0);
     assert_string_equal(key, "objects/" V7 "-" ID "-anchor-0000.safetensors");
+    dw_key_file(key, 7, ID, 12);
+    assert_string_equal(key, "files/" V7 "-" ID "-0012");
     /* the longest */
     dw_key_receipt(key, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT32_MAX);
     assert_string_equal(key + strlen(key) - 5, ".json");
@@ -66,6 +68,10 @@ static void test_inverses(void **state)
         dw_key_receipt(key, numbers[i], 12, numbers[i], UINT32_MAX);
         assert_true(dw_key_is_receipt(key, &version));
         assert_true(version == numbers[i]);
+        dw_key_file(key, numbers[i], ID, UINT32_MAX);
+        assert_true(dw_key_is_file(key, &version));
+        assert_true(version == numbers[i]);
+        assert_false(dw_key_is_object(key, &version, &of_way));
         for (size_t p = 0; p < 3; p++) {
             dw_key_object(key, numbers[i], ID, purposes[p], p == 2 ? UINT32_MAX : 5);
             assert_true(dw_key_is_object(key, &version, &of_way));

@@ -1,0 +1,32 @@
+/* The companion files that a commit names (docs/PROTOCOL.md, section 2). */
+#ifndef DW_STREAM_RECORD_FILES_H
+#define DW_STREAM_RECORD_FILES_H
+
+#include "deltawire/files.h"
+#include "stream/record_fields.h"
+
+#define DW_MAX_FILES       1024        /* of one version */
+#define DW_MAX_FILES_BYTES (64u << 20) /* of all files of one version together */
+#define DW_MAX_FILE_NAME   255         /* bytes */
+
+/* Whether a file of that name may be part of a version. If not, *WHY (which may be NULL)
+ * is set to what is wrong with it, as the end of a sentence that begins with the name. */
+bool dw_file_name_valid(const char *name, const char **why);
+
+/* DW_INVALID unless the files can be published together: names, each once; their number;
+ * their size. */
+dw_status dw_files_check(const dw_file *files, size_t n_files, dw_error *err);
+
+/* The entry of that name, or NULL. */
+const dw_file_entry *dw_file_list_find(const dw_file_list *list, const char *name);
+uint64_t dw_file_list_bytes(const dw_file_list *list);
+dw_status dw_file_list_copy(dw_file_list *out, const dw_file_list *list, dw_error *err);
+void dw_file_list_release(dw_file_list *list);
+
+/* Takes the optional member `files`. Names, keys, their order, number and the sum of
+ * their sizes are checked before anything is allocated for them. */
+void dw_field_files(dw_fields *f, dw_file_list *out);
+/* Without the member's name. */
+void dw_write_files(dw_writer *out, const dw_file_list *list);
+
+#endif
