@@ -10,6 +10,7 @@
 #include "fail.h"
 #include "print.h"
 #include "progress_bar.h"
+#include "version_report.h"
 
 static const struct verb {
     const char *name;
@@ -47,7 +48,7 @@ static void print_help(FILE *out)
     fputs("deltawire ships the weights that changed, exact to the bit.\n"
           "\n"
           "usage: deltawire VERB [ARGUMENT...]     deltawire VERB --help shows examples\n"
-          "       deltawire --version\n"
+          "       deltawire --version [--json]\n"
           "\n",
           out);
     for (size_t i = 0; i < N_VERBS; i++)
@@ -128,7 +129,7 @@ int main(int argc, char **argv)
         return CLI_EXIT_USAGE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("deltawire %s (%s kernels)\n", dw_version(), dw_kernel_name());
+        cli_print_version(argc > 2 && strcmp(argv[2], "--json") == 0);
         return finish_output(0);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {

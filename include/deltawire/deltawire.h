@@ -23,6 +23,7 @@
  *     rollout.h       experimental   a follower with its engines
  *     agent.h         experimental   health, status and metrics by HTTP
  *     layout.h        experimental   weights that an engine keeps in another layout
+ *     cuda.h          experimental   graphics processors
  *     peer.h          experimental   reading versions of TRL, slime and SkyRL
  *     peer_publish.h  experimental   writing them
  *     fault.h         experimental   a store that fails on purpose, for tests
@@ -64,6 +65,7 @@
 #include "deltawire/agent.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/control.h"
+#include "deltawire/cuda.h"
 #include "deltawire/delta.h"
 #include "deltawire/digest.h"
 #include "deltawire/engine.h"

@@ -46,26 +46,32 @@ static void make_coefficients(void)
     generator = next_random(&state) >> 4; /* below p */
 }
 
-static uint64_t multiply(uint64_t a, uint64_t b)
-{
-    return dw_digest_reduce((unsigned __int128)a * b);
-}
-
 static uint64_t power_of(uint64_t base, uint64_t exponent)
 {
     uint64_t result = 1;
     for (; exponent; exponent >>= 1) {
         if (exponent & 1)
-            result = multiply(result, base);
-        base = multiply(base, base);
+            result = dw_digest_times(result, base);
+        base = dw_digest_times(base, base);
     }
     return result;
 }
 
 dw_digest dw_digest_add(dw_digest a, dw_digest b)
 {
-    uint64_t sum = a + b;
-    return sum >= P ? sum - P : sum;
+    return dw_digest_plus(a, b);
+}
+
+const uint64_t *dw_digest_coefficients(void)
+{
+    pthread_once(&once, make_coefficients);
+    return coefficients;
+}
+
+uint64_t dw_digest_power(uint64_t chunk)
+{
+    pthread_once(&once, make_coefficients);
+    return power_of(generator, chunk);
 }
 
 dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_byte)
@@ -86,8 +92,8 @@ dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_by
             memcpy((uint8_t *)padded + place, at, n);
             chunk = padded;
         }
-        sum = dw_digest_add(sum, multiply(power, k->digest_chunk(chunk, low, high)));
-        power = multiply(power, generator);
+        sum = dw_digest_add(sum, dw_digest_times(power, k->digest_chunk(chunk, low, high)));
+        power = dw_digest_times(power, generator);
         at += n;
         n_bytes -= n;
         place = 0;
@@ -127,7 +133,7 @@ static uint64_t reduce_signed(__int128 v)
 
 dw_digest dw_digest_moves_sum(const dw_digest_moves *m)
 {
-    return dw_digest_add(m->sum, multiply(m->power, reduce_signed(m->inside)));
+    return dw_digest_add(m->sum, dw_digest_times(m->power, reduce_signed(m->inside)));
 }
 
 void dw_digest_moves_enter(dw_digest_moves *m, uint64_t chunk)
@@ -135,8 +141,8 @@ void dw_digest_moves_enter(dw_digest_moves *m, uint64_t chunk)
     m->sum = dw_digest_moves_sum(m);
     m->inside = 0;
     m->power = chunk - m->chunk == 1
-                   ? multiply(m->power, generator)
-                   : multiply(m->power, power_of(generator, chunk - m->chunk));
+                   ? dw_digest_times(m->power, generator)
+                   : dw_digest_times(m->power, power_of(generator, chunk - m->chunk));
     m->chunk = chunk;
 }
 
@@ -156,13 +162,13 @@ uint64_t dw_digest_weight(const dw_tensor *tensor)
 
 dw_digest dw_digest_scale(uint64_t weight, dw_digest digest)
 {
-    return multiply(weight, digest);
+    return dw_digest_times(weight, digest);
 }
 
 dw_digest dw_digest_term(uint64_t weight, dw_digest digest)
 {
     /* + 1: a tensor of zeros counts too */
-    return multiply(weight, dw_digest_add(digest, 1));
+    return dw_digest_times(weight, dw_digest_add(digest, 1));
 }
 
 dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,

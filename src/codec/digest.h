@@ -20,6 +20,10 @@ dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_by
 
 dw_digest dw_digest_add(dw_digest a, dw_digest b);
 
+/* The constants of the sum: a[0..1023], and g^CHUNK. */
+const uint64_t *dw_digest_coefficients(void);
+uint64_t dw_digest_power(uint64_t chunk);
+
 /* Collects the effect of changes on a tensor's digest. */
 typedef struct dw_digest_moves {
     const uint64_t *coefficients; /* [1024] */

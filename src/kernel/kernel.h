@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernel/digest_sum.h"
+
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "deltawire's kernels and formats assume a little-endian machine"
 #endif
@@ -106,8 +108,6 @@ static inline void dw_locate_next(dw_locate_state *s, const dw_class_gaps *g, un
  * entries are written in groups. */
 #define DW_LIST_SLACK 8
 
-#define DW_DIGEST_CHUNK 4096 /* bytes that the digest kernel takes at once */
-
 typedef struct dw_kernels {
     const char *name;
 
@@ -174,17 +174,6 @@ static inline void dw_read_once(void *to, const void *from, size_t n_bytes)
 }
 
 /* ---- shared by the implementations ---- */
-
-#define DW_DIGEST_PRIME ((1ull << 61) - 1)
-
-static inline uint64_t dw_digest_reduce(unsigned __int128 v)
-{
-    uint64_t r = (uint64_t)(v & DW_DIGEST_PRIME) + (uint64_t)(v >> 61 & DW_DIGEST_PRIME) +
-                 (uint64_t)(v >> 122);
-    while (r >= DW_DIGEST_PRIME)
-        r -= DW_DIGEST_PRIME;
-    return r;
-}
 
 /* Scatter and gather are limited by memory, so wider registers gain nothing: all tables
  * share the plain ones. */

@@ -1,0 +1,26 @@
+/* All kernels in one unit.
+ *
+ * They are written in the common part of C and CUDA C++, so that tests/cuda can also
+ * compile them for the CPU. A kernel has one argument, a struct, and one struct of memory
+ * that the threads of a block share.
+ */
+#ifdef DW_CUDA_EMULATED
+#define DW_KERNEL(name, threads, type) static void name(const type job)
+#define DW_BLOCK_MEMORY(type, s)       type *const s = (type *)emulate_shared(sizeof(type))
+#define DW_DEVICE                      static inline
+#else
+#include <cstdint>
+#define DW_KERNEL(name, threads, type)                                                   \
+    extern "C" __global__ void __launch_bounds__(threads) name(const type job)
+#define DW_BLOCK_MEMORY(type, s)                                                         \
+    __shared__ type s##_memory;                                                          \
+    type *const s = &s##_memory
+#define DW_DEVICE static __device__ __forceinline__
+#endif
+
+#include "cuda/kernels.h"
+
+#define WARP  32u
+#define LANES 0xffffffffu
+
+#include "cuda/digest.cuh"
