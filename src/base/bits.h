@@ -1,12 +1,8 @@
-/* Bits, least significant first, in little-endian bytes. */
+/* Bits, least significant first, in little-endian bytes. Shared with CUDA devices. */
 #ifndef DW_BASE_BITS_H
 #define DW_BASE_BITS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "base/bytes.h"
+#include "base/words.h"
 
 /* ---- writer: the caller's buffer is large enough, plus 8 bytes ---- */
 
@@ -17,7 +13,7 @@ typedef struct dw_bit_writer {
 } dw_bit_writer;
 
 /* n_bits at most 56; higher bits of VALUE must be zero. */
-static inline void dw_put_bits(dw_bit_writer *w, uint64_t value, unsigned n_bits)
+DW_INLINE void dw_put_bits(dw_bit_writer *w, uint64_t value, unsigned n_bits)
 {
     w->held |= value << w->n_held;
     w->n_held += n_bits;
@@ -29,7 +25,7 @@ static inline void dw_put_bits(dw_bit_writer *w, uint64_t value, unsigned n_bits
 }
 
 /* n_bits up to 64. */
-static inline void dw_put_wide(dw_bit_writer *w, uint64_t value, unsigned n_bits)
+DW_INLINE void dw_put_wide(dw_bit_writer *w, uint64_t value, unsigned n_bits)
 {
     if (n_bits > 32) {
         dw_put_bits(w, value & 0xffffffff, 32);
@@ -40,7 +36,7 @@ static inline void dw_put_wide(dw_bit_writer *w, uint64_t value, unsigned n_bits
 }
 
 /* Fills the last byte with zeros; returns the end. */
-static inline uint8_t *dw_finish_bits(dw_bit_writer *w)
+DW_INLINE uint8_t *dw_finish_bits(dw_bit_writer *w)
 {
     if (w->n_held > 0)
         *w->at++ = (uint8_t)w->held;
@@ -50,7 +46,14 @@ static inline uint8_t *dw_finish_bits(dw_bit_writer *w)
 }
 
 /* Exp-Golomb code of order 0: small numbers in few bits. */
-void dw_put_golomb(dw_bit_writer *w, uint32_t value);
+DW_INLINE void dw_put_golomb(dw_bit_writer *w, uint32_t value)
+{
+    uint64_t v = (uint64_t)value + 1;
+    unsigned n = dw_top_bit(v); /* bits below the leading one */
+    dw_put_bits(w, 0, n);
+    dw_put_bits(w, 1, 1);
+    dw_put_bits(w, v & ((1ull << n) - 1), n);
+}
 
 /* ---- reader: zero bits past the end, which dw_bits_spent() reports ---- */
 
@@ -61,7 +64,7 @@ typedef struct dw_bit_reader {
 } dw_bit_reader;
 
 /* 64 bits from the current position, at least 57 of them good. */
-static inline uint64_t dw_peek_bits(const dw_bit_reader *r)
+DW_INLINE uint64_t dw_peek_bits(const dw_bit_reader *r)
 {
     size_t byte = (size_t)(r->bit >> 3);
     if (byte + 8 <= r->n_bytes)
@@ -73,7 +76,7 @@ static inline uint64_t dw_peek_bits(const dw_bit_reader *r)
 }
 
 /* n_bits at most 56. */
-static inline uint64_t dw_get_bits(dw_bit_reader *r, unsigned n_bits)
+DW_INLINE uint64_t dw_get_bits(dw_bit_reader *r, unsigned n_bits)
 {
     uint64_t v = dw_peek_bits(r) & ((1ull << n_bits) - 1);
     r->bit += n_bits;
@@ -81,7 +84,7 @@ static inline uint64_t dw_get_bits(dw_bit_reader *r, unsigned n_bits)
 }
 
 /* n_bits up to 64. */
-static inline uint64_t dw_get_wide(dw_bit_reader *r, unsigned n_bits)
+DW_INLINE uint64_t dw_get_wide(dw_bit_reader *r, unsigned n_bits)
 {
     if (n_bits <= 32)
         return dw_get_bits(r, n_bits);
@@ -89,9 +92,25 @@ static inline uint64_t dw_get_wide(dw_bit_reader *r, unsigned n_bits)
     return low | dw_get_bits(r, n_bits - 32) << 32;
 }
 
-uint32_t dw_get_golomb(dw_bit_reader *r);
+DW_INLINE uint32_t dw_get_golomb(dw_bit_reader *r)
+{
+    uint64_t v = dw_peek_bits(r);
+    unsigned n = v ? dw_low_bit(v) : 32;
+    if (n >= 32) { /* not written by us: use up all bits, so that the reader fails */
+        r->bit = 8 * (uint64_t)r->n_bytes + 8;
+        return 0;
+    }
+    r->bit += n + 1;
+    return (uint32_t)((1ull << n) + dw_get_bits(r, n) - 1);
+}
 
 /* True when exactly all bytes were used, the last one padded with zeros. */
-bool dw_bits_spent(const dw_bit_reader *r);
+DW_INLINE bool dw_bits_spent(const dw_bit_reader *r)
+{
+    if ((r->bit + 7) >> 3 != r->n_bytes)
+        return false;
+    unsigned used = r->bit & 7;
+    return used == 0 || r->bytes[r->n_bytes - 1] >> used == 0;
+}
 
 #endif

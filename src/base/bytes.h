@@ -10,45 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
-/* Unaligned loads and stores; the format is little-endian, and so are the machines
- * this is built for (kernel/kernel.h refuses others). */
-static inline uint16_t dw_load16(const void *p)
-{
-    uint16_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline uint32_t dw_load32(const void *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline uint64_t dw_load64(const void *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline void dw_store16(void *p, uint16_t v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-static inline void dw_store32(void *p, uint32_t v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-static inline void dw_store64(void *p, uint64_t v)
-{
-    memcpy(p, &v, sizeof v);
-}
+#include "base/words.h"
 
 /* ---- reader ---- */
 

@@ -15,4 +15,23 @@
 #define DW_INLINE static inline
 #endif
 
+/* The number of the highest and of the lowest bit that is set. V is not 0. */
+DW_INLINE unsigned dw_top_bit(uint64_t v)
+{
+#ifdef __CUDA_ARCH__
+    return 63 - (unsigned)__clzll((long long)v);
+#else
+    return 63 - (unsigned)__builtin_clzll(v);
+#endif
+}
+
+DW_INLINE unsigned dw_low_bit(uint64_t v)
+{
+#ifdef __CUDA_ARCH__
+    return (unsigned)__ffsll((long long)v) - 1;
+#else
+    return (unsigned)__builtin_ctzll(v);
+#endif
+}
+
 #endif

@@ -11,9 +11,6 @@ static const uint32_t stay_of[DW_ANS_TABLES] = {
     3361473452, 3495128183, 3611622603, 3712582389, 3799660319, 3874462704,
 };
 
-/* The next value would be this: the square root of stay_of[20]. */
-#define STAY_24 3938502376u
-
 static dw_ans_table tables[DW_ANS_TABLES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -68,17 +65,7 @@ const dw_ans_table *dw_ans_tables(void)
     return tables;
 }
 
-unsigned dw_ans_fit(uint32_t stay)
+const uint32_t *dw_ans_stays(void)
 {
-    /* wider buckets, each twice as likely to end the run, until one table fits */
-    uint64_t chance = stay;
-    unsigned q = 0;
-    while (chance > ((uint64_t)stay_of[23] + STAY_24) / 2 && q + 23 + 4 <= DW_ANS_MAX_Q) {
-        chance = chance * chance >> 32;
-        q += 4;
-    }
-    unsigned t = 0;
-    while (t < DW_ANS_TABLES - 1 && chance > ((uint64_t)stay_of[t] + stay_of[t + 1]) / 2)
-        t++;
-    return q + t;
+    return stay_of;
 }

@@ -17,25 +17,8 @@
 #ifndef DW_CODEC_ANS_H
 #define DW_CODEC_ANS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "base/bytes.h"
-
-#define DW_ANS_TABLES  24
-#define DW_ANS_SYMBOLS 32
-#define DW_ANS_FAR     31
-#define DW_ANS_BITS    12
-#define DW_ANS_TOTAL   (1u << DW_ANS_BITS)
-#define DW_ANS_LOW     (1u << 16) /* the least value of a state */
-#define DW_ANS_MAX_Q   127u
-
-typedef struct dw_ans_symbol {
-    uint16_t start;
-    uint16_t size;
-    uint64_t reciprocal; /* floor(2^44 / size) + 1 */
-} dw_ans_symbol;
+#include "codec/ans_step.h"
 
 typedef struct dw_ans_table {
     dw_ans_symbol symbol[DW_ANS_SYMBOLS];
@@ -46,18 +29,8 @@ typedef struct dw_ans_table {
 /* All 24, built at first use. */
 const dw_ans_table *dw_ans_tables(void);
 
-static inline unsigned dw_ans_table_of(unsigned q)
-{
-    return q < DW_ANS_TABLES ? q : 20 + (q & 3);
-}
-
-static inline unsigned dw_ans_bucket_bits(unsigned q)
-{
-    return q < DW_ANS_TABLES ? 0 : (q - 20) >> 2;
-}
-
-/* The q whose distribution fits a run that continues with probability STAY / 2^32. */
-unsigned dw_ans_fit(uint32_t stay);
+/* For each table 2^32 times the probability that a run continues for one more bucket. */
+const uint32_t *dw_ans_stays(void);
 
 /* ---- writer: symbols in reverse, bytes from the end of the room downwards; two bytes
  * below the last one written may be overwritten ---- */
@@ -74,17 +47,12 @@ static inline dw_ans_writer dw_ans_writer_at(uint8_t *end)
 
 static inline void dw_ans_put(dw_ans_writer *w, const dw_ans_symbol *s)
 {
-    /* writes two bytes if the state would grow too large; without a branch, because it
-     * would often be mispredicted */
-    uint32_t x = w->last;
-    unsigned full = x >> 20 >= s->size;
-    dw_store16(w->at - 2, (uint16_t)x);
-    w->at -= 2 * full;
-    x >>= 16 * full;
-    /* exact, and below 2^64: x < size * 2^20 and size <= 2^12 */
-    uint32_t quotient = (uint32_t)(x * s->reciprocal >> 44);
+    unsigned n_full;
+    dw_store16(w->at - 2, (uint16_t)w->last);
+    const uint32_t x = dw_ans_code(w->last, s, &n_full);
+    w->at -= 2 * n_full;
     w->last = w->next_to_last;
-    w->next_to_last = x + s->start + quotient * (DW_ANS_TOTAL - s->size);
+    w->next_to_last = x;
 }
 
 /* Writes the states; returns the first byte of the stream. */

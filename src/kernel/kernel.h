@@ -16,35 +16,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernel/class_map.h"
 #include "kernel/digest_sum.h"
+#include "kernel/round_one.h"
 
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "deltawire's kernels and formats assume a little-endian machine"
 #endif
-
-#define DW_BLOCK_ELEMS (1u << 20)
-#define DW_BLOCK_BYTES (2u << 20)
-#define DW_CLASSES     16
-
-/* Sorts an element into one of 16 classes by its magnitude:
- *
- *     class(x) = min(15, max(0, ((x & magnitude) >> shift) - base))
- *
- * For floats `magnitude` drops the sign and `shift` the mantissa, so a class is an
- * exponent: all weights that share an ulp. Types without that structure use
- * magnitude = 0 and have one class. */
-typedef struct dw_class_map {
-    uint64_t magnitude;
-    uint32_t base;
-    uint32_t shift;
-} dw_class_map;
-
-static inline unsigned dw_class_of(uint64_t x, const dw_class_map *map)
-{
-    uint64_t c = (x & map->magnitude) >> map->shift;
-    c = c > map->base ? c - map->base : 0;
-    return c < DW_CLASSES ? (unsigned)c : DW_CLASSES - 1;
-}
 
 /* A changed element. The gap counts unchanged elements of the same class since the last
  * changed one. */
@@ -54,16 +32,6 @@ typedef struct dw_change {
     uint64_t old;
     uint64_t new_;
 } dw_change;
-
-static inline unsigned dw_gap_class(uint32_t class_gap)
-{
-    return class_gap >> 28;
-}
-
-static inline uint32_t dw_gap_size(uint32_t class_gap)
-{
-    return class_gap & 0x0fffffff;
-}
 
 /* The state of class_diff for each class between two calls. */
 typedef struct dw_class_state {

@@ -73,13 +73,13 @@ static void test_fit(void **state)
     (void)state;
     unsigned last = 0;
     for (uint64_t stay = 0; stay <= UINT32_MAX; stay += 1 + (UINT32_MAX - stay) / 4096) {
-        unsigned q = dw_ans_fit((uint32_t)stay);
+        unsigned q = dw_ans_fit(dw_ans_stays(), (uint32_t)stay);
         assert_true(q >= last);
         assert_true(q <= DW_ANS_MAX_Q);
         last = q;
     }
-    assert_int_equal(dw_ans_fit(0), 0);
-    assert_true(dw_ans_fit(UINT32_MAX) > 100);
+    assert_int_equal(dw_ans_fit(dw_ans_stays(), 0), 0);
+    assert_true(dw_ans_fit(dw_ans_stays(), UINT32_MAX) > 100);
     for (unsigned q = 0; q <= DW_ANS_MAX_Q; q++) {
         assert_true(dw_ans_table_of(q) < DW_ANS_TABLES);
         assert_true(dw_ans_bucket_bits(q) <= 26);
@@ -97,7 +97,7 @@ static void test_fit_is_near_the_entropy(void **state)
     (void)state;
     for (unsigned percent = 1; percent < 100; percent++) {
         double end = percent / 100.0, weight = end, bits = 0, entropy = 0;
-        unsigned q = dw_ans_fit((uint32_t)((1 - end) * 4294967295.0));
+        unsigned q = dw_ans_fit(dw_ans_stays(), (uint32_t)((1 - end) * 4294967295.0));
         const dw_ans_table *table = &dw_ans_tables()[dw_ans_table_of(q)];
         unsigned k = dw_ans_bucket_bits(q);
         for (unsigned gap = 0; gap < 3000; gap++, weight *= 1 - end) {
