@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
         src cli bench python/src examples
 } | awk -F '[:<">]' '
     BEGIN {
-        n = split("base kernel tensor codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
+        n = split("base kernel tensor quant codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
         for (i = 1; i <= n; i++) rank[list[i]] = i
         uses["cli"] = "cli bench"
         uses["bench"] = "bench"

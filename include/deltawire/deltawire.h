@@ -15,6 +15,7 @@
  *     sign.h          stable         keys that sign versions
  *     stream.h        stable         the versions of a model in a store
  *     files.h         experimental   the small files that versions carry
+ *     quantize.h      experimental   weights that are published as fp8 or int8
  *     publish.h       stable         writing versions: the trainer's side
  *     follow.h        stable         getting versions: the engine's side
  *     control.h       stable         the version of a mapped directory
@@ -79,6 +80,7 @@
 #include "deltawire/peer_publish.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
+#include "deltawire/quantize.h"
 #include "deltawire/rollout.h"
 #include "deltawire/sign.h"
 #include "deltawire/snapshot.h"

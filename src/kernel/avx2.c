@@ -252,6 +252,7 @@ static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
     return class_bytes_of(load(classes, 0), load(classes, 1));
 }
 
+#include "kernel/quant.inc"
 #include "kernel/round.inc"
 #include "kernel/widths.inc"
 

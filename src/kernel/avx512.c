@@ -199,6 +199,7 @@ static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
     return _mm512_loadu_si512(bytes);
 }
 
+#include "kernel/quant.inc"
 #include "kernel/round.inc"
 #include "kernel/widths.inc"
 

@@ -115,6 +115,17 @@ typedef struct dw_kernels {
      * of IN is read exactly once. */
     void (*round_bf16)(void *out, const void *in, size_t n);
 
+    /* Quantising, for BF16 (index 0) and F32 (index 1). IN is aligned, and nobody else
+     * writes it. N has no limit.
+     *
+     * The largest magnitude, as the bits of an F32; 0x7f800000 or more if an element is
+     * infinite or NaN. */
+    uint32_t (*quant_max[2])(const void *in, size_t n);
+    /* x / SCALE, rounded to the nearest F8_E4M3 or I8, halfway to even. SCALE is a normal
+     * number, at least max |x| / 448 or / 127, but for one rounding. */
+    void (*quant_fp8[2])(uint8_t *out, const void *in, size_t n, float scale);
+    void (*quant_int8[2])(uint8_t *out, const void *in, size_t n, float scale);
+
     /* The sum of the chunk's 1,024 words, each times its coefficient, modulo
      * 2^61 - 1. Coefficient j is low[j] + 2^30 high[j], both below 2^30. */
     uint64_t (*digest_chunk)(const void *chunk, const uint32_t *low,
@@ -168,7 +179,9 @@ DW_DECLARE_MOVES(8)
         .class_locate = DW_EACH_WIDTH(class_locate), .list_bits = list_bits,             \
         .scatter = DW_EACH_WIDTH(dw_plain_scatter),                                      \
         .gather = DW_EACH_WIDTH(dw_plain_gather), .round_bf16 = round_bf16,              \
-        .digest_chunk = digest_chunk,                                                    \
+        .quant_max = {quant_max_bf16, quant_max_f32},                                    \
+        .quant_fp8 = {quant_fp8_bf16, quant_fp8_f32},                                    \
+        .quant_int8 = {quant_int8_bf16, quant_int8_f32}, .digest_chunk = digest_chunk,   \
     }
 
 extern const dw_kernels dw_kernels_plain;

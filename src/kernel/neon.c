@@ -234,6 +234,7 @@ static inline class_bytes classes_8(const uint8_t *elems, const class_map *map)
     return classes;
 }
 
+#include "kernel/quant.inc"
 #include "kernel/round.inc"
 #include "kernel/widths.inc"
 

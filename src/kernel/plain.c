@@ -115,6 +115,7 @@ static uint64_t digest_chunk(const void *chunk, const uint32_t *low, const uint3
     return dw_digest_reduce(sum);
 }
 
+#include "kernel/quant.inc"
 #include "kernel/round.inc"
 
 const dw_kernels dw_kernels_plain = DW_KERNEL_TABLE("plain");
