@@ -67,6 +67,12 @@ bench-pause: ## install what is missing, and measure how long an engine stands s
 	@cmake --build build -j $(JOBS) --target pause_bench pause_engine
 	@scripts/bench-pause.sh
 
+bench-quantised: ## install what is missing, and measure fp8 and int8 models beside bf16
+	@scripts/install-deps.sh build bench
+	@$(MAKE) all
+	@cmake --build build -j $(JOBS) --target quant_bench
+	@scripts/bench-quantised.sh
+
 bench-python: ## install what is missing, and measure publishing from PyTorch
 	@scripts/install-deps.sh build
 	@scripts/bench-python.sh
@@ -102,4 +108,4 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 .PHONY: all configure deps package test test-deploy test-peers demo demo-hosts demo-core demo-trl \
-	bench bench-sync bench-pause bench-python fuzz soak install format lint clean help
+	bench bench-sync bench-pause bench-python bench-quantised fuzz soak install format lint clean help

@@ -46,12 +46,13 @@ run() { # TARGET
         --large-model 8M --steps 6 --link-steps 2 --upkeep-steps 20' ;;
     bench-pause) make bench-pause VERSIONS=3 SIZE=4000000 IDLE=1 ;;
     bench-python) make bench-python ROUNDS=1 LAYERS=1 VLLM="${DW_TEST_PEERS:-0}" ;;
+    bench-quantised) make bench-quantised SIZE=1000000 ROUNDS=1 DW_SHARED="$scratch" ;;
     fuzz) make fuzz T=1 SEED=1 ;;
     soak) make soak ROUNDS=2 FOLLOWERS=8 SEED=1 ;;
     install) make install DESTDIR="$scratch/root" &&
         LD_LIBRARY_PATH=$scratch/root/usr/local/lib "$scratch/root/usr/local/bin/deltawire" --version ;;
     lint) scripts/install-deps.sh dev && # only the lower layers: all files take a minute more
-        make lint FILES='src/base src/kernel src/tensor src/codec src/layout src/net' ;;
+        make lint FILES='src/base src/kernel src/tensor src/quant src/codec src/layout src/net' ;;
     format) scripts/install-deps.sh dev && copy_tree && make -C "$scratch/tree" format ;;
     clean) copy_tree && mkdir "$scratch/tree/build" && make -C "$scratch/tree" clean &&
         [ ! -e "$scratch/tree/build" ] ;;

@@ -216,6 +216,8 @@ static dw_status check(const dw_tensor *source, size_t n, const bool *as_bf16,
         return dw_fail(err, DW_INVALID, NULL, "%d is no scheme of quantising",
                        (int)options->scheme);
     dw_status status = dw_tensors_check_shapes(source, n, err);
+    if (status == DW_OK)
+        status = dw_quant_check_patterns(source, n, options, err);
     if (status != DW_OK)
         return status;
     dw_name_index names;
@@ -233,7 +235,7 @@ static dw_status check(const dw_tensor *source, size_t n, const bool *as_bf16,
                              options->scheme, err);
     }
     dw_name_index_release(&names);
-    return status == DW_OK ? dw_quant_check_patterns(source, n, options, err) : status;
+    return status;
 }
 
 dw_status dw_quant_plan_make(dw_quant_plan **out, const dw_tensor *source, size_t n,

@@ -166,6 +166,72 @@ static int round_case(const dw_kernels *k)
     return memcmp(a, b, 2 * n) == 0;
 }
 
+/* Every pattern of BF16, at every tail length, with scales of all sizes. */
+static int quant_case(const dw_kernels *k, size_t n)
+{
+    enum { ALL = 65536 };
+    static uint16_t half[ALL];
+    static uint32_t full[ALL];
+    static uint8_t a[ALL], b[ALL];
+    const dw_kernels *plain = &dw_kernels_plain;
+    static const float scales[] = {0x1p-126f, 0x1.3456p-100f, 0x1.fffffep-12f, 1.0f,
+                                   0x1.249252p+100f};
+    size_t n_here = 0;
+    const float scale = scales[random64() % 5];
+    const bool is_int = random64() % 2;
+    const float limit = scale * (is_int ? 127.0f : 448.0f);
+    for (uint32_t x = 0; x < ALL; x++) {
+        const uint32_t bits = x << 16 | (uint32_t)(random64() & 0xffff);
+        const uint32_t short_bits = x << 16;
+        float long_value, short_value;
+        memcpy(&long_value, &bits, 4);
+        memcpy(&short_value, &short_bits, 4);
+        if (!(long_value <= limit && long_value >= -limit && short_value <= limit &&
+              short_value >= -limit))
+            continue;
+        half[n_here] = (uint16_t)x;
+        full[n_here++] = bits;
+    }
+    const size_t first = n_here > n ? random64() % (n_here - n) : 0;
+    n = n == 0 || n > n_here ? n_here : n;
+    const void *in[2] = {n == n_here ? half : half + first / 32 * 32,
+                         n == n_here ? full : full + first / 32 * 32};
+    for (unsigned kind = 0; kind < 2; kind++) {
+        if (plain->quant_max[kind](in[kind], n) != k->quant_max[kind](in[kind], n)) {
+            fprintf(stderr, "%s: quant_max differs, n %zu\n", k->name, n);
+            return 0;
+        }
+        memset(a, 0x55, sizeof a);
+        memset(b, 0x55, sizeof b);
+        (is_int ? plain->quant_int8 : plain->quant_fp8)[kind](a, in[kind], n, scale);
+        (is_int ? k->quant_int8 : k->quant_fp8)[kind](b, in[kind], n, scale);
+        if (memcmp(a, b, sizeof a) != 0) {
+            fprintf(stderr, "%s: %s of kind %u differs, n %zu, scale %a\n", k->name,
+                    is_int ? "quant_int8" : "quant_fp8", kind, n, (double)scale);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Infinity and NaN are found wherever they are. */
+static int quant_max_case(const dw_kernels *k)
+{
+    for (size_t n = 1; n <= 130; n++)
+        for (size_t i = 0; i < n; i++) {
+            uint16_t half[130] = {0};
+            uint32_t full[130] = {0};
+            half[i] = 0xffc0;
+            full[i] = 0xff800000;
+            if (k->quant_max[0](half, n) != 0x7fc00000 ||
+                k->quant_max[1](full, n) != 0x7f800000) {
+                fprintf(stderr, "%s: quant_max misses element %zu\n", k->name, i);
+                return 0;
+            }
+        }
+    return 1;
+}
+
 int main(void)
 {
     static const char *const names[] = {"plain", "avx2", "avx512", "neon"};
@@ -190,6 +256,11 @@ int main(void)
         int good = 1;
         for (int i = 0; good && i < 100; i++)
             good = digest_case(k) && round_case(k);
+        for (size_t n = 0; good && n <= 260; n++)
+            good = quant_case(k, n);
+        for (int i = 0; good && i < 40; i++)
+            good = quant_case(k, 0);
+        good = good && quant_max_case(k);
         *(good ? &passed : &failed) += 1;
     }
     printf("%d passed, %d failed\n", passed, failed);

@@ -1,0 +1,51 @@
+/* The measurements of `make bench-quantised`. */
+#ifndef DW_BENCH_QUANT_BENCH_H
+#define DW_BENCH_QUANT_BENCH_H
+
+#include <deltawire/deltawire.h>
+
+#include "quant_model.h"
+#include "workload.h"
+
+typedef struct quant_options {
+    const char *trace; /* or NULL: synthetic weights */
+    dw_quant_scheme scheme;
+    uint64_t n_bytes; /* of the weights that speeds are measured on */
+    unsigned n_threads;
+    unsigned n_rounds;
+} quant_options;
+
+/* Bytes of one training step, of the tensors that are quantised. */
+typedef struct quant_step {
+    uint64_t n_elems, n_scales;
+    uint64_t bf16_changed, bf16_bytes;
+    uint64_t changed, bytes; /* quantised elements; the delta of elements and scales */
+    uint64_t scales_changed;
+} quant_step;
+
+typedef struct quant_speed {
+    double copy_rate;    /* memcpy of the source on one thread, bytes a second */
+    double quant_rate_1; /* quantising, in bytes of the source: one thread ... */
+    double quant_rate;   /* ... and all threads */
+    double encode_rate;  /* quantising, comparing and encoding */
+    double bf16_rate;    /* comparing and encoding the source itself */
+    uint64_t n_bytes;    /* of the source */
+    const char *kind;
+} quant_speed;
+
+/* The tensors of MODEL that the scheme quantises, and a plan of only these. The caller
+ * frees *SUBSET. */
+dw_status quant_pick(dw_quant_plan **plan, dw_tensor **subset, size_t *n,
+                     const dw_tensor *tensors, size_t n_tensors, dw_quant_scheme scheme,
+                     dw_error *err);
+
+/* Calls STEP with the figures of each step of the trace. */
+dw_status quant_measure_steps(const quant_options *options,
+                              void (*step)(void *context, unsigned i,
+                                           const quant_step *figures),
+                              void *context, dw_error *err);
+
+dw_status quant_measure_speed(quant_speed *out, const quant_options *options,
+                              dw_error *err);
+
+#endif
