@@ -17,6 +17,7 @@
 #ifndef DELTAWIRE_PUBLISH_H
 #define DELTAWIRE_PUBLISH_H
 
+#include "deltawire/files.h"
 #include "deltawire/stream.h"
 
 #ifdef __cplusplus
@@ -130,6 +131,14 @@ typedef struct dw_publish_options {
 
     dw_progress progress; /* of open: fetching a baseline, uploading version 0. Called
                              with 0 of 0 while open waits for other ranks */
+
+    /* The companion files of the next version that is committed, which is version 0 of a
+     * new stream: exactly these, if HAS_FILES is set. Else a version has those of the one
+     * before it, and the first one of a fork those of its source. Borrowed for the call.
+     * Of several ranks, those of rank 0 count. */
+    const dw_file *files;
+    size_t n_files;
+    bool has_files;
 } dw_publish_options;
 
 DW_API void dw_publish_options_init_sized(dw_publish_options *options,
@@ -176,6 +185,12 @@ typedef struct dw_publish_note {
                               publish that returned a ticket, in the order of
                               dw_publisher_open. They are not compared if the stream has
                               what that publish saw. NULL: none */
+    const dw_file *files;  /* if HAS_FILES is set, the companion files of this version and
+                              those after it, exactly these. They are copied; only those
+                              that changed are stored. If the version fails or is
+                              skipped, the next one has them */
+    size_t n_files;
+    bool has_files;
 } dw_publish_note;
 
 DW_API void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes);
@@ -214,7 +229,8 @@ typedef struct dw_publish_report {
                                 took too long. One of a later version was made instead */
     uint64_t upkeep_behind;  /* how many versions ago the one was committed that folds and
                                 anchors are being made of; 0: none are being made */
-    uint64_t reserved[2];
+    uint64_t n_file_bytes;   /* of the companion files that were stored with it */
+    uint64_t reserved[1];
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed or has failed, and returns its result.

@@ -243,8 +243,9 @@ typedef struct dw_repair_report {
  * the newest version that still decodes; DW_INVALID if that is the head. Takes over from
  * the stream's writer. These members of OPTIONS are used: base, fork_store, spool_dir
  * (takes a copy of the model), sign_key, trust, single_writer, no_provenance,
- * max_anchor_bytes, n_threads, first_step, first_notes, confirm and progress. REPORT may
- * be NULL. */
+ * max_anchor_bytes, n_threads, first_step, first_notes, confirm, progress and files. All
+ * files that are given are stored again, so this also replaces those that were lost.
+ * REPORT may be NULL. */
 DW_API dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors,
                                   size_t n_tensors, const dw_publish_options *options,
                                   dw_repair_report *report, dw_error *err);

@@ -9,6 +9,7 @@
 #include "deltawire/deltawire.h"
 #include "store/store.h"
 #include "publish/publisher.h"
+#include "stream/record_files.h"
 
 #define EPOCH_TRIES   100 /* against writers that claim at the same time */
 #define COMMIT_TRIES  3   /* each with the store's own retries */
@@ -99,6 +100,7 @@ static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
     *epoch = c.epoch;
+    dw_version_files_note(&p->files, &c);
     dw_commit_record_release(&c);
     return DW_OK;
 }
@@ -340,17 +342,21 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     if (commit->version == 0)
         memset(commit->parent_sha256, 0, sizeof commit->parent_sha256);
     dw_writer bytes = {0};
-    dw_status status = dw_commit_record_write(&bytes, commit, p->options.sign_key, err);
+    dw_status status = dw_version_files_store(p, commit, err);
+    if (status == DW_OK)
+        status = dw_commit_record_write(&bytes, commit, p->options.sign_key, err);
     if (status == DW_OK)
         status = check_ground(p, err);
     if (status == DW_OK)
         status = put_commit(p, commit, &bytes, err);
     dw_writer_release(&bytes);
-    if (status != DW_OK)
-        return status;
-    *position = dw_position_of(commit);
-    p->stream->head = commit->version;
-    return DW_OK;
+    if (status == DW_OK) {
+        *position = dw_position_of(commit);
+        p->stream->head = commit->version;
+        dw_version_files_committed(&p->files, commit);
+    }
+    dw_file_list_release(&commit->files);
+    return status;
 }
 
 dw_status dw_commit_resolve(dw_publisher *p, dw_error *err)

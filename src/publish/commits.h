@@ -31,8 +31,9 @@ dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err);
 
 /* Sets p->commits.head to the stream's newest version. */
 dw_status dw_commit_find_head(dw_publisher *p, dw_error *err);
-/* Creates the commit of the next version. The caller fills in `write_id` and what is
- * special to this version; the rest is filled in here. On success *POSITION is the new
+/* Stores the companion files of the next version, then creates its commit. The caller
+ * fills in `write_id` and what is special to this version; the rest is filled in here. On
+ * success *POSITION is the new
  * head. DW_CONFLICT: another writer took over. DW_UNAVAILABLE: the outcome is unknown,
  * and the next publish resolves it first. */
 dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,

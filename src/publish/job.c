@@ -87,6 +87,7 @@ dw_status dw_job_submit(dw_publisher *p, uint64_t *ticket, const dw_publish_note
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < p->pieces.n_table; t++)
         job->unchanged[t] = note->unchanged && note->unchanged[p->live.number[t]];
+    dw_file_set_move(&p->files.wanted, &p->files.pending);
     *ticket = ++job->ticket;
     *dw_job_fate(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
     job->t_start = dw_clock_ms();
@@ -176,6 +177,7 @@ void dw_job_report(const dw_publisher *p, const dw_position *position,
     report->diff_ms = p->job.part.diff_ms;
     report->upload_ms = p->job.part.upload_ms;
     report->total_ms = dw_clock_ms() - p->job.t_start;
+    report->n_file_bytes = p->files.n_stored_bytes;
 }
 
 void dw_job_move_on(dw_publisher *p, const dw_position *position)

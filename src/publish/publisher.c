@@ -50,6 +50,11 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     }
     if (!good)
         return dw_fail_memory(err, NULL);
+    if (o->has_files)
+        status = dw_file_set_copy(&p->files.wanted, o->files, o->n_files, err);
+    o->files = NULL;
+    if (status != DW_OK)
+        return status;
     if (o->max_object_bytes == 0)
         o->max_object_bytes = DW_OBJECT_BYTES;
     if (o->n_ranks == 0)
@@ -96,6 +101,7 @@ dw_publisher *dw_publisher_new(dw_store *store)
 void dw_publisher_free(dw_publisher *p)
 {
     dw_upkeep_close(p);
+    dw_version_files_close(&p->files);
     dw_hint_release(&p->hint);
     dw_stream_close(p->stream);
     pthread_mutex_destroy(&p->lock);
@@ -220,7 +226,13 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     if (!note_valid(note.step) || !note_valid(note.notes))
         return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                        "step and notes must be UTF-8 of at most %d bytes", DW_MAX_NOTE);
+    dw_file_set files = {0};
+    if (note.has_files)
+        status = dw_file_set_copy(&files, note.files, note.n_files, err);
+    if (status != DW_OK)
+        return status;
     pthread_mutex_lock(&p->lock);
+    dw_file_set_move(&p->files.pending, &files);
     if (p->job.phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
         pthread_mutex_unlock(&p->lock);
         return DW_OK;

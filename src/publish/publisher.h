@@ -6,6 +6,7 @@
  *     live_weights.h  the caller's weights
  *     baseline.h      the publisher's copy of the newest version
  *     commits.h       where the stream stands, and this writer's claim on it
+ *     version_files.h the companion files of the next version
  *     hint.h          latest.json
  *     upkeep.h        folds and anchors
  *
@@ -48,6 +49,7 @@
 #include "publish/live_weights.h"
 #include "publish/shortcut.h"
 #include "publish/upkeep.h"
+#include "publish/version_files.h"
 
 struct dw_publisher {
     /* set by open; all threads read them */
@@ -64,6 +66,7 @@ struct dw_publisher {
     dw_live live;
     dw_baseline baseline;
     dw_commits commits;
+    dw_version_files files;
     dw_hint hint;
     dw_upkeep upkeep;
 

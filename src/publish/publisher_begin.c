@@ -114,6 +114,8 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
         commit->fork.url = (char *)dw_store_url(p->options.fork_store);
         memcpy(commit->fork.stream, source.stream, sizeof commit->fork.stream);
         memcpy(commit->fork.commit_sha256, source.seal.sha256, DW_SHA256_BYTES);
+        if (!p->files.wanted.is_given)
+            status = dw_file_set_fetch(&p->files.wanted, other, &source, err);
         pin_source(p, other, version);
         dw_commit_record_release(&source);
     }

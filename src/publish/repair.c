@@ -178,6 +178,10 @@ dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors, size_t n_t
     dw_status status = DW_OPTIONS_TAKE(dw_publish_options, &p->options, options, err);
     memset(p->options.folds, 0, sizeof p->options.folds);
     p->options.rank = 0;
+    if (status == DW_OK && p->options.has_files)
+        status =
+            dw_file_set_copy(&p->files.wanted, p->options.files, p->options.n_files, err);
+    p->files.renew = true;
     if (status == DW_OK)
         status = repair(p, tensors, n_tensors, report, err);
     dw_publisher_free(p);

@@ -473,10 +473,13 @@ static void test_tickets(void **state)
     dw_publish_report report;
     char step[32];
     snprintf(step, sizeof step, "%zu", kit_keep(&k));
-    assert_ok(dw_publisher_publish(
-                  p, &first,
-                  &(dw_publish_note){sizeof(dw_publish_note), step, "notes", NULL}, &err),
-              &err);
+    assert_ok(
+        dw_publisher_publish(p, &first,
+                             &(dw_publish_note){.struct_bytes = sizeof(dw_publish_note),
+                                                .step = step,
+                                                .notes = "notes"},
+                             &err),
+        &err);
     for (unsigned i = 0; i < 70; i++) {
         snprintf(step, sizeof step, "%zu", kit_keep(&k));
         assert_ok(
