@@ -223,6 +223,9 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
     uint64_t head = 0;
     log_list list = {.s = s, .stream = stream->stream};
     list.rows = s->json ? json_array() : NULL;
+    char quantized[CLI_QUANTIZED_SIZE];
+    if (!s->json && !s->quiet && cli_format_quantized(quantized, stream->stream))
+        printf("quantised: %s\n", quantized);
     dw_status status = list_versions(&list, n_most, &head, &err);
     int exit_code = status == DW_OK ? 0 : cli_stream_fail(s, &err, stream->url);
     json_t *warnings = s->json ? json_array() : NULL;
@@ -232,6 +235,7 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
         json_t *object = json_object();
         cli_json_text(object, "url", stream->url);
         cli_json_text(object, "stream", dw_stream_id(stream->stream));
+        cli_json_quantized(object, stream->stream);
         cli_json_count(object, "head", head);
         cli_json_count(object, "floor", list.floor);
         json_object_set(object, "versions", list.rows);

@@ -46,7 +46,7 @@ static const char help[] =
     "  --anchor-every N     upload the whole model every N versions\n"
     "  --anchor-factor F    upload the whole model if the deltas since the last one\n"
     "                       have more than F times its bytes (0.1); 0: never\n"
-    "  --max-object SIZE    the largest object of a delta (32 MiB)\n"
+    "  --max-object SIZE    the largest object of a delta (32 MiB)\n" CLI_QUANTIZE_HELP
     "  --as FORMAT          write versions for the readers of trl, slime or skyrl "
     "instead;\n"
     "                       with --base-ckpt CKPT if engines have that as version "
@@ -54,6 +54,7 @@ static const char help[] =
     "\n"
     "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
     "  deltawire publish s3://bucket/run --watch output/ --sign-key trainer.key\n"
+    "  deltawire publish s3://bucket/run-fp8 ckpt/ --quantize fp8-block\n"
     "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n"
     "  deltawire publish s3://bucket/sync ckpt/ --as slime --base-ckpt model/\n";
 
@@ -107,6 +108,9 @@ static void check(const arguments *a, const cli_session *s, bool base)
 {
     if (base && a->publish.fork_url)
         cli_usage_error(s, "--base and --fork exclude each other");
+    if (base && a->publish.options.quantize)
+        cli_usage_error(s, "--base: with --quantize version 0 is uploaded, because "
+                           "followers have no quantised checkpoint");
     if (a->watch && a->publish.step)
         cli_usage_error(s,
                         "--step: with --watch the step comes from the checkpoint's name");
@@ -222,7 +226,8 @@ static void take_option(arguments *a, const cli_session *s, int option)
         a->watch = optarg;
         break;
     default:
-        if (!cli_peer_option(&a->peer, option))
+        if (!cli_peer_option(&a->peer, option) &&
+            !cli_quantize_option(&p->quantize, s, option))
             cli_store_option(&p->store, s, option);
     }
 }
@@ -236,7 +241,8 @@ static bool is_for_streams(int option)
     case WATCH:
         return false;
     default:
-        return (option >= CLI_OPT_OWN && option <= MAX_OBJECT) || cli_keys_takes(option);
+        return (option >= CLI_OPT_OWN && option <= MAX_OBJECT) ||
+               option == CLI_OPT_QUANTIZE || cli_keys_takes(option);
     }
 }
 
@@ -259,6 +265,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"anchor-factor", required_argument, NULL, ANCHOR_FACTOR},
         {"max-object", required_argument, NULL, MAX_OBJECT},
         {"watch", required_argument, NULL, WATCH},
+        CLI_QUANTIZE_OPTIONS,
         CLI_PEER_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
@@ -276,6 +283,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         take_option(a, s, option);
     }
     cli_expect_arguments(s, argc, a->watch ? 1 : 2, a->watch ? 1 : 2);
+    a->publish.options.quantize = cli_quantize_read(&a->publish.quantize, s);
     check(a, s, base);
     check_peer(a, s);
     a->publish.options.n_threads = s->n_threads;

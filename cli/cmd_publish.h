@@ -8,12 +8,14 @@
 #include "checkpoint_read.h"
 #include "command_line.h"
 #include "keys.h"
+#include "quantize_options.h"
 
 typedef struct cli_publish {
     const char *url;
     dw_store_options store;
     cli_keys keys; /* loaded */
     dw_publish_options options;
+    cli_quantize quantize; /* options.quantize points to its options */
     bool as_peer; /* --as: another system's format, and PEER instead of OPTIONS */
     dw_peer_publish_options peer;
     const char *fork_url; /* --fork, without @N; or NULL */
@@ -66,6 +68,10 @@ dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
 int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);
 
 /* ---- publish_room.c ---- */
+
+/* The bytes of a version of these weights; if they are quantised, the least that it can
+ * have. */
+uint64_t cli_publish_model_bytes(const cli_publish *p, const cli_weights *weights);
 
 /* Whether the options ask for folds. */
 bool cli_publish_folds(const cli_publish *p);

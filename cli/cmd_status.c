@@ -205,6 +205,7 @@ static void print_json(const findings *f, const cli_stream *stream)
     cli_json_text(object, "stream", dw_stream_id(stream->stream));
     cli_json_text(object, "writers",
                   dw_stream_single_writer(stream->stream) ? "single" : "conditional");
+    cli_json_quantized(object, stream->stream);
     cli_json_count(object, "tensors", f->model.n_tensors);
     cli_json_count(object, "elements", f->model.n_elems);
     cli_json_count(object, "model_bytes", f->model.n_bytes);
@@ -304,6 +305,7 @@ static void print_writer(const json_t *writer)
 static void print_text(const findings *f, const cli_stream *stream)
 {
     char age[CLI_AGE_SIZE], count[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE];
+    char quantized[CLI_QUANTIZED_SIZE];
     cli_print_text(stdout, stream->url);
     putchar('\n');
     cli_print_row("stream", "%s%s", dw_stream_id(stream->stream),
@@ -313,6 +315,8 @@ static void print_text(const findings *f, const cli_stream *stream)
     cli_print_row("model", "%zu tensors, %s elements, %s", f->model.n_tensors,
                   cli_format_count(count, f->model.n_elems),
                   cli_format_size(size, f->model.n_bytes));
+    if (cli_format_quantized(quantized, stream->stream))
+        cli_print_row("quantised", "%s", quantized);
     if (f->head == DW_NO_VERSION) {
         cli_print_row("head", "no version yet");
         return;

@@ -46,7 +46,8 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
 {
     static const char *const flags[][2] = {
         {"`base`", "--base"},         {"`copies`", "--copies"},
-        {"`folds`", "--fold"},        {"`new_key`", "--new-key"},
+        {"`folds`", "--fold"},        {"`from_f32`", "--quantize-from-f32"},
+        {"`new_key`", "--new-key"},   {"`quantize`", "--quantize"},
         {"`sign_key`", "--sign-key"}, {"`single_writer`", "--single-writer"},
         {"`stream`", "--stream"},     {"`weights_dir`", "--weights-dir"},
     };

@@ -12,6 +12,7 @@
 #include "path.h"
 #include "print.h"
 #include "progress_bar.h"
+#include "stream_info.h"
 #include "stream_open.h"
 
 #define WAIT_MS 100
@@ -92,7 +93,7 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
                            dw_error *err)
 {
     dw_digest state = 0;
-    if (!before->has_head)
+    if (!before->has_head || p->options.quantize) /* publish asks the library */
         return DW_OK;
     dw_status status = cli_weights_state(&state, weights, s, err);
     if (status != DW_OK)
@@ -149,6 +150,28 @@ static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *st
     return status;
 }
 
+/* The model of a quantised stream is not that of the checkpoint. */
+static void count_stream(cli_published *out, const cli_publish *p, dw_store *store)
+{
+    dw_stream *stream = NULL;
+    dw_error unread;
+    dw_trust trust = cli_keys_trust(&p->keys);
+    if (dw_stream_open(&stream, store, &trust, &unread) == DW_OK) {
+        const cli_model_size size = cli_model_count(stream);
+        out->n_model_bytes = size.n_bytes;
+        out->n_model_elems = size.n_elems;
+    }
+    dw_stream_close(stream);
+}
+
+/* Whether the newest version has these weights already, quantised as in the stream. */
+static dw_status skip_current(cli_published *out, dw_publisher *publisher, dw_error *err)
+{
+    dw_status status = dw_publisher_is_current(publisher, &out->skipped, err);
+    out->same = out->report.version = dw_publisher_version(publisher);
+    return status;
+}
+
 /* Opening the stream committed version 0: takes the figures from its record. */
 static dw_status report_first(cli_published *out, const cli_publish *p, dw_store *store,
                               double t_start, dw_error *err)
@@ -194,6 +217,14 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     if (status != DW_OK)
         return status;
     dw_error unreported = {.code = DW_OK};
+    if (o.quantize)
+        count_stream(out, p, store);
+    if (p->skip_same && o.quantize && !is_new)
+        status = skip_current(out, publisher, err);
+    if (status != DW_OK || out->skipped) {
+        dw_publisher_close(publisher);
+        return status;
+    }
     if (is_new && o.first != DW_FIRST_FORK) {
         out->created = true;
         /* version 0 is committed even if its record cannot be read now */

@@ -18,6 +18,16 @@ bool cli_publish_folds(const cli_publish *p)
     return !p->as_peer && p->options.folds[0] > 0;
 }
 
+uint64_t cli_publish_model_bytes(const cli_publish *p, const cli_weights *weights)
+{
+    uint64_t n = 0;
+    if (!p->options.quantize)
+        return weights->n_bytes;
+    for (size_t i = 0; i < weights->n_tensors; i++)
+        n += weights->tensors[i].n_bytes * 8 / dw_dtype_bits(weights->tensors[i].dtype);
+    return n < weights->n_bytes ? n : weights->n_bytes;
+}
+
 /* Whether DIR has an entry whose name begins with PREFIX. */
 static bool holds(const char *path, const char *prefix)
 {
@@ -66,13 +76,13 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
     const bool writes_first = is_new && !p->as_peer &&
                               p->options.first == DW_FIRST_ANCHOR &&
                               is_same_disk(store, dir);
-    const uint64_t n_needed =
-        weights->n_bytes * ((has_copy ? 0u : 1u) + (writes_first ? 1u : 0u));
+    const uint64_t n_model = cli_publish_model_bytes(p, weights);
+    const uint64_t n_needed = n_model * ((has_copy ? 0u : 1u) + (writes_first ? 1u : 0u));
     *without_folds = false;
     if (statvfs(dir, &disk) != 0)
         return DW_OK;
     const uint64_t n_free = (uint64_t)disk.f_bavail * disk.f_frsize;
-    *without_folds = wants_second && n_free < n_needed + weights->n_bytes;
+    *without_folds = wants_second && n_free < n_needed + n_model;
     if (n_free >= n_needed)
         return DW_OK;
     cli_format_size(have, n_free);
@@ -98,5 +108,5 @@ void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
         "no folded deltas are made, because the disk has no room for a second copy "
         "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
         "or use --fold none",
-        cli_format_size(size, weights->n_bytes));
+        cli_format_size(size, cli_publish_model_bytes(p, weights)));
 }

@@ -59,6 +59,29 @@ cli_model_size cli_model_count(const dw_stream *stream)
     return size;
 }
 
+bool cli_format_quantized(char out[CLI_QUANTIZED_SIZE], const dw_stream *stream)
+{
+    const char *rounded, *scheme = dw_stream_quantization(stream, &rounded);
+    if (!scheme)
+        return false;
+    if (strcmp(rounded, "none") == 0)
+        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 not rounded first", scheme);
+    else
+        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 rounded to %s first", scheme, rounded);
+    return true;
+}
+
+void cli_json_quantized(json_t *object, const dw_stream *stream)
+{
+    const char *rounded, *scheme = dw_stream_quantization(stream, &rounded);
+    if (!scheme)
+        return;
+    json_t *quantized = json_object();
+    cli_json_text(quantized, "scheme", scheme);
+    cli_json_text(quantized, "rounded", rounded);
+    json_object_set_new(object, "quantized", quantized);
+}
+
 const char *cli_format_suspect(char out[CLI_SUSPECT_SIZE], uint64_t from, uint64_t end)
 {
     if (from + 1 == end)

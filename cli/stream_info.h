@@ -33,6 +33,13 @@ typedef struct cli_model_size {
 
 cli_model_size cli_model_count(const dw_stream *stream);
 
+#define CLI_QUANTIZED_SIZE 128
+
+/* "fp8-block, F32 rounded to bf16 first"; false if the stream is not quantised. */
+bool cli_format_quantized(char out[CLI_QUANTIZED_SIZE], const dw_stream *stream);
+/* Adds the member "quantized" to OBJECT, if the stream is. */
+void cli_json_quantized(json_t *object, const dw_stream *stream);
+
 #define CLI_SUSPECT_SIZE 128
 
 /* Writes a phrase: versions FROM to END - 1 may differ from the trainer's weights.

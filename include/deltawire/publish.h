@@ -18,6 +18,7 @@
 #define DELTAWIRE_PUBLISH_H
 
 #include "deltawire/files.h"
+#include "deltawire/quantize.h"
 #include "deltawire/stream.h"
 
 #ifdef __cplusplus
@@ -139,6 +140,13 @@ typedef struct dw_publish_options {
     const dw_file *files;
     size_t n_files;
     bool has_files;
+
+    const dw_quant_options *quantize; /* the stream holds the weights quantised; NULL: as
+                                         they are. Experimental. Must be the same for all
+                                         versions of a stream. Not for shards, nor with
+                                         DW_FIRST_BASE. Weights that are not finite are
+                                         DW_INVALID, and nothing is published. Borrowed
+                                         for the call */
 } dw_publish_options;
 
 DW_API void dw_publish_options_init_sized(dw_publish_options *options,

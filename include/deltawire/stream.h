@@ -49,6 +49,11 @@ DW_API const char *dw_stream_id(const dw_stream *stream);
 /* The names, types and shapes of the model's tensors. Their data is NULL. */
 DW_API const dw_tensor *dw_stream_tensors(const dw_stream *stream, size_t *n_tensors);
 
+/* How the stream's weights were quantised: the name of the scheme (deltawire/quantize.h),
+ * which may be one that this library does not know, or NULL if they were not. *ROUNDED
+ * takes what F32 weights were rounded to first: "bf16" or "none"; it may be NULL. */
+DW_API const char *dw_stream_quantization(const dw_stream *stream, const char **rounded);
+
 /* Whether the stream is for a single writer, because its store cannot keep several apart
  * (PROTOCOL.md, section 10). */
 DW_API bool dw_stream_single_writer(const dw_stream *stream);

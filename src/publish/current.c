@@ -13,13 +13,16 @@
 #define WAIT_MS 100 /* between two calls of the progress function */
 
 /* The digest of piece I of the caller's weights, as they are published. */
-static dw_status digest_live(dw_digest *out, const dw_publisher *p, size_t i,
-                             dw_error *err)
+static dw_status digest_live(dw_digest *out, dw_publisher *p, size_t i, dw_error *err)
 {
+    const size_t t = p->pieces.cut.items[i].tensor;
     dw_tensor piece = p->live.views[i];
     uint16_t *rounded = NULL;
     dw_status status = DW_OK;
-    if (p->live.is_master[p->pieces.cut.items[i].tensor]) {
+    if (dw_live_quant_makes(&p->live.quant, t)) {
+        status = dw_live_make_piece(p, i, err);
+        piece = p->live.chosen[i];
+    } else if (piece.dtype != p->pieces.table[t].dtype) {
         piece = p->pieces.shapes.tensors[i];
         rounded = dw_alloc((size_t)piece.n_bytes);
         if (!rounded)

@@ -168,6 +168,12 @@ static dw_status fail_proof(const dw_delta_spec *v, const dw_error *fault, dw_er
                    v->to, fault->text);
 }
 
+/* Whether the base of a group goes when the next one is loaded. */
+static bool base_goes(const dw_delta_spec *v)
+{
+    return v->load && !v->load_keeps_base;
+}
+
 /* Decodes the delta of one group while its base is loaded. */
 static dw_status prove_group(const dw_delta_spec *v, const dw_piece_group *g,
                              const dw_delta *delta, const dw_digest *digests,
@@ -240,7 +246,7 @@ static dw_status add_group(dw_uploaded *out, pending *p, const dw_delta_spec *v,
         return status;
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
-    if (v->load)
+    if (base_goes(v))
         status = prove_group(v, g, delta, out->digests, err);
     if (status != DW_OK || info.n_changed == 0) {
         dw_delta_close(delta);
@@ -341,7 +347,7 @@ dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *v, dw_error *er
     dw_status status = encode_all(out, v, &u, err);
     if (v->captured)
         v->captured(v->captured_context);
-    if (status == DW_OK && !v->load) /* while the objects are uploaded */
+    if (status == DW_OK && !base_goes(v)) /* while the objects are uploaded */
         status = prove_all(out, v, &u, err);
     pthread_mutex_lock(&u.lock);
     u.closed = true;

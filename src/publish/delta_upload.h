@@ -20,7 +20,8 @@ typedef struct dw_delta_spec {
      * other groups may go. NULL: all of them are loaded. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
-    uint64_t from; /* versions, for the deltas */
+    bool load_keeps_base; /* LOAD loads only NEXT: all of BASE stays */
+    uint64_t from;        /* versions, for the deltas */
     uint64_t to;
     dw_store *store;
     const char *purpose; /* part of the objects' names: NULL or "fold" */
@@ -49,8 +50,8 @@ typedef struct dw_uploaded {
 } dw_uploaded;
 
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
- * to NEXT. With `load` each group is proven by itself, before it becomes part of an
- * object. DW_CORRUPT if a proof failed. Release OUT in any case. */
+ * to NEXT. If `load` loads BASE, each group is proven by itself, before it becomes part
+ * of an object. DW_CORRUPT if a proof failed. Release OUT in any case. */
 dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *spec, dw_error *err);
 void dw_uploaded_release(dw_uploaded *uploaded);
 

@@ -7,25 +7,46 @@
 #include "base/mem.h"
 #include "publish/publisher.h"
 
-dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor *tensors,
-                         size_t n_tensors, dw_error *err)
+dw_status dw_live_shapes(dw_tensor **out, size_t *n_out, dw_publisher *p,
+                         const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
     const bool *as_bf16 = p->options.as_bf16;
-    *out = dw_alloc_array(n_tensors, sizeof **out);
+    dw_live_quant *q = &p->live.quant;
+    *out = NULL;
+    for (size_t i = 0; as_bf16 && i < n_tensors; i++)
+        if (as_bf16[i] && tensors[i].dtype != DW_F32)
+            return dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name,
+                                  "only F32 can be published as BF16");
+    dw_status status = dw_live_quant_plan(q, tensors, n_tensors, &p->options, err);
+    if (status != DW_OK)
+        return status;
+    *n_out = q->plan ? q->plan->n_entries : n_tensors;
+    *out = dw_alloc_array(*n_out, sizeof **out);
     if (!*out)
         return dw_fail_memory(err, NULL);
-    for (size_t i = 0; i < n_tensors; i++) {
+    for (size_t i = 0; i < *n_out; i++) {
         dw_tensor *t = &(*out)[i];
-        *t = tensors[i];
-        if (!as_bf16 || !as_bf16[i])
-            continue;
-        if (t->dtype != DW_F32)
-            return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
-                                  "only F32 can be published as BF16");
-        t->dtype = DW_BF16;
-        t->n_bytes /= 2;
+        *t = q->plan ? q->plan->entries[i].tensor : tensors[i];
+        if (!q->plan && as_bf16 && as_bf16[i]) {
+            t->dtype = DW_BF16;
+            t->n_bytes /= 2;
+        }
     }
     return DW_OK;
+}
+
+/* The caller's tensor that tensor T of the table is made of. */
+static size_t source_of(const dw_publisher *p, const dw_name_index *names, size_t t)
+{
+    const dw_live_quant *q = &p->live.quant;
+    return q->plan ? q->plan->entries[t].source
+                   : dw_name_index_find(names, p->stream->record.tensors[t].name);
+}
+
+static bool is_scale(const dw_publisher *p, size_t t)
+{
+    const dw_live_quant *q = &p->live.quant;
+    return q->plan && q->plan->entries[t].role == DW_QUANT_SCALE;
 }
 
 /* ---- the caller's tensors or shards ---- */
@@ -40,12 +61,12 @@ static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t 
     if (status != DW_OK)
         return status;
     status = dw_slices_of_covers(owned, NULL, 0, s->tensors, s->n_tensors, err);
-    p->live.data = dw_alloc_zeroed(n_tensors, sizeof *p->live.data);
+    p->live.data = dw_alloc_zeroed(s->n_tensors, sizeof *p->live.data);
     if (status == DW_OK && !p->live.data)
         status = dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
-        const dw_tensor *mine = &tensors[dw_name_index_find(&names, s->tensors[t].name)];
-        p->live.data[t] = mine->data;
+        const dw_tensor *mine = &tensors[source_of(p, &names, t)];
+        p->live.data[t] = is_scale(p, t) ? NULL : mine->data;
         if (!mine->data && mine->n_bytes > 0)
             status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
     }
@@ -119,20 +140,19 @@ dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *er
 {
     dw_live *live = &p->live;
     const size_t n = p->pieces.n_table;
-    live->is_master = dw_alloc_zeroed(n, sizeof *live->is_master);
+    live->types = dw_alloc_array(n, sizeof *live->types);
     live->number = dw_alloc_array(n, sizeof *live->number);
     live->is_known = dw_alloc_zeroed(n, sizeof *live->is_known);
     live->views = dw_alloc_array(p->pieces.cut.n, sizeof *live->views);
     live->chosen = dw_alloc_array(p->pieces.cut.n, sizeof *live->chosen);
-    if (!live->is_master || !live->number || !live->is_known || !live->views ||
-        !live->chosen)
+    if (!live->types || !live->number || !live->is_known || !live->views || !live->chosen)
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < n; t++) {
-        live->number[t] = dw_name_index_find(names, p->pieces.table[t].name);
-        live->is_master[t] = p->options.as_bf16 && p->options.as_bf16[live->number[t]];
+        live->number[t] = source_of(p, names, t);
+        live->types[t] = is_scale(p, t) ? DW_F32 : names->tensors[live->number[t]].dtype;
     }
-    dw_pieces_view_masters(&p->pieces, live->views, live->data, live->is_master);
-    return DW_OK;
+    dw_pieces_view_as(&p->pieces, live->views, live->data, live->types);
+    return dw_live_quant_open(&live->quant, &p->pieces, p->options.n_threads, err);
 }
 
 void dw_live_close(dw_live *live)
@@ -140,9 +160,10 @@ void dw_live_close(dw_live *live)
     dw_free(live->data);
     dw_free(live->views);
     dw_free(live->chosen);
-    dw_free(live->is_master);
+    dw_free(live->types);
     dw_free(live->number);
     dw_free(live->is_known);
+    dw_live_quant_close(&live->quant);
 }
 
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
@@ -151,37 +172,79 @@ dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
     return o->confirm ? o->confirm(o->confirm_context, err) : DW_OK;
 }
 
-dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *err)
+static bool is_master(const dw_publisher *p, size_t t)
+{
+    return !dw_live_quant_makes(&p->live.quant, t) &&
+           p->live.types[t] != p->pieces.table[t].dtype;
+}
+
+dw_status dw_live_read(dw_publisher *p, size_t k, void *into, dw_error *err)
 {
     const dw_slice *s = &p->pieces.owned.items[k];
     const size_t n = (size_t)dw_slice_bytes(p->pieces.table, s);
-    return p->live.is_master[s->tensor] ? dw_cast_copy(into, p->live.data[k], n / 2, err)
-                                        : dw_map_copy(into, p->live.data[k], n, err);
+    if (!dw_live_quant_makes(&p->live.quant, s->tensor))
+        return is_master(p, s->tensor) ? dw_cast_copy(into, p->live.data[k], n / 2, err)
+                                       : dw_map_copy(into, p->live.data[k], n, err);
+    dw_status status = dw_live_quant_add(&p->live.quant, s, p->live.data[k], into, err);
+    return status == DW_OK ? dw_live_quant_make(&p->live.quant, err) : status;
+}
+
+static dw_status make_group(dw_publisher *p, const dw_piece_group *group, bool with_known,
+                            dw_error *err)
+{
+    dw_live *live = &p->live;
+    uint8_t *at = live->quant.scratch;
+    dw_status status = DW_OK;
+    for (size_t i = group->first; status == DW_OK && i < group->first + group->n; i++) {
+        const dw_slice *s = &p->pieces.cut.items[i];
+        if (!dw_live_quant_makes(&live->quant, s->tensor) ||
+            (live->is_known[s->tensor] && !with_known))
+            continue;
+        live->chosen[i] = p->pieces.shapes.tensors[i];
+        live->chosen[i].data = at;
+        status = dw_live_quant_add(&live->quant, s, live->views[i].data, at, err);
+        at += dw_padded(live->chosen[i].n_bytes);
+    }
+    return status == DW_OK ? dw_live_quant_make(&live->quant, err) : status;
+}
+
+dw_status dw_live_load(void *publisher, const dw_piece_group *group, dw_error *err)
+{
+    return make_group(publisher, group, false, err);
+}
+
+dw_status dw_live_make_piece(dw_publisher *p, size_t i, dw_error *err)
+{
+    return make_group(p, &(dw_piece_group){i, 1}, true, err);
 }
 
 /* ---- all weights, as they are published ---- */
 
+static bool is_made(const dw_publisher *p, size_t t)
+{
+    return is_master(p, t) || dw_live_quant_makes(&p->live.quant, t);
+}
+
 dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
 {
     *out = (dw_live_copy){.data = dw_alloc_array(p->pieces.n_table, sizeof *out->data)};
-    dw_tensor *masters = dw_alloc_array(p->pieces.n_table, sizeof *masters);
+    dw_tensor *made = dw_alloc_array(p->pieces.n_table, sizeof *made);
     size_t n = 0;
-    dw_status status = out->data && masters ? DW_OK : dw_fail_memory(err, NULL);
+    dw_status status = out->data && made ? DW_OK : dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++) {
-        /* a baseline in memory already holds a rounded copy */
+        /* a baseline in memory already holds a copy of what is published */
         out->data[t] = p->baseline.memory ? p->baseline.data[t] : p->live.data[t];
-        if (!p->baseline.memory && p->live.is_master[t])
-            masters[n++] = p->pieces.table[t];
+        if (!p->baseline.memory && is_made(p, t))
+            made[n++] = p->pieces.table[t];
     }
     if (status == DW_OK && n > 0)
-        status =
-            dw_scratch_model_make(&out->rounded, masters, n, p->options.spool_dir, err);
+        status = dw_scratch_model_make(&out->made, made, n, p->options.spool_dir, err);
     for (size_t t = 0, k = 0; status == DW_OK && n > 0 && t < p->pieces.n_table; t++)
-        if (p->live.is_master[t]) {
-            out->data[t] = out->rounded.tensors[k++].data;
+        if (is_made(p, t)) {
+            out->data[t] = out->made.tensors[k++].data;
             status = dw_live_read(p, t, out->data[t], err);
         }
-    dw_free(masters);
+    dw_free(made);
     if (status != DW_OK)
         dw_live_copy_release(out);
     return status;
@@ -189,7 +252,7 @@ dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
 
 void dw_live_copy_release(dw_live_copy *copy)
 {
-    dw_scratch_model_release(&copy->rounded);
+    dw_scratch_model_release(&copy->made);
     dw_free(copy->data);
     *copy = (dw_live_copy){0};
 }

@@ -8,26 +8,29 @@
 #define DW_PUBLISH_LIVE_WEIGHTS_H
 
 #include "deltawire/publish.h"
+#include "publish/live_quant.h"
 #include "publish/pieces.h"
 #include "stream/transfer.h"
 #include "tensor/tensor_list.h"
 #include "weights/whole_model.h"
 
 typedef struct dw_live {
-    void **data;       /* [pieces.owned.n] */
-    dw_tensor *views;  /* [pieces.cut.n]; masters are F32 */
-    dw_tensor *chosen; /* [pieces.cut.n] the views to diff: the caller's or, if a tensor
-                          is known, the baseline's */
+    void **data;       /* [pieces.owned.n] the caller's; NULL for scales */
+    dw_tensor *views;  /* [pieces.cut.n] of that data, with the caller's types */
+    dw_tensor *chosen; /* [pieces.cut.n] the views to diff: the caller's; if a tensor is
+                          known, the baseline's; if it is quantised, what was made */
     /* for each tensor, [pieces.n_table]; the first two never change: */
-    size_t *number;  /* its number in the caller's list */
-    bool *is_master; /* the caller's data is F32, published as BF16 */
+    size_t *number;  /* its number in the caller's list; of scales, that of the weight */
+    dw_dtype *types; /* of the caller's data: masters are F32, published as BF16 */
     bool *is_known;  /* the baseline holds what the last publish read, and the caller
                         reported no change since */
+    dw_live_quant quant;
 } dw_live;
 
-/* The caller's tensors with the types that the stream has. Free *OUT in any case. */
-dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor *tensors,
-                         size_t n_tensors, dw_error *err);
+/* The names, types and shapes of the stream that the caller's tensors become. Free *OUT
+ * in any case. */
+dw_status dw_live_shapes(dw_tensor **out, size_t *n_out, dw_publisher *p,
+                         const dw_tensor *tensors, size_t n_tensors, dw_error *err);
 /* Notes the data of the caller's tensors or, if the publish is sharded, of its shards.
  * OWNED, which is empty, takes their slices in the order of the table. */
 dw_status dw_live_take(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
@@ -37,13 +40,19 @@ dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *er
 void dw_live_close(dw_live *live);
 /* Asks the caller whether the weights that were read may be committed. */
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err);
-/* Copies owned slice K, rounded if it is a master. */
-dw_status dw_live_read(const dw_publisher *p, size_t k, void *into, dw_error *err);
+/* Copies owned slice K as it is published: rounded if it is a master, or quantised.
+ * Scales are those of the weight, which was read before. */
+dw_status dw_live_read(dw_publisher *p, size_t k, void *into, dw_error *err);
+/* Quantises what GROUP has of quantised tensors that are not known, and points `chosen`
+ * at it, until the next call. For dw_delta_upload. */
+dw_status dw_live_load(void *publisher, const dw_piece_group *group, dw_error *err);
+/* The same for one piece of a quantised tensor, also if it is known. */
+dw_status dw_live_make_piece(dw_publisher *p, size_t i, dw_error *err);
 
-/* All weights, masters rounded: for version 0. */
+/* All weights as they are published: for version 0. */
 typedef struct dw_live_copy {
-    void **data; /* [table] */
-    dw_scratch_model rounded;
+    void **data;           /* [table] */
+    dw_scratch_model made; /* those that are rounded or quantised */
 } dw_live_copy;
 dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err);
 void dw_live_copy_release(dw_live_copy *copy);

@@ -6,14 +6,15 @@
 #include "base/mem.h"
 #include "codec/digest.h"
 
-static dw_status cut_groups(dw_pieces *p, uint64_t group_bytes, dw_error *err)
+static dw_status cut_groups(dw_pieces *p, const dw_grain *grains, uint64_t group_bytes,
+                            dw_error *err)
 {
     dw_cut at = {0};
     dw_slices group = {0};
     size_t n_room = 0;
     dw_status status = DW_OK;
     while (status == DW_OK) {
-        status = dw_cut_next(&group, &at, &p->owned, p->table, group_bytes, err);
+        status = dw_cut_next(&group, &at, &p->owned, p->table, grains, group_bytes, err);
         if (status != DW_OK || group.n == 0)
             break;
         if (!dw_grow_array((void **)&p->groups, &n_room, p->n_groups, sizeof *p->groups))
@@ -28,11 +29,12 @@ static dw_status cut_groups(dw_pieces *p, uint64_t group_bytes, dw_error *err)
 }
 
 dw_status dw_pieces_open(dw_pieces *out, const dw_tensor *table, size_t n_table,
-                         dw_slices *owned, uint64_t group_bytes, dw_error *err)
+                         dw_slices *owned, const dw_grain *grains, uint64_t group_bytes,
+                         dw_error *err)
 {
     *out = (dw_pieces){.table = table, .n_table = n_table, .owned = *owned};
     *owned = (dw_slices){0};
-    dw_status status = cut_groups(out, group_bytes, err);
+    dw_status status = cut_groups(out, grains, group_bytes, err);
     if (status == DW_OK)
         status =
             dw_slices_open(&out->shapes, table, n_table, out->cut.items, out->cut.n, err);
@@ -52,11 +54,18 @@ void dw_pieces_release(dw_pieces *p)
 
 void dw_pieces_view(const dw_pieces *p, dw_tensor *views, void *const *data)
 {
-    dw_pieces_view_masters(p, views, data, NULL);
+    dw_pieces_view_as(p, views, data, NULL);
 }
 
-void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *data,
-                            const bool *is_master)
+/* The bytes of N_BYTES of type FROM, if their elements had type TO. */
+static uint64_t bytes_as(dw_dtype from, dw_dtype to, uint64_t n_bytes)
+{
+    return from == to ? n_bytes
+                      : n_bytes * 8 / dw_dtype_bits(from) * dw_dtype_bits(to) / 8;
+}
+
+void dw_pieces_view_as(const dw_pieces *p, dw_tensor *views, void *const *data,
+                       const dw_dtype *types)
 {
     size_t k = 0; /* the owned slice that contains the piece; both ascend */
     for (size_t i = 0; i < p->cut.n; i++) {
@@ -66,16 +75,16 @@ void dw_pieces_view_masters(const dw_pieces *p, dw_tensor *views, void *const *d
                piece->first + piece->n > owned->first + owned->n)
             owned = &p->owned.items[++k];
         const dw_slice before = {owned->tensor, 0, piece->first - owned->first};
-        const unsigned scale = is_master && is_master[piece->tensor] ? 2 : 1;
+        const dw_dtype from = p->table[piece->tensor].dtype;
+        const dw_dtype to = types ? types[piece->tensor] : from;
         views[i] = p->shapes.tensors[i];
-        if (scale == 2)
-            views[i].dtype = DW_F32;
-        views[i].n_bytes *= scale;
-        views[i].first_byte *= scale;
-        views[i].data =
-            views[i].n_bytes > 0
-                ? (uint8_t *)data[k] + dw_slice_bytes(p->table, &before) * scale
-                : NULL;
+        views[i].dtype = to;
+        views[i].n_bytes = bytes_as(from, to, views[i].n_bytes);
+        views[i].first_byte = bytes_as(from, to, views[i].first_byte);
+        views[i].data = views[i].n_bytes > 0 && data[k]
+                            ? (uint8_t *)data[k] +
+                                  bytes_as(from, to, dw_slice_bytes(p->table, &before))
+                            : NULL;
     }
 }
 

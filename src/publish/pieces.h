@@ -24,17 +24,19 @@ typedef struct dw_pieces {
     dw_slice_list shapes; /* the pieces as tensors; nobody reads their data */
 } dw_pieces;
 
-/* Takes OWNED. */
+/* Takes OWNED. GRAINS, [n_table] or NULL, says where tensors may be cut. */
 dw_status dw_pieces_open(dw_pieces *out, const dw_tensor *table, size_t n_table,
-                         dw_slices *owned, uint64_t group_bytes, dw_error *err);
+                         dw_slices *owned, const dw_grain *grains, uint64_t group_bytes,
+                         dw_error *err);
 void dw_pieces_release(dw_pieces *pieces);
 
 /* Points VIEWS, [cut.n] tensors, at the data. DATA[k] holds owned slice k. */
 void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data);
 
-/* The same if some tensors are masters: their data is F32, and the table has BF16. */
-void dw_pieces_view_masters(const dw_pieces *pieces, dw_tensor *views, void *const *data,
-                            const bool *is_master);
+/* The same if the data has other element types than the table: TYPES, [n_table]. A slice
+ * may have no data. */
+void dw_pieces_view_as(const dw_pieces *pieces, dw_tensor *views, void *const *data,
+                       const dw_dtype *types);
 
 /* The bytes of all owned slices, each padded (dw_padded). */
 uint64_t dw_pieces_room(const dw_pieces *pieces);

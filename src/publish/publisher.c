@@ -66,6 +66,15 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
             err, DW_INVALID, NULL,
             "a sharded publish needs a rank below n_ranks, shards, and the name "
             "of the job");
+    if (o->quantize && o->quantize->scheme != DW_QUANT_NONE && p->sharded)
+        return dw_fail(err, DW_UNSUPPORTED, NULL,
+                       "`quantize` does not work with shards yet: publish the weights as "
+                       "they are, and quantise them in a derived stream (deltawire "
+                       "mirror --quantize)");
+    if (o->quantize && o->quantize->scheme != DW_QUANT_NONE && o->first == DW_FIRST_BASE)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "a quantised stream cannot start from a base: followers would "
+                       "need the quantised checkpoint. Upload version 0");
     /* if one rank skipped a publish and another did not, their rounds would differ for
      * ever */
     if (p->sharded)
@@ -132,6 +141,7 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
         status = dw_publisher_publish_changed(p, &progress, err);
     p->options.shards = NULL; /* they belong to the caller of open */
     p->options.as_bf16 = NULL;
+    p->options.quantize = NULL;
     if (status == DW_OK)
         *out = p;
     else

@@ -49,7 +49,7 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_status status = dw_live_take(p, tensors, n_tensors, &owned, err);
     if (status == DW_OK)
         status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned,
-                                group_bytes(&p->options), err);
+                                p->live.quant.grains, group_bytes(&p->options), err);
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;
@@ -249,13 +249,15 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
                              dw_error *err)
 {
     dw_tensor *shapes = NULL;
+    dw_stream_spec spec = {.single_writer = p->options.single_writer,
+                           .key = p->options.sign_key,
+                           .quantized = dw_live_quant_describe(p->options.quantize)};
     dw_status status = check_absent(p, err);
     if (status == DW_OK)
-        status = dw_live_shapes(&shapes, p, tensors, n_tensors, err);
+        status = dw_live_shapes(&shapes, &spec.n_tensors, p, tensors, n_tensors, err);
+    spec.tensors = shapes;
     if (status == DW_OK)
-        status = dw_stream_create(&p->stream, p->store, shapes, n_tensors,
-                                  p->options.single_writer, p->options.sign_key,
-                                  &p->options.trust, err);
+        status = dw_stream_create(&p->stream, p->store, &spec, &p->options.trust, err);
     if (status == DW_OK) /* the keys belong to the caller of open */
         p->options.trust = (dw_trust){
             (const uint8_t(*)[DW_PUBLIC_KEY_BYTES])p->stream->trust, p->stream->n_trust,

@@ -97,7 +97,8 @@ static dw_status cut_pieces(dw_pieces *out, const dw_anchor_spec *spec, dw_error
     for (size_t i = 0; status == DW_OK && i < spec->slices->n; i++)
         status = dw_slices_append(&owned, spec->slices->items[i], err);
     if (status == DW_OK)
-        status = dw_pieces_open(out, spec->table, spec->n_table, &owned, max_bytes, err);
+        status =
+            dw_pieces_open(out, spec->table, spec->n_table, &owned, NULL, max_bytes, err);
     dw_slices_free(&owned);
     return status;
 }

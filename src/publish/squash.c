@@ -230,8 +230,8 @@ static dw_status upload(squash *q, dw_objects *out, dw_error *err)
     if (status == DW_OK && q->from.version == DW_NO_VERSION) {
         status = dw_anchor_upload(out, &anchor, err);
     } else if (status == DW_OK) {
-        status =
-            dw_pieces_open(&pieces, r->tensors, r->n_tensors, &all, GROUP_BYTES, err);
+        status = dw_pieces_open(&pieces, r->tensors, r->n_tensors, &all, NULL,
+                                GROUP_BYTES, err);
         if (status == DW_OK)
             status = upload_fold(q, &pieces, out, err);
         dw_pieces_release(&pieces);

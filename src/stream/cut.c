@@ -84,8 +84,31 @@ static uint64_t fitting(const dw_tensor *t, uint64_t n, uint64_t room)
     return fit >= CUT_ELEMS ? fit / CUT_ELEMS * CUT_ELEMS : fit / 8 * 8;
 }
 
+uint64_t dw_grain_edge(const dw_grain *grain, uint64_t at, bool up)
+{
+    const uint64_t run = at / grain->run * grain->run;
+    uint64_t inside = (at - run) / grain->unit * grain->unit + (up ? grain->unit : 0);
+    return run + (inside < grain->run ? inside : grain->run);
+}
+
+/* How many elements of NEXT to take, of which N fit. 0: none fit. */
+static uint64_t whole_units(const dw_grain *grain, const dw_slice *next, uint64_t n)
+{
+    const uint64_t edge = dw_grain_edge(grain, next->first + n, false);
+    return edge > next->first ? edge - next->first : 0;
+}
+
+/* The least number of elements that can be taken of NEXT. */
+static uint64_t least(const dw_grain *grain, const dw_slice *next)
+{
+    const uint64_t n = grain ? dw_grain_edge(grain, next->first, true) - next->first
+                             : 8; /* whole bytes */
+    return n < next->n ? n : next->n;
+}
+
 dw_status dw_cut_next(dw_slices *out, dw_cut *cut, const dw_slices *slices,
-                      const dw_tensor *tensors, uint64_t max_bytes, dw_error *err)
+                      const dw_tensor *tensors, const dw_grain *grains,
+                      uint64_t max_bytes, dw_error *err)
 {
     out->n = 0;
     uint64_t room = max_bytes;
@@ -93,12 +116,16 @@ dw_status dw_cut_next(dw_slices *out, dw_cut *cut, const dw_slices *slices,
         const dw_slice *s = &slices->items[cut->item];
         dw_slice next = {s->tensor, s->first + cut->done, s->n - cut->done};
         const bool first = out->n == 0;
+        const dw_grain *grain =
+            grains && grains[s->tensor].unit > 0 ? &grains[s->tensor] : NULL;
         uint64_t n = fitting(&tensors[s->tensor], next.n, room);
+        if (grain && n < next.n)
+            n = whole_units(grain, &next, n);
         if (n < next.n) {
             /* rather whole tensors than the first part of one that fits by itself */
             if (!first && (n < CUT_ELEMS || dw_slice_bytes(tensors, &next) <= max_bytes))
                 break;
-            next.n = n > 0 ? n : next.n < 8 ? next.n : 8;
+            next.n = n > 0 ? n : least(grain, &next);
         }
         dw_status status = dw_slices_append(out, next, err);
         if (status != DW_OK)

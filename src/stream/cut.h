@@ -41,10 +41,23 @@ typedef struct dw_cut {
     uint64_t done;
 } dw_cut;
 
+/* Where a tensor may be cut: it consists of runs of RUN elements, and each run may be cut
+ * at multiples of UNIT elements. UNIT 0: anywhere. */
+typedef struct dw_grain {
+    uint64_t unit;
+    uint64_t run;
+} dw_grain;
+
+/* The last place at or before element AT where the tensor may be cut; with UP, the first
+ * one after it. */
+uint64_t dw_grain_edge(const dw_grain *grain, uint64_t at, bool up);
+
 /* Takes the next slices off SLICES, as many as fill MAX_BYTES and at least something; a
- * tensor that does not fit is cut, at the edge of a codec block if possible. OUT is
- * emptied first and stays empty at the end. */
+ * tensor that does not fit is cut, at the edge of a codec block if possible. GRAINS has
+ * an entry for each tensor; NULL: all may be cut anywhere. A unit is never cut, even if
+ * it has more than MAX_BYTES. OUT is emptied first and stays empty at the end. */
 dw_status dw_cut_next(dw_slices *out, dw_cut *cut, const dw_slices *slices,
-                      const dw_tensor *tensors, uint64_t max_bytes, dw_error *err);
+                      const dw_tensor *tensors, const dw_grain *grains,
+                      uint64_t max_bytes, dw_error *err);
 
 #endif

@@ -131,9 +131,18 @@ typedef struct dw_provenance {
 
 /* ---- the records ---- */
 
+/* How the tensors were made of the trainer's: for writers, which must go on in the same
+ * way, and for people. A reader needs none of it. */
+#define DW_QUANTIZED_TEXT 33
+typedef struct dw_quantized {
+    char scheme[DW_QUANTIZED_TEXT];  /* "": not quantised */
+    char rounded[DW_QUANTIZED_TEXT]; /* what F32 was rounded to first: "bf16", "none" */
+} dw_quantized;
+
 typedef struct dw_stream_record {
     char stream[DW_ID_TEXT];
     bool single_writer;
+    dw_quantized quantized;
     dw_tensor *tensors; /* data NULL; names ascending */
     size_t n_tensors;
     void *arena; /* names and dims */

@@ -30,6 +30,31 @@ static void read_provenance(dw_fields *f, dw_provenance *out)
 
 /* ---- stream ---- */
 
+/* A word of a-z, 0-9 and '-'. */
+static void read_word(dw_fields *f, char out[DW_QUANTIZED_TEXT], const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+    const char *text = dw_field_text(f, name, DW_QUANTIZED_TEXT - 1);
+    if (f->status == DW_OK && (!*text || text[strspn(text, letters)]))
+        dw_fields_fail(f, DW_CORRUPT, name, "is not a word of a-z, 0-9 and '-'");
+    if (f->status == DW_OK)
+        memcpy(out, text, strlen(text) + 1);
+}
+
+/* Optional. */
+static void read_quantized(dw_fields *f, dw_quantized *out)
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "quantized"))
+        return;
+    dw_fields q = *f;
+    q.object = dw_field_object(f, "quantized");
+    q.path = "quantized.";
+    q.status = f->status;
+    read_word(&q, out->scheme, "scheme");
+    read_word(&q, out->rounded, "rounded");
+    f->status = q.status;
+}
+
 dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_t n,
                                  const char *where, dw_error *err)
 {
@@ -46,6 +71,7 @@ dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_
     if (!out->single_writer && strcmp(writers, "conditional") != 0)
         dw_fields_fail(&f, DW_CORRUPT, "writers",
                        "is neither 'conditional' nor 'single'");
+    read_quantized(&f, &out->quantized);
     dw_field_tensors(&f, out);
     dw_fields_release(&f);
     if (f.status != DW_OK)

@@ -141,6 +141,9 @@ dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
     dw_record_begin(out, "stream", record->stream);
     put_now(out, "created");
     put_text(out, "writers", record->single_writer ? "single" : "conditional");
+    if (record->quantized.scheme[0])
+        dw_write_format(out, ",\"quantized\":{\"scheme\":\"%s\",\"rounded\":\"%s\"}",
+                        record->quantized.scheme, record->quantized.rounded);
     dw_write_text(out, ",\"tensors\":");
     dw_write_tensors(out, record->tensors, record->n_tensors);
     return finish(out, start, &record->seal, key, check_stream, err);

@@ -388,21 +388,45 @@ static dw_status check_model(const dw_stream *s, const dw_tensor *tensors,
     return status;
 }
 
-static dw_status put_stream_record(dw_store *store, const dw_tensor *tensors,
-                                   size_t n_tensors, bool single_writer,
-                                   const dw_sign_key *key, dw_error *err)
+/* Whether the stream's tensors are made of the trainer's in the way that SPEC asks. */
+static dw_status check_quantized(const dw_stream *s, const dw_stream_spec *spec,
+                                 dw_error *err)
 {
+    const dw_quantized *there = &s->record.quantized, *asked = &spec->quantized;
+    const char *url = dw_store_url(s->store);
+    if (strcmp(there->scheme, asked->scheme) != 0)
+        return dw_fail(err, DW_MISMATCH, url,
+                       "the stream is %s%s, these weights would be %s%s: use the "
+                       "stream's scheme, or publish to another URL",
+                       there->scheme[0] ? "quantised as " : "not quantised",
+                       there->scheme, asked->scheme[0] ? "quantised as " : "unquantised",
+                       asked->scheme);
+    if (strcmp(there->rounded, asked->rounded) != 0)
+        return dw_fail(err, DW_MISMATCH, url,
+                       "the stream is quantised as %s with F32 weights rounded to %s "
+                       "first, these would be rounded to %s: set `from_f32` as for the "
+                       "first version, or publish to another URL",
+                       there->scheme, there->rounded, asked->rounded);
+    return DW_OK;
+}
+
+static dw_status put_stream_record(dw_store *store, const dw_stream_spec *spec,
+                                   dw_error *err)
+{
+    const size_t n_tensors = spec->n_tensors;
     dw_tensor *sorted = dw_alloc_array(n_tensors, sizeof *sorted);
     if (!sorted)
         return dw_fail_memory(err, dw_store_url(store));
-    memcpy(sorted, tensors, n_tensors * sizeof *sorted);
+    memcpy(sorted, spec->tensors, n_tensors * sizeof *sorted);
     qsort(sorted, n_tensors, sizeof *sorted, dw_tensor_compare_names);
-    dw_stream_record record = {
-        .single_writer = single_writer, .tensors = sorted, .n_tensors = n_tensors};
+    dw_stream_record record = {.single_writer = spec->single_writer,
+                               .quantized = spec->quantized,
+                               .tensors = sorted,
+                               .n_tensors = n_tensors};
     dw_writer bytes = {0};
     dw_status status = dw_random_id(record.stream, err);
     if (status == DW_OK)
-        status = dw_stream_record_write(&bytes, &record, key, err);
+        status = dw_stream_record_write(&bytes, &record, spec->key, err);
     if (status == DW_OK)
         status = dw_store_put_bytes(store, DW_KEY_STREAM, bytes.bytes, bytes.n_bytes,
                                     DW_PUT_CREATE, err);
@@ -440,21 +464,21 @@ dw_status dw_stream_check_vacant(dw_store *store, dw_error *err)
                : status;
 }
 
-dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
-                           size_t n_tensors, bool single_writer, const dw_sign_key *key,
+dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_stream_spec *spec,
                            const dw_trust *trust, dw_error *err)
 {
     dw_status status = dw_stream_open(out, store, trust, err);
     if (status == DW_NOT_FOUND && !(trust && trust->stream)) { /* a new id is random */
         status = dw_stream_check_vacant(store, err);
         if (status == DW_OK)
-            status =
-                put_stream_record(store, tensors, n_tensors, single_writer, key, err);
+            status = put_stream_record(store, spec, err);
         if (status == DW_OK)
             status = dw_stream_open(out, store, trust, err);
     }
     if (status == DW_OK)
-        status = check_model(*out, tensors, n_tensors, err);
+        status = check_quantized(*out, spec, err);
+    if (status == DW_OK)
+        status = check_model(*out, spec->tensors, spec->n_tensors, err);
     if (status != DW_OK) {
         dw_stream_close(*out);
         *out = NULL;
@@ -473,6 +497,14 @@ const dw_tensor *dw_stream_tensors(const dw_stream *s, size_t *n_tensors)
 {
     *n_tensors = s->record.n_tensors;
     return s->record.tensors;
+}
+
+const char *dw_stream_quantization(const dw_stream *s, const char **rounded)
+{
+    const dw_quantized *q = &s->record.quantized;
+    if (rounded)
+        *rounded = q->scheme[0] ? q->rounded : NULL;
+    return q->scheme[0] ? q->scheme : NULL;
 }
 
 bool dw_stream_single_writer(const dw_stream *s)

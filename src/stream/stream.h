@@ -32,10 +32,18 @@ struct dw_stream {
     char ahead[DW_KEY_TEXT]; /* a follower's record that a collection reports */
 };
 
-/* Creates stream.json for tensors of these names and shapes, or opens the one that is
- * there: DW_MISMATCH if that is for another model. */
-dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_tensor *tensors,
-                           size_t n_tensors, bool single_writer, const dw_sign_key *key,
+/* What a writer asks of a stream. */
+typedef struct dw_stream_spec {
+    const dw_tensor *tensors; /* names and shapes */
+    size_t n_tensors;
+    dw_quantized quantized;
+    bool single_writer;
+    const dw_sign_key *key; /* or NULL */
+} dw_stream_spec;
+
+/* Creates stream.json, or opens the one that is there: DW_MISMATCH if that is for another
+ * model, or quantised in another way. */
+dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_stream_spec *spec,
                            const dw_trust *trust, dw_error *err);
 
 /* DW_UNTRUSTED unless the record was signed by a trusted key, if there are any such keys.

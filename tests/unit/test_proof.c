@@ -38,7 +38,7 @@ static void version_make(version *v)
     dw_error err = {0};
     dw_slices owned;
     assert_ok(dw_slices_of_covers(&owned, NULL, 0, v->base.tensors, 2, &err), &err);
-    assert_ok(dw_pieces_open(&v->pieces, v->base.tensors, 2, &owned, 1 << 16, &err),
+    assert_ok(dw_pieces_open(&v->pieces, v->base.tensors, 2, &owned, NULL, 1 << 16, &err),
               &err);
     v->base_views = calloc(v->pieces.cut.n, sizeof *v->base_views);
     v->next_views = calloc(v->pieces.cut.n, sizeof *v->next_views);

@@ -298,6 +298,7 @@ static void spoil_member(int sample, json_t *root, json_t *holder, const char *n
     const json_t *value = json_object_get(holder, name);
     bool is_optional = (holder != root && strcmp(name, "covers") == 0) ||
                        strcmp(name, "library") == 0 || strcmp(name, "files") == 0 ||
+                       strcmp(name, "quantized") == 0 ||
                        (strcmp(name, "host") == 0 && sample != SAMPLE_FOLLOWER);
     json_type type = json_typeof(value);
     if (!is_optional)
@@ -375,6 +376,14 @@ static void test_wrong_values(void **state)
         {SAMPLE_FLOOR, "requires", "\"all\""},
         {SAMPLE_FLOOR, "requires", "[1]"},
         {SAMPLE_STREAM, "writers", "\"many\""},
+        {SAMPLE_STREAM, "quantized", "\"fp8-block\""},
+        {SAMPLE_STREAM, "quantized", "{}"},
+        {SAMPLE_STREAM, "quantized", "{\"scheme\":\"fp8-block\"}"},
+        {SAMPLE_STREAM, "quantized", "{\"scheme\":\"\",\"rounded\":\"bf16\"}"},
+        {SAMPLE_STREAM, "quantized", "{\"scheme\":\"FP8 \",\"rounded\":\"bf16\"}"},
+        {SAMPLE_STREAM, "quantized", "{\"scheme\":\"fp8\",\"rounded\":0}"},
+        {SAMPLE_STREAM, "quantized",
+         "{\"scheme\":\"fp8-block-of-a-name-that-is-too-long\",\"rounded\":\"bf16\"}"},
         {SAMPLE_STREAM, "created", "\"now\""},
         {SAMPLE_STREAM, "created", "\"\""},
         {SAMPLE_STREAM, "tensors", "[]"},

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# A trainer's bf16 checkpoints become a stream of fp8 or int8 weights.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 6
+
+quantized() { # URL STEP SCHEME [OPTION...]
+    local from=run/base
+    [ "$2" -eq 0 ] || from=$(printf 'run/step_%06d' "$2")
+    deltawire publish "$1" "$from" --step "$2" --quantize "$3" --quiet "${@:4}" >/dev/null
+}
+head_is() { # URL VERSION
+    deltawire status "$1" --json | holds "o['head'] == $2"
+}
+# types DIR: the element types of a checkpoint
+types() {
+    deltawire inspect "$1" --json | json '" ".join(sorted(o["dtypes"]))'
+}
+# set_weight DIR TENSOR BITS: sets the last element of a bf16 tensor
+set_weight() {
+    python3 - "$1/model.safetensors" "$2" "$3" <<'END'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as f:
+    n = struct.unpack("<Q", f.read(8))[0]
+    end = json.loads(f.read(n))[sys.argv[2]]["data_offsets"][1]
+    f.seek(8 + n + end - 2)
+    f.write(struct.pack("<H", int(sys.argv[3], 16)))
+END
+}
+tensor=model.layers.0.mlp.down_proj.weight
+
+it "publishes each scheme, and a follower gets a checkpoint that engines load"
+for scheme in fp8-block fp8-row int8-row; do
+    url=$store/$scheme
+    for i in 0 1 2 3; do quantized "$url" $i $scheme; done
+    deltawire pull "$url" --into "pulled-$scheme" --quiet >/dev/null
+    deltawire verify "$url" --quiet >/dev/null
+    prints "^quantised: $scheme, F32 rounded to bf16 first$" deltawire log "$url"
+    deltawire log "$url" --json |
+        holds "o['quantized'] == {'scheme': '$scheme', 'rounded': 'bf16'}"
+    prints "  quantised  $scheme, F32 rounded to bf16 first" deltawire status "$url"
+done
+[ "$(types pulled-fp8-block)" = "BF16 F32 F8_E4M3" ]
+[ "$(types pulled-fp8-row)" = "BF16 F32 F8_E4M3" ]
+[ "$(types pulled-int8-row)" = "BF16 F32 I8" ]
+
+it "gives the same weights from scratch as through deltas"
+for scheme in fp8-block fp8-row int8-row; do
+    quantized "$store/$scheme-3" 3 $scheme
+    deltawire pull "$store/$scheme-3" --into "fresh-$scheme" --quiet >/dev/null
+    same_weights "pulled-$scheme" "fresh-$scheme"
+done
+
+it "publishes nothing that differs only in bits that the scheme drops"
+deltawire publish "$store/fp8-block" run/step_000003 --quantize fp8-block --json |
+    holds 'o["version"] == 4 and o["changed"] == 0'
+
+it "refuses another scheme, or none, by name"
+unchanged fails 5 "quantised as fp8-block.*quantised as int8-row" \
+    deltawire publish "$store/fp8-block" run/step_000004 --quantize int8-row
+fails 5 "quantised as fp8-block.*unquantised" \
+    deltawire publish "$store/fp8-block" run/step_000004
+fails 5 "rounded to bf16 first.*--quantize-from-f32" \
+    deltawire publish "$store/fp8-block" run/step_000004 --quantize fp8-block --quantize-from-f32
+deltawire publish "$store/plain" run/base --quiet >/dev/null
+fails 5 "not quantised.*quantised as fp8-row" \
+    deltawire publish "$store/plain" run/step_000001 --quantize fp8-row
+head_is "$store/fp8-block" 4
+head_is "$store/plain" 0
+
+it "refuses a wrong command line"
+fails 2 "'fp8' is none of fp8-block, fp8-row, int8-row" \
+    deltawire publish "$store/none" run/base --quantize fp8
+fails 2 "go only with --quantize" \
+    deltawire publish "$store/none" run/base --quantize-keep '*.up_proj.*'
+fails 2 "with --quantize version 0 is uploaded" \
+    deltawire publish "$store/none" run/base --quantize fp8-row --base
+fails 2 "other systems' formats" \
+    deltawire publish "$store/none" run/base --quantize fp8-row --as slime
+
+it "refuses a checkpoint that is quantised already"
+fails 2 "quantised already" \
+    deltawire publish "$store/twice" pulled-fp8-block --quantize fp8-block
+
+it "takes patterns of tensors, and refuses one that matches nothing"
+quantized "$store/patterns" 0 int8-row --quantize-keep '*.down_proj.weight' \
+    --quantize-also 'model.embed_tokens.weight'
+deltawire pull "$store/patterns" --into patterns --quiet >/dev/null
+deltawire inspect patterns --tensors --json >out.patterns
+holds '{t["name"]: t["dtype"] for t in o["tensors"]}["model.embed_tokens.weight"] == "I8"' \
+    <out.patterns
+holds "{t['name']: t['dtype'] for t in o['tensors']}['$tensor'] == 'BF16'" <out.patterns
+fails 2 "no_such" deltawire publish "$store/none" run/base --quantize fp8-row \
+    --quantize-keep 'no_such*'
+
+it "refuses weights that are not finite, and goes on with the next checkpoint"
+for bits in 7fc0 7f80 ff80; do
+    rm -rf bad
+    cp -r run/step_000004 bad
+    set_weight bad $tensor $bits
+    fails 2 "$tensor" deltawire publish "$store/fp8-block" bad --quantize fp8-block
+done
+head_is "$store/fp8-block" 4
+fails 2 "$tensor" deltawire publish "$store/bad" bad --quantize fp8-block
+quantized "$store/fp8-block" 4 fp8-block
+deltawire pull "$store/fp8-block" --into pulled-fp8-block --quiet >/dev/null
+quantized "$store/fp8-block-4" 4 fp8-block
+deltawire pull "$store/fp8-block-4" --into fresh-4 --quiet >/dev/null
+same_weights pulled-fp8-block fresh-4
+
+it "watches a trainer, and publishes nothing twice after a restart"
+mkdir output
+cp -r run/step_000001 output/checkpoint-1
+start watch publish "$store/watch" --watch output --quantize fp8-row --json
+watch=$!
+wait_until head_is "$store/watch" 0
+cp -r run/step_000002 output/new
+mv output/new output/checkpoint-2
+wait_until head_is "$store/watch" 1
+kill -TERM $watch
+ends $watch 0
+touch output/checkpoint-2/model.safetensors # as if it were copied
+start watch publish "$store/watch" --watch output --quantize fp8-row --json
+watch=$!
+cp -r run/step_000003 output/new
+mv output/new output/checkpoint-3
+wait_until head_is "$store/watch" 2
+kill -TERM $watch
+ends $watch 0
+deltawire log "$store/watch" --json |
+    holds '[v["step"] for v in o["versions"]] == ["3", "2", "1"]'
+
+it "goes on after kill -9 at any instant"
+for i in 0 1 2 3 4 5 6; do
+    from=run/base
+    [ $i -eq 0 ] || from=$(printf 'run/step_%06d' $i)
+    start killed publish "$store/killed" "$from" --step $i --quantize fp8-block
+    killed=$!
+    sleep "0.0$((RANDOM % 10))"
+    kill -9 $killed 2>/dev/null || true
+    wait $killed 2>/dev/null || true
+done
+quantized "$store/killed" 6 fp8-block
+deltawire verify "$store/killed" --quiet >/dev/null
+deltawire pull "$store/killed" --into killed --quiet >/dev/null
+quantized "$store/fp8-block-6" 6 fp8-block
+deltawire pull "$store/fp8-block-6" --into fresh-6 --quiet >/dev/null
+same_weights killed fresh-6
