@@ -188,7 +188,7 @@ static dw_status recode_class(dw_delta **out, const dw_patch *patch,
                              : dw_fail_memory(err, NULL);
     if (status == DW_OK) {
         pair_with_patch(pairs, &names, patch, base_digests);
-        dw_encode_job job = {pairs, n_tensors, true, patch};
+        dw_encode_job job = {pairs, n_tensors, true, patch, NULL};
         status = dw_encode(out, &job, options, err);
     }
     dw_name_index_release(&names);

@@ -10,20 +10,7 @@
 #include "codec/digest.h"
 #include "codec/trl_delta.h"
 
-/* One block of one pair. */
-typedef struct item {
-    size_t pair;
-    uint64_t block;
-    const dw_segment *segment; /* the changes, if the job has a patch */
-
-    /* the result */
-    uint8_t *bytes;
-    uint32_t n_bytes;
-    dw_block_mode mode;
-    uint64_t n_changed;
-    dw_digest base_share;
-    dw_digest move_share;
-} item;
+typedef dw_encode_item item;
 
 typedef struct encoder {
     dw_encode_job *job;
@@ -262,7 +249,7 @@ static dw_status prepare(encoder *e, dw_error *err)
         return dw_fail_memory(err, NULL);
     for (unsigned w = 0; status == DW_OK && w < e->n_workers; w++)
         status = dw_block_scratch_init(&e->scratch[w], err);
-    if (status == DW_OK && e->options->codec == DW_CODEC_CLASS)
+    if (status == DW_OK && e->options->codec == DW_CODEC_CLASS && !e->job->device)
         status = dw_parallel(e->n_workers, e->job->n_pairs, choose_map, e, NULL, err);
     return status;
 }
@@ -414,7 +401,10 @@ dw_status dw_encode(dw_delta **out, dw_encode_job *job, const dw_diff_options *o
     dw_status status = delta ? prepare(&e, err) : dw_fail_memory(err, NULL);
     if (status == DW_OK && trl)
         status = open_collection(&e, err);
-    if (status == DW_OK) {
+    if (status == DW_OK && job->device) {
+        status =
+            job->device->run(job->device->context, job, e.maps, e.items, e.n_items, err);
+    } else if (status == DW_OK) {
         dw_parallel_progress bar = {.report = options->progress,
                                     .bytes_of = bytes_of_item};
         for (size_t i = 0; i < e.n_items; i++)

@@ -17,11 +17,38 @@ typedef struct dw_encode_pair {
     size_t end_segment;
 } dw_encode_pair;
 
+/* One block of one pair. */
+typedef struct dw_encode_item {
+    size_t pair;
+    uint64_t block;
+    const dw_segment *segment; /* the changes, if the job has a patch */
+
+    /* the result */
+    uint8_t *bytes; /* from dw_alloc; NULL if nothing changed */
+    uint32_t n_bytes;
+    dw_block_mode mode;
+    uint64_t n_changed;
+    dw_digest base_share; /* unless digests_known */
+    dw_digest move_share;
+} dw_encode_item;
+
+struct dw_encode_job;
+
+/* Encodes blocks elsewhere than on the CPU, if the weights are elsewhere. RUN fills the
+ * results of all items and the map of each pair, and stores the changes in BASE. */
+typedef struct dw_encode_device {
+    dw_status (*run)(void *context, const struct dw_encode_job *job, dw_class_map *maps,
+                     dw_encode_item *items, size_t n_items, dw_error *err);
+    void *context;
+} dw_encode_device;
+
 typedef struct dw_encode_job {
     dw_encode_pair *pairs; /* names ascending */
     size_t n_pairs;
-    bool digests_known;    /* of BASE */
-    const dw_patch *patch; /* or NULL: every pair's NEXT has data */
+    bool digests_known;             /* of BASE */
+    const dw_patch *patch;          /* or NULL: every pair's NEXT has data */
+    const dw_encode_device *device; /* or NULL; only with DW_CODEC_CLASS, update_base and
+                                       no patch */
 } dw_encode_job;
 
 /* Makes the delta. With update_base it also stores the changes in BASE. */

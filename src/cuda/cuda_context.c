@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "codec/ans.h"
 #include "codec/digest.h"
 
 /* The most blocks of a launch in one dimension. */
@@ -61,6 +62,12 @@ static dw_status load_constants(dw_cuda *c, dw_error *err)
            sizeof constants->coefficients);
     for (unsigned k = 0; k < DW_CUDA_POWERS; k++)
         constants->powers[k] = dw_digest_power(k);
+    for (unsigned t = 0; t < DW_ANS_TABLES; t++) {
+        const dw_ans_table *table = &dw_ans_tables()[t];
+        memcpy(constants->symbols[t], table->symbol, sizeof constants->symbols[t]);
+        memcpy(constants->costs[t], table->cost, sizeof constants->costs[t]);
+    }
+    memcpy(constants->stays, dw_ans_stays(), sizeof constants->stays);
     dw_status status = dw_cuda_alloc(&c->constants, c, sizeof *constants, "tables", err);
     if (status == DW_OK)
         status = dw_cuda_up(c, c->constants, constants, sizeof *constants, err);

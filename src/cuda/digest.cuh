@@ -1,15 +1,20 @@
 /* Digests of bytes: FORMAT.md, section 3. */
 
-/* Adds a sum below the prime to two halves, which take any number of them. */
-DW_DEVICE void add_halves(uint64_t halves[2], uint64_t sum)
+/* The effect of a change on the digest: of an element at byte AT, counted from the start of
+ * the first chunk. */
+DW_DEVICE uint64_t digest_change(const dw_cuda_constants *constants, uint32_t at,
+                                 uint64_t old, uint64_t new_, unsigned width)
 {
-    atomicAdd((unsigned long long *)&halves[0], (unsigned long long)(sum & 0xffffffffu));
-    atomicAdd((unsigned long long *)&halves[1], (unsigned long long)(sum >> 32));
-}
-
-DW_DEVICE uint64_t join_halves(const uint64_t halves[2])
-{
-    return dw_digest_reduce(((unsigned __int128)halves[1] << 32) + halves[0]);
+    const uint64_t *a = &constants->coefficients[at % DW_DIGEST_CHUNK / 4];
+    uint64_t sum = 0;
+    for (unsigned k = 0; k < (width == 8 ? 2u : 1u); k++) {
+        const uint64_t x = width == 8 ? old >> 32 * k & 0xffffffffu : old;
+        const uint64_t y = width == 8 ? new_ >> 32 * k & 0xffffffffu : new_;
+        const uint64_t size = (y > x ? y - x : x - y) << 8 * (at % 4);
+        const uint64_t term = dw_digest_times(a[k], size);
+        sum = dw_digest_plus(sum, y >= x || term == 0 ? term : DW_DIGEST_PRIME - term);
+    }
+    return dw_digest_times(sum, constants->powers[at / DW_DIGEST_CHUNK]);
 }
 
 /* Whole chunks, 16 bytes a thread and chunk. */

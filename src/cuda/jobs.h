@@ -2,6 +2,8 @@
 #ifndef DW_CUDA_JOBS_H
 #define DW_CUDA_JOBS_H
 
+#include "codec/ans_step.h"
+#include "kernel/class_map.h"
 #include "kernel/digest_sum.h"
 
 #define DW_CUDA_WORDS (DW_DIGEST_CHUNK / 4)
@@ -12,6 +14,9 @@
 typedef struct dw_cuda_constants {
     uint64_t coefficients[DW_CUDA_WORDS];
     uint64_t powers[DW_CUDA_POWERS]; /* g^0, g^1, ... */
+    dw_ans_symbol symbols[DW_ANS_TABLES][DW_ANS_SYMBOLS];
+    uint16_t costs[DW_ANS_TABLES][DW_ANS_SYMBOLS];
+    uint32_t stays[DW_ANS_TABLES];
 } dw_cuda_constants;
 
 /* ---- digest.cuh: one block of threads for each piece ---- */
@@ -29,5 +34,97 @@ typedef struct dw_cuda_digest_job {
     const dw_cuda_constants *constants;
     dw_cuda_piece *pieces;
 } dw_cuda_digest_job;
+
+/* ---- encoding ---- */
+
+/* A block of a tensor is cut into strips, a strip into cells. A cell is what a thread
+ * compares at once: 8 elements of 1 or 2 bytes, 4 of 4, 2 of 8. */
+#define DW_CUDA_CELLS             1024u
+#define DW_CUDA_STRIPS            128u  /* of a whole block */
+#define DW_CUDA_STRIP_ELEMS       8192u /* at most */
+#define DW_CUDA_CELL_ELEMS(width) ((width) <= 2 ? 8u : 16u / (width))
+
+typedef struct dw_cuda_tensor {
+    const uint8_t *old;
+    uint64_t n_elems;
+    dw_class_map map; /* `base` is chosen on the device */
+    uint32_t width;
+    uint32_t is_float;
+} dw_cuda_tensor;
+
+typedef struct dw_cuda_block {
+    uint8_t *old; /* becomes new */
+    const uint8_t *new_;
+    uint64_t first_byte; /* in the tensor */
+    uint32_t n;          /* elements */
+    uint32_t tensor;
+    uint32_t first_strip;
+    uint8_t width;
+    uint8_t is_float;
+    uint8_t round_new; /* new_ is F32 and is rounded to BF16 */
+    uint8_t unused;
+} dw_cuda_block;
+
+typedef struct dw_cuda_strip {
+    uint64_t first;      /* entry, of n_changes */
+    uint32_t n_changes;  /* also if it was put off */
+    uint32_t is_put_off; /* there was no room for its entries, and nothing was stored */
+    uint16_t totals[DW_CLASSES];
+} dw_cuda_strip;
+
+enum {
+    DW_CUDA_CODED = 0,
+    DW_CUDA_PUT_OFF = 1, /* some of its strips were */
+    DW_CUDA_NO_ROOM = 2, /* for its bytes; counters[DW_CUDA_BYTES] says how many */
+};
+
+/* The outcome of a block. */
+typedef struct dw_cuda_code {
+    uint64_t digest[2]; /* halves of the sum of its changes, without the power of the
+                           first chunk */
+    uint64_t sorted;    /* first entry by class */
+    uint64_t symbols;   /* offsets in `bytes` */
+    uint64_t ans_end;
+    uint64_t bits;
+    uint64_t out; /* offset in `out` */
+    uint32_t n_changes;
+    uint32_t state;
+    uint32_t n_symbols;
+    uint32_t n_ans;
+    uint32_t n_bits; /* bytes */
+    uint32_t n_bytes;
+    uint32_t n_runs;
+    uint32_t run_end[2 * DW_CLASSES]; /* symbol after the run */
+    uint8_t run_table[2 * DW_CLASSES];
+} dw_cuda_code;
+
+enum { DW_CUDA_ENTRIES, DW_CUDA_SORTED, DW_CUDA_BYTES, DW_CUDA_COUNTERS };
+
+typedef struct dw_cuda_encode_job {
+    const dw_cuda_constants *constants;
+    dw_cuda_tensor *tensors;
+    const dw_cuda_block *blocks;
+    const uint32_t *block_of; /* [strips] */
+    dw_cuda_strip *strips;
+    dw_cuda_code *codes; /* [blocks], zero at first */
+    uint64_t *counters;  /* [DW_CUDA_COUNTERS], zero at first */
+    uint32_t n_blocks;
+    uint32_t move_bytes; /* 4, or 8 if an element has 8 bytes */
+
+    /* entries in the order of positions: class << 28 | position in the block; rank in
+     * the class, counted in the strip; move */
+    uint64_t n_entries;
+    uint32_t *places;
+    uint16_t *ranks;
+    uint8_t *moves;
+
+    /* by class: rank in the class, counted in the block; move */
+    uint32_t *sorted_ranks;
+    uint8_t *sorted_moves;
+
+    uint64_t n_room; /* of `bytes` and `out` each */
+    uint8_t *bytes;
+    uint8_t *out;
+} dw_cuda_encode_job;
 
 #endif

@@ -8,6 +8,7 @@
 #define DW_KERNEL(name, threads, type) static void name(const type job)
 #define DW_BLOCK_MEMORY(type, s)       type *const s = (type *)emulate_shared(sizeof(type))
 #define DW_DEVICE                      static inline
+#define DW_UNROLL
 #else
 #include <cstdint>
 #define DW_KERNEL(name, threads, type)                                                   \
@@ -16,11 +17,21 @@
     __shared__ type s##_memory;                                                          \
     type *const s = &s##_memory
 #define DW_DEVICE static __device__ __forceinline__
+#define DW_UNROLL _Pragma("unroll")
 #endif
 
+#include "base/words.h"
+#include "codec/class_model.h"
+#include "codec/moves.h"
 #include "cuda/kernels.h"
+#include "kernel/round_one.h"
 
-#define WARP  32u
-#define LANES 0xffffffffu
+#include "cuda/warp.cuh"
 
 #include "cuda/digest.cuh"
+
+#include "cuda/compare.cuh"
+#include "cuda/choose.cuh"
+#include "cuda/model.cuh"
+#include "cuda/ans.cuh"
+#include "cuda/pack.cuh"

@@ -6,7 +6,14 @@
 #include "cuda/jobs.h"
 
 /* X(constant, name, threads, argument) */
-#define DW_CUDA_EACH_KERNEL(X) X(DW_CUDA_DIGEST, dw_cuda_digest, 256, dw_cuda_digest_job)
+#define DW_CUDA_EACH_KERNEL(X)                                                           \
+    X(DW_CUDA_DIGEST, dw_cuda_digest, 256, dw_cuda_digest_job)                           \
+    X(DW_CUDA_CHOOSE, dw_cuda_choose, 256, dw_cuda_encode_job)                           \
+    X(DW_CUDA_COMPARE, dw_cuda_compare, 256, dw_cuda_encode_job)                         \
+    X(DW_CUDA_RESTORE, dw_cuda_restore, 256, dw_cuda_encode_job)                         \
+    X(DW_CUDA_MODEL, dw_cuda_model, 256, dw_cuda_encode_job)                             \
+    X(DW_CUDA_ANS, dw_cuda_ans, 32, dw_cuda_encode_job)                                  \
+    X(DW_CUDA_PACK, dw_cuda_pack, 256, dw_cuda_encode_job)
 
 typedef enum dw_cuda_kernel {
 #define DW_CUDA_NAME(constant, name, threads, argument) constant,

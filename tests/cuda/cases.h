@@ -1,0 +1,210 @@
+/* Weights in a device's memory, and the same work on the CPU and on the device. For the
+ * fake driver (tests/unit/test_cuda_*.c) and for real ones (tests/gpu).
+ */
+#ifndef TESTS_CUDA_CASES_H
+#define TESTS_CUDA_CASES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "codec/encode.h"
+#include "cuda/cuda_encode.h"
+#include "unit/random_model.h"
+
+/* ---- memory ---- */
+
+/* A copy of N bytes on the device, OFFSET bytes off a multiple of 256. BLOCK takes what
+ * to free. */
+static inline void *device_copy(dw_cuda *c, const void *bytes, uint64_t n,
+                                unsigned offset, cu_pointer *block)
+{
+    dw_error err = {0};
+    assert_int_equal(dw_cuda_enter(c, &err), DW_OK);
+    assert_int_equal(dw_cuda_alloc(block, c, n + offset + 1, "a test", &err), DW_OK);
+    if (n > 0)
+        assert_int_equal(dw_cuda_up(c, *block + offset, bytes, n, &err), DW_OK);
+    assert_int_equal(dw_cuda_wait(c, &err), DW_OK);
+    dw_cuda_leave(c);
+    return dw_cuda_address(*block + offset);
+}
+
+static inline void host_copy(dw_cuda *c, void *out, const void *from, uint64_t n)
+{
+    assert_int_equal(dw_cuda_enter(c, NULL), DW_OK);
+    assert_int_equal(dw_cuda_down(c, out, (cu_pointer)(uintptr_t)from, n, NULL), DW_OK);
+    assert_int_equal(dw_cuda_wait(c, NULL), DW_OK);
+    dw_cuda_leave(c);
+}
+
+static inline void device_free(dw_cuda *c, cu_pointer *block)
+{
+    assert_int_equal(dw_cuda_enter(c, NULL), DW_OK);
+    dw_cuda_free(c, block);
+    dw_cuda_leave(c);
+}
+
+/* ---- two versions of a model ---- */
+
+typedef struct device_case {
+    dw_dtype dtype;
+    uint64_t n;         /* units */
+    unsigned per_mille; /* that change */
+    bool is_rounded;    /* BF16 from F32 */
+    bool is_noise;      /* the new version is random bits */
+    uint64_t first_byte;
+    unsigned offset; /* of the address, in elements */
+} device_case;
+
+typedef struct two_versions {
+    size_t n;
+    char (*names)[16];
+    uint64_t *dims;
+    dw_encode_pair *host;   /* base and next on the host */
+    dw_encode_pair *device; /* the same on the device */
+    cu_pointer *blocks;     /* [2 n] */
+} two_versions;
+
+static inline float widen(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* The new version of BF16 weights in F32: what rounds to them, from both sides. */
+static inline void *unround(const uint16_t *next, uint64_t n)
+{
+    uint32_t *out = malloc(n * sizeof *out + 1);
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = (uint32_t)next[i] << 16 | (random64() & 0x3fff);
+    return out;
+}
+
+static inline two_versions versions_make(dw_cuda *c, const device_case *cases, size_t n)
+{
+    two_versions v = {n,
+                      calloc(n, sizeof *v.names),
+                      calloc(n, sizeof *v.dims),
+                      calloc(n, sizeof *v.host),
+                      calloc(n, sizeof *v.device),
+                      calloc(2 * n, sizeof *v.blocks)};
+    for (size_t i = 0; i < n; i++) {
+        const device_case *k = &cases[i];
+        const dw_element element = dw_dtype_element(k->dtype);
+        const uint64_t n_bytes = k->n * element.width;
+        snprintf(v.names[i], sizeof v.names[i], "t%06zu", i);
+        v.dims[i] = k->n * element.width * 8 / dw_dtype_bits(k->dtype);
+        dw_tensor base = {v.names[i],          k->dtype,     1, &v.dims[i], n_bytes,
+                          malloc(n_bytes + 1), k->first_byte};
+        dw_tensor next = base;
+        next.data = malloc(n_bytes + 1);
+        fill_weights(base.data, k->n, element);
+        memcpy(next.data, base.data, n_bytes);
+        change_weights(next.data, k->n, element, k->per_mille);
+        for (uint64_t e = 0; k->is_noise && e < k->n; e++)
+            dw_element_store(next.data, e, element.width,
+                             random64() & ~0ull >> (64 - 8 * element.width));
+        if (k->is_rounded) {
+            void *wide = unround(next.data, k->n);
+            free(next.data);
+            next.data = wide;
+            next.dtype = DW_F32;
+            next.n_bytes = 4 * k->n;
+        }
+        v.host[i] = (dw_encode_pair){.base = base, .next = next};
+        v.device[i] = v.host[i];
+        v.device[i].base.data = device_copy(c, base.data, base.n_bytes,
+                                            k->offset * element.width, &v.blocks[2 * i]);
+        v.device[i].next.data = device_copy(
+            c, next.data, next.n_bytes, k->offset * (k->is_rounded ? 4 : element.width),
+            &v.blocks[2 * i + 1]);
+    }
+    return v;
+}
+
+static inline void versions_free(dw_cuda *c, two_versions *v)
+{
+    for (size_t i = 0; i < v->n; i++) {
+        free(v->host[i].base.data);
+        free(v->host[i].next.data);
+        device_free(c, &v->blocks[2 * i]);
+        device_free(c, &v->blocks[2 * i + 1]);
+    }
+    free(v->names);
+    free(v->dims);
+    free(v->host);
+    free(v->device);
+    free(v->blocks);
+}
+
+/* ---- encoding ---- */
+
+static inline uint8_t *delta_bytes(const dw_delta *delta, size_t *n_bytes)
+{
+    const dw_piece *last = &delta->pieces[delta->n_pieces - 1];
+    *n_bytes = (size_t)(last->offset + last->n_bytes);
+    uint8_t *bytes = malloc(*n_bytes + 1);
+    assert_int_equal(dw_delta_read_at(delta, 0, bytes, *n_bytes, NULL), DW_OK);
+    return bytes;
+}
+
+/* Encodes on both sides: the deltas must have the same bytes, and the bases become the
+ * same. Returns the CPU's delta. */
+static inline dw_delta *encode_both(dw_cuda *c, two_versions *v, dw_cuda_encoder *encoder)
+{
+    dw_diff_options options;
+    dw_error err = {0};
+    dw_diff_options_init(&options);
+    options.update_base = true;
+    options.n_threads = 1;
+    dw_delta *deltas[2];
+    dw_encode_job job = {.pairs = v->host, .n_pairs = v->n};
+    assert_int_equal(dw_encode(&deltas[0], &job, &options, &err), DW_OK);
+    encoder->cuda = c;
+    const dw_encode_device device = {dw_cuda_encode, encoder};
+    dw_encode_job other = {.pairs = v->device, .n_pairs = v->n, .device = &device};
+    if (dw_encode(&deltas[1], &other, &options, &err) != DW_OK)
+        fail_msg("%s", err.text);
+    size_t n[2];
+    uint8_t *bytes[2];
+    for (int i = 0; i < 2; i++)
+        bytes[i] = delta_bytes(deltas[i], &n[i]);
+    for (size_t e = 0; e < deltas[0]->info.n_tensors; e++) {
+        const dw_delta_entry *a = &deltas[0]->entries[e], *b = &deltas[1]->entries[e];
+        assert_string_equal(a->shape.name, b->shape.name);
+        assert_int_equal(a->n_changed, b->n_changed);
+        assert_int_equal(a->map.base, b->map.base);
+        for (uint64_t k = 0; k < a->n_blocks; k++) {
+            assert_int_equal(a->blocks[k].mode, b->blocks[k].mode);
+            assert_int_equal(a->blocks[k].n_bytes, b->blocks[k].n_bytes);
+            if (a->blocks[k].n_bytes)
+                assert_memory_equal(a->blocks[k].bytes, b->blocks[k].bytes,
+                                    a->blocks[k].n_bytes);
+        }
+        assert_true(a->base_digest == b->base_digest);
+        assert_true(a->new_digest == b->new_digest);
+    }
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(bytes[0], bytes[1], n[0]);
+    for (size_t i = 0; i < v->n; i++) {
+        const dw_tensor *base = &v->host[i].base;
+        uint8_t *moved = malloc(base->n_bytes + 1);
+        host_copy(c, moved, v->device[i].base.data, base->n_bytes);
+        if (base->n_bytes)
+            assert_memory_equal(moved, base->data, base->n_bytes);
+        free(moved);
+    }
+    free(bytes[0]);
+    free(bytes[1]);
+    dw_delta_close(deltas[1]);
+    return deltas[0];
+}
+
+#endif
