@@ -26,6 +26,7 @@
 #include "base/options.h"
 #include "base/progress.h"
 #include "store/store.h"
+#include "stream/collect_files.h"
 #include "stream/graph.h"
 #include "stream/listing.h"
 #include "stream/stream.h"
@@ -50,6 +51,7 @@ typedef struct collection {
 
     dw_listing objects; /* with an object_mark each */
     dw_listing receipts;
+    dw_listing files;   /* marked: may go */
     dw_graph shortcuts; /* by their names: without sizes; sorted */
     anchor *anchors;    /* ascending */
     size_t n_anchors;
@@ -66,6 +68,7 @@ static void release(collection *c)
 {
     dw_listing_release(&c->objects);
     dw_listing_release(&c->receipts);
+    dw_listing_release(&c->files);
     dw_graph_release(&c->shortcuts);
     dw_free(c->anchors);
 }
@@ -146,6 +149,8 @@ static dw_status look(collection *c, dw_error *err)
     dw_status status = dw_listing_load(&c->objects, store, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->receipts, store, "receipts/", err);
+    if (status == DW_OK)
+        status = dw_listing_load(&c->files, store, "files/", err);
     if (status == DW_OK)
         status = list_shortcuts(c, err);
     dw_commit_record newest;
@@ -396,6 +401,8 @@ static bool relies_on_floor(const collection *c)
         goes = !shortcut_stays(c, &c->shortcuts.edges[i]);
     for (size_t i = 0; !goes && i < c->objects.n; i++)
         goes = may_go(c, &c->objects.items[i]);
+    for (size_t i = 0; !goes && i < c->files.n; i++)
+        goes = c->files.items[i].mark != 0;
     return c->floor > 0 && goes;
 }
 
@@ -476,6 +483,8 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
         if (status == DW_OK)
             status = mark_commits(c, err);
         if (status == DW_OK)
+            status = dw_collect_mark_files(&c->files, c->stream, c->floor, c->head, err);
+        if (status == DW_OK)
             status = try_floor(c, &good, err);
     }
     if (status == DW_OK && c->report.bad_anchor != DW_NO_VERSION && c->floor == 0)
@@ -527,6 +536,11 @@ static dw_status remove_objects(collection *c, dw_error *err)
     for (size_t i = 0; status == DW_OK && i < c->objects.n; i++) {
         const dw_listed *item = &c->objects.items[i];
         if (may_go(c, item))
+            status = remove_key(c, item->key, item->n_bytes, err);
+    }
+    for (size_t i = 0; status == DW_OK && i < c->files.n; i++) {
+        const dw_listed *item = &c->files.items[i];
+        if (item->mark != 0)
             status = remove_key(c, item->key, item->n_bytes, err);
     }
     for (size_t i = 0; status == DW_OK && i < c->receipts.n; i++) {

@@ -34,6 +34,7 @@ typedef struct copier {
     dw_listing here;            /* objects here */
     size_t next_here;           /* objects of finished versions come before it */
     dw_listing there;           /* objects of the mirror */
+    dw_listing files;           /* companion files here; marked: the mirror has it */
     dw_listing there_shortcuts; /* shortcuts of the mirror */
     dw_listing there_known;     /* commits of the mirror */
     bool collected;             /* an object to copy is gone: look again */
@@ -46,6 +47,7 @@ static void release(copier *c)
     dw_listing_release(&c->shortcuts);
     dw_listing_release(&c->here);
     dw_listing_release(&c->there);
+    dw_listing_release(&c->files);
     dw_listing_release(&c->there_shortcuts);
     dw_listing_release(&c->there_known);
 }
@@ -129,12 +131,8 @@ static dw_status copy_epochs(copier *c, dw_error *err)
 
 /* ---- objects ---- */
 
-static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
+static dw_status copy_bytes(copier *c, const dw_object *object, dw_error *err)
 {
-    if (dw_listing_has(&c->there, object)) {
-        c->report.n_present++;
-        return DW_OK;
-    }
     dw_blob blob;
     dw_share share = {c->progress, c->report.n_bytes, c->n_total};
     const dw_progress hook = dw_share_hook(&share);
@@ -150,6 +148,65 @@ static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
         c->report.n_bytes += object->n_bytes;
     }
     return status;
+}
+
+static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
+{
+    if (!dw_listing_has(&c->there, object))
+        return copy_bytes(c, object, err);
+    c->report.n_present++;
+    return DW_OK;
+}
+
+/* A companion file, unless the mirror has it. Several commits may name it. */
+static dw_status copy_file(copier *c, const dw_file_entry *file, dw_error *err)
+{
+    dw_listed *listed = dw_listing_find(&c->files, file->key);
+    if (listed && listed->mark && listed->n_bytes == file->n_bytes)
+        return DW_OK;
+    dw_object object = {.n_bytes = file->n_bytes};
+    memcpy(object.key, file->key, sizeof object.key);
+    memcpy(object.sha256, file->sha256, sizeof object.sha256);
+    dw_status status = copy_bytes(c, &object, err);
+    if (status == DW_OK && listed)
+        listed->mark = 1;
+    return status;
+}
+
+/* Those of COMMIT. One that is gone may have been collected meanwhile. */
+static dw_status copy_files(copier *c, const dw_commit_record *commit, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < commit->files.n; i++)
+        status = copy_file(c, &commit->files.items[i], err);
+    uint64_t floor;
+    if (status == DW_NOT_FOUND &&
+        dw_stream_read_floor(c->stream, &floor, NULL) == DW_OK &&
+        commit->version < floor) {
+        c->collected = true;
+        return DW_OK;
+    }
+    return status;
+}
+
+/* Whether the mirror has every companion file of VERSION that is here; *N of them. The
+ * commit at the floor may also need some of older versions. */
+static bool has_files(copier *c, uint64_t version, uint64_t *n)
+{
+    uint64_t found;
+    for (size_t i = 0; i < c->files.n; i++) {
+        const dw_listed *item = &c->files.items[i];
+        if (!dw_key_is_file(item->key, &found))
+            continue;
+        if (found > version)
+            break;
+        if (found < version && version != c->floor)
+            continue;
+        if (!item->mark)
+            return false;
+        ++*n;
+    }
+    return true;
 }
 
 /* The objects of EDGE. One that is gone may have been collected meanwhile. */
@@ -250,9 +307,11 @@ static dw_status copy_commit(copier *c, uint64_t version, dw_error *err)
     dw_key_commit(key, version);
     uint64_t n = 0;
     const bool has_objects = c->floor == 0 || version > c->floor;
+    uint64_t n_files = 0;
     if (dw_listing_find(&c->there_known, key) &&
-        (!has_objects || has_all(c, version, false, &n))) {
-        c->report.n_present += n;
+        (!has_objects || has_all(c, version, false, &n)) &&
+        (version < c->floor || has_files(c, version, &n_files))) {
+        c->report.n_present += n + n_files;
         return DW_OK;
     }
     dw_commit_record commit;
@@ -263,6 +322,8 @@ static dw_status copy_commit(copier *c, uint64_t version, dw_error *err)
                           .to = version};
     if (has_objects)
         status = copy_objects(c, &edge, &commit.objects, err);
+    if (status == DW_OK && !c->collected && version >= c->floor)
+        status = copy_files(c, &commit, err);
     dw_commit_record_release(&commit);
     if (status != DW_OK || c->collected || dw_listing_find(&c->there_known, key))
         return status;
@@ -411,6 +472,24 @@ static void count_missing(copier *c)
     for (size_t i = 0; i < c->here.n; i++)
         if (!dw_listing_find(&c->there, c->here.items[i].key))
             c->n_total += c->here.items[i].n_bytes;
+    for (size_t i = 0; i < c->files.n; i++)
+        if (!c->files.items[i].mark)
+            c->n_total += c->files.items[i].n_bytes;
+}
+
+/* Lists the companion files here, and marks those that the mirror has. */
+static dw_status look_at_files(copier *c, dw_error *err)
+{
+    dw_listing there = {0};
+    dw_status status = dw_listing_load(&c->files, c->stream->store, "files/", err);
+    if (status == DW_OK && c->files.n > 0)
+        status = dw_listing_load(&there, c->to, "files/", err);
+    for (size_t i = 0; status == DW_OK && i < c->files.n; i++) {
+        const dw_listed *found = dw_listing_find(&there, c->files.items[i].key);
+        c->files.items[i].mark = found && found->n_bytes == c->files.items[i].n_bytes;
+    }
+    dw_listing_release(&there);
+    return status;
 }
 
 static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
@@ -426,6 +505,8 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
         status = dw_listing_load(&c->here, here, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->there, c->to, "objects/", err);
+    if (status == DW_OK)
+        status = look_at_files(c, err);
     if (status == DW_OK)
         status = dw_listing_load(&c->there_shortcuts, c->to, "ways/", err);
     if (status == DW_OK)

@@ -135,7 +135,7 @@ static dw_status check_commit(dw_sweep *w, const dw_commit_record *commit,
         w->seen[w->n_seen - 1].is_broken =
             w->report.n_faults + w->report.n_left > n_before;
     }
-    return status;
+    return status == DW_OK ? dw_sweep_files(w, commit, parent, key, err) : status;
 }
 
 /* The lowest listed version from VERSION on. */
@@ -340,6 +340,7 @@ static void count_unnamed(dw_sweep *w)
         else
             w->report.n_unnamed++;
     }
+    dw_sweep_count_files(w);
 }
 
 dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
@@ -355,6 +356,8 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
     if (status == DW_OK)
         status = dw_listing_load(&w.objects, stream->store, "objects/", err);
     if (status == DW_OK)
+        status = dw_listing_load(&w.files, stream->store, "files/", err);
+    if (status == DW_OK)
         status = dw_listing_load(&w.commits, stream->store, "commits/", err);
     if (status == DW_OK)
         status = dw_listing_load(&w.shortcuts, stream->store, "ways/", err);
@@ -369,6 +372,8 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
         w.restart = 0;
     for (size_t i = 0; i < w.objects.n; i++)
         w.n_total += w.objects.items[i].n_bytes;
+    for (size_t i = 0; i < w.files.n; i++)
+        w.n_total += w.files.items[i].n_bytes;
     if (status == DW_OK)
         status = check_epochs(&w, err);
     if (status == DW_OK)
@@ -384,6 +389,7 @@ dw_status dw_stream_verify(dw_stream *stream, dw_fault_fn fn, void *context,
             *err = w.first;
     }
     dw_listing_release(&w.objects);
+    dw_listing_release(&w.files);
     dw_listing_release(&w.commits);
     dw_listing_release(&w.shortcuts);
     dw_free(w.seen);

@@ -3,6 +3,7 @@
  *     verify.c         the records, and whether they agree
  *     verify_edge.c    the objects behind one record, faults and what to do about them
  *     verify_object.c  one object
+ *     verify_files.c   companion files
  */
 #ifndef DW_STREAM_VERIFY_H
 #define DW_STREAM_VERIFY_H
@@ -32,6 +33,7 @@ typedef struct dw_sweep {
     uint64_t end;     /* above the newest version, be it there or lost */
     uint64_t about;   /* the version that is looked at; DW_NO_VERSION: none */
     dw_listing objects;
+    dw_listing files; /* marked: a commit names it */
     dw_listing commits;
     dw_listing shortcuts; /* marked: the record was read */
     dw_seen *seen;        /* ascending */
@@ -54,6 +56,17 @@ const dw_seen *dw_sweep_find(const dw_sweep *w, uint64_t version);
 
 /* Whether the objects behind EDGE may be gone for a collection's sake. */
 bool dw_sweep_below_floor(uint64_t floor, const dw_edge *edge);
+
+/* One that is missing may have been collected since the sweep began. */
+dw_status dw_sweep_look_at_floor(dw_sweep *w, const dw_edge *edge, bool *collected,
+                                 dw_error *err);
+
+/* Checks the companion files of COMMIT, whose record is KEY. PARENT, the commit before,
+ * is NULL if it is not known. */
+dw_status dw_sweep_files(dw_sweep *w, const dw_commit_record *commit,
+                         const dw_commit_record *parent, const char *key, dw_error *err);
+/* Counts the objects of companion files that no commit names. */
+void dw_sweep_count_files(dw_sweep *w);
 
 /* Checks all objects behind EDGE, which the record KEY names. */
 dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,

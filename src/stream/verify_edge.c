@@ -119,9 +119,8 @@ bool dw_sweep_below_floor(uint64_t floor, const dw_edge *edge)
     return edge->from == DW_NO_VERSION ? edge->to < floor : edge->from < floor;
 }
 
-/* One that is missing may have been collected since the sweep began. */
-static dw_status look_at_floor(dw_sweep *w, const dw_edge *edge, bool *collected,
-                               dw_error *err)
+dw_status dw_sweep_look_at_floor(dw_sweep *w, const dw_edge *edge, bool *collected,
+                                 dw_error *err)
 {
     dw_listing shortcuts;
     dw_status status = dw_listing_load(&shortcuts, w->stream->store, "ways/", err);
@@ -189,7 +188,7 @@ dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
         dw_error found = {0};
         dw_status checked = check_object(w, &x, object, &found);
         if (checked == DW_NOT_FOUND)
-            status = look_at_floor(w, edge, &collected, err);
+            status = dw_sweep_look_at_floor(w, edge, &collected, err);
         if (status == DW_OK && !collected)
             status = dw_sweep_note(w, checked, object->key, advice, &found, err);
         w->n_done += listed ? listed->n_bytes : 0;
