@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+import quantiser  # noqa: E402
 import vllm_server  # noqa: E402
 from vllm_server import Server, wait_until  # noqa: E402
 
@@ -36,7 +37,8 @@ def deltawire(*args):
 
 
 def make_checkpoints(where):
-    """A tiny Qwen3, and versions of it in which a few per cent of the weights moved."""
+    """A tiny Qwen3, and versions of it in which a few per cent of the weights moved. Half of its
+    linear weights are quantised."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(1)
@@ -47,13 +49,16 @@ def make_checkpoints(where):
         bos_token_id=None, eos_token_id=None, pad_token_id=None)
     paths = [where / f"v{i}" for i in range(N_VERSIONS)]
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(paths[0])
-    for old, new in zip(paths, paths[1:]):
-        shutil.copytree(old, new)
-        weights = load_file(old / "model.safetensors")
-        for w in weights.values():
-            moved = torch.rand(w.shape) < 0.03
-            w[moved] += (0.5 * torch.randn(w.shape, dtype=torch.float32)).to(w.dtype)[moved]
-        save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
+    quantiser.add_config(paths[0], ignored=["lm_head", "re:.*self_attn.*"])
+    weights = load_file(paths[0] / "model.safetensors")
+    for path in paths:
+        if path != paths[0]:
+            shutil.copytree(paths[0], path)
+            for w in weights.values():
+                moved = torch.rand(w.shape) < 0.03
+                w[moved] += (0.5 * torch.randn(w.shape)).to(w.dtype)[moved]
+        save_file(quantiser.quantise(weights, part=".mlp."), path / "model.safetensors",
+                  metadata={"format": "pt"})
     return paths
 
 

@@ -18,13 +18,14 @@ pytest.importorskip("vllm")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import deltawire  # noqa: E402
+import quantiser  # noqa: E402
 import vllm_server  # noqa: E402
 from vllm_server import MAX_TOKENS, wait_until  # noqa: E402
 
 VOCABULARY = 500  # not a multiple of vLLM's padding
 PROMPTS = [[3, 4, 5]]
 N_TOKENS = 16
-KINDS = ["Qwen3", "Llama", "Qwen3Moe"]
+KINDS = ["Qwen3", "Llama", "Qwen3Moe", "Qwen2-int8"]
 
 
 def make_model(kind):
@@ -37,6 +38,11 @@ def make_model(kind):
         eos_token_id=None, pad_token_id=None, tie_word_embeddings=kind == "Llama")
     if kind == "Qwen3Moe":
         config |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    if kind == "Qwen2-int8":  # with a bias; down_proj has a shape that only oneDNN takes
+        config |= dict(hidden_size=128, intermediate_size=112)
+    if kind == "Qwen3-fp8":  # whole blocks
+        config |= dict(hidden_size=128, num_attention_heads=8, num_key_value_heads=4)
+    kind = kind.split("-")[0]
     config = getattr(transformers, kind + "Config")(**config)
     model = getattr(transformers, kind + "ForCausalLM")(config).to(torch.bfloat16)
     with torch.no_grad():
@@ -55,7 +61,10 @@ class Run:
         self.which = 0
         torch.manual_seed(7)
         self.paths = [where / f"v{i}" for i in range(3)]
+        scheme = kind.partition("-")[2]
         make_model(kind).save_pretrained(self.paths[0])
+        if scheme:
+            quantiser.add_config(self.paths[0], scheme)
         weights = load_file(self.paths[0] / "model.safetensors")
         versions = [weights]
         other = {}
@@ -68,19 +77,27 @@ class Run:
         for name, w in moved.items():
             at = torch.rand(w.shape) < 0.03
             w[at] += (0.1 * torch.randn(w.shape)).to(w.dtype)[at]
-        odd = moved["model.layers.1.self_attn.k_proj.weight"].view(torch.int16).view(-1)
-        other["model.layers.1.self_attn.k_proj.weight"].view(-1)[:4] = 0
-        odd[:4] = torch.tensor([-0x8000, 0x7FC1, -1, 0], dtype=torch.int16)  # -0, NaNs, 0
+        if not scheme:
+            self.add_odd_values(other, moved)
         versions += [other, moved]
+        if scheme:
+            versions = [quantiser.quantise(tensors, scheme) for tensors in versions]
+            save_file(versions[0], self.paths[0] / "model.safetensors",
+                      metadata={"format": "pt"})
         for path, tensors in zip(self.paths[1:], versions[1:]):
             shutil.copytree(self.paths[0], path)
             save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
         self.versions = versions
-        self.live = {name: w.clone() for name, w in weights.items()}
+        self.live = {name: w.clone() for name, w in versions[0].items()}
         self.publisher = deltawire.Publisher(self.url, self.live,
                                              baseline_dir=where / "baseline")
         self.follower = deltawire.Follower(self.url, into=where / "dir", report=False)
         self.follower.sync()
+
+    def add_odd_values(self, other, moved):
+        odd = moved["model.layers.1.self_attn.k_proj.weight"].view(torch.int16).view(-1)
+        other["model.layers.1.self_attn.k_proj.weight"].view(-1)[:4] = 0
+        odd[:4] = torch.tensor([-0x8000, 0x7FC1, -1, 0], dtype=torch.int16)  # -0, NaNs, 0
 
     def publish(self, which):
         """The weights of version WHICH, as the next one."""
@@ -189,9 +206,9 @@ def test_a_plugin_that_fails_does_not_stop_vllm(monkeypatch, caplog):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A run of each kind, and what a vLLM that is started on their versions serves; version 2
-    only for one kind, because it takes long."""
+    only for two kinds, because it takes long."""
     runs = {kind: Run(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
-    wanted = [(kind, i) for kind in KINDS for i in (1, 2) if i == 1 or kind == "Qwen3Moe"]
+    wanted = [(kind, i) for kind in KINDS for i in (1, 2) if i == 1 or kind in KINDS[2:]]
     with open(tmp_path_factory.mktemp("reference") / "log", "wb") as log:
         made = subprocess.run(
             [sys.executable, vllm_server.HERE / "vllm_reference.py", json.dumps(PROMPTS),

@@ -1,8 +1,11 @@
 """vLLM on CPUs keeps a packed copy of each linear weight and drops the weight. A later load would
-succeed but change nothing that is generated. With this back end, weights are not packed."""
+succeed but change nothing that is generated. With this back end, weights are not packed, or, if
+they are quantised, where they can be reached."""
 from __future__ import annotations
 
 from typing import Any
+
+from . import quantised
 
 _names: set[str] = set()
 
@@ -20,6 +23,7 @@ def install(name: str) -> None:
         # without asking the kernel for it, the first use is SIGILL
         getattr(torch.cpu, "_init_amx", lambda: None)()
         _replace_dispatch()
+        quantised.install(_is_chosen)
 
 
 def _is_chosen() -> bool:
@@ -58,3 +62,4 @@ def check(model: Any) -> None:
                 f"vLLM has packed {name} away, so that new weights would change nothing "
                 "that is generated: is the plugin deltawire left out of VLLM_PLUGINS, or did it "
                 "fail as the log tells?")
+    quantised.check(model)

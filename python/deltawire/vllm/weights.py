@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 import torch
 
 from .. import _core
+from . import quantised
 
 Table = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -48,6 +49,12 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(as_bytes(a.detach().reshape(-1)), as_bytes(b.reshape(-1)))
 
 
+def _tensors(tensors: Mapping[str, Any],
+             names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name in names:
+        yield name, torch.from_dlpack(tensors[name])
+
+
 class Weights:
     """The parameters of MODEL, and the positions of a checkpoint's tensors in them."""
 
@@ -65,6 +72,9 @@ class Weights:
                 self._parameters[name] = parameter
             else:
                 self._others[name] = parameter
+        self._layers, _ = quantised.layers_of(model, model_config.dtype)
+        for layer in self._layers:
+            self._parameters[f"{layer.name}.weight"] = layer.weight()
         self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
         self._on_cpu = all(flat.is_cpu for flat in self._targets.values())
         self.layout = _core.Layout(
@@ -96,18 +106,29 @@ class Weights:
 
     @torch.no_grad()
     def _learn(self) -> None:
-        saved = {name: flat.to("cpu", copy=True) for name, flat in self._targets.items()}
-        others = {name: t.detach().clone() for name, t in self._others.items()}
         self._packers = dict(_packers(self._model))
+        packers = self._packers | {f"{layer.name}.weight": layer.pack for layer in self._layers}
+        with quantised.staged(self._layers) as stages:
+            self._learn_staged(stages, packers)
+
+    def _learn_staged(self, stages: Mapping[str, torch.Tensor],
+                      packers: Mapping[str, Callable]) -> None:
+        """STAGES are loaded instead of the targets of the same names, which are not touched."""
+        self._loads = {name: in_memory_order(stages.get(name, p))
+                       for name, p in self._parameters.items()}
+        saved = {name: flat.to("cpu", copy=True) for name, flat in self._targets.items()
+                 if name not in stages}
+        others = {name: t.detach().clone() for name, t in self._others.items()}
         stray = None
         try:
-            for flat in self._targets.values():
+            for flat in self._loads.values():
                 as_bytes(flat).fill_(0xFF)
             for group in self._groups():
-                self._learn_group(group)
+                self._learn_group(group, stages, packers)
         finally:
-            for name, flat in self._targets.items():
-                flat.copy_(saved[name])
+            del self._loads
+            for name, flat in saved.items():
+                self._targets[name].copy_(flat)
             for name, tensor in self._others.items():
                 if not _same_bits(tensor, others[name]):
                     tensor.copy_(others[name])
@@ -145,7 +166,8 @@ class Weights:
             dtype, shape = self.table[name]
             yield name, raw.view(DTYPES[dtype]).reshape(shape)
 
-    def _learn_group(self, group: list[str]) -> None:
+    def _learn_group(self, group: list[str], stages: Mapping[str, torch.Tensor],
+                     packers: Mapping[str, Callable]) -> None:
         known = [name for name in group if self.table[name][0] in DTYPES]
         for name in set(group) - set(known):
             self._forget(name, f"PyTorch has no {self.table[name][0]}")
@@ -154,10 +176,16 @@ class Weights:
             for number in range(self.layout.passes()):
                 loaded = self._model.load_weights(self._spelled(known, number))
                 names = set(self._targets) if loaded is None else self._resolve(loaded)
+                for name in set(loaded or ()) & set(stages) - set(self._targets):
+                    self._unplaced = f"vLLM does not keep {name}"
                 for name in names | set(touched):
-                    codes = self._parameters[name].detach()
-                    if name in self._packers:
-                        codes = self._packers[name](codes)
+                    codes = stages.get(name, self._parameters[name]).detach()
+                    if name in packers:
+                        codes = packers[name](codes)
+                    target = self._targets[name]
+                    if codes.numel() != target.numel() or codes.dtype != target.dtype:
+                        self._unplaced = f"vLLM keeps {name} in another form than it loads"
+                        continue
                     touched.setdefault(name, []).append(
                         as_bytes(in_memory_order(codes)).to("cpu", copy=True))
         except Exception as error:
@@ -171,7 +199,7 @@ class Weights:
             except _core.Unsupported as error:
                 self._unplaced = f"it may be in {name}: {error.text}"
         for name in names:
-            as_bytes(self._targets[name]).fill_(0xFF)
+            as_bytes(self._loads[name]).fill_(0xFF)
 
     def _resolve(self, loaded: Iterable[str]) -> set[str]:
         """The targets that load_weights() reports as loaded."""
@@ -210,15 +238,23 @@ class Weights:
             self.layout.bind({name: as_bytes(in_memory_order(p).cpu())
                               for name, p in self._parameters.items()})
         try:
-            return self.layout.compare(tensors, threads=self._threads)
+            wrong = self.layout.compare(tensors, threads=self._threads)
         finally:
             self.layout.bind({})
+        for layer in self._layers:
+            n = layer.n_wrong()
+            if n > 0:
+                wrong[f"{layer.name}.weight"] = n
+        return wrong
 
     def confirm(self, tensors: Mapping[str, Any]) -> bool:
         """TENSORS is the checkpoint that vLLM has loaded. Forgets tensors that are not at their
         learnt positions. Returns whether there were any."""
         wrong = self.compare(tensors)
         for name, n in wrong.items():
+            if name not in self.table:
+                raise RuntimeError(f"{n} sums beside {name} are not those of its rows: this vLLM "
+                                   "packs weights in another way")
             self._unplaced = f"{n} elements of {name} are others than in the checkpoint"
             self._forget(name, self._unplaced)
         self._forget_unplaced()
@@ -239,6 +275,8 @@ class Weights:
                 self.layout.write(tensors, threads=self._threads)
             finally:
                 self.layout.bind({})
+            for layer in self._layers:
+                layer.finish(None)
         is_derived = not self._derived.isdisjoint(names)
         if self._packers and (is_derived or any("experts" in name for name in names)):
             raise RuntimeError("experts that this machine's kernels have packed cannot be "
@@ -246,7 +284,26 @@ class Weights:
         if is_derived:
             self._reload(tensors)
             return
-        self._model.load_weights([(name, torch.from_dlpack(tensors[name])) for name in names])
+        if self._layers and names:
+            self._load_staged(tensors, names)
+        elif names:
+            self._model.load_weights(_tensors(tensors, names))
+
+    def _load_staged(self, tensors: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Of quantised layers only scales: they have the same form in all kernels."""
+        with quantised.staged(self._layers) as stages:
+            packed = {f"{layer.name}.weight" for layer in self._layers}
+            scales = {name: (stage, self._parameters[name]) for name, stage in stages.items()
+                      if name not in packed}
+            for stage, scale in scales.values():
+                stage.copy_(scale)
+            loaded = self._model.load_weights(_tensors(tensors, names))
+            for name in packed & set(packed if loaded is None else loaded):
+                raise RuntimeError(f"{name}, which vLLM has packed, cannot be loaded anew")
+            for stage, scale in scales.values():
+                scale.copy_(stage)
+        for layer in self._layers:
+            layer.finish(None)
 
     def _reload(self, tensors: Mapping[str, Any]) -> None:
         from vllm.model_executor.model_loader.reload import (
@@ -256,8 +313,7 @@ class Weights:
 
         initialize_layerwise_reload(self._model)
         try:
-            self._model.load_weights((name, torch.from_dlpack(tensors[name]))
-                                     for name in self.table)
+            self._model.load_weights(_tensors(tensors, self.table))
         finally:
             finalize_layerwise_reload(self._model, self._model_config)
 
@@ -267,12 +323,30 @@ class Weights:
         self.bind()
         try:
             if self._on_cpu:
-                return self.layout.apply(patch, base=base, threads=self._threads)
-            report, stores = self.layout.stores(patch, base=base)
-            self._store_on_device(patch, stores)
-            return report
+                report = self.layout.apply(patch, base=base, threads=self._threads)
+                stores = self.layout.stores(patch)[1] if self._layers else {}
+            else:
+                report, stores = self.layout.stores(patch, base=base)
+                self._store_on_device(patch, stores)
         finally:
             self.layout.bind({})
+        for layer in self._layers:
+            self._finish(layer, stores)
+        return report
+
+    def _finish(self, layer: quantised.Layer,
+                stores: Mapping[str, tuple[bytearray, bytearray, bytearray]]) -> None:
+        """Computes again what depends on the weights that STORES changed."""
+        name = f"{layer.name}.weight"
+        if not any(stores.get(f"{layer.name}.{part}", ((),))[0]
+                   for part in ("weight", "weight_scale", "bias")):
+            return
+        places, old, new = stores.get(name, (b"", b"", b""))
+        flat = self._targets[name]
+        layer.finish(tuple(
+            torch.frombuffer(values, dtype=dtype).to(flat.device) if values
+            else torch.empty(0, dtype=dtype, device=flat.device)
+            for values, dtype in ((places, torch.int64), (old, flat.dtype), (new, flat.dtype))))
 
     def _store_on_device(
         self, patch: str, stores: Mapping[str, tuple[bytearray, bytearray, bytearray]]

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Measures how long the int8 weights of a vLLM take to get to the next version: by a patch through
+`deltawire.vllm`, and by vLLM's own reload of the same layers from the checkpoint in memory.
+
+    vllm_quantised.py [--layers N] [--density X] [--rounds N]
+
+A step changes that share of the elements by one, and half of it of the scales (as measured on a
+training run: docs/QUANTISED.md). Needs vLLM for CPUs (scripts/venv.sh vllm) and the package on
+PYTHONPATH (scripts/package.sh: build-python/site).
+"""
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests/peers")]
+from vllm_apply import load_average, make_model, milliseconds, start  # noqa: E402
+
+import torch  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+import deltawire  # noqa: E402
+import quantiser  # noqa: E402
+
+
+def quantise(directory):
+    path = directory / "model.safetensors"
+    save_file(quantiser.quantise(load_file(path)), path, metadata={"format": "pt"})
+    quantiser.add_config(directory)
+
+
+def change(tensors, density):
+    """Changes elements by one, and the last bit of scales. Returns how many."""
+    n_changed = 0
+    for name, tensor in tensors.items():
+        is_scale = name.endswith("_scale")
+        if not is_scale and tensor.dtype != torch.int8:
+            continue
+        n = max(1, round(tensor.numel() * density * (0.5 if is_scale else 1)))
+        at = torch.randint(tensor.numel(), (n,)).unique()
+        tensor.view(-1).view(torch.int32 if is_scale else torch.int8)[at] ^= 1
+        n_changed += len(at)
+    return n_changed
+
+
+def reload(worker, tensors):
+    """As vLLM's own back ends do, for the layers that have quantised weights."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import (
+        finalize_layerwise_reload,
+        initialize_layerwise_reload,
+    )
+
+    model = worker.get_model()
+    with set_current_vllm_config(worker.vllm_config):
+        initialize_layerwise_reload(model.model.layers)
+        model.load_weights((name, w) for name, w in tensors.items() if ".layers." in name)
+        finalize_layerwise_reload(model.model.layers, worker.model_config)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--density", type=float, default=0.0011)
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    load_before = load_average()
+    with tempfile.TemporaryDirectory(prefix="deltawire-bench-") as where:
+        where = Path(where)
+        make_model(where / "model", args.layers)
+        quantise(where / "model")
+        llm, worker = start(where / "model")
+        weights = worker.weight_transfer_engine._weights
+        learn = milliseconds(lambda: worker.weight_transfer_engine._learn(weights.table))
+        weights = worker.weight_transfer_engine._weights
+        live = {name: torch.from_dlpack(w).clone()
+                for name, w in deltawire.Checkpoint(where / "model").items()}
+        publisher = deltawire.Publisher(f"file://{where}/run", live)
+        follower = deltawire.Follower(f"file://{where}/run", into=where / "dir", report=False)
+        follower.sync()
+        ours, theirs, n_changed = [], [], 0
+        for _ in range(args.rounds):
+            n_changed = change(live, args.density)
+            publisher.wait(publisher.publish())
+            base = follower.state
+            follower.stage()
+            follower.prepare()
+            path = follower.staged_path
+            ours.append(milliseconds(lambda: weights.apply(path, base)))
+            follower.apply()
+            follower.finish()
+            if weights.compare(live):
+                sys.exit("vllm_quantised: the weights are not those of the version")
+            theirs.append(milliseconds(lambda: reload(worker, live)))
+        follower.close()
+        publisher.close()
+    n = sum(w.numel() for w in live.values() if w.dtype == torch.int8)
+    print(f"vLLM, {n / 1e6:.0f} M int8 weights, {n_changed} values changed "
+          f"({100 * n_changed / n:.2f} %), medians of {args.rounds}, "
+          f"{os.cpu_count()} processors, load average {load_before} -> {load_average()}")
+    medians = []
+    for what, times in (("deltawire.vllm, checked and read back", ours),
+                        ("vLLM's reload of the same layers", theirs)):
+        passed, cpu = zip(*times)
+        medians.append((statistics.median(passed), statistics.median(cpu)))
+        print(f"  {what:40} {medians[-1][0]:9.1f} ms  ({min(passed):.1f} to "
+              f"{max(passed):.1f}); processors {medians[-1][1]:.1f} ms")
+    (own, own_cpu), (other, other_cpu) = medians
+    print(f"  {'ratio':40} {other / own:9.1f};  of processors {other_cpu / own_cpu:.1f}")
+    print(f"  {'learning the layout, once':40} {learn[0]:9.1f} ms; processors "
+          f"{learn[1]:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
