@@ -115,7 +115,8 @@ typedef struct block {
     uint8_t *out;
     uint64_t first; /* the element of the tensor that SRC begins with */
     size_t n_rows, n_columns;
-    size_t pitch; /* elements from row to row, in SRC and OUT */
+    size_t pitch;        /* elements from row to row, in SRC and OUT */
+    const uint8_t *next; /* where the next block begins, or NULL */
 } block;
 
 static dw_status fail_element(const format *f, const block *b, const void *tile,
@@ -144,6 +145,16 @@ static float scale_of(uint32_t max_bits, float largest)
     return max == 0 ? 1.0f : scale > FLT_MIN ? scale : FLT_MIN;
 }
 
+/* Fetches row R of the next block, while this one is rounded: rows are too far apart for
+ * the processor to foresee them. */
+static void prefetch_row(const format *f, const block *b, size_t r)
+{
+    enum { LINE = 64 };
+    const uint8_t *at = b->next + r * b->pitch * f->width;
+    for (size_t i = 0; i < DW_QUANT_BLOCK * f->width; i += LINE)
+        __builtin_prefetch(at + i);
+}
+
 static dw_status do_block(const format *f, const block *b, void *tile, float *scale,
                           const char *name, dw_error *err)
 {
@@ -154,10 +165,13 @@ static dw_status do_block(const format *f, const block *b, void *tile, float *sc
     if (max >= 0x7f800000)
         return fail_element(f, b, tile, name, err);
     *scale = scale_of(max, f->largest);
-    for (size_t r = 0; r < b->n_rows; r++)
+    for (size_t r = 0; r < b->n_rows; r++) {
+        if (b->next)
+            prefetch_row(f, b, r);
         f->quantise(b->out + r * b->pitch,
                     (const uint8_t *)tile + r * b->n_columns * tile_width, b->n_columns,
                     *scale);
+    }
     return DW_OK;
 }
 
@@ -172,6 +186,8 @@ static dw_status do_unit(const format *f, const dw_quant_entry *e, block unit, v
         b.out += at;
         b.first += at;
         b.n_columns = unit.n_columns - at < width ? unit.n_columns - at : width;
+        if (at + width < unit.n_columns)
+            b.next = b.src + width * f->width;
         dw_status status = do_block(f, &b, tile, (*scales)++, e->tensor.name, err);
         if (status != DW_OK)
             return status;
@@ -229,6 +245,10 @@ dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *sr
             .n_rows = (size_t)(end - row),
             .n_columns = n_columns,
             .pitch = n_columns,
+            .next = f.by_block && end < first_row + n_rows
+                        ? (const uint8_t *)src +
+                              (size_t)(end - first_row) * n_columns * f.width
+                        : NULL,
         };
         status = do_unit(&f, e, unit, rented ? rented : own, &scales, err);
     }
