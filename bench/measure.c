@@ -15,6 +15,13 @@ double bench_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+double bench_cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 uint64_t bench_anonymous_bytes(void)
 {
     FILE *f = fopen("/proc/self/status", "r");

@@ -6,6 +6,9 @@
 
 double bench_seconds(void);
 
+/* The time of the processors for all threads of the process. */
+double bench_cpu_seconds(void);
+
 /* The anonymous memory of the process now. */
 uint64_t bench_anonymous_bytes(void);
 

@@ -67,11 +67,14 @@ static void take_step(void *context, unsigned i, const quant_step *s)
     o->n_steps++;
 }
 
-static void print_rate(FILE *json, const char *label, const char *key, double rate,
-                       double copy)
+static void print_rate(FILE *json, const char *label, const char *key, quant_rate rate,
+                       quant_rate copy)
 {
-    printf("%-40s %6.2f GB/s, %5.2f of memcpy\n", label, rate / 1e9, rate / copy);
-    fprintf(json, ", \"%s\": %.0f", key, rate);
+    printf("%-36s %6.2f GB/s, %5.2f of memcpy; %6.2f GB a CPU second, %5.2f of memcpy\n",
+           label, rate.wall / 1e9, rate.wall / copy.wall, rate.cpu / 1e9,
+           rate.cpu / copy.cpu);
+    fprintf(json, ", \"%s_rate\": %.0f, \"%s_cpu_rate\": %.0f", key, rate.wall, key,
+            rate.cpu);
 }
 
 static dw_status print_steps(output *o, const quant_options *options, dw_error *err)
@@ -97,14 +100,11 @@ static dw_status print_speed(output *o, const quant_options *options, dw_error *
         return status;
     printf("\n%s, %" PRIu64 " bytes of bf16 weights, %u threads, kernels %s\n", s.kind,
            s.n_bytes, options->n_threads, dw_kernel_name());
-    print_rate(o->json, "memcpy, one thread", "copy_rate", s.copy_rate, s.copy_rate);
-    print_rate(o->json, "quantise, one thread", "quantise_rate_1", s.quant_rate_1,
-               s.copy_rate);
-    print_rate(o->json, "quantise", "quantise_rate", s.quant_rate, s.copy_rate);
-    print_rate(o->json, "quantise, compare and encode", "encode_rate", s.encode_rate,
-               s.copy_rate);
-    print_rate(o->json, "compare and encode the bf16 weights", "bf16_encode_rate",
-               s.bf16_rate, s.copy_rate);
+    print_rate(o->json, "memcpy, one thread", "copy", s.copy, s.copy);
+    print_rate(o->json, "quantise, one thread", "quantise_1", s.quantise_1, s.copy);
+    print_rate(o->json, "quantise", "quantise", s.quantise, s.copy);
+    print_rate(o->json, "quantise, compare and encode", "encode", s.encode, s.copy);
+    print_rate(o->json, "compare and encode the bf16 weights", "bf16", s.bf16, s.copy);
     return DW_OK;
 }
 

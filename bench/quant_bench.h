@@ -23,13 +23,19 @@ typedef struct quant_step {
     uint64_t scales_changed;
 } quant_step;
 
+/* Bytes of the source a second: of time, and of the processors' time, which other work on
+ * the machine affects less. */
+typedef struct quant_rate {
+    double wall, cpu;
+} quant_rate;
+
 typedef struct quant_speed {
-    double copy_rate;    /* memcpy of the source on one thread, bytes a second */
-    double quant_rate_1; /* quantising, in bytes of the source: one thread ... */
-    double quant_rate;   /* ... and all threads */
-    double encode_rate;  /* quantising, comparing and encoding */
-    double bf16_rate;    /* comparing and encoding the source itself */
-    uint64_t n_bytes;    /* of the source */
+    quant_rate copy;       /* memcpy of the source on one thread */
+    quant_rate quantise_1; /* quantising: one thread ... */
+    quant_rate quantise;   /* ... and all threads */
+    quant_rate encode;     /* quantising, comparing and encoding */
+    quant_rate bf16;       /* comparing and encoding the source itself */
+    uint64_t n_bytes;      /* of the source */
     const char *kind;
 } quant_speed;
 

@@ -18,6 +18,11 @@ enum {
     NAME_BYTES = 32,
 };
 
+/* Seconds, the least of all rounds. */
+typedef struct timing {
+    double wall, cpu;
+} timing;
+
 typedef struct run {
     const quant_options *options;
     bench_workload w;
@@ -33,14 +38,23 @@ typedef struct run {
     uint64_t (*shapes)[1]; /* likewise */
     uint8_t *scratch;      /* of one group */
     struct {
-        double copy, quant_1, quant, encode, bf16;
+        timing copy, quantise_1, quantise, encode, bf16;
     } best;
 } run;
 
-static void keep_better(double *best, double seconds)
+static timing start_timing(void)
 {
-    if (*best == 0 || seconds < *best)
-        *best = seconds;
+    return (timing){bench_seconds(), bench_cpu_seconds()};
+}
+
+static void keep_better(timing *best, timing start)
+{
+    const double wall = bench_seconds() - start.wall;
+    const double cpu = bench_cpu_seconds() - start.cpu;
+    if (best->wall == 0 || wall < best->wall)
+        best->wall = wall;
+    if (best->cpu == 0 || cpu < best->cpu)
+        best->cpu = cpu;
 }
 
 /* ---- one group ---- */
@@ -111,20 +125,20 @@ static dw_status encode(const group *g, dw_error *err)
 
 static void copy_once(run *r)
 {
-    const double start = bench_seconds();
+    const timing start = start_timing();
     bench_workload_reset(&r->w);
-    keep_better(&r->best.copy, bench_seconds() - start);
+    keep_better(&r->best.copy, start);
 }
 
-static dw_status quantise_once(run *r, unsigned n_threads, double *best, dw_error *err)
+static dw_status quantise_once(run *r, unsigned n_threads, timing *best, dw_error *err)
 {
     dw_status status = DW_OK;
-    const double start = bench_seconds();
+    const timing start = start_timing();
     for (size_t c = 0; status == DW_OK && c < r->base.n_chunks; c += GROUP_CHUNKS) {
         group g = group_at(r, c);
         status = quantise(&g, n_threads, err);
     }
-    keep_better(best, bench_seconds() - start);
+    keep_better(best, start);
     return status;
 }
 
@@ -134,14 +148,14 @@ static dw_status encode_once(run *r, dw_error *err)
     uint8_t *at = r->before;
     for (size_t c = 0; c < r->base.n_chunks; at += r->base.chunks[c++].n_elems)
         memcpy(quant_model_elems(&r->base, c), at, r->base.chunks[c].n_elems);
-    const double start = bench_seconds();
+    const timing start = start_timing();
     for (size_t c = 0; status == DW_OK && c < r->base.n_chunks; c += GROUP_CHUNKS) {
         group g = group_at(r, c);
         status = quantise(&g, r->options->n_threads, err);
         if (status == DW_OK)
             status = encode(&g, err);
     }
-    keep_better(&r->best.encode, bench_seconds() - start);
+    keep_better(&r->best.encode, start);
     return status;
 }
 
@@ -155,10 +169,10 @@ static dw_status encode_bf16_once(run *r, dw_error *err)
     dw_diff_options_init(&options);
     options.n_threads = r->options->n_threads;
     options.base_digests = digests;
-    const double start = bench_seconds();
+    const timing start = start_timing();
     dw_status status =
         dw_delta_diff(&delta, r->source_old, r->source, r->n_source, &options, err);
-    keep_better(&r->best.bf16, bench_seconds() - start);
+    keep_better(&r->best.bf16, start);
     if (status == DW_OK)
         dw_delta_close(delta);
     free(digests);
@@ -233,6 +247,11 @@ static void release(run *r)
     bench_workload_release(&r->w);
 }
 
+static quant_rate rate_of(uint64_t n_bytes, timing best)
+{
+    return (quant_rate){(double)n_bytes / best.wall, (double)n_bytes / best.cpu};
+}
+
 dw_status quant_measure_speed(quant_speed *out, const quant_options *options,
                               dw_error *err)
 {
@@ -241,22 +260,21 @@ dw_status quant_measure_speed(quant_speed *out, const quant_options *options,
     /* in turn, so that a disturbance of the machine affects all */
     for (unsigned i = 0; status == DW_OK && i < options->n_rounds; i++) {
         copy_once(&r);
-        status = quantise_once(&r, 1, &r.best.quant_1, err);
+        status = quantise_once(&r, 1, &r.best.quantise_1, err);
         if (status == DW_OK)
-            status = quantise_once(&r, options->n_threads, &r.best.quant, err);
+            status = quantise_once(&r, options->n_threads, &r.best.quantise, err);
         if (status == DW_OK)
             status = encode_once(&r, err);
         if (status == DW_OK)
             status = encode_bf16_once(&r, err);
     }
     if (status == DW_OK) {
-        const double n_bytes = (double)r.n_bytes;
         *out = (quant_speed){
-            .copy_rate = (double)r.w.n_bytes / r.best.copy,
-            .quant_rate_1 = n_bytes / r.best.quant_1,
-            .quant_rate = n_bytes / r.best.quant,
-            .encode_rate = n_bytes / r.best.encode,
-            .bf16_rate = n_bytes / r.best.bf16,
+            .copy = rate_of(r.w.n_bytes, r.best.copy),
+            .quantise_1 = rate_of(r.n_bytes, r.best.quantise_1),
+            .quantise = rate_of(r.n_bytes, r.best.quantise),
+            .encode = rate_of(r.n_bytes, r.best.encode),
+            .bf16 = rate_of(r.n_bytes, r.best.bf16),
             .n_bytes = r.n_bytes,
             .kind = r.w.kind,
         };
