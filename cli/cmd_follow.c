@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cmd_follow.h"
 #include "commands.h"
 #include "json_out.h"
@@ -19,8 +20,11 @@ static const char help[] =
     "of a stream, until SIGINT or SIGTERM stops it or --until is reached. New versions\n"
     "are fetched while the engines serve; they are paused only while the weights "
     "change.\n"
-    "While the store fails, the directory stays at its last good version. The follower\n"
-    "reports its version to the stream: see deltawire status.\n"
+    "Files that a version carries beside the weights, such as config.json, are "
+    "installed\n"
+    "with it; files of your own in DIR are never replaced. While the store fails, the\n"
+    "directory stays at its last good version. The follower reports its version to the\n"
+    "stream: see deltawire status.\n"
     "\n"
     "A bucket or directory of TRL, slime or SkyRL is followed too, but without engines.\n"
     "\n"
@@ -223,6 +227,7 @@ static int run(cli_follow *f)
     }
     if (f->session->json && (status == DW_OK || status == DW_CANCELLED))
         report_stopped(f);
+    dw_free(f->kept_shown);
     dw_rollout_close(f->rollout);
     /* a signal is the normal end */
     if (status == DW_OK || status == DW_CANCELLED)

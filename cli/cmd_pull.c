@@ -24,6 +24,10 @@ static const char help[] =
     "as in the Hugging Face cache, become private files of DIR; the files they point to\n"
     "stay as they are.\n"
     "\n"
+    "Files that the version carries beside the weights, such as config.json and those "
+    "of\n"
+    "the tokenizer, are installed in DIR. Files of your own in DIR are never replaced.\n"
+    "\n"
     "A bucket or directory of TRL, slime or SkyRL is read too. If its format leaves\n"
     "something unchecked, pull says so.\n"
     "\n"
@@ -84,7 +88,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
 }
 
 static void print_report(const arguments *a, const cli_session *s,
-                         const dw_follow_report *report, double seconds, json_t *warnings)
+                         const dw_follower *follower, const dw_follow_report *report,
+                         double seconds, json_t *warnings)
 {
     if (s->json) {
         json_t *object = json_object();
@@ -92,6 +97,7 @@ static void print_report(const arguments *a, const cli_session *s,
         cli_json_text(object, "into", a->follow.into);
         cli_sync_report_json(object, report, seconds);
         cli_json_count(object, "private_files", report->n_private);
+        cli_sync_files_json(object, follower, report);
         cli_json_warnings(object, warnings);
         cli_json_print(object);
         return;
@@ -138,15 +144,16 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
         dw_stream *stream = dw_follower_stream(follower);
         cli_warn_lost(s, stream, warnings);
         cli_warn_base(s, stream, &a->keys, a->follow.base, warnings);
+        cli_warn_kept(s, follower, warnings);
     }
     if (follower)
         dw_follower_totals(follower, &totals);
     report.n_private = totals.n_private;
     if (!s->json)
         cli_report_private(s, a->follow.into, totals.n_private);
-    dw_follower_close(follower);
     if (status == DW_OK)
-        print_report(a, s, &report, cli_now() - bar.t_start, warnings);
+        print_report(a, s, follower, &report, cli_now() - bar.t_start, warnings);
+    dw_follower_close(follower);
     json_decref(warnings);
     return status == DW_OK ? 0 : pull_peer(a, s, store, &err);
 }

@@ -4,7 +4,10 @@
  * every --interval seconds.
  */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/bytes.h"
+#include "base/mem.h"
 #include "cmd_follow.h"
 #include "json_out.h"
 #include "print.h"
@@ -25,9 +28,10 @@ static void report_version(const cli_follow *f, const dw_follow_report *report,
     const cli_session *s = f->session;
     if (s->json) {
         json_t *object = json_object();
-        cli_json_text(object, "event", "version");
+        cli_json_text(object, "event", report->n_steps > 0 ? "version" : "files");
         cli_json_text(object, "into", f->follow.into);
         cli_sync_report_json(object, report, seconds);
+        cli_sync_files_json(object, f->follower, report);
         if (f->engines.n > 0)
             cli_json_real(object, "stopped_ms", (double)f->stopped_us / 1000);
         cli_json_event(object);
@@ -143,6 +147,27 @@ static bool check_is_due(const cli_follow *f)
 
 /* ---- doing ---- */
 
+/* Warns of the user's files that are in the place of the version's, once. */
+static void warn_kept(cli_follow *f)
+{
+    size_t n_kept;
+    const char *const *kept = dw_follower_files_kept(f->follower, &n_kept);
+    dw_writer shown = {0};
+    for (size_t i = 0; i < n_kept; i++) {
+        dw_write_text(&shown, kept[i]);
+        dw_write_u8(&shown, '\n');
+    }
+    dw_write_u8(&shown, 0);
+    if (shown.failed ||
+        strcmp((char *)shown.bytes, f->kept_shown ? f->kept_shown : "") == 0) {
+        dw_writer_release(&shown);
+        return;
+    }
+    dw_free(f->kept_shown);
+    f->kept_shown = (char *)shown.bytes;
+    cli_warn_kept(f->session, f->follower, NULL);
+}
+
 static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
 {
     dw_follow_report before, report;
@@ -155,8 +180,11 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
     cli_report_private(f->session, f->follow.into, report.n_private);
+    warn_kept(f);
     /* a sync that failed may have applied some steps */
-    if (report.n_steps == 0 || report.version == DW_NO_VERSION)
+    const uint64_t n_done =
+        report.n_steps + report.n_files_installed + report.n_files_removed;
+    if (n_done == 0 || report.version == DW_NO_VERSION)
         return status;
     report_version(f, &report, cli_now() - bar.t_start);
     cli_command_set_due(&f->command);
@@ -186,7 +214,7 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
     cli_follow_update_agent(f);
     const uint64_t goal = choose_goal(f);
     /* finishes an earlier try, even if nothing is new */
-    if (goal != dw_follower_version(f->follower) ||
+    if (goal != dw_follower_version(f->follower) || dw_follower_files_due(f->follower) ||
         (goal != DW_NO_VERSION && dw_follower_staged(f->follower, NULL, NULL)))
         status = move(f, goal, err);
     *moved = dw_follower_version(f->follower) != before;
@@ -281,7 +309,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
     if (dw_follower_version(f->follower) != DW_NO_VERSION)
         cli_command_set_due(&f->command);
     reported_serving = send_status(f);
-    if (status == DW_OK && is_reached(f))
+    if (status == DW_OK && is_reached(f) && !dw_follower_files_due(f->follower))
         return DW_OK; /* reached before this process started */
     for (;;) {
         bool moved = false;

@@ -18,6 +18,7 @@ static dw_status open_follower(cli_source *s, dw_error *err)
     options.n_threads = s->session->n_threads;
     options.open_store = cli_store_open_fork;
     options.open_context = &s->fork_opener;
+    options.no_files = true;
     return dw_follower_open(&s->follower, s->store, &options, err);
 }
 

@@ -9,6 +9,8 @@ bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int o
         options->n_copies = (unsigned)n;
     } else if (option == CLI_OPT_WEIGHTS_DIR) {
         options->weights_dir = optarg;
+    } else if (option == CLI_OPT_NO_FILES) {
+        options->no_files = true;
     } else if (option == CLI_OPT_READER_WAIT) {
         const double seconds = cli_parse_positive(s, "--reader-wait", optarg);
         if (seconds > 86400)

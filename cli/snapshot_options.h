@@ -1,4 +1,4 @@
-/* The options of pull and follow for a directory that engines map. */
+/* The options of pull and follow for the directory that they fill. */
 #ifndef CLI_SNAPSHOT_OPTIONS_H
 #define CLI_SNAPSHOT_OPTIONS_H
 
@@ -6,12 +6,18 @@
 
 #include "command_line.h"
 
-enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
+enum {
+    CLI_OPT_COPIES = 1792,
+    CLI_OPT_WEIGHTS_DIR,
+    CLI_OPT_READER_WAIT,
+    CLI_OPT_NO_FILES
+};
 
 /* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_SNAPSHOT_OPTIONS                                                             \
     {"copies", required_argument, NULL, CLI_OPT_COPIES},                                 \
         {"weights-dir", required_argument, NULL, CLI_OPT_WEIGHTS_DIR},                   \
+        {"no-files", no_argument, NULL, CLI_OPT_NO_FILES},                               \
     {                                                                                    \
         "reader-wait", required_argument, NULL, CLI_OPT_READER_WAIT                      \
     }
@@ -22,7 +28,8 @@ enum { CLI_OPT_COPIES = 1792, CLI_OPT_WEIGHTS_DIR, CLI_OPT_READER_WAIT };
     "                       written (1)\n"                                               \
     "  --weights-dir DIR    put the weights there (tmpfs, hugetlbfs), and links in "     \
     "DIR\n"                                                                              \
-    "  --reader-wait S      wait at most S seconds for readers of the weights (10)\n"
+    "  --reader-wait S      wait at most S seconds for readers of the weights (10)\n"    \
+    "  --no-files           do not install config.json, tokenizer files and such\n"
 
 /* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int option);

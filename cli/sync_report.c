@@ -3,8 +3,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/error.h"
+#include "base/json.h"
 #include "json_out.h"
 #include "print.h"
+#include "stream_info.h"
 
 void cli_sync_counts_json(json_t *object, const dw_follow_report *report)
 {
@@ -25,11 +28,51 @@ void cli_sync_report_json(json_t *object, const dw_follow_report *report, double
     cli_json_real(object, "seconds", seconds);
 }
 
+void cli_sync_files_json(json_t *object, const dw_follower *f,
+                         const dw_follow_report *report)
+{
+    size_t n_kept;
+    const char *const *kept = dw_follower_files_kept(f, &n_kept);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n_kept; i++)
+        json_array_append_new(list, dw_json_text(kept[i]));
+    cli_json_count(object, "files_installed", report->n_files_installed);
+    cli_json_count(object, "files_removed", report->n_files_removed);
+    json_object_set_new(object, "files_kept", list);
+}
+
+void cli_warn_kept(const cli_session *s, const dw_follower *f, json_t *list)
+{
+    size_t n_kept;
+    const char *const *kept = dw_follower_files_kept(f, &n_kept);
+    for (size_t i = 0; i < n_kept; i++) {
+        dw_error err;
+        dw_fail(&err, DW_CONFLICT, kept[i],
+                "it is not the version's file, nor one that deltawire installed: it "
+                "stays as it is. Remove it to let deltawire install the version's");
+        cli_warn(s, list, &err);
+    }
+}
+
+/* Prints "; 7 files installed, 1 removed". */
+static void print_files(const dw_follow_report *report)
+{
+    const uint64_t n = report->n_files_installed, n_removed = report->n_files_removed;
+    if (n > 0)
+        printf("; %" PRIu64 " file%s installed", n, n == 1 ? "" : "s");
+    if (n > 0 && n_removed > 0)
+        printf(", %" PRIu64 " removed", n_removed);
+    else if (n_removed > 0)
+        printf("; %" PRIu64 " file%s removed", n_removed, n_removed == 1 ? "" : "s");
+    putchar('\n');
+}
+
 void cli_sync_report_line(const dw_follow_report *report, double seconds)
 {
     char size[CLI_NUMBER_SIZE];
     if (report->n_steps == 0 && report->from == report->version) {
-        printf("version %" PRIu64 ": nothing new\n", report->version);
+        printf("version %" PRIu64 ": nothing new", report->version);
+        print_files(report);
         return;
     }
     printf("version %" PRIu64 " from ", report->version);
@@ -37,10 +80,11 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds)
         fputs("nothing", stdout);
     else
         printf("%" PRIu64, report->from);
-    printf(": %" PRIu64 " step%s, %" PRIu64 " object%s, %s in %.3f s\n", report->n_steps,
+    printf(": %" PRIu64 " step%s, %" PRIu64 " object%s, %s in %.3f s", report->n_steps,
            report->n_steps == 1 ? "" : "s", report->n_objects,
            report->n_objects == 1 ? "" : "s", cli_format_size(size, report->n_bytes),
            seconds);
+    print_files(report);
 }
 
 void cli_report_private(const cli_session *s, const char *into, uint64_t n)

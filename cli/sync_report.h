@@ -14,6 +14,14 @@ void cli_sync_report_json(json_t *object, const dw_follow_report *report, double
 /* Adds only the counts, without times. */
 void cli_sync_counts_json(json_t *object, const dw_follow_report *report);
 
+/* Adds what was done with companion files: `files_installed` and so on. */
+void cli_sync_files_json(json_t *object, const dw_follower *follower,
+                         const dw_follow_report *report);
+
+/* Warns of each file of the user's that is in the place of one of the version's. LIST is
+ * as in cli_warn. */
+void cli_warn_kept(const cli_session *s, const dw_follower *follower, json_t *list);
+
 /* Prints "version 12 from 10: 2 steps, 4 objects, 1.2 MB in 0.213 s" on stdout. */
 void cli_sync_report_line(const dw_follow_report *report, double seconds);
 

@@ -15,6 +15,10 @@
  * the follower has no version. The next stage or sync opens the new directory, and fills
  * it if it is empty.
  *
+ * A version may have companion files (files.h). A directory gets those of the version
+ * where a sync stops: they are fetched before the first weight changes, and installed
+ * before the weights become that version.
+ *
  * A follower belongs to one thread at a time. It has threads of its own that fetch ahead.
  */
 #ifndef DELTAWIRE_FOLLOW_H
@@ -79,6 +83,9 @@ typedef struct dw_follow_options {
     dw_status (*open_store)(void *context, dw_store **out, const char *url,
                             dw_error *err);
     void *open_context;
+    bool no_files; /* leave companion files (files.h) alone. Else those of the version
+                      are installed in INTO, or in its two copies. Files of the user's
+                      are never replaced */
 } dw_follow_options;
 
 DW_API void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_bytes);
@@ -171,12 +178,26 @@ typedef struct dw_follow_report {
     uint64_t apply_ms;
     uint64_t n_private; /* files that were links or had several names, and were replaced
                            with copies */
-    uint64_t reserved[4];
+    uint64_t n_files_installed; /* companion files that are new or were replaced */
+    uint64_t n_files_removed;   /* ... that the version does not have any more */
+    uint64_t n_files_kept;      /* ... that are not installed now, because the user has
+                                   another file of that name */
+    uint64_t reserved[1];
 } dw_follow_report;
 
+/* The paths of the user's files that n_files_kept counts. They live until the next call
+ * with this follower. */
+DW_API const char *const *dw_follower_files_kept(const dw_follower *follower,
+                                                 size_t *n_files);
+
+/* Whether the directory may lack companion files of its version, because an earlier
+ * process was killed or did not know of them. The next sync completes them. */
+DW_API bool dw_follower_files_due(const dw_follower *follower);
+
 /* Brings the weights to GOAL, a version or DW_NEWEST: stage, prepare, apply and finish,
- * step by step. A GOAL below the weights' version starts from an anchor. REPORT is filled
- * also if this fails, and may be NULL. */
+ * step by step. Companion files of GOAL that the directory lacks are installed, also if
+ * the weights are at GOAL already. A GOAL below the weights' version starts from an
+ * anchor. REPORT is filled also if this fails, and may be NULL. */
 DW_API dw_status dw_follower_sync(dw_follower *follower, uint64_t goal,
                                   const dw_progress *progress, dw_follow_report *report,
                                   dw_error *err);

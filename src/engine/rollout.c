@@ -233,5 +233,5 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
     while (status == DW_OK &&
            (dw_follower_staged(f, NULL, NULL) || dw_follower_version(f) != goal))
         status = dw_four_phases(r, goal, progress, err);
-    return status;
+    return status == DW_OK ? dw_follower_complete_files(f, progress, err) : status;
 }

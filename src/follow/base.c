@@ -132,8 +132,8 @@ dw_status dw_stream_check_base(dw_stream *s, const char *path, unsigned n_thread
 {
     dw_route_step step;
     dw_base base;
-    dw_status status =
-        dw_route_step_read(&step, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, err);
+    dw_status status = dw_route_step_read(
+        &step, s, &(dw_edge){.from = DW_NO_VERSION, .to = 0}, NULL, err);
     if (status != DW_OK)
         return status;
     if (step.content == DW_CONTENT_BASE) {

@@ -34,11 +34,10 @@ static dw_status fail_rewritten(const char *url, uint64_t version, const char *h
 }
 
 dw_status dw_position_check(const dw_position *at, dw_stream *s, const char *holder,
-                            uint64_t *epoch, dw_error *err)
+                            dw_commit_record *commit, dw_error *err)
 {
-    dw_commit_record c;
     const char *url = dw_store_url(s->store);
-    dw_status status = dw_stream_read_commit(s, at->version, &c, err);
+    dw_status status = dw_stream_read_commit(s, at->version, commit, err);
     if (status == DW_NOT_FOUND) {
         status = dw_stream_check_presence(s, err);
         return status != DW_OK
@@ -52,11 +51,10 @@ dw_status dw_position_check(const dw_position *at, dw_stream *s, const char *hol
     }
     if (status != DW_OK)
         return status;
-    *epoch = c.epoch;
-    if (memcmp(c.seal.sha256, at->commit_sha256, DW_SHA256_BYTES) != 0)
-        status = fail_rewritten(url, at->version, holder, err);
-    dw_commit_record_release(&c);
-    return status;
+    if (memcmp(commit->seal.sha256, at->commit_sha256, DW_SHA256_BYTES) == 0)
+        return DW_OK;
+    dw_commit_record_release(commit);
+    return fail_rewritten(url, at->version, holder, err);
 }
 
 /* ---- the highest version of a follower ---- */

@@ -52,6 +52,8 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     if (is_like && status == DW_OK) {
         const dw_position p = dw_position_of(&c);
         status = dw_weights_adopt(f->weights, &p, err);
+        if (status == DW_OK)
+            status = dw_follower_note_files(f, &c, err);
         *found = true;
     }
     dw_commit_record_release(&c);
@@ -130,14 +132,23 @@ dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
     const dw_position *highest = dw_follower_highest(f);
     const char *dir = dw_weights_dir(f->weights);
     char holder[DW_ERROR_WHERE_SIZE];
-    uint64_t epoch = 0;
+    dw_commit_record c;
     snprintf(holder, sizeof holder, "%s%s", dir ? "the weights in " : "",
              dir ? dir : "this process");
     dw_status status = DW_OK;
-    if (dw_follower_version(f) != DW_NO_VERSION)
-        status = dw_position_check(at, f->stream, holder, &f->epoch, err);
-    if (status == DW_OK && highest != at && highest->version != DW_NO_VERSION)
-        status = dw_position_check(highest, f->stream, holder, &epoch, err);
+    if (dw_follower_version(f) != DW_NO_VERSION) {
+        status = dw_position_check(at, f->stream, holder, &c, err);
+        if (status == DW_OK) {
+            f->epoch = c.epoch;
+            status = dw_follower_note_files(f, &c, err);
+            dw_commit_record_release(&c);
+        }
+    }
+    if (status == DW_OK && highest != at && highest->version != DW_NO_VERSION) {
+        status = dw_position_check(highest, f->stream, holder, &c, err);
+        if (status == DW_OK)
+            dw_commit_record_release(&c);
+    }
     f->rewritten = status == DW_UNTRUSTED;
     if (status == DW_OK && highest->version != DW_NO_VERSION &&
         (f->stream->head == DW_NO_VERSION || f->stream->head < highest->version))
@@ -289,6 +300,7 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
         return status;
     const dw_position highest = *dw_follower_highest(f);
     f->n_private += dw_weights_n_private(f->weights);
+    dw_follower_forget_files(f);
     dw_weights_close(f->weights); /* this releases the lock */
     f->weights = NULL;
     f->epoch = f->next_epoch = 0;
@@ -379,6 +391,7 @@ void dw_follower_close(dw_follower *f)
     dw_fetch_ahead_end(&f->ahead);
     dw_graph_release(&f->avoid);
     dw_free(f->route);
+    dw_follower_forget_files(f);
     dw_weights_close(f->weights);
     dw_stream_close(f->stream);
     dw_free((char *)f->options.into);

@@ -102,6 +102,7 @@ static void begin_ahead(dw_follower *f)
     if (f->i_route + 1 < f->n_route &&
         f->route[f->i_route + 1].n_bytes <= f->options.max_ahead_bytes)
         dw_fetch_ahead_begin(&f->ahead, f->stream, &f->route[f->i_route + 1],
+                             dw_follower_take_commit(f, f->route[f->i_route + 1].to),
                              f->options.spool_dir);
 }
 
@@ -144,11 +145,13 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         return dw_fail(err, DW_INVALID, dw_weights_dir(f->weights),
                        "the version before is prepared but not finished");
     if (*staged == goal)
-        return DW_OK;
+        return dw_follower_complete_files(f, progress, err);
     if (!on_route(f, goal))
         status = plan(f, goal, err);
-    dw_error first = {0}; /* the fault of the best route: others may only hide it */
     const dw_edge best = status == DW_OK ? f->route[f->i_route] : (dw_edge){.to = goal};
+    if (status == DW_OK)
+        status = dw_follower_fetch_files(f, goal, progress, err);
+    dw_error first = {0}; /* the fault of the best route: others may only hide it */
     for (unsigned detours = 0; status == DW_OK; detours++) {
         const dw_edge edge = f->route[f->i_route];
         /* an anchor leaves the chain of hashes: the versions that were used must be as

@@ -53,13 +53,31 @@ static dw_status make_scratch(const dw_follower *f, dw_scratch_model *out, dw_er
     return dw_scratch_model_make(out, table, n, f->options.spool_dir, err);
 }
 
+/* The source of a fill, and the follower whose files are installed after it, before the
+ * weights get their name. */
+typedef struct fill_source {
+    dw_follower *follower;
+    dw_fill_fn source;
+    void *context;
+} fill_source;
+
+static dw_status fill_and_install(void *context, const dw_tensor *tensors,
+                                  size_t n_tensors, dw_error *err)
+{
+    const fill_source *fill = context;
+    dw_status status = fill->source(fill->context, tensors, n_tensors, err);
+    return status == DW_OK ? dw_follower_install_files(fill->follower, err) : status;
+}
+
 /* Whole weights: filled in if there are none, else staged. */
 static dw_status take_model(dw_follower *f, const dw_position *position,
                             dw_fill_fn source, void *context, const dw_progress *progress,
                             dw_error *err)
 {
     if (dw_weights_is_empty(f->weights)) {
-        dw_status status = dw_weights_fill(f->weights, position, source, context, err);
+        fill_source fill = {f, source, context};
+        dw_status status =
+            dw_weights_fill(f->weights, position, fill_and_install, &fill, err);
         f->arrived = status == DW_OK;
         return status;
     }
@@ -238,10 +256,13 @@ static dw_status take_fork(dw_follower *f, const dw_route_step *step,
     if (status == DW_OK)
         status = check_source(stream, step, err);
     if (status == DW_OK && !is_source(f->weights, step)) {
-        if (dw_weights_is_empty(f->weights))
-            status = follow_source(f, stream, f->weights, step, progress, err);
-        else
+        if (dw_weights_is_empty(f->weights)) {
+            status = dw_follower_install_files(f, err);
+            if (status == DW_OK)
+                status = follow_source(f, stream, f->weights, step, progress, err);
+        } else {
             status = stage_source(f, stream, step, progress, err);
+        }
     }
     if (status == DW_OK && dw_weights_update(f->weights) == DW_UPDATE_NONE)
         status = adopt_source(f, step, err);
@@ -257,6 +278,7 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
     dw_fetched fetched;
     f->arrived = f->rewritten = false;
     dw_status status = dw_fetch_ahead_take(&f->ahead, &fetched, f->stream, edge,
+                                           dw_follower_take_commit(f, edge->to),
                                            f->options.spool_dir, progress, err);
     if (status != DW_OK)
         return status;

@@ -148,11 +148,22 @@ static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
     return fault.code;
 }
 
+/* Before the weights become the version that is staged: so do the companion files. */
+static dw_status install_files(dw_follower *f, dw_error *err)
+{
+    const bool is_staged = dw_weights_update(f->weights) == DW_UPDATE_STAGED;
+    return is_staged && dw_weights_next(f->weights)->version == f->files.version
+               ? dw_follower_install_files(f, err)
+               : DW_OK;
+}
+
 dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
 {
     if (f->arrived)
         return DW_OK;
     dw_status status = check_before(f, err);
+    if (status == DW_OK)
+        status = install_files(f, err);
     if (status != DW_OK)
         return status;
     return check_after(f, dw_weights_prepare(f->weights, false, err), err);
@@ -163,6 +174,9 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     if (f->arrived)
         return DW_OK;
     dw_status status = check_before(f, err);
+    if (status != DW_OK)
+        return status;
+    status = install_files(f, err);
     if (status != DW_OK)
         return status;
     uint64_t start = dw_clock_ms();
@@ -225,6 +239,8 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
         if (status == DW_OK)
             status = dw_follower_finish(f, err);
     }
+    if (status == DW_OK)
+        status = dw_follower_complete_files(f, progress, err);
     if (report)
         dw_follower_since(f, &before, report);
     return status;
@@ -235,6 +251,7 @@ void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
     *out = f->tally;
     out->version = dw_follower_version(f);
     out->n_private = f->n_private + dw_weights_n_private(f->weights);
+    out->n_files_kept = f->files.n_kept;
 }
 
 void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
@@ -253,6 +270,9 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
         .stage_ms = now.stage_ms - before->stage_ms,
         .apply_ms = now.apply_ms - before->apply_ms,
         .n_private = now.n_private - before->n_private,
+        .n_files_installed = now.n_files_installed - before->n_files_installed,
+        .n_files_removed = now.n_files_removed - before->n_files_removed,
+        .n_files_kept = now.n_files_kept,
     };
 }
 

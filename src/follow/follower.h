@@ -4,6 +4,7 @@
 
 #include "deltawire/follow.h"
 #include "follow/fetch_ahead.h"
+#include "follow/follow_files.h"
 #include "stream/graph.h"
 #include "weights/weights.h"
 
@@ -24,6 +25,7 @@ struct dw_follower {
     uint64_t tried_goal; /* the goal of `furthest` */
     uint64_t furthest;   /* the newest version on routes to it; DW_NO_VERSION: none */
     dw_fetch_ahead ahead;
+    dw_follow_files files;
 
     dw_position highest; /* that was used, if the weights went back since */
     bool is_own;         /* as in dw_follower_open_as */
@@ -90,10 +92,10 @@ static inline bool dw_follower_stage_fills(const dw_follower *f)
 /* DW_UNAVAILABLE if the stream is not there any more. */
 dw_status dw_stream_check_presence(dw_stream *stream, dw_error *err);
 
-/* DW_UNTRUSTED unless the stream still has the very version AT, which HOLDER, for
- * messages, used. */
+/* Reads the commit of version AT, which HOLDER, for messages, used. DW_UNTRUSTED unless
+ * the stream still has the very same one. */
 dw_status dw_position_check(const dw_position *at, dw_stream *stream, const char *holder,
-                            uint64_t *epoch, dw_error *err);
+                            dw_commit_record *commit, dw_error *err);
 
 /* The highest version of the stream that the weights ever were; dw_nowhere: none. */
 const dw_position *dw_follower_highest(const dw_follower *f);
@@ -103,6 +105,29 @@ dw_status dw_follower_load_highest(dw_follower *f, dw_error *err);
 
 /* Writes it to the directory, before the weights go back to an older version. */
 dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err);
+
+/* ---- companion files (follow_files.c) ---- */
+
+/* COMMIT is that of the weights' version, and names files that may be missing. */
+dw_status dw_follower_note_files(dw_follower *f, const dw_commit_record *commit,
+                                 dw_error *err);
+
+/* Fetches the files of GOAL that the directory lacks, and writes them beside it. */
+dw_status dw_follower_fetch_files(dw_follower *f, uint64_t goal,
+                                  const dw_progress *progress, dw_error *err);
+
+/* Installs what was fetched. Does nothing if that is done. */
+dw_status dw_follower_install_files(dw_follower *f, dw_error *err);
+
+/* Both for the version of the weights. */
+dw_status dw_follower_complete_files(dw_follower *f, const dw_progress *progress,
+                                     dw_error *err);
+
+/* The commit of VERSION, if its files were read from it: the step to it need not read it
+ * again. Else NULL. The caller releases it and frees it with dw_free. */
+dw_commit_record *dw_follower_take_commit(dw_follower *f, uint64_t version);
+
+void dw_follower_forget_files(dw_follower *f);
 
 /* Fetches and stages one edge (follow_step.c). */
 dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,

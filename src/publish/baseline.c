@@ -59,6 +59,7 @@ dw_follow_options dw_publisher_follow_options(const dw_publisher *p)
     options.spool_dir = p->options.spool_dir;
     options.trust = p->options.trust;
     options.n_threads = p->options.n_threads;
+    options.no_files = true;
     return options;
 }
 

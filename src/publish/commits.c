@@ -256,9 +256,15 @@ static dw_status check_ground(dw_publisher *p, dw_error *err)
 {
     uint64_t epoch = 0;
     dw_status status = DW_OK;
-    if (p->commits.head.version != DW_NO_VERSION)
+    if (p->commits.head.version != DW_NO_VERSION) {
+        dw_commit_record c;
         status =
-            dw_position_check(&p->commits.head, p->stream, "this publisher", &epoch, err);
+            dw_position_check(&p->commits.head, p->stream, "this publisher", &c, err);
+        if (status == DW_OK) {
+            epoch = c.epoch;
+            dw_commit_record_release(&c);
+        }
+    }
     return status == DW_OK ? check_fence(p, epoch != p->commits.epoch, err) : status;
 }
 

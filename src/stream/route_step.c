@@ -37,22 +37,20 @@ static dw_status check_shortcut(dw_stream *s, const dw_shortcut_record *shortcut
                    shortcut->version);
 }
 
-dw_status dw_route_step_read(dw_route_step *out, dw_stream *s, const dw_edge *edge,
-                             dw_error *err)
+/* The step of EDGE, which leads to the version of C. Moves parts of C. */
+static dw_status read_step(dw_route_step *out, dw_stream *s, const dw_edge *edge,
+                           dw_commit_record *c, dw_error *err)
 {
+    dw_status status = DW_OK;
     *out = (dw_route_step){.from = edge->from, .to = edge->to};
-    dw_commit_record c;
-    dw_status status = dw_stream_read_commit(s, edge->to, &c, err);
-    if (status != DW_OK)
-        return status;
-    out->state = c.state;
-    out->epoch = c.epoch;
-    memcpy(out->commit_sha256, c.seal.sha256, sizeof out->commit_sha256);
+    out->state = c->state;
+    out->epoch = c->epoch;
+    memcpy(out->commit_sha256, c->seal.sha256, sizeof out->commit_sha256);
     if (is_shortcut(edge)) {
         dw_shortcut_record shortcut;
         status = dw_stream_read_shortcut(s, edge->to, edge->from, &shortcut, err);
         if (status == DW_OK) {
-            status = check_shortcut(s, &shortcut, &c, err);
+            status = check_shortcut(s, &shortcut, c, err);
             if (status == DW_OK) {
                 memcpy(out->from_sha256, shortcut.from_sha256, sizeof out->from_sha256);
                 out->objects = shortcut.objects;
@@ -61,25 +59,39 @@ dw_status dw_route_step_read(dw_route_step *out, dw_stream *s, const dw_edge *ed
             dw_shortcut_record_release(&shortcut);
         }
         out->content = edge->from == DW_NO_VERSION ? DW_CONTENT_ANCHOR : DW_CONTENT_DELTA;
-    } else if (c.restart) {
+    } else if (c->restart) {
         status = dw_fail(err, DW_CORRUPT, dw_store_url(s->store),
                          "version %" PRIu64 " restarts the stream: no delta leads to it",
                          edge->to);
     } else {
-        out->content = c.content;
-        memcpy(out->from_sha256, c.parent_sha256, sizeof out->from_sha256);
-        out->objects = c.objects;
-        out->fork = c.fork;
-        out->base = c.base;
-        out->has_base_sha256 = c.has_base_sha256;
-        memcpy(out->base_sha256, c.base_sha256, sizeof out->base_sha256);
-        c.objects = (dw_objects){0};
-        c.fork.url = NULL;
-        c.base = NULL;
+        out->content = c->content;
+        memcpy(out->from_sha256, c->parent_sha256, sizeof out->from_sha256);
+        out->objects = c->objects;
+        out->fork = c->fork;
+        out->base = c->base;
+        out->has_base_sha256 = c->has_base_sha256;
+        memcpy(out->base_sha256, c->base_sha256, sizeof out->base_sha256);
+        c->objects = (dw_objects){0};
+        c->fork.url = NULL;
+        c->base = NULL;
     }
-    dw_commit_record_release(&c);
     if (status != DW_OK)
         dw_route_step_release(out);
+    return status;
+}
+
+dw_status dw_route_step_read(dw_route_step *out, dw_stream *s, const dw_edge *edge,
+                             dw_commit_record *commit, dw_error *err)
+{
+    dw_commit_record c;
+    if (commit)
+        return read_step(out, s, edge, commit, err);
+    *out = (dw_route_step){0};
+    dw_status status = dw_stream_read_commit(s, edge->to, &c, err);
+    if (status != DW_OK)
+        return status;
+    status = read_step(out, s, edge, &c, err);
+    dw_commit_record_release(&c);
     return status;
 }
 

@@ -133,9 +133,10 @@ typedef struct dw_route_step {
 } dw_route_step;
 
 /* Reads the records behind EDGE: for a shortcut also the commit it leads to, which it
- * must agree with. */
+ * must agree with. COMMIT is that commit if the caller has read it, else NULL: parts of
+ * it are moved to OUT, and the caller still releases it. */
 dw_status dw_route_step_read(dw_route_step *out, dw_stream *stream, const dw_edge *edge,
-                             dw_error *err);
+                             dw_commit_record *commit, dw_error *err);
 void dw_route_step_release(dw_route_step *step);
 
 /* The floor that a collector recorded; 0 if there is none, or it cannot be read. */

@@ -314,8 +314,7 @@ dw_status dw_companion_stage(dw_companion_dir *d, size_t i, const void *bytes,
     if (!path)
         return dw_fail_memory(err, d->dir);
     d->staged[i] = true; /* also if it fails: something may have to be removed */
-    dw_status status =
-        dw_write_file(path, bytes, (size_t)d->goal.items[i].n_bytes, err);
+    dw_status status = dw_write_file(path, bytes, (size_t)d->goal.items[i].n_bytes, err);
     dw_free(path);
     return status;
 }

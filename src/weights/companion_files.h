@@ -10,7 +10,7 @@
  *     F   the companion files
  *     T   .deltawire-file-N: a file that was fetched and is not installed yet
  *     L   .deltawire-files.json: the files that are ours and, during an install, those
- *         that will be. Its format is in docs/FORMAT.md
+ *         that will be (companion_list.h)
  *
  * VERBS
  *

@@ -1,5 +1,10 @@
-/* The list of the companion files that are ours (companion_files.h). A seal covers it, so
- * that damage is found: a damaged list names nothing. */
+/* The list of the companion files that are ours (companion_files.h):
+ *
+ *     {"format":"deltawire-files/1","files":[{"name":"config.json","bytes":663,
+ *      "sha256":"..."},...],"next":[...],"seal":"..."}
+ *
+ * Names ascend. `next` is there only while files are installed. The seal (codec/seal.h)
+ * shows damage: a damaged list names nothing. */
 #ifndef DW_WEIGHTS_COMPANION_LIST_H
 #define DW_WEIGHTS_COMPANION_LIST_H
 

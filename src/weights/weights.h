@@ -132,6 +132,13 @@ dw_status dw_weights_accept(dw_weights *weights, dw_error *err);
  * records name one version. */
 dw_status dw_weights_align(dw_weights *weights, dw_error *err);
 
+/* The directory of the I-th copy; NULL if there are fewer, and for memory. */
+const char *dw_weights_copy_dir(const dw_weights *weights, unsigned i);
+
+/* Links into two copies what the directory above them holds beside them, unless they have
+ * a file of that name. */
+dw_status dw_weights_link_files(const dw_weights *weights, dw_error *err);
+
 /* ---- directories that are not open ---- */
 
 /* Makes the directory INTO, and those above it, if it is not there. Never DW_NOT_FOUND:

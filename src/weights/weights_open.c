@@ -346,6 +346,17 @@ static dw_status link_other_files(const dw_weights *w, dw_error *err)
     return status;
 }
 
+dw_status dw_weights_link_files(const dw_weights *w, dw_error *err)
+{
+    return w->twin ? link_other_files(w, err) : DW_OK;
+}
+
+const char *dw_weights_copy_dir(const dw_weights *w, unsigned i)
+{
+    const dw_replica *copies[2] = {w->now, w->twin};
+    return i < 2 && copies[i] ? copies[i]->dir : NULL;
+}
+
 dw_status dw_weights_link(const dw_weights *w, dw_error *err)
 {
     if (!w->twin)

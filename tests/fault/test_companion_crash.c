@@ -69,12 +69,16 @@ WRAP(unlink, (const char *path), (path))
 WRAP(unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
 WRAP(link, (const char *from, const char *to), (from, to))
 
-static const companion_text old_files[] = {
-    {"config.json", "old config"}, {"drop.txt", "dropped"}, {"mine.json", "old"},
-    {"same.txt", "same"},          {NULL, NULL}};
-static const companion_text new_files[] = {
-    {"config.json", "new config"}, {"mine.json", "new"}, {"new.txt", "new"},
-    {"same.txt", "same"},          {NULL, NULL}};
+static const companion_text old_files[] = {{"config.json", "old config"},
+                                           {"drop.txt", "dropped"},
+                                           {"mine.json", "old"},
+                                           {"same.txt", "same"},
+                                           {NULL, NULL}};
+static const companion_text new_files[] = {{"config.json", "new config"},
+                                           {"mine.json", "new"},
+                                           {"new.txt", "new"},
+                                           {"same.txt", "same"},
+                                           {NULL, NULL}};
 static char dir[128];
 
 static void make_old(void)

@@ -172,11 +172,22 @@ static void test_hard_links(void **state)
 static void test_bad_names(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "",         "..",       ".",          "../a",          "a/b",
-        "/etc/a",   "a\\b",     ".hidden",    "x.safetensors", ".deltawire-state.json",
-        "a\nb",     "a\x7f",    "\xff",       "deltawire-x",   "model.safetensors",
-        "m.safetensors.index.json"};
+    static const char *const names[] = {"",
+                                        "..",
+                                        ".",
+                                        "../a",
+                                        "a/b",
+                                        "/etc/a",
+                                        "a\\b",
+                                        ".hidden",
+                                        "x.safetensors",
+                                        ".deltawire-state.json",
+                                        "a\nb",
+                                        "a\x7f",
+                                        "\xff",
+                                        "deltawire-x",
+                                        "model.safetensors",
+                                        "m.safetensors.index.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const companion_text texts[] = {{names[i], "x"}, {NULL, NULL}};
         assert_int_equal(companion_go(d, texts, &counts, &err), DW_INVALID);
