@@ -4,7 +4,8 @@
  *
  * Prints the bytes of each step of the trace, quantised and not, and how fast weights are
  * quantised, compared and encoded. Only tensors that the scheme quantises count. Rates
- * are bytes of the source.
+ * are bytes of the source. `sticky` is the mean with scales that stay as long as they
+ * fit.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 
 typedef struct output {
     FILE *json;
+    bool only_sum;
     quant_step sum;
     unsigned n_steps;
 } output;
@@ -45,18 +47,20 @@ static void print_row(const char *label, const quant_step *s, unsigned n_steps)
            ratio(s->bf16_bytes, s->bytes));
 }
 
+static void write_json(FILE *json, const quant_step *s)
+{
+    fprintf(json,
+            "{\"elements\": %" PRIu64 ", \"bf16_changed\": %" PRIu64
+            ", \"bf16_bytes\": %" PRIu64 ", \"changed\": %" PRIu64
+            ", \"scales_changed\": %" PRIu64 ", \"bytes\": %" PRIu64 "}",
+            s->n_elems, s->bf16_changed, s->bf16_bytes, s->changed, s->scales_changed,
+            s->bytes);
+}
+
 static void take_step(void *context, unsigned i, const quant_step *s)
 {
     output *o = context;
     char label[16];
-    snprintf(label, sizeof label, "%u", i);
-    print_row(label, s, 1);
-    fprintf(o->json,
-            "%s{\"step\": %u, \"elements\": %" PRIu64 ", \"bf16_changed\": %" PRIu64
-            ", \"bf16_bytes\": %" PRIu64 ", \"changed\": %" PRIu64
-            ", \"scales_changed\": %" PRIu64 ", \"bytes\": %" PRIu64 "}",
-            i > 1 ? ", " : "", i, s->n_elems, s->bf16_changed, s->bf16_bytes, s->changed,
-            s->scales_changed, s->bytes);
     o->sum.n_elems += s->n_elems;
     o->sum.n_scales += s->n_scales;
     o->sum.bf16_changed += s->bf16_changed;
@@ -65,6 +69,12 @@ static void take_step(void *context, unsigned i, const quant_step *s)
     o->sum.scales_changed += s->scales_changed;
     o->sum.bytes += s->bytes;
     o->n_steps++;
+    if (o->only_sum)
+        return;
+    snprintf(label, sizeof label, "%u", i);
+    print_row(label, s, 1);
+    fprintf(o->json, "%s", i > 1 ? ", " : "");
+    write_json(o->json, s);
 }
 
 static void print_rate(FILE *json, const char *label, const char *key, quant_rate rate,
@@ -77,19 +87,35 @@ static void print_rate(FILE *json, const char *label, const char *key, quant_rat
             rate.cpu);
 }
 
+/* One line for all steps, with scales that stay as long as they fit. */
+static dw_status print_sticky(FILE *json, const quant_options *options, dw_error *err)
+{
+    quant_options sticky = *options;
+    output o = {.json = json, .only_sum = true};
+    sticky.sticky = true;
+    dw_status status = quant_measure_steps(&sticky, take_step, &o, err);
+    if (status != DW_OK)
+        return status;
+    print_row("sticky", &o.sum, o.n_steps);
+    fprintf(json, ", \"sticky\": ");
+    write_json(json, &o.sum);
+    return DW_OK;
+}
+
 static dw_status print_steps(output *o, const quant_options *options, dw_error *err)
 {
+    if (!options->trace)
+        return DW_OK;
+    printf(
+        "step      changed      bytes   bits      fp8/int8    scales     bytes   bits  "
+        "smaller\n");
     fprintf(o->json, ", \"steps\": [");
-    dw_status status = DW_OK;
-    if (options->trace) {
-        printf("step      changed      bytes   bits      fp8/int8    scales     bytes   "
-               "bits  smaller\n");
-        status = quant_measure_steps(options, take_step, o, err);
-        if (status == DW_OK)
-            print_row("mean", &o->sum, o->n_steps);
-    }
+    dw_status status = quant_measure_steps(options, take_step, o, err);
     fprintf(o->json, "]");
-    return status;
+    if (status != DW_OK)
+        return status;
+    print_row("mean", &o->sum, o->n_steps);
+    return print_sticky(o->json, options, err);
 }
 
 static dw_status print_speed(output *o, const quant_options *options, dw_error *err)

@@ -50,6 +50,7 @@ typedef struct dw_quant_entry {
 typedef struct dw_quant_plan {
     dw_quant_scheme scheme;
     bool from_f32;
+    bool sticky;             /* false; see dw_quant_rows */
     dw_quant_entry *entries; /* ascending by name */
     size_t n_entries;
     size_t n_weights; /* how many of them are weights */
@@ -80,7 +81,11 @@ uint64_t dw_quant_scales_before(const dw_quant_plan *plan, size_t weight, uint64
  * elements from FIRST_ROW on, in plain memory. OUT takes their elements, SCALES their
  * scales. Each element of SRC is read exactly once, because another thread may be writing
  * them. DW_INVALID, with tensor and element, for NaN and infinity. Uses one thread; the
- * plan is only read. */
+ * plan is only read.
+ *
+ * If the plan is sticky, SCALES holds those of the version before, or 0. A scale is kept
+ * as long as the new one is in a window around it: fewer elements change, but a version
+ * then depends on the ones before it. */
 dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *src,
                         uint64_t first_row, uint64_t n_rows, void *out, float *scales,
                         dw_error *err);

@@ -23,6 +23,8 @@ typedef struct format {
     bool by_block;
     unsigned kind; /* of the copy, an index of the kernels: 0 BF16, 1 F32 */
     float largest; /* of the quantised type */
+    bool sticky;
+    float least_ratio, most_ratio; /* of a new scale to one that is kept */
     void (*quantise)(uint8_t *out, const void *in, size_t n, float scale);
 } format;
 
@@ -35,6 +37,11 @@ static format format_of(const dw_quant_plan *plan, const dw_quant_entry *e)
         .width = e->source_dtype == DW_F32 ? 4 : 2,
         .by_block = plan->scheme == DW_QUANT_FP8_BLOCK,
         .largest = is_int ? 127.0f : 448.0f,
+        .sticky = plan->sticky,
+        /* fp8 has the same precision in most of its range, int8 has not. The largest
+         * element may pass the largest of the type by less than half a step. */
+        .least_ratio = is_int ? 1 - 1.0f / 32 : 1 - 1.0f / 8,
+        .most_ratio = is_int ? 1 + 1.0f / 256 : 1 + 1.0f / 32,
     };
     f.kind = e->source_dtype == DW_F16 || (e->source_dtype == DW_F32 && plan->from_f32);
     f.quantise = is_int ? f.kernels->quant_int8[f.kind] : f.kernels->quant_fp8[f.kind];
@@ -155,6 +162,14 @@ static void prefetch_row(const format *f, const block *b, size_t r)
         __builtin_prefetch(at + i);
 }
 
+/* Whether OLD, which may be any bits, stays in place of SCALE. */
+static bool is_kept(const format *f, float old, float scale)
+{
+    const float ratio = scale / old;
+    return f->sticky && old >= FLT_MIN && ratio >= f->least_ratio &&
+           ratio <= f->most_ratio;
+}
+
 static dw_status do_block(const format *f, const block *b, void *tile, float *scale,
                           const char *name, dw_error *err)
 {
@@ -164,7 +179,9 @@ static dw_status do_block(const format *f, const block *b, void *tile, float *sc
     const uint32_t max = f->kernels->quant_max[f->kind](tile, b->n_rows * b->n_columns);
     if (max >= 0x7f800000)
         return fail_element(f, b, tile, name, err);
-    *scale = scale_of(max, f->largest);
+    const float fresh = scale_of(max, f->largest);
+    if (!is_kept(f, *scale, fresh))
+        *scale = fresh;
     for (size_t r = 0; r < b->n_rows; r++) {
         if (b->next)
             prefetch_row(f, b, r);

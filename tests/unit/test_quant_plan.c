@@ -9,6 +9,7 @@
 
 #include "base/json_tree.h"
 #include "quant/quant.h"
+#include "unit/failing_allocator.h"
 
 static const uint64_t matrix[] = {200, 300};
 static const uint64_t stack[] = {4, 200, 300};
@@ -356,13 +357,35 @@ static void test_bad_config(void **state)
     dw_quant_plan_free(plan);
 }
 
+static dw_status plan_and_config(dw_error *err)
+{
+    const dw_tensor tensors[] = {tensor("a.weight", DW_BF16, 2, matrix),
+                                 tensor("embed.weight", DW_BF16, 2, matrix)};
+    const dw_quant_options o = options_of(DW_QUANT_FP8_ROW);
+    dw_quant_plan *plan;
+    dw_writer w = {0};
+    dw_status status = dw_quant_plan_make(&plan, tensors, 2, NULL, &o, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_quant_config(&w, "{}", 2, plan, "config.json", err);
+    dw_writer_release(&w);
+    dw_quant_plan_free(plan);
+    return status;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    fail_every_allocation(plan_and_config, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),     cmocka_unit_test(test_table),
         cmocka_unit_test(test_patterns),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_scheme_names), cmocka_unit_test(test_config),
-        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -379,13 +379,56 @@ static void test_parts_of_units(void **unused)
     release(&m);
 }
 
+/* Scales that stay as long as the new ones are in a window around them. */
+static void test_sticky(void **unused)
+{
+    (void)unused;
+    static const struct {
+        dw_quant_scheme scheme;
+        float factor; /* of the largest element, compared with the version before */
+        bool is_kept;
+    } cases[] = {
+        {DW_QUANT_FP8_ROW, 1, true},        {DW_QUANT_FP8_ROW, 1.03f, true},
+        {DW_QUANT_FP8_ROW, 1.04f, false},   {DW_QUANT_FP8_ROW, 0.9f, true},
+        {DW_QUANT_FP8_BLOCK, 0.8f, false},  {DW_QUANT_FP8_BLOCK, 1.03125f, true},
+        {DW_QUANT_INT8_ROW, 1.003f, true},  {DW_QUANT_INT8_ROW, 1.00390625f, true},
+        {DW_QUANT_INT8_ROW, 1.005f, false}, {DW_QUANT_INT8_ROW, 0.98f, true},
+        {DW_QUANT_INT8_ROW, 0.96f, false},  {DW_QUANT_FP8_ROW, 0, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        model m;
+        dw_error err = {0};
+        const bool is_int = cases[i].scheme == DW_QUANT_INT8_ROW;
+        const float limit = is_int ? 127 : 448, old = 0.125f;
+        float in[2] = {0, -old * limit * cases[i].factor}, scale = old;
+        uint8_t out[2];
+        make(&m, cases[i].scheme, DW_F32, true, 0, 1, 2);
+        m.plan->sticky = true;
+        assert_int_equal(dw_quant_rows(m.plan, m.weight, in, 0, 1, out, &scale, &err),
+                         DW_OK);
+        if ((scale == old) != cases[i].is_kept)
+            fail_msg("case %zu: scale %a", i, (double)scale);
+        if (cases[i].factor >= 1)
+            assert_int_equal(out[1], is_int ? 0x81 : 0xfe); /* the largest */
+        /* what is no scale is replaced */
+        static const uint32_t bad[] = {0, 0x7fc00000, 0x7f800000, 0xbe000000, 1};
+        for (size_t b = 0; b < 5; b++) {
+            const float wanted = scale_of(-in[1], limit);
+            memcpy(&scale, &bad[b], sizeof scale);
+            dw_quant_rows(m.plan, m.weight, in, 0, 1, out, &scale, &err);
+            assert_true(scale == wanted);
+        }
+        release(&m);
+    }
+}
+
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),         cmocka_unit_test(test_tails),
         cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_every_pattern),
         cmocka_unit_test(test_zeros),          cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_parts_of_units),
+        cmocka_unit_test(test_parts_of_units), cmocka_unit_test(test_sticky),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
