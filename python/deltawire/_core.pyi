@@ -290,6 +290,9 @@ class Stream:
     @property
     def tensors(self) -> dict[str, StreamTensor]: ...
     @property
+    def quantized(self) -> tuple[str, str] | None:
+        """The scheme, and what F32 was rounded to first ("bf16", "none")."""
+    @property
     def single_writer(self) -> bool: ...
     @property
     def head(self) -> int | None:
@@ -368,6 +371,10 @@ class Publisher:
         sweep_every: int = 64,
         provenance: bool = True,
         publish_changed: bool = True,
+        quantize: Literal["fp8-block", "fp8-row", "int8-row"] | None = None,
+        quantize_keep: Iterable[str] | None = None,
+        quantize_also: Iterable[str] | None = None,
+        quantize_from_f32: bool = False,
     ) -> Self:
         """`base_name` or `base`: version 0 is a checkpoint that followers have; it is not
         uploaded. `fork`: version 0 is a version of another stream. `stream`: the id that the
@@ -386,7 +393,11 @@ class Publisher:
         `sweep_every` versions; 0: never.
 
         `provenance=False`: commits do not record the name of this machine and the version
-        of deltawire."""
+        of deltawire.
+
+        `quantize`: the stream holds the weights as fp8 or int8, with scales. Patterns in
+        `quantize_keep` and `quantize_also` change which; `quantize_from_f32` does not round
+        F32 to BF16 first."""
     @property
     def stream_id(self) -> str: ...
     @property

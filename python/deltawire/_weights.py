@@ -38,8 +38,10 @@ class Weights:
         self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool,
         find: Callable[[], dict[str, torch.Tensor]] | None = None,
         optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
+        copy_masters: bool = False,
     ) -> None:
-        """`find` returns the current tensors, if they may have been replaced."""
+        """`find` returns the current tensors, if they may have been replaced. `copy_masters`:
+        copies of float32 stay float32, and the library rounds them."""
         self.live, self._find = live, find
         self._optimizer, self._skip_frozen, self._n_taken = optimizer, skip_frozen, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
@@ -47,6 +49,7 @@ class Weights:
         self.masters = {name for name, tensor in live.items()
                         if dtype is not None and tensor.dtype == torch.float32}
         self.dtype = dtype
+        self._copy_masters = copy_masters
         self.copies: dict[str, torch.Tensor] = {}
         self.in_place: dict[str, torch.Tensor] = {}
         self._seen: dict[str, int] = {}
@@ -58,7 +61,8 @@ class Weights:
                 self.in_place[name] = local
             else:
                 self.copies[name] = torch.empty(
-                    local.shape, dtype=dtype if name in self.masters else local.dtype,
+                    local.shape,
+                    dtype=dtype if name in self.masters and not copy_masters else local.dtype,
                     pin_memory=local.is_cuda)
         self._places = {name: tensor.data_ptr() for name, tensor in self.in_place.items()}
         self.take()
@@ -71,7 +75,7 @@ class Weights:
     @property
     def as_bf16(self) -> set[str]:
         """The tensors that the library rounds while it compares."""
-        return self.masters & self.in_place.keys()
+        return self.masters if self._copy_masters else self.masters & self.in_place.keys()
 
     def now(self, name: str) -> torch.Tensor:
         return self.copies[name] if name in self.copies else self.in_place[name]

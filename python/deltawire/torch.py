@@ -134,7 +134,8 @@ class Publisher:
             start_step = operator.index(start_step)
         is_module = isinstance(model, torch.nn.Module)
         self._weights = Weights(find(), dtype, is_module, find if is_module else None,
-                                optimizer, frozen == "detect")
+                                optimizer, frozen == "detect",
+                                bool(options.get("quantize_from_f32")))
         self._every, self._steps = publish_every, start_step or 0
         self._ticket = self._captured = 0
         arguments = self._weights.arguments(group)

@@ -17,6 +17,7 @@ typedef struct arguments {
     unsigned long long max_object_bytes, max_anchor_bytes;
     dw_publish_options options;
     dwpy_trust keys;
+    dwpy_quantize quantize;
     bool *masters;  /* PyMem_Free */
     dw_shard *list; /* PyMem_Free */
 } arguments;
@@ -57,11 +58,16 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "sweep_every",
                             "provenance",
                             "publish_changed",
+                            "quantize",
+                            "quantize_keep",
+                            "quantize_also",
+                            "quantize_from_f32",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIpp:Publisher",
-               names, &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
+               args, keywords,
+               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIppzOOp:Publisher", names,
+               &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
                &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
@@ -70,7 +76,8 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->step, &a->notes, dwpy_timeout_arg, &a->exit_ms, &a->progress,
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
                &o->rank_timeout_ms, &a->receipts, &o->sweep_every, &a->provenance,
-               &a->publish_changed) != 0;
+               &a->publish_changed, &a->quantize.scheme, &a->quantize.keep,
+               &a->quantize.also, &a->quantize.from_f32) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -141,8 +148,10 @@ static bool to_options(arguments *a, publisher_object *self)
     o->first_step = dwpy_text(a->step);
     o->first_notes = a->notes;
     self->exit_ms = a->exit_ms;
-    if (!to_ranks(a, self))
+    if (!to_ranks(a, self) || !dwpy_quantize_read(&a->quantize))
         return false;
+    if (a->quantize.scheme)
+        o->quantize = &a->quantize.options;
     if (a->fork && a->fork != Py_None) {
         o->first = DW_FIRST_FORK;
         o->fork_store = dwpy_store_use(a->fork, &self->fork_store);
@@ -209,6 +218,7 @@ PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywo
             Py_CLEAR(self);
     }
     dwpy_trust_release(&a.keys);
+    dwpy_quantize_release(&a.quantize);
     PyMem_Free(a.masters);
     PyMem_Free(a.list);
     Py_XDECREF(a.base);

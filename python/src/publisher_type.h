@@ -55,6 +55,20 @@ PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_accept(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args); /* its name in 0.1 */
 
+/* ---- quantize.c ---- */
+
+typedef struct dwpy_quantize {
+    const char *scheme; /* or NULL */
+    PyObject *keep, *also;
+    int from_f32;
+    dw_quant_options options; /* filled by _read */
+    PyObject *kept[2];
+} dwpy_quantize;
+
+/* Fills the options; an exception if something is wrong. Release in any case. */
+bool dwpy_quantize_read(dwpy_quantize *quantize);
+void dwpy_quantize_release(dwpy_quantize *quantize);
+
 /* ---- publisher_end.c ---- */
 
 /* Releases the caller's memory. */

@@ -106,6 +106,18 @@ static PyObject *get_single_writer(PyObject *object, void *unused)
                : NULL;
 }
 
+static PyObject *get_quantized(PyObject *object, void *unused)
+{
+    (void)unused;
+    stream_object *self = (stream_object *)object;
+    if (!dwpy_guard_check(&self->guard))
+        return NULL;
+    const char *rounded, *scheme = dw_stream_quantization(self->stream, &rounded);
+    if (!scheme)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(ss)", scheme, rounded);
+}
+
 static PyObject *get_tensors(PyObject *object, void *unused)
 {
     (void)unused;
@@ -328,6 +340,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef members[] = {
     {"id", get_id, NULL, NULL, NULL},
     {"tensors", get_tensors, NULL, "types and shapes by name", NULL},
+    {"quantized", get_quantized, NULL, NULL, NULL},
     {"single_writer", get_single_writer, NULL, NULL, NULL},
     {"head", get_head, NULL, "the newest version; asks the store", NULL},
     {"floor", get_floor, NULL, "the lowest version that is kept; asks the store", NULL},
