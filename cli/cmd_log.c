@@ -116,6 +116,16 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
         cli_json_text(row, "base", info->base);
     if (info->content == DW_CONTENT_BASE)
         cli_json_base_sha256(row, info);
+    if (info->source.stream) {
+        char sha256[2 * 32 + 1];
+        json_t *source = json_object();
+        for (size_t i = 0; i < 32; i++)
+            snprintf(sha256 + 2 * i, 3, "%02x", info->source.commit_sha256[i]);
+        cli_json_text(source, "stream", info->source.stream);
+        cli_json_count(source, "version", info->source.version);
+        cli_json_text(source, "commit_sha256", sha256);
+        json_object_set_new(row, "source", source);
+    }
     if (info->fork_url) {
         cli_json_text(row, "fork_url", info->fork_url);
         cli_json_count(row, "fork_version", info->fork_version);
@@ -170,6 +180,9 @@ static void print_version(const log_list *list, const dw_version_info *info)
         printf("version %" PRIu64 " of ", info->fork_version);
         cli_print_text(stdout, info->fork_url);
     }
+    if (info->source.stream)
+        printf("of version %" PRIu64 "%s", info->source.version,
+               info->notes[0] ? "; " : "");
     if ((info->base || info->fork_url) && info->notes[0])
         fputs("; ", stdout);
     cli_print_text(stdout, info->notes);

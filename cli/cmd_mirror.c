@@ -14,6 +14,7 @@
 
 static const char help[] =
     "usage: deltawire mirror FROM TO [--as FORMAT] [--once] [OPTION...]\n"
+    "       deltawire mirror FROM TO --quantize SCHEME [--once] [OPTION...]\n"
     "\n"
     "Turns the versions of one system into those of another, each in turn, until SIGINT "
     "or\n"
@@ -22,6 +23,9 @@ static const char help[] =
     "is a deltawire stream, or was written by TRL, slime or SkyRL; the format is "
     "detected.\n"
     "The weights of each version are compared bit for bit with those in TO.\n"
+    "With --quantize TO is a deltawire stream of the quantised versions of FROM, each "
+    "with\n"
+    "its source, step and notes.\n"
     "\n"
     "  --as FORMAT          what TO becomes: deltawire, trl, slime or skyrl; default: "
     "what it\n"
@@ -33,7 +37,8 @@ static const char help[] =
     "                       default: ~/.cache/deltawire/mirrors/HASH\n"
     "  --base CKPT          the checkpoint that FROM's first version starts from, if "
     "that\n"
-    "                       is not there: slime's and SkyRL's version 0\n" CLI_PEER_HELP
+    "                       is not there: slime's and SkyRL's version "
+    "0\n" CLI_QUANTIZE_HELP CLI_PEER_HELP
     "  --sign-key FILE      TO is a deltawire stream: sign with this key\n"
     "  --new-key            TO may be signed by another key so far\n"
     "  --no-provenance      do not record this machine's name and the library's version\n"
@@ -45,6 +50,7 @@ static const char help[] =
     "\n"
     "  deltawire mirror s3://bucket/run s3://bucket/slime --as slime\n"
     "  deltawire mirror hf://buckets/org/trl-sync file:///mnt/run --once\n"
+    "  deltawire mirror s3://bucket/run s3://bucket/run-fp8 --quantize fp8-block\n"
     "  deltawire mirror s3://bucket/run /mnt/sky --as skyrl --once --json\n";
 
 typedef struct arguments {
@@ -53,6 +59,7 @@ typedef struct arguments {
     dw_store_options to_options;
     cli_keys keys;
     cli_peer_options peer;
+    cli_quantize quantize;
     const char *work; /* --work, or NULL */
 } arguments;
 
@@ -84,6 +91,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
         {"to-region", required_argument, NULL, TO_REGION},
         {"to-profile", required_argument, NULL, TO_PROFILE},
+        CLI_QUANTIZE_OPTIONS,
         CLI_PEER_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
@@ -130,11 +138,13 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
             a->to_options.profile = optarg;
             break;
         default:
-            if (!cli_peer_option(&a->peer, option))
+            if (!cli_peer_option(&a->peer, option) &&
+                !cli_quantize_option(&a->quantize, s, option))
                 cli_store_option(&a->from_options, s, option);
         }
     }
     cli_expect_arguments(s, argc, 2, 2);
+    m->target.quantize = cli_quantize_read(&a->quantize, s);
     a->to_options.deadline_ms = a->from_options.deadline_ms;
     m->at = DW_NO_VERSION;
     m->source.url = argv[optind];
@@ -176,6 +186,9 @@ static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err
     if (a->peer.as && t->is_peer && !dw_peer_format_from_name(&format, a->peer.as))
         cli_usage_error(s, "--as: '%s' is none of deltawire, trl, slime, skyrl",
                         a->peer.as);
+    if (t->is_peer && t->quantize)
+        cli_usage_error(s, "--quantize: TO must be a deltawire stream, not one of %s",
+                        dw_peer_format_name(format));
     if (t->is_peer && a->keys.sign_path)
         cli_usage_error(s, "--sign-key: %s has no signatures",
                         dw_peer_format_name(format));

@@ -3,8 +3,9 @@
  *
  *     FROM ──▶ WORK/from, a checkpoint directory ──▶ TO
  *
- * TO itself records which version of FROM it holds: in the number of a peer's version, or
- * in the training step of a deltawire version. So a mirror that was killed continues
+ * TO itself records which version of FROM it holds: in the number of a peer's version, in
+ * the training step of a deltawire version, or, if both are deltawire streams, in the
+ * source of the version. So a mirror that was killed continues
  * after the newest version in TO. Everything else that it keeps can be made again.
  */
 #ifndef CLI_MIRROR_H
@@ -18,6 +19,7 @@
 #include "command_line.h"
 #include "keys.h"
 #include "peer_options.h"
+#include "quantize_options.h"
 #include "progress_bar.h"
 #include "stream_open.h"
 
@@ -58,6 +60,10 @@ dw_status cli_source_go(cli_source *source, uint64_t version, const dw_progress 
 /* The weights, and the version they are at. Valid until the next move. */
 const dw_tensor *cli_source_tensors(const cli_source *source, size_t *n_tensors);
 uint64_t cli_source_version(const cli_source *source);
+/* The commit of that version, if FROM is a deltawire stream. Valid until the next call.
+ */
+dw_status cli_source_commit(const cli_source *source, dw_version_info *out,
+                            dw_error *err);
 dw_status cli_source_state(const cli_source *source, dw_digest *state, dw_error *err);
 
 /* ---- the target (mirror_target.c) ---- */
@@ -71,7 +77,8 @@ typedef struct cli_target {
     const dw_sign_key *sign_key;
     bool new_key;
     bool no_provenance;
-    const char *from_url; /* for the notes */
+    const dw_quant_options *quantize; /* or NULL */
+    const char *from_stream; /* the id of FROM, if it is a deltawire stream; else NULL */
     const cli_session *session;
 
     dw_store *store;

@@ -131,10 +131,15 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     if (!m->has_source)
         status = cli_source_open(&m->source, err);
     m->has_source = status == DW_OK;
-    if (status == DW_OK && !m->target.is_peer && !cli_source_is_peer(&m->source))
+    if (status != DW_OK)
+        return status;
+    const bool is_stream = !cli_source_is_peer(&m->source);
+    if (!m->target.is_peer && is_stream && !m->target.quantize)
         return dw_fail(err, DW_INVALID, m->source.url,
-                       "both ends are deltawire streams: use deltawire cp, or give --as "
-                       "trl, slime or skyrl");
+                       "both ends are deltawire streams: use deltawire cp, or give "
+                       "--quantize, or --as trl, slime or skyrl");
+    m->target.from_stream =
+        is_stream ? dw_stream_id(dw_follower_stream(m->source.follower)) : NULL;
     if (status == DW_OK && !m->has_target)
         status = cli_target_open(&m->target, &m->at, err);
     m->has_target = status == DW_OK;

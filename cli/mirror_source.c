@@ -214,6 +214,12 @@ uint64_t cli_source_version(const cli_source *s)
                        : dw_peer_replica_version(s->replica);
 }
 
+dw_status cli_source_commit(const cli_source *s, dw_version_info *out, dw_error *err)
+{
+    return dw_stream_version(dw_follower_stream(s->follower), cli_source_version(s), out,
+                             err);
+}
+
 dw_status cli_source_state(const cli_source *s, dw_digest *state, dw_error *err)
 {
     if (!s->base_ckpt) {

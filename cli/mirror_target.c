@@ -30,6 +30,25 @@ static bool read_step(const dw_version_info *info, uint64_t *version)
            *version != DW_NO_VERSION && strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
 }
 
+/* The version of FROM that a version of TO was made of. */
+static dw_status read_source(const cli_target *t, const dw_version_info *info,
+                             uint64_t *version, dw_error *err)
+{
+    if (info->source.stream && t->from_stream &&
+        strcmp(info->source.stream, t->from_stream) != 0)
+        return dw_fail(err, DW_CONFLICT, t->url,
+                       "version %" PRIu64
+                       " was made of stream %s, but FROM is stream %s: "
+                       "name another place",
+                       info->version, info->source.stream, t->from_stream);
+    *version = info->source.version;
+    if (info->source.stream ? t->from_stream != NULL : read_step(info, version))
+        return DW_OK;
+    return dw_fail(err, DW_CONFLICT, t->url,
+                   "version %" PRIu64 " was not written by a mirror: name another place",
+                   info->version);
+}
+
 /* The newest version of the stream in TO, if there is one. */
 static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
                            uint64_t *from_version, dw_digest *state, dw_error *err)
@@ -45,11 +64,7 @@ static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
     if (status == DW_OK) {
         *has_head = true;
         *state = info.state;
-        if (!read_step(&info, from_version))
-            status = dw_fail(err, DW_CONFLICT, t->url,
-                             "version %" PRIu64 " was not written by a mirror: name "
-                             "another place",
-                             *head);
+        status = read_source(t, &info, from_version, err);
     }
     dw_stream_close(stream);
     return status == DW_NOT_FOUND ? DW_OK : status;
@@ -167,6 +182,8 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     options.no_provenance = t->no_provenance;
     options.first_step = note->step;
     options.first_notes = note->notes;
+    options.first_source = note->source;
+    options.quantize = t->quantize;
     options.n_threads = t->session->n_threads;
     options.progress = *progress;
     dw_status status = make_baseline(t, &baseline, err);
@@ -177,25 +194,77 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     return status;
 }
 
+/* The notes of a version, and the version of FROM that it is made of. */
+typedef struct mirror_note {
+    char step[24], notes[NOTE_SIZE];
+    dw_version_source source;
+    dw_publish_note note;
+} mirror_note;
+
+/* A derived stream takes step and notes of its source. The texts of a stream live until
+ * its next call. */
+static dw_status fill_note(mirror_note *out, const cli_source *source,
+                           uint64_t from_version, dw_error *err)
+{
+    dw_publish_note_init(&out->note);
+    out->note.step = out->step;
+    out->note.notes = out->notes;
+    if (cli_source_is_peer(source)) {
+        snprintf(out->step, sizeof out->step, "%" PRIu64, from_version);
+        snprintf(out->notes, sizeof out->notes, NOTE "%" PRIu64 " of %.900s",
+                 from_version, dw_store_url(source->store));
+        return DW_OK;
+    }
+    dw_version_info info;
+    dw_status status = cli_source_commit(source, &info, err);
+    if (status != DW_OK)
+        return status;
+    out->source = (dw_version_source){dw_stream_id(dw_follower_stream(source->follower)),
+                                      info.version, info.commit_sha256};
+    out->note.step = info.step;
+    out->note.notes = info.notes;
+    out->note.source = &out->source;
+    return DW_OK;
+}
+
+/* Proves that the head of TO is what SOURCE has, quantised. Opens the publisher, which
+ * writes no version. */
+static dw_status prove_quantized(cli_target *t, const cli_source *source,
+                                 const mirror_note *note, const dw_progress *progress,
+                                 const cli_mirrored *out, dw_error *err)
+{
+    size_t n;
+    const dw_tensor *tensors = cli_source_tensors(source, &n);
+    bool is_current = false;
+    dw_status status =
+        t->publisher ? DW_OK : open_publisher(t, tensors, n, &note->note, progress, err);
+    if (status == DW_OK)
+        status = dw_publisher_is_current(t->publisher, &is_current, err);
+    if (status == DW_OK && !is_current)
+        status = dw_fail(err, DW_MISMATCH, t->url,
+                         "version %" PRIu64 " is not version %" PRIu64
+                         " of the source, quantised: it was made with other options, or "
+                         "of another stream. Name another place",
+                         out->version, out->from_version);
+    return status;
+}
+
 static dw_status write_stream(cli_target *t, const cli_source *source,
                               const dw_progress *progress, cli_mirrored *out,
                               dw_error *err)
 {
-    char step[24], notes[NOTE_SIZE];
+    mirror_note note;
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
-    const dw_publish_note note = {
-        .struct_bytes = sizeof note, .step = step, .notes = notes};
     bool has_head;
     uint64_t there = DW_NO_VERSION;
     dw_digest state = 0, wanted = 0;
-    snprintf(step, sizeof step, "%" PRIu64, out->from_version);
-    snprintf(notes, sizeof notes, NOTE "%" PRIu64 " of %.900s", out->from_version,
-             dw_store_url(source->store));
-    dw_status status = read_head(t, &has_head, &out->version, &there, &state, err);
+    dw_status status = fill_note(&note, source, out->from_version, err);
+    if (status == DW_OK)
+        status = read_head(t, &has_head, &out->version, &there, &state, err);
     out->was_there = status == DW_OK && has_head && there == out->from_version;
     if (status == DW_OK && !out->was_there && !t->publisher) {
-        status = open_publisher(t, tensors, n, &note, progress, err);
+        status = open_publisher(t, tensors, n, &note.note, progress, err);
         if (status == DW_OK && !has_head) {
             /* opening committed these weights as version 0 */
             status = read_head(t, &has_head, &out->version, &there, &state, err);
@@ -206,7 +275,7 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     if (status == DW_OK && !out->was_there && !out->is_whole) {
         dw_publish_report report = {0};
         uint64_t ticket = 0;
-        status = dw_publisher_publish(t->publisher, &ticket, &note, err);
+        status = dw_publisher_publish(t->publisher, &ticket, &note.note, err);
         if (status == DW_OK)
             status = wait_for(t, ticket, progress, &report, err);
         /* makes the anchors that are due; a failure harms no version, and they stay due
@@ -219,6 +288,9 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
         out->n_objects = report.n_objects;
         out->n_bytes = report.n_bytes;
     }
+    if (status == DW_OK && t->quantize)
+        return out->was_there ? prove_quantized(t, source, &note, progress, out, err)
+                              : DW_OK;
     if (status == DW_OK)
         status = cli_source_state(source, &wanted, err);
     if (status == DW_OK && state != wanted)

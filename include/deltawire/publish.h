@@ -147,6 +147,8 @@ typedef struct dw_publish_options {
                                          DW_FIRST_BASE. Weights that are not finite are
                                          DW_INVALID, and nothing is published. Borrowed
                                          for the call */
+    const dw_version_source *first_source; /* of the version that open commits; NULL:
+                                              none. Borrowed for the call */
 } dw_publish_options;
 
 DW_API void dw_publish_options_init_sized(dw_publish_options *options,
@@ -199,6 +201,7 @@ typedef struct dw_publish_note {
                               skipped, the next one has them */
     size_t n_files;
     bool has_files;
+    const dw_version_source *source; /* what these weights were made of; NULL: nothing */
 } dw_publish_note;
 
 DW_API void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes);

@@ -87,6 +87,14 @@ typedef enum dw_content {
     DW_CONTENT_FORK = 3,   /* no objects: it is a version of another stream */
 } dw_content;
 
+/* The version of another stream that a version was made of: the source of a derived
+ * stream (deltawire mirror --quantize). */
+typedef struct dw_version_source {
+    const char *stream; /* the id of that stream */
+    uint64_t version;
+    const uint8_t *commit_sha256; /* of its commit, 32 bytes */
+} dw_version_source;
+
 /* Strings live until the next call with the same stream. */
 typedef struct dw_version_info {
     uint64_t version;
@@ -118,7 +126,9 @@ typedef struct dw_version_info {
     const char *host;
     uint64_t n_files;      /* companion files (files.h) */
     uint64_t n_file_bytes; /* of all of them, also those that an older version stored */
-    uint64_t reserved[6];
+    const uint8_t *commit_sha256; /* of this version's commit, 32 bytes */
+    dw_version_source source;     /* of a derived stream; its `stream` is NULL if none */
+    uint64_t reserved[2];
 } dw_version_info;
 
 DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,

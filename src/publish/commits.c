@@ -345,6 +345,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     fill_provenance(p, &commit->made_by);
     commit->epoch = p->commits.epoch;
     commit->version = dw_commit_next_version(p);
+    commit->source = p->job.source;
     if (commit->version == 0)
         memset(commit->parent_sha256, 0, sizeof commit->parent_sha256);
     dw_writer bytes = {0};

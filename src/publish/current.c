@@ -85,7 +85,8 @@ dw_status dw_publisher_publish_changed(dw_publisher *p, const dw_progress *progr
     uint64_t ticket = DW_TICKET_SKIPPED;
     const dw_publish_note note = {.struct_bytes = sizeof note,
                                   .step = p->options.first_step,
-                                  .notes = p->options.first_notes};
+                                  .notes = p->options.first_notes,
+                                  .source = p->options.first_source};
     dw_status status = dw_publisher_is_current(p, &is_current, err);
     if (status != DW_OK || is_current)
         return status;

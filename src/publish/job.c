@@ -79,10 +79,30 @@ static bool replace_text(char **text, const char *new_text)
     return true;
 }
 
+dw_status dw_origin_take(dw_origin *out, const dw_version_source *given, dw_error *err)
+{
+    *out = (dw_origin){0};
+    if (!given)
+        return DW_OK;
+    uint8_t id[(DW_ID_TEXT - 1) / 2];
+    if (!given->stream || !given->commit_sha256 || given->version == DW_NO_VERSION ||
+        !dw_hex_decode(id, sizeof id, given->stream))
+        return dw_fail(err, DW_INVALID, NULL,
+                       "the source of a version is the id of a stream, a version and the "
+                       "hash of its commit");
+    memcpy(out->stream, given->stream, sizeof out->stream);
+    out->version = given->version;
+    memcpy(out->commit_sha256, given->commit_sha256, sizeof out->commit_sha256);
+    return DW_OK;
+}
+
 dw_status dw_job_submit(dw_publisher *p, uint64_t *ticket, const dw_publish_note *note,
                         dw_error *err)
 {
     dw_job *job = &p->job;
+    dw_status status = dw_origin_take(&job->source, note->source, err);
+    if (status != DW_OK)
+        return status;
     if (!replace_text(&job->step, note->step) || !replace_text(&job->notes, note->notes))
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < p->pieces.n_table; t++)

@@ -55,6 +55,9 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     o->files = NULL;
     if (status != DW_OK)
         return status;
+    status = dw_origin_take(&p->job.source, o->first_source, err);
+    if (status != DW_OK)
+        return status;
     if (o->max_object_bytes == 0)
         o->max_object_bytes = DW_OBJECT_BYTES;
     if (o->n_ranks == 0)
@@ -142,6 +145,7 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     p->options.shards = NULL; /* they belong to the caller of open */
     p->options.as_bf16 = NULL;
     p->options.quantize = NULL;
+    p->options.first_source = NULL;
     if (status == DW_OK)
         *out = p;
     else

@@ -165,6 +165,13 @@ typedef struct dw_fork {
     uint8_t commit_sha256[DW_SHA256_BYTES];
 } dw_fork;
 
+/* The version of another stream that a version was made of. */
+typedef struct dw_origin {
+    char stream[DW_ID_TEXT]; /* "": none */
+    uint64_t version;
+    uint8_t commit_sha256[DW_SHA256_BYTES];
+} dw_origin;
+
 typedef struct dw_commit_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
@@ -186,6 +193,7 @@ typedef struct dw_commit_record {
     bool has_base_sha256;
     uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h) */
     dw_fork fork;
+    dw_origin source; /* of a derived stream */
     dw_file_list files;
     dw_objects objects;
     dw_record_seal seal;

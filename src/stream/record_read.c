@@ -207,6 +207,21 @@ static void read_restart(dw_fields *f, dw_commit_record *out)
         dw_fields_fail(f, DW_CORRUPT, "restart", "does not belong to this content");
 }
 
+/* Optional. */
+static void read_source(dw_fields *f, dw_origin *out)
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "source"))
+        return;
+    dw_fields source = *f;
+    source.object = dw_field_object(f, "source");
+    source.path = "source.";
+    source.status = f->status;
+    dw_field_id(&source, out->stream, "stream");
+    out->version = dw_field_number(&source, "version");
+    dw_field_sha256(&source, out->commit_sha256, "commit_sha256");
+    f->status = source.status;
+}
+
 static void check_objects(dw_fields *f, const dw_commit_record *record)
 {
     bool has_none = record->content == DW_CONTENT_BASE ||
@@ -243,6 +258,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     out->suspect_from = read_suspect(&f, out->version);
     read_content(&f, out);
     read_restart(&f, out);
+    read_source(&f, &out->source);
     dw_field_files(&f, &out->files);
     dw_field_objects(&f, &out->objects);
     check_objects(&f, out);

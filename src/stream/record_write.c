@@ -211,6 +211,12 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     put_content(out, record);
     if (record->restart)
         put_number(out, "restart", 1);
+    if (record->source.stream[0]) {
+        dw_write_format(out, ",\"source\":{\"stream\":\"%s\"", record->source.stream);
+        put_number(out, "version", record->source.version);
+        put_sha256(out, "commit_sha256", record->source.commit_sha256);
+        dw_write_text(out, "}");
+    }
     if (record->files.is_given) {
         dw_write_text(out, ",\"files\":");
         dw_write_files(out, &record->files);

@@ -555,10 +555,14 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
                           .base_sha256 = c.has_base_sha256 ? s->shown.base_sha256 : NULL,
                           .fork_url = c.fork.url,
                           .fork_version = c.fork.version,
+                          .commit_sha256 = s->shown.seal.sha256,
                           .restart = c.restart,
                           .n_files = c.files.n,
                           .n_file_bytes = dw_file_list_bytes(&c.files)};
     memcpy(out->key, c.seal.key, sizeof out->key);
+    if (c.source.stream[0])
+        out->source = (dw_version_source){s->shown.source.stream, c.source.version,
+                                          s->shown.source.commit_sha256};
     return DW_OK;
 }
 

@@ -82,8 +82,11 @@ static inline dw_commit_record sample_commit(dw_content content)
         .n_changed = 99,
         .content = content,
     };
-    if (content == DW_CONTENT_DELTA)
+    if (content == DW_CONTENT_DELTA) {
         r.made_by = (dw_provenance){"0.2.0", "trainer-3"};
+        r.source = (dw_origin){.stream = SAMPLE_WRITER, .version = 18};
+        memset(r.source.commit_sha256, 0xef, DW_SHA256_BYTES);
+    }
     if (content == DW_CONTENT_DELTA)
         memset(r.parent_sha256, 0xab, DW_SHA256_BYTES);
     if (content == DW_CONTENT_DELTA)

@@ -298,7 +298,7 @@ static void spoil_member(int sample, json_t *root, json_t *holder, const char *n
     const json_t *value = json_object_get(holder, name);
     bool is_optional = (holder != root && strcmp(name, "covers") == 0) ||
                        strcmp(name, "library") == 0 || strcmp(name, "files") == 0 ||
-                       strcmp(name, "quantized") == 0 ||
+                       strcmp(name, "quantized") == 0 || strcmp(name, "source") == 0 ||
                        (strcmp(name, "host") == 0 && sample != SAMPLE_FOLLOWER);
     json_type type = json_typeof(value);
     if (!is_optional)
@@ -421,6 +421,11 @@ static void test_wrong_values(void **state)
         {SAMPLE_DELTA, "objects", "[]"},
         {SAMPLE_ANCHOR, "objects", "[]"},
         {SAMPLE_DELTA, "objects", "[1]"},
+        {SAMPLE_DELTA, "source", "{}"},
+        {SAMPLE_DELTA, "source", "17"},
+        {SAMPLE_DELTA, "source", "{\"stream\":\"x\",\"version\":1}"},
+        {SAMPLE_DELTA, "source", "{\"stream\":\"" SAMPLE_WRITER "\",\"version\":-1}"},
+        {SAMPLE_DELTA, "source", "{\"stream\":\"" SAMPLE_WRITER "\",\"version\":1}"},
         {SAMPLE_DELTA, "files", "[1]"},
         {SAMPLE_DELTA, "files", "null"},
         {SAMPLE_DELTA, "signature", "\"x\""},
