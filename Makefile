@@ -28,6 +28,10 @@ test-peers: ## install a real vLLM and TRL (3.5 GB, once), and run the tests wit
 	@scripts/install-deps.sh build test servers
 	@scripts/test.sh peers
 
+test-gpu: ## run the kernels on this machine's GPU, against the CPU's results
+	@scripts/install-deps.sh build test
+	@scripts/test-gpu.sh
+
 test-deploy: ## build the containers, and run them, the units and the pod under deploy/
 	@scripts/install-deps.sh deploy
 	@scripts/test-deploy.sh $(PARTS)
@@ -107,5 +111,5 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps package test test-deploy test-peers demo demo-hosts demo-core demo-trl \
+.PHONY: all configure deps package test test-deploy test-gpu test-peers demo demo-hosts demo-core demo-trl \
 	bench bench-sync bench-pause bench-python bench-quantised fuzz soak install format lint clean help

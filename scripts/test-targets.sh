@@ -36,6 +36,8 @@ run() { # TARGET
     all | deps | help | package) make "$1" ;;
     test) make test STAGES=neon ;;
     test-peers) with_vllm make test-peers PEERS=tests/peers/test_wordle_table.py ;;
+    test-gpu) [ -e /dev/nvidia0 ] || { skip "no GPU"; return; }
+        make test-gpu ;;
     test-deploy) make test-deploy PARTS=containers ;;
     demo) make demo DEMO='--warmup 10 --steps 5' ;;
     demo-hosts) make demo-hosts DEMO='--warmup 10 --steps 5' ;;

@@ -38,7 +38,13 @@ struct dw_stage {
 
     dw_stage_sink sink; /* of the current run */
     void *sink_context;
+    const dw_stage_device *device; /* or NULL */
 };
+
+void dw_stage_set_device(dw_stage *s, const dw_stage_device *device)
+{
+    s->device = device;
+}
 
 /* ---- opening ---- */
 
@@ -260,9 +266,55 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
     return status == DW_OK ? take_changes(s, i, span.first, &d, &note, err) : status;
 }
 
+/* The same for all items at once. */
+static dw_status run_on_device(dw_stage *s, dw_error *err)
+{
+    dw_stage_block *blocks = dw_alloc_zeroed(s->n_items, sizeof *blocks);
+    dw_digest *digests = dw_alloc_array(s->n_tensors, sizeof *digests);
+    dw_status status = blocks && digests ? DW_OK : dw_fail_memory(err, s->delta->label);
+    size_t n = 0;
+    bool sweep = false;
+    for (size_t i = 0; status == DW_OK && i < s->n_items; i++) {
+        const item *it = &s->items[i];
+        const dw_tensor *t = &s->tensors[it->tensor];
+        sweep |= it->sweep;
+        if (it->kind == DECODE_TENSOR)
+            status = dw_fail(err, DW_UNSUPPORTED, s->delta->label,
+                             "devices do not read TRL's layouts");
+        if (it->kind != DECODE_BLOCK)
+            continue;
+        const dw_delta_entry *e = &s->delta->entries[s->entry_of[it->tensor]];
+        blocks[n++] = (dw_stage_block){
+            .tensor = it->tensor,
+            .span = dw_block_span(dw_tensor_units(t), e->element.width, it->block),
+            .entry = e,
+            .block = &e->blocks[it->block]};
+    }
+    if (status == DW_OK)
+        status = s->device->decode(s->device->context, s->tensors, blocks, n, err);
+    if (status == DW_OK && sweep)
+        status =
+            s->device->digest(s->device->context, digests, s->tensors, s->n_tensors, err);
+    n = 0;
+    for (size_t i = 0; status == DW_OK && i < s->n_items; i++) {
+        const item *it = &s->items[i];
+        if (it->sweep && it->block == 0)
+            s->base_shares[i] = digests[it->tensor];
+        if (it->kind != DECODE_BLOCK)
+            continue;
+        s->move_shares[i] = blocks[n].move_share;
+        s->n_changed[i] = blocks[n++].n_changed;
+    }
+    dw_free(blocks);
+    dw_free(digests);
+    return status;
+}
+
 static dw_status run(dw_stage *s, dw_stage_sink sink, void *context,
                      const dw_progress *progress, dw_error *err)
 {
+    if (s->device)
+        return run_on_device(s, err);
     s->sink = sink;
     s->sink_context = context;
     dw_parallel_progress bar = {.bytes_of = bytes_of_item};
@@ -302,8 +354,13 @@ static dw_status diagnose(const dw_stage *s, dw_digest *state, dw_error *err)
     dw_digest *digests = dw_alloc_array(s->n_tensors, sizeof *digests);
     if (!digests)
         return DW_CORRUPT;
-    dw_status status = dw_digest_tensors(digests, state, s->tensors, s->n_tensors,
-                                         s->n_workers, NULL, NULL);
+    dw_status status = s->device
+                           ? s->device->digest(s->device->context, digests, s->tensors,
+                                               s->n_tensors, NULL)
+                           : dw_digest_tensors(digests, NULL, s->tensors, s->n_tensors,
+                                               s->n_workers, NULL, NULL);
+    if (status == DW_OK)
+        *state = dw_digest_state(s->tensors, digests, s->n_tensors);
     const char *different = NULL;
     for (size_t t = 0; status == DW_OK && !different && t < s->n_tensors; t++)
         if (s->entry_of[t] != NO_ENTRY &&

@@ -15,6 +15,30 @@ dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *
                         size_t n_tensors, unsigned n_threads, dw_error *err);
 void dw_stage_close(dw_stage *stage);
 
+/* A block that is decoded elsewhere than on the CPU, if the weights are elsewhere. */
+typedef struct dw_stage_block {
+    size_t tensor;
+    dw_span span;
+    const dw_delta_entry *entry;
+    const dw_delta_block *block;
+    dw_digest move_share; /* out */
+    uint64_t n_changed;   /* out */
+} dw_stage_block;
+
+typedef struct dw_stage_device {
+    /* Decodes the blocks and keeps the changes. DW_CORRUPT if one does not decode. */
+    dw_status (*decode)(void *context, const dw_tensor *tensors, dw_stage_block *blocks,
+                        size_t n_blocks, dw_error *err);
+    /* The digests of weights. */
+    dw_status (*digest)(void *context, dw_digest *out, const dw_tensor *tensors,
+                        size_t n_tensors, dw_error *err);
+    void *context;
+} dw_stage_device;
+
+/* Lets DEVICE, which must outlive the stage, read the weights; then there are no sinks.
+ */
+void dw_stage_set_device(dw_stage *stage, const dw_stage_device *device);
+
 /* Receives the changes of one block: tensor T of the list, positions relative to element
  * FIRST. Runs on several threads at once. */
 typedef dw_status (*dw_stage_sink)(void *context, size_t t, uint64_t first,

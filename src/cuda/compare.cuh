@@ -12,9 +12,13 @@
 #define ROWS   4u
 #define GROUPS (DW_CUDA_CELLS / WARP)
 
-typedef struct strip_memory {
+typedef struct group_memory {
     uint64_t cells[DW_CUDA_CELLS];
     uint16_t rows[GROUPS][DW_CLASSES];
+} group_memory;
+
+typedef struct strip_memory {
+    group_memory groups;
     uint32_t list[DW_CUDA_STRIP_ELEMS]; /* position | class << 13 | inner << 17 */
     uint64_t sums[8];                   /* changes of each warp, 16 bits a row */
     uint64_t halves[2];
@@ -23,7 +27,7 @@ typedef struct strip_memory {
 } strip_memory;
 
 /* Elements of class C in the strip before cell CELL. */
-DW_DEVICE uint32_t rank_before(const strip_memory *s, uint32_t cell, uint32_t c)
+DW_DEVICE uint32_t rank_before(const group_memory *s, uint32_t cell, uint32_t c)
 {
     uint32_t rank = s->rows[cell / WARP][c];
     for (uint32_t i = cell / WARP * WARP; i < cell; i++)
@@ -32,7 +36,7 @@ DW_DEVICE uint32_t rank_before(const strip_memory *s, uint32_t cell, uint32_t c)
 }
 
 /* Counts the classes of a group of 32 cells; COUNTS are those of this lane's cell. */
-DW_DEVICE void count_group(strip_memory *s, uint32_t cell, uint64_t counts)
+DW_DEVICE void count_group(group_memory *s, uint32_t cell, uint64_t counts)
 {
     uint32_t kept = 0;
     s->cells[cell] = counts;
@@ -50,7 +54,7 @@ DW_DEVICE void count_group(strip_memory *s, uint32_t cell, uint64_t counts)
 
 /* Turns the counts of groups into counts of the groups before; TOTALS takes the sums.
  * Each of the 8 warps does two classes. */
-DW_DEVICE void sum_groups(strip_memory *s, uint16_t *totals)
+DW_DEVICE void sum_groups(group_memory *s, uint16_t *totals)
 {
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t c = threadIdx.x / WARP * 2 + i;

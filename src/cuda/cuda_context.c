@@ -73,6 +73,7 @@ static dw_status load_constants(dw_cuda *c, dw_error *err)
         status = dw_cuda_up(c, c->constants, constants, sizeof *constants, err);
     if (status == DW_OK)
         status = dw_cuda_wait(c, err);
+    dw_cuda_drain(c, status);
     dw_free(constants);
     return status;
 }
@@ -223,4 +224,10 @@ dw_status dw_cuda_launch(dw_cuda *c, dw_cuda_kernel kernel, uint64_t n_blocks,
 dw_status dw_cuda_wait(dw_cuda *c, dw_error *err)
 {
     return check(c, c->driver->stream_wait(c->stream), "wait for the device", err);
+}
+
+void dw_cuda_drain(dw_cuda *c, dw_status status)
+{
+    if (status != DW_OK)
+        (void)c->driver->stream_wait(c->stream);
 }

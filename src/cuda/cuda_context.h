@@ -65,4 +65,8 @@ dw_status dw_cuda_launch(dw_cuda *c, dw_cuda_kernel kernel, uint64_t n_blocks,
 /* Waits until everything on the handle's stream is done. */
 dw_status dw_cuda_wait(dw_cuda *c, dw_error *err);
 
+/* The same after a failure with STATUS: copies may still use memory of the host that the
+ * caller is about to free. Nothing if STATUS is DW_OK. */
+void dw_cuda_drain(dw_cuda *c, dw_status status);
+
 #endif

@@ -64,10 +64,9 @@ dw_status dw_cuda_digest_tensors(dw_digest *out, dw_cuda *c, const dw_tensor *te
     }
     if (status == DW_OK)
         status = dw_cuda_down(c, pieces, on_device, n_bytes, err);
-    /* wait also after a failure: the copies use the list */
-    dw_status done = dw_cuda_wait(c, status == DW_OK ? err : NULL);
     if (status == DW_OK)
-        status = done;
+        status = dw_cuda_wait(c, err);
+    dw_cuda_drain(c, status);
     dw_cuda_free(c, &on_device);
     dw_cuda_leave(c);
     if (status == DW_OK)

@@ -32,6 +32,7 @@ typedef struct run {
     uint8_t *out;            /* what one round wrote */
     uint64_t n_out;
     uint32_t move_bytes;
+    uint64_t counters[DW_CUDA_COUNTERS];
     dw_packed_scratch *packed;
     uint8_t *elems; /* [DW_BLOCK_BYTES] */
     room room;
@@ -226,7 +227,6 @@ static dw_status upload_round(run *r, size_t n, uint64_t n_strips, dw_error *err
 /* Codes the list of changes; again with more room for bytes if there was too little. */
 static dw_status code_round(run *r, size_t n, dw_error *err)
 {
-    uint64_t counters[DW_CUDA_COUNTERS];
     for (;;) {
         const dw_cuda_encode_job job = device_job(r, n);
         const room *m = &r->room;
@@ -238,12 +238,13 @@ static dw_status code_round(run *r, size_t n, dw_error *err)
         if (status == DW_OK)
             status = dw_cuda_down(r->c, r->codes, m->codes, n * sizeof *r->codes, err);
         if (status == DW_OK)
-            status = dw_cuda_down(r->c, counters, m->counters, sizeof counters, err);
+            status =
+                dw_cuda_down(r->c, r->counters, m->counters, sizeof r->counters, err);
         if (status == DW_OK)
             status = dw_cuda_wait(r->c, err);
-        if (status != DW_OK || counters[DW_CUDA_BYTES] <= m->n_bytes)
+        if (status != DW_OK || r->counters[DW_CUDA_BYTES] <= m->n_bytes)
             return status;
-        status = alloc_bytes(r, counters[DW_CUDA_BYTES], err);
+        status = alloc_bytes(r, r->counters[DW_CUDA_BYTES], err);
         if (status == DW_OK) /* all but the list of changes starts again */
             status =
                 dw_cuda_zero(r->c, m->counters + DW_CUDA_SORTED * sizeof(uint64_t),
@@ -424,8 +425,7 @@ dw_status dw_cuda_encode(void *encoder, const dw_encode_job *job, dw_class_map *
         status = alloc_device(&r, n_items, err);
     if (status == DW_OK)
         status = encode_all(&r, n_items, err);
-    if (status != DW_OK) /* copies may still use the host's memory */
-        (void)dw_cuda_wait(r.c, NULL);
+    dw_cuda_drain(r.c, status);
     for (size_t p = 0; status == DW_OK && p < job->n_pairs; p++)
         maps[p] = r.tensors[p].map;
     release(&r);

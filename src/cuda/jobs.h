@@ -127,4 +127,77 @@ typedef struct dw_cuda_encode_job {
     uint8_t *out;
 } dw_cuda_encode_job;
 
+/* ---- decoding ---- */
+
+enum { DW_CUDA_STAGED = 0, DW_CUDA_CORRUPT = 1 };
+
+typedef struct dw_cuda_coded_block {
+    uint8_t *data;       /* the weights */
+    const uint8_t *news; /* of a dense block: all new elements; else NULL */
+    uint64_t first_byte; /* in the tensor */
+    uint64_t bytes;      /* where its code begins in `input` */
+    uint64_t first;      /* entry by class, of n_most */
+    dw_class_map map;
+    uint32_t n_bytes;
+    uint32_t n_most;
+    uint32_t n;
+    uint32_t first_strip;
+    uint8_t width;
+    uint8_t is_float;
+    uint8_t unused[6];
+} dw_cuda_coded_block;
+
+/* The outcome of a block, and what its strips need. */
+typedef struct dw_cuda_decoded {
+    uint64_t digest[2]; /* as in dw_cuda_code */
+    uint64_t staged;    /* first change, if the block is not dense */
+    uint32_t n_changes;
+    uint32_t state;
+    uint32_t first[DW_CLASSES + 1]; /* entries by class, from `first` of the block on */
+    uint32_t unused;
+} dw_cuda_decoded;
+
+/* Changes of a strip, in the order of positions. */
+typedef struct dw_cuda_segment {
+    uint8_t *data; /* the block's weights */
+    uint64_t first;
+    uint32_t n;
+    uint32_t width;
+    uint32_t tensor;
+    uint32_t unused;
+} dw_cuda_segment;
+
+enum { DW_CUDA_CHANGES, DW_CUDA_MISMATCHES, DW_CUDA_FAULT, DW_CUDA_STAGE_COUNTERS };
+
+#define DW_CUDA_NOT_STORED 0x80000000u /* in a position: the old value was another */
+
+/* Lists of (position in the block, old, new), one for all segments. */
+typedef struct dw_cuda_changes {
+    uint64_t n_most;
+    uint32_t *positions;
+    uint8_t *olds; /* each of value_bytes */
+    uint8_t *news;
+    uint64_t *counters;   /* [DW_CUDA_STAGE_COUNTERS] */
+    uint32_t value_bytes; /* 4, or 8 if an element has 8 bytes */
+    uint32_t unused;
+} dw_cuda_changes;
+
+typedef struct dw_cuda_decode_job {
+    const dw_cuda_constants *constants;
+    const dw_cuda_coded_block *blocks;
+    const uint32_t *block_of;  /* [strips] */
+    dw_cuda_strip *strips;     /* totals only */
+    dw_cuda_decoded *decoded;  /* [blocks], zero at first */
+    dw_cuda_segment *segments; /* [strips]; data, width and tensor are set */
+    const uint8_t *input;      /* and 16 bytes more */
+    uint32_t *sorted_ranks;
+    uint8_t *sorted_moves; /* each of value_bytes */
+    dw_cuda_changes changes;
+} dw_cuda_decode_job;
+
+typedef struct dw_cuda_scatter_job {
+    const dw_cuda_segment *segments;
+    dw_cuda_changes changes;
+} dw_cuda_scatter_job;
+
 #endif

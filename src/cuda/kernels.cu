@@ -35,3 +35,7 @@
 #include "cuda/model.cuh"
 #include "cuda/ans.cuh"
 #include "cuda/pack.cuh"
+
+#include "cuda/read.cuh"
+#include "cuda/locate.cuh"
+#include "cuda/scatter.cuh"

@@ -161,14 +161,14 @@ DW_DEVICE void NAME(compare_strip_)(strip_memory *s, const dw_cuda_encode_job *j
             mask |= (uint32_t)(NAME(elem_)(old[r], e) != NAME(elem_)(now[r], e)) << e;
         masks |= mask << 8 * r;
         counts |= (uint64_t)(uint32_t)__popc(mask) << 16 * r;
-        count_group(s, cell, NAME(count_cell_)(old[r], valid, &map));
+        count_group(&s->groups, cell, NAME(count_cell_)(old[r], valid, &map));
     }
     const uint64_t up_to = scan64(counts);
     if (lane_of() == WARP - 1)
         s->sums[t / WARP] = up_to;
     __syncthreads();
 
-    sum_groups(s, strip->totals);
+    sum_groups(&s->groups, strip->totals);
     uint64_t all = 0, next = up_to - counts;
     for (uint32_t w = 0; w < 256 / WARP; w++) {
         next += w < t / WARP ? s->sums[w] : 0;
@@ -224,11 +224,32 @@ DW_DEVICE void NAME(compare_strip_)(strip_memory *s, const dw_cuda_encode_job *j
 
     for (uint32_t i = t; i < n_changes; i += 256) {
         const uint32_t item = s->list[i], at = item & 0x1fff, c = item >> 13 & 15;
-        job->ranks[first + i] = (uint16_t)(rank_before(s, at / ELEMS, c) + (item >> 17));
+        job->ranks[first + i] = (uint16_t)(rank_before(&s->groups, at / ELEMS, c) + (item >> 17));
         job->places[first + i] = c << 28 | (before + at);
     }
     if (t < 2)
         add64(&job->codes[block].digest[t], s->halves[t]);
+}
+
+/* Counts the classes of a strip; BEFORE are the elements of the block before it. */
+DW_DEVICE void NAME(count_strip_)(group_memory *s, const dw_cuda_coded_block *b,
+                                  uint32_t before)
+{
+    const uint32_t n = min32(b->n - before, DW_CUDA_CELLS * ELEMS);
+    const uint8_t *data = b->data + (size_t)before * WIDTH;
+    const bool is_aligned = (uintptr_t)data % (4 * WORDS) == 0;
+    const dw_class_map map = b->map;
+    uint32_t old[ROWS][WORDS];
+    DW_UNROLL
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const uint32_t cell = r * 256 + threadIdx.x;
+        NAME(load_cell_)(old[r], data, cell, NAME(valid_)(n, cell), is_aligned);
+    }
+    DW_UNROLL
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const uint32_t cell = r * 256 + threadIdx.x;
+        count_group(s, cell, NAME(count_cell_)(old[r], NAME(valid_)(n, cell), &map));
+    }
 }
 
 #undef CONCAT_

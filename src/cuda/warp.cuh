@@ -91,3 +91,12 @@ DW_DEVICE void store_elem(void *data, uint64_t i, unsigned width, uint64_t v)
     else
         ((uint64_t *)data)[i] = v;
 }
+
+/* The same from memory, not from a register. */
+DW_DEVICE uint64_t load_again(const void *data, uint64_t i, unsigned width)
+{
+    return width == 1   ? ((const volatile uint8_t *)data)[i]
+           : width == 2 ? ((const volatile uint16_t *)data)[i]
+           : width == 4 ? ((const volatile uint32_t *)data)[i]
+                        : ((const volatile uint64_t *)data)[i];
+}

@@ -15,6 +15,7 @@
 
 #include "codec/encode.h"
 #include "cuda/cuda_encode.h"
+#include "cuda/cuda_stage.h"
 #include "unit/random_model.h"
 
 /* ---- memory ---- */
@@ -205,6 +206,103 @@ static inline dw_delta *encode_both(dw_cuda *c, two_versions *v, dw_cuda_encoder
     free(bytes[1]);
     dw_delta_close(deltas[1]);
     return deltas[0];
+}
+
+/* ---- decoding ---- */
+
+/* Copies of tensors on the device. */
+typedef struct device_copies {
+    size_t n;
+    dw_tensor *tensors;
+    cu_pointer *blocks;
+} device_copies;
+
+static inline device_copies copies_make(dw_cuda *c, const dw_tensor *tensors, size_t n)
+{
+    device_copies d = {n, calloc(n, sizeof *d.tensors), calloc(n, sizeof *d.blocks)};
+    for (size_t i = 0; i < n; i++) {
+        const unsigned width = dw_dtype_element(tensors[i].dtype).width;
+        d.tensors[i] = tensors[i];
+        d.tensors[i].data = device_copy(c, tensors[i].data, tensors[i].n_bytes,
+                                        (unsigned)random_below(2) * width, &d.blocks[i]);
+    }
+    return d;
+}
+
+static inline void copies_free(dw_cuda *c, device_copies *d)
+{
+    for (size_t i = 0; i < d->n; i++)
+        device_free(c, &d->blocks[i]);
+    free(d->tensors);
+    free(d->blocks);
+}
+
+static inline void assert_on_device(dw_cuda *c, const device_copies *d,
+                                    const dw_tensor *expected)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        uint8_t *bytes = malloc(expected[i].n_bytes + 1);
+        host_copy(c, bytes, d->tensors[i].data, expected[i].n_bytes);
+        if (expected[i].n_bytes)
+            assert_memory_equal(bytes, expected[i].data, expected[i].n_bytes);
+        free(bytes);
+    }
+}
+
+/* Copies of tensors on the host; free each `data` and the list. */
+static inline dw_tensor *host_copies(const dw_tensor *tensors, size_t n)
+{
+    dw_tensor *out = calloc(n + 1, sizeof *out);
+    for (size_t i = 0; i < n; i++) {
+        out[i] = tensors[i];
+        out[i].data = malloc(tensors[i].n_bytes + 1);
+        if (tensors[i].n_bytes)
+            memcpy(out[i].data, tensors[i].data, tensors[i].n_bytes);
+    }
+    return out;
+}
+
+static inline void host_copies_free(dw_tensor *tensors, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(tensors[i].data);
+    free(tensors);
+}
+
+/* Brings copies of OLD on the device to NEXT by DELTA, and looks at them at each step. */
+static inline void stage_and_apply(dw_cuda *c, const dw_delta *delta,
+                                   const dw_tensor *old, const dw_tensor *next, size_t n)
+{
+    dw_error err = {0};
+    dw_cuda_stage *s;
+    dw_stage_result result;
+    dw_apply_options options;
+    dw_apply_options_init(&options);
+    device_copies d = copies_make(c, old, n);
+    if (dw_cuda_stage_open(&s, &result, c, delta, d.tensors, n, &options, &err) != DW_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(result.n_changed, delta->info.n_changed);
+    assert_true(result.new_state == delta->info.new_state);
+    assert_on_device(c, &d, old);
+    if (dw_cuda_stage_apply(s, &err) != DW_OK)
+        fail_msg("%s", err.text);
+    assert_on_device(c, &d, next);
+    dw_cuda_stage_close(s);
+    copies_free(c, &d);
+}
+
+/* Encodes and decodes on the device. */
+static inline void there_and_back(dw_cuda *c, two_versions *v, dw_cuda_encoder *encoder)
+{
+    dw_tensor *bases = calloc(v->n + 1, sizeof *bases);
+    for (size_t i = 0; i < v->n; i++)
+        bases[i] = v->host[i].base;
+    dw_tensor *old = host_copies(bases, v->n);
+    dw_delta *delta = encode_both(c, v, encoder);
+    stage_and_apply(c, delta, old, bases, v->n);
+    dw_delta_close(delta);
+    host_copies_free(old, v->n);
+    free(bases);
 }
 
 #endif

@@ -1,0 +1,135 @@
+/* Tests of encoding, decoding and storing, for the fake driver and for real ones. */
+#ifndef TESTS_CUDA_ENCODE_SUITE_H
+#define TESTS_CUDA_ENCODE_SUITE_H
+
+#include "cuda/cases.h"
+
+static dw_cuda *cuda; /* the includer opens it */
+
+/* Lets emulated threads run in another order. */
+static void vary_order(uint64_t seed);
+
+static inline void check(const device_case *cases, size_t n, dw_cuda_encoder *encoder)
+{
+    two_versions v = versions_make(cuda, cases, n);
+    there_and_back(cuda, &v, encoder);
+    versions_free(cuda, &v);
+}
+
+static inline void test_types_and_lengths(void **state)
+{
+    (void)state;
+    static const uint64_t lengths[] = {0,    1,    2,    3,    7,    8,     9,
+                                       15,   17,   31,   33,   255,  2047,  2049,
+                                       4097, 8191, 8192, 8193, 9001, 16384, 20000};
+    enum { N = sizeof lengths / sizeof lengths[0] };
+    device_case cases[DW_DTYPE_COUNT * N];
+    for (size_t d = 0; d < DW_DTYPE_COUNT; d++)
+        for (size_t i = 0; i < N; i++) {
+            /* sub-byte types and C64: whole elements */
+            const uint64_t n = d >= DW_F6_E2M3 ? lengths[i] / 6 * 6 : lengths[i];
+            cases[d * N + i] = (device_case){.dtype = (dw_dtype)d,
+                                             .n = n,
+                                             .per_mille = (unsigned)random_below(100),
+                                             .offset = (unsigned)random_below(3)};
+        }
+    dw_cuda_encoder encoder = {0};
+    vary_order(1);
+    check(cases, DW_DTYPE_COUNT * N, &encoder);
+}
+
+/* From nothing to everything; the densest are packed or stored. */
+static inline void test_densities(void **state)
+{
+    (void)state;
+    static const unsigned densities[] = {0, 1, 11, 50, 250, 500, 800, 1000};
+    static const dw_dtype types[] = {DW_BF16, DW_F8_E4M3, DW_F32, DW_I64, DW_F64, DW_U16};
+    for (size_t d = 0; d < sizeof densities / sizeof densities[0]; d++) {
+        device_case cases[6];
+        for (size_t i = 0; i < 6; i++)
+            cases[i] = (device_case){.dtype = types[i],
+                                     .n = 20000 + random_below(999),
+                                     .per_mille = densities[d],
+                                     .is_noise = densities[d] == 1000 && i < 3};
+        dw_cuda_encoder encoder = {0};
+        vary_order(d);
+        check(cases, 6, &encoder);
+        assert_true((densities[d] == 1000) == (encoder.n_dense > 0));
+    }
+}
+
+/* More than one block of each width, and slices. */
+static inline void test_blocks(void **state)
+{
+    (void)state;
+    const device_case cases[] = {
+        {.dtype = DW_BF16, .n = (1 << 20) + 5000, .per_mille = 11},
+        {.dtype = DW_I8, .n = (1 << 20) + 77, .per_mille = 3},
+        {.dtype = DW_F32,
+         .n = (1 << 19) + 4096,
+         .per_mille = 20,
+         .first_byte = 4096 * 77 + 12},
+        {.dtype = DW_F64, .n = (1 << 18) + 1, .per_mille = 5, .first_byte = 16},
+        {.dtype = DW_BF16, .n = 30000, .per_mille = 11, .first_byte = 4094, .offset = 1},
+    };
+    dw_cuda_encoder encoder = {0};
+    check(cases, sizeof cases / sizeof cases[0], &encoder);
+    assert_int_equal(encoder.n_put_off, 0);
+}
+
+/* BF16 from F32, rounded on the way. */
+static inline void test_rounding(void **state)
+{
+    (void)state;
+    const device_case cases[] = {
+        {.dtype = DW_BF16, .n = 20000, .per_mille = 11, .is_rounded = true},
+        {.dtype = DW_BF16, .n = 8191, .per_mille = 900, .is_rounded = true, .offset = 1},
+    };
+    dw_cuda_encoder encoder = {0};
+    check(cases, 2, &encoder);
+}
+
+/* NaN and -0, all patterns of 16 bits to and from each other. */
+static inline void test_special_values(void **state)
+{
+    (void)state;
+    static const uint32_t specials[] = {0,      0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffff,
+                                        0x7fff, 0x0001, 0x8001, 0x7f7f, 0xff7f, 0x3f80};
+    const device_case cases[] = {{.dtype = DW_BF16, .n = 1 << 16},
+                                 {.dtype = DW_F16, .n = 1 << 16}};
+    two_versions v = versions_make(cuda, cases, 2);
+    for (size_t i = 0; i < 2; i++) {
+        uint16_t *old = v.host[i].base.data, *next = v.host[i].next.data;
+        for (uint32_t x = 0; x < 1 << 16; x++) {
+            old[x] = (uint16_t)x;
+            next[x] = x % 5 == 0 ? (uint16_t)specials[random_below(12)] : (uint16_t)x;
+        }
+        assert_int_equal(dw_cuda_enter(cuda, NULL), DW_OK);
+        dw_cuda_up(cuda, (cu_pointer)(uintptr_t)v.device[i].base.data, old, 2 << 16,
+                   NULL);
+        dw_cuda_up(cuda, (cu_pointer)(uintptr_t)v.device[i].next.data, next, 2 << 16,
+                   NULL);
+        assert_int_equal(dw_cuda_wait(cuda, NULL), DW_OK);
+        dw_cuda_leave(cuda);
+    }
+    dw_cuda_encoder encoder = {0};
+    there_and_back(cuda, &v, &encoder);
+    versions_free(cuda, &v);
+}
+
+/* Too little room for the changes: some blocks are put off, and the bytes are the same.
+ */
+static inline void test_put_off(void **state)
+{
+    (void)state;
+    device_case cases[24];
+    for (size_t i = 0; i < 24; i++)
+        cases[i] = (device_case){.dtype = i % 3 ? DW_BF16 : DW_F32,
+                                 .n = 9000 + random_below(12000),
+                                 .per_mille = i % 2 ? 600 : 30};
+    dw_cuda_encoder encoder = {.n_entries = 21000};
+    check(cases, 24, &encoder);
+    assert_true(encoder.n_put_off > 3);
+}
+
+#endif

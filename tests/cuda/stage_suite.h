@@ -1,0 +1,186 @@
+/* Tests of what goes wrong while decoding and storing, for the fake driver and for real
+ * ones; and the real trace. */
+#ifndef TESTS_CUDA_STAGE_SUITE_H
+#define TESTS_CUDA_STAGE_SUITE_H
+
+#include "cuda/encode_suite.h"
+
+/* Two versions on the host, and the delta between them. */
+typedef struct step {
+    size_t n;
+    two_versions v;
+    dw_tensor *old;
+    dw_tensor *next; /* in v */
+    dw_delta *delta;
+} step;
+
+static inline step step_make(const device_case *cases, size_t n)
+{
+    step s = {.n = n, .v = versions_make(cuda, cases, n)};
+    s.next = calloc(n, sizeof *s.next);
+    for (size_t i = 0; i < n; i++)
+        s.next[i] = s.v.host[i].base;
+    s.old = host_copies(s.next, n);
+    dw_cuda_encoder encoder = {0};
+    s.delta = encode_both(cuda, &s.v, &encoder);
+    return s;
+}
+
+static inline void step_free(step *s)
+{
+    dw_delta_close(s->delta);
+    host_copies_free(s->old, s->n);
+    free(s->next);
+    versions_free(cuda, &s->v);
+}
+
+/* A weight changes between stage and apply: all of them stay as they were. */
+static inline void test_mismatch(void **state)
+{
+    (void)state;
+    const device_case cases[] = {{.dtype = DW_BF16, .n = 30000, .per_mille = 100},
+                                 {.dtype = DW_F32, .n = 9000, .per_mille = 50},
+                                 {.dtype = DW_I8, .n = 9000, .is_noise = true}};
+    step s = step_make(cases, 3);
+    for (size_t t = 0; t < 3; t++) {
+        const dw_element element = dw_dtype_element(s.old[t].dtype);
+        uint64_t at = 0; /* the last element that changes */
+        for (uint64_t i = 0; i < cases[t].n; i++)
+            if (dw_element_load(s.old[t].data, i, element.width) !=
+                dw_element_load(s.next[t].data, i, element.width))
+                at = i;
+        device_copies d = copies_make(cuda, s.old, 3);
+        dw_cuda_stage *stage;
+        dw_stage_result result;
+        dw_apply_options options;
+        dw_error err;
+        dw_apply_options_init(&options);
+        assert_int_equal(dw_cuda_stage_open(&stage, &result, cuda, s.delta, d.tensors, 3,
+                                            &options, &err),
+                         DW_OK);
+        /* even to the value that would be stored */
+        dw_tensor *changed = host_copies(s.old, 3);
+        dw_element_store(changed[t].data, at, element.width,
+                         dw_element_load(s.next[t].data, at, element.width));
+        assert_int_equal(dw_cuda_enter(cuda, NULL), DW_OK);
+        assert_int_equal(dw_cuda_up(cuda, (cu_pointer)(uintptr_t)d.tensors[t].data,
+                                    changed[t].data, changed[t].n_bytes, NULL),
+                         DW_OK);
+        assert_int_equal(dw_cuda_wait(cuda, NULL), DW_OK);
+        dw_cuda_leave(cuda);
+        assert_int_equal(dw_cuda_stage_apply(stage, &err), DW_STALE);
+        assert_non_null(strstr(err.text, s.old[t].name));
+        assert_non_null(strstr(err.text, "1 weights on the device"));
+        assert_on_device(cuda, &d, changed);
+        dw_cuda_stage_close(stage);
+        host_copies_free(changed, 3);
+        copies_free(cuda, &d);
+    }
+    step_free(&s);
+}
+
+/* Damaged bytes and wrong weights: the same verdict as on the CPU, and nothing changes.
+ */
+static inline void test_damage(void **state)
+{
+    (void)state;
+    const device_case cases[] = {{.dtype = DW_BF16, .n = 12000, .per_mille = 60},
+                                 {.dtype = DW_F64, .n = 2500, .per_mille = 200},
+                                 {.dtype = DW_U16, .n = 5000, .is_noise = true}};
+    step s = step_make(cases, 3);
+    device_copies d = copies_make(cuda, s.old, 3);
+    dw_apply_options options;
+    dw_apply_options_init(&options);
+    options.n_threads = 1;
+    unsigned n_refused = 0;
+    for (unsigned round = 0; round < 400; round++) {
+        dw_delta_block *b = &s.delta->entries[round % 3].blocks[0];
+        const dw_delta_block kept = *b;
+        uint8_t *bytes = malloc(kept.n_bytes + 1);
+        memcpy(bytes, kept.bytes, kept.n_bytes);
+        b->bytes = bytes;
+        /* bits flipped near the front or anywhere, or the end cut */
+        const unsigned kind = (unsigned)random_below(4);
+        const uint32_t near = kept.n_bytes < 24 ? kept.n_bytes : 24;
+        if (kind == 0)
+            b->n_bytes = (uint32_t)random_below(kept.n_bytes);
+        else
+            bytes[random_below(kind == 1 ? near : kept.n_bytes)] ^=
+                (uint8_t)(1u << random_below(8));
+        dw_error err;
+        dw_cuda_stage *stage;
+        dw_stage_result result;
+        const dw_status expected = dw_delta_verify(s.delta, s.old, 3, &options, &err);
+        const dw_status got = dw_cuda_stage_open(&stage, &result, cuda, s.delta,
+                                                 d.tensors, 3, &options, &err);
+        assert_int_equal(got, expected);
+        n_refused += got != DW_OK;
+        dw_cuda_stage_close(stage);
+        *b = kept;
+        free(bytes);
+    }
+    assert_true(n_refused > 300);
+    assert_on_device(cuda, &d, s.old);
+    copies_free(cuda, &d);
+    /* the new weights instead of the old ones */
+    d = copies_make(cuda, s.next, 3);
+    dw_cuda_stage *stage;
+    dw_stage_result result;
+    dw_error err;
+    assert_int_equal(
+        dw_cuda_stage_open(&stage, &result, cuda, s.delta, d.tensors, 3, &options, &err),
+        DW_STALE);
+    assert_null(stage);
+    copies_free(cuda, &d);
+    step_free(&s);
+}
+
+/* The slice of a real run: every step has the same bytes, and leads to the same weights.
+ */
+static inline void test_trace(void **state)
+{
+    (void)state;
+    char path[1024];
+    dw_checkpoint *ckpt;
+    dw_error err;
+    snprintf(path, sizeof path, "%s/data/trace/base", DW_TEST_DIR);
+    assert_int_equal(dw_checkpoint_open(&ckpt, path, 0, &err), DW_OK);
+    size_t n;
+    const dw_tensor *base = dw_checkpoint_tensors(ckpt, &n);
+    dw_tensor *old = host_copies(base, n);
+    for (int k = 1; k <= 3; k++) {
+        dw_delta *trl;
+        snprintf(path, sizeof path, "%s/data/trace/deltas/step_%06d.safetensors",
+                 DW_TEST_DIR, k);
+        assert_int_equal(dw_delta_open(&trl, path, &err), DW_OK);
+        dw_tensor *next = host_copies(old, n), *cpu = host_copies(old, n);
+        assert_int_equal(dw_delta_apply(trl, next, n, NULL, &err), DW_OK);
+        device_copies on_old = copies_make(cuda, old, n),
+                      on_next = copies_make(cuda, next, n);
+        two_versions v = {.n = n,
+                          .host = calloc(n, sizeof *v.host),
+                          .device = calloc(n, sizeof *v.device)};
+        for (size_t i = 0; i < n; i++) {
+            v.host[i] = (dw_encode_pair){.base = cpu[i], .next = next[i]};
+            v.device[i] =
+                (dw_encode_pair){.base = on_old.tensors[i], .next = on_next.tensors[i]};
+        }
+        dw_cuda_encoder encoder = {0};
+        dw_delta *delta = encode_both(cuda, &v, &encoder);
+        assert_true(delta->info.n_changed > 1000);
+        stage_and_apply(cuda, delta, old, next, n);
+        dw_delta_close(delta);
+        dw_delta_close(trl);
+        free(v.host);
+        free(v.device);
+        copies_free(cuda, &on_old);
+        copies_free(cuda, &on_next);
+        host_copies_free(cpu, n);
+        host_copies_free(old, n);
+        old = next;
+    }
+    host_copies_free(old, n);
+    dw_checkpoint_close(ckpt);
+}
+
+#endif
