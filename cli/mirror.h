@@ -64,6 +64,21 @@ uint64_t cli_source_version(const cli_source *source);
  */
 dw_status cli_source_commit(const cli_source *source, dw_version_info *out,
                             dw_error *err);
+
+/* ---- mirror_files.c ---- */
+
+/* Copies of the companion files of that version. */
+typedef struct cli_source_files {
+    bool is_given;      /* false: it says nothing about files */
+    bool is_known;      /* they are those of SHA256, and were not fetched */
+    uint8_t sha256[32]; /* of their names and hashes */
+    dw_file *items;
+    size_t n;
+} cli_source_files;
+/* KNOWN: the hash of the files that the caller has, or NULL. Release OUT in any case. */
+dw_status cli_source_files_read(const cli_source *source, const uint8_t *known,
+                                cli_source_files *out, dw_error *err);
+void cli_source_files_release(cli_source_files *files);
 dw_status cli_source_state(const cli_source *source, dw_digest *state, dw_error *err);
 
 /* ---- the target (mirror_target.c) ---- */
@@ -78,7 +93,9 @@ typedef struct cli_target {
     bool new_key;
     bool no_provenance;
     const dw_quant_options *quantize; /* or NULL */
-    const char *from_stream; /* the id of FROM, if it is a deltawire stream; else NULL */
+    uint8_t files_sha256[32]; /* of the companion files that TO has from FROM ... */
+    bool knows_files;         /* ... if this is set */
+    const char *from_stream;  /* the id of FROM, if it is a deltawire stream; else NULL */
     const cli_session *session;
 
     dw_store *store;

@@ -170,8 +170,8 @@ static dw_status wait_for(cli_target *t, uint64_t ticket, const dw_progress *pro
 }
 
 static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t n,
-                                const dw_publish_note *note, const dw_progress *progress,
-                                dw_error *err)
+                                const dw_publish_note *note, bool is_new,
+                                const dw_progress *progress, dw_error *err)
 {
     char *baseline = NULL;
     dw_publish_options options;
@@ -183,6 +183,11 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     options.first_step = note->step;
     options.first_notes = note->notes;
     options.first_source = note->source;
+    if (is_new) { /* else the publish gives them */
+        options.files = note->files;
+        options.n_files = note->n_files;
+        options.has_files = note->has_files;
+    }
     options.quantize = t->quantize;
     options.n_threads = t->session->n_threads;
     options.progress = *progress;
@@ -198,14 +203,16 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
 typedef struct mirror_note {
     char step[24], notes[NOTE_SIZE];
     dw_version_source source;
+    cli_source_files files;
     dw_publish_note note;
 } mirror_note;
 
 /* A derived stream takes step and notes of its source. The texts of a stream live until
  * its next call. */
-static dw_status fill_note(mirror_note *out, const cli_source *source,
-                           uint64_t from_version, dw_error *err)
+static dw_status fill_note(mirror_note *out, const cli_target *t,
+                           const cli_source *source, uint64_t from_version, dw_error *err)
 {
+    *out = (mirror_note){.files = {0}};
     dw_publish_note_init(&out->note);
     out->note.step = out->step;
     out->note.notes = out->notes;
@@ -216,9 +223,15 @@ static dw_status fill_note(mirror_note *out, const cli_source *source,
         return DW_OK;
     }
     dw_version_info info;
-    dw_status status = cli_source_commit(source, &info, err);
+    dw_status status = cli_source_files_read(
+        source, t->knows_files ? t->files_sha256 : NULL, &out->files, err);
+    if (status == DW_OK)
+        status = cli_source_commit(source, &info, err);
     if (status != DW_OK)
         return status;
+    out->note.has_files = out->files.is_given && !out->files.is_known;
+    out->note.files = out->files.items;
+    out->note.n_files = out->files.n;
     out->source = (dw_version_source){dw_stream_id(dw_follower_stream(source->follower)),
                                       info.version, info.commit_sha256};
     out->note.step = info.step;
@@ -237,7 +250,8 @@ static dw_status prove_quantized(cli_target *t, const cli_source *source,
     const dw_tensor *tensors = cli_source_tensors(source, &n);
     bool is_current = false;
     dw_status status =
-        t->publisher ? DW_OK : open_publisher(t, tensors, n, &note->note, progress, err);
+        t->publisher ? DW_OK
+                     : open_publisher(t, tensors, n, &note->note, false, progress, err);
     if (status == DW_OK)
         status = dw_publisher_is_current(t->publisher, &is_current, err);
     if (status == DW_OK && !is_current)
@@ -259,12 +273,12 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     bool has_head;
     uint64_t there = DW_NO_VERSION;
     dw_digest state = 0, wanted = 0;
-    dw_status status = fill_note(&note, source, out->from_version, err);
+    dw_status status = fill_note(&note, t, source, out->from_version, err);
     if (status == DW_OK)
         status = read_head(t, &has_head, &out->version, &there, &state, err);
     out->was_there = status == DW_OK && has_head && there == out->from_version;
     if (status == DW_OK && !out->was_there && !t->publisher) {
-        status = open_publisher(t, tensors, n, &note.note, progress, err);
+        status = open_publisher(t, tensors, n, &note.note, !has_head, progress, err);
         if (status == DW_OK && !has_head) {
             /* opening committed these weights as version 0 */
             status = read_head(t, &has_head, &out->version, &there, &state, err);
@@ -288,9 +302,15 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
         out->n_objects = report.n_objects;
         out->n_bytes = report.n_bytes;
     }
-    if (status == DW_OK && t->quantize)
-        return out->was_there ? prove_quantized(t, source, &note, progress, out, err)
-                              : DW_OK;
+    if (status == DW_OK && !out->was_there && note.note.has_files) {
+        memcpy(t->files_sha256, note.files.sha256, sizeof t->files_sha256);
+        t->knows_files = true;
+    }
+    if (status == DW_OK && t->quantize && out->was_there)
+        status = prove_quantized(t, source, &note, progress, out, err);
+    cli_source_files_release(&note.files);
+    if (status != DW_OK || t->quantize)
+        return status;
     if (status == DW_OK)
         status = cli_source_state(source, &wanted, err);
     if (status == DW_OK && state != wanted)

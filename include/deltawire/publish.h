@@ -145,8 +145,9 @@ typedef struct dw_publish_options {
                                          they are. Experimental. Must be the same for all
                                          versions of a stream. Not for shards, nor with
                                          DW_FIRST_BASE. Weights that are not finite are
-                                         DW_INVALID, and nothing is published. Borrowed
-                                         for the call */
+                                         DW_INVALID, and nothing is published. A
+                                         config.json among the companion files gets a
+                                         `quantization_config`. Borrowed for the call */
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
 } dw_publish_options;

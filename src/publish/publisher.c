@@ -243,8 +243,12 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     dw_file_set files = {0};
     if (note.has_files)
         status = dw_file_set_copy(&files, note.files, note.n_files, err);
-    if (status != DW_OK)
+    if (status == DW_OK)
+        status = dw_file_set_quantize(&files, p->live.quant.plan, err);
+    if (status != DW_OK) {
+        dw_file_set_release(&files);
         return status;
+    }
     pthread_mutex_lock(&p->lock);
     dw_file_set_move(&p->files.pending, &files);
     if (p->job.phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {

@@ -255,6 +255,8 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
     dw_status status = check_absent(p, err);
     if (status == DW_OK)
         status = dw_live_shapes(&shapes, &spec.n_tensors, p, tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_file_set_quantize(&p->files.wanted, p->live.quant.plan, err);
     spec.tensors = shapes;
     if (status == DW_OK)
         status = dw_stream_create(&p->stream, p->store, &spec, &p->options.trust, err);

@@ -72,6 +72,38 @@ dw_status dw_file_set_copy(dw_file_set *out, const dw_file *files, size_t n_file
     return status;
 }
 
+/* Replaces the bytes of FILE. */
+static dw_status replace_bytes(dw_file *file, const dw_writer *text, dw_error *err)
+{
+    void *copy = dw_alloc(text->n_bytes);
+    if (!copy)
+        return dw_fail_memory(err, NULL);
+    memcpy(copy, text->bytes, text->n_bytes);
+    dw_free((void *)(uintptr_t)file->bytes);
+    file->bytes = copy;
+    file->n_bytes = text->n_bytes;
+    return DW_OK;
+}
+
+dw_status dw_file_set_quantize(dw_file_set *set, const dw_quant_plan *plan, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; plan && status == DW_OK && i < set->n; i++) {
+        dw_file *file = &set->items[i];
+        if (strcmp(file->name, "config.json") != 0)
+            continue;
+        dw_writer text = {0};
+        status = dw_quant_config(&text, file->bytes, (size_t)file->n_bytes, plan,
+                                 file->name, err);
+        if (status == DW_OK)
+            status = replace_bytes(file, &text, err);
+        if (status == DW_OK) /* it grew */
+            status = dw_files_check(set->items, set->n, err);
+        dw_writer_release(&text);
+    }
+    return status;
+}
+
 dw_status dw_file_set_fetch(dw_file_set *out, dw_stream *stream,
                             const dw_commit_record *commit, dw_error *err)
 {

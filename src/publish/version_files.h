@@ -11,6 +11,7 @@
 #define DW_PUBLISH_VERSION_FILES_H
 
 #include "deltawire/publish.h"
+#include "quant/quant.h"
 #include "stream/record.h"
 
 /* Copies of a caller's files. */
@@ -33,6 +34,10 @@ typedef struct dw_version_files {
 /* Copies FILES, after it has checked that they can be published. */
 dw_status dw_file_set_copy(dw_file_set *out, const dw_file *files, size_t n_files,
                            dw_error *err);
+/* Adds to config.json, if it is in the set, how PLAN quantises; PLAN may be NULL.
+ * DW_INVALID if it is no JSON object, or says so already. */
+dw_status dw_file_set_quantize(dw_file_set *set, const dw_quant_plan *plan,
+                               dw_error *err);
 /* The files of COMMIT, which is in STREAM. */
 dw_status dw_file_set_fetch(dw_file_set *out, dw_stream *stream,
                             const dw_commit_record *commit, dw_error *err);

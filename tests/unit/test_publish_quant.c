@@ -479,12 +479,96 @@ static void test_refused(void **state)
     trainer_free(&m);
 }
 
+/* ---- companion files ---- */
+
+/* The text of config.json of the newest version. */
+static char *read_config(dw_store *store)
+{
+    dw_error err = {0};
+    dw_stream *stream;
+    uint64_t head, n;
+    const void *bytes;
+    assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
+    assert_ok(dw_stream_head(stream, &head, &err), &err);
+    assert_ok(dw_stream_read_file(stream, head, "config.json", &bytes, &n, &err), &err);
+    char *text = calloc(1, n + 1);
+    memcpy(text, bytes, n);
+    dw_stream_close(stream);
+    return text;
+}
+
+static void expect_config(dw_store *store, const char *a, const char *b)
+{
+    char *text = read_config(store);
+    if (!strstr(text, a) || !strstr(text, b))
+        fail_msg("not '%s' and '%s': %s", a, b, text);
+    free(text);
+}
+
+/* config.json says how the weights are quantised. A wrong one is refused, and nothing is
+ * published. */
+static void test_config(void **state)
+{
+    (void)state;
+    trainer m;
+    trainer_make(&m);
+    dw_store *store = kit_mem_store();
+    const dw_quant_options quant = quant_options(DW_QUANT_FP8_BLOCK, false);
+    dw_publish_options options = options_of(&m, &quant);
+    static const char good[] = "{\"model_type\": \"qwen3\"}";
+    static const char next[] = "{\"model_type\": \"qwen4\"}";
+    static const char *const bad[] = {
+        "", "not JSON", "[1]",
+        "{\"model_type\": ", "{\"quantization_config\": {\"quant_method\": \"gptq\"}}"};
+    dw_file files[] = {{"config.json", bad[1], strlen(bad[1])},
+                       {"tokenizer.json", "not JSON either", 15}};
+    options.files = files;
+    options.n_files = 2;
+    options.has_files = true;
+    expect_refused(&m, store, &options, DW_INVALID, "JSON");
+    files[0] = (dw_file){"config.json", good, sizeof good - 1};
+    dw_publisher *p = open_trainer(&m, store, &options);
+    expect_config(store, "\"qwen3\"", "weight_block_size");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dw_error err = {0};
+        uint64_t ticket;
+        dw_publish_note note;
+        dw_publish_note_init(&note);
+        files[0] = (dw_file){"config.json", bad[i], strlen(bad[i])};
+        note.files = files;
+        note.n_files = 2;
+        note.has_files = true;
+        assert_fails(dw_publisher_publish(p, &ticket, &note, &err), DW_INVALID, &err);
+        if (!strstr(err.text, "config.json") && !strstr(err.where, "config.json"))
+            fail_msg("does not name the file: %s: %s", err.where, err.text);
+    }
+    trainer_step(&m, 1);
+    assert_int_equal(publish(p, NULL).version, 1); /* with the files of version 0 */
+    expect_config(store, "\"qwen3\"", "weight_block_size");
+    dw_publish_note note;
+    dw_publish_note_init(&note);
+    files[0] = (dw_file){"config.json", next, sizeof next - 1};
+    note.files = files;
+    note.n_files = 1;
+    note.has_files = true;
+    uint64_t ticket;
+    dw_error err = {0};
+    assert_ok(dw_publisher_publish(p, &ticket, &note, &err), &err);
+    assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, NULL, &err), &err);
+    expect_config(store, "\"qwen4\"", "weight_block_size");
+    dw_publisher_close(p);
+    kit_verify(store);
+    dw_store_close(store);
+    trainer_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp8_block),  cmocka_unit_test(test_fp8_row),
         cmocka_unit_test(test_int8_row),   cmocka_unit_test(test_unchanged),
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
