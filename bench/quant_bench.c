@@ -130,6 +130,7 @@ static dw_status print_speed(output *o, const quant_options *options, dw_error *
     print_rate(o->json, "quantise, one thread", "quantise_1", s.quantise_1, s.copy);
     print_rate(o->json, "quantise", "quantise", s.quantise, s.copy);
     print_rate(o->json, "quantise, compare and encode", "encode", s.encode, s.copy);
+    print_rate(o->json, "publish, to memory", "publish", s.publish, s.copy);
     print_rate(o->json, "compare and encode the bf16 weights", "bf16", s.bf16, s.copy);
     return DW_OK;
 }

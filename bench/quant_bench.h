@@ -24,6 +24,14 @@ typedef struct quant_step {
     uint64_t scales_changed;
 } quant_step;
 
+/* Seconds, the least of all rounds. */
+typedef struct quant_timing {
+    double wall, cpu;
+} quant_timing;
+
+quant_timing quant_start(void);
+void quant_keep_better(quant_timing *best, quant_timing start);
+
 /* Bytes of the source a second: of time, and of the processors' time, which other work on
  * the machine affects less. */
 typedef struct quant_rate {
@@ -35,6 +43,7 @@ typedef struct quant_speed {
     quant_rate quantise_1; /* quantising: one thread ... */
     quant_rate quantise;   /* ... and all threads */
     quant_rate encode;     /* quantising, comparing and encoding */
+    quant_rate publish;    /* from the call of a publisher to the commit, in memory */
     quant_rate bf16;       /* comparing and encoding the source itself */
     uint64_t n_bytes;      /* of the source */
     const char *kind;
@@ -51,6 +60,11 @@ dw_status quant_measure_steps(const quant_options *options,
                               void (*step)(void *context, unsigned i,
                                            const quant_step *figures),
                               void *context, dw_error *err);
+
+/* TENSORS are those of W's base that the scheme quantises. */
+dw_status quant_measure_publish(quant_timing *best, bench_workload *w,
+                                const dw_tensor *tensors, size_t n,
+                                const quant_options *options, dw_error *err);
 
 dw_status quant_measure_speed(quant_speed *out, const quant_options *options,
                               dw_error *err);

@@ -18,11 +18,6 @@ enum {
     NAME_BYTES = 32,
 };
 
-/* Seconds, the least of all rounds. */
-typedef struct timing {
-    double wall, cpu;
-} timing;
-
 typedef struct run {
     const quant_options *options;
     bench_workload w;
@@ -38,16 +33,16 @@ typedef struct run {
     uint64_t (*shapes)[1]; /* likewise */
     uint8_t *scratch;      /* of one group */
     struct {
-        timing copy, quantise_1, quantise, encode, bf16;
+        quant_timing copy, quantise_1, quantise, encode, publish, bf16;
     } best;
 } run;
 
-static timing start_timing(void)
+quant_timing quant_start(void)
 {
-    return (timing){bench_seconds(), bench_cpu_seconds()};
+    return (quant_timing){bench_seconds(), bench_cpu_seconds()};
 }
 
-static void keep_better(timing *best, timing start)
+void quant_keep_better(quant_timing *best, quant_timing start)
 {
     const double wall = bench_seconds() - start.wall;
     const double cpu = bench_cpu_seconds() - start.cpu;
@@ -125,20 +120,21 @@ static dw_status encode(const group *g, dw_error *err)
 
 static void copy_once(run *r)
 {
-    const timing start = start_timing();
+    const quant_timing start = quant_start();
     bench_workload_reset(&r->w);
-    keep_better(&r->best.copy, start);
+    quant_keep_better(&r->best.copy, start);
 }
 
-static dw_status quantise_once(run *r, unsigned n_threads, timing *best, dw_error *err)
+static dw_status quantise_once(run *r, unsigned n_threads, quant_timing *best,
+                               dw_error *err)
 {
     dw_status status = DW_OK;
-    const timing start = start_timing();
+    const quant_timing start = quant_start();
     for (size_t c = 0; status == DW_OK && c < r->base.n_chunks; c += GROUP_CHUNKS) {
         group g = group_at(r, c);
         status = quantise(&g, n_threads, err);
     }
-    keep_better(best, start);
+    quant_keep_better(best, start);
     return status;
 }
 
@@ -148,14 +144,14 @@ static dw_status encode_once(run *r, dw_error *err)
     uint8_t *at = r->before;
     for (size_t c = 0; c < r->base.n_chunks; at += r->base.chunks[c++].n_elems)
         memcpy(quant_model_elems(&r->base, c), at, r->base.chunks[c].n_elems);
-    const timing start = start_timing();
+    const quant_timing start = quant_start();
     for (size_t c = 0; status == DW_OK && c < r->base.n_chunks; c += GROUP_CHUNKS) {
         group g = group_at(r, c);
         status = quantise(&g, r->options->n_threads, err);
         if (status == DW_OK)
             status = encode(&g, err);
     }
-    keep_better(&r->best.encode, start);
+    quant_keep_better(&r->best.encode, start);
     return status;
 }
 
@@ -169,10 +165,10 @@ static dw_status encode_bf16_once(run *r, dw_error *err)
     dw_diff_options_init(&options);
     options.n_threads = r->options->n_threads;
     options.base_digests = digests;
-    const timing start = start_timing();
+    const quant_timing start = quant_start();
     dw_status status =
         dw_delta_diff(&delta, r->source_old, r->source, r->n_source, &options, err);
-    keep_better(&r->best.bf16, start);
+    quant_keep_better(&r->best.bf16, start);
     if (status == DW_OK)
         dw_delta_close(delta);
     free(digests);
@@ -247,7 +243,22 @@ static void release(run *r)
     bench_workload_release(&r->w);
 }
 
-static quant_rate rate_of(uint64_t n_bytes, timing best)
+static dw_status measure_publish(run *r, dw_error *err)
+{
+    dw_tensor *tensors;
+    dw_quant_plan *plan;
+    size_t n;
+    dw_status status = quant_pick(&plan, &tensors, &n, r->w.base, r->w.n_tensors,
+                                  r->options->scheme, err);
+    if (status != DW_OK)
+        return status;
+    status = quant_measure_publish(&r->best.publish, &r->w, tensors, n, r->options, err);
+    dw_quant_plan_free(plan);
+    free(tensors);
+    return status;
+}
+
+static quant_rate rate_of(uint64_t n_bytes, quant_timing best)
 {
     return (quant_rate){(double)n_bytes / best.wall, (double)n_bytes / best.cpu};
 }
@@ -268,12 +279,15 @@ dw_status quant_measure_speed(quant_speed *out, const quant_options *options,
         if (status == DW_OK)
             status = encode_bf16_once(&r, err);
     }
+    if (status == DW_OK)
+        status = measure_publish(&r, err);
     if (status == DW_OK) {
         *out = (quant_speed){
             .copy = rate_of(r.w.n_bytes, r.best.copy),
             .quantise_1 = rate_of(r.n_bytes, r.best.quantise_1),
             .quantise = rate_of(r.n_bytes, r.best.quantise),
             .encode = rate_of(r.n_bytes, r.best.encode),
+            .publish = rate_of(r.n_bytes, r.best.publish),
             .bf16 = rate_of(r.n_bytes, r.best.bf16),
             .n_bytes = r.n_bytes,
             .kind = r.w.kind,
