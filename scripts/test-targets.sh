@@ -48,7 +48,8 @@ run() { # TARGET
         --large-model 8M --steps 6 --link-steps 2 --upkeep-steps 20' ;;
     bench-pause) make bench-pause VERSIONS=3 SIZE=4000000 IDLE=1 ;;
     bench-python) make bench-python ROUNDS=1 LAYERS=1 VLLM="${DW_TEST_PEERS:-0}" ;;
-    bench-quantised) make bench-quantised SIZE=1000000 ROUNDS=1 DW_SHARED="$scratch" ;;
+    bench-quantised) make bench-quantised SIZE=1000000 ROUNDS=1 LAYERS=1 DW_SHARED="$scratch" \
+        VLLM="${DW_TEST_PEERS:-0}" ;;
     fuzz) make fuzz T=1 SEED=1 ;;
     soak) make soak ROUNDS=2 FOLLOWERS=8 SEED=1 ;;
     install) make install DESTDIR="$scratch/root" &&
