@@ -11,6 +11,7 @@
 #include "inspect_stream.h"
 #include "json_out.h"
 #include "print.h"
+#include "quant_names.h"
 
 static const char help[] =
     "usage: deltawire inspect FILE [--tensors]\n"
@@ -144,6 +145,14 @@ static totals sum_up(const dw_tensor *tensors, size_t n_tensors)
     return sum;
 }
 
+static size_t count_scaled(const dw_tensor *tensors, size_t n_tensors)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_tensors; i++)
+        n += cli_is_scale(tensors[i].name, tensors[i].dtype);
+    return n;
+}
+
 static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool pending,
                              bool tensors)
 {
@@ -158,6 +167,10 @@ static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool p
     cli_print_row("bytes", "%s (%s)", cli_format_count(a, sum.n_bytes),
                   cli_format_size(b, sum.n_bytes));
     cli_print_row("files", "%zu", dw_checkpoint_file_count(ckpt));
+    const dw_quant_scheme scheme = cli_find_scheme(list, n_tensors);
+    if (scheme != DW_QUANT_NONE)
+        cli_print_row("quantised", "%s, %zu tensors", dw_quant_scheme_name(scheme),
+                      count_scaled(list, n_tensors));
     if (pending)
         cli_print_row("pending", "an apply was interrupted, or is under way: this is a "
                                  "mix of two versions");
@@ -190,6 +203,11 @@ static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
     cli_json_count(object, "elements", sum.n_elems);
     cli_json_count(object, "bytes", sum.n_bytes);
     cli_json_count(object, "files", dw_checkpoint_file_count(ckpt));
+    const dw_quant_scheme scheme = cli_find_scheme(list, n_tensors);
+    if (scheme != DW_QUANT_NONE) {
+        cli_json_text(object, "quantized", dw_quant_scheme_name(scheme));
+        cli_json_count(object, "quantized_tensors", count_scaled(list, n_tensors));
+    }
     json_object_set_new(object, "pending", json_boolean(pending));
     for (int dtype = 0; dtype < DW_DTYPE_COUNT; dtype++)
         if (sum.by_dtype[dtype] > 0)

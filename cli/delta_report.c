@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "json_out.h"
+#include "quant_names.h"
 #include "print.h"
 
 #define TRL_INDEX_BYTES 4
@@ -24,6 +25,10 @@ cli_delta_report cli_delta_report_of(const dw_delta *delta)
         dw_delta_tensor_info t;
         dw_delta_tensor(delta, i, &t);
         r.n_trl_bytes += t.n_changed * (TRL_INDEX_BYTES + unit_bytes(t.dtype));
+        if (cli_is_scale(t.name, t.dtype))
+            r.n_scales += t.n_changed;
+        else if (cli_is_quantized(t.dtype))
+            r.n_quantized += t.n_changed;
         r.n_class_blocks += t.n_class_blocks;
         r.n_packed_blocks += t.n_packed_blocks;
         r.n_stored_blocks += t.n_stored_blocks;
@@ -66,6 +71,10 @@ void cli_delta_report_print(const cli_delta_report *r, uint64_t full_bytes)
     else
         cli_print_row("changed", "%s elements of an unknown number",
                       cli_format_count(a, info->n_changed));
+    if (r->n_quantized > 0 || r->n_scales > 0)
+        cli_print_row("quantised", "%s weights and %s scales of them",
+                      cli_format_count(a, r->n_quantized),
+                      cli_format_count(b, r->n_scales));
     cli_print_row("tensors", "%zu with changes", info->n_tensors);
     cli_print_row("size", "%s bytes, %.2f bits a change",
                   cli_format_count(a, info->n_bytes),
@@ -105,6 +114,10 @@ json_t *cli_delta_report_json(const cli_delta_report *r, uint64_t full_bytes)
     }
     cli_json_count(object, "changed", info->n_changed);
     cli_json_count(object, "changed_tensors", info->n_tensors);
+    if (r->n_quantized > 0 || r->n_scales > 0) {
+        cli_json_count(object, "changed_quantized", r->n_quantized);
+        cli_json_count(object, "changed_scales", r->n_scales);
+    }
     if (info->n_model_elems > 0) {
         cli_json_count(object, "model_elements", info->n_model_elems);
         cli_json_count(object, "model_tensors", info->n_model_tensors);

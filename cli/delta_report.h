@@ -13,6 +13,8 @@ typedef struct cli_delta_report {
     uint64_t n_packed_blocks;
     uint64_t n_stored_blocks;
     uint64_t n_same_blocks;
+    uint64_t n_scales;    /* changed scales of quantised weights ... */
+    uint64_t n_quantized; /* ... and changed fp8 and int8 elements */
 } cli_delta_report;
 
 cli_delta_report cli_delta_report_of(const dw_delta *delta);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "quant_names.h"
 
 #define ALIGNMENT 64
 #define MAX_BYTES (UINT64_C(1) << 56)
@@ -30,6 +31,7 @@ static const struct kind_name {
     {STATS_ROUTER, "router"},
     {STATS_NORM, "norm"},
     {STATS_LM_HEAD, "lm_head"},
+    {STATS_SCALES, "scales"},
     {STATS_OTHER, "other"},
 };
 
@@ -75,8 +77,10 @@ const char *stats_kind_name(stats_kind kind)
     return kind_names[kind].name;
 }
 
-static stats_kind kind_of(const char *name)
+static stats_kind kind_of(const char *name, dw_dtype dtype)
 {
+    if (cli_is_scale(name, dtype))
+        return STATS_SCALES;
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
         if (strstr(name, patterns[i].name))
             return patterns[i].kind;
@@ -152,7 +156,7 @@ static stats_format format_of(dw_dtype dtype)
 
 static void describe(stats_tensor *out, const dw_tensor *t)
 {
-    *out = (stats_tensor){.kind = kind_of(t->name),
+    *out = (stats_tensor){.kind = kind_of(t->name, t->dtype),
                           .layer = layer_of(t->name),
                           .format = format_of(t->dtype)};
     out->n_elems = t->n_bytes / (out->format.n_bits / 8);

@@ -48,6 +48,7 @@ typedef enum stats_kind {
     STATS_ROUTER,
     STATS_NORM,
     STATS_LM_HEAD,
+    STATS_SCALES, /* of quantised weights */
     STATS_OTHER,
     STATS_N_KINDS
 } stats_kind;

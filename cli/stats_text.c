@@ -3,6 +3,7 @@
 
 #include "delta_report.h"
 #include "print.h"
+#include "quant_names.h"
 #include "stats.h"
 #include "stats_entropy.h"
 
@@ -43,6 +44,25 @@ static uint64_t wire_bytes(const stats_report *r)
     return n;
 }
 
+/* The scales of a quantised model, and its weights. */
+static void print_scales(const stats_report *r)
+{
+    char a[CLI_NUMBER_SIZE];
+    uint64_t n_changed = 0, n_elems = 0;
+    for (size_t i = 0; i < r->model->n_groups; i++)
+        if (r->model->groups[i].kind == STATS_SCALES) {
+            n_changed += r->groups[i].n_changed;
+            n_elems += r->groups[i].n_elems;
+        }
+    const dw_quant_scheme scheme = cli_find_scheme(r->model->now, r->model->n_tensors);
+    if (scheme != DW_QUANT_NONE)
+        cli_print_row("quantised", "%s", dw_quant_scheme_name(scheme));
+    if (n_elems > 0)
+        cli_print_row("scales", "%s changed, %.3f %% a step",
+                      cli_format_count(a, n_changed),
+                      percent((double)n_changed, (double)n_elems));
+}
+
 static void print_whole(const stats_report *r)
 {
     char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
@@ -57,6 +77,7 @@ static void print_whole(const stats_report *r)
     cli_print_row("changed", "%s elements, %.3f %% a step",
                   cli_format_count(a, t->n_changed),
                   percent((double)t->n_changed, (double)t->n_elems));
+    print_scales(r);
     cli_print_row("wire", "%s, %.2f bits a change; TRL raw %s",
                   cli_format_size(a, wire_bytes(r)),
                   cli_bits_a_change(wire_bytes(r), t->n_changed),

@@ -43,6 +43,22 @@ done
 [ "$(types pulled-fp8-row)" = "BF16 F32 F8_E4M3" ]
 [ "$(types pulled-int8-row)" = "BF16 F32 I8" ]
 
+it "shows what is quantised, and how many scales changed"
+for scheme in fp8-block fp8-row int8-row; do
+    prints "  quantised  $scheme, [0-9]* tensors" deltawire inspect "pulled-$scheme"
+    deltawire inspect "pulled-$scheme" --json | holds "o['quantized'] == '$scheme'"
+    deltawire stats "$store/$scheme" >out.stats
+    grep -q "  quantised  $scheme" out.stats
+    grep -q "  scales     [0-9,]* changed, [0-9.]* % a step" out.stats
+    deltawire stats "$store/$scheme" --json |
+        holds '[k["elements"] > 0 for k in o["kinds"] if k["kind"] == "scales"] == [True]'
+done
+object_get "$store/int8-row" "$(object_of "$store/int8-row" 1)" delta.safetensors
+deltawire inspect delta.safetensors --json >out.delta
+holds '0 < o["changed_scales"] < o["changed_quantized"] < o["changed"]' <out.delta
+prints "  quantised  [0-9,]* weights and [0-9,]* scales of them" \
+    deltawire inspect delta.safetensors
+
 it "gives the same weights from scratch as through deltas"
 for scheme in fp8-block fp8-row int8-row; do
     quantized "$store/$scheme-3" 3 $scheme
