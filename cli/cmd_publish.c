@@ -46,7 +46,8 @@ static const char help[] =
     "  --anchor-every N     upload the whole model every N versions\n"
     "  --anchor-factor F    upload the whole model if the deltas since the last one\n"
     "                       have more than F times its bytes (0.1); 0: never\n"
-    "  --max-object SIZE    the largest object of a delta (32 MiB)\n" CLI_QUANTIZE_HELP
+    "  --max-object SIZE    the largest object of a delta "
+    "(32 MiB)\n" CLI_WITH_HELP CLI_QUANTIZE_HELP
     "  --as FORMAT          write versions for the readers of trl, slime or skyrl "
     "instead;\n"
     "                       with --base-ckpt CKPT if engines have that as version "
@@ -227,7 +228,8 @@ static void take_option(arguments *a, const cli_session *s, int option)
         break;
     default:
         if (!cli_peer_option(&a->peer, option) &&
-            !cli_quantize_option(&p->quantize, s, option))
+            !cli_quantize_option(&p->quantize, s, option) &&
+            !cli_with_option(&p->with, s, option))
             cli_store_option(&p->store, s, option);
     }
 }
@@ -242,7 +244,8 @@ static bool is_for_streams(int option)
         return false;
     default:
         return (option >= CLI_OPT_OWN && option <= MAX_OBJECT) ||
-               option == CLI_OPT_QUANTIZE || cli_keys_takes(option);
+               option == CLI_OPT_QUANTIZE || option == CLI_OPT_WITH ||
+               option == CLI_OPT_WITHOUT || cli_keys_takes(option);
     }
 }
 
@@ -265,6 +268,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"anchor-factor", required_argument, NULL, ANCHOR_FACTOR},
         {"max-object", required_argument, NULL, MAX_OBJECT},
         {"watch", required_argument, NULL, WATCH},
+        CLI_WITH_OPTIONS,
         CLI_QUANTIZE_OPTIONS,
         CLI_PEER_OPTIONS,
         CLI_STORE_OPTIONS,
@@ -312,6 +316,8 @@ static void print_json(const cli_published *done, const char *url, const char *c
         cli_json_count(object, "changed", r->n_changed);
         cli_json_count(object, "objects", r->n_objects);
         cli_json_count(object, "bytes", r->n_bytes);
+        cli_json_count(object, "files", done->n_files);
+        cli_json_count(object, "file_bytes", r->n_file_bytes);
         cli_json_count(object, "model_bytes", done->n_model_bytes);
         cli_json_real(object, "ratio",
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
@@ -363,6 +369,9 @@ static void print_rows(const cli_published *done, const char *url)
                       100 * cli_ratio((double)r->n_changed, (double)done->n_model_elems));
     cli_print_row("size", "%s bytes in %" PRIu64 " objects",
                   cli_format_count(a, r->n_bytes), r->n_objects);
+    if (done->n_files > 0)
+        cli_print_row("files", "%zu, %s stored", done->n_files,
+                      cli_format_size(a, r->n_file_bytes));
     if (r->n_bytes > 0)
         cli_print_row("full model", "%s: %.1f times as much",
                       cli_format_size(a, done->n_model_bytes),

@@ -8,6 +8,7 @@
 #include "checkpoint_read.h"
 #include "command_line.h"
 #include "keys.h"
+#include "publish_files.h"
 #include "quantize_options.h"
 
 typedef struct cli_publish {
@@ -20,6 +21,7 @@ typedef struct cli_publish {
     dw_peer_publish_options peer;
     const char *fork_url; /* --fork, without @N; or NULL */
     const char *baseline; /* --baseline, or NULL: in the user's cache */
+    cli_with with;        /* companion files */
     const char *step;     /* or NULL */
     const char *notes;
     bool skip_same;       /* publish nothing if the head has these weights */
@@ -41,6 +43,7 @@ typedef struct cli_published {
     bool without_folds; /* there was no room for the copy that folds start from */
     uint64_t n_model_bytes;
     uint64_t n_model_elems;
+    size_t n_files; /* companion files that were given with it */
     dw_publish_report report;
     dw_error aftermath; /* an error after the commit; DW_OK: nothing */
 } cli_published;

@@ -10,6 +10,7 @@
 #include "json_out.h"
 #include "print.h"
 #include "progress_bar.h"
+#include "publish_files.h"
 #include "stream_open.h"
 
 static const char help[] =
@@ -33,7 +34,7 @@ static const char help[] =
     "signed\n" CLI_TRUST_HELP
     "  --single-writer      accept a store that cannot keep two writers apart\n"
     "  --no-provenance      do not record this machine's name and the library's "
-    "version\n" CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "version\n" CLI_WITH_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire repair s3://bucket/run output/checkpoint-1200\n"
     "  deltawire repair s3://bucket/run --work /scratch\n";
@@ -42,6 +43,7 @@ typedef struct arguments {
     cli_stream stream;
     const char *checkpoint; /* or NULL */
     dw_publish_options options;
+    cli_with with;
 } arguments;
 
 static arguments parse(cli_session *s, int argc, char **argv)
@@ -66,6 +68,7 @@ static arguments parse(cli_session *s, int argc, char **argv)
         CLI_TRUST_OPTIONS,
         {"single-writer", no_argument, NULL, SINGLE_WRITER},
         {"no-provenance", no_argument, NULL, NO_PROVENANCE},
+        CLI_WITH_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -102,7 +105,8 @@ static arguments parse(cli_session *s, int argc, char **argv)
             a.options.no_provenance = true;
             break;
         default:
-            cli_store_option(&a.stream.options, s, option);
+            if (!cli_with_option(&a.with, s, option))
+                cli_store_option(&a.stream.options, s, option);
         }
     }
     cli_expect_arguments(s, argc, 1, 2);
@@ -155,6 +159,12 @@ static int repair(arguments *a, const cli_session *s)
     dw_publish_options *o = &a->options;
     if (a->checkpoint && cli_weights_load_noted(&weights, a->checkpoint, &err) != DW_OK)
         return cli_fail(s, &err, a->checkpoint, NULL);
+    dw_companions *files = NULL;
+    if (a->checkpoint &&
+        cli_files_load(&files, o, &a->with, a->checkpoint, &err) != DW_OK) {
+        cli_weights_close(&weights);
+        return cli_fail(s, &err, a->checkpoint, NULL);
+    }
     cli_progress bar = cli_progress_start(s, "repairing");
     o->sign_key = a->stream.keys.sign_key;
     o->trust = cli_keys_trust(&a->stream.keys);
@@ -164,6 +174,7 @@ static int repair(arguments *a, const cli_session *s)
     dw_status status = dw_stream_repair(a->stream.store, weights.tensors,
                                         weights.n_tensors, o, &report, &err);
     cli_progress_end(&bar);
+    dw_companions_close(files);
     cli_weights_close(&weights);
     if (status != DW_OK)
         return cli_stream_fail(s, &err, a->stream.url);

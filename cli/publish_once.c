@@ -22,6 +22,7 @@ typedef struct prior {
     bool has_head;
     uint64_t head;
     dw_digest state;
+    bool same_files; /* it has the files that are to be published */
 } prior;
 
 static dw_status open_weights(cli_weights *out, const char *path, dw_error *err)
@@ -58,6 +59,7 @@ static dw_status look_before(prior *out, const cli_publish *p, dw_store *store,
     if (status == DW_OK) {
         out->has_head = true;
         out->state = info.state;
+        status = cli_files_same(&out->same_files, &p->options, stream, out->head, err);
     }
     dw_stream_close(stream);
     return status == DW_NOT_FOUND ? DW_OK : status;
@@ -99,7 +101,7 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
     if (status != DW_OK)
         return status;
     const bool is_past = p->past != DW_NO_VERSION && state == p->past_state;
-    out->skipped = state == before->state || is_past;
+    out->skipped = state == before->state ? before->same_files : is_past;
     out->same = state == before->state ? before->head : p->past;
     out->report.version = before->head;
     return DW_OK;
@@ -188,6 +190,7 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
         .n_bytes = info.n_bytes,
         .n_objects = info.n_objects,
         .state = info.state,
+        .n_file_bytes = info.n_file_bytes,
         .total_ms = (uint64_t)(1000 * (cli_now() - t_start)),
     };
     dw_stream_close(stream);
@@ -365,17 +368,28 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     return status;
 }
 
-dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
+dw_status cli_publish_once(const cli_publish *given, const cli_session *s,
                            const char *checkpoint, cli_published *out, dw_error *err)
 {
     cli_weights weights;
+    dw_companions *files = NULL;
     dw_store *store = NULL;
+    cli_publish with_files = *given;
+    const cli_publish *p = &with_files;
     *out = (cli_published){0};
     dw_status status = open_weights(&weights, checkpoint, err);
     if (status != DW_OK)
         return status;
     out->opened = true;
     count_weights(out, &weights);
+    if (!p->as_peer)
+        status = cli_files_load(&files, &with_files.options, &p->with, checkpoint, err);
+    out->changed = status == DW_STALE;
+    out->n_files = with_files.options.n_files;
+    if (status != DW_OK) {
+        cli_weights_close(&weights);
+        return status;
+    }
     status = cli_store_open_at(&store, p->url, &p->store, err);
     if (status == DW_OK)
         status = publish_at(p, s, store, &weights, out, err);
@@ -385,6 +399,7 @@ dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
         status = err->code;
     }
     dw_store_close(store);
+    dw_companions_close(files);
     cli_weights_close(&weights);
     return status;
 }

@@ -48,7 +48,8 @@ static uint64_t print_of(const char *name, const struct stat *st)
 
 /* The result of scanning a directory once. */
 typedef struct glance {
-    uint64_t sum; /* covers the weights and their index, under their final names */
+    uint64_t sum;    /* covers the weights and their index, under their final names ... */
+    bool with_files; /* ... and companion files */
     bool is_empty, has_weights, has_bin;
     struct timespec newest, newest_temporary, newest_weights;
 } glance;
@@ -69,7 +70,8 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
     g->has_bin |= strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin");
     /* changes of logs, optimizers and results make no new checkpoint */
     const bool is_weights = ends_with(name, ".safetensors");
-    if (is_weights || ends_with(name, ".safetensors.index.json"))
+    if (is_weights || ends_with(name, ".safetensors.index.json") ||
+        (g->with_files && dw_companion_is_usual(name)))
         g->sum += print_of(name, st);
     if (is_weights) {
         g->has_weights = true;
@@ -78,10 +80,10 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
 }
 
 /* False if PATH is no directory. */
-static bool glance_at(glance *g, const char *path)
+static bool glance_at(glance *g, const char *path, bool with_files)
 {
     DIR *dir = opendir(path);
-    *g = (glance){.is_empty = true};
+    *g = (glance){.is_empty = true, .with_files = with_files};
     if (!dir)
         return false;
     for (const struct dirent *entry; (entry = readdir(dir));) {
@@ -177,7 +179,7 @@ static dw_status look_at(cli_watch *watch, const char *name, dw_error *err)
     char *path = dw_join_path(watch->dir, name);
     if (!path)
         return dw_fail_memory(err, watch->dir);
-    const bool is_dir = glance_at(&g, path);
+    const bool is_dir = glance_at(&g, path, false);
     if (!is_dir || !(has_step || g.has_weights || g.has_bin)) {
         dw_free(path);
         return DW_OK;
@@ -193,7 +195,9 @@ static dw_status look_at_dir(cli_watch *watch, dw_error *err)
     char *path = dw_copy_string(watch->dir);
     if (!path)
         return dw_fail_memory(err, watch->dir);
-    (void)glance_at(&g, path);
+    /* a file that changes in a checkpoint with a step does not mean that the trainer went
+     * back to it */
+    (void)glance_at(&g, path, true);
     const cli_watch_fault fault = fault_of(&g);
     return note_item(watch, path, false, 0, &g, fault, err);
 }

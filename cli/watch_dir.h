@@ -14,6 +14,7 @@
 
 #include <deltawire/digest.h>
 #include <deltawire/error.h>
+#include <deltawire/files.h>
 #include <deltawire/stream.h>
 
 /* The reason why a directory is not published. */

@@ -4,7 +4,7 @@
  * A version can carry them (docs/PROTOCOL.md, section 2): at most 1,024 files, together
  * at most 64 MiB. Their names have no path. dw_publish_options and dw_publish_note take
  * them; a follower installs them in its directory together with the weights. This header
- * reads them from a stream.
+ * collects them from a directory and reads them from a stream.
  */
 #ifndef DELTAWIRE_FILES_H
 #define DELTAWIRE_FILES_H
@@ -22,6 +22,45 @@ typedef struct dw_file {
     const void *bytes; /* may be NULL if there are none */
     uint64_t n_bytes;
 } dw_file;
+
+/* ---- the files of a directory --------------------------------------------------- */
+
+/* Which files of a directory to take: the usual names (config.json,
+ * generation_config.json, those of tokenizers, processors and chat templates,
+ * adapter_config.json) and those that match WITH, less those that match WITHOUT. The
+ * patterns are those of fnmatch(3), for names without a path. */
+typedef struct dw_companion_rules {
+    size_t struct_bytes; /* set by dw_companion_rules_init */
+    const char *const *with;
+    size_t n_with;
+    const char *const *without;
+    size_t n_without;
+    bool no_defaults; /* only what matches WITH */
+} dw_companion_rules;
+
+DW_API void dw_companion_rules_init_sized(dw_companion_rules *rules, size_t struct_bytes);
+#define dw_companion_rules_init(rules)                                                   \
+    dw_companion_rules_init_sized(rules, sizeof *(rules))
+
+/* Whether NAME is one of the usual names. */
+DW_API bool dw_companion_is_usual(const char *name);
+
+typedef struct dw_companions dw_companions;
+
+/* Reads the files of DIR that the rules take into memory. Links to files are followed, as
+ * caches of Hugging Face consist of them. What is no regular file is passed over, unless
+ * WITH has its very name: then it is an error, as is a name that is not there. DW_STALE
+ * if a file changes or vanishes while it is read, DW_INVALID if there are too many files
+ * or bytes. */
+DW_API dw_status dw_companions_load(dw_companions **out, const char *dir,
+                                    const dw_companion_rules *rules, dw_error *err);
+DW_API void dw_companions_close(dw_companions *companions);
+
+/* The files, ordered by name. They live as long as COMPANIONS. */
+DW_API const dw_file *dw_companions_files(const dw_companions *companions,
+                                          size_t *n_files);
+
+/* ---- the files of a version ------------------------------------------------------ */
 
 /* A file of a version. */
 typedef struct dw_file_info {

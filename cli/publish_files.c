@@ -1,0 +1,80 @@
+#include "publish_files.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/mem.h"
+
+bool cli_with_option(cli_with *w, const cli_session *s, int option)
+{
+    if (option != CLI_OPT_WITH && option != CLI_OPT_WITHOUT)
+        return false;
+    size_t *n = option == CLI_OPT_WITH ? &w->n_with : &w->n_without;
+    if (*n == CLI_MAX_GLOBS)
+        cli_usage_error(s, "--with and --without: at most %d each", CLI_MAX_GLOBS);
+    (option == CLI_OPT_WITH ? w->with : w->without)[(*n)++] = optarg;
+    return true;
+}
+
+/* The directory of PATH, a file. Free it with dw_free. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = dw_copy_string(slash ? path : ".");
+    if (dir && slash)
+        dir[slash == path ? 1 : slash - path] = '\0';
+    return dir;
+}
+
+dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
+                         const cli_with *with, const char *checkpoint, dw_error *err)
+{
+    struct stat s;
+    const bool is_dir = stat(checkpoint, &s) == 0 && S_ISDIR(s.st_mode);
+    *out = NULL;
+    if (!is_dir && with->n_with == 0)
+        return DW_OK;
+    dw_companion_rules rules;
+    dw_companion_rules_init(&rules);
+    rules.with = with->with;
+    rules.n_with = with->n_with;
+    rules.without = with->without;
+    rules.n_without = with->n_without;
+    rules.no_defaults = !is_dir;
+    char *parent = is_dir ? NULL : parent_of(checkpoint);
+    if (!is_dir && !parent)
+        return dw_fail_memory(err, checkpoint);
+    dw_status status = dw_companions_load(out, is_dir ? checkpoint : parent, &rules, err);
+    dw_free(parent);
+    if (status != DW_OK)
+        return status;
+    options->files = dw_companions_files(*out, &options->n_files);
+    options->has_files = options->n_files > 0 || with->n_with + with->n_without > 0;
+    return DW_OK;
+}
+
+dw_status cli_files_same(bool *same, const dw_publish_options *options, dw_stream *stream,
+                         uint64_t version, dw_error *err)
+{
+    const dw_file_info *there;
+    size_t n;
+    bool is_given;
+    *same = true;
+    if (!options->has_files)
+        return DW_OK;
+    dw_status status = dw_stream_files(stream, version, &there, &n, &is_given, err);
+    *same = status == DW_OK && is_given && n == options->n_files;
+    for (size_t i = 0; status == DW_OK && *same && i < n; i++) {
+        const dw_file *mine = &options->files[i]; /* both are ordered by name */
+        uint8_t sha256[DW_SHA256_BYTES];
+        *same =
+            strcmp(mine->name, there[i].name) == 0 && mine->n_bytes == there[i].n_bytes;
+        if (*same)
+            status = dw_sha256_of(sha256, mine->bytes, (size_t)mine->n_bytes, err);
+        *same = *same && status == DW_OK &&
+                memcmp(sha256, there[i].sha256, sizeof sha256) == 0;
+    }
+    return status;
+}

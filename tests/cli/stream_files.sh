@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Companion files: what publish takes from a checkpoint, and what the stream then has.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 3
+url=$store/run
+
+for step in 1 2 3; do
+    echo '{"model_type": "tiny"}' >run/step_00000$step/config.json
+    echo '{"tokens": []}' >run/step_00000$step/tokenizer.json
+    echo '{"step": 1}' >run/step_00000$step/trainer_state.json
+done
+
+names() { # [OPTION...]: the companion files of a version
+    deltawire inspect "$url" "$@" --json | json '",".join(f["name"] for f in o["files"])'
+}
+n_stored() {
+    object_list "$url" files/ | wc -l
+}
+
+it "publishes the usual files of a directory"
+deltawire publish "$url" run/step_000001 --json >out.json
+holds 'o["files"] == 2 and o["file_bytes"] == 38' <out.json
+[ "$(names)" = config.json,tokenizer.json ]
+deltawire inspect "$url" --file config.json | cmp - run/step_000001/config.json
+prints '^ *23 *0  config.json$' deltawire inspect "$url"
+
+it "stores only what changed"
+echo '{"model_type": "tiny", "x": 1}' >run/step_000002/config.json
+deltawire publish "$url" run/step_000002 --json | holds 'o["files"] == 2 and o["file_bytes"] == 31'
+[ "$(n_stored)" = 3 ]
+deltawire inspect "$url" --json |
+    holds '[f["version"] for f in o["files"]] == [1, 0]'
+deltawire inspect "$url" --at 0 --file config.json | cmp - run/step_000001/config.json
+
+it "takes what --with names, and leaves out what --without names"
+deltawire publish "$url" run/step_000003 --with '*_state.json' --without 'tok*' --quiet
+[ "$(names)" = config.json,trainer_state.json ]
+
+it "keeps the files if a checkpoint is a single file, or has none"
+deltawire publish "$url" run/step_000003/model.safetensors --quiet
+[ "$(names)" = config.json,trainer_state.json ]
+mkdir bare
+cp run/step_000003/model.safetensors bare/
+deltawire publish "$url" bare --quiet
+[ "$(names)" = config.json,trainer_state.json ]
+deltawire publish "$url" run/step_000003/model.safetensors --with tokenizer.json --quiet
+[ "$(names)" = tokenizer.json ]
+
+it "publishes none with --without '*'"
+deltawire publish "$url" run/step_000003 --without '*' --json | holds 'o["files"] == 0'
+[ -z "$(names)" ]
+deltawire log "$url" -n 2 --json | holds '[v["files"] for v in o["versions"]] == [0, 1]'
+
+it "refuses names with a path, and files that are not there"
+head=$(deltawire status "$url" --json | json 'o["head"]')
+for name in ../config.json a/b .. /etc/passwd; do
+    fails 2 "$name: this cannot be the name of a companion file" \
+        deltawire publish "$url" run/step_000001 --with "$name"
+done
+fails 6 "there is no file 'vocab.txt' in it" \
+    deltawire publish "$url" run/step_000001 --with vocab.txt
+ln -s nowhere run/step_000001/vocab.txt
+fails 6 "vocab.txt: the link leads nowhere" \
+    deltawire publish "$url" run/step_000001 --with vocab.txt
+fails 2 "--with: other systems' formats have no place for it" \
+    deltawire publish "$store/peer" run/step_000001 --as slime --with '*.py'
+
+it "refuses too many files and too many bytes"
+mkdir many big
+cp run/step_000001/model.safetensors many/
+cp run/step_000001/model.safetensors big/
+(cd many && seq -f 'f%.0f.py' 10000 | xargs touch)
+fails 2 "more than 1024 companion files" deltawire publish "$url" many --with '*.py'
+truncate -s 64M big/tokenizer.json
+echo >big/config.json
+fails 2 "big/tokenizer.json: with its 67108864 bytes" deltawire publish "$url" big
+[ "$(deltawire status "$url" --json | json 'o["head"]')" = "$head" ]
+
+it "follows links to files and passes over what is no file"
+mkdir linked
+ln -s ../run/step_000002/model.safetensors linked/model.safetensors
+ln -s ../run/step_000002/config.json linked/config.json
+ln -s nowhere linked/tokenizer.json
+mkfifo linked/merges.txt
+mkdir linked/vocab.json
+deltawire publish "$url" linked --quiet
+[ "$(names)" = config.json ]
+deltawire inspect "$url" --file config.json | cmp - run/step_000002/config.json
+
+it "verifies, copies and collects them"
+deltawire verify "$url" --quiet
+deltawire cp "$url" "$store/copy" --quiet
+deltawire inspect "$store/copy" --at 0 --file tokenizer.json | cmp - run/step_000001/tokenizer.json
+key=$(object_list "$url" files/ | sed -n 1p)
+object_get "$url" "$key" kept
+object_remove "$url" "$key"
+fails 6 "1 fault was found" deltawire verify "$url"
+grep -q "companion file 'config.json' is missing" out.last
+object_put "$url" "$key" kept
+deltawire squash "$url" --anchor --quiet
+before=$(n_stored)
+deltawire gc "$url" --keep 1 --quiet
+[ "$(n_stored)" = 1 ] && [ "$before" -gt 1 ]
+deltawire inspect "$url" --file config.json | cmp - run/step_000002/config.json
+deltawire verify "$url" --quiet
+
+it "repairs with the files of the checkpoint"
+object_remove "$url" "$(object_list "$url" files/)"
+deltawire repair "$url" run/step_000003 --quiet
+deltawire inspect "$url" --file tokenizer.json | cmp - run/step_000003/tokenizer.json
+
+it "signs them"
+deltawire keygen trainer.key --json >public.key
+deltawire publish "$store/signed" run/step_000003 --sign-key trainer.key --quiet
+deltawire inspect "$store/signed" --trust "$(json 'o["key"]' <public.key)" \
+    --file config.json | cmp - run/step_000003/config.json
+key=$(object_list "$store/signed" files/ | sed -n 1p)
+printf '%s' '{"model_type": "evil"}
+' >evil
+object_put "$store/signed" "$key" evil
+fails 3 "companion file 'config.json'" deltawire inspect "$store/signed" --file config.json
+
+it "watches DIR itself for changed files, too"
+mkdir output
+cp run/step_000001/{model.safetensors,config.json} output/
+start watch publish "$store/watched" --watch output --json
+watch=$!
+wait_until eval "deltawire inspect $store/watched --file config.json 2>/dev/null | cmp -s - output/config.json"
+echo '{"model_type": "tiny", "changed": 1}' >output/config.new
+mv output/config.new output/config.json
+wait_until eval "deltawire inspect $store/watched --file config.json | cmp -s - output/config.json"
+kill -TERM $watch
+ends $watch 0

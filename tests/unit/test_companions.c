@@ -1,0 +1,252 @@
+/* Which files of a directory are companion files, and that only whole ones are taken. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "deltawire/files.h"
+#include "failing_allocator.h"
+#include "temp_dir.h"
+
+/* wrap: read */
+
+static void put(const char *name, const char *text)
+{
+    FILE *f = fopen(temp_path(name), "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* What happens to a file after the first read of it. */
+static enum { NOTHING, SHRINK, GROW, VANISH, REWRITE } trouble;
+
+ssize_t __real_read(int fd, void *into, size_t n);
+ssize_t __wrap_read(int fd, void *into, size_t n);
+
+ssize_t __wrap_read(int fd, void *into, size_t n)
+{
+    if (trouble == SHRINK && truncate(temp_path("d/config.json"), 1) != 0)
+        abort();
+    ssize_t got = __real_read(fd, into, trouble == SHRINK && n > 1 ? 1 : n);
+    if (trouble == GROW)
+        put("d/config.json", "more than there was before");
+    if (trouble == VANISH)
+        unlink(temp_path("d/config.json"));
+    if (trouble == REWRITE) {
+        const struct timespec times[2] = {{1, 0}, {1, 0}};
+        utimensat(AT_FDCWD, temp_path("d/config.json"), times, 0);
+    }
+    if (trouble != SHRINK)
+        trouble = NOTHING;
+    return got;
+}
+
+/* The names that are taken, with commas; or the code of the error. */
+static const char *load(const dw_companion_rules *rules, dw_error *err)
+{
+    static char names[4096];
+    dw_companions *c;
+    size_t n;
+    *err = (dw_error){0};
+    dw_status status = dw_companions_load(&c, temp_path("d"), rules, err);
+    assert_int_equal(status == DW_OK, c != NULL);
+    if (status != DW_OK)
+        return dw_status_name(status);
+    const dw_file *files = dw_companions_files(c, &n);
+    names[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        strcat(names, i > 0 ? "," : "");
+        strcat(names, files[i].name);
+        char path[128];
+        snprintf(path, sizeof path, "d/%s", files[i].name);
+        struct stat s;
+        assert_int_equal(stat(temp_path(path), &s), 0);
+        assert_int_equal(s.st_size, files[i].n_bytes);
+    }
+    dw_companions_close(c);
+    return names;
+}
+
+static const char *load_with(const char *with, const char *without, dw_error *err)
+{
+    dw_companion_rules rules;
+    dw_companion_rules_init(&rules);
+    rules.with = &with;
+    rules.n_with = with != NULL;
+    rules.without = &without;
+    rules.n_without = without != NULL;
+    return load(&rules, err);
+}
+
+static int make_directory(void **state)
+{
+    if (temp_dir_make(state) != 0 || mkdir(temp_path("d"), 0700) != 0)
+        return -1;
+    put("d/config.json", "{}");
+    put("d/tokenizer.json", "");
+    put("d/model.safetensors", "weights");
+    put("d/model.safetensors.index.json", "index");
+    put("d/trainer_state.json", "state");
+    put("d/modeling.py", "code");
+    put("d/qwen.tiktoken", "x");
+    put("d/.hidden", "x");
+    put("d/deltawire-notes", "x");
+    put("d/o'dd name", "x");
+    return 0;
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    dw_error err;
+    assert_string_equal(load(NULL, &err), "config.json,qwen.tiktoken,tokenizer.json");
+    assert_string_equal(load_with("*.py", NULL, &err),
+                        "config.json,modeling.py,qwen.tiktoken,tokenizer.json");
+    assert_string_equal(load_with("o'dd name", "*t*k*", &err), "config.json,o'dd name");
+    assert_string_equal(load_with(NULL, "*", &err), "");
+    /* a pattern takes neither weights nor hidden files nor deltawire's own */
+    assert_string_equal(load_with("*", NULL, &err),
+                        "config.json,modeling.py,o'dd name,qwen.tiktoken,tokenizer.json,"
+                        "trainer_state.json");
+    const char *with = "*.py";
+    dw_companion_rules rules;
+    dw_companion_rules_init(&rules);
+    rules.with = &with;
+    rules.n_with = 1;
+    rules.no_defaults = true;
+    assert_string_equal(load(&rules, &err), "modeling.py");
+}
+
+static void test_bad_rules(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *with;
+        const char *status;
+        const char *text;
+    } cases[] = {
+        {"../config.json", "invalid", "path"},
+        {"..", "invalid", "dot"},
+        {"sub/*", "invalid", "path"},
+        {"/etc/passwd", "invalid", "path"},
+        {"model.safetensors", "invalid", "weights"},
+        {".hidden", "invalid", "dot"},
+        {"deltawire-notes", "invalid", "deltawire's own"},
+        {"nowhere.json", "not found", "'nowhere.json'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_error err;
+        assert_string_equal(load_with(cases[i].with, NULL, &err), cases[i].status);
+        if (!strstr(err.text, cases[i].text))
+            fail_msg("%s: %s", cases[i].with, err.text);
+    }
+    dw_error err;
+    assert_string_equal(load_with(NULL, "a/b", &err), "invalid");
+    dw_companions *c;
+    assert_int_equal(dw_companions_load(&c, temp_path("nowhere"), NULL, &err),
+                     DW_NOT_FOUND);
+    assert_null(c);
+}
+
+/* Links to files are followed; what is no file is an error only if it was asked for. */
+static void test_links_and_others(void **state)
+{
+    (void)state;
+    dw_error err;
+    put("elsewhere", "linked");
+    assert_int_equal(symlink("../elsewhere", temp_path("d/vocab.json")), 0);
+    assert_int_equal(symlink("../nowhere", temp_path("d/vocab.txt")), 0);
+    assert_int_equal(mkfifo(temp_path("d/merges.txt"), 0600), 0);
+    assert_int_equal(mkdir(temp_path("d/spiece.model"), 0700), 0);
+    assert_string_equal(load(NULL, &err),
+                        "config.json,qwen.tiktoken,tokenizer.json,vocab.json");
+    assert_string_equal(load_with("*", "[a-u]*", &err), "vocab.json");
+    assert_string_equal(load_with("vocab.txt", NULL, &err), "not found");
+    assert_non_null(strstr(err.text, "leads nowhere"));
+    assert_string_equal(load_with("merges.txt", NULL, &err), "invalid");
+    assert_non_null(strstr(err.text, "not a regular file"));
+    assert_string_equal(load_with("spiece.model", NULL, &err), "invalid");
+    unlink(temp_path("d/vocab.json"));
+    unlink(temp_path("d/vocab.txt"));
+    unlink(temp_path("d/merges.txt"));
+    rmdir(temp_path("d/spiece.model"));
+    unlink(temp_path("elsewhere"));
+}
+
+static void test_changes_while_reading(void **state)
+{
+    (void)state;
+    for (int kind = SHRINK; kind <= REWRITE; kind++) {
+        dw_error err;
+        put("d/config.json", "{\"a\": 1}");
+        trouble = kind;
+        const char *result = load(NULL, &err);
+        trouble = NOTHING;
+        assert_string_equal(result, "stale");
+        assert_non_null(strstr(err.where, "config.json"));
+        assert_non_null(strstr(err.text, "nothing was published"));
+    }
+    put("d/config.json", "{}");
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    dw_error err;
+    put("d/tokenizer.model", "");
+    assert_int_equal(truncate(temp_path("d/tokenizer.model"), (64 << 20) - 3), 0);
+    assert_string_equal(load(NULL, &err),
+                        "config.json,qwen.tiktoken,tokenizer.json,tokenizer.model");
+    assert_int_equal(truncate(temp_path("d/tokenizer.model"), (64 << 20) - 2), 0);
+    assert_string_equal(load(NULL, &err), "invalid");
+    assert_non_null(strstr(err.where, "tokenizer.model"));
+    assert_non_null(strstr(err.text, "67108864"));
+    unlink(temp_path("d/tokenizer.model"));
+    for (int i = 0; i < 10000; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "d/f%d.py", i);
+        put(name, "");
+    }
+    assert_string_equal(load_with("*.py", NULL, &err), "invalid");
+    assert_non_null(strstr(err.text, "more than 1024"));
+    for (int i = 0; i < 10000; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "d/f%d.py", i);
+        unlink(temp_path(name));
+    }
+}
+
+static dw_status load_once(dw_error *err)
+{
+    dw_companions *c;
+    dw_status status = dw_companions_load(&c, temp_path("d"), NULL, err);
+    dw_companions_close(c);
+    return status;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    fail_every_allocation(load_once, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bad_rules),
+        cmocka_unit_test(test_links_and_others),
+        cmocka_unit_test(test_changes_while_reading),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, make_directory, temp_dir_remove);
+}
