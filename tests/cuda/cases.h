@@ -64,7 +64,7 @@ typedef struct device_case {
 
 typedef struct two_versions {
     size_t n;
-    char (*names)[16];
+    char (*names)[32];
     uint64_t *dims;
     dw_encode_pair *host;   /* base and next on the host */
     dw_encode_pair *device; /* the same on the device */
