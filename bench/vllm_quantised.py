@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures how long the int8 weights of a vLLM take to get to the next version: by a patch through
-`deltawire.vllm`, and by vLLM's own reload of the same layers from the checkpoint in memory.
+"""Measures how long the quantised weights of a vLLM take to get to the next version: by a patch
+through `deltawire.vllm`, and by vLLM's own reload of the same layers from memory.
 
-    vllm_quantised.py [--layers N] [--density X] [--rounds N]
+    vllm_quantised.py [--scheme int8|fp8] [--layers N] [--density X] [--rounds N]
 
-A step changes that share of the elements by one, and half of it of the scales (as measured on a
+Without AMX, vLLM loads and packs fp8 blocks, but does not serve them: that is not needed here. A
+step changes that share of the elements by one, and half of it of the scales (as measured on a
 training run: docs/QUANTISED.md). Needs vLLM for CPUs (scripts/venv.sh vllm) and the package on
 PYTHONPATH (scripts/package.sh: build-python/site).
 """
@@ -25,22 +26,25 @@ import deltawire  # noqa: E402
 import quantiser  # noqa: E402
 
 
-def quantise(directory):
+def quantise(directory, scheme):
     path = directory / "model.safetensors"
-    save_file(quantiser.quantise(load_file(path)), path, metadata={"format": "pt"})
-    quantiser.add_config(directory)
+    save_file(quantiser.quantise(load_file(path), scheme), path, metadata={"format": "pt"})
+    quantiser.add_config(directory, scheme)
+
+
+def is_scale(name):
+    return name.endswith(("_scale", "_scale_inv"))
 
 
 def change(tensors, density):
     """Changes elements by one, and the last bit of scales. Returns how many."""
     n_changed = 0
     for name, tensor in tensors.items():
-        is_scale = name.endswith("_scale")
-        if not is_scale and tensor.dtype != torch.int8:
+        if not is_scale(name) and tensor.itemsize != 1:
             continue
-        n = max(1, round(tensor.numel() * density * (0.5 if is_scale else 1)))
+        n = max(1, round(tensor.numel() * density * (0.5 if is_scale(name) else 1)))
         at = torch.randint(tensor.numel(), (n,)).unique()
-        tensor.view(-1).view(torch.int32 if is_scale else torch.int8)[at] ^= 1
+        tensor.view(-1).view(torch.int32 if is_scale(name) else torch.int8)[at] ^= 1
         n_changed += len(at)
     return n_changed
 
@@ -62,6 +66,7 @@ def reload(worker, tensors):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--scheme", default="int8", choices=list(quantiser.SCHEMES))
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--density", type=float, default=0.0011)
     parser.add_argument("--rounds", type=int, default=7)
@@ -71,7 +76,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="deltawire-bench-") as where:
         where = Path(where)
         make_model(where / "model", args.layers)
-        quantise(where / "model")
+        quantise(where / "model", args.scheme)
+        if args.scheme == "fp8":
+            torch.cpu._is_amx_tile_supported = lambda: True
         llm, worker = start(where / "model")
         weights = worker.weight_transfer_engine._weights
         learn = milliseconds(lambda: worker.weight_transfer_engine._learn(weights.table))
@@ -97,8 +104,8 @@ def main():
             theirs.append(milliseconds(lambda: reload(worker, live)))
         follower.close()
         publisher.close()
-    n = sum(w.numel() for w in live.values() if w.dtype == torch.int8)
-    print(f"vLLM, {n / 1e6:.0f} M int8 weights, {n_changed} values changed "
+    n = sum(w.numel() for w in live.values() if w.itemsize == 1)
+    print(f"vLLM, {n / 1e6:.0f} M {args.scheme} weights, {n_changed} values changed "
           f"({100 * n_changed / n:.2f} %), medians of {args.rounds}, "
           f"{os.cpu_count()} processors, load average {load_before} -> {load_average()}")
     medians = []

@@ -29,8 +29,11 @@ done
 if [ "${VLLM:-1}" != 0 ]; then
     printf '\n== vLLM\n'
     scripts/package.sh >"$build/package.log" 2>&1 || { cat "$build/package.log" >&2; exit 1; }
-    PYTHONPATH=build-python/site "$(scripts/venv.sh vllm)/bin/python" bench/vllm_quantised.py \
-        --rounds "${ROUNDS:-7}" ${LAYERS:+--layers "$LAYERS"}
+    for scheme in int8 fp8; do
+        PYTHONPATH=build-python/site "$(scripts/venv.sh vllm)/bin/python" \
+            bench/vllm_quantised.py --scheme "$scheme" --rounds "${ROUNDS:-7}" \
+            ${LAYERS:+--layers "$LAYERS"}
+    done
 fi
 echo
 echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg)"

@@ -16,6 +16,7 @@
  *     dw_layout_compare   compares the targets with a checkpoint
  *     dw_layout_write     writes a checkpoint into the targets
  *     dw_layout_apply     applies a patch to the targets
+ *     dw_layout_add_sums  if the engine keeps sums of rows in a target
  *
  * Elements are words of 1, 2, 4 or 8 bytes, as in deltas.
  */
@@ -86,6 +87,24 @@ DW_API dw_status dw_layout_compare(const dw_layout *layout, const dw_tensor *ten
 /* Stores all values of TENSORS in the targets, except those of forgotten tensors. */
 DW_API dw_status dw_layout_write(const dw_layout *layout, const dw_tensor *tensors,
                                  size_t n_tensors, unsigned n_threads, dw_error *err);
+
+/* ---- sums ---- */
+
+/* A kernel for int8 may keep sums of rows among the elements of a target. Such a target
+ * is made of blocks of N_BLOCK bytes: elements, of which element i belongs to row
+ * i / N_RUN % N_ROWS, and then an int32 for each row, FACTOR times the sum of its
+ * elements. N_ROWS and N_RUN are powers of two. */
+typedef struct dw_layout_sums {
+    uint64_t n_block;
+    uint32_t n_rows, n_run;
+    int32_t factor;
+} dw_layout_sums;
+
+/* From now on dw_layout_apply moves the sums with the elements. dw_layout_write,
+ * dw_layout_compare and dw_layout_list leave them alone. The target is of type I8; its
+ * data must be aligned for an int32. */
+DW_API dw_status dw_layout_add_sums(dw_layout *layout, size_t target,
+                                    const dw_layout_sums *sums, dw_error *err);
 
 /* ---- patches ---- */
 

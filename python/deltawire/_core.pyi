@@ -627,6 +627,10 @@ class Layout:
         """Returns how many elements of the target were loaded. Raises Unsupported if the
         layout cannot be learnt."""
     def forget(self, name: str, /) -> None: ...
+    def add_sums(self, target: str, /, *, block: int, rows: int, run: int, factor: int) -> None:
+        """The target is made of blocks of BLOCK bytes: int8 elements, of which element i belongs
+        to row i // RUN % ROWS, and then an int32 for each row, FACTOR times its sum. apply() moves
+        the sums too."""
     def end(self) -> None: ...
     def bind(self, targets: _Tensors, /) -> None:
         """Sets the memory of targets, which is held until the next bind()."""

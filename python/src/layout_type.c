@@ -244,6 +244,8 @@ static PyMethodDef methods[] = {
     {"bind", dwpy_layout_bind, METH_O,
      "Sets the memory of targets, and releases the memory set before."},
     {"forget", dwpy_layout_forget, METH_O, "Forgets a tensor."},
+    {"add_sums", DWPY_KEYWORDS(dwpy_layout_add_sums), METH_VARARGS | METH_KEYWORDS,
+     "Sums of rows that patches move too."},
     {"end", dwpy_layout_end, METH_NOARGS, "Ends the learning."},
     {"compare", DWPY_KEYWORDS(layout_compare), METH_VARARGS | METH_KEYWORDS,
      "How many elements of each tensor differ in the targets."},

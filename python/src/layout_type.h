@@ -31,6 +31,7 @@ PyObject *dwpy_layout_passes(PyObject *object, PyObject *unused);
 PyObject *dwpy_layout_spell(PyObject *object, PyObject *args);
 PyObject *dwpy_layout_learn(PyObject *object, PyObject *args);
 PyObject *dwpy_layout_forget(PyObject *object, PyObject *name);
+PyObject *dwpy_layout_add_sums(PyObject *object, PyObject *args, PyObject *keywords);
 PyObject *dwpy_layout_end(PyObject *object, PyObject *unused);
 
 #endif

@@ -129,6 +129,29 @@ PyObject *dwpy_layout_forget(PyObject *object, PyObject *name)
     Py_RETURN_NONE;
 }
 
+PyObject *dwpy_layout_add_sums(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"", "block", "rows", "run", "factor", NULL};
+    layout_object *self = (layout_object *)object;
+    PyObject *name;
+    unsigned long long block;
+    unsigned rows, run;
+    int factor;
+    size_t target;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "U$KIIi:add_sums", names, &name,
+                                     &block, &rows, &run, &factor) ||
+        !dwpy_layout_find(&target, self->target_names, name) ||
+        !dwpy_guard_enter(&self->guard))
+        return NULL;
+    dw_error err = {0};
+    const dw_layout_sums sums = {block, rows, run, factor};
+    dw_status status = dw_layout_add_sums(self->layout, target, &sums, &err);
+    dwpy_guard_leave(&self->guard);
+    if (status != DW_OK)
+        return dwpy_raise(status, &err);
+    Py_RETURN_NONE;
+}
+
 PyObject *dwpy_layout_end(PyObject *object, PyObject *unused)
 {
     (void)unused;

@@ -45,9 +45,10 @@ static bool allocate(dw_layout *l, const dw_tensor *tensors, size_t n_tensors,
     l->held = dw_alloc_zeroed(n_tensors, sizeof *l->held);
     l->forgotten = dw_alloc_zeroed(n_tensors, sizeof *l->forgotten);
     l->lane_of = dw_alloc_zeroed(n_tensors + 1, sizeof *l->lane_of);
+    l->sums = dw_alloc_zeroed(n_targets, sizeof *l->sums);
     l->arena = dw_alloc(n_dims * sizeof(uint64_t) + n_text);
     if (!l->tensors || !l->targets || !l->numbers || !l->held || !l->forgotten ||
-        !l->lane_of || !l->arena)
+        !l->lane_of || !l->sums || !l->arena)
         return false;
     uint64_t *dims = l->arena;
     char *text = (char *)(dims + n_dims);
@@ -98,6 +99,7 @@ void dw_layout_free(dw_layout *l)
     dw_free(l->pieces);
     dw_free(l->lanes);
     dw_free(l->lane_of);
+    dw_free(l->sums);
     dw_free(l->arena);
     dw_free(l);
 }

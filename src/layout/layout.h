@@ -46,9 +46,10 @@ typedef struct dw_layout_lane {
 struct dw_layout {
     dw_tensor *tensors, *targets; /* owned, names and dims too */
     size_t n_tensors, n_targets;
-    uint64_t *numbers; /* [n_tensors + 1] the first number of each tensor, from 1 */
-    uint64_t *held;    /* [n_tensors] */
-    bool *forgotten;   /* [n_tensors] */
+    uint64_t *numbers;    /* [n_tensors + 1] the first number of each tensor, from 1 */
+    uint64_t *held;       /* [n_tensors] */
+    bool *forgotten;      /* [n_tensors] */
+    dw_layout_sums *sums; /* [n_targets] n_rows is 0: none */
     dw_layout_piece *pieces;
     size_t n_pieces, n_room;
     dw_layout_lane *lanes;

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "codec/element.h"
-#include "layout/layout_walk.h"
+#include "layout/layout_sums.h"
 
 /* ---- comparing and storing ---- */
 
@@ -65,10 +65,19 @@ static void store(const dw_layout_batch *b, const void *values, size_t n)
 #undef STORE
 }
 
+/* Asks for the memory of all changes at once, which are far apart. */
+static void fetch(const dw_layout_batch *b)
+{
+    const uint8_t *data = b->job->layout->targets[b->target].data;
+    for (size_t i = 0; i < b->n; i++)
+        __builtin_prefetch(data + b->places[i] * b->width, 1);
+}
+
 /* Compares the old values, stores the new ones and reads them back while the lines are in
  * the cache. */
 static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
 {
+    fetch(b);
     size_t i = find_other(b, b->segment->old_values);
     if (i < b->n)
         return fail_at(
@@ -77,6 +86,7 @@ static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
             "was made for. Load them whole",
             err);
     store(b, b->segment->values, b->n);
+    dw_layout_move_sums(b, b->segment->old_values, b->segment->values, b->n);
     b->job->n_stored[b->segment_number] += b->n;
     i = find_other(b, b->segment->values);
     return i == b->n ? DW_OK
@@ -91,6 +101,7 @@ static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
     uint64_t *left = &b->job->n_stored[b->segment_number];
     const size_t n = *left < b->n ? (size_t)*left : b->n;
     store(b, b->segment->old_values, n);
+    dw_layout_move_sums(b, b->segment->values, b->segment->old_values, n);
     *left -= n;
     return DW_OK;
 }
@@ -111,10 +122,14 @@ static dw_status undo_segment(void *context, size_t i, unsigned worker, dw_error
 
 static dw_status check_memory(const dw_layout *l, dw_error *err)
 {
-    for (size_t i = 0; i < l->n_targets; i++)
+    for (size_t i = 0; i < l->n_targets; i++) {
         if (!l->targets[i].data && l->targets[i].n_bytes > 0)
             return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, l->targets[i].name,
                                   "is in memory that the CPU cannot reach");
+        if (!dw_layout_sums_aligned(l, i))
+            return dw_fail_tensor(err, DW_INVALID, NULL, l->targets[i].name,
+                                  "has sums, but is not aligned to 4 bytes");
+    }
     return DW_OK;
 }
 

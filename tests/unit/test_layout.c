@@ -32,7 +32,7 @@ static const uint64_t square[] = {ROWS, COLS};
 static const char *const names[] = {"q",      "k",     "turned", "cut",
                                     "packed", "bytes", "wide",   "elsewhere"};
 static const dw_dtype dtypes[] = {DW_BF16, DW_BF16, DW_BF16, DW_BF16,
-                                  DW_BF16, DW_U8,   DW_F32,  DW_BF16};
+                                  DW_BF16, DW_I8,   DW_F32,  DW_BF16};
 
 static unsigned width_of(dw_dtype dtype)
 {
@@ -60,10 +60,14 @@ static void model_free(model *m)
         free(m->tensors[i].data);
 }
 
-static const uint64_t target_elems[] = {2 * ELEMS + 7, ELEMS, ROWS * 20,
-                                        ELEMS,         ELEMS, ELEMS};
+/* The bytes are in blocks of 16 rows, four columns of each row after another, then 128
+ * times the sum of each row. */
+static const dw_layout_sums sums = {16 * (COLS + 4), 16, 4, 128};
+
+static const uint64_t target_elems[] = {2 * ELEMS + 7,    ELEMS, ROWS * 20, ELEMS,
+                                        ROWS *(COLS + 4), ELEMS};
 static const dw_dtype target_dtypes[] = {DW_BF16, DW_BF16, DW_BF16,
-                                         DW_BF16, DW_U8,   DW_F32};
+                                         DW_BF16, DW_I8,   DW_F32};
 static const char *const target_names[] = {"fused",    "t_turned", "t_cut",
                                            "t_packed", "t_bytes",  "t_wide"};
 
@@ -93,7 +97,21 @@ static void engine_free(engine *e)
 /* The engine's own loader: K after Q, and padding; a transposed tensor; columns 30 to 49;
  * pairs of rows interleaved, 16 columns at a time, last tile first; and unchanged
  * tensors. ELSEWHERE belongs to another rank. */
-static void engine_load(engine *e, const model *m)
+static void load_bytes(int8_t *to, const int8_t *from, bool with_sums)
+{
+    for (size_t r = 0; r < ROWS; r++) {
+        int8_t *block = to + r / 16 * sums.n_block;
+        int32_t sum = 0;
+        for (size_t c = 0; c < COLS; c++) {
+            block[(c / 4 * 16 + r % 16) * 4 + c % 4] = from[r * COLS + c];
+            sum += 128 * from[r * COLS + c];
+        }
+        if (with_sums)
+            memcpy(block + 16 * COLS + r % 16 * 4, &sum, 4);
+    }
+}
+
+static void engine_load_weights(engine *e, const model *m, bool with_sums)
 {
     uint16_t *fused = e->targets[FUSED].data, *turned = e->targets[T_TURNED].data;
     uint16_t *cut = e->targets[T_CUT].data, *packed = e->targets[T_PACKED].data;
@@ -109,8 +127,13 @@ static void engine_load(engine *e, const model *m)
             packed[((r / 2 * (COLS / 16) + tile) * 16 + c % 16) * 2 + r % 2] =
                 ((uint16_t *)m->tensors[PACKED].data)[i];
         }
-    memcpy(e->targets[T_BYTES].data, m->tensors[BYTES].data, ELEMS);
+    load_bytes(e->targets[T_BYTES].data, m->tensors[BYTES].data, with_sums);
     memcpy(e->targets[T_WIDE].data, m->tensors[WIDE].data, ELEMS * 4);
+}
+
+static void engine_load(engine *e, const model *m)
+{
+    engine_load_weights(e, m, true);
 }
 
 static bool engine_equal(const engine *a, const engine *b)
@@ -119,6 +142,15 @@ static bool engine_equal(const engine *a, const engine *b)
         if (memcmp(a->targets[i].data, b->targets[i].data, a->targets[i].n_bytes) != 0)
             return false;
     return true;
+}
+
+/* Takes over the sums of B. */
+static bool engine_equal_but_sums(engine *a, const engine *b)
+{
+    for (size_t at = 16 * COLS; at < target_elems[T_BYTES]; at += sums.n_block)
+        memcpy((uint8_t *)a->targets[T_BYTES].data + at,
+               (const uint8_t *)b->targets[T_BYTES].data + at, 16 * 4);
+    return engine_equal(a, b);
 }
 
 /* ---- learning ---- */
@@ -142,7 +174,7 @@ static dw_status learn_all(dw_layout *l, bool spoil, dw_error *err)
         for (size_t i = 0; i < N_TARGETS; i++)
             memset(passes[pass].targets[i].data, i % 2 ? 0 : 0xff,
                    passes[pass].targets[i].n_bytes);
-        engine_load(&passes[pass], &spelled);
+        engine_load_weights(&passes[pass], &spelled, false);
         if (spoil)
             for (size_t i = 0; i < target_elems[T_CUT]; i++)
                 ((uint16_t *)passes[pass].targets[T_CUT].data)[i] ^= 0x8000;
@@ -155,7 +187,9 @@ static dw_status learn_all(dw_layout *l, bool spoil, dw_error *err)
         uint64_t n_covered;
         status = dw_layout_learn(l, i, codes, &n_covered, err);
         if (status == DW_OK)
-            assert_int_equal(n_covered, i == FUSED ? 2 * ELEMS : target_elems[i]);
+            assert_int_equal(n_covered, i == FUSED     ? 2 * ELEMS
+                                        : i == T_BYTES ? ELEMS
+                                                       : target_elems[i]);
     }
     for (unsigned pass = 0; pass < n_passes; pass++)
         engine_free(&passes[pass]);
@@ -209,7 +243,8 @@ static int set_up(void **state)
            dw_layout_new(&layout, base.tensors, N_TENSORS, live.targets, N_TARGETS,
                          NULL) != DW_OK ||
            learn_all(layout, false, NULL) != DW_OK ||
-           dw_layout_end(layout, NULL) != DW_OK;
+           dw_layout_end(layout, NULL) != DW_OK ||
+           dw_layout_add_sums(layout, T_BYTES, &sums, NULL) != DW_OK;
 }
 
 static int tear_down(void **state)
@@ -256,7 +291,7 @@ static void test_whole_tensors(void **state)
     for (size_t t = 0; t < N_TENSORS; t++)
         assert_int_equal(different[t], t == PACKED);
     assert_int_equal(dw_layout_write(layout, next.tensors, N_TENSORS, 2, &err), DW_OK);
-    assert_true(engine_equal(&live, &at_next));
+    assert_true(engine_equal_but_sums(&live, &at_next));
 }
 
 static void test_patch(void **state)
@@ -303,7 +338,7 @@ static void test_list_is_the_patch(void **state)
         }
     }
     assert_int_equal(n, report.n_stored);
-    assert_true(engine_equal(&live, &at_next));
+    assert_true(engine_equal_but_sums(&live, &at_next));
     dw_layout_stores_free(lists, N_TARGETS);
 }
 
@@ -324,6 +359,27 @@ static void test_other_weights_are_left_alone(void **state)
     assert_non_null(strstr(err.text, "wide"));
     assert_true(engine_equal(&live, &copy));
     engine_free(&copy);
+}
+
+static void test_sums_that_do_not_fit(void **state)
+{
+    (void)state;
+    dw_error err;
+    const dw_layout_sums wrong[] = {
+        {sums.n_block, 0, 4, 1},         {sums.n_block, 16, 0, 1},
+        {sums.n_block + 4, 16, 4, 1},    {16 * 4, 16, 4, 1},
+        {sums.n_block, 16, 3, 1},        {0, 16, 4, 1},
+        {sums.n_block, 0xffffffff, 4, 1}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(dw_layout_add_sums(layout, T_BYTES, &wrong[i], &err),
+                         DW_INVALID);
+    assert_int_equal(dw_layout_add_sums(layout, T_WIDE, &sums, &err), DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "t_wide"));
+    dw_layout_move(layout, T_BYTES, (uint8_t *)live.targets[T_BYTES].data + 1);
+    dw_layout_report report;
+    assert_int_equal(dw_layout_apply(layout, temp_path("patch"), 2, &report, NULL, &err),
+                     DW_INVALID);
+    dw_layout_move(layout, T_BYTES, live.targets[T_BYTES].data);
 }
 
 static void test_what_cannot_be_learnt(void **state)
@@ -367,7 +423,7 @@ static void test_forgotten_tensors_are_named(void **state)
             assert_int_equal(forgotten[t], t == K);
         memcpy((uint16_t *)live.targets[FUSED].data + ELEMS, next.tensors[K].data,
                ELEMS * 2);
-        assert_true(engine_equal(&live, &at_next));
+        assert_true(engine_equal_but_sums(&live, &at_next));
         dw_layout_free(l);
     }
 }
@@ -456,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_patch),
         cmocka_unit_test_setup(test_list_is_the_patch, start_at_base),
         cmocka_unit_test_setup(test_other_weights_are_left_alone, start_at_base),
+        cmocka_unit_test(test_sums_that_do_not_fit),
         cmocka_unit_test(test_what_cannot_be_learnt),
         cmocka_unit_test(test_forgotten_tensors_are_named),
         cmocka_unit_test(test_shuffled),

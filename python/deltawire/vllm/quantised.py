@@ -77,6 +77,13 @@ class Layer:
         """How many of the values that depend on the weights are wrong."""
         return 0
 
+    def copy_bias(self) -> None:
+        """Copies the bias to where the kernel reads it, if that is another place."""
+
+    def sums(self) -> dict[str, int] | None:
+        """For Layout.add_sums(): then patches on the CPU need no finish()."""
+        return None
+
 
 class PackedFp8(Layer):
     """Packed in a parameter."""
@@ -115,9 +122,16 @@ class PackedInt8(PackedFp8):
             row = places // 4 % BLOCK  # a block's bytes are a multiple of 4 * BLOCK
             sums.index_put_((block, row), 128 * (new.to(torch.int32) - old.to(torch.int32)),
                             accumulate=True)
+        self.copy_bias()
+
+    def copy_bias(self) -> None:
         copy = getattr(self.module, "bias_fp32", None)
         if copy is not None:
             copy.copy_(self.module.bias)
+
+    def sums(self) -> dict[str, int] | None:
+        return {"block": BLOCK * self.module.weight.shape[1], "rows": BLOCK, "run": 4,
+                "factor": 128}
 
     def n_wrong(self) -> int:
         weights, sums = self._blocks(self.module.weight)

@@ -85,8 +85,15 @@ class Weights:
         self.confirmed = False
         self._unplaced: str | None = None
         self._said: set[str] = set()
+        self._addresses: list[int] = []
+        self._is_bound = False
         self._learn()
         self.layout.end()
+        for layer in self._layers:
+            sums = layer.sums()
+            if sums is not None:
+                self.layout.add_sums(f"{layer.name}.weight", **sums)
+        self._is_redone = any(isinstance(layer, quantised.Repacked) for layer in self._layers)
         for name in self.layout.forgotten:
             self.reasons.setdefault(name, "it lies in too many places")
         self._forget_unplaced()
@@ -226,9 +233,19 @@ class Weights:
 
     def bind(self) -> None:
         """The parameters' memory may have moved."""
-        self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
-        self.layout.bind({name: as_bytes(flat) for name, flat in self._targets.items()}
-                         if self._on_cpu else {})
+        addresses = [p.data_ptr() for p in self._parameters.values()]
+        if addresses != self._addresses:
+            self._addresses, self._is_bound = addresses, False
+            self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
+        if self._on_cpu and not self._is_bound:
+            self.layout.bind({name: as_bytes(flat) for name, flat in self._targets.items()})
+            self._is_bound = True
+
+    def _unbind(self) -> None:
+        """Memory of the CPU stays bound until it moves."""
+        if not self._on_cpu:
+            self.layout.bind({})
+            self._is_bound = False
 
     def compare(self, tensors: Mapping[str, Any]) -> dict[str, int]:
         """For each tensor, how many elements differ from what the model computes with."""
@@ -240,7 +257,7 @@ class Weights:
         try:
             wrong = self.layout.compare(tensors, threads=self._threads)
         finally:
-            self.layout.bind({})
+            self._unbind()
         for layer in self._layers:
             n = layer.n_wrong()
             if n > 0:
@@ -274,7 +291,7 @@ class Weights:
             try:
                 self.layout.write(tensors, threads=self._threads)
             finally:
-                self.layout.bind({})
+                self._unbind()
             for layer in self._layers:
                 layer.finish(None)
         is_derived = not self._derived.isdisjoint(names)
@@ -324,12 +341,12 @@ class Weights:
         try:
             if self._on_cpu:
                 report = self.layout.apply(patch, base=base, threads=self._threads)
-                stores = self.layout.stores(patch)[1] if self._layers else {}
+                stores = self.layout.stores(patch)[1] if self._is_redone else {}
             else:
                 report, stores = self.layout.stores(patch, base=base)
                 self._store_on_device(patch, stores)
         finally:
-            self.layout.bind({})
+            self._unbind()
         for layer in self._layers:
             self._finish(layer, stores)
         return report
@@ -337,6 +354,9 @@ class Weights:
     def _finish(self, layer: quantised.Layer,
                 stores: Mapping[str, tuple[bytearray, bytearray, bytearray]]) -> None:
         """Computes again what depends on the weights that STORES changed."""
+        if self._on_cpu and not isinstance(layer, quantised.Repacked):
+            layer.copy_bias()  # its sums are moved
+            return
         name = f"{layer.name}.weight"
         if not any(stores.get(f"{layer.name}.{part}", ((),))[0]
                    for part in ("weight", "weight_scale", "bias")):
