@@ -143,9 +143,10 @@ typedef struct dw_publish_options {
 
     const dw_quant_options *quantize; /* the stream holds the weights quantised; NULL: as
                                          they are. Experimental. Must be the same for all
-                                         versions of a stream. Not for shards, nor with
-                                         DW_FIRST_BASE. Weights that are not finite are
-                                         DW_INVALID, and nothing is published. A
+                                         versions of a stream. Not with DW_FIRST_BASE.
+                                         Shards must have whole rows; of fp8-block, whole
+                                         blocks of 128 rows. Weights that are not finite
+                                         are DW_INVALID, and nothing is published. A
                                          config.json among the companion files gets a
                                          `quantization_config`. Borrowed for the call */
     const dw_version_source *first_source; /* of the version that open commits; NULL:

@@ -69,7 +69,8 @@ class Weights:
 
     def _local(self, name: str) -> torch.Tensor:
         if name in self.parts:
-            return self.parts[name].local(self.dtype if name in self.masters else None)
+            cast = name in self.masters and not self._copy_masters
+            return self.parts[name].local(self.dtype if cast else None)
         return self.live[name].detach()
 
     @property

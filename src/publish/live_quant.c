@@ -1,5 +1,6 @@
 #include "publish/live_quant.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,6 +87,34 @@ dw_status dw_live_quant_plan(dw_live_quant *out, const dw_tensor *tensors,
     for (size_t t = 0; t < out->plan->n_entries; t++)
         out->grains[t] = grain_of(out->plan, t);
     return make_scales(out, err);
+}
+
+dw_status dw_live_quant_scales(dw_slice *out, const dw_live_quant *q,
+                               const dw_slice *slice, dw_error *err)
+{
+    const size_t t = slice->tensor;
+    const dw_quant_entry *e = &q->plan->entries[t];
+    const dw_grain *grain = &q->grains[t];
+    const uint64_t end = slice->first + slice->n;
+    if (grain->unit == 0) { /* no elements */
+        *out = (dw_slice){e->partner, 0, elems_of(&q->plan->entries[e->partner])};
+        return DW_OK;
+    }
+    if (dw_grain_edge(grain, slice->first, false) != slice->first ||
+        dw_grain_edge(grain, end, false) != end)
+        return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, e->tensor.name,
+                              "a shard has elements %" PRIu64 " to %" PRIu64
+                              ", which share scales with another rank's: with %s a shard "
+                              "must have whole units of %" PRIu64
+                              " rows. Publish the weights as they are, and quantise them "
+                              "in a derived stream (deltawire mirror --quantize)",
+                              slice->first, end, dw_quant_scheme_name(q->plan->scheme),
+                              dw_quant_unit_rows(q->plan, t));
+    const uint64_t first =
+        dw_quant_scales_before(q->plan, t, slice->first / e->n_columns);
+    *out = (dw_slice){e->partner, first,
+                      dw_quant_scales_before(q->plan, t, end / e->n_columns) - first};
+    return DW_OK;
 }
 
 dw_status dw_live_quant_open(dw_live_quant *q, const dw_pieces *pieces,

@@ -46,6 +46,11 @@ dw_status dw_live_quant_open(dw_live_quant *quant, const dw_pieces *pieces,
                              unsigned n_threads, dw_error *err);
 void dw_live_quant_close(dw_live_quant *quant);
 
+/* The scales of SLICE, a part of a quantised weight. DW_UNSUPPORTED if elements outside
+ * of SLICE share scales with it. */
+dw_status dw_live_quant_scales(dw_slice *out, const dw_live_quant *quant,
+                               const dw_slice *slice, dw_error *err);
+
 /* Whether tensor T of the table is made here, and not read as it is. */
 bool dw_live_quant_makes(const dw_live_quant *quant, size_t t);
 

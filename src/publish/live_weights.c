@@ -93,8 +93,9 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
     const dw_stream_record *s = &p->stream->record;
     const size_t n = p->options.n_shards;
     size_t n_taken = 0;
-    owned_shard *list = dw_alloc_array(n, sizeof *list);
-    p->live.data = dw_alloc_zeroed(n, sizeof *p->live.data);
+    /* the scales of a shard are another one */
+    owned_shard *list = dw_alloc_array(2 * n, sizeof *list);
+    p->live.data = dw_alloc_zeroed(2 * n, sizeof *p->live.data);
     dw_name_index names;
     dw_status status = list && p->live.data ? DW_OK : dw_fail_memory(err, NULL);
     if (status == DW_OK)
@@ -115,6 +116,12 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
         /* after an uneven split some ranks own nothing of a tensor */
         if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
             list[n_taken++] = (owned_shard){slice, shard->data};
+        if (slice.n == 0 || !dw_live_quant_makes(&p->live.quant, t))
+            continue;
+        dw_slice scales = {0};
+        status = dw_live_quant_scales(&scales, &p->live.quant, &slice, err);
+        if (status == DW_OK)
+            list[n_taken++] = (owned_shard){scales, NULL};
     }
     if (status == DW_OK && n_taken > 0)
         qsort(list, n_taken, sizeof *list, compare_shards);

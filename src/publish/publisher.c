@@ -69,11 +69,6 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
             err, DW_INVALID, NULL,
             "a sharded publish needs a rank below n_ranks, shards, and the name "
             "of the job");
-    if (o->quantize && o->quantize->scheme != DW_QUANT_NONE && p->sharded)
-        return dw_fail(err, DW_UNSUPPORTED, NULL,
-                       "`quantize` does not work with shards yet: publish the weights as "
-                       "they are, and quantise them in a derived stream (deltawire "
-                       "mirror --quantize)");
     if (o->quantize && o->quantize->scheme != DW_QUANT_NONE && o->first == DW_FIRST_BASE)
         return dw_fail(err, DW_INVALID, NULL,
                        "a quantised stream cannot start from a base: followers would "

@@ -3,6 +3,7 @@
 /* labels: threads */
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -443,10 +444,19 @@ static void test_refused(void **state)
     options.first = DW_FIRST_BASE;
     expect_refused(&m, store, &options, DW_INVALID, "base");
     options.first = DW_FIRST_ANCHOR;
-    const dw_shard shard = {0, 0, m.n[0], m.tensors[0].data};
+    /* a shard that ends inside a block, and one that ends inside a row */
+    dw_store *other = kit_mem_store();
+    dw_shard shard = {LARGE, 0, 100 * 700, m.tensors[LARGE].data};
     options.shards = &shard;
     options.n_shards = 1;
-    expect_refused(&m, store, &options, DW_UNSUPPORTED, "shards");
+    expect_refused(&m, other, &options, DW_UNSUPPORTED, names[LARGE]);
+    quant.scheme = DW_QUANT_FP8_ROW;
+    shard.n_elems++;
+    dw_store *third = kit_mem_store();
+    expect_refused(&m, third, &options, DW_UNSUPPORTED, names[LARGE]);
+    quant.scheme = DW_QUANT_FP8_BLOCK;
+    dw_store_close(other);
+    dw_store_close(third);
     options.shards = NULL;
     options.n_shards = 0;
     dw_publisher_close(open_trainer(&m, store, &options));
@@ -477,6 +487,101 @@ static void test_refused(void **state)
     dw_stream_close(stream);
     dw_store_close(store);
     trainer_free(&m);
+}
+
+/* ---- ranks ---- */
+
+typedef struct rank {
+    trainer *m;
+    dw_store *store;
+    dw_publish_options options;
+    dw_shard shards[2 * N_SOURCE];
+    dw_publisher *p;
+    dw_publish_report report;
+    dw_error err;
+    dw_status status;
+} rank;
+
+static void *open_rank(void *context)
+{
+    rank *r = context;
+    r->status =
+        dw_publisher_open(&r->p, r->store, r->m->tensors, N_SOURCE, &r->options, &r->err);
+    return NULL;
+}
+
+static void *publish_rank(void *context)
+{
+    rank *r = context;
+    uint64_t ticket;
+    r->status = dw_publisher_publish(r->p, &ticket, NULL, &r->err);
+    if (r->status == DW_OK)
+        r->status = dw_publisher_wait(r->p, ticket, UINT_MAX, NULL, &r->report, &r->err);
+    return NULL;
+}
+
+/* Both ranks at once. */
+static void together(rank ranks[2], void *(*fn)(void *))
+{
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, fn, &ranks[1]), 0);
+    fn(&ranks[0]);
+    pthread_join(other, NULL);
+    for (int i = 0; i < 2; i++)
+        assert_ok(ranks[i].status, &ranks[i].err);
+}
+
+/* Two ranks, which split the tensors where rows, or blocks of rows, end. */
+static void run_ranks(dw_quant_scheme scheme)
+{
+    trainer m;
+    trainer_make(&m);
+    dw_store *store = kit_mem_store();
+    const dw_quant_options quant = quant_options(scheme, false);
+    static const uint64_t block_rows[N_SOURCE] = {7, 130 + 128, 640, 128, 1},
+                          free_rows[N_SOURCE] = {7, 200, 701, 255, 69};
+    const uint64_t *rows = scheme == DW_QUANT_FP8_BLOCK ? block_rows : free_rows;
+    for (int start = 0; start < 2; start++) {
+        rank ranks[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            ranks[i] = (rank){.m = &m, .store = store, .options = options_of(&m, &quant)};
+            dw_publish_options *o = &ranks[i].options;
+            o->rank = i;
+            o->n_ranks = 2;
+            o->job = start ? "second" : "first";
+            o->n_shards = N_SOURCE;
+            for (size_t t = 0; t < N_SOURCE; t++) {
+                const uint64_t width = n_dims[t] == 1 ? 1 : dims[t][n_dims[t] - 1];
+                const uint64_t cut = rows[t] * width, first = i == 0 ? 0 : cut;
+                const unsigned size = m.tensors[t].dtype == DW_F32 ? 4 : 2;
+                ranks[i].shards[t] =
+                    (dw_shard){t, first, i == 0 ? cut : m.n[t] - cut,
+                               (uint8_t *)m.tensors[t].data + first * size};
+            }
+        }
+        for (int i = 0; i < 2; i++)
+            ranks[i].options.shards = ranks[i].shards;
+        together(ranks, open_rank);
+        check(&m, store, &quant);
+        for (unsigned i = 0; i < 2; i++) {
+            trainer_step(&m, i == 0 ? 10 : 1000);
+            together(ranks, publish_rank);
+            check(&m, store, &quant);
+        }
+        for (int i = 0; i < 2; i++)
+            dw_publisher_close(ranks[i].p);
+    }
+    kit_verify(store);
+    dw_store_close(store);
+    trainer_free(&m);
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    run_ranks(DW_QUANT_FP8_BLOCK);
+    run_ranks(DW_QUANT_FP8_ROW);
+    run_ranks(DW_QUANT_INT8_ROW);
 }
 
 /* ---- companion files ---- */
@@ -568,7 +673,7 @@ int main(void)
         cmocka_unit_test(test_fp8_block),  cmocka_unit_test(test_fp8_row),
         cmocka_unit_test(test_int8_row),   cmocka_unit_test(test_unchanged),
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config),     cmocka_unit_test(test_ranks),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
