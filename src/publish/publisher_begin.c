@@ -91,14 +91,47 @@ static void pin_source(dw_publisher *p, const dw_stream *source, uint64_t versio
     dw_writer_release(&bytes);
 }
 
-static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error *err)
+/* Opens the stream that this one forks from, which must be of the model SPEC: otherwise
+ * nobody could read the fork. */
+static dw_status open_source(dw_stream **out, const dw_publisher *p,
+                             const dw_stream_spec *spec, dw_error *err)
 {
+    *out = NULL;
     if (!p->options.fork_store)
         return dw_fail(err, DW_INVALID, NULL,
                        "a fork needs the store of its source: set `fork_store`");
-    dw_stream *other;
     const dw_trust trust = {p->options.trust.keys, p->options.trust.n_keys, NULL};
-    dw_status status = dw_stream_open(&other, p->options.fork_store, &trust, err);
+    dw_status status = dw_stream_open(out, p->options.fork_store, &trust, err);
+    if (status == DW_OK)
+        status = dw_stream_check_spec(*out, spec, err);
+    if (status != DW_OK) {
+        dw_stream_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* Before a stream is created, so that a fork of another model leaves nothing behind. */
+static dw_status check_source(const dw_publisher *p, const dw_stream_spec *spec,
+                              dw_error *err)
+{
+    dw_stream *source;
+    if (p->options.first != DW_FIRST_FORK || p->options.rank != 0 ||
+        dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, NULL) != DW_NOT_FOUND)
+        return DW_OK;
+    dw_status status = open_source(&source, p, spec, err);
+    dw_stream_close(source);
+    return status;
+}
+
+static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error *err)
+{
+    const dw_stream_record *own = &p->stream->record;
+    const dw_stream_spec spec = {.tensors = own->tensors,
+                                 .n_tensors = own->n_tensors,
+                                 .quantized = own->quantized};
+    dw_stream *other;
+    dw_status status = open_source(&other, p, &spec, err);
     if (status != DW_OK)
         return status;
     uint64_t version = p->options.fork_version;
@@ -258,6 +291,8 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
     if (status == DW_OK)
         status = dw_file_set_quantize(&p->files.wanted, p->live.quant.plan, err);
     spec.tensors = shapes;
+    if (status == DW_OK)
+        status = check_source(p, &spec, err);
     if (status == DW_OK)
         status = dw_stream_create(&p->stream, p->store, &spec, &p->options.trust, err);
     if (status == DW_OK) /* the keys belong to the caller of open */

@@ -4,6 +4,7 @@
  * magnitude and the quantised elements come from the copy: the source is read once, and
  * the copy is still in a cache when it is read again.
  */
+#include <fenv.h>
 #include <float.h>
 #include <inttypes.h>
 #include <string.h>
@@ -234,14 +235,12 @@ static dw_status check_rows(const dw_quant_plan *plan, size_t weight, uint64_t f
     return DW_OK;
 }
 
-dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *src,
-                        uint64_t first_row, uint64_t n_rows, void *out, float *scales,
-                        dw_error *err)
+static dw_status do_rows(const dw_quant_plan *plan, size_t weight, const void *src,
+                         uint64_t first_row, uint64_t n_rows, void *out, float *scales,
+                         dw_error *err)
 {
     uint32_t own[TILE_ELEMS];
-    dw_status status = check_rows(plan, weight, first_row, n_rows, err);
-    if (status != DW_OK)
-        return status;
+    dw_status status = DW_OK;
     const dw_quant_entry *e = &plan->entries[weight];
     const format f = format_of(plan, e);
     const size_t n_columns = (size_t)e->n_columns;
@@ -270,5 +269,21 @@ dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *sr
         status = do_unit(&f, e, unit, rented ? rented : own, &scales, err);
     }
     dw_free(rented);
+    return status;
+}
+
+dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *src,
+                        uint64_t first_row, uint64_t n_rows, void *out, float *scales,
+                        dw_error *err)
+{
+    fenv_t callers;
+    dw_status status = check_rows(plan, weight, first_row, n_rows, err);
+    if (status != DW_OK)
+        return status;
+    /* a program may have changed how this thread rounds and treats subnormal numbers */
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    status = do_rows(plan, weight, src, first_row, n_rows, out, scales, err);
+    fesetenv(&callers);
     return status;
 }

@@ -464,6 +464,13 @@ dw_status dw_stream_check_vacant(dw_store *store, dw_error *err)
                : status;
 }
 
+dw_status dw_stream_check_spec(const dw_stream *s, const dw_stream_spec *spec,
+                               dw_error *err)
+{
+    dw_status status = check_quantized(s, spec, err);
+    return status == DW_OK ? check_model(s, spec->tensors, spec->n_tensors, err) : status;
+}
+
 dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_stream_spec *spec,
                            const dw_trust *trust, dw_error *err)
 {
@@ -476,9 +483,7 @@ dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_stream_spe
             status = dw_stream_open(out, store, trust, err);
     }
     if (status == DW_OK)
-        status = check_quantized(*out, spec, err);
-    if (status == DW_OK)
-        status = check_model(*out, spec->tensors, spec->n_tensors, err);
+        status = dw_stream_check_spec(*out, spec, err);
     if (status != DW_OK) {
         dw_stream_close(*out);
         *out = NULL;

@@ -46,6 +46,10 @@ typedef struct dw_stream_spec {
 dw_status dw_stream_create(dw_stream **out, dw_store *store, const dw_stream_spec *spec,
                            const dw_trust *trust, dw_error *err);
 
+/* DW_MISMATCH if the stream is for another model, or quantised in another way. */
+dw_status dw_stream_check_spec(const dw_stream *stream, const dw_stream_spec *spec,
+                               dw_error *err);
+
 /* DW_UNTRUSTED unless the record was signed by a trusted key, if there are any such keys.
  */
 dw_status dw_stream_check_seal(const dw_stream *stream, const dw_record_seal *seal,

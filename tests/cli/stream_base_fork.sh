@@ -34,5 +34,11 @@ deltawire pull "$store/b" --into forked --quiet >/dev/null
 deltawire pull "$store/b" --into forked0 --at 0 --quiet >/dev/null
 [ "$(state_of forked0)" = "$(state_at 1)" ]
 
+it "refuses a fork of another model, and leaves nothing behind"
+fails 5 "quantised" deltawire publish "$store/d" run/step_000003 --fork "$store/a@1" \
+    --quantize fp8-block --quantize-also '*'
+fails 6 "no stream" deltawire log "$store/d"
+[ "$(deltawire status "$store/a" --json | python3 -c 'import json, sys; print(sum(f["status"] == "fork" for f in json.load(sys.stdin)["followers"]))')" = 1 ]
+
 it "refuses both at once"
 fails 2 "exclude each other" deltawire publish "$store/c" run/base --base --fork "$store/a"

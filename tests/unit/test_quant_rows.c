@@ -1,5 +1,6 @@
 /* Quantised rows against a second definition of the rounding: the nearest of all values
  * of the type, found by a search. */
+#include <fenv.h>
 #include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -312,6 +313,46 @@ static void test_zeros(void **unused)
     }
 }
 
+/* Rounds upwards and, if the processor can, takes subnormal numbers for zero. */
+static void enter_other_mode(void)
+{
+    fesetround(FE_UPWARD);
+#ifdef __SSE__
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#endif
+}
+
+static void test_modes_of_the_caller(void **unused)
+{
+    (void)unused;
+    static const uint16_t maxima[] = {0x3f80, 0x0400, 0x0003};
+    uint16_t data[130 * 130];
+    uint8_t out[130 * 130], expected[130 * 130];
+    float scales[130], expected_scales[130];
+    for (size_t s = 0; s < 3; s++)
+        for (size_t k = 0; k < sizeof maxima / sizeof maxima[0]; k++) {
+            model m;
+            make(&m, schemes[s], DW_BF16, false, 0, 130, 130);
+            for (size_t i = 0; i < 130 * 130; i++)
+                data[i] = (uint16_t)(random64() % (maxima[k] + 1u));
+            assert_int_equal(dw_quant_rows(m.plan, m.weight, data, 0, 130, expected,
+                                           expected_scales, NULL),
+                             DW_OK);
+            fenv_t before;
+            fegetenv(&before);
+            enter_other_mode();
+            dw_status status =
+                dw_quant_rows(m.plan, m.weight, data, 0, 130, out, scales, NULL);
+            const int rounding = fegetround();
+            fesetenv(&before);
+            assert_int_equal(status, DW_OK);
+            assert_int_equal(rounding, FE_UPWARD); /* the caller's mode stays */
+            assert_memory_equal(out, expected, sizeof out);
+            assert_memory_equal(scales, expected_scales, m.n_scales * sizeof *scales);
+            release(&m);
+        }
+}
+
 static void test_not_finite(void **unused)
 {
     (void)unused;
@@ -425,10 +466,15 @@ static void test_sticky(void **unused)
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_every_pattern),
-        cmocka_unit_test(test_zeros),          cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_parts_of_units), cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_tails),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_every_pattern),
+        cmocka_unit_test(test_zeros),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_parts_of_units),
+        cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_modes_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
