@@ -375,8 +375,11 @@ class Publisher:
         quantize_keep: Iterable[str] | None = None,
         quantize_also: Iterable[str] | None = None,
         quantize_from_f32: bool = False,
+        files: _Path | Mapping[str, bytes | _Path] | None = None,
     ) -> Self:
-        """`base_name` or `base`: version 0 is a checkpoint that followers have; it is not
+        """`files`: the companion files of the next version (config.json, tokenizer files): a
+        directory, from which those of the usual names are taken, or a mapping from names to
+        bytes or paths. Of several ranks, those of rank 0 count. `base_name` or `base`: version 0 is a checkpoint that followers have; it is not
         uploaded. `fork`: version 0 is a version of another stream. `stream`: the id that the
         stream must have. `new_key`: allow that the newest version is signed by another key.
         `step` and `notes` are those of the version that opening commits.
@@ -417,8 +420,10 @@ class Publisher:
         step: str | int | None = None,
         notes: str | None = None,
         unchanged: Iterable[str] | None = None,
+        files: _Path | Mapping[str, bytes | _Path] | None = None,
     ) -> int:
-        """Publishes the weights as they are, in the background, and returns a ticket. They
+        """Publishes the weights as they are, in the background, and returns a ticket. `files`
+        replaces the companion files; otherwise the version has those of the one before. The weights
         must not change until captured(ticket). 0: skipped (`when_busy`). `unchanged` names
         tensors that were not written since the last publish that returned a ticket: they are
         not read."""

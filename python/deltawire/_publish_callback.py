@@ -9,6 +9,7 @@ from transformers import TrainerCallback
 
 from . import _core
 from . import torch as dw_torch
+from ._companions import saved_files
 from ._outcomes import OnError, PublishWarning
 
 
@@ -18,7 +19,8 @@ class PublishCallback(TrainerCallback):
     The first model is published if it differs from the stream, for example after a restart from
     an older checkpoint. Then each step becomes a version, in the background. The last step always
     does. Ranks of FSDP2 publish their shards, and nothing is gathered; otherwise rank 0
-    publishes.
+    publishes. The versions carry the model's configuration and the files of its tokenizer or
+    processor (`processing_class`), unless `files` names others; `files={}` leaves them out.
 
     If a version fails, there is a PublishWarning and training goes on: the next version covers
     it. If the last one fails, train() still returns. If another trainer takes the stream over,
@@ -51,8 +53,11 @@ class PublishCallback(TrainerCallback):
         if state.is_world_process_zero or _is_sharded(model):
             options: dict[str, Any] = {
                 "names": _plain_name, "start_step": state.global_step} | self._options
-            self._publisher = dw_torch.Publisher(
-                model, url=self._url, on_error=self._failed, **options)
+            with saved_files(model, given.get("processing_class")) as files:
+                if files is not None:
+                    options.setdefault("files", files)
+                self._publisher = dw_torch.Publisher(
+                    model, url=self._url, on_error=self._failed, **options)
         self._published = state.global_step
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:

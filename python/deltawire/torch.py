@@ -197,15 +197,18 @@ class Publisher:
         """The trainer's step: `start_step`, and the optimizer's steps since this was made."""
         return self._steps
 
-    def publish(self, *, step: str | int | None = None, notes: str | None = None) -> int:
-        """Publishes the weights as they are, in the background. If there are several ranks,
+    def publish(self, *, step: str | int | None = None, notes: str | None = None,
+                files: Any = None) -> int:
+        """Publishes the weights as they are, in the background. `files` replaces the
+        companion files, which otherwise stay. If there are several ranks,
         each must call it. Raises Conflict if another trainer took the stream over; a version
         that failed since the last call is reported as a PublishWarning."""
         self._outcomes.check()
         self._wait_captured()  # a copy must not change before it was read
         self._wait_idle()
         frozen, seen = self._weights.take()
-        ticket = self._native.publish(step=step, notes=notes, unchanged=frozen)
+        ticket = self._native.publish(step=step, notes=notes, unchanged=frozen,
+                                      files=files)
         if ticket:
             self._ticket = ticket
             self._outcomes.add(ticket)

@@ -9,7 +9,7 @@ typedef struct arguments {
     PyObject *store, *tensors, *fork, *folds, *trust, *progress;
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
-    PyObject *as_bf16, *shards;
+    PyObject *as_bf16, *shards, *files;
     const char *when_busy, *base_name, *notes, *receipts, *stream;
     unsigned rank, n_ranks;
     int single_writer, new_key, provenance, publish_changed;
@@ -18,6 +18,7 @@ typedef struct arguments {
     dw_publish_options options;
     dwpy_trust keys;
     dwpy_quantize quantize;
+    dwpy_files companions;
     bool *masters;  /* PyMem_Free */
     dw_shard *list; /* PyMem_Free */
 } arguments;
@@ -62,11 +63,12 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "quantize_keep",
                             "quantize_also",
                             "quantize_from_f32",
+                            "files",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIppzOOp:Publisher", names,
+               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIppzOOpO:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
@@ -77,7 +79,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
                &o->rank_timeout_ms, &a->receipts, &o->sweep_every, &a->provenance,
                &a->publish_changed, &a->quantize.scheme, &a->quantize.keep,
-               &a->quantize.also, &a->quantize.from_f32) != 0;
+               &a->quantize.also, &a->quantize.from_f32, &a->files) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -148,8 +150,12 @@ static bool to_options(arguments *a, publisher_object *self)
     o->first_step = dwpy_text(a->step);
     o->first_notes = a->notes;
     self->exit_ms = a->exit_ms;
-    if (!to_ranks(a, self) || !dwpy_quantize_read(&a->quantize))
+    if (!to_ranks(a, self) || !dwpy_quantize_read(&a->quantize) ||
+        !dwpy_files_read(&a->companions, a->files))
         return false;
+    o->files = a->companions.files;
+    o->n_files = a->companions.n;
+    o->has_files = a->companions.is_given;
     if (a->quantize.scheme)
         o->quantize = &a->quantize.options;
     if (a->fork && a->fork != Py_None) {
@@ -219,6 +225,7 @@ PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     }
     dwpy_trust_release(&a.keys);
     dwpy_quantize_release(&a.quantize);
+    dwpy_files_release(&a.companions);
     PyMem_Free(a.masters);
     PyMem_Free(a.list);
     Py_XDECREF(a.base);

@@ -176,23 +176,30 @@ static PyObject *publish_now(publisher_object *self, const dw_publish_note *note
 
 static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"step", "notes", "unchanged", NULL};
+    static char *names[] = {"step", "notes", "unchanged", "files", NULL};
     publisher_object *self = (publisher_object *)object;
-    PyObject *step = NULL, *unchanged = NULL;
+    PyObject *step = NULL, *unchanged = NULL, *files = NULL;
+    dwpy_files companions = {0};
     dw_publish_note note = {.struct_bytes = sizeof note};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&zO:publish", names,
-                                     dwpy_step_arg, &step, &note.notes, &unchanged))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&zOO:publish", names,
+                                     dwpy_step_arg, &step, &note.notes, &unchanged,
+                                     &files))
         return NULL;
     note.step = dwpy_text(step);
     PyObject *ticket = NULL;
     bool *flags = NULL;
     if (dwpy_guard_enter(&self->guard)) {
-        if (dwpy_publisher_flags(self, unchanged, "unchanged", &flags)) {
+        if (dwpy_publisher_flags(self, unchanged, "unchanged", &flags) &&
+            dwpy_files_read(&companions, files)) {
             note.unchanged = flags;
+            note.files = companions.files;
+            note.n_files = companions.n;
+            note.has_files = companions.is_given;
             ticket = publish_now(self, &note);
         }
         dwpy_guard_leave(&self->guard);
     }
+    dwpy_files_release(&companions);
     PyMem_Free(flags);
     Py_XDECREF(step);
     return ticket;

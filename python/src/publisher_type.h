@@ -69,6 +69,22 @@ typedef struct dwpy_quantize {
 bool dwpy_quantize_read(dwpy_quantize *quantize);
 void dwpy_quantize_release(dwpy_quantize *quantize);
 
+/* ---- files.c ---- */
+
+/* The argument `files`. */
+typedef struct dwpy_files {
+    bool is_given;
+    const dw_file *files;
+    size_t n;
+    dw_companions *companions; /* of a directory */
+    dw_file *list;             /* of a mapping; PyMem_Free */
+    PyObject *kept;            /* what LIST points to */
+} dwpy_files;
+
+/* Takes a directory, a mapping, or NULL or None. Release it in any case. */
+bool dwpy_files_read(dwpy_files *out, PyObject *files);
+void dwpy_files_release(dwpy_files *files);
+
 /* ---- publisher_end.c ---- */
 
 /* Releases the caller's memory. */

@@ -1,0 +1,100 @@
+/* Companion files as an argument: a directory, or a mapping from names to bytes or paths.
+ */
+#include "publisher_type.h"
+
+#define READ_BYTES (64 << 20) /* one more is over the limit */
+
+void dwpy_files_release(dwpy_files *f)
+{
+    dw_companions_close(f->companions);
+    PyMem_Free(f->list);
+    Py_CLEAR(f->kept);
+    *f = (dwpy_files){0};
+}
+
+static bool load_directory(dwpy_files *f, PyObject *files)
+{
+    PyObject *path = NULL;
+    dw_error err = {0};
+    if (!PyUnicode_FSConverter(files, &path))
+        return false;
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_companions_load(&f->companions, PyBytes_AS_STRING(path), NULL, &err);
+    Py_END_ALLOW_THREADS Py_DECREF(path);
+    if (status != DW_OK) {
+        dwpy_raise(status, &err);
+        return false;
+    }
+    f->files = dw_companions_files(f->companions, &f->n);
+    return true;
+}
+
+/* The bytes of VALUE, which has them, or names a file that does. A new reference. */
+static PyObject *bytes_of(PyObject *value)
+{
+    if (PyObject_CheckBuffer(value))
+        return PyBytes_FromObject(value);
+    PyObject *io = PyImport_ImportModule("io");
+    PyObject *file = io ? PyObject_CallMethod(io, "open", "Os", value, "rb") : NULL;
+    PyObject *bytes =
+        file ? PyObject_CallMethod(file, "read", "i", READ_BYTES + 1) : NULL;
+    PyObject *closed = bytes ? PyObject_CallMethod(file, "close", NULL) : NULL;
+    if (!closed)
+        Py_CLEAR(bytes);
+    Py_XDECREF(closed);
+    Py_XDECREF(file);
+    Py_XDECREF(io);
+    return bytes;
+}
+
+/* Adds one pair of a mapping. `kept` owns what the list points to. */
+static bool add(dwpy_files *f, PyObject *name, PyObject *value)
+{
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (!text) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "files: the names are strings");
+        return false;
+    }
+    PyObject *bytes = bytes_of(value);
+    const bool good =
+        bytes && PyList_Append(f->kept, name) == 0 && PyList_Append(f->kept, bytes) == 0;
+    if (good)
+        f->list[f->n++] =
+            (dw_file){text, PyBytes_AS_STRING(bytes), (uint64_t)PyBytes_GET_SIZE(bytes)};
+    Py_XDECREF(bytes);
+    return good;
+}
+
+static bool load_mapping(dwpy_files *f, PyObject *files)
+{
+    PyObject *items = PyMapping_Items(files);
+    if (!items)
+        return false;
+    const Py_ssize_t n = PyList_GET_SIZE(items);
+    f->list = PyMem_Calloc(n > 0 ? (size_t)n : 1, sizeof *f->list);
+    f->kept = PyList_New(0);
+    bool good = f->list && f->kept;
+    if (!f->list)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; good && i < n; i++) {
+        PyObject *pair = PyList_GET_ITEM(items, i);
+        good = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 &&
+               add(f, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
+    }
+    f->files = f->list;
+    Py_DECREF(items);
+    return good;
+}
+
+bool dwpy_files_read(dwpy_files *f, PyObject *files)
+{
+    *f = (dwpy_files){0};
+    if (!files || files == Py_None)
+        return true;
+    f->is_given = true;
+    return PyUnicode_Check(files) || PyBytes_Check(files) || !PyMapping_Check(files)
+               ? load_directory(f, files)
+               : load_mapping(f, files);
+}
