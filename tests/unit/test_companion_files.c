@@ -202,7 +202,7 @@ static void test_too_much(void **state)
     dw_file_list list = {.is_given = true, .items = &entry, .n = 1};
     assert_int_equal(dw_companion_plan(d, &list, &err), DW_INVALID);
     companion_text *many = calloc(DW_MAX_FILES + 2, sizeof *many);
-    char(*names)[8] = calloc(DW_MAX_FILES + 1, sizeof *names);
+    char(*names)[16] = calloc(DW_MAX_FILES + 1, sizeof *names);
     for (int i = 0; i <= DW_MAX_FILES; i++) {
         snprintf(names[i], sizeof *names, "f%04d", i);
         many[i] = (companion_text){names[i], "x"};
