@@ -146,7 +146,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
     cli_expect_arguments(s, argc, 2, 2);
     m->target.quantize = cli_quantize_read(&a->quantize, s);
     a->to_options.deadline_ms = a->from_options.deadline_ms;
-    m->at = DW_NO_VERSION;
+    m->at = m->skipped = DW_NO_VERSION;
     m->source.url = argv[optind];
     m->source.options = &a->from_options;
     m->source.session = s;

@@ -27,6 +27,7 @@ int cli_exit_code(dw_status code)
     case DW_UNSUPPORTED:
         return CLI_EXIT_UNSUPPORTED;
     case DW_INVALID:
+    case DW_NOT_FINITE:
         return CLI_EXIT_USAGE;
     case DW_CONFLICT:
         return CLI_EXIT_CONFLICT;

@@ -148,6 +148,7 @@ typedef struct cli_mirror {
     cli_progress bar;
 
     uint64_t at; /* the version of FROM that TO holds, or DW_NO_VERSION */
+    uint64_t skipped; /* a later one that cannot be quantised, or DW_NO_VERSION */
     bool has_source;
     bool has_target;
     bool is_proven; /* AT's weights are in TO, as far as FROM still has them */

@@ -79,6 +79,7 @@ static dw_status put(cli_mirror *m, double t_start, dw_error *err)
     if (status != DW_OK)
         return status;
     m->at = done.from_version;
+    m->skipped = DW_NO_VERSION;
     if (!done.was_there) {
         m->n_done += !done.is_base;
         report_version(m, &done, cli_now() - t_start);
@@ -148,6 +149,26 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     return status;
 }
 
+/* A version with NaN or infinity has no quantised one. TO records the source of each
+ * version, so the next one simply follows, and covers it. */
+static void skip(cli_mirror *m, const dw_error *fault)
+{
+    m->skipped = cli_source_version(&m->source);
+    if (m->session->json) {
+        json_t *object = json_object();
+        cli_json_text(object, "event", "skipped");
+        cli_json_count(object, "from_version", m->skipped);
+        cli_json_text(object, "code", dw_status_name(fault->code));
+        cli_json_text(object, "text", fault->text);
+        cli_json_event(object);
+        return;
+    }
+    cli_print_message(m->source.url,
+                      "version %" PRIu64
+                      " is skipped, and the next version covers it: %.800s",
+                      m->skipped, fault->text);
+}
+
 /* Mirrors the next version. Sets *MOVED if there was one. */
 static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
 {
@@ -158,12 +179,17 @@ static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
     if (status == DW_OK)
         status = prove_last(m, err);
     if (status == DW_OK)
-        status = cli_source_next(&m->source, m->at, &next, err);
+        status = cli_source_next(
+            &m->source, m->skipped != DW_NO_VERSION ? m->skipped : m->at, &next, err);
     if (status != DW_OK || next == DW_NO_VERSION)
         return status;
     status = go(m, next, err);
     if (status == DW_OK)
         status = put(m, t_start, err);
+    if (status == DW_NOT_FINITE && m->target.quantize) {
+        skip(m, err);
+        status = DW_OK;
+    }
     *moved = status == DW_OK;
     return status;
 }

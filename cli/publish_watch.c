@@ -115,6 +115,9 @@ static void report_passed_over(const cli_session *s, const char *path,
         dw_fail(
             &reported, DW_NOT_FOUND, path,
             "it vanished before it was published: skipped, the next version covers it");
+    else if (err->code == DW_NOT_FINITE)
+        dw_fail(&reported, DW_NOT_FINITE, path,
+                "skipped, the next version covers it: %.800s", err->text);
     cli_report_error(s, "passed over", path, &reported);
 }
 
@@ -209,8 +212,10 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
         *err = o.err;
         return o.status;
     }
-    /* no checkpoint yet or any more, or another model's: wait until its files change */
-    if (!o.done.opened || o.status == DW_MISMATCH || is_gone(item->path)) {
+    /* no checkpoint yet or any more, another model's, or one that cannot be quantised:
+     * wait until its files change */
+    if (!o.done.opened || o.status == DW_MISMATCH || o.status == DW_NOT_FINITE ||
+        is_gone(item->path)) {
         cli_watch_done(item);
         report_passed_over(s, item->path, &o.err);
         return DW_OK;

@@ -32,6 +32,7 @@ typedef enum dw_status {
                        kept failing: try later */
     DW_DENIED,      /* the store refused the credentials, or they may not do this */
     DW_UNTRUSTED, /* a signature is missing, foreign or wrong, or history was rewritten */
+    DW_NOT_FINITE, /* a weight is NaN or infinite, and has no quantised value */
 } dw_status;
 
 #define DW_ERROR_WHERE_SIZE 512

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static PyObject *base;
-static PyObject *kinds[DW_UNTRUSTED + 1]; /* NULL: the base */
+static PyObject *kinds[DW_NOT_FINITE + 1]; /* NULL: the base */
 
 static const struct {
     dw_status status;
@@ -47,6 +47,7 @@ bool dwpy_errors_add(PyObject *module)
         if (!kind || PyModule_AddObjectRef(module, table[i].name, kind) < 0)
             return false;
     }
+    kinds[DW_NOT_FINITE] = Py_XNewRef(kinds[DW_INVALID]);
     return true;
 }
 

@@ -40,6 +40,8 @@ const char *dw_status_name(dw_status code)
         return "denied";
     case DW_UNTRUSTED:
         return "untrusted";
+    case DW_NOT_FINITE:
+        return "not finite";
     }
     return "unknown";
 }

@@ -80,8 +80,8 @@ uint64_t dw_quant_scales_before(const dw_quant_plan *plan, size_t weight, uint64
 /* Quantises N_ROWS from FIRST_ROW on, which must be whole units. SRC has the source's
  * elements from FIRST_ROW on, in plain memory. OUT takes their elements, SCALES their
  * scales. Each element of SRC is read exactly once, because another thread may be writing
- * them. DW_INVALID, with tensor and element, for NaN and infinity. Uses one thread; the
- * plan is only read.
+ * them. DW_NOT_FINITE, with tensor and element, for NaN and infinity. Uses one thread;
+ * the plan is only read.
  *
  * If the plan is sticky, SCALES holds those of the version before, or 0. A scale is kept
  * as long as the new one is in a window around it: fewer elements change, but a version

@@ -137,7 +137,7 @@ static dw_status fail_element(const format *f, const block *b, const void *tile,
         i++;
     const bool is_nan =
         f->kernels->quant_max[f->kind]((const uint8_t *)tile + i * width, 1) > 0x7f800000;
-    return dw_fail_tensor(err, DW_INVALID, NULL, name,
+    return dw_fail_tensor(err, DW_NOT_FINITE, NULL, name,
                           "element %" PRIu64 " is %s%s, which has no quantised value: "
                           "publish weights that are finite",
                           b->first + i / b->n_columns * b->pitch + i % b->n_columns,

@@ -97,6 +97,37 @@ mirror "$store/late" late --quantize fp8-block --once --quiet
 [ "$(sources "$store/late")" = "6 7 8" ]
 equals "$store/late" 8 fp8-block
 
+it "skips versions that are not finite, and goes on with the next one"
+bf16=$store/nan
+skips() { # OPTION...
+    deltawire mirror "$bf16" "$store/skips" --work work/skips --quantize fp8-block --once "$@"
+}
+publish_nan() { # STEP: that checkpoint, with one NaN
+    rm -rf bad
+    cp -r "$(printf 'run/step_%06d' "$1")" bad
+    set_weight bad model.layers.0.mlp.down_proj.weight 7fc0
+    deltawire publish "$bf16" bad --step "$1" --quiet >/dev/null
+}
+publish_nan 1
+skips 2>err.skips
+grep -q "version 0 is skipped.*down_proj.weight.*element [0-9]* is NaN" err.skips
+publish_step "$bf16" 2
+publish_nan 3
+publish_step "$bf16" 4
+skips --json >out.skips
+grep -q '"event":"skipped","from_version":0,"code":"not finite"' out.skips
+grep -q '"event":"skipped","from_version":2,' out.skips
+tail -n 1 out.skips | holds 'o == {"event": "done", "version": 3, "versions": 2}'
+[ "$(sources "$store/skips")" = "1 3" ]
+publish_nan 5
+skips --json | tail -n 1 | holds 'o == {"event": "done", "version": 3, "versions": 0}'
+rm -r work/skips
+publish_step "$bf16" 6
+skips --quiet 2>/dev/null
+[ "$(sources "$store/skips")" = "1 3 5" ]
+deltawire verify "$store/skips" --quiet >/dev/null
+equals "$store/skips" 6 fp8-block
+
 it "stops when asked to"
 start stopped mirror "$ours" "$fp8" --work work/fp8 --quantize fp8-block --json
 stopped=$!

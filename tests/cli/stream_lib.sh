@@ -140,6 +140,18 @@ start() {
     env --default-signal=INT "$deltawire" "${@:2}" >"out.$1" 2>"err.$1" &
 }
 
+# set_weight DIR TENSOR BITS: sets the last element of a bf16 tensor
+set_weight() {
+    python3 - "$1/model.safetensors" "$2" "$3" <<'END'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as f:
+    n = struct.unpack("<Q", f.read(8))[0]
+    end = json.loads(f.read(n))[sys.argv[2]]["data_offsets"][1]
+    f.seek(8 + n + end - 2)
+    f.write(struct.pack("<H", int(sys.argv[3], 16)))
+END
+}
+
 # ends ID CODE: the background process ends with that exit code
 ends() {
     local status=0

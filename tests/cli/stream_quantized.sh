@@ -15,17 +15,6 @@ head_is() { # URL VERSION
 types() {
     deltawire inspect "$1" --json | json '" ".join(sorted(o["dtypes"]))'
 }
-# set_weight DIR TENSOR BITS: sets the last element of a bf16 tensor
-set_weight() {
-    python3 - "$1/model.safetensors" "$2" "$3" <<'END'
-import json, struct, sys
-with open(sys.argv[1], "r+b") as f:
-    n = struct.unpack("<Q", f.read(8))[0]
-    end = json.loads(f.read(n))[sys.argv[2]]["data_offsets"][1]
-    f.seek(8 + n + end - 2)
-    f.write(struct.pack("<H", int(sys.argv[3], 16)))
-END
-}
 tensor=model.layers.0.mlp.down_proj.weight
 
 it "publishes each scheme, and a follower gets a checkpoint that engines load"
@@ -144,6 +133,33 @@ kill -TERM $watch
 ends $watch 0
 deltawire log "$store/watch" --json |
     holds '[v["step"] for v in o["versions"]] == ["3", "2", "1"]'
+
+it "watches on after a checkpoint that is not finite, also after a restart"
+mkdir output2
+cp -r run/step_000001 output2/checkpoint-1
+set_weight output2/checkpoint-1 $tensor 7f80
+start finite publish "$store/finite" --watch output2 --quantize fp8-row
+finite=$!
+wait_until grep -q "checkpoint-1: skipped.*$tensor.*element [0-9]* is infinite" err.finite
+cp -r run/step_000002 output2/new
+mv output2/new output2/checkpoint-2
+wait_until head_is "$store/finite" 0
+cp -r run/step_000003 output2/new
+set_weight output2/new $tensor 7fc0
+mv output2/new output2/checkpoint-3
+wait_until grep -q "checkpoint-3: skipped.*$tensor.*element [0-9]* is NaN" err.finite
+kill -TERM $finite
+ends $finite 0
+start finite publish "$store/finite" --watch output2 --quantize fp8-row --json
+finite=$!
+wait_until grep -q '"event":"passed over".*"code":"not finite".*checkpoint-3' out.finite
+cp -r run/step_000004 output2/new
+mv output2/new output2/checkpoint-4
+wait_until head_is "$store/finite" 1
+kill -TERM $finite
+ends $finite 0
+deltawire log "$store/finite" --json |
+    holds '[v["step"] for v in o["versions"]] == ["4", "2"]'
 
 it "goes on after kill -9 at any instant"
 for i in 0 1 2 3 4 5 6; do

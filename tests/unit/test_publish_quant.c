@@ -400,7 +400,7 @@ static void test_not_finite(void **state)
     const uint16_t good = at[700 * 1000 + 3];
     at[700 * 1000 + 3] = 0x7f80;
     assert_fails(dw_publisher_open(&p, store, m.tensors, N_SOURCE, &options, &err),
-                 DW_INVALID, &err);
+                 DW_NOT_FINITE, &err);
     assert_non_null(strstr(err.text, names[LARGE]));
     at[700 * 1000 + 3] = good;
     p = open_trainer(&m, store, &options);
@@ -409,7 +409,7 @@ static void test_not_finite(void **state)
         const uint16_t kept = at[700 * 1000 + 3];
         at[700 * 1000 + 3] = bad[i];
         err = (dw_error){0};
-        assert_fails(try_publish(p, NULL, NULL, &err), DW_INVALID, &err);
+        assert_fails(try_publish(p, NULL, NULL, &err), DW_NOT_FINITE, &err);
         assert_non_null(strstr(err.text, names[LARGE]));
         assert_int_equal(dw_publisher_version(p), i);
         at[700 * 1000 + 3] = kept;

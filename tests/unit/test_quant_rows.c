@@ -369,7 +369,7 @@ static void test_not_finite(void **unused)
             data[129 * 131 + 130] = bad[i];
             assert_int_equal(
                 dw_quant_rows(m.plan, m.weight, data, 0, 130, out, scales, &err),
-                DW_INVALID);
+                DW_NOT_FINITE);
             assert_non_null(strstr(err.text, "tensor 'up.weight'"));
             assert_non_null(strstr(err.text, "element 17029 is"));
             assert_non_null(strstr(err.text, i < 2 ? "infinite" : "NaN"));
@@ -381,7 +381,7 @@ static void test_not_finite(void **unused)
     float large[2] = {0, FLT_MAX};
     make(&m, DW_QUANT_FP8_ROW, DW_F32, false, 0, 1, 2);
     assert_int_equal(dw_quant_rows(m.plan, m.weight, large, 0, 1, out, scales, &err),
-                     DW_INVALID);
+                     DW_NOT_FINITE);
     assert_non_null(strstr(err.text, "element 1 is infinite as BF16"));
     release(&m);
     make(&m, DW_QUANT_FP8_ROW, DW_F32, true, 0, 1, 2);
