@@ -46,11 +46,17 @@ int cli_exit_code(dw_status code)
 const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
 {
     static const char *const flags[][2] = {
-        {"`base`", "--base"},         {"`copies`", "--copies"},
-        {"`folds`", "--fold"},        {"`from_f32`", "--quantize-from-f32"},
-        {"`new_key`", "--new-key"},   {"`quantize`", "--quantize"},
-        {"`sign_key`", "--sign-key"}, {"`single_writer`", "--single-writer"},
-        {"`stream`", "--stream"},     {"`weights_dir`", "--weights-dir"},
+        {"`base`", "--base"},
+        {"`baseline_dir`", "--baseline"},
+        {"`copies`", "--copies"},
+        {"`folds`", "--fold"},
+        {"`from_f32`", "--quantize-from-f32"},
+        {"`new_key`", "--new-key"},
+        {"`quantize`", "--quantize"},
+        {"`sign_key`", "--sign-key"},
+        {"`single_writer`", "--single-writer"},
+        {"`stream`", "--stream"},
+        {"`weights_dir`", "--weights-dir"},
     };
     size_t n = 0;
     while (*text && n + 1 < DW_ERROR_TEXT_SIZE) {

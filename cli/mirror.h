@@ -113,6 +113,7 @@ typedef struct cli_mirrored {
     bool is_base;     /* nothing was written: TO begins after it */
     bool is_whole;
     bool was_there;
+    bool is_compared; /* with the weights of FROM */
     uint64_t n_changed;
     uint64_t n_objects;
     uint64_t n_bytes;
@@ -147,7 +148,7 @@ typedef struct cli_mirror {
     const cli_session *session;
     cli_progress bar;
 
-    uint64_t at; /* the version of FROM that TO holds, or DW_NO_VERSION */
+    uint64_t at;      /* the version of FROM that TO holds, or DW_NO_VERSION */
     uint64_t skipped; /* a later one that cannot be quantised, or DW_NO_VERSION */
     bool has_source;
     bool has_target;

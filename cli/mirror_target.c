@@ -169,6 +169,17 @@ static dw_status wait_for(cli_target *t, uint64_t ticket, const dw_progress *pro
     return status;
 }
 
+/* The baseline is in WORK. */
+static void name_work(dw_error *err)
+{
+    static const char theirs[] = "`baseline_dir`", ours[] = "--work";
+    char *at = strstr(err->text, theirs);
+    if (!at)
+        return;
+    memcpy(at, ours, strlen(ours));
+    memmove(at + strlen(ours), at + strlen(theirs), strlen(at + strlen(theirs)) + 1);
+}
+
 static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t n,
                                 const dw_publish_note *note, bool is_new,
                                 const dw_progress *progress, dw_error *err)
@@ -195,6 +206,8 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     options.baseline_dir = baseline;
     if (status == DW_OK)
         status = dw_publisher_open(&t->publisher, t->store, tensors, n, &options, err);
+    if (status != DW_OK)
+        name_work(err);
     dw_free(baseline);
     return status;
 }
@@ -417,6 +430,8 @@ dw_status cli_target_write(cli_target *t, const cli_source *source,
     forget_moved(t, tensors, n);
     dw_status status = t->is_peer ? write_peer(t, source, progress, out, err)
                                   : write_stream(t, source, progress, out, err);
+    /* what was quantised is compared only if it is found */
+    out->is_compared = status == DW_OK && (!t->quantize || out->was_there);
     /* after an error, a new publisher finds out the state */
     if (status != DW_OK)
         close_publishers(t);

@@ -89,7 +89,16 @@ static dw_status check_head(const cli_publish *p, const prior *before, dw_error 
                    p->expect_head, before->head);
 }
 
-/* Finds the version that has these weights already, if there is one. */
+/* Finds the version that has the weights of this digest already, if there is one. */
+static void skip_state(cli_published *out, const cli_publish *p, const prior *before,
+                       dw_digest state, bool same_files)
+{
+    const bool is_past = p->past != DW_NO_VERSION && state == p->past_state;
+    out->skipped = state == before->state ? same_files : is_past;
+    out->same = state == before->state ? before->head : p->past;
+    out->report.version = before->head;
+}
+
 static dw_status skip_same(cli_published *out, const cli_publish *p, const prior *before,
                            const cli_weights *weights, const cli_session *s,
                            dw_error *err)
@@ -98,13 +107,9 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
     if (!before->has_head || p->options.quantize) /* publish asks the library */
         return DW_OK;
     dw_status status = cli_weights_state(&state, weights, s, err);
-    if (status != DW_OK)
-        return status;
-    const bool is_past = p->past != DW_NO_VERSION && state == p->past_state;
-    out->skipped = state == before->state ? before->same_files : is_past;
-    out->same = state == before->state ? before->head : p->past;
-    out->report.version = before->head;
-    return DW_OK;
+    if (status == DW_OK)
+        skip_state(out, p, before, state, before->same_files);
+    return status;
 }
 
 /* A directory in the user's cache for this stream. Free it with dw_free. NULL after an
@@ -166,11 +171,16 @@ static void count_stream(cli_published *out, const cli_publish *p, dw_store *sto
     dw_stream_close(stream);
 }
 
-/* Whether the newest version has these weights already, quantised as in the stream. */
-static dw_status skip_current(cli_published *out, dw_publisher *publisher, dw_error *err)
+/* The same for a quantised stream. Its config.json is not that of the checkpoint, so
+ * files do not count. */
+static dw_status skip_quantized(cli_published *out, const cli_publish *p,
+                                const prior *before, dw_publisher *publisher,
+                                dw_error *err)
 {
-    dw_status status = dw_publisher_is_current(publisher, &out->skipped, err);
-    out->same = out->report.version = dw_publisher_version(publisher);
+    dw_digest state = 0;
+    dw_status status = dw_publisher_state(publisher, &state, err);
+    if (status == DW_OK)
+        skip_state(out, p, before, state, true);
     return status;
 }
 
@@ -205,8 +215,9 @@ static dw_status confirm(void *context, dw_error *err)
 
 static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *store,
                          const cli_weights *weights, const dw_publish_options *options,
-                         bool is_new, cli_published *out, dw_error *err)
+                         const prior *before, cli_published *out, dw_error *err)
 {
+    const bool is_new = !before->has_head;
     dw_publisher *publisher = NULL;
     dw_publish_options o = *options;
     double t_start = cli_now();
@@ -223,7 +234,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     if (o.quantize)
         count_stream(out, p, store);
     if (p->skip_same && o.quantize && !is_new)
-        status = skip_current(out, publisher, err);
+        status = skip_quantized(out, p, before, publisher, err);
     if (status != DW_OK || out->skipped) {
         dw_publisher_close(publisher);
         return status;
@@ -278,7 +289,7 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     if (p->fork_url)
         status = cli_store_open_at(&options.fork_store, p->fork_url, &p->store, err);
     if (status == DW_OK)
-        status = publish(p, s, store, weights, &options, !before.has_head, out, err);
+        status = publish(p, s, store, weights, &options, &before, out, err);
     dw_store_close(options.fork_store);
     return status;
 }

@@ -21,11 +21,12 @@ bool cli_publish_folds(const cli_publish *p)
 uint64_t cli_publish_model_bytes(const cli_publish *p, const cli_weights *weights)
 {
     uint64_t n = 0;
-    if (!p->options.quantize)
-        return weights->n_bytes;
-    for (size_t i = 0; i < weights->n_tensors; i++)
-        n += weights->tensors[i].n_bytes * 8 / dw_dtype_bits(weights->tensors[i].dtype);
-    return n < weights->n_bytes ? n : weights->n_bytes;
+    dw_error reported_later; /* by the publisher */
+    if (p->options.quantize &&
+        dw_quant_model_bytes(&n, weights->tensors, weights->n_tensors,
+                             p->options.quantize, &reported_later) == DW_OK)
+        return n;
+    return weights->n_bytes;
 }
 
 /* Whether DIR has an entry whose name begins with PREFIX. */

@@ -189,6 +189,12 @@ DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
 DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_current,
                                          dw_error *err);
 
+/* The state that a version of the weights would have: their digest, rounded and quantised
+ * as they are published. Compare it with dw_version_info.state. Reads all of them. Waits
+ * for the version in progress. DW_INVALID for shards. */
+DW_API dw_status dw_publisher_state(dw_publisher *publisher, dw_digest *state,
+                                    dw_error *err);
+
 typedef struct dw_publish_note {
     size_t struct_bytes;   /* set by dw_publish_note_init */
     const char *step;      /* the trainer's own number or name of the step; may be NULL */

@@ -18,8 +18,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+#include "deltawire/error.h"
 #include "deltawire/export.h"
+#include "deltawire/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,6 +60,12 @@ typedef struct dw_quant_options {
 DW_API void dw_quant_options_init_sized(dw_quant_options *options, size_t struct_bytes);
 #define dw_quant_options_init(options)                                                   \
     dw_quant_options_init_sized(options, sizeof *(options))
+
+/* The bytes of the quantised model of TENSORS, with its scales; their data is not used.
+ * DW_INVALID, with the name of the tensor or pattern, if they cannot be quantised so. */
+DW_API dw_status dw_quant_model_bytes(uint64_t *n_bytes, const dw_tensor *tensors,
+                                      size_t n_tensors, const dw_quant_options *options,
+                                      dw_error *err);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,10 @@ static bool read_patterns(PyObject *given, const char *what, PyObject **kept,
         return false;
     }
     *kept = PySequence_Tuple(given);
+    if (!*kept && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Format(PyExc_TypeError, "%s: a list of patterns, not %R", what, given);
+        return false;
+    }
     const Py_ssize_t n_items = *kept ? PyTuple_Size(*kept) : 0;
     const char **texts = *kept ? PyMem_Calloc((size_t)n_items + 1, sizeof *texts) : NULL;
     if (*kept && !texts)
@@ -20,7 +24,12 @@ static bool read_patterns(PyObject *given, const char *what, PyObject **kept,
         return false;
     *out = texts;
     for (Py_ssize_t i = 0; i < n_items; i++) {
-        texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(*kept, i), NULL);
+        PyObject *item = PyTuple_GetItem(*kept, i);
+        if (!PyUnicode_Check(item)) {
+            PyErr_Format(PyExc_TypeError, "%s: %R is not a string", what, item);
+            return false;
+        }
+        texts[i] = PyUnicode_AsUTF8AndSize(item, NULL);
         if (!texts[i])
             return false;
     }

@@ -309,7 +309,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
         status =
             dw_fail(err, DW_CONFLICT, dir,
                     "the directory holds other weights, and is not a baseline. Name an "
-                    "empty directory for the baseline");
+                    "empty directory with `baseline_dir`");
     } else if (!is_same) {
         status = dw_weights_stage_copy(w, position, live, NULL, err);
         if (status == DW_OK)

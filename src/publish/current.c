@@ -50,18 +50,48 @@ static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
     return DW_OK;
 }
 
-dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
+/* Makes this thread the owner of the baseline. */
+static void begin(dw_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
     while (p->busy || p->job.phase == DW_JOB_ENCODING || p->job.phase == DW_JOB_UPLOADING)
         pthread_cond_wait(&p->changed, &p->lock);
-    p->busy = true; /* this thread owns the baseline */
+    p->busy = true;
     pthread_mutex_unlock(&p->lock);
-    dw_status status = compare(p, is_current, err);
+}
+
+static void end(dw_publisher *p)
+{
     pthread_mutex_lock(&p->lock);
     p->busy = false;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
+}
+
+dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
+{
+    begin(p);
+    dw_status status = compare(p, is_current, err);
+    end(p);
+    return status;
+}
+
+dw_status dw_publisher_state(dw_publisher *p, dw_digest *state, dw_error *err)
+{
+    if (p->sharded)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "the shards of one rank have no state of a version");
+    dw_digest *digests = dw_alloc_array(p->pieces.cut.n + 1, sizeof *digests);
+    if (!digests)
+        return dw_fail_memory(err, NULL);
+    dw_status status = DW_OK;
+    begin(p);
+    for (size_t i = 0; status == DW_OK && i < p->pieces.cut.n; i++)
+        status = digest_live(&digests[i], p, i, err);
+    if (status == DW_OK)
+        *state = dw_pieces_state(&p->pieces, digests);
+    end(p);
+    dw_free(digests);
     return status;
 }
 

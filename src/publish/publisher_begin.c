@@ -272,7 +272,7 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
                          "there is no stream here, but the baseline in %.200s is version "
                          "%" PRIu64 " of one: the store is absent, or the stream was "
                          "removed. Mount the store; to begin a new stream, name an "
-                         "empty directory for the baseline",
+                         "empty directory with `baseline_dir`",
                          dir, at.version)
                : status;
 }

@@ -20,9 +20,34 @@ typedef struct source {
     uint64_t version; /* DW_NO_VERSION: the caller's */
 } source;
 
+/* Whether the tensors have the names, types and shapes of the stream. */
+static bool fits(const dw_stream_record *r, const dw_tensor *tensors, size_t n_tensors)
+{
+    dw_name_index names;
+    if (n_tensors != r->n_tensors ||
+        dw_name_index_init(&names, tensors, n_tensors, NULL) != DW_OK)
+        return false;
+    bool good = true;
+    for (size_t t = 0; good && t < r->n_tensors; t++) {
+        const size_t i = dw_name_index_find(&names, r->tensors[t].name);
+        good = i != SIZE_MAX &&
+               dw_tensor_same_shape(&r->tensors[t], &tensors[i], NULL, NULL) == DW_OK;
+    }
+    dw_name_index_release(&names);
+    return good;
+}
+
 static dw_status take_tensors(source *out, const dw_stream_record *r,
                               const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
+    if (r->quantized.scheme[0] && !fits(r, tensors, n_tensors))
+        return dw_fail(
+            err, DW_MISMATCH, NULL,
+            "the stream is quantised as %s, and these weights are not those of "
+            "its model: name a directory that was pulled from it. To restart "
+            "it from a trainer's checkpoint, repair it without one, and then "
+            "publish the checkpoint with `quantize`",
+            r->quantized.scheme);
     if (n_tensors != r->n_tensors)
         return dw_fail(err, DW_MISMATCH, NULL,
                        "there are %zu tensors, but the stream's model has %zu", n_tensors,
@@ -108,6 +133,20 @@ static dw_status take_source(source *out, dw_publisher *p, const dw_tensor *tens
     return status == DW_OK ? dw_restart_digest(&out->restart, p, err) : status;
 }
 
+/* A derived version keeps its source, so that a mirror goes on after it. */
+static dw_status keep_origin(dw_publisher *p, const source *from, dw_error *err)
+{
+    dw_commit_record commit;
+    if (from->version == DW_NO_VERSION)
+        return DW_OK;
+    dw_status status = dw_stream_read_commit(p->stream, from->version, &commit, err);
+    if (status != DW_OK)
+        return status;
+    p->job.source = commit.source;
+    dw_commit_record_release(&commit);
+    return DW_OK;
+}
+
 /* If the process is killed between the commit and the record of its anchor, the head
  * still cannot be rebuilt. Then the repair is run again. */
 static dw_status commit_restart(dw_publisher *p, const source *from, dw_error *err)
@@ -147,6 +186,8 @@ static dw_status repair(dw_publisher *p, const dw_tensor *tensors, size_t n_tens
     dw_status status = open_stream(p, err);
     if (status == DW_OK)
         status = take_source(&from, p, tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = keep_origin(p, &from, err);
     /* do everything that can fail before the previous writer is fenced */
     if (status == DW_OK)
         status = dw_epoch_claim(p, err);

@@ -270,3 +270,18 @@ void dw_quant_plan_free(dw_quant_plan *plan)
     dw_free(plan->arena);
     dw_free(plan);
 }
+
+dw_status dw_quant_model_bytes(uint64_t *n_bytes, const dw_tensor *tensors,
+                               size_t n_tensors, const dw_quant_options *options,
+                               dw_error *err)
+{
+    dw_quant_plan *plan;
+    *n_bytes = 0;
+    dw_status status = dw_quant_plan_make(&plan, tensors, n_tensors, NULL, options, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; i < plan->n_entries; i++)
+        *n_bytes += plan->entries[i].tensor.n_bytes;
+    dw_quant_plan_free(plan);
+    return DW_OK;
+}

@@ -402,11 +402,13 @@ static dw_status check_quantized(const dw_stream *s, const dw_stream_spec *spec,
                        there->scheme, asked->scheme[0] ? "quantised as " : "unquantised",
                        asked->scheme);
     if (strcmp(there->rounded, asked->rounded) != 0)
-        return dw_fail(err, DW_MISMATCH, url,
-                       "the stream is quantised as %s with F32 weights rounded to %s "
-                       "first, these would be rounded to %s: set `from_f32` as for the "
-                       "first version, or publish to another URL",
-                       there->scheme, there->rounded, asked->rounded);
+        return dw_fail(
+            err, DW_MISMATCH, url,
+            "the stream is quantised as %s, with F32 weights rounded to %s "
+            "first, these would be rounded to %s: %s `from_f32`, or publish to "
+            "another URL",
+            there->scheme, there->rounded, asked->rounded,
+            strcmp(there->rounded, "none") == 0 ? "add" : "drop");
     return DW_OK;
 }
 

@@ -74,7 +74,7 @@ fails 2 "TO must be a deltawire stream" mirror "$store/trl" other --quantize fp8
 it "refuses a derived version that is not what the source quantises to"
 deltawire mirror "$ours" "$store/kept" --work work/kept --quantize fp8-row --once \
     --quantize-from-f32 --quiet
-fails 5 "rounded to none first" mirror "$store/kept" kept2 --quantize fp8-row --once
+fails 5 "rounded to none first.*: add --quantize-from-f32" mirror "$store/kept" kept2 --quantize fp8-row --once
 
 it "goes on after kill -9 at any instant, without a lost or repeated version"
 for i in 6 7 8; do publish_step "$ours" $i; done
@@ -127,6 +127,25 @@ skips --quiet 2>/dev/null
 [ "$(sources "$store/skips")" = "1 3 5" ]
 deltawire verify "$store/skips" --quiet >/dev/null
 equals "$store/skips" 6 fp8-block
+
+it "goes on after a repair of the derived stream"
+mirror "$store/repaired" repaired --quantize fp8-block --once --json >out.repaired
+! grep -q '"verified":true' out.repaired # nothing was there to compare
+at=$(deltawire status "$store/repaired" --json | json 'o["head"]')
+rm -r work/repaired
+object_remove "$store/repaired" "$(object_of "$store/repaired" "$at")"
+fails 6 "deltawire repair" mirror "$store/repaired" repaired --quantize fp8-block --once
+deltawire repair "$store/repaired" --quiet >/dev/null
+mirror "$store/repaired" repaired --quantize fp8-block --once --quiet
+[ "$(sources "$store/repaired")" = "6 7 8 7 8" ]
+equals "$store/repaired" 8 fp8-block
+
+it "names its own option if the target is gone"
+if is_file_store; then
+    rm -rf "${store#file://}/repaired"
+    fails 9 "empty directory with --work" \
+        mirror "$store/repaired" repaired --quantize fp8-block --once
+fi
 
 it "stops when asked to"
 start stopped mirror "$ours" "$fp8" --work work/fp8 --quantize fp8-block --json

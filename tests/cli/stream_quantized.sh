@@ -64,7 +64,7 @@ unchanged fails 5 "quantised as fp8-block.*quantised as int8-row" \
     deltawire publish "$store/fp8-block" run/step_000004 --quantize int8-row
 fails 5 "quantised as fp8-block.*unquantised" \
     deltawire publish "$store/fp8-block" run/step_000004
-fails 5 "rounded to bf16 first.*--quantize-from-f32" \
+fails 5 "rounded to bf16 first.*: drop --quantize-from-f32" \
     deltawire publish "$store/fp8-block" run/step_000004 --quantize fp8-block --quantize-from-f32
 deltawire publish "$store/plain" run/base --quiet >/dev/null
 fails 5 "not quantised.*quantised as fp8-row" \
@@ -160,6 +160,28 @@ kill -TERM $finite
 ends $finite 0
 deltawire log "$store/finite" --json |
     holds '[v["step"] for v in o["versions"]] == ["4", "2"]'
+
+it "does not go back to old checkpoints because their files were touched"
+sleep 1 # times have whole seconds
+touch output/checkpoint-*/model.safetensors
+start watch publish "$store/watch" --watch output --quantize fp8-row --json
+watch=$!
+cp -r run/step_000004 output/new
+mv output/new output/checkpoint-4
+wait_until head_is "$store/watch" 3
+kill -TERM $watch
+ends $watch 0
+deltawire log "$store/watch" --json |
+    holds '[v["step"] for v in o["versions"]] == ["4", "3", "2", "1"]'
+
+it "repair says what fits a quantised stream"
+deltawire pull "$store/watch" --into watched --quiet >/dev/null
+fails 5 "quantised as fp8-row.*pulled from it.*--quantize" \
+    deltawire repair "$store/watch" run/step_000004
+deltawire repair "$store/watch" watched --quiet >/dev/null
+head_is "$store/watch" 4
+quantized "$store/watch" 5 fp8-row
+deltawire verify "$store/watch" --quiet >/dev/null
 
 it "goes on after kill -9 at any instant"
 for i in 0 1 2 3 4 5 6; do

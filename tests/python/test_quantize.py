@@ -196,6 +196,16 @@ def test_refused(url, options, error):
         dw.Publisher(url, {"a.weight": torch.randn(8, 8).bfloat16()}, **options)
 
 
+@pytest.mark.parametrize("given, text", [
+    ([3], "quantize_also: 3 is not a string"),
+    (3, "quantize_also: a list of patterns, not 3"),
+])
+def test_names_the_argument(url, given, text):
+    with pytest.raises(TypeError, match=text):
+        dw.Publisher(url, {"a.weight": torch.randn(8, 8).bfloat16()}, quantize="fp8-row",
+                     quantize_also=given)
+
+
 def test_quantised_already(url):
     model = {"a.weight": torch.randn(8, 8).to(torch.float8_e4m3fn)}
     with pytest.raises(dw.Error, match="quantised already"):

@@ -303,6 +303,14 @@ static bool is_current(dw_publisher *p)
     return current;
 }
 
+static dw_digest state_of(dw_publisher *p)
+{
+    dw_error err = {0};
+    dw_digest found = 0;
+    assert_ok(dw_publisher_state(p, &found, &err), &err);
+    return found;
+}
+
 static void run(dw_quant_scheme scheme, bool from_f32, bool in_dir)
 {
     trainer m;
@@ -324,7 +332,10 @@ static void run(dw_quant_scheme scheme, bool from_f32, bool in_dir)
             p = open_trainer(&m, store, &options);
             assert_false(is_current(p));
         }
-        assert_int_equal(publish(p, NULL).unchanged, steps[i] == 0);
+        const dw_digest wanted = state_of(p);
+        const dw_publish_report report = publish(p, NULL);
+        assert_int_equal(report.unchanged, steps[i] == 0);
+        assert_true(report.state == wanted);
         assert_true(is_current(p));
         check(&m, store, &quant);
     }

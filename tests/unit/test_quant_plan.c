@@ -324,6 +324,25 @@ static void test_config(void **state)
     dw_writer_release(&w);
 }
 
+static void test_model_bytes(void **state)
+{
+    (void)state;
+    static const uint64_t large[] = {300, 200};
+    const dw_tensor tensors[] = {
+        tensor("embed.weight", DW_BF16, 2, large),
+        tensor("a.weight", DW_F32, 2, large),
+    };
+    dw_error err = {0};
+    uint64_t n = 0;
+    dw_quant_options o = options_of(DW_QUANT_FP8_BLOCK);
+    assert_int_equal(dw_quant_model_bytes(&n, tensors, 2, &o, &err), DW_OK);
+    assert_int_equal(n, 2 * 60000 + 60000 + 3 * 2 * 4);
+    o = options_of(DW_QUANT_INT8_ROW);
+    assert_int_equal(dw_quant_model_bytes(&n, tensors, 2, &o, &err), DW_OK);
+    assert_int_equal(n, 2 * 60000 + 60000 + 300 * 4);
+    assert_int_equal(dw_quant_model_bytes(&n, tensors, 1, &o, &err), DW_INVALID);
+}
+
 static void test_bad_config(void **state)
 {
     (void)state;
@@ -386,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_patterns),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_scheme_names), cmocka_unit_test(test_config),
         cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_model_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
