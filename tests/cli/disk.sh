@@ -132,6 +132,12 @@ nothing_big disk
 fails 6 'the disk has .* free' deltawire publish t run/base --baseline disk/b --fold none
 nothing_big disk
 
+it "counts the tensors that a quantised stream keeps as they are"
+fails 6 'the disk has .* free, but .* --baseline DIR' deltawire publish t run/base \
+    --quantize fp8-block --quantize-keep '*.mlp.*' --quantize-keep '*.[qvo]_proj.*'
+nothing_big disk
+[ ! -e t ]
+
 it "publishes without folds if there is room for one copy, and reports it"
 rm disk/filler
 leaves $((model * 3 / 2))

@@ -130,7 +130,7 @@ equals "$store/skips" 6 fp8-block
 
 it "goes on after a repair of the derived stream"
 mirror "$store/repaired" repaired --quantize fp8-block --once --json >out.repaired
-! grep -q '"verified":true' out.repaired # nothing was there to compare
+! grep -q '"verified":true' out.repaired || die "nothing was there to compare with"
 at=$(deltawire status "$store/repaired" --json | json 'o["head"]')
 rm -r work/repaired
 object_remove "$store/repaired" "$(object_of "$store/repaired" "$at")"
