@@ -28,13 +28,22 @@ static char *parent_of(const char *path)
     return dir;
 }
 
+/* Whether --without '*' asks for a version without files. */
+static bool takes_none(const cli_with *with)
+{
+    for (size_t i = 0; i < with->n_without; i++)
+        if (strcmp(with->without[i], "*") == 0)
+            return true;
+    return false;
+}
+
 dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
                          const cli_with *with, const char *checkpoint, dw_error *err)
 {
     struct stat s;
     const bool is_dir = stat(checkpoint, &s) == 0 && S_ISDIR(s.st_mode);
     *out = NULL;
-    if (!is_dir && with->n_with == 0)
+    if (!is_dir && with->n_with == 0 && !takes_none(with))
         return DW_OK;
     dw_companion_rules rules;
     dw_companion_rules_init(&rules);

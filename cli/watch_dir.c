@@ -50,6 +50,7 @@ static uint64_t print_of(const char *name, const struct stat *st)
 typedef struct glance {
     uint64_t sum;    /* covers the weights and their index, under their final names ... */
     bool with_files; /* ... and companion files */
+    uint64_t file_sum; /* covers companion files */
     bool is_empty, has_weights, has_bin;
     struct timespec newest, newest_temporary, newest_weights;
 } glance;
@@ -70,9 +71,12 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
     g->has_bin |= strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin");
     /* changes of logs, optimizers and results make no new checkpoint */
     const bool is_weights = ends_with(name, ".safetensors");
+    const bool is_companion = dw_companion_is_usual(name);
     if (is_weights || ends_with(name, ".safetensors.index.json") ||
-        (g->with_files && dw_companion_is_usual(name)))
+        (g->with_files && is_companion))
         g->sum += print_of(name, st);
+    if (is_companion)
+        g->file_sum += print_of(name, st);
     if (is_weights) {
         g->has_weights = true;
         note_time(&g->newest_weights, st);
@@ -138,8 +142,10 @@ static dw_status note_item(cli_watch *watch, char *path, bool has_step, uint64_t
     }
     cli_watched *item = &watch->items[i];
     const uint64_t print = fault == CLI_WATCH_GOOD && !is_under_way(g) ? g->sum : 0;
-    item->is_stable = print != 0 && print == item->print;
+    item->is_stable =
+        print != 0 && print == item->print && g->file_sum == item->file_print;
     item->print = print;
+    item->file_print = g->file_sum;
     item->written = g->newest_weights.tv_sec;
     item->fault = fault;
     item->n_useless =

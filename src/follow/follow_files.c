@@ -108,8 +108,7 @@ static dw_status open_dirs(dw_follower *f, dw_error *err)
     return status;
 }
 
-static dw_status fail_fetch(const dw_follower *f, const dw_file_entry *entry,
-                            const dw_error *fault, dw_error *err)
+static dw_status fail_fetch(const dw_follower *f, const dw_error *fault, dw_error *err)
 {
     if (fault->code != DW_NOT_FOUND && fault->code != DW_CORRUPT) {
         if (err)
@@ -117,10 +116,10 @@ static dw_status fail_fetch(const dw_follower *f, const dw_file_entry *entry,
         return fault->code;
     }
     return dw_fail(err, fault->code, fault->where,
-                   "companion file '%.200s' of version %" PRIu64 ": %.500s. Restore it "
-                   "from a mirror with `deltawire cp`, or follow without companion "
-                   "files: `no_files`",
-                   entry->name, f->files.version, fault->text);
+                   "version %" PRIu64
+                   ", %.500s. Restore it from a copy of the stream, or "
+                   "follow without companion files (`no_files`)",
+                   f->files.version, fault->text);
 }
 
 /* Fetches and stages the I-th file in each directory that lacks it. */
@@ -139,7 +138,7 @@ static dw_status fetch_one(dw_follower *f, size_t i, const dw_progress *progress
     dw_status status = dw_file_get(&blob, f->stream->store, entry, f->options.spool_dir,
                                    progress, &fault);
     if (status != DW_OK)
-        return fail_fetch(f, entry, &fault, err);
+        return fail_fetch(f, &fault, err);
     for (unsigned k = 0; status == DW_OK && k < files->n_dirs; k++)
         if (dw_companion_needs(files->dirs[k], i))
             status = dw_companion_stage(files->dirs[k], i, blob.bytes, err);

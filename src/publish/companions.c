@@ -210,6 +210,30 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
     return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
+static bool is_white(uint8_t c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* Whether the bytes begin and end as JSON does. A file that is just being written is
+ * empty, or ends too early: its size and time do not show that. */
+static bool looks_complete(const uint8_t *bytes, size_t n_bytes)
+{
+    size_t first = 0, end = n_bytes;
+    while (first < end && is_white(bytes[first]))
+        first++;
+    while (end > first && is_white(bytes[end - 1]))
+        end--;
+    return end - first >= 2 && ((bytes[first] == '{' && bytes[end - 1] == '}') ||
+                                (bytes[first] == '[' && bytes[end - 1] == ']'));
+}
+
+static bool is_json(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".json") == 0;
+}
+
 static dw_status read_open(dw_companions *c, dw_file *file, int fd,
                            const struct stat *before, const char *path, dw_error *err)
 {
@@ -235,6 +259,12 @@ static dw_status read_open(dw_companions *c, dw_file *file, int fd,
     if (status == DW_OK && (after.st_size != before->st_size ||
                             !same_time(&after.st_mtim, &before->st_mtim)))
         return fail_changed(path, "changed", err);
+    if (status == DW_OK && is_json(path) && !looks_complete(bytes, n_bytes))
+        return dw_fail(
+            err, DW_STALE, path,
+            "it is not JSON: it is empty or ends too early, perhaps because it "
+            "is being written. Nothing was published. Publish again when it is "
+            "complete, or leave it out");
     return status;
 }
 
@@ -247,7 +277,7 @@ static dw_status read_one(dw_companions *c, dw_file *file, const char *path,
     *taken = false;
     /* a pipe must not block */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 && errno == ENOENT) {
+    if (fd < 0 && (errno == ENOENT || errno == ELOOP)) {
         if (lstat(path, &s) != 0)
             return fail_changed(path, "vanished", err);
         return is_required ? dw_fail(err, DW_NOT_FOUND, path,

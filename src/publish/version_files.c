@@ -192,6 +192,26 @@ static dw_status store(dw_publisher *p, const dw_commit_record *commit,
     return dw_file_put(p->store, entry, file->bytes, err);
 }
 
+/* A repair names nothing that is lost. */
+static dw_status drop_missing(dw_publisher *p, dw_file_list *list, dw_error *err)
+{
+    size_t n = 0;
+    dw_status status = DW_OK;
+    for (size_t i = 0; i < list->n; i++) {
+        dw_status found =
+            status == DW_OK ? dw_store_stat(p->store, list->items[i].key, NULL, NULL, err)
+                            : DW_OK;
+        if (found == DW_NOT_FOUND) {
+            dw_free(list->items[i].name);
+            continue;
+        }
+        status = found;
+        list->items[n++] = list->items[i];
+    }
+    list->n = n;
+    return status;
+}
+
 dw_status dw_version_files_store(dw_publisher *p, dw_commit_record *commit, dw_error *err)
 {
     dw_version_files *f = &p->files;
@@ -201,8 +221,14 @@ dw_status dw_version_files_store(dw_publisher *p, dw_commit_record *commit, dw_e
     dw_status status = find_parent(p, commit, err);
     if (status != DW_OK)
         return status;
-    if (!set->is_given)
-        return dw_file_list_copy(&commit->files, &f->head, err);
+    if (!set->is_given) {
+        status = dw_file_list_copy(&commit->files, &f->head, err);
+        if (status == DW_OK && f->renew)
+            status = drop_missing(p, &commit->files, err);
+        if (status != DW_OK)
+            dw_file_list_release(&commit->files);
+        return status;
+    }
     commit->files.is_given = true;
     commit->files.items = dw_alloc_zeroed(set->n, sizeof *commit->files.items);
     if (!commit->files.items)

@@ -65,8 +65,8 @@ dw_status dw_stream_read_file(dw_stream *s, uint64_t version, const char *name,
     if (!entry)
         return dw_fail(err, DW_NOT_FOUND, dw_store_url(s->store),
                        "version %" PRIu64
-                       " has no companion file '%.255s': `deltawire log "
-                       "--json` lists them",
+                       " has no companion file '%.255s': `deltawire inspect` lists "
+                       "them",
                        s->shown.version, name);
     dw_blob_release(&s->file);
     status = dw_file_get(&s->file, s->store, entry, NULL, NULL, err);

@@ -51,6 +51,20 @@ deltawire publish "$url" run/step_000003 --without '*' --json | holds 'o["files"
 [ -z "$(names)" ]
 deltawire log "$url" -n 2 --json | holds '[v["files"] for v in o["versions"]] == [0, 1]'
 
+it "publishes none with --without '*' of a single file either"
+deltawire publish "$url" run/step_000003/model.safetensors --with tokenizer.json --quiet
+[ "$(names)" = tokenizer.json ]
+deltawire publish "$url" run/step_000003/model.safetensors --without '*' --quiet
+[ -z "$(names)" ]
+
+it "refuses JSON that is empty or cut off, as if it were just being written"
+cp -r run/step_000001 torn
+for text in '' '{"a": 1' ' '; do
+    printf '%s' "$text" >torn/config.json
+    fails 4 "torn/config.json: it is not JSON" deltawire publish "$url" torn
+done
+[ -z "$(names)" ]
+
 it "refuses names with a path, and files that are not there"
 head=$(deltawire status "$url" --json | json 'o["head"]')
 for name in ../config.json a/b .. /etc/passwd; do
@@ -72,7 +86,7 @@ cp run/step_000001/model.safetensors big/
 (cd many && seq -f 'f%.0f.py' 10000 | xargs touch)
 fails 2 "more than 1024 companion files" deltawire publish "$url" many --with '*.py'
 truncate -s 64M big/tokenizer.json
-echo >big/config.json
+echo "{}" >big/config.json
 fails 2 "big/tokenizer.json: with its 67108864 bytes" deltawire publish "$url" big
 [ "$(deltawire status "$url" --json | json 'o["head"]')" = "$head" ]
 
@@ -108,6 +122,14 @@ it "repairs with the files of the checkpoint"
 object_remove "$url" "$(object_list "$url" files/)"
 deltawire repair "$url" run/step_000003 --quiet
 deltawire inspect "$url" --file tokenizer.json | cmp - run/step_000003/tokenizer.json
+
+it "repairs without files that are lost and not given"
+object_list "$url" files/ >list # the repair's: config.json, then tokenizer.json
+object_remove "$url" "$(sed -n 1p list)"
+deltawire repair "$url" run/step_000003/model.safetensors --quiet
+[ "$(names)" = tokenizer.json ]
+deltawire pull "$url" --into repaired --quiet
+cmp repaired/tokenizer.json run/step_000003/tokenizer.json
 
 it "signs them"
 deltawire keygen trainer.key --json >public.key

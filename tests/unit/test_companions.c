@@ -91,12 +91,12 @@ static int make_directory(void **state)
     if (temp_dir_make(state) != 0 || mkdir(temp_path("d"), 0700) != 0)
         return -1;
     put("d/config.json", "{}");
-    put("d/tokenizer.json", "");
+    put("d/tokenizer.json", "[]");
     put("d/model.safetensors", "weights");
     put("d/model.safetensors.index.json", "index");
-    put("d/trainer_state.json", "state");
+    put("d/trainer_state.json", "{}");
     put("d/modeling.py", "code");
-    put("d/qwen.tiktoken", "x");
+    put("d/qwen.tiktoken", "");
     put("d/.hidden", "x");
     put("d/deltawire-notes", "x");
     put("d/o'dd name", "x");
@@ -161,7 +161,7 @@ static void test_links_and_others(void **state)
 {
     (void)state;
     dw_error err;
-    put("elsewhere", "linked");
+    put("elsewhere", "{\"a\": 0}");
     assert_int_equal(symlink("../elsewhere", temp_path("d/vocab.json")), 0);
     assert_int_equal(symlink("../nowhere", temp_path("d/vocab.txt")), 0);
     assert_int_equal(mkfifo(temp_path("d/merges.txt"), 0600), 0);
@@ -202,7 +202,7 @@ static void test_limits(void **state)
     (void)state;
     dw_error err;
     put("d/tokenizer.model", "");
-    assert_int_equal(truncate(temp_path("d/tokenizer.model"), (64 << 20) - 3), 0);
+    assert_int_equal(truncate(temp_path("d/tokenizer.model"), (64 << 20) - 4), 0);
     assert_string_equal(load(NULL, &err),
                         "config.json,qwen.tiktoken,tokenizer.json,tokenizer.model");
     assert_int_equal(truncate(temp_path("d/tokenizer.model"), (64 << 20) - 2), 0);
