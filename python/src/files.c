@@ -18,9 +18,9 @@ static bool load_directory(dwpy_files *f, PyObject *files)
     dw_error err = {0};
     if (!PyUnicode_FSConverter(files, &path))
         return false;
+    const char *dir = PyBytes_AsString(path);
     dw_status status;
-    Py_BEGIN_ALLOW_THREADS status =
-        dw_companions_load(&f->companions, PyBytes_AS_STRING(path), NULL, &err);
+    Py_BEGIN_ALLOW_THREADS status = dw_companions_load(&f->companions, dir, NULL, &err);
     Py_END_ALLOW_THREADS Py_DECREF(path);
     if (status != DW_OK) {
         dwpy_raise(status, &err);
@@ -51,7 +51,7 @@ static PyObject *bytes_of(PyObject *value)
 /* Adds one pair of a mapping. `kept` owns what the list points to. */
 static bool add(dwpy_files *f, PyObject *name, PyObject *value)
 {
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
     if (!text) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "files: the names are strings");
@@ -62,7 +62,7 @@ static bool add(dwpy_files *f, PyObject *name, PyObject *value)
         bytes && PyList_Append(f->kept, name) == 0 && PyList_Append(f->kept, bytes) == 0;
     if (good)
         f->list[f->n++] =
-            (dw_file){text, PyBytes_AS_STRING(bytes), (uint64_t)PyBytes_GET_SIZE(bytes)};
+            (dw_file){text, PyBytes_AsString(bytes), (uint64_t)PyBytes_Size(bytes)};
     Py_XDECREF(bytes);
     return good;
 }
@@ -72,16 +72,16 @@ static bool load_mapping(dwpy_files *f, PyObject *files)
     PyObject *items = PyMapping_Items(files);
     if (!items)
         return false;
-    const Py_ssize_t n = PyList_GET_SIZE(items);
+    const Py_ssize_t n = PyList_Size(items);
     f->list = PyMem_Calloc(n > 0 ? (size_t)n : 1, sizeof *f->list);
     f->kept = PyList_New(0);
     bool good = f->list && f->kept;
     if (!f->list)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; good && i < n; i++) {
-        PyObject *pair = PyList_GET_ITEM(items, i);
-        good = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 &&
-               add(f, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
+        PyObject *pair = PyList_GetItem(items, i);
+        good = PyTuple_Check(pair) && PyTuple_Size(pair) == 2 &&
+               add(f, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
     }
     f->files = f->list;
     Py_DECREF(items);
