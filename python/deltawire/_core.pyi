@@ -274,6 +274,11 @@ class FollowerInfo(NamedTuple):
     message: str
     time: str
 
+class FileInfo(NamedTuple):
+    n_bytes: int
+    sha256: str
+    version: int  # that stored these bytes first
+
 class StreamTensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
@@ -306,6 +311,12 @@ class Stream:
         """The folds and anchors of the stream."""
     @deprecated("use shortcuts()")
     def ways(self) -> list[Shortcut]: ...
+    def files(self, version: int | None = None) -> dict[str, FileInfo] | None:
+        """The companion files of a version (None: the newest) by name. None if the version
+        says nothing about files."""
+    def read_file(self, version: int | None, name: str) -> bytes:
+        """Fetches a companion file, and checks its size and SHA-256. Raises NotFound if the
+        version has no such file."""
     def followers(self) -> list[FollowerInfo]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -467,6 +478,9 @@ class FollowReport(NamedTuple):
     fetch_ms: int
     stage_ms: int
     apply_ms: int
+    n_files_installed: int  # companion files
+    n_files_removed: int
+    n_files_kept: int  # not installed, because the user has another file of that name
     @property
     @deprecated("use n_steps")
     def n_hops(self) -> int: ...
@@ -498,6 +512,7 @@ class Follower:
         report: bool = True,
         open_timeout: float | None = None,
         widen: bool = False,
+        files: bool = True,
     ) -> Self:
         """If there is no stream yet, or the store cannot be reached, this logs a warning and
         waits up to `open_timeout` seconds (None: without limit). Then it raises NotFound or
@@ -515,7 +530,10 @@ class Follower:
         `widen`: float32 tensors may follow bfloat16 tensors of the stream. Each weight is
         widened, which is exact. Only for models that nobody trains: a weight that is not the
         stream's counts as damage and is replaced. This takes the size of the bfloat16 model
-        in `spool_dir` until close()."""
+        in `spool_dir` until close().
+
+        `files`: a directory gets the companion files of the version, such as config.json. The
+        user's own files are never replaced."""
     @property
     def version(self) -> int | None: ...
     @property
@@ -529,6 +547,10 @@ class Follower:
     def dir(self) -> str | None: ...
     @property
     def totals(self) -> FollowReport: ...
+    @property
+    def files_kept(self) -> list[str]:
+        """The paths of the user's files that are in the place of companion files of the
+        version. Remove one to let the next sync() install the version's."""
     def poll(self) -> int | None:
         """The newest version of the stream."""
     def wait(

@@ -12,7 +12,7 @@ typedef struct arguments {
     PyObject *into, *base, *spool_dir, *weights_dir; /* new */
     const char *stream;
     unsigned long long max_ahead_bytes;
-    int empty, widen, report;
+    int empty, widen, report, files;
     unsigned open_timeout_ms;
     dw_follow_options options;
     dwpy_trust keys;
@@ -24,16 +24,17 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
         "store",     "into",   "tensors",      "at",          "base",
         "spool_dir", "copies", "weights_dir",  "reader_wait", "trust",
         "stream",    "id",     "sweep_every",  "threads",     "max_ahead_bytes",
-        "empty",     "report", "open_timeout", "widen",       NULL};
+        "empty",     "report", "open_timeout", "widen",       "files",
+        NULL};
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&p:Follower", names, &a->store,
+               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&pp:Follower", names, &a->store,
                dwpy_path_arg, &a->into, &a->tensors, dwpy_number_arg, &o->at,
                dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
                dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
                &a->trust, &a->stream, &o->id, &o->sweep_every, &o->n_threads,
                &a->max_ahead_bytes, &a->empty, &a->report, dwpy_timeout_arg,
-               &a->open_timeout_ms, &a->widen) != 0;
+               &a->open_timeout_ms, &a->widen, &a->files) != 0;
 }
 
 /* DW_NOT_FOUND if there is no stream yet, or if its first publish still runs. */
@@ -170,6 +171,7 @@ static bool open_now(follower_object *self, arguments *a)
     o->n_tensors = self->tensors.n;
     o->tensors_empty = a->empty != 0;
     o->widen = a->widen != 0;
+    o->no_files = a->files == 0;
     o->base = dwpy_path_text(a->base);
     o->spool_dir = dwpy_path_text(a->spool_dir);
     o->weights_dir = dwpy_path_text(a->weights_dir);
@@ -191,7 +193,7 @@ static bool open_now(follower_object *self, arguments *a)
 
 PyObject *dwpy_follower_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    arguments a = {.report = true, .open_timeout_ms = UINT_MAX};
+    arguments a = {.report = true, .files = true, .open_timeout_ms = UINT_MAX};
     dw_follow_options_init(&a.options);
     if (!parse(&a, args, keywords))
         return NULL;

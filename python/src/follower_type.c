@@ -9,17 +9,22 @@ enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, when it closes */
 
 static dwpy_row_type report_row = {
     "FollowReport", "The report of a sync.",
-    "start version n_steps n_objects n_bytes n_changed fetch_ms stage_ms apply_ms", NULL};
+    "start version n_steps n_objects n_bytes n_changed fetch_ms stage_ms apply_ms "
+    "n_files_installed n_files_removed n_files_kept",
+    NULL};
 
 static PyObject *row_of(const dw_follow_report *r)
 {
     return dwpy_row(
         &report_row,
-        Py_BuildValue("NNKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
+        Py_BuildValue("NNKKKKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
                       (unsigned long long)r->n_steps, (unsigned long long)r->n_objects,
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
                       (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
-                      (unsigned long long)r->apply_ms));
+                      (unsigned long long)r->apply_ms,
+                      (unsigned long long)r->n_files_installed,
+                      (unsigned long long)r->n_files_removed,
+                      (unsigned long long)r->n_files_kept));
 }
 
 /* ---- closing ---- */
@@ -334,9 +339,23 @@ static PyObject *read_totals(dw_follower *follower)
     return row_of(&totals);
 }
 
+static PyObject *read_files_kept(dw_follower *follower)
+{
+    size_t n;
+    const char *const *paths = dw_follower_files_kept(follower, &n);
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < n; i++) {
+        PyObject *path = read_path(paths[i]);
+        if (!path || PyList_Append(list, path) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(path);
+    }
+    return list;
+}
+
 /* CLOSURE is the name of the attribute. */
 static const read_function readers[] = {read_staged_path, read_dir, read_staged,
-                                        read_state, read_totals};
+                                        read_state, read_totals, read_files_kept};
 
 static PyObject *get_any(PyObject *object, void *closure)
 {
@@ -372,6 +391,8 @@ static PyGetSetDef members[] = {
     {"staged", get_any, NULL, "the version that is staged", (void *)&readers[2]},
     {"state", get_any, NULL, "the digest of the version", (void *)&readers[3]},
     {"totals", get_any, NULL, "totals since it was opened", (void *)&readers[4]},
+    {"files_kept", get_any, NULL, "the user's files in place of companion files",
+     (void *)&readers[5]},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -1,6 +1,10 @@
 /* deltawire.Stream: the log of a stream. */
 #include "store_type.h"
 
+#include <stdio.h>
+
+#include <deltawire/files.h>
+
 typedef struct stream_object {
     PyObject_HEAD dw_stream *stream;
     PyObject *store;
@@ -17,6 +21,8 @@ static dwpy_row_type shortcut_row = {"Shortcut",
                                      "start to n_bytes n_objects", NULL};
 static dwpy_row_type follower_row = {"FollowerInfo", "A follower that reports.",
                                      "id version host status message time", NULL};
+static dwpy_row_type file_row = {"FileInfo", "A companion file of a version.",
+                                 "n_bytes sha256 version", NULL};
 static dwpy_row_type tensor_row = {"StreamTensor", "Type and shape.", "dtype shape",
                                    NULL};
 
@@ -280,6 +286,67 @@ static PyObject *stream_ways(PyObject *object, PyObject *unused)
                : NULL;
 }
 
+/* ---- companion files ---- */
+
+static PyObject *file_row_of(const dw_file_info *file)
+{
+    char sha256[2 * sizeof file->sha256 + 1];
+    for (size_t i = 0; i < sizeof file->sha256; i++)
+        snprintf(sha256 + 2 * i, 3, "%02x", file->sha256[i]);
+    return dwpy_row(&file_row,
+                    Py_BuildValue("KsK", (unsigned long long)file->n_bytes, sha256,
+                                  (unsigned long long)file->version));
+}
+
+static PyObject *stream_files(PyObject *object, PyObject *args)
+{
+    stream_object *self = (stream_object *)object;
+    uint64_t version = DW_NEWEST;
+    if (!PyArg_ParseTuple(args, "|O&:files", dwpy_number_arg, &version) ||
+        !dwpy_guard_enter(&self->guard))
+        return NULL;
+    const dw_file_info *files = NULL;
+    size_t n = 0;
+    bool is_given = false;
+    dw_error err = {0};
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_stream_files(self->stream, version, &files, &n, &is_given, &err);
+    Py_END_ALLOW_THREADS PyObject *table = NULL;
+    if (status != DW_OK)
+        dwpy_raise(status, &err);
+    else
+        table = is_given ? PyDict_New() : Py_NewRef(Py_None);
+    for (size_t i = 0; table && i < n; i++) {
+        PyObject *row = file_row_of(&files[i]);
+        if (!row || PyDict_SetItemString(table, files[i].name, row) < 0)
+            Py_CLEAR(table);
+        Py_XDECREF(row);
+    }
+    dwpy_guard_leave(&self->guard);
+    return table;
+}
+
+static PyObject *stream_read_file(PyObject *object, PyObject *args)
+{
+    stream_object *self = (stream_object *)object;
+    uint64_t version = DW_NEWEST, n_bytes = 0;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "O&s:read_file", dwpy_number_arg, &version, &name) ||
+        !dwpy_guard_enter(&self->guard))
+        return NULL;
+    const void *bytes = NULL;
+    dw_error err = {0};
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_stream_read_file(self->stream, version, name, &bytes, &n_bytes, &err);
+    Py_END_ALLOW_THREADS PyObject *out =
+        status == DW_OK ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n_bytes)
+                        : dwpy_raise(status, &err);
+    dwpy_guard_leave(&self->guard);
+    return out;
+}
+
 /* The library calls it between requests, on the calling thread. */
 typedef struct roll_call {
     PyObject *list; /* NULL after a failure, with its exception set */
@@ -331,6 +398,10 @@ static PyMethodDef methods[] = {
      "The versions from a version, or the floor, to the head."},
     {"shortcuts", stream_shortcuts, METH_NOARGS, "Folded deltas and anchors."},
     {"ways", stream_ways, METH_NOARGS, "Deprecated: shortcuts()."},
+    {"files", stream_files, METH_VARARGS,
+     "The companion files of a version, or of the newest; None if it says nothing."},
+    {"read_file", stream_read_file, METH_VARARGS,
+     "The bytes of a companion file of a version."},
     {"followers", stream_followers, METH_NOARGS, "The followers that report."},
     {"close", stream_close, METH_NOARGS, NULL},
     DWPY_CONTEXT,
@@ -364,5 +435,6 @@ bool dwpy_stream_add(PyObject *module)
     return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &version_row) &&
            dwpy_row_type_add(module, &shortcut_row) &&
            dwpy_row_type_add(module, &follower_row) &&
+           dwpy_row_type_add(module, &file_row) &&
            dwpy_row_type_add(module, &tensor_row);
 }

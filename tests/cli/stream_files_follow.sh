@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Companion files in the directories of pull and follow: installed with a version, removed
+# if a newer one drops them; files of the user's stay.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 3
+url=$store/run
+
+# with_files CKPT TEXT NAME...: files beside the weights
+with_files() {
+    local dir=$1 text=$2 name
+    shift 2
+    for name; do echo "$text $name" >"$dir/$name"; done
+}
+
+# has DIR TEXT NAME...
+has() {
+    local dir=$1 text=$2 name
+    shift 2
+    for name; do [ "$(cat "$dir/$name")" = "$text $name" ] || die "$dir/$name"; done
+}
+
+with_files run/base 0 config.json tokenizer.json vocab.json
+with_files run/step_000001 0 config.json tokenizer.json vocab.json
+with_files run/step_000002 2 config.json tokenizer.json
+deltawire publish "$url" run/base --quiet
+deltawire publish "$url" run/step_000001 --quiet
+
+it "installs them in an empty directory"
+deltawire pull "$url" --into m --json |
+    holds 'o["files_installed"] == 3 and o["files_removed"] == 0 and o["files_kept"] == []'
+has m 0 config.json tokenizer.json vocab.json
+is_at m 1
+deltawire pull "$url" --into m >out.m
+grep -q ': nothing new$' out.m
+
+it "completes a directory that lacks some"
+rm m/tokenizer.json
+deltawire pull "$url" --into m >out.m
+grep -q ': nothing new; 1 file installed$' out.m
+has m 0 tokenizer.json
+
+it "does not if asked so"
+deltawire pull "$url" --into plain --no-files --json | holds 'o["files_installed"] == 0'
+[ ! -e plain/config.json ]
+deltawire follow "$url" --into plain --until 1 --no-report --json >out.plain
+grep '"event": *"files"' out.plain >out.event
+holds 'o["files_installed"] == 3 and o["hops"] == 0' <out.event
+has plain 0 config.json
+
+it "keeps the user's files, and says what to do"
+mkdir own
+echo mine >own/config.json
+ln -s config.json own/vocab.json
+deltawire pull "$url" --into own >out.own 2>err.own
+grep -q '; 1 file installed$' out.own
+grep -q 'warning: own/config.json: it is not the version.s file.*Remove it' err.own
+grep -q 'warning: own/vocab.json' err.own
+[ "$(cat own/config.json)" = mine ] && [ -L own/vocab.json ]
+echo edited >>m/config.json
+deltawire pull "$url" --into m --json | holds 'o["files_kept"] == ["m/config.json"]'
+
+it "goes on to a version that replaces and drops files"
+deltawire follow "$url" --into follow --until 2 --no-report --interval 1 >out.follow &
+follower=$!
+deltawire publish "$url" run/step_000002 --quiet
+wait "$follower"
+grep -q 'files\? installed' out.follow
+has follow 2 config.json tokenizer.json
+[ ! -e follow/vocab.json ]
+deltawire pull "$url" --into m >out.m 2>err.m
+grep -q '; 1 file installed, 1 removed$' out.m
+grep -q 'warning: m/config.json' err.m
+grep -q edited m/config.json
+rm m/config.json
+deltawire pull "$url" --into m --quiet
+has m 2 config.json tokenizer.json
+
+it "goes back"
+deltawire pull "$url" --into m --at 0 --quiet
+has m 0 config.json tokenizer.json vocab.json
+
+it "puts them into both copies, and links what is beside them"
+mkdir two
+echo mine >two/notes.txt
+deltawire pull "$url" --into two --copies 2 --quiet
+has two/copy-0 2 config.json tokenizer.json
+has two/copy-1 2 config.json tokenizer.json
+[ "$(cat two/current/notes.txt)" = mine ]
+[ ! -e two/config.json ]
+
+it "changes nothing if a file is missing from the stream"
+deltawire pull "$url" --into m --at 1 --quiet
+for key in $(object_list "$url" files/00000000000000000002-); do
+    object_remove "$url" "$key"
+done
+fails 6 "companion file 'config.json' of version 2" deltawire pull "$url" --into m
+has m 0 config.json tokenizer.json vocab.json
+is_at m 1
+deltawire pull "$url" --into m --no-files --quiet
+is_at m 2
