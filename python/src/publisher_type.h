@@ -69,7 +69,7 @@ typedef struct dwpy_quantize {
 bool dwpy_quantize_read(dwpy_quantize *quantize);
 void dwpy_quantize_release(dwpy_quantize *quantize);
 
-/* ---- files.c ---- */
+/* ---- publisher_files.c ---- */
 
 /* The argument `files`. */
 typedef struct dwpy_files {
