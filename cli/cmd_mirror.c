@@ -25,7 +25,7 @@ static const char help[] =
     "The weights of each version are compared bit for bit with those in TO.\n"
     "With --quantize TO is a deltawire stream of the quantised versions of FROM, each "
     "with\n"
-    "its source, step and notes.\n"
+    "its source, step and notes; only the version found at the start is compared.\n"
     "\n"
     "  --as FORMAT          what TO becomes: deltawire, trl, slime or skyrl; default: "
     "what it\n"

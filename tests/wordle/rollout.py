@@ -469,6 +469,8 @@ def test_other_streams():
 def test_digest_once():
     """All weights are read once for each version, however many requests there are."""
     other = follow()
+    wait_for_label(server)
+    stop(other)  # it would find the changed byte
     proof = server.get("/digest")
     assert proof["equal"]
     with open(INTO / "model.safetensors", "r+b") as file:
@@ -482,6 +484,7 @@ def test_digest_once():
         finally:
             file.seek(-1, 2)
             file.write(byte)
+    other = follow()
     publish()
     wait_until("the new version",
                lambda: server.get("/digest")["weight_version"] == str(published[-1]))
