@@ -9,14 +9,14 @@ url=$store/run
 with_files() {
     local dir=$1 text=$2 name
     shift 2
-    for name; do echo "$text $name" >"$dir/$name"; done
+    for name; do echo "[\"$text $name\"]" >"$dir/$name"; done
 }
 
 # has DIR TEXT NAME...
 has() {
     local dir=$1 text=$2 name
     shift 2
-    for name; do [ "$(cat "$dir/$name")" = "$text $name" ] || die "$dir/$name"; done
+    for name; do [ "$(cat "$dir/$name")" = "[\"$text $name\"]" ] || die "$dir/$name"; done
 }
 
 with_files run/base 0 config.json tokenizer.json vocab.json
@@ -93,7 +93,7 @@ deltawire pull "$url" --into m --at 1 --quiet
 for key in $(object_list "$url" files/00000000000000000002-); do
     object_remove "$url" "$key"
 done
-fails 6 "companion file 'config.json' of version 2" deltawire pull "$url" --into m
+fails 6 "version 2, companion file 'config.json'" deltawire pull "$url" --into m
 has m 0 config.json tokenizer.json vocab.json
 is_at m 1
 deltawire pull "$url" --into m --no-files --quiet
