@@ -78,7 +78,7 @@ core = Extension(
     define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_POSIX_C_SOURCE", "200809L"),
                    ("_DEFAULT_SOURCE", None)],
     extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", *WARNINGS, *python_headers],
-    extra_link_args=["-Wl,--exclude-libs,ALL", "-pthread"],
+    extra_link_args=["-Wl,--exclude-libs,ALL", "-pthread", "-ldl", "-lm"],
     py_limited_api=True,
 )
 

@@ -28,13 +28,15 @@ typedef struct cli_publish {
     uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
     dw_digest past_state; /* DW_NO_VERSION: none */
     uint64_t expect_head; /* DW_CONFLICT if the head is another; DW_NO_VERSION: any */
+    bool leave_files;     /* the version has the companion files of its parent */
     uint64_t known_head; /* known to have existed: a stream without it is absent or rolled
                             back; DW_NO_VERSION: none */
     bool no_folds_reported; /* that there is no room for folds was reported before */
 } cli_publish;
 
 typedef struct cli_published {
-    bool opened;   /* the checkpoint could be opened; an error came later */
+    bool opened;       /* the checkpoint could be opened; an error came later */
+    bool files_failed; /* its companion files cannot be read */
     bool changed;  /* it failed because the checkpoint was written to while it was read */
     bool as_peer;  /* written for another system: there is one time for diff and upload */
     bool created;  /* the stream is new, and this is its version 0 */

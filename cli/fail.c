@@ -52,6 +52,7 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
         {"`folds`", "--fold"},
         {"`from_f32`", "--quantize-from-f32"},
         {"`new_key`", "--new-key"},
+        {"`no_files`", "--no-files"},
         {"`quantize`", "--quantize"},
         {"`sign_key`", "--sign-key"},
         {"`single_writer`", "--single-writer"},

@@ -223,9 +223,9 @@ typedef struct mirror_note {
 /* A derived stream takes step and notes of its source. The texts of a stream live until
  * its next call. */
 static dw_status fill_note(mirror_note *out, const cli_target *t,
-                           const cli_source *source, uint64_t from_version, dw_error *err)
+                           const cli_source *source, uint64_t from_version,
+                           bool with_files, dw_error *err)
 {
-    *out = (mirror_note){.files = {0}};
     dw_publish_note_init(&out->note);
     out->note.step = out->step;
     out->note.notes = out->notes;
@@ -236,8 +236,10 @@ static dw_status fill_note(mirror_note *out, const cli_target *t,
         return DW_OK;
     }
     dw_version_info info;
-    dw_status status = cli_source_files_read(
-        source, t->knows_files ? t->files_sha256 : NULL, &out->files, err);
+    dw_status status = DW_OK;
+    if (with_files)
+        status = cli_source_files_read(source, t->knows_files ? t->files_sha256 : NULL,
+                                       &out->files, err);
     if (status == DW_OK)
         status = cli_source_commit(source, &info, err);
     if (status != DW_OK)
@@ -280,16 +282,16 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
                               const dw_progress *progress, cli_mirrored *out,
                               dw_error *err)
 {
-    mirror_note note;
+    mirror_note note = {.files = {0}};
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
     bool has_head;
     uint64_t there = DW_NO_VERSION;
     dw_digest state = 0, wanted = 0;
-    dw_status status = fill_note(&note, t, source, out->from_version, err);
-    if (status == DW_OK)
-        status = read_head(t, &has_head, &out->version, &there, &state, err);
+    dw_status status = read_head(t, &has_head, &out->version, &there, &state, err);
     out->was_there = status == DW_OK && has_head && there == out->from_version;
+    if (status == DW_OK)
+        status = fill_note(&note, t, source, out->from_version, !out->was_there, err);
     if (status == DW_OK && !out->was_there && !t->publisher) {
         status = open_publisher(t, tensors, n, &note.note, !has_head, progress, err);
         if (status == DW_OK && !has_head) {

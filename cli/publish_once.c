@@ -393,8 +393,9 @@ dw_status cli_publish_once(const cli_publish *given, const cli_session *s,
         return status;
     out->opened = true;
     count_weights(out, &weights);
-    if (!p->as_peer)
+    if (!p->as_peer && !p->leave_files)
         status = cli_files_load(&files, &with_files.options, &p->with, checkpoint, err);
+    out->files_failed = status != DW_OK;
     out->changed = status == DW_STALE;
     out->n_files = with_files.options.n_files;
     if (status != DW_OK) {

@@ -179,6 +179,17 @@ static void hold_copies(const cli_publish *p)
     dw_free(dir);
 }
 
+/* The weights matter more than a file beside them: if that is bad, or stays incomplete,
+ * they are published without it. */
+#define FILE_TRIES 5
+
+static void deal_with_files(const cli_session *s, cli_watched *item, const outcome *o)
+{
+    item->n_file_tries = o->status == DW_STALE ? item->n_file_tries + 1 : FILE_TRIES;
+    cli_report_error(s, item->n_file_tries < FILE_TRIES ? "changed" : "without files",
+                     item->path, &o->err);
+}
+
 /* Publishes one checkpoint. If it returns an error, the watch ends with *ERR. */
 static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watch,
                            cli_watched *item, cli_outage *outage, dw_error *err)
@@ -189,6 +200,7 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     p->step = item->has_step ? step : NULL;
     p->past = item->version;
     p->past_state = item->state;
+    p->leave_files = item->n_file_tries >= FILE_TRIES;
     publish_in_child(&o, p, s, item->path);
     p->step = NULL;
     p->expect_head = o.status == DW_OK ? o.done.report.version : DW_NO_VERSION;
@@ -204,6 +216,10 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     }
     if (cli_signal())
         return cli_check_signal(err);
+    if (o.done.files_failed) {
+        deal_with_files(s, item, &o);
+        return DW_OK;
+    }
     if (o.done.changed) { /* it is published once two scans find it unchanged */
         cli_report_error(s, "changed", item->path, &o.err);
         return DW_OK;

@@ -145,6 +145,8 @@ static dw_status note_item(cli_watch *watch, char *path, bool has_step, uint64_t
     item->is_stable =
         print != 0 && print == item->print && g->file_sum == item->file_print;
     item->print = print;
+    if (item->file_print != g->file_sum)
+        item->n_file_tries = 0;
     item->file_print = g->file_sum;
     item->written = g->newest_weights.tv_sec;
     item->fault = fault;

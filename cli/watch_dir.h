@@ -32,11 +32,12 @@ typedef struct cli_watched {
     uint64_t step;
     uint64_t
         print; /* a hash of names, sizes and times at the last scan; 0: not usable yet */
-    uint64_t file_print; /* the same of its companion files */
-    bool is_stable;      /* both were the same in the scan before */
-    uint64_t done;       /* its print when it was handled; 0: never */
-    bool seen;           /* in this scan */
-    time_t written;      /* when its weights were written */
+    uint64_t file_print;   /* the same of its companion files */
+    unsigned n_file_tries; /* that failed because of them */
+    bool is_stable;        /* both were the same in the scan before */
+    uint64_t done;         /* its print when it was handled; 0: never */
+    bool seen;             /* in this scan */
+    time_t written;        /* when its weights were written */
 
     /* a version of this step that existed when the watch began; DW_NO_VERSION: none */
     uint64_t version;

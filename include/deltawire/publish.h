@@ -146,7 +146,7 @@ typedef struct dw_publish_options {
                                          versions of a stream. Not with DW_FIRST_BASE.
                                          Shards must have whole rows; of fp8-block, whole
                                          blocks of 128 rows. Weights that are not finite
-                                         are DW_INVALID, and nothing is published. A
+                                         are DW_NOT_FINITE, and nothing is published. A
                                          config.json among the companion files gets a
                                          `quantization_config`. Borrowed for the call */
     const dw_version_source *first_source; /* of the version that open commits; NULL:

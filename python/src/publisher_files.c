@@ -80,8 +80,11 @@ static bool load_mapping(dwpy_files *f, PyObject *files)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; good && i < n; i++) {
         PyObject *pair = PyList_GetItem(items, i);
-        good = PyTuple_Check(pair) && PyTuple_Size(pair) == 2 &&
-               add(f, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
+        good = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
+        if (!good)
+            PyErr_SetString(PyExc_TypeError, "files: items() gives something else than "
+                                             "pairs of name and content");
+        good = good && add(f, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
     }
     f->files = f->list;
     Py_DECREF(items);

@@ -42,7 +42,8 @@ bool dwpy_quantize_read(dwpy_quantize *q)
     dw_quant_options *o = &q->options;
     dw_quant_options_init(o);
     if (!q->scheme) {
-        if (q->keep || q->also || q->from_f32) {
+        if ((q->keep && q->keep != Py_None) || (q->also && q->also != Py_None) ||
+            q->from_f32) {
             PyErr_SetString(PyExc_ValueError,
                             "quantize_keep, quantize_also and quantize_from_f32 go only "
                             "with quantize");

@@ -51,7 +51,7 @@ DW_DEVICE uint32_t find_elem(const group_memory *s, const dw_cuda_coded_block *b
     for (uint32_t step = GROUPS / 2; step > 0; step /= 2)
         group += s->rows[group + step][c] <= rank ? step : 0;
     rank -= s->rows[group][c];
-    uint32_t cell = group * WARP, n; /* the counts are consistent, so this ends */
+    uint32_t cell = group * WARP, n; /* the class has more than RANK, so this ends */
     while ((n = (uint32_t)(s->cells[cell] >> 4 * c) & 15) <= rank) {
         rank -= n;
         cell++;
@@ -108,6 +108,8 @@ DW_DEVICE bool mark_coded(locate_memory *s, const dw_cuda_decode_job *job,
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
         const uint32_t c = class_of_item(s, i);
         const uint32_t rank = ranks[s->low[c] + i - s->before[c]] - s->bases[c];
+        if (rank >= s->totals[c]) /* the weights changed since they were counted */
+            continue;
         const uint32_t at = find_elem(&s->groups, b, before, c, rank);
         s->items[at] = (uint16_t)i;
         atomicOr(&s->taken[at / 32], 1u << at % 32);

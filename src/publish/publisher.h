@@ -18,6 +18,9 @@
  *     publisher_begin.c    opening: stream, epoch, baseline, version 0
  *     job.c                the publisher's thread
  *     live_weights.c       which of the caller's weights are read, and as what
+ *     live_quant.c         the same if they are published quantised
+ *     version_files.c      companion files: what the parent has, what is stored again
+ *     companions.c         the companion files of a directory
  *     baseline.c           the baseline and how it moves
  *     baseline_mark.c      the file that marks a directory as a baseline
  *     sweep.c              checks that the baseline is still what was committed

@@ -149,7 +149,8 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
         memcpy(commit->fork.commit_sha256, source.seal.sha256, DW_SHA256_BYTES);
         if (!p->files.wanted.is_given)
             status = dw_file_set_fetch(&p->files.wanted, other, &source, err);
-        pin_source(p, other, version);
+        if (status == DW_OK)
+            pin_source(p, other, version);
         dw_commit_record_release(&source);
     }
     dw_stream_close(other);

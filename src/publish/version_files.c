@@ -205,7 +205,8 @@ static dw_status drop_missing(dw_publisher *p, dw_file_list *list, dw_error *err
             dw_free(list->items[i].name);
             continue;
         }
-        status = found;
+        if (status == DW_OK)
+            status = found;
         list->items[n++] = list->items[i];
     }
     list->n = n;

@@ -153,3 +153,18 @@ mv output/config.new output/config.json
 wait_until eval "deltawire inspect $store/watched --file config.json | cmp -s - output/config.json"
 kill -TERM $watch
 ends $watch 0
+
+it "publishes a checkpoint whose files stay incomplete without them"
+mkdir -p steps/checkpoint-1 steps/checkpoint-2
+cp run/step_000001/{model.safetensors,config.json} steps/checkpoint-1/
+cp run/step_000002/model.safetensors steps/checkpoint-2/
+: >steps/checkpoint-2/config.json
+start steps publish "$store/steps" --watch steps --json
+steps=$!
+wait_until eval "deltawire status $store/steps --json 2>/dev/null | holds 'o[\"head\"] == 1'"
+kill -TERM $steps
+ends $steps 0
+grep -q '"event":"without files"' out.steps
+deltawire inspect "$store/steps" --file config.json | cmp - steps/checkpoint-1/config.json
+deltawire pull "$store/steps" --into stepped --quiet
+cmp stepped/model.safetensors run/step_000002/model.safetensors

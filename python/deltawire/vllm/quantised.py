@@ -178,6 +178,8 @@ def _kind_of(module: torch.nn.Module, kernel: Any) -> type[Layer] | None:
     weight = getattr(module, "weight", None)
     name = type(kernel).__name__
     if name == "CPUInt8ScaledMMLinearKernel":
+        if not kernel.config.is_channelwise:  # vLLM gives its one scale another shape
+            return None
         if hasattr(module, "deltawire_kept"):
             return Repacked
         is_packed = weight is not None and kernel.linear_method == kernel._apply_weights_sgl

@@ -311,7 +311,7 @@ class Weights:
         with quantised.staged(self._layers) as stages:
             packed = {f"{layer.name}.weight" for layer in self._layers}
             scales = {name: (stage, self._parameters[name]) for name, stage in stages.items()
-                      if name not in packed}
+                      if name not in packed and name in self._parameters}
             for stage, scale in scales.values():
                 stage.copy_(scale)
             loaded = self._model.load_weights(_tensors(tensors, names))
