@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -185,6 +186,18 @@ dw_status dw_follower_fetch_files(dw_follower *f, uint64_t goal,
 
 /* ---- installing ---- */
 
+/* The file that keeps NAME of directory K from being installed. Of two copies it may be
+ * in INTO, which both have links to. */
+static char *path_kept(const dw_follower *f, unsigned k, const char *name)
+{
+    struct stat st;
+    char *path = f->files.n_dirs > 1 ? dw_join_path(f->options.into, name) : NULL;
+    if (path && lstat(path, &st) == 0)
+        return path;
+    dw_free(path);
+    return dw_join_path(dw_companion_path(f->files.dirs[k]), name);
+}
+
 /* Lists what was kept, in the directory to read. */
 static dw_status list_kept(dw_follower *f, dw_error *err)
 {
@@ -196,8 +209,7 @@ static dw_status list_kept(dw_follower *f, dw_error *err)
         for (unsigned k = 0; k < files->n_dirs; k++) {
             if (!dw_companion_kept(files->dirs[k], i))
                 continue;
-            char *path = dw_join_path(dw_companion_path(files->dirs[k]),
-                                      files->list.items[i].name);
+            char *path = path_kept(f, k, files->list.items[i].name);
             if (path)
                 files->kept[files->n_kept++] = path;
             else

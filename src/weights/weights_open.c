@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
@@ -346,9 +347,39 @@ static dw_status link_other_files(const dw_weights *w, dw_error *err)
     return status;
 }
 
+/* Whether NAME in a copy is a link of ours to a file that INTO no longer has. */
+static bool is_dead_link(int copy, const char *name)
+{
+    char target[NAME_MAX + 8];
+    struct stat st;
+    const ssize_t n = readlinkat(copy, name, target, sizeof target - 1);
+    if (n < 0)
+        return false;
+    target[n] = '\0';
+    return strncmp(target, "../", 3) == 0 && strcmp(target + 3, name) == 0 &&
+           fstatat(copy, target, &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
+}
+
+static dw_status drop_dead_links(const char *copy, dw_error *err)
+{
+    DIR *dir = opendir(copy);
+    if (!dir)
+        return dw_fail_errno(err, copy, "read the directory");
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (is_dead_link(dirfd(dir), e->d_name))
+            (void)unlinkat(dirfd(dir), e->d_name, 0);
+    closedir(dir);
+    return DW_OK;
+}
+
 dw_status dw_weights_link_files(const dw_weights *w, dw_error *err)
 {
-    return w->twin ? link_other_files(w, err) : DW_OK;
+    if (!w->twin)
+        return DW_OK;
+    dw_status status = drop_dead_links(w->now->dir, err);
+    if (status == DW_OK)
+        status = drop_dead_links(w->twin->dir, err);
+    return status == DW_OK ? link_other_files(w, err) : status;
 }
 
 const char *dw_weights_copy_dir(const dw_weights *w, unsigned i)

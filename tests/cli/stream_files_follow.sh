@@ -88,6 +88,17 @@ has two/copy-1 2 config.json tokenizer.json
 [ "$(cat two/current/notes.txt)" = mine ]
 [ ! -e two/config.json ]
 
+it "names the user's own file of two copies, and installs the version's once it is gone"
+mkdir own2
+echo mine >own2/config.json
+deltawire pull "$url" --into own2 --copies 2 --json 2>/dev/null |
+    holds 'o["files_kept"] == ["own2/config.json"]'
+[ "$(cat own2/current/config.json)" = mine ]
+rm own2/config.json
+deltawire pull "$url" --into own2 --copies 2 --json | holds 'o["files_kept"] == []'
+has own2/copy-0 2 config.json tokenizer.json
+has own2/copy-1 2 config.json tokenizer.json
+
 it "changes nothing if a file is missing from the stream"
 deltawire pull "$url" --into m --at 1 --quiet
 for key in $(object_list "$url" files/00000000000000000002-); do
