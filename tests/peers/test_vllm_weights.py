@@ -198,7 +198,12 @@ def test_a_plugin_that_fails_does_not_stop_vllm(monkeypatch, caplog):
 
     monkeypatch.setattr(plain, "install", fails)
     monkeypatch.setattr(WeightTransferEngineFactory, "_registry", {})
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    log = logging.getLogger("vllm")
+    monkeypatch.setattr(log, "propagate", True)
+    # other libraries in this process may have switched it off
+    monkeypatch.setattr(log, "disabled", False)
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
+    caplog.set_level(logging.WARNING, logger="vllm")
     deltawire.vllm.register()
     assert "this vLLM is another one" in caplog.text
 
