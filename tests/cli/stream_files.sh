@@ -10,8 +10,8 @@ for step in 1 2 3; do
     echo '{"step": 1}' >run/step_00000$step/trainer_state.json
 done
 
-names() { # [OPTION...]: the companion files of a version
-    deltawire inspect "$url" "$@" --json | json '",".join(f["name"] for f in o["files"])'
+names() { # the companion files of the newest version
+    deltawire inspect "$url" --json | json '",".join(f["name"] for f in o["files"])'
 }
 n_stored() {
     object_list "$url" files/ | wc -l
